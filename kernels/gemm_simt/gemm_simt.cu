@@ -1,0 +1,490 @@
+// The ASTRA GEMM stencil (LAPACK Working Note 267), modernised.
+//
+//     C = alpha * op(A) * op(B) + beta * C        op(X) = X, X^T or X^H
+//
+// Column-major with leading dimensions, BLAS meaning: beta = 0 never reads C, alpha = 0 never reads A and B, m, n, k >= 0.
+// A block of DIM_X x DIM_Y threads computes a BLK_M x BLK_N tile of C, BLK_K steps of k at a time, through shared memory:
+//
+//     global --copy--> shared [k][m], [k][n] --fragments--> registers --multiply--> accumulators --store--> global
+//
+// Both operands lie in shared memory with k as the slow index, so an operand that is contiguous along k in global memory
+// (A when op(A) != N, B when op(B) = N) is transposed by its copy. Tiles that stick out of a matrix, and operands whose
+// address or leading dimension forbids wide loads, take a copy that works element by element and fills with zeros.
+//
+// Every capital name that is not defined here is a macro: a parameter of kernel.toml, or a fact of the problem
+// (PRECISION 0 to 3 for S, D, C, Z; TRANS_A, TRANS_B; CONJ_A, CONJ_B).
+
+#if PRECISION == 0 || PRECISION == 2
+typedef float Real;
+#else
+typedef double Real;
+#endif
+#if PRECISION < 2
+typedef Real T;
+constexpr int PARTS = 1;
+#else
+struct alignas(2 * sizeof(Real)) T { Real x, y; };
+constexpr int PARTS = 2;
+#endif
+
+constexpr int WARP = 32;
+constexpr int THREADS = DIM_X * DIM_Y;
+constexpr int THR_M = BLK_M / DIM_X;
+constexpr int THR_N = BLK_N / DIM_Y;
+constexpr int LANE_Y = WARP / LANE_X;
+constexpr int ROW_A = BLK_M + PAD_A;  // elements from one k to the next in shared memory
+constexpr int ROW_B = BLK_N + PAD_B;
+constexpr int STAGE_A = BLK_K * ROW_A;
+constexpr int STAGE_B = BLK_K * ROW_B;
+
+template <int COUNT>
+struct alignas(COUNT * sizeof(T)) Vector { T at[COUNT]; };
+
+struct Yes { static constexpr bool value = true; };
+struct No { static constexpr bool value = false; };
+
+// ---- What the hardware does, in one place: an emulator on the host supplies its own.
+#ifndef MLTUNE_HOST
+
+template <int BYTES, int CACHE>
+__device__ __forceinline__ void cp_async(void* shared, const void* global) {
+  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  if constexpr (CACHE == 1 && BYTES == 16)  // past L1; other widths exist only through it
+    asm volatile("cp.async.cg.shared.global [%0], [%1], %2;" ::"r"(address), "l"(global), "n"(BYTES) : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(global), "n"(BYTES) : "memory");
+}
+
+template <int BYTES>
+__device__ __forceinline__ void cp_async_or_zero(void* shared, const void* global, bool valid) {
+  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  const int bytes = valid ? BYTES : 0;  // what is not read is filled with zeros
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(address), "l"(global), "n"(BYTES), "r"(bytes) : "memory");
+}
+
+__device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+template <int PENDING>
+__device__ __forceinline__ void cp_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory"); }
+
+template <int COUNT>
+__device__ __forceinline__ Vector<COUNT> load_global(const Vector<COUNT>* from) {
+#if READ == 1  // the non-coherent path: what ASTRA used texture reads for
+  Vector<COUNT> value;
+  if constexpr (sizeof(value) == 16) {
+    uint4 bits = __ldg(reinterpret_cast<const uint4*>(from));
+    value = reinterpret_cast<Vector<COUNT>&>(bits);
+  } else if constexpr (sizeof(value) == 8) {
+    uint2 bits = __ldg(reinterpret_cast<const uint2*>(from));
+    value = reinterpret_cast<Vector<COUNT>&>(bits);
+  } else {
+    unsigned bits = __ldg(reinterpret_cast<const unsigned*>(from));
+    value = reinterpret_cast<Vector<COUNT>&>(bits);
+  }
+  return value;
+#else
+  return *from;
+#endif
+}
+
+#endif
+
+// ---- Copies from global to shared memory, one operand each.
+
+// One operand of the product. SPAN is the tile's extent along the index that is contiguous in global memory, LINES its
+// extent along the other; the thread block is reshaped to DIM_S x (THREADS / DIM_S) for reading it, VEC elements at a time.
+//
+// A copy has two halves, so that the tiles in flight hide its latency: `fetch` starts it, `land` ends it. An asynchronous copy
+// does all its work in `fetch`; a staged one holds the elements in registers in between, which lets it transpose small
+// blocks of VEC x STORE elements on their way, read and written as vectors.
+template <bool K_CONTIGUOUS, bool ASYNC, int BLK, int ROW, int DIM_S, int VEC, int STORE>
+struct Operand {
+  static constexpr int STAGE = BLK_K * ROW;
+  static constexpr int SPAN = K_CONTIGUOUS ? BLK_K : BLK;
+  static constexpr int LINES = K_CONTIGUOUS ? BLK : BLK_K;
+  static constexpr int DIM_L = THREADS / DIM_S;
+  static constexpr int PER_LINE = SPAN / (DIM_S * VEC);
+  static constexpr int PER_THREAD = LINES / DIM_L;
+  static_assert(SPAN % (DIM_S * VEC) == 0 && LINES % (DIM_L * STORE) == 0 && THREADS % DIM_S == 0, "the load shape divides the tile");
+  static_assert(STORE == 1 || (K_CONTIGUOUS && !ASYNC), "only a staged copy that transposes gathers vectors to store");
+  static_assert(!ASYNC || !K_CONTIGUOUS || VEC == 1, "an asynchronous copy that transposes moves single elements");
+
+  const T* tile;     // first element of this block's tile at k = 0
+  const T* next;     // this thread's first element of the tile to fetch ...
+  T* to;             // ... and its place in the stage to write
+  long long ld;
+  long long inside;  // rows of op(A), or columns of op(B), from the tile's start to the matrix's end
+  int wide_tiles;    // tiles along k that lie inside the matrix and may be read VEC elements at once
+  Vector<VEC> staged[ASYNC ? 1 : PER_THREAD * PER_LINE];
+
+  __device__ __forceinline__ Operand(const T* matrix, long long ld_, long long start, long long end, long long k, T* shared)
+      : tile(matrix + (K_CONTIGUOUS ? start * ld_ : start)), ld(ld_), inside(end - start) {
+    const bool aligned = ld_ % VEC == 0 && reinterpret_cast<unsigned long long>(matrix) % sizeof(Vector<VEC>) == 0;
+    wide_tiles = inside >= BLK && aligned ? static_cast<int>(k / BLK_K) : 0;
+    const int span = threadIdx.x % DIM_S * VEC, line = threadIdx.x / DIM_S * STORE;
+    next = tile + span + line * ld;
+    to = shared + place(span, line);
+  }
+
+  // Offset in shared memory of element (s, l) of the tile.
+  static __device__ __forceinline__ int place(int s, int l) { return K_CONTIGUOUS ? s * ROW + l : l * ROW + s; }
+
+  // The i-th line that a thread reads: its lines come in runs of STORE.
+  static __device__ __forceinline__ int run(int i) { return i / STORE * STORE * DIM_L + i % STORE; }
+
+  __device__ __forceinline__ const Vector<VEC>* source(int i, int j) const {
+    return reinterpret_cast<const Vector<VEC>*>(next + run(i) * ld + j * DIM_S * VEC);
+  }
+
+  // Start the copy of tile `t`, the one after the last. WIDE: it is one of the wide tiles.
+  template <bool WIDE>
+  __device__ __forceinline__ void fetch(int t, long long k) {
+    if (WIDE || t < wide_tiles) {
+#pragma unroll
+      for (int i = 0; i < PER_THREAD; i++)
+#pragma unroll
+        for (int j = 0; j < PER_LINE; j++) {
+          if constexpr (ASYNC)
+            cp_async<sizeof(Vector<VEC>), READ>(to + place(j * DIM_S * VEC, run(i)), source(i, j));
+          else
+            staged[i * PER_LINE + j] = load_global(source(i, j));
+        }
+      next += K_CONTIGUOUS ? BLK_K : BLK_K * ld;
+    } else if constexpr (ASYNC) {
+      copy_any(t, k);
+    }
+  }
+
+  // End it: the tile is complete after the next barrier (and, when asynchronous, the next wait).
+  template <bool WIDE>
+  __device__ __forceinline__ void land(int t, long long k) const {
+    if constexpr (!ASYNC) {
+      if (WIDE || t < wide_tiles)
+        store_staged();
+      else
+        copy_any(t, k);
+    }
+  }
+
+  // Go to the next stage. A running pointer, because the compiler would compute its value anew for every tile.
+  __device__ __forceinline__ void turn(bool wrap) { to += wrap ? -(STAGES - 1) * STAGE : STAGE; }
+
+  __device__ __forceinline__ void store_staged() const {
+#pragma unroll
+    for (int i = 0; i < PER_THREAD; i += STORE)
+#pragma unroll
+      for (int j = 0; j < PER_LINE; j++) {
+        T* const block = to + place(j * DIM_S * VEC, run(i));
+        if constexpr (K_CONTIGUOUS) {
+#pragma unroll
+          for (int e = 0; e < VEC; e++) {
+            Vector<STORE> column;
+#pragma unroll
+            for (int u = 0; u < STORE; u++) column.at[u] = staged[(i + u) * PER_LINE + j].at[e];
+            *reinterpret_cast<Vector<STORE>*>(block + e * ROW) = column;
+          }
+        } else {
+          *reinterpret_cast<Vector<VEC>*>(block) = staged[i * PER_LINE + j];
+        }
+      }
+  }
+
+  // Element by element, zeros where there is no matrix. Rolled: it is rare, and must cost neither registers nor compile time.
+  __device__ __forceinline__ void copy_any(int t, long long k) const {
+    const long long k0 = static_cast<long long>(t) * BLK_K;
+    T* const shared = to - place(threadIdx.x % DIM_S * VEC, threadIdx.x / DIM_S * STORE);
+#pragma unroll 1
+    for (int at = threadIdx.x; at < SPAN * LINES; at += THREADS) {
+      const int s = at % SPAN, l = at / SPAN;
+      const bool valid = (K_CONTIGUOUS ? l : s) < inside && k0 + (K_CONTIGUOUS ? s : l) < k;
+      const T* from = tile + (valid ? (K_CONTIGUOUS ? k0 + s + l * ld : s + (k0 + l) * ld) : 0);
+      T* const element = shared + place(s, l);
+      if constexpr (ASYNC)
+        cp_async_or_zero<sizeof(T)>(element, from, valid);
+      else
+        *element = valid ? *from : T{};
+    }
+  }
+};
+
+typedef Operand<TRANS_A == 1, ASYNC_A == 1, BLK_M, ROW_A, DIM_XA, VEC_A, STORE_A> OperandA;
+typedef Operand<TRANS_B == 0, ASYNC_B == 1, BLK_N, ROW_B, DIM_XB, VEC_B, STORE_B> OperandB;
+static_assert(STAGES > 1 || (ASYNC_A == 0 && ASYNC_B == 0), "a single stage is read while the next tile waits in registers");
+
+// ---- Fragments and the register tile.
+
+// Element i of a thread's fragment lies (i / VEC * DIM) * VEC + i % VEC from its first: ASTRA's stride, in vectors.
+template <int THR, int DIM, int VEC>
+__device__ __forceinline__ void load_fragment(Real (&fragment)[THR * PARTS], const T* mine) {
+#pragma unroll
+  for (int c = 0; c < THR / VEC; c++) {
+    const Vector<VEC> value = *reinterpret_cast<const Vector<VEC>*>(mine + c * DIM * VEC);
+#pragma unroll
+    for (int e = 0; e < VEC; e++) {
+#if PRECISION < 2
+      fragment[c * VEC + e] = value.at[e];
+#else
+      fragment[(c * VEC + e) * 2] = value.at[e].x;
+      fragment[(c * VEC + e) * 2 + 1] = value.at[e].y;
+#endif
+    }
+  }
+}
+
+// One step of k. A complex register tile is a real one of twice the sides whose accumulators fold in pairs; all real parts
+// go first, then all imaginary ones, so that the two additions to an accumulator lie far apart.
+__device__ __forceinline__ void multiply(Real (&accumulator)[THR_M][THR_N][PARTS], const Real (&a)[THR_M * PARTS],
+                                         const Real (&b)[THR_N * PARTS]) {
+  auto step = [&](int r, int c) {
+    const int p = r % PARTS, q = c % PARTS;  // 1: the imaginary part
+    const bool negative = (p & q) ^ (p & CONJ_A) ^ (q & CONJ_B);
+    Real& sum = accumulator[r / PARTS][c / PARTS][p ^ q];
+    sum += (negative ? -a[r] : a[r]) * b[c];
+  };
+  constexpr int ROWS = THR_M * PARTS, COLUMNS = THR_N * PARTS;
+#if ORDER < 2  // row by row; 1: serpentine, the turn keeps an operand in the register reuse cache
+#pragma unroll
+  for (int i = 0; i < ROWS; i++)
+#pragma unroll
+    for (int j = 0; j < COLUMNS; j++)
+      step(i % THR_M * PARTS + i / THR_M, ORDER == 1 && i % 2 ? COLUMNS - 1 - j : j);
+#elif ORDER == 2  // serpentine, column by column
+#pragma unroll
+  for (int j = 0; j < COLUMNS; j++)
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) step(j % 2 ? ROWS - 1 - i : i, j % THR_N * PARTS + j / THR_N);
+#else  // serpentine, two columns at a time
+#pragma unroll
+  for (int j = 0; j < COLUMNS; j += 2)
+#pragma unroll
+    for (int i = 0; i < ROWS; i++)
+#pragma unroll
+      for (int u = 0; u < 2; u++) {
+        const int column = j + (u ^ i % 2);
+        if (column < COLUMNS) step(j / 2 % 2 ? ROWS - 1 - i : i, column % THR_N * PARTS + column / THR_N);
+      }
+#endif
+}
+
+// BLK_K steps of k out of one stage, UNROLL of them unrolled, fragments loaded one step ahead when there are two buffers.
+template <int UNROLL, int BUFFERS>
+__device__ __forceinline__ void multiply_stage(Real (&accumulator)[THR_M][THR_N][PARTS], const T* a, const T* b) {
+  constexpr int AHEAD = BUFFERS - 1;
+  Real fa[BUFFERS][THR_M * PARTS], fb[BUFFERS][THR_N * PARTS];
+  if constexpr (AHEAD) {
+    load_fragment<THR_M, DIM_X, VEC_M>(fa[0], a);
+    load_fragment<THR_N, DIM_Y, VEC_N>(fb[0], b);
+  }
+#pragma unroll 1
+  for (int k0 = 0; k0 < BLK_K; k0 += UNROLL) {
+#pragma unroll
+    for (int u = 0; u < UNROLL; u++) {
+      if (u + AHEAD < UNROLL || k0 + UNROLL < BLK_K) {
+        const int buffer = (u + AHEAD) % BUFFERS, k = k0 + u + AHEAD;
+        load_fragment<THR_M, DIM_X, VEC_M>(fa[buffer], a + k * ROW_A);
+        load_fragment<THR_N, DIM_Y, VEC_N>(fb[buffer], b + k * ROW_B);
+      }
+      multiply(accumulator, fa[u % BUFFERS], fb[u % BUFFERS]);
+    }
+  }
+}
+
+// ---- The result.
+
+__device__ __forceinline__ bool is_zero(T value) {
+#if PRECISION < 2
+  return value == Real(0);
+#else
+  return value.x == Real(0) && value.y == Real(0);
+#endif
+}
+
+__device__ __forceinline__ T as_element(const Real (&parts)[PARTS]) {
+#if PRECISION < 2
+  return parts[0];
+#else
+  return T{parts[0], parts[1]};
+#endif
+}
+
+__device__ __forceinline__ T scaled(T alpha, T value) {
+#if PRECISION < 2
+  return alpha * value;
+#else
+  return T{alpha.x * value.x - alpha.y * value.y, alpha.x * value.y + alpha.y * value.x};
+#endif
+}
+
+__device__ __forceinline__ T plus_scaled(T value, T beta, T old) {
+#if PRECISION < 2
+  return value + beta * old;
+#else
+  return T{value.x + (beta.x * old.x - beta.y * old.y), value.y + (beta.x * old.y + beta.y * old.x)};
+#endif
+}
+
+// The largest divisor of `whole` up to `most`.
+constexpr int divisor(int whole, int most) {
+  while (whole % most) most--;
+  return most;
+}
+
+// A tile that lies inside C is stored in vectors. One that sticks out goes through shared memory, a few elements of each
+// thread at a time, so that its bounds checks stand in a rolled loop: unrolled they would be half of the machine code.
+__device__ __forceinline__ void store_tile(const Real (&accumulator)[THR_M][THR_N][PARTS], T alpha, T beta, T* tile, long long ldc,
+                                           long long rows, long long columns, int tx, int ty, T* shared) {
+  const bool reads = !is_zero(beta);
+  const bool wide = rows >= BLK_M && columns >= BLK_N && ldc % VEC_M == 0 &&
+                    reinterpret_cast<unsigned long long>(tile) % sizeof(Vector<VEC_M>) == 0;
+  if (wide) {
+    tile += tx * VEC_M + ty * VEC_N * ldc;
+#pragma unroll
+    for (int j = 0; j < THR_N; j++) {
+      T* const line = tile + (j / VEC_N * DIM_Y * VEC_N + j % VEC_N) * ldc;
+#pragma unroll
+      for (int i = 0; i < THR_M; i += VEC_M) {
+        Vector<VEC_M>* const to = reinterpret_cast<Vector<VEC_M>*>(line + i * DIM_X);
+        Vector<VEC_M> value;
+#pragma unroll
+        for (int e = 0; e < VEC_M; e++) value.at[e] = scaled(alpha, as_element(accumulator[i + e][j]));
+        if (reads) {
+          const Vector<VEC_M> old = *to;
+#pragma unroll
+          for (int e = 0; e < VEC_M; e++) value.at[e] = plus_scaled(value.at[e], beta, old.at[e]);
+        }
+        *to = value;
+      }
+    }
+  } else {
+    __syncthreads();  // the operands are no longer needed
+    constexpr int SLOTS = STAGES * (STAGE_A + STAGE_B) / THREADS, ALL = THR_M * THR_N;
+    constexpr int CHUNK = divisor(ALL, SLOTS < ALL ? SLOTS : ALL);
+    T* const slot = shared + threadIdx.x;
+#pragma unroll
+    for (int e0 = 0; e0 < ALL; e0 += CHUNK) {
+#pragma unroll
+      for (int e = 0; e < CHUNK; e++) slot[e * THREADS] = as_element(accumulator[(e0 + e) % THR_M][(e0 + e) / THR_M]);
+#pragma unroll 1
+      for (int e = 0; e < CHUNK; e++) {
+        const int i = (e0 + e) % THR_M, j = (e0 + e) / THR_M;
+        const int row = (i / VEC_M * DIM_X + tx) * VEC_M + i % VEC_M;
+        const int column = (j / VEC_N * DIM_Y + ty) * VEC_N + j % VEC_N;
+        if (row < rows && column < columns) {
+          T* const to = tile + row + column * ldc;
+          const T value = scaled(alpha, slot[e * THREADS]);
+          *to = reads ? plus_scaled(value, beta, *to) : value;
+        }
+      }
+    }
+  }
+}
+
+// ---- The kernel.
+
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
+gemm(long long m, long long n, long long k, T alpha, const T* A, long long lda, const T* B, long long ldb, T beta, T* C,
+     long long ldc, int raster_group) {
+  extern __shared__ __align__(16) unsigned char shared_storage[];
+  T* const shared_a = reinterpret_cast<T*>(shared_storage);
+  T* const shared_b = shared_a + STAGES * STAGE_A;
+
+  const int thread = threadIdx.x;
+  const int lane = thread % WARP, warp = thread / WARP;
+#if LANE_ORDER == 0
+  const int lane_x = lane % LANE_X, lane_y = lane / LANE_X;
+#else  // neighbouring lanes alternate between two rows, so that eight lanes form a 4 x 2 patch
+  const int lane_x = lane / 2 % LANE_X, lane_y = lane / 2 / LANE_X * 2 + lane % 2;
+#endif
+  const int tx = warp % (DIM_X / LANE_X) * LANE_X + lane_x;
+  const int ty = warp / (DIM_X / LANE_X) * LANE_Y + lane_y;
+
+  // Blocks run down groups of raster_group tile rows, column by column, so that a wave of blocks covers a compact patch of C.
+  const int tiles_m = static_cast<int>((m + BLK_M - 1) / BLK_M), tiles_n = static_cast<int>((n + BLK_N - 1) / BLK_N);
+  const long long group_tiles = static_cast<long long>(raster_group) * tiles_n;
+  const int group = static_cast<int>(blockIdx.x / group_tiles), within = static_cast<int>(blockIdx.x % group_tiles);
+  const int height = min(raster_group, tiles_m - group * raster_group);
+  const long long block_m = static_cast<long long>(group * raster_group + within % height) * BLK_M;
+  const long long block_n = static_cast<long long>(within / height) * BLK_N;
+
+  OperandA a(A, lda, block_m, m, k, shared_a);
+  OperandB b(B, ldb, block_n, n, k, shared_b);
+  const T* from_a = shared_a + tx * VEC_M;  // this thread's first elements of the stage to multiply
+  const T* from_b = shared_b + ty * VEC_N;
+
+  Real accumulator[THR_M][THR_N][PARTS];
+#pragma unroll
+  for (int i = 0; i < THR_M; i++)
+#pragma unroll
+    for (int j = 0; j < THR_N; j++)
+#pragma unroll
+      for (int p = 0; p < PARTS; p++) accumulator[i][j][p] = Real(0);
+
+  const long long depth = is_zero(alpha) ? 0 : k;
+  const int tiles = static_cast<int>((depth + BLK_K - 1) / BLK_K);
+  // While all tiles in flight are wide the main loop runs, free of any test of bounds; what is left (the end of k, tiles that
+  // stick out, operands that are not aligned) takes the same steps in a rolled loop.
+  const int wide = min(tiles, min(a.wide_tiles, b.wide_tiles));
+  const int ahead = STAGES == 1 ? 1 : STAGES - 1;  // tiles from the one multiplied to the one fetched
+  const int main_tiles = wide == tiles ? tiles : max(wide - ahead, 0);
+
+  auto fetch = [&](auto is_wide, int t) {
+    if (t < tiles) {
+      a.template fetch<is_wide.value>(t, k);
+      b.template fetch<is_wide.value>(t, k);
+    }
+    if constexpr (ASYNC_A || ASYNC_B) cp_async_commit();
+  };
+  auto land = [&](auto is_wide, int t) {
+    if (t < tiles) {
+      a.template land<is_wide.value>(t, k);
+      b.template land<is_wide.value>(t, k);
+    }
+  };
+  auto multiply_tile = [&](auto is_main) {
+    if constexpr (is_main.value)
+      multiply_stage<UNROLL_K, FRAGMENTS>(accumulator, from_a, from_b);
+    else
+      multiply_stage<1, 1>(accumulator, from_a, from_b);
+  };
+#if STAGES == 1  // ASTRA: the next tile waits in registers while this one is multiplied; two barriers a tile
+  auto step = [&](auto is_main, int t) {
+    fetch(is_main, t + 1);
+    multiply_tile(is_main);
+    __syncthreads();
+    land(is_main, t + 1);
+    __syncthreads();
+  };
+  fetch(No{}, 0);
+  land(No{}, 0);
+  __syncthreads();
+#else  // STAGES tiles in flight; one barrier a tile
+  int reading = 0;
+  auto step = [&](auto is_main, int t) {
+    if constexpr (ASYNC_A || ASYNC_B) cp_async_wait<STAGES - 2>();
+    __syncthreads();  // the stage to multiply is complete for all, and all have left the stage to write
+    fetch(is_main, t + ahead);
+    multiply_tile(is_main);
+    land(is_main, t + ahead);
+    a.turn(reading == 0);
+    b.turn(reading == 0);
+    const bool wrap = reading == STAGES - 1;
+    from_a += wrap ? -(STAGES - 1) * STAGE_A : STAGE_A;
+    from_b += wrap ? -(STAGES - 1) * STAGE_B : STAGE_B;
+    reading = wrap ? 0 : reading + 1;
+  };
+#pragma unroll 1
+  for (int t = 0; t < ahead; t++) {
+    fetch(No{}, t);
+    land(No{}, t);
+    a.turn(false);
+    b.turn(false);
+  }
+#endif
+  int t = 0;
+#pragma unroll 1
+  for (; t < main_tiles; t++) step(Yes{}, t);
+#pragma unroll 1
+  for (; t < tiles; t++) step(No{}, t);
+
+  store_tile(accumulator, alpha, beta, C + block_m + block_n * ldc, ldc, m - block_m, n - block_n, tx, ty, shared_a);
+}

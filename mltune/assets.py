@@ -1,0 +1,26 @@
+"""Where the four asset folders stand: in a checkout where they are, in a wheel under ``mltune/_data``."""
+
+from functools import cache
+from pathlib import Path
+
+FOLDERS = ("kernels", "search", "datasets", "models")
+
+
+@cache
+def folder(name: str) -> Path:
+    """Return the folder of one kind of asset.
+
+    Parameters
+    ----------
+    name : {"kernels", "search", "datasets", "models"}
+
+    Returns
+    -------
+    pathlib.Path
+        In a wheel ``mltune/_data/<name>``, in a checkout ``<root>/<name>``.
+    """
+    if name not in FOLDERS:
+        raise ValueError(f"an asset folder is one of {FOLDERS}, got {name!r}")
+    package = Path(__file__).resolve().parent
+    installed = package / "_data" / name
+    return installed if installed.is_dir() else package.parent / name

@@ -1,0 +1,258 @@
+"""The command ``mltune``: reads what is asked, drives the tuner, and prints. Nothing else in the package prints."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mltune import __version__
+from mltune.errors import MltuneError, UsageError
+from mltune.request import DEFAULT_KERNEL, DEFAULT_SIZE, DEFAULT_TRANS, Shape, parse_values, sweep_request, tune_request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from rich.console import RenderableType
+
+    from mltune.device.facts import Device
+
+app = typer.Typer(
+    name="mltune",
+    help="Find the fastest version of a parametrised GPU kernel while measuring few of its versions.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+ProblemName = Annotated[str, typer.Argument(metavar="PROBLEM", help="sgemm, dgemm, cgemm or zgemm.")]
+KernelName = Annotated[str, typer.Option("--kernel", help="A built-in kernel, or the folder of a kernel bundle.")]
+Trans = Annotated[
+    str | None,
+    typer.Option("--trans", metavar="AB", help=f"op(A) and op(B): two of N, T, C.  [default: {DEFAULT_TRANS}]"),
+]
+Size = Annotated[int | None, typer.Option("--size", help=f"m = n = k.  [default: {DEFAULT_SIZE}]")]
+M = Annotated[int | None, typer.Option("--m", help="Rows of C, in place of --size.")]
+N = Annotated[int | None, typer.Option("--n", help="Columns of C, in place of --size.")]
+K = Annotated[int | None, typer.Option("--k", help="Inner dimension, in place of --size.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="The same seed proposes the same trials.")]
+DeviceSpec = Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cuda:N or replay:DATASET.")]
+RunDirectory = Annotated[
+    Path | None, typer.Option("--run", metavar="DIR", help="Directory of the run; an existing run is resumed.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+def _print_version(asked: bool) -> None:
+    """Print the version and end."""
+    if asked:
+        typer.echo(f"mltune {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def tune(
+    problem: ProblemName,
+    trans: Trans = None,
+    size: Size = None,
+    m: M = None,
+    n: N = None,
+    k: K = None,
+    kernel: KernelName = DEFAULT_KERNEL,
+    trials: Annotated[int | None, typer.Option("--trials", min=1, help="Most trials, skipped ones included.")] = None,
+    time: Annotated[str | None, typer.Option("--time", metavar="TIME", help="Most time: 20s, 30m, 1h30m.")] = None,
+    seed: Seed = 0,
+    run: RunDirectory = None,
+    device: DeviceSpec = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Find the fastest configuration of a kernel.
+
+    Without --trials and --time the budget is 60 s on a GPU and 300 trials in replay. Without a GPU, timings recorded
+    on one are replayed. Ctrl-C ends the run with the best so far. Exits with 1 when no trial succeeded.
+    """
+    from mltune import render, tuner
+
+    request, notice = tune_request(
+        problem,
+        Shape(trans, size, m, n, k),
+        kernel=kernel,
+        device=device,
+        trials=trials,
+        time=time,
+        seed=seed,
+        run=run,
+    )
+    if notice:
+        typer.echo(notice, err=True)
+    with render.ProgressBar() as progress:
+        result = tuner.tune(request, progress=progress)
+    document = result.to_json()
+    _show(document, as_json, lambda: [render.tuned(document)])
+    if document["best"] is None:
+        raise typer.Exit(1)
+
+
+@app.command()
+def sweep(
+    problem: ProblemName,
+    count: Annotated[int, typer.Option("--count", min=1, help="How many configurations to time.")] = 1000,
+    complete: Annotated[bool, typer.Option("--complete", help="Time all configurations, not --count.")] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="NAME=V,V", help="Values of a parameter to sweep; may be given several times."),
+    ] = None,
+    trans: Trans = None,
+    size: Size = None,
+    m: M = None,
+    n: N = None,
+    k: K = None,
+    kernel: KernelName = DEFAULT_KERNEL,
+    seed: Seed = 0,
+    run: RunDirectory = None,
+    device: DeviceSpec = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Record a dataset of timings on a GPU.
+
+    The configurations are a uniform random sample of the search space, or all of it; failures are recorded too. With
+    --only it is a sub-space. An existing run is resumed.
+    """
+    from mltune import render
+    from mltune.sweep import sweep as record_sweep
+
+    request = sweep_request(problem, Shape(trans, size, m, n, k), kernel=kernel, device=device, seed=seed, run=run)
+    with render.ProgressBar() as progress:
+        path = record_sweep(request, None if complete else count, values=parse_values(only or []), progress=progress)
+    _show({"dataset": str(path)}, as_json, lambda: [str(path)])
+
+
+@app.command()
+def show(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run.")],
+    top: Annotated[int, typer.Option("--top", min=0, help="How many of the best configurations.")] = 10,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a run has found.
+
+    Its best configurations, its trials by state, and where its seconds went.
+    """
+    from mltune import render
+    from mltune.summary import summarise
+
+    document = summarise(run, top)
+    _show(document, as_json, lambda: render.run_summary(document))
+
+
+@app.command()
+def space(
+    kernel: Annotated[str, typer.Argument(metavar="KERNEL", help="A built-in kernel, or the folder of a bundle.")],
+    trans: Trans = None,
+    size: Size = None,
+    precision: Annotated[str, typer.Option("--precision", help="s, d, c or z.")] = "s",
+    as_json: AsJson = False,
+) -> None:
+    """Show how large a kernel's search space is.
+
+    It is counted for an NVIDIA H200. What each restriction removes is a share of the raw combinations, estimated on a
+    uniform sample of them: "removes" by itself, "only it does" what no other restriction removes.
+    """
+    from mltune import render
+    from mltune.device.known import H200
+    from mltune.kernel.bundle import device_variables, load_kernel
+    from mltune.kernel.space import ConstrainedSpace
+
+    bundle = load_kernel(kernel)
+    problem = Shape(trans, size).problem(f"{precision}gemm")
+    found = ConstrainedSpace(bundle, {**problem.variables(), **device_variables(H200)})
+    document = {
+        "kernel": bundle.name,
+        "problem": problem.to_json(),
+        "device": H200.to_json(),
+        "combinations": math.prod(len(values) for values in bundle.all_parameters.values()),
+        "valid": found.count,
+        "parameters": {name: list(values) for name, values in bundle.all_parameters.items()},
+        "restrictions": [
+            {"restriction": text, "reason": reason, "removes": removes, "removes_alone": alone}
+            for text, reason, removes, alone in found.explain()
+        ],
+    }
+    _show(document, as_json, lambda: render.space(document))
+
+
+@app.command()
+def device(as_json: AsJson = False) -> None:
+    """List the GPUs of this machine."""
+    from mltune import render
+    from mltune.target import find_gpus
+
+    gpus, reason = find_gpus()
+    document = {"devices": [_gpu(index, facts) for index, facts in enumerate(gpus)], "reason": reason or None}
+    _show(document, as_json, lambda: [render.devices(document)])
+
+
+@app.command()
+def datasets(as_json: AsJson = False) -> None:
+    """List the recorded timings.
+
+    Each can be searched without a GPU: mltune tune --device replay:DATASET.
+    """
+    from mltune import render
+    from mltune.records.dataset import list_datasets
+    from mltune.summary import describe_dataset
+
+    documents = [describe_dataset(manifest) for manifest in list_datasets()]
+    _show(documents, as_json, lambda: [render.datasets(documents)])
+
+
+def _gpu(index: int, facts: Device) -> dict[str, Any]:
+    """Describe one GPU of this machine."""
+    from mltune.device.peaks import peak_flops
+
+    return {
+        "spec": f"cuda:{index}",
+        "architecture": facts.architecture,
+        "peak_flops": {arithmetic: peak_flops(facts, arithmetic) for arithmetic in ("fp32", "fp64")},
+        "device": facts.to_json(),
+    }
+
+
+def _show(document: Any, as_json: bool, renderables: Callable[[], Iterable[RenderableType]]) -> None:
+    """Print a document as JSON, or what a person reads instead."""
+    if as_json:
+        typer.echo(json.dumps(document, indent=2, allow_nan=False))
+        return
+    from mltune.render import console
+
+    out = console()
+    for renderable in renderables():
+        out.print(renderable)
+
+
+def main() -> None:
+    """Run the command; an error of the user is one line on stderr and exit code 2, a failed run exit code 1."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        app(prog_name="mltune")
+    except MltuneError as error:
+        typer.echo(f"mltune: {error}", err=True)
+        sys.exit(2 if isinstance(error, UsageError) else 1)
+
+
+if __name__ == "__main__":
+    main()

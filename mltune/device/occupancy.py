@@ -1,0 +1,109 @@
+"""Exact occupancy: how many blocks of a kernel are resident on one SM, over whole columns of configurations.
+
+The rules are those of NVIDIA's occupancy calculator (``cuda_occupancy.h`` of CUDA 13.0) with the whole carve-out given
+to shared memory, for compute capability 5.0 to 12.x.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mltune.device.facts import Device
+from mltune.errors import DeviceError
+
+REGISTER_UNIT = 256
+"""Registers are given to a warp in units of this many."""
+
+NO_LIMIT = np.iinfo(np.int64).max
+"""Blocks that a resource allows which the kernel does not use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """Resident blocks and what limits them. Every field is an ndarray of shape (n_configs,), int64.
+
+    Attributes
+    ----------
+    blocks_per_sm : ndarray
+        Resident blocks of one SM; 0 when the kernel cannot be launched.
+    warps_per_sm : ndarray
+        Resident warps of one SM.
+    blocks_by_registers, blocks_by_shared, blocks_by_warps : ndarray
+        Blocks that each resource alone allows; :data:`NO_LIMIT` where a resource is not used.
+    """
+
+    blocks_per_sm: NDArray[np.int64]
+    warps_per_sm: NDArray[np.int64]
+    blocks_by_registers: NDArray[np.int64]
+    blocks_by_shared: NDArray[np.int64]
+    blocks_by_warps: NDArray[np.int64]
+
+
+def occupancy(device: Device, threads: ArrayLike, registers: ArrayLike, shared_bytes: ArrayLike) -> Occupancy:
+    """Return the occupancy of many configurations at once.
+
+    Parameters
+    ----------
+    device : Device
+    threads : array_like of shape (n_configs,)
+        Threads per block, at least 1.
+    registers : array_like of shape (n_configs,)
+        Registers per thread, as the compiler reports them.
+    shared_bytes : array_like of shape (n_configs,)
+        Static plus dynamic shared memory per block, without what the driver reserves.
+
+    Returns
+    -------
+    Occupancy
+
+    Raises
+    ------
+    DeviceError
+        The rules of the device's compute capability are not known.
+    """
+    if not 5 <= device.compute_capability[0] <= 12:
+        major, minor = device.compute_capability
+        raise DeviceError(
+            f"occupancy is known for compute capability 5.0 to 12.x, got {major}.{minor} of {device.name}; "
+            "add its rules to mltune/device/occupancy.py."
+        )
+    threads, registers, shared_bytes = np.broadcast_arrays(
+        *(np.atleast_1d(np.asarray(column, dtype=np.int64)) for column in (threads, registers, shared_bytes))
+    )
+    warps = _ceil_div(threads, device.warp_size)
+    by_registers = _blocks_by_registers(device, warps, registers)
+    by_shared = _blocks_by_shared(device, shared_bytes)
+    by_warps = np.where(
+        (threads > device.max_threads_per_block) | (threads < 1),
+        0,
+        device.max_threads_per_sm // device.warp_size // np.maximum(warps, 1),
+    )
+    blocks = np.minimum(np.minimum(by_registers, by_shared), np.minimum(by_warps, device.max_blocks_per_sm))
+    return Occupancy(blocks, blocks * warps, by_registers, by_shared, by_warps)
+
+
+def _ceil_div(numerator: NDArray[np.int64], denominator: int) -> NDArray[np.int64]:
+    return -(-numerator // denominator)
+
+
+def _blocks_by_registers(device: Device, warps: NDArray[np.int64], registers: NDArray[np.int64]) -> NDArray[np.int64]:
+    # GP100 has two partitions, but a kernel that does not fit the four of its sisters is refused there too.
+    partitions = 2 if device.compute_capability == (6, 0) else 4
+    per_block = 32768 if device.compute_capability in ((5, 3), (6, 2)) else device.registers_per_sm
+    per_warp = _ceil_div(registers * device.warp_size, REGISTER_UNIT) * REGISTER_UNIT
+    resident_warps = device.registers_per_sm // partitions // np.maximum(per_warp, 1) * partitions
+    blocks = np.where(per_warp > 0, resident_warps // np.maximum(warps, 1), NO_LIMIT)
+    # The launch check assumes that a block's warps fill all four partitions evenly.
+    refused = (per_warp * _ceil_div(warps, 4) * 4 > per_block) | (registers > device.max_registers_per_thread)
+    return np.where(refused, 0, blocks)
+
+
+def _blocks_by_shared(device: Device, shared_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
+    unit = 128 if device.compute_capability[0] >= 8 else 256
+    reserved = device.reserved_shared_bytes
+    allocated = _ceil_div(shared_bytes + reserved, unit) * unit
+    blocks = np.where(allocated > 0, device.shared_bytes_per_sm // np.maximum(allocated, 1), NO_LIMIT)
+    return np.where(allocated > device.shared_bytes_per_block + reserved, 0, blocks)

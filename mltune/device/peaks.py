@@ -1,0 +1,65 @@
+"""Theoretical arithmetic peaks: results per clock of a multiprocessor, by compute capability."""
+
+from __future__ import annotations
+
+from mltune.device.facts import Device
+from mltune.errors import DeviceError
+
+FMA_PER_CLOCK: dict[tuple[int, int], tuple[int, int]] = {
+    (5, 0): (128, 4),
+    (5, 2): (128, 4),
+    (5, 3): (128, 4),
+    (6, 0): (64, 32),
+    (6, 1): (128, 4),
+    (6, 2): (128, 4),
+    (7, 0): (64, 32),
+    (7, 2): (64, 32),
+    (7, 5): (64, 2),
+    (8, 0): (64, 32),
+    (8, 6): (128, 2),
+    (8, 7): (128, 2),
+    (8, 9): (128, 2),
+    (9, 0): (128, 64),
+    (10, 0): (128, 64),
+    (10, 3): (128, 2),
+    (11, 0): (128, 2),
+    (12, 0): (128, 2),
+    (12, 1): (128, 2),
+}
+"""Fused multiply-adds per clock and multiprocessor outside the tensor cores, (FP32, FP64), by compute capability.
+
+From the throughput table of the CUDA C++ Programming Guide ("Throughput of Native Arithmetic Instructions"); for those
+that it does not list, from the vendor's data sheets: peak / (2 x clock x multiprocessors).
+"""
+
+
+def peak_flops(device: Device, arithmetic: str) -> float:
+    """Return the theoretical peak of a device outside its tensor cores, flop/s: two per fused multiply-add.
+
+    Parameters
+    ----------
+    device : Device
+        Its clock and its number of multiprocessors count.
+    arithmetic : {"fp32", "fp64"}
+
+    Raises
+    ------
+    DeviceError
+        The throughput of its compute capability is not known.
+    """
+    if arithmetic not in ("fp32", "fp64"):
+        raise ValueError(f"an arithmetic is fp32 or fp64, got {arithmetic!r}")
+    fma = _fma_per_clock(device)[0 if arithmetic == "fp32" else 1]
+    return 2.0 * fma * device.sm_count * device.clock_hz
+
+
+def _fma_per_clock(device: Device) -> tuple[int, int]:
+    """Look a compute capability up; one newer than the table is taken for the last known of its generation."""
+    capability = device.compute_capability
+    known = [entry for entry in FMA_PER_CLOCK if entry[0] == capability[0] and entry <= capability]
+    if not known:
+        raise DeviceError(
+            f"the throughput of a device's compute capability must be known, but {device.name} has "
+            f"{capability[0]}.{capability[1]}; add it to mltune/device/peaks.py."
+        )
+    return FMA_PER_CLOCK[max(known)]

@@ -1,0 +1,127 @@
+"""The GPUs of this machine, asked of the driver. No CUDA context is made: asking leaves a GPU alone."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from mltune.device.facts import Device
+from mltune.errors import DeviceError
+
+_INSTALL = "install them with `pip install 'mltune[cuda13]'` (or `'mltune[cuda12]'` for a CUDA 12 driver)"
+_NEEDED = ("cuda.bindings.driver", "cupy")
+_MAX_REGISTERS_PER_THREAD = 255  # every compute capability since 3.5
+
+
+def available_devices() -> tuple[Device, ...]:
+    """Return the GPUs that the driver shows to this process, in its order; none without a GPU behind the driver.
+
+    Raises
+    ------
+    DeviceError
+        There is no NVIDIA driver, or what a GPU is used through is not installed.
+    """
+    return tuple(query_device(index) for index in range(_count()))
+
+
+def query_device(index: int) -> Device:
+    """Return the facts of one GPU.
+
+    Parameters
+    ----------
+    index : int
+        Position among the GPUs that the driver shows to this process.
+
+    Raises
+    ------
+    DeviceError
+        There is no such GPU, no NVIDIA driver, or what a GPU is used through is not installed.
+    """
+    count = _count()
+    if not 0 <= index < count:
+        raise DeviceError(
+            f"a GPU is one of the {count} that the driver shows (cuda:0 is the first), got cuda:{index}; "
+            "see `mltune device`."
+        )
+    driver = _driver()
+    handle = _ask("cuDeviceGet", index)
+    name = _text(_ask("cuDeviceGetName", 256, handle))
+
+    def attribute(name: str) -> int:
+        return int(
+            _ask("cuDeviceGetAttribute", getattr(driver.CUdevice_attribute, "CU_DEVICE_ATTRIBUTE_" + name), handle)
+        )
+
+    bus_bytes = attribute("GLOBAL_MEMORY_BUS_WIDTH") / 8
+    return Device(
+        name=name,
+        compute_capability=(attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("COMPUTE_CAPABILITY_MINOR")),
+        sm_count=attribute("MULTIPROCESSOR_COUNT"),
+        clock_hz=1e3 * attribute("CLOCK_RATE"),
+        memory_bytes=int(_ask("cuDeviceTotalMem", handle)),
+        memory_bytes_per_s=2e3 * attribute("MEMORY_CLOCK_RATE") * bus_bytes,  # two transfers per clock
+        l2_bytes=attribute("L2_CACHE_SIZE"),
+        shared_bytes_per_sm=attribute("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
+        shared_bytes_per_block=attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+        reserved_shared_bytes=attribute("RESERVED_SHARED_MEMORY_PER_BLOCK"),
+        registers_per_sm=attribute("MAX_REGISTERS_PER_MULTIPROCESSOR"),
+        max_registers_per_thread=_MAX_REGISTERS_PER_THREAD,
+        max_threads_per_sm=attribute("MAX_THREADS_PER_MULTIPROCESSOR"),
+        max_threads_per_block=attribute("MAX_THREADS_PER_BLOCK"),
+        max_blocks_per_sm=attribute("MAX_BLOCKS_PER_MULTIPROCESSOR"),
+        warp_size=attribute("WARP_SIZE"),
+    )
+
+
+def pci_bus_id(index: int) -> str:
+    """Return where a GPU sits, such as ``"0000:65:00.0"``: NVML does not number GPUs as the driver does."""
+    _count()
+    return _text(_ask("cuDeviceGetPCIBusId", 32, _ask("cuDeviceGet", index)))
+
+
+def driver_version() -> str:
+    """Return the newest CUDA version that the driver supports, such as ``"13.0"``."""
+    version = int(_ask("cuDriverGetVersion"))
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def _count() -> int:
+    """Initialise the driver and count its GPUs."""
+    driver = _driver()
+    result = driver.cuInit(0)[0]
+    if result == driver.CUresult.CUDA_ERROR_NO_DEVICE:
+        return 0
+    if int(result):
+        raise DeviceError(f"the NVIDIA driver must answer, but cuInit failed with {result.name}; see `nvidia-smi`.")
+    return int(_ask("cuDeviceGetCount"))
+
+
+def _ask(name: str, *arguments: Any) -> Any:
+    """Call the driver; return what it answers."""
+    result, *values = getattr(_driver(), name)(*arguments)
+    if int(result):
+        raise DeviceError(f"the NVIDIA driver must answer, but {name} failed with {result.name}; see `nvidia-smi`.")
+    return values[0]
+
+
+def _driver() -> Any:
+    """Import the bindings of the driver, after making sure that there is one and that it can be used."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise DeviceError("a GPU needs the NVIDIA driver, but there is none here (libcuda.so.1).") from error
+    from importlib.util import find_spec
+
+    try:
+        missing = [name for name in _NEEDED if find_spec(name) is None]
+    except ModuleNotFoundError as error:
+        missing = [error.name or "cuda"]
+    if missing:
+        raise DeviceError(f"a GPU is used through CuPy and cuda-bindings, but {missing[0]} is missing; {_INSTALL}.")
+    from cuda.bindings import driver
+
+    return driver
+
+
+def _text(raw: bytes) -> str:
+    return raw.partition(b"\0")[0].decode(errors="replace").strip()

@@ -1,0 +1,68 @@
+"""The exceptions of mltune.
+
+What goes wrong with one configuration (it does not compile, crashes, is wrong, is late) is never an exception: it is
+the state of a trial. Exceptions are for misuse and for broken machines::
+
+    MltuneError
+    ├── UsageError              the request cannot be met as it stands: exit code 2
+    │   ├── BundleError         a kernel bundle is malformed
+    │   ├── ExpressionError     an expression of a bundle is malformed, or cannot be evaluated
+    │   ├── ProblemError        no such problem, or an impossible size
+    │   ├── SpaceError          the search space is empty, or a configuration lies outside it
+    │   ├── DatasetError        a dataset is malformed, of another kernel, or does not exist
+    │   ├── RunDirectoryError   a run directory is in use, belongs to another run, or cannot be written
+    │   └── DeviceError         no such device, or what it needs is not installed
+    └── RunError                a run failed: exit code 1
+        ├── WorkerError         a worker process cannot be started or kept alive
+        └── StoreError          records cannot be written (a full disk, say)
+
+A message states the law, then the facts, then the next step.
+"""
+
+
+class MltuneError(Exception):
+    """Everything that mltune raises on purpose."""
+
+
+class UsageError(MltuneError):
+    """The request cannot be met as it stands."""
+
+
+class BundleError(UsageError):
+    """A kernel bundle is malformed."""
+
+
+class ExpressionError(UsageError):
+    """An expression of a bundle is malformed, or cannot be evaluated."""
+
+
+class ProblemError(UsageError):
+    """No such problem, or an impossible size."""
+
+
+class SpaceError(UsageError):
+    """The search space is empty, or a configuration lies outside it."""
+
+
+class DatasetError(UsageError):
+    """A dataset is malformed, of another kernel, or does not exist."""
+
+
+class RunDirectoryError(UsageError):
+    """A run directory is in use, belongs to another run, or cannot be written."""
+
+
+class DeviceError(UsageError):
+    """No such device, or what it needs is not installed."""
+
+
+class RunError(MltuneError):
+    """A run failed."""
+
+
+class WorkerError(RunError):
+    """A worker process cannot be started or kept alive."""
+
+
+class StoreError(RunError):
+    """Records cannot be written."""

@@ -1,0 +1,1 @@
+"""What is tuned: kernel bundles, their search spaces and the problems that they solve."""

@@ -1,0 +1,286 @@
+"""A kernel bundle: a folder with a CUDA source and a kernel.toml that says all that the tuner must know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mltune.device.facts import Device
+from mltune.errors import BundleError, ExpressionError
+from mltune.kernel.evaluation import Partial, Value
+from mltune.kernel.expressions import Expression
+from mltune.kernel.table import Columns, length
+
+DEVICE_VARIABLES = (
+    "compute_capability",
+    "sm_count",
+    "warp_size",
+    "l2_bytes",
+    "shared_bytes_per_sm",
+    "shared_bytes_per_block",
+    "reserved_shared_bytes",
+    "registers_per_sm",
+    "max_registers_per_thread",
+    "max_threads_per_sm",
+    "max_threads_per_block",
+    "max_blocks_per_sm",
+)
+"""What expressions may name of a device."""
+
+
+def device_variables(device: Device) -> dict[str, int]:
+    """Return what the expressions of a kernel bundle may name of a device.
+
+    ``compute_capability`` is ``10 * major + minor``: 90 for compute capability 9.0.
+    """
+    major, minor = device.compute_capability
+    facts = {name: getattr(device, name) for name in DEVICE_VARIABLES}
+    return facts | {"compute_capability": 10 * major + minor}
+
+
+@dataclass(frozen=True, slots=True)
+class Restriction:
+    """A condition that every configuration satisfies, and the reason that a person is shown."""
+
+    expression: Expression
+    reason: str
+
+    @property
+    def text(self) -> str:
+        """The condition as written."""
+        return self.expression.text
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How one configuration is launched.
+
+    Attributes
+    ----------
+    grid, block : tuple of three int
+        Blocks of the grid and threads of a block, along x, y and z.
+    shared_bytes : int
+        Dynamic shared memory, bytes per block.
+    arguments : tuple of int
+        Arguments of the kernel that follow those of the problem.
+    """
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+    arguments: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """What is tuned. Made by :func:`load_kernel`.
+
+    Attributes
+    ----------
+    name : str
+        Its name; for a built-in kernel that of its folder.
+    folder : pathlib.Path
+        The bundle.
+    source : str or None
+        The CUDA text; None for a kernel whose timings were recorded elsewhere: it can be replayed, but not built.
+    source_hash : str
+        SHA-256 of what is compiled and launched: the source, the entry and the launch.
+    space_hash : str
+        SHA-256 of what the search space is made from: parameters, derived names and restrictions.
+    entry : str or None
+        Name of the kernel function (``extern "C"``); None without a source.
+    problem : str
+        Kind of problem that it solves: ``"gemm"``.
+    precisions : tuple of {"s", "d", "c", "z"}
+        Precisions that it is written for.
+    parameters : mapping of str to tuple of int
+        Values of the parameters that are compiled in, each as the macro of its name.
+    launch_parameters : mapping of str to tuple of int
+        Values of the parameters that are passed at launch: another value costs no compile.
+    arguments : tuple of str
+        Launch parameters that follow the problem's arguments in a call of the kernel, in order.
+    derived : mapping of str to Expression
+        Names for what follows from parameters, problem and device; each uses only names before it.
+    restrictions : tuple of Restriction
+        What every configuration satisfies.
+    resources : mapping of str to Expression
+        Estimates made before compiling: what occupancy and features are computed from. No other expression names them.
+    block, grid : tuple of three Expression
+        Shape of a launch.
+    shared_bytes : Expression
+        Dynamic shared memory of a launch, bytes per block: the resource of that name, or 0.
+    """
+
+    name: str
+    folder: Path
+    source: str | None
+    source_hash: str
+    space_hash: str
+    entry: str | None
+    problem: str
+    precisions: tuple[str, ...]
+    parameters: Mapping[str, tuple[int, ...]]
+    launch_parameters: Mapping[str, tuple[int, ...]]
+    arguments: tuple[str, ...]
+    derived: Mapping[str, Expression]
+    restrictions: tuple[Restriction, ...]
+    resources: Mapping[str, Expression]
+    block: tuple[Expression, Expression, Expression]
+    grid: tuple[Expression, Expression, Expression]
+    shared_bytes: Expression
+
+    @property
+    def all_parameters(self) -> dict[str, tuple[int, ...]]:
+        """Values of every parameter: those compiled in, then those passed at launch."""
+        return {**self.parameters, **self.launch_parameters}
+
+    def scope(self, variables: Mapping[str, Value]) -> Scope:
+        """Return the names that the expressions see: the given ones, and the derived ones, computed when first used."""
+        return Scope(variables, self.derived)
+
+    def parameters_of(self, names: Iterable[str]) -> frozenset[str]:
+        """Return the parameters that names depend on, through derived names."""
+        found: set[str] = set()
+        for name in names:
+            if name in self.derived:
+                found |= self.parameters_of(self.derived[name].names)
+            elif name in self.parameters or name in self.launch_parameters:
+                found.add(name)
+        return frozenset(found)
+
+    def evaluate(
+        self, columns: Columns, variables: Mapping[str, int], expressions: Mapping[str, Expression] | None = None
+    ) -> dict[str, NDArray[Any]]:
+        """Evaluate expressions over a table of configurations.
+
+        Parameters
+        ----------
+        columns : Columns
+            The configurations: every parameter, or at least those that the expressions depend on.
+        variables : mapping of str to int
+            Variables of the problem and of the device.
+        expressions : mapping of str to Expression, optional
+            What to evaluate, by name: by default the derived names. ``kernel.resources`` is the other usual choice.
+
+        Returns
+        -------
+        dict of str to ndarray of shape (n_configurations,)
+            int64, bool or float64 columns.
+
+        Raises
+        ------
+        ExpressionError
+            A value is undefined for some configuration (its divisor is zero).
+        """
+        scope = self.scope({**variables, **columns})
+        wanted = self.derived if expressions is None else expressions
+        size = length(columns)
+        return {name: _column(name, expression, scope, size) for name, expression in wanted.items()}
+
+    def launch(self, configuration: Mapping[str, int], variables: Mapping[str, int]) -> Launch:
+        """Return how one configuration is launched.
+
+        Parameters
+        ----------
+        configuration : mapping of str to int
+            Value of every parameter.
+        variables : mapping of str to int
+            Variables of the device and of the problem that is computed (in a verification another than is tuned for).
+        """
+        scope = self.scope({**variables, **configuration})
+
+        def number(expression: Expression) -> int:
+            value = expression.evaluate(scope)
+            if isinstance(value, np.ndarray) or value < 0 or value != int(value):
+                raise ExpressionError(
+                    f"the shape of a launch is made of integers that are not negative, but `{expression}` is {value}; "
+                    f"see {self.folder / 'kernel.toml'}."
+                )
+            return int(value)
+
+        (gx, gy, gz), (bx, by, bz) = map(number, self.grid), map(number, self.block)
+        arguments = tuple(int(configuration[name]) for name in self.arguments)
+        return Launch((gx, gy, gz), (bx, by, bz), number(self.shared_bytes), arguments)
+
+    def with_values(self, values: Mapping[str, Sequence[int]]) -> Kernel:
+        """Return the kernel with fewer values for some parameters: a sub-space of its search space.
+
+        Raises
+        ------
+        BundleError
+            A parameter or one of its values does not exist, or no value is left.
+        """
+        for name, chosen in values.items():
+            legal = self.all_parameters.get(name)
+            if legal is None:
+                raise BundleError(
+                    f"a parameter of {self.name} is one of {', '.join(self.all_parameters)}; got {name!r}"
+                )
+            if not chosen or not set(chosen) <= set(legal) or len(set(chosen)) != len(chosen):
+                raise BundleError(f"the values of {name} are distinct ones of {list(legal)}, got {list(chosen)}")
+
+        def narrowed(parameters: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+            return {name: tuple(values.get(name, legal)) for name, legal in parameters.items()}
+
+        return replace(self, parameters=narrowed(self.parameters), launch_parameters=narrowed(self.launch_parameters))
+
+
+class Scope(Mapping[str, Value | Partial]):
+    """Names and their values; derived names are computed when first used, and kept.
+
+    Parameters
+    ----------
+    variables : mapping of str to int, float, ndarray or Partial
+        Values that are known.
+    derived : mapping of str to Expression
+        Names that follow from them. A name that is among the variables is not computed.
+    """
+
+    def __init__(self, variables: Mapping[str, Value | Partial], derived: Mapping[str, Expression]) -> None:
+        self._values: dict[str, Value | Partial] = dict(variables)
+        self._derived = derived
+
+    def __getitem__(self, name: str) -> Value | Partial:
+        if name not in self._values:
+            self._values[name] = self._derived[name].evaluate_partial(self)
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self._values, **self._derived})
+
+    def __len__(self) -> int:
+        return len(self._values.keys() | self._derived.keys())
+
+
+def load_kernel(name_or_path: str | Path) -> Kernel:
+    """Load a kernel bundle.
+
+    Parameters
+    ----------
+    name_or_path : str or pathlib.Path
+        The name of a built-in kernel, or else the path of a folder.
+
+    Returns
+    -------
+    Kernel
+
+    Raises
+    ------
+    BundleError
+        There is no such bundle, or it is malformed.
+    """
+    from mltune.kernel.reader import find_bundle, read_bundle
+
+    return read_bundle(find_bundle(name_or_path))
+
+
+def _column(name: str, expression: Expression, scope: Scope, size: int) -> NDArray[Any]:
+    try:
+        return np.array(np.broadcast_to(expression.evaluate(scope), (size,)))
+    except ExpressionError as error:
+        raise ExpressionError(f"{name}: {error}") from error

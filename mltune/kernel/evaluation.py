@@ -1,0 +1,327 @@
+"""The evaluation of checked expressions: walks a syntax tree over whole columns."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mltune.errors import ExpressionError
+
+MAX_INTEGER = 2**53
+"""Integers stay below this in size, so that sums of products never overflow and floats hold them exactly."""
+
+Value: TypeAlias = int | float | NDArray[Any]
+"""A number, or a column of numbers."""
+
+Mask: TypeAlias = bool | NDArray[np.bool_]
+"""One truth value for every row, or a column of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """A value, and the rows in which it is defined. Elsewhere it is arbitrary."""
+
+    value: Value
+    defined: Mask = True
+
+    def truth(self) -> Mask:
+        """Return where the value is true and defined."""
+        return _both(_truth(self.value), self.defined)
+
+
+COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: lambda a, b: a == b,
+    ast.NotEq: lambda a, b: a != b,
+    ast.Lt: lambda a, b: a < b,
+    ast.LtE: lambda a, b: a <= b,
+    ast.Gt: lambda a, b: a > b,
+    ast.GtE: lambda a, b: a >= b,
+}
+"""What each comparison does, by its node."""
+
+
+def evaluate(tree: ast.expr, text: str, variables: Mapping[str, Value | Partial]) -> Partial:
+    """Evaluate a checked tree.
+
+    Parameters
+    ----------
+    tree : ast.expr
+        Checked by :func:`mltune.kernel.expressions.parse`.
+    text : str
+        What it was parsed from, for messages.
+    variables : mapping of str to int, float, ndarray or Partial
+
+    Raises
+    ------
+    ExpressionError
+        A name is missing, or a number grows too large.
+    """
+    walk = _Walk(text, variables)
+    with np.errstate(all="ignore"):
+        try:
+            result = walk.visit(tree)
+        except OverflowError as error:
+            raise ExpressionError(f"numbers must stay in range, but `{text}` does not: {error}") from error
+    walk.bound(result.value)
+    return result
+
+
+class _Walk:
+    """One evaluation: walks a tree over the variables."""
+
+    def __init__(self, text: str, variables: Mapping[str, Value | Partial]) -> None:
+        self.text = text
+        self.variables = variables
+
+    def visit(self, node: ast.expr) -> Partial:
+        match node:
+            case ast.Constant(value=int() | float() as value):
+                return Partial(value)
+            case ast.Name(id=name):
+                return self._name(name)
+            case ast.BinOp():
+                return self._binary(node)
+            case ast.UnaryOp():
+                return self._unary(node)
+            case ast.Compare():
+                return self._compare(node)
+            case ast.BoolOp():
+                return self._boolean(node)
+            case ast.IfExp():
+                return self._conditional(node)
+            case ast.Call(func=ast.Name(id=name), args=arguments):
+                return self._call(name, [self.visit(argument) for argument in arguments])
+        raise AssertionError(f"unchecked node {ast.dump(node)}")
+
+    def _name(self, name: str) -> Partial:
+        try:
+            value = self.variables[name]
+        except KeyError:
+            raise ExpressionError(
+                f"every name of an expression must be known, but `{name}` in `{self.text}` is not"
+            ) from None
+        return value if isinstance(value, Partial) else Partial(_loaded(value))
+
+    def _binary(self, node: ast.BinOp) -> Partial:
+        left, right = self.visit(node.left), self.visit(node.right)
+        a, b = _number(left.value), _number(right.value)
+        defined = _both(left.defined, right.defined)
+        match node.op:
+            case ast.Add():
+                return Partial(a + b, defined)
+            case ast.Sub():
+                return Partial(a - b, defined)
+            case ast.Mult():
+                if not (_is_float(a) or _is_float(b)):
+                    self._bound(_magnitude(a) * _magnitude(b))
+                return Partial(a * b, defined)
+            case ast.Pow():
+                return Partial(self._power(a, b), defined)
+        b, nonzero = _divisor(b)
+        defined = _both(defined, nonzero)
+        match node.op:
+            case ast.Div():
+                return Partial(a / b, defined)
+            case ast.FloorDiv():
+                return Partial(a // b, defined)
+            case _:
+                return Partial(a % b, defined)
+
+    def _power(self, base: Value, exponent: Value) -> Value:
+        lowest, highest = (exponent, exponent) if _is_scalar(exponent) else _range(exponent)
+        if _is_float(exponent) or lowest < 0 or highest > 64:
+            raise ExpressionError(f"an exponent is an integer from 0 to 64, but `{self.text}` has another")
+        self._bound(_magnitude(base) ** int(highest))
+        return (
+            np.power(base, exponent)
+            if isinstance(base, np.ndarray) or isinstance(exponent, np.ndarray)
+            else base**exponent
+        )
+
+    def _unary(self, node: ast.UnaryOp) -> Partial:
+        operand = self.visit(node.operand)
+        match node.op:
+            case ast.USub():
+                return Partial(-_number(operand.value), operand.defined)
+            case ast.UAdd():
+                return Partial(_number(operand.value), operand.defined)
+            case _:
+                return Partial(_negated(_truth(operand.value)), operand.defined)
+
+    def _compare(self, node: ast.Compare) -> Partial:
+        left = self.visit(node.left)
+        truth: Mask = True
+        defined = left.defined
+        for op, comparator in zip(node.ops, node.comparators, strict=True):
+            right = self.visit(comparator)
+            truth = _both(truth, COMPARISONS[type(op)](left.value, right.value))
+            defined = _both(defined, right.defined)
+            left = right
+        return Partial(truth, defined)
+
+    def _boolean(self, node: ast.BoolOp) -> Partial:
+        """Combine conditions. A row in which an earlier operand decides does not need the later ones defined."""
+        decides_on = isinstance(node.op, ast.Or)
+        first = self.visit(node.values[0])
+        truth, defined = _truth(first.value), first.defined
+        for operand in node.values[1:]:
+            if isinstance(truth, bool) and truth is decides_on:
+                break
+            other = self.visit(operand)
+            decided = truth if decides_on else _negated(truth)
+            if other.defined is not True:
+                defined = _both(defined, _either(decided, other.defined))
+            value = _truth(other.value)
+            truth = _either(truth, value) if decides_on else _both(truth, value)
+        return Partial(truth, defined)
+
+    def _conditional(self, node: ast.IfExp) -> Partial:
+        test = self.visit(node.test)
+        condition = _truth(test.value)
+        if isinstance(condition, bool):
+            chosen = self.visit(node.body if condition else node.orelse)
+            return Partial(chosen.value, _both(test.defined, chosen.defined))
+        body, other = self.visit(node.body), self.visit(node.orelse)
+        value = np.where(condition, _number(body.value), _number(other.value))
+        defined = test.defined
+        if not (body.defined is True and other.defined is True):
+            defined = _both(defined, np.where(condition, body.defined, other.defined))
+        return Partial(value, defined)
+
+    def _call(self, name: str, arguments: list[Partial]) -> Partial:
+        values = [_number(argument.value) for argument in arguments]
+        defined: Mask = True
+        for argument in arguments:
+            defined = _both(defined, argument.defined)
+        first = values[0]
+        match name:
+            case "min" | "max":
+                for value in values[1:]:
+                    first = _extreme(name, first, value)
+                return Partial(first, defined)
+            case "abs":
+                return Partial(_extreme("max", first, -first), defined)
+            case "ceil" | "floor":
+                return Partial(self._rounded(name, first), defined)
+            case "ceil_div":
+                divisor, nonzero = _divisor(values[1])
+                quotient: Value = -(-first // divisor)
+                return Partial(quotient, _both(defined, nonzero))
+            case "log2":
+                return Partial(_log2(first), _both(defined, _plain(first > 0)))
+            case _:
+                if _is_float(first):
+                    raise ExpressionError(f"`is_pow2` takes an integer, but `{self.text}` gives it a float")
+                return Partial(_both(_plain(first > 0), _plain((first & (first - 1)) == 0)), defined)  # type: ignore[operator]
+
+    def _rounded(self, name: str, value: Value) -> Value:
+        if not _is_float(value):
+            return value
+        self._bound(_magnitude(value))
+        if isinstance(value, np.ndarray):
+            return (np.ceil if name == "ceil" else np.floor)(value).astype(np.int64)
+        return math.ceil(value) if name == "ceil" else math.floor(value)
+
+    def bound(self, value: Value) -> None:
+        """Refuse integers that grew too large."""
+        if not _is_float(value) and not (isinstance(value, np.ndarray) and value.dtype == np.bool_):
+            self._bound(_magnitude(value))
+
+    def _bound(self, magnitude: float) -> None:
+        if not magnitude < MAX_INTEGER:
+            raise ExpressionError(f"numbers must stay below 2**53 in size, but `{self.text}` reaches {magnitude:.4g}")
+
+
+def _loaded(value: Value) -> Value:
+    """Return a variable as the language computes with it: int64, float64 or bool, a plain number if it is one."""
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind in "iu" and value.dtype != np.int64:
+            return value.astype(np.int64)
+        if value.dtype.kind not in "iufb":
+            raise ExpressionError(f"a variable is a column of numbers, got one of {value.dtype}")
+        return value
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _number(value: Value) -> Value:
+    """Return truth values as 0 and 1, so that arithmetic on them counts."""
+    if isinstance(value, np.ndarray):
+        return value.astype(np.int64) if value.dtype == np.bool_ else value
+    return int(value) if isinstance(value, bool) else value
+
+
+def _truth(value: Value) -> Mask:
+    if isinstance(value, np.ndarray):
+        return value if value.dtype == np.bool_ else value != 0
+    return bool(value)
+
+
+def _plain(value: Any) -> Mask:
+    return value if isinstance(value, np.ndarray) else bool(value)
+
+
+def _is_scalar(value: Value) -> bool:
+    return not isinstance(value, np.ndarray)
+
+
+def _is_float(value: Value) -> bool:
+    return value.dtype.kind == "f" if isinstance(value, np.ndarray) else isinstance(value, float)
+
+
+def _range(column: Any) -> tuple[float, float]:
+    return (column.min().item(), column.max().item()) if column.size else (0, 0)
+
+
+def _magnitude(value: Value) -> float:
+    """Return the largest size in a column, as a Python number that cannot overflow."""
+    if isinstance(value, np.ndarray):
+        lowest, highest = _range(value)
+        return max(-lowest, highest, 0)
+    return abs(value)
+
+
+def _both(a: Mask, b: Mask) -> Mask:
+    if isinstance(a, bool):
+        return b if a else False
+    if isinstance(b, bool):
+        return a if b else False
+    return a & b
+
+
+def _either(a: Mask, b: Mask) -> Mask:
+    if isinstance(a, bool):
+        return True if a else b
+    if isinstance(b, bool):
+        return True if b else a
+    return a | b
+
+
+def _negated(a: Mask) -> Mask:
+    return not a if isinstance(a, bool) else ~a
+
+
+def _divisor(value: Value) -> tuple[Value, Mask]:
+    """Return a divisor without zeros, and where it had none."""
+    if isinstance(value, np.ndarray):
+        zero = value == 0
+        return (np.where(zero, 1, value), ~zero) if zero.any() else (value, True)
+    return (value, True) if value != 0 else (1, False)
+
+
+def _log2(value: Value) -> Value:
+    """Return the binary logarithm; of what is not positive, an arbitrary number."""
+    if isinstance(value, np.ndarray):
+        return np.asarray(np.log2(np.where(value > 0, value, 1)))
+    return math.log2(value) if value > 0 else 0.0
+
+
+def _extreme(name: str, a: Value, b: Value) -> Value:
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return np.minimum(a, b) if name == "min" else np.maximum(a, b)
+    return min(a, b) if name == "min" else max(a, b)

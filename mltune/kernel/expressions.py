@@ -1,0 +1,155 @@
+"""The expression language of kernel bundles: integer arithmetic and conditions over whole columns.
+
+Expressions come from files, so nothing is ever handed to ``eval``: the text is parsed with :mod:`ast`, every node is
+checked against a short list, and the tree is walked over numpy columns. The language is a subset of Python's:
+
+- integers, floats and names;
+- ``+ - * / // % **``, unary ``-`` and ``+``;
+- comparisons, chained too; ``and``, ``or``, ``not``; ``a if condition else b``;
+- calls of ``min``, ``max``, ``abs``, ``ceil``, ``floor``, ``ceil_div``, ``log2`` and ``is_pow2``.
+
+It differs from Python's in three points. Everything works row by row. ``and``, ``or`` and ``not`` give truth values.
+Where a divisor is zero (or ``log2`` is asked of a number that is not positive) the value is *undefined* in that row: a
+restriction does not hold there.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mltune.errors import ExpressionError
+from mltune.kernel.evaluation import COMPARISONS, MAX_INTEGER, Partial, Value, evaluate
+
+MAX_TEXT = 1000
+"""Longest expression, characters."""
+
+MAX_DEPTH = 100
+"""Deepest nesting of an expression."""
+
+FUNCTIONS = {"min": None, "max": None, "abs": 1, "ceil": 1, "floor": 1, "ceil_div": 2, "log2": 1, "is_pow2": 1}
+"""The functions by name, with their number of arguments (None: one or more)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """A checked expression. Made by :func:`parse`.
+
+    Attributes
+    ----------
+    text : str
+        As written.
+    names : frozenset of str
+        The names that it uses.
+    """
+
+    text: str
+    names: frozenset[str] = field(compare=False)
+    _tree: ast.expr = field(compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def evaluate(self, variables: Mapping[str, Value | Partial]) -> Value:
+        """Return the value for numbers or columns of equal length.
+
+        Parameters
+        ----------
+        variables : mapping of str to int, float, ndarray or Partial
+            At least every name of the expression.
+
+        Returns
+        -------
+        int, float or ndarray
+            A column if a column was used; integers are int64, conditions bool, all else float64.
+
+        Raises
+        ------
+        ExpressionError
+            A name is missing, an integer grows too large, or the value is undefined in some row.
+        """
+        result = self.evaluate_partial(variables)
+        if not np.all(result.defined):
+            raise ExpressionError(
+                f"a divisor must not be zero, nor the argument of log2 below it, but `{self.text}` meets one"
+            )
+        return result.value
+
+    def evaluate_partial(self, variables: Mapping[str, Value | Partial]) -> Partial:
+        """Return the value with the rows in which it is defined."""
+        return evaluate(self._tree, self.text, variables)
+
+    def holds(self, variables: Mapping[str, Value | Partial]) -> bool | NDArray[np.bool_]:
+        """Return where the expression is true and defined."""
+        return self.evaluate_partial(variables).truth()
+
+
+def parse(text: str) -> Expression:
+    """Parse and check an expression.
+
+    Raises
+    ------
+    ExpressionError
+        The text is not an expression of the language, or is too long or too deeply nested.
+    """
+    text = text.strip()
+    if len(text) > MAX_TEXT:
+        raise ExpressionError(f"an expression has at most {MAX_TEXT} characters, got {len(text)}")
+    if not text.isascii():
+        raise ExpressionError(f"an expression is plain ASCII, got {text!r}")
+    try:
+        tree = ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ExpressionError(f"an expression must be valid Python arithmetic, but `{text}` is not: {error}") from error
+    names: set[str] = set()
+    _check(tree, text, names, MAX_DEPTH)
+    return Expression(text, frozenset(names), tree)
+
+
+_BINARY = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow)
+_UNARY = (ast.USub, ast.UAdd, ast.Not)
+
+
+def _check(node: ast.expr, text: str, names: set[str], depth: int) -> None:
+    """Refuse whatever is not of the language; collect the names."""
+    if depth == 0:
+        raise ExpressionError(f"an expression is nested at most {MAX_DEPTH} deep, but `{text}` is deeper")
+    match node:
+        case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
+            if not (abs(value) < MAX_INTEGER):
+                raise ExpressionError(
+                    f"a number in an expression must stay below 2**53 in size, got {value} in `{text}`"
+                )
+            children: list[ast.expr] = []
+        case ast.Name(id=name):
+            if name in FUNCTIONS:
+                raise ExpressionError(f"`{name}` is a function and needs arguments in `{text}`")
+            names.add(name)
+            children = []
+        case ast.BinOp(op=op) if isinstance(op, _BINARY):
+            children = [node.left, node.right]
+        case ast.UnaryOp(op=op) if isinstance(op, _UNARY):
+            children = [node.operand]
+        case ast.BoolOp():
+            children = node.values
+        case ast.Compare() if all(type(op) in COMPARISONS for op in node.ops):
+            children = [node.left, *node.comparators]
+        case ast.IfExp():
+            children = [node.test, node.body, node.orelse]
+        case ast.Call(func=ast.Name(id=name), args=children, keywords=[]) if name in FUNCTIONS:
+            wanted = FUNCTIONS[name]
+            if len(children) != wanted if wanted is not None else not children:
+                raise ExpressionError(
+                    f"`{name}` takes {wanted or 'at least 1'} arguments, got {len(children)} in `{text}`"
+                )
+        case _:
+            raise ExpressionError(
+                f"an expression is made of numbers, names, arithmetic, comparisons, and/or/not, if/else and the "
+                f"functions {', '.join(FUNCTIONS)}, but `{text}` has `{ast.get_source_segment(text, node)}`"
+            )
+    for child in children:
+        _check(child, text, names, depth - 1)

@@ -1,0 +1,283 @@
+"""Counting, ranking and sampling the valid configurations of a kernel exactly, without listing them.
+
+The parameters are bound one after another. Each rule (a restriction, or several over the same parameters) is a small
+automaton that reads the values of its parameters in that order: its state is all that it needs to remember of them, and
+it stops as soon as no completion can satisfy it. A *state* of a layer combines the states of the rules that are not yet
+settled; combinations of values with equal states have the same completions, so that a layer holds each state once.
+Walking back from the last layer counts the completions of each state, and with the counts every valid configuration has
+a rank. All of this is dynamic programming over whole columns, with no loop over configurations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mltune.errors import SpaceError
+from mltune.kernel.bundle import Kernel
+from mltune.kernel.coding import Codes
+from mltune.kernel.ordering import Rule, choose_order
+
+MAX_STATES = 5_000_000
+"""Most states of a layer."""
+
+MAX_COMBINATIONS = 1 << 25
+"""Most combinations of the parameters of one restriction."""
+
+_CHUNK = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """The valid configurations as paths through layers of states.
+
+    Configurations are given as codes: the position of each value in its parameter's list of values.
+
+    Attributes
+    ----------
+    order : tuple of str
+        The parameters, in the order in which the layers bind them.
+    steps : sequence of ndarray of shape (n_states + 1, n_values + 1), int32
+        For each layer the state in the next one that each value leads to, or -1. The last row and the last column,
+        which an index of -1 finds, hold -1: what is not valid stays so without a test.
+    before : sequence of ndarray of shape (n_states + 1, n_values + 1), int64
+        For each layer and state the number of completions by way of earlier values; in the last column, of all.
+    """
+
+    order: tuple[str, ...]
+    steps: Sequence[NDArray[np.int32]]
+    before: Sequence[NDArray[np.int64]]
+
+    @property
+    def count(self) -> int:
+        """Number of valid configurations."""
+        return int(self.before[0][0, -1])
+
+    def unrank(self, ranks: NDArray[np.int64]) -> Codes:
+        """Return the codes of the configurations of given ranks, each in ``[0, count)``."""
+        rest = np.array(ranks, dtype=np.int64)
+        state = np.zeros(len(rest), dtype=np.int64)
+        codes = {}
+        for name, steps, before in zip(self.order, self.steps, self.before, strict=True):
+            code = np.sum(before[state] <= rest[:, None], axis=1) - 1
+            place = state * steps.shape[1] + code
+            rest -= before.ravel()[place]
+            state = steps.ravel()[place].astype(np.int64)
+            codes[name] = code
+        return codes
+
+    def rank(self, codes: Codes) -> NDArray[np.int64]:
+        """Return the ranks of configurations, -1 where one is not valid."""
+        state = np.zeros(len(codes[self.order[0]]), dtype=np.int64)
+        ranks = np.zeros(len(state), dtype=np.int64)
+        for name, steps, before in zip(self.order, self.steps, self.before, strict=True):
+            place = state * steps.shape[1] + codes[name]
+            ranks += before.ravel()[place]
+            state = steps.ravel()[place].astype(np.int64)
+        return np.where(state >= 0, ranks, -1)
+
+    def contains(self, codes: Codes) -> NDArray[np.bool_]:
+        """Return which configurations are valid."""
+        state = np.zeros(len(codes[self.order[0]]), dtype=np.int64)
+        for name, steps in zip(self.order, self.steps, strict=True):
+            state = steps.ravel()[state * steps.shape[1] + codes[name]].astype(np.int64)
+        return state >= 0
+
+    def repair(self, codes: Codes) -> Codes:
+        """Return valid codes near given ones: layer by layer the value nearest in its list that can be completed."""
+        state = np.zeros(len(codes[self.order[0]]), dtype=np.int64)
+        chosen = {}
+        for name, steps in zip(self.order, self.steps, strict=True):
+            distance = np.abs(np.arange(steps.shape[1]) - codes[name][:, None])
+            code = np.argmin(np.where(steps[state] >= 0, distance, np.iinfo(np.int64).max), axis=1)
+            state = steps.ravel()[state * steps.shape[1] + code].astype(np.int64)
+            chosen[name] = code
+        return chosen
+
+
+def build_layers(kernel: Kernel, variables: Mapping[str, int]) -> Layers:
+    """Build the layers of a kernel's valid configurations.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    variables : mapping of str to int
+        Variables of the problem and of the device.
+
+    Returns
+    -------
+    Layers
+        With a count of 0 if no configuration is valid.
+
+    Raises
+    ------
+    SpaceError
+        A restriction uses too many parameters, restrictions tie too many together, or the space is larger than 64-bit
+        indices reach.
+    """
+    extents = {name: len(values) for name, values in kernel.all_parameters.items()}
+    if math.prod(extents.values()) >= 2**200:
+        raise SpaceError(f"a search space has fewer than 2**200 combinations, but {kernel.name} has more")
+    rules = make_rules(kernel, variables)
+    order = choose_order(extents, rules)
+    return _count(order, _walk(order, extents, rules))
+
+
+def make_rules(kernel: Kernel, variables: Mapping[str, int]) -> list[Rule]:
+    """Tabulate the restrictions. One whose parameters are all in another's joins it."""
+    values = kernel.all_parameters
+    tied = sorted(
+        ((kernel.parameters_of(r.expression.names), r) for r in kernel.restrictions), key=lambda pair: -len(pair[0])
+    )
+    groups: list[tuple[frozenset[str], list[int]]] = []
+    for position, (names, _) in enumerate(tied):
+        home = next((members for larger, members in groups if names <= larger), None)
+        if home is None:
+            groups.append((names, [position]))
+        else:
+            home.append(position)
+    rules = []
+    for names, members in groups:
+        ordered = tuple(name for name in values if name in names)
+        shape = tuple(len(values[name]) for name in ordered)
+        if math.prod(shape) > MAX_COMBINATIONS:
+            raise SpaceError(
+                f"the parameters of one restriction must have at most {MAX_COMBINATIONS} combinations, but "
+                f"`{tied[members[0]][1].text}` depends on {', '.join(ordered)}, which have {math.prod(shape)}; split it"
+            )
+        flat = np.empty(math.prod(shape), dtype=bool)
+        for start in range(0, flat.size, _CHUNK):
+            chunk = np.arange(start, min(start + _CHUNK, flat.size))
+            codes = np.unravel_index(chunk, shape) if shape else ()
+            columns = {name: np.asarray(values[name])[code] for name, code in zip(ordered, codes, strict=True)}
+            scope = kernel.scope({**variables, **columns})
+            holds = np.ones(len(chunk), dtype=bool)
+            for position in members:
+                holds &= tied[position][1].expression.holds(scope)
+            flat[chunk] = holds
+        rules.append(Rule(ordered, flat.reshape(shape)))
+    return rules
+
+
+class _Automaton:
+    """The smallest automaton that reads a rule's parameters in order; its states are numbered from 0 at each step.
+
+    Attributes
+    ----------
+    steps : dict of str to ndarray of shape (n_states, n_values), int32
+        For each parameter the state that each value leads to, or -1 where no completion satisfies the rule.
+    sizes : dict of str to int
+        Number of states after each parameter.
+    """
+
+    def __init__(self, rule: Rule) -> None:
+        self.steps: dict[str, NDArray[np.int32]] = {}
+        self.sizes: dict[str, int] = {}
+        state = np.where(rule.table.ravel(), np.int32(0), np.int32(-1))
+        size = 1
+        for name, extent in zip(reversed(rule.names), reversed(rule.table.shape), strict=True):
+            rows = state.reshape(-1, extent)
+            live = (rows >= 0).any(axis=1)
+            number, representative = _distinct(list((rows[live] + 1).T), [size + 1] * extent)
+            self.steps[name] = rows[live][representative].astype(np.int32)
+            self.sizes[name] = size
+            state = np.full(len(rows), -1)
+            state[live] = number
+            size = max(len(representative), 1)
+        self.satisfiable = bool(state[0] >= 0)
+
+
+def _walk(order: Sequence[str], extents: Mapping[str, int], rules: Sequence[Rule]) -> list[NDArray[np.int32]]:
+    """Walk forward: bind the parameters one by one; return the steps of each layer."""
+    automata = [_Automaton(rule.ordered(order)) for rule in rules]
+    last = {i: max(rule.names, key=order.index) for i, rule in enumerate(rules) if rule.names}
+    n_states = int(all(automaton.satisfiable for automaton in automata))
+    states: dict[int, NDArray[np.int32]] = {}
+    sizes: dict[int, int] = {}
+    layers = []
+    for name in order:
+        moved = [i for i, automaton in enumerate(automata) if name in automaton.steps]
+        alive = np.ones((n_states, extents[name]), dtype=bool)
+        targets = {}
+        for i in moved:
+            before = states.get(i, np.zeros(n_states, dtype=np.int32))
+            targets[i] = automata[i].steps[name][before] if n_states else np.zeros(alive.shape, dtype=np.int32)
+            alive &= targets[i] >= 0
+        parent, _ = np.nonzero(alive)
+        kept = [i for i in states if i not in moved]
+        continued = [i for i in moved if last[i] != name]
+        settled, first = _distinct([states[i] for i in kept], [sizes[i] for i in kept], n_states)
+        columns = [targets[i][alive] for i in continued]
+        sizes |= {i: automata[i].sizes[name] for i in continued}
+        number, representative = _distinct(
+            [settled[parent], *columns], [max(len(first), 1), *(sizes[i] for i in continued)]
+        )
+        if len(representative) > MAX_STATES:
+            raise SpaceError(
+                f"restrictions must not tie too many parameters together, but once {name} is bound they tell "
+                f"{len(representative)} combinations apart, more than {MAX_STATES}; use fewer parameters in each"
+            )
+        steps = np.full(alive.shape, -1, dtype=np.int32)
+        steps[alive] = number
+        layers.append(steps)
+        ancestors = parent[representative]
+        states = {i: states[i][ancestors] for i in kept}
+        states |= {i: column[representative] for i, column in zip(continued, columns, strict=True)}
+        n_states = len(representative)
+    return layers
+
+
+def _count(order: tuple[str, ...], layers: Sequence[NDArray[np.int32]]) -> Layers:
+    """Walk back: count completions, and drop the states that have none."""
+    kept_steps: list[NDArray[np.int32]] = []
+    kept_before: list[NDArray[np.int64]] = []
+    completions = np.array([1, 0], dtype=np.int64)  # of each state of the layer that follows; the last is found by -1
+    renumbered = np.array([0, -1], dtype=np.int32)
+    for targets in reversed(layers):
+        upto = np.cumsum(completions[targets], axis=1)
+        if np.any(np.sum(completions[targets], axis=1, dtype=np.float64) >= 2.0**62):
+            raise SpaceError("a search space must have fewer than 2**62 valid configurations, but this one has more")
+        keep = np.flatnonzero(upto[:, -1])
+        steps = np.full((len(keep) + 1, targets.shape[1] + 1), -1, dtype=np.int32)
+        steps[:-1, :-1] = renumbered[targets[keep]]
+        before = np.zeros(steps.shape, dtype=np.int64)
+        before[:-1, 1:] = upto[keep]
+        kept_steps.insert(0, steps)
+        kept_before.insert(0, before)
+        completions = np.append(upto[:, -1], 0)
+        renumbered = np.full(len(targets) + 1, -1, dtype=np.int32)
+        renumbered[keep] = np.arange(len(keep))
+    return Layers(order, kept_steps, kept_before)
+
+
+def _distinct(
+    columns: Sequence[NDArray[np.integer]], extents: Sequence[int], length: int | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
+    """Return a number for each row, from 0 on and equal where rows are equal, and one row of each number."""
+    size = len(columns[0]) if length is None else length
+    number = np.zeros(size, dtype=np.int64)
+    extent = 1
+    for column, radix in zip(columns, extents, strict=True):
+        if extent * radix >= 2**62:
+            number, extent = _dense(number, extent)
+        number = number * radix + column
+        extent *= radix
+    number, extent = _dense(number, extent)
+    representative = np.zeros(extent, dtype=np.intp)
+    representative[number] = np.arange(size)
+    return number, representative
+
+
+def _dense(number: NDArray[np.int64], extent: int) -> tuple[NDArray[np.int64], int]:
+    """Renumber so that every number from 0 on occurs."""
+    if extent > max(8 * len(number), 1 << 16):
+        found, inverse = np.unique(number, return_inverse=True)
+        return inverse, len(found)
+    occurs = np.zeros(extent, dtype=bool)
+    occurs[number] = True
+    renumbered = np.cumsum(occurs) - 1
+    return renumbered[number], int(np.count_nonzero(occurs))

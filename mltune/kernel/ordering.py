@@ -1,0 +1,154 @@
+"""The order in which parameters are bound when a search space is counted.
+
+The count binds the parameters one by one and remembers, of those bound so far, only what the restrictions can still
+tell apart (see :mod:`mltune.kernel.layers`). How much that is depends on the order alone, and within wide limits: a
+good order remembers thousands of states where a poor one remembers billions. A beam search over sets of bound
+parameters finds a good one; sets suffice, because what must be remembered does not depend on the order inside a set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+BEAM = 200
+"""Sets of bound parameters that the search keeps at each step."""
+
+_LARGEST_TABLE = 1 << 17
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One or more restrictions as a table of the combinations of their parameters that satisfy them.
+
+    Attributes
+    ----------
+    names : tuple of str
+        The parameters.
+    table : ndarray of bool
+        One axis per parameter, along its values in the order of the kernel bundle.
+    """
+
+    names: tuple[str, ...]
+    table: NDArray[np.bool_] = field(repr=False)
+
+    def ordered(self, order: Sequence[str]) -> Rule:
+        """Return the rule with its axes in a given order of all parameters."""
+        axes = sorted(range(len(self.names)), key=lambda axis: order.index(self.names[axis]))
+        return Rule(tuple(self.names[axis] for axis in axes), self.table.transpose(axes))
+
+
+def choose_order(extents: Mapping[str, int], rules: Sequence[Rule]) -> tuple[str, ...]:
+    """Return an order of the parameters that leaves little to be remembered.
+
+    Parameters
+    ----------
+    extents : mapping of str to int
+        Number of values of each parameter.
+    rules : sequence of Rule
+
+    Returns
+    -------
+    tuple of str
+        Every parameter; those in no rule come last.
+    """
+    names = [name for name in extents if any(name in rule.names for rule in rules)]
+    estimate = _Estimate(extents, names, rules)
+    sets = np.zeros(1, dtype=np.int64)
+    work = np.zeros(1)
+    trail: list[tuple[NDArray[np.intp], NDArray[np.intp]]] = []
+    widths = np.array([extents[name] for name in names], dtype=np.float64)
+    for _ in names:
+        states = np.exp2(np.minimum(estimate.log_states(sets), 200.0))
+        parent, chosen = np.nonzero((sets[:, None] >> np.arange(len(names))) & 1 == 0)
+        grown = sets[parent] | (np.int64(1) << chosen)
+        spent = work[parent] + states[parent] * widths[chosen]
+        by_work = np.argsort(spent, kind="stable")
+        _, first = np.unique(grown[by_work], return_index=True)
+        kept = by_work[np.sort(first)][:BEAM]
+        trail.append((parent[kept], chosen[kept]))
+        sets, work = grown[kept], spent[kept]
+    order: list[str] = []
+    position = 0
+    for parent, chosen in reversed(trail):
+        order.append(names[chosen[position]])
+        position = int(parent[position])
+    return (*reversed(order), *(name for name in extents if name not in names))
+
+
+class _Estimate:
+    """How many states a set of bound parameters leaves, estimated for many sets at once. A set is a mask of bits."""
+
+    def __init__(self, extents: Mapping[str, int], names: Sequence[str], rules: Sequence[Rule]) -> None:
+        bits = {name: 1 << i for i, name in enumerate(names)}
+        self.logs = [(bits[name], float(np.log2(extents[name]))) for name in names]
+        self.rules = [_RuleEstimate(rule, bits) for rule in rules]
+
+    def log_states(self, sets: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the binary logarithm of the estimated number of states, float64 (n_sets,).
+
+        Either a rule's bound parameters are remembered, as if independent but for the rules that they settle, or the
+        rule is remembered by its classes: what it can still tell apart. The better choice is made greedily.
+        """
+        bound = [sets & rule.mask for rule in self.rules]
+        open_ = [(rule.mask & ~sets != 0) & (part != 0) for rule, part in zip(self.rules, bound, strict=True)]
+        figures = [rule.figures(part) for rule, part in zip(self.rules, bound, strict=True)]
+        by_class = [np.zeros(len(sets), dtype=bool) for _ in self.rules]
+
+        def total() -> NDArray[np.float64]:
+            remembered = np.zeros_like(sets)
+            for part, is_open, classed in zip(bound, open_, by_class, strict=True):
+                remembered |= np.where(is_open & ~classed, part, 0)
+            logs = np.zeros(len(sets))
+            for bit, log in self.logs:
+                logs += np.where(remembered & bit, log, 0.0)
+            for part, (classes, share), is_open, classed in zip(bound, figures, open_, by_class, strict=True):
+                logs += np.where(part & ~remembered == 0, share, 0.0)
+                logs += np.where(is_open & classed, classes, 0.0)
+            return logs
+
+        best = total()
+        for classed in (*by_class, *by_class):
+            classed ^= True
+            trial = total()
+            better = trial < best
+            classed ^= ~better
+            best = np.where(better, trial, best)
+        return best
+
+
+class _RuleEstimate:
+    """What one rule can still tell apart when some of its parameters are bound, computed when first asked."""
+
+    def __init__(self, rule: Rule, bits: Mapping[str, int]) -> None:
+        table = rule.table
+        while table.size > _LARGEST_TABLE:
+            axis = int(np.argmax(table.shape))
+            table = table.take(range(0, table.shape[axis], 2), axis=axis)
+        self.table = table
+        self.bits = [bits[name] for name in rule.names]
+        self.mask = np.int64(sum(self.bits))
+        self.known: dict[int, tuple[float, float]] = {}
+
+    def figures(self, bound: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the logarithms of the number of classes, and of the share of combinations that can be completed."""
+        masks, inverse = np.unique(bound, return_inverse=True)
+        found = np.array([self.figure(int(mask)) for mask in masks])[inverse]
+        return found[:, 0], found[:, 1]
+
+    def figure(self, mask: int) -> tuple[float, float]:
+        if mask not in self.known:
+            axes = [axis for axis, bit in enumerate(self.bits) if mask & bit]
+            others = [axis for axis, bit in enumerate(self.bits) if not mask & bit]
+            rows = self.table.transpose(axes + others).reshape(
+                int(np.prod([self.table.shape[axis] for axis in axes])), -1
+            )
+            weights = np.random.default_rng(0).integers(1, 2**40, rows.shape[1])
+            hashes = rows @ weights
+            live = hashes[hashes > 0]
+            share = max(len(live) / len(rows), 1e-6)
+            self.known[mask] = float(np.log2(max(len(np.unique(live)), 1))), float(np.log2(share))
+        return self.known[mask]

@@ -1,0 +1,221 @@
+"""Reads kernel.toml: gives it meaning, and refuses what has none."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from mltune import assets
+from mltune.errors import BundleError, ExpressionError
+from mltune.kernel.bundle import DEVICE_VARIABLES, Kernel, Restriction
+from mltune.kernel.expressions import FUNCTIONS, Expression, parse
+from mltune.kernel.schema import Document
+
+PROBLEM_VARIABLES: Mapping[str, frozenset[str]] = {
+    "gemm": frozenset(
+        {
+            *("m", "n", "k", "element_bytes", "words", "is_complex", "is_double"),
+            *("trans_a", "trans_b", "conj_a", "conj_b", "fma_per_mac"),
+        }
+    )
+}
+"""What expressions may name of a problem, by kind of problem."""
+
+PROBLEM_MACROS: Mapping[str, frozenset[str]] = {
+    "gemm": frozenset({"PRECISION", "TRANS_A", "TRANS_B", "CONJ_A", "CONJ_B"})
+}
+"""The macros that choose a problem's case, by kind of problem: no parameter has their names."""
+
+MAX_DOCUMENT_BYTES = 2**20
+"""Largest kernel.toml."""
+
+MAX_SOURCE_BYTES = 2**24
+"""Largest kernel source."""
+
+
+def find_bundle(name_or_path: str | Path) -> Path:
+    """Return the folder of a bundle.
+
+    Raises
+    ------
+    BundleError
+        There is none.
+    """
+    built_in = assets.folder("kernels")
+    names = sorted(path.parent.name for path in built_in.glob("*/kernel.toml"))
+    if isinstance(name_or_path, str) and name_or_path in names:
+        return built_in / name_or_path
+    folder = Path(name_or_path)
+    if (folder / "kernel.toml").is_file():
+        return folder.resolve()
+    raise BundleError(
+        f"a kernel is a built-in one ({', '.join(names) or 'none are installed'}) or a folder that holds a "
+        f"kernel.toml, got {str(name_or_path)!r}."
+    )
+
+
+def read_bundle(folder: Path) -> Kernel:
+    """Read and check a bundle.
+
+    Raises
+    ------
+    BundleError
+        It is malformed. The message names the file and the key.
+    """
+    path = folder / "kernel.toml"
+    return _Reader(path, _validated(path, _read(path, MAX_DOCUMENT_BYTES))).kernel()
+
+
+def _read(path: Path, most: int) -> str:
+    try:
+        if path.stat().st_size > most:
+            raise BundleError(f"{path}: a file of a bundle has at most {most} bytes, got {path.stat().st_size}")
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BundleError(f"{path}: a file of a bundle must be readable UTF-8 text: {error}") from error
+
+
+def _validated(path: Path, text: str) -> Document:
+    try:
+        return Document.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise BundleError(f"{path}: a kernel.toml must be valid TOML: {error}") from error
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(str(part) for part in problem['loc'])}: {problem['msg']}, got {problem['input']!r:.80}"
+            for problem in error.errors()[:5]
+        )
+        raise BundleError(f"{path}: {problems}. See docs/kernel-toml.md.") from error
+
+
+class _Reader:
+    """Gives a document its meaning, and checks what a schema cannot."""
+
+    def __init__(self, path: Path, document: Document) -> None:
+        self.path = path
+        self.document = document
+        self.problem = document.kernel.problem
+        if self.problem not in PROBLEM_VARIABLES:
+            raise self.error("kernel.problem", f"a problem is one of {[*PROBLEM_VARIABLES]}, got {self.problem!r}")
+        self.variables = {*PROBLEM_VARIABLES[self.problem], *DEVICE_VARIABLES}
+
+    def error(self, key: str, message: object) -> BundleError:
+        return BundleError(f"{self.path}: {key}: {message}. See docs/kernel-toml.md.")
+
+    def kernel(self) -> Kernel:
+        document, launch = self.document, self.document.launch
+        parameters, launch_parameters = self.parameters()
+        derived = self.derived({*parameters, *launch_parameters})
+        known = {*parameters, *launch_parameters, *derived, *self.variables}
+        restrictions = tuple(
+            Restriction(self.expression(f"restrictions.`{text}`", text, known), reason)
+            for text, reason in document.restrictions.items()
+        )
+        resources = {key: self.expression(f"resources.{key}", text, known) for key, text in document.resources.items()}
+        shared_bytes = resources.get("shared_bytes", parse("0"))
+        source = self.source()
+        if len(set(document.kernel.precisions)) != len(document.kernel.precisions):
+            raise self.error("kernel.precisions", f"precisions must be distinct, got {document.kernel.precisions}")
+        return Kernel(
+            name=document.kernel.name,
+            folder=self.path.parent,
+            source=source,
+            source_hash=_hash(source, document.kernel.entry, launch.model_dump(), shared_bytes.text),
+            space_hash=_hash(
+                list(parameters.items()),
+                list(launch_parameters.items()),
+                {name: expression.text for name, expression in derived.items()},
+                [restriction.text for restriction in restrictions],
+            ),
+            entry=document.kernel.entry,
+            problem=self.problem,
+            precisions=tuple(document.kernel.precisions),
+            parameters=parameters,
+            launch_parameters=launch_parameters,
+            arguments=tuple(launch.arguments),
+            derived=derived,
+            restrictions=restrictions,
+            resources=resources,
+            block=self.shape("block", launch.block, known),
+            grid=self.shape("grid", launch.grid, known),
+            shared_bytes=shared_bytes,
+        )
+
+    def parameters(self) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
+        compiled, launched = self.document.parameters, self.document.launch.parameters
+        arguments = self.document.launch.arguments
+        for key, table in (("parameters", compiled), ("launch.parameters", launched)):
+            for name, values in table.items():
+                if len(set(values)) != len(values):
+                    raise self.error(f"{key}.{name}", f"the values of a parameter must be distinct, got {values}")
+                if name in PROBLEM_MACROS[self.problem]:
+                    raise self.error(f"{key}.{name}", f"no parameter has the name of a macro of {self.problem!r}")
+        for name in compiled.keys() & launched.keys():
+            raise self.error(f"launch.parameters.{name}", "a parameter is compiled in or passed at launch, not both")
+        if len(set(arguments)) != len(arguments) or not set(arguments) <= launched.keys():
+            raise self.error("launch.arguments", f"arguments are distinct ones of {[*launched]}, got {arguments}")
+        return _tuples(compiled), _tuples(launched)
+
+    def derived(self, parameters: set[str]) -> dict[str, Expression]:
+        """Return the derived names, each after those that it uses."""
+        texts = self.document.derived
+        for name in texts:
+            if name in parameters | self.variables | FUNCTIONS.keys():
+                raise self.error(f"derived.{name}", "a derived name must not be a parameter, a variable or a function")
+        known = parameters | self.variables | texts.keys()
+        waiting = {name: self.expression(f"derived.{name}", text, known) for name, text in texts.items()}
+        ordered: dict[str, Expression] = {}
+        while waiting:
+            ready = {name: e for name, e in waiting.items() if not e.names & waiting.keys()}
+            if not ready:
+                circle = ", ".join(f"{name} = `{e}`" for name, e in waiting.items())
+                raise self.error("derived", f"derived names must not go in a circle, but these do: {circle}")
+            ordered |= ready
+            waiting = {name: e for name, e in waiting.items() if name not in ready}
+        return ordered
+
+    def expression(self, key: str, text: str, known: Iterable[str]) -> Expression:
+        try:
+            expression = parse(text)
+        except ExpressionError as error:
+            raise self.error(key, error) from error
+        unknown = sorted(expression.names - set(known))
+        if unknown:
+            raise self.error(
+                key,
+                f"an expression names parameters, derived names, and variables of the problem and the device "
+                f"({', '.join(sorted(self.variables))}); `{text}` names {', '.join(unknown)}",
+            )
+        return expression
+
+    def shape(self, key: str, texts: list[str], known: Iterable[str]) -> tuple[Expression, Expression, Expression]:
+        if self.document.kernel.source is not None and key not in self.document.launch.model_fields_set:
+            raise self.error(
+                f"launch.{key}", f"a kernel with a source must say how it is launched, but {key} is missing"
+            )
+        x, y, z = (self.expression(f"launch.{key}", text, known) for text in [*texts, "1", "1"][:3])
+        return x, y, z
+
+    def source(self) -> str | None:
+        name, entry = self.document.kernel.source, self.document.kernel.entry
+        if (name is None) != (entry is None):
+            raise self.error("kernel", "source and entry must be given both or neither")
+        if name is None:
+            return None
+        path = self.path.parent / name
+        if not path.resolve().is_relative_to(self.path.parent.resolve()):
+            raise self.error("kernel.source", f"the source must lie in the bundle, but {name!r} leads out of it")
+        return _read(path, MAX_SOURCE_BYTES)
+
+
+def _tuples(parameters: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(values) for name, values in parameters.items()}
+
+
+def _hash(*parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

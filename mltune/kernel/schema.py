@@ -1,0 +1,57 @@
+"""The format of kernel.toml: what may stand where. Read by :mod:`mltune.kernel.bundle`, which gives it meaning."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, StrictStr, StringConstraints
+
+
+def _text(value: object) -> object:
+    """Let a plain number stand for an expression."""
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+Slug = Annotated[StrictStr, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
+ParameterName = Annotated[StrictStr, StringConstraints(pattern=r"^[A-Z][A-Z0-9_]{0,63}$")]
+VariableName = Annotated[StrictStr, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$")]
+Identifier = Annotated[StrictStr, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
+PlainFileName = Annotated[StrictStr, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$")]
+ExpressionText = Annotated[StrictStr, BeforeValidator(_text)]
+Reason = Annotated[StrictStr, StringConstraints(strip_whitespace=True, min_length=1, max_length=500)]
+ParameterValue = Annotated[StrictInt, Field(gt=-(2**31), lt=2**31)]
+Parameters = dict[ParameterName, Annotated[list[ParameterValue], Field(min_length=1, max_length=1000)]]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class KernelTable(_Table):
+    """``[kernel]``: what the kernel is called, and what it computes."""
+
+    name: Slug
+    problem: Slug
+    precisions: Annotated[list[Literal["s", "d", "c", "z"]], Field(min_length=1)]
+    source: PlainFileName | None = None
+    entry: Identifier | None = None
+
+
+class LaunchTable(_Table):
+    """``[launch]``: the shape of a launch, and the parameters that are passed with it."""
+
+    block: Annotated[list[ExpressionText], Field(min_length=1, max_length=3)] = ["1"]
+    grid: Annotated[list[ExpressionText], Field(min_length=1, max_length=3)] = ["1"]
+    parameters: Parameters = {}
+    arguments: list[ParameterName] = []
+
+
+class Document(_Table):
+    """A whole kernel.toml."""
+
+    kernel: KernelTable
+    parameters: Annotated[Parameters, Field(min_length=1)]
+    derived: dict[VariableName, ExpressionText] = {}
+    restrictions: dict[ExpressionText, Reason] = {}
+    resources: dict[VariableName, ExpressionText] = {}
+    launch: LaunchTable = LaunchTable()

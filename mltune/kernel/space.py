@@ -1,0 +1,351 @@
+"""The search space: every valid configuration has an index.
+
+Deduplicating, remembering what was tried and sampling without replacement are then work on integers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from functools import cached_property
+from typing import NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mltune.errors import SpaceError
+from mltune.kernel.bundle import Kernel
+from mltune.kernel.coding import Codes, ValueList
+from mltune.kernel.layers import Layers, build_layers
+from mltune.kernel.table import Columns, length
+
+Indices: TypeAlias = NDArray[np.int64]
+"""Indices of configurations in a search space."""
+
+_CHUNK = 1 << 14
+_EXPLAINED = 1 << 16
+_PAIRS_BELOW = 8
+
+
+class SearchSpace(Protocol):
+    """The configurations that a search may propose, each with an index from 0 to ``count - 1``.
+
+    Everything takes and returns whole columns. The same kernel, problem and device give the same indices.
+    """
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parameters, in the order of the kernel bundle."""
+        ...
+
+    @property
+    def values(self) -> Mapping[str, tuple[int, ...]]:
+        """The values that each parameter may take; neighbouring values stand side by side."""
+        ...
+
+    @property
+    def count(self) -> int:
+        """Number of configurations."""
+        ...
+
+    def rows(self, indices: Indices) -> Columns:
+        """Return the configurations of given indices.
+
+        Raises
+        ------
+        SpaceError
+            An index is negative, or not below ``count``.
+        """
+        ...
+
+    def index_of(self, columns: Columns) -> Indices:
+        """Return the indices of configurations, -1 for those outside the space."""
+        ...
+
+    def sample(self, count: int, rng: np.random.Generator, exclude: Collection[int] | Indices = ()) -> Indices:
+        """Draw configurations uniformly, without replacement.
+
+        Parameters
+        ----------
+        count : int
+            How many. There are fewer in the answer when the space is exhausted.
+        rng : numpy.random.Generator
+        exclude : collection of int
+            Indices that are not drawn.
+
+        Returns
+        -------
+        ndarray of shape (n_drawn,), int64
+            Distinct indices, in the order drawn.
+        """
+        ...
+
+    def neighbours(self, index: int) -> Indices:
+        """Return the configurations near one, in ascending order of index, without itself."""
+        ...
+
+    def nearest(self, columns: Columns) -> Indices:
+        """Return for each row the index of a configuration near it: the row itself if it is in the space."""
+        ...
+
+
+class Removal(NamedTuple):
+    """What one restriction removes of the raw combinations.
+
+    Attributes
+    ----------
+    restriction, reason : str
+        As written in the bundle.
+    removes : float
+        Share of the raw combinations that do not satisfy it.
+    removes_alone : float
+        Share that satisfy every restriction but this one.
+    """
+
+    restriction: str
+    reason: str
+    removes: float
+    removes_alone: float
+
+
+class ConstrainedSpace:
+    """Every configuration of a kernel that satisfies its restrictions. Satisfies :class:`SearchSpace`.
+
+    It is counted when first used, exactly, however large it is (see :mod:`mltune.kernel.layers`): under a second for a
+    space of 1e11 configurations, which are never listed.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    variables : mapping of str to int
+        What the restrictions may name: ``problem.variables() | device_variables(device)``.
+
+    Notes
+    -----
+    ``neighbours`` gives every valid configuration that differs in one parameter, and where the change of one parameter
+    is not valid by itself, that change as repaired by ``nearest``. ``nearest`` goes through the parameters in the order
+    of the layers and takes the value nearest in its list that can still be completed.
+    """
+
+    def __init__(self, kernel: Kernel, variables: Mapping[str, int]) -> None:
+        self.kernel = kernel
+        self.variables = dict(variables)
+        self.values: Mapping[str, tuple[int, ...]] = kernel.all_parameters
+        self.names = tuple(self.values)
+        self._lists = {name: ValueList(values) for name, values in self.values.items()}
+
+    @cached_property
+    def layers(self) -> Layers:
+        """The space as layers of states.
+
+        Raises
+        ------
+        SpaceError
+            No configuration satisfies the restrictions; the message says what each removes.
+        """
+        layers = build_layers(self.kernel, self.variables)
+        if layers.count == 0:
+            worst = sorted(self.explain(), key=lambda removal: -removal.removes)[:5]
+            removed = "; ".join(f"`{r.restriction}` removes {100 * r.removes:.3g} % ({r.reason})" for r in worst)
+            raise SpaceError(
+                f"at least one configuration must satisfy every restriction of {self.kernel.name}, but none of "
+                f"{self.combinations} does: {removed}. See {self.kernel.folder / 'kernel.toml'}."
+            )
+        return layers
+
+    @property
+    def combinations(self) -> int:
+        """Number of raw combinations of values, valid or not."""
+        return math.prod(len(values) for values in self.values.values())
+
+    @property
+    def count(self) -> int:
+        """Number of valid configurations."""
+        return self.layers.count
+
+    def rows(self, indices: Indices) -> Columns:
+        """Return the configurations of given indices."""
+        wanted = _checked(indices, self.count)
+        parts = [self.layers.unrank(wanted[start : start + _CHUNK]) for start in _starts(len(wanted))]
+        return {name: self._lists[name].decode(np.concatenate([part[name] for part in parts])) for name in self.names}
+
+    def index_of(self, columns: Columns) -> Indices:
+        """Return the indices of configurations, -1 for those outside the space."""
+        codes = self._encode(columns)
+        return np.concatenate([self.layers.rank(_slice(codes, start)) for start in _starts(length(columns))])
+
+    def sample(self, count: int, rng: np.random.Generator, exclude: Collection[int] | Indices = ()) -> Indices:
+        """Draw configurations uniformly, without replacement; fewer when the space is exhausted."""
+        return draw(self.count, count, rng, exclude)
+
+    def neighbours(self, index: int) -> Indices:
+        """Return the configurations that differ in one parameter, and those that a change of one leads to."""
+        here = {name: int(column[0]) for name, column in self.rows(np.array([index])).items()}
+        changes = [(name, value) for name in self.names for value in self.values[name] if value != here[name]]
+        columns = {name: np.full(len(changes), value, dtype=np.int64) for name, value in here.items()}
+        for position, (name, value) in enumerate(changes):
+            columns[name][position] = value
+        found = self.nearest(columns)
+        return np.unique(found[found != index])
+
+    def nearest(self, columns: Columns) -> Indices:
+        """Return for each row the index of a valid configuration near it: the row itself if it is valid."""
+        codes = {name: self._lists[name].closest(np.asarray(columns[name], dtype=np.int64)) for name in self.names}
+        return np.concatenate(
+            [self.layers.rank(self.layers.repair(_slice(codes, start))) for start in _starts(length(columns))]
+        )
+
+    def check(self, columns: Columns) -> NDArray[np.bool_]:
+        """Return which configurations have legal values and satisfy every restriction."""
+        codes = self._encode(columns)
+        return np.concatenate([self.layers.contains(_slice(codes, start)) for start in _starts(length(columns))])
+
+    def explain(self) -> list[Removal]:
+        """Return what each restriction removes, estimated on a uniform sample of 65,536 raw combinations."""
+        rng = np.random.default_rng(0)
+        columns = {name: rng.choice(np.array(values), _EXPLAINED) for name, values in self.values.items()}
+        scope = self.kernel.scope({**self.variables, **columns})
+        holds = [np.broadcast_to(r.expression.holds(scope), (_EXPLAINED,)) for r in self.kernel.restrictions]
+        failures = np.sum([~each for each in holds], axis=0, dtype=np.int64)
+        return [
+            Removal(r.text, r.reason, float(np.mean(~each)), float(np.mean(~each & (failures == 1))))
+            for r, each in zip(self.kernel.restrictions, holds, strict=True)
+        ]
+
+    def _encode(self, columns: Columns) -> Codes:
+        return {name: self._lists[name].encode(np.asarray(columns[name], dtype=np.int64)) for name in self.names}
+
+
+class TableSpace:
+    """The configurations of a table, such as a recorded dataset: the index is the row. Satisfies :class:`SearchSpace`.
+
+    Parameters
+    ----------
+    columns : Columns
+        The configurations, distinct.
+
+    Raises
+    ------
+    SpaceError
+        The table is empty, or a configuration occurs twice.
+
+    Notes
+    -----
+    ``values`` are those that occur, ascending. ``neighbours`` gives the rows that differ in one parameter, and if these
+    are fewer than eight those that differ in two as well. ``nearest`` gives the row that differs in fewest parameters,
+    and among these the one whose values are nearest in their lists.
+    """
+
+    def __init__(self, columns: Columns) -> None:
+        if length(columns) == 0:
+            raise SpaceError("a search space must hold at least one configuration, but the table is empty")
+        self.names = tuple(columns)
+        self._columns = {name: np.array(column, dtype=np.int64) for name, column in columns.items()}
+        self.values: Mapping[str, tuple[int, ...]] = {
+            name: tuple(int(value) for value in np.unique(column)) for name, column in self._columns.items()
+        }
+        self._lists = {name: ValueList(values) for name, values in self.values.items()}
+        self._codes = {name: self._lists[name].encode(column) for name, column in self._columns.items()}
+        keys = self._keys(self._codes)
+        self._order = np.argsort(keys, kind="stable")
+        self._sorted = keys[self._order]
+        repeated = np.flatnonzero(self._sorted[1:] == self._sorted[:-1])
+        if len(repeated):
+            first, second = sorted(self._order[repeated[0] : repeated[0] + 2].tolist())
+            raise SpaceError(f"the configurations of a table must be distinct, but rows {first} and {second} are equal")
+
+    @property
+    def count(self) -> int:
+        """Number of rows."""
+        return len(self._order)
+
+    def rows(self, indices: Indices) -> Columns:
+        """Return the configurations of given rows."""
+        wanted = _checked(indices, self.count)
+        return {name: column[wanted] for name, column in self._columns.items()}
+
+    def index_of(self, columns: Columns) -> Indices:
+        """Return the rows of configurations, -1 for those that the table does not hold."""
+        codes = {name: self._lists[name].encode(np.asarray(columns[name], dtype=np.int64)) for name in self.names}
+        known = np.all([code >= 0 for code in codes.values()], axis=0)
+        keys = self._keys({name: np.maximum(code, 0) for name, code in codes.items()})
+        place = np.minimum(np.searchsorted(self._sorted, keys), self.count - 1)
+        return np.where(known & (self._sorted[place] == keys), self._order[place], -1)
+
+    def sample(self, count: int, rng: np.random.Generator, exclude: Collection[int] | Indices = ()) -> Indices:
+        """Draw rows uniformly, without replacement; fewer when the table is exhausted."""
+        return draw(self.count, count, rng, exclude)
+
+    def neighbours(self, index: int) -> Indices:
+        """Return the rows that differ in one parameter, and if they are few those that differ in two."""
+        (index,) = _checked(np.array([index]), self.count)
+        differing = np.sum([code != code[index] for code in self._codes.values()], axis=0)
+        found = np.flatnonzero(differing == 1)
+        return found if len(found) >= _PAIRS_BELOW else np.flatnonzero((differing == 1) | (differing == 2))
+
+    def nearest(self, columns: Columns) -> Indices:
+        """Return for each configuration the row that differs least from it."""
+        wanted = {name: np.asarray(columns[name], dtype=np.int64) for name in self.names}
+        found = self.index_of(columns)
+        missing = np.flatnonzero(found < 0)
+        for start in range(0, len(missing), 64):
+            some = missing[start : start + 64]
+            distance = np.zeros((len(some), self.count), dtype=np.float32)
+            for name, code in self._codes.items():
+                distance += self._lists[name].distances(wanted[name][some], len(self.names))[:, code]
+            found[some] = np.argmin(distance, axis=1)
+        return found
+
+    def _keys(self, codes: Codes) -> NDArray[np.bytes_]:
+        """Return one byte string per row that orders and compares as the row does."""
+        rows = np.stack([codes[name] for name in self.names], axis=1).astype(">u4")
+        return np.ascontiguousarray(rows).view(f"S{4 * len(self.names)}")[:, 0]
+
+
+def draw(extent: int, count: int, rng: np.random.Generator, exclude: Collection[int] | Indices = ()) -> Indices:
+    """Draw distinct integers of ``range(extent)`` uniformly, without some; fewer than asked when there are no more.
+
+    Parameters
+    ----------
+    extent : int
+    count : int
+    rng : numpy.random.Generator
+    exclude : collection of int
+
+    Returns
+    -------
+    ndarray of shape (min(count, what is left),), int64
+        In the order drawn.
+    """
+    excluded = np.unique(np.fromiter(exclude, dtype=np.int64, count=len(exclude)))
+    excluded = excluded[(excluded >= 0) & (excluded < extent)]
+    count = max(min(count, extent - len(excluded)), 0)
+    if 2 * (count + len(excluded)) >= extent:
+        left = np.setdiff1d(np.arange(extent), excluded, assume_unique=True)
+        chosen: Indices = rng.choice(left, count, replace=False)
+        return chosen
+    drawn = np.zeros(0, dtype=np.int64)
+    while len(drawn) < count:  # each round keeps at least half of what it draws, on average
+        more = np.concatenate([drawn, rng.integers(0, extent, count - len(drawn) + 16)])
+        _, first = np.unique(more, return_index=True)
+        drawn = more[np.sort(first)]
+        if len(excluded):
+            place = np.minimum(np.searchsorted(excluded, drawn), len(excluded) - 1)
+            drawn = drawn[excluded[place] != drawn]
+    return drawn[:count]
+
+
+def _checked(indices: Indices, count: int) -> Indices:
+    wanted = np.asarray(indices, dtype=np.int64)
+    if len(wanted) and not (wanted.min() >= 0 and wanted.max() < count):
+        raise SpaceError(f"an index must be at least 0 and below {count}, got {wanted.min()} to {wanted.max()}")
+    return wanted
+
+
+def _starts(size: int) -> range:
+    """Return where chunks start that fit into the cache; one, empty chunk for an empty table."""
+    return range(0, max(size, 1), _CHUNK)
+
+
+def _slice(codes: Codes, start: int) -> Codes:
+    return {name: code[start : start + _CHUNK] for name, code in codes.items()}

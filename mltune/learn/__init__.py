@@ -1,0 +1,1 @@
+"""From numbers to the next configuration: features, cost models, pruning, sampling."""

@@ -1,0 +1,1 @@
+"""From a configuration to a number: compiling, verifying, timing, replaying."""

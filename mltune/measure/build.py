@@ -1,0 +1,328 @@
+"""From a configuration to a build: NVRTC on all cores, in processes that can be killed, with a cache of cubins."""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import os
+import queue
+import re
+import signal
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from mltune.errors import BundleError, DeviceError, SpaceError, WorkerError
+from mltune.measure.child import Child, ChildDiedError, ChildTimeoutError
+from mltune.measure.compiler import accepts_option, nvrtc_version, supported_architectures
+from mltune.measure.cubin_cache import CubinCache, cache_key, default_cache
+from mltune.records.trial import Build, TrialState
+
+if TYPE_CHECKING:
+    from mltune.kernel.bundle import Kernel
+    from mltune.kernel.problem import GemmProblem
+
+__all__ = ["NvrtcBuilder", "available_cores", "compile_options", "default_cache", "nvrtc_version"]
+
+_MACRO_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
+_ARCHITECTURE = re.compile(r"sm_(\d+)a?")
+_ABSOLUTE_INCLUDE = re.compile(r'^\s*#\s*include\s*["<]/.*', re.MULTILINE)
+_LOST = (TrialState.TIMEOUT, TrialState.CRASHED)
+_COMPILER = "mltune.measure.compiler:make_compiler"
+
+
+def available_cores() -> int:
+    """Return the number of cores that this process may use: its affinity, and its share of CPU time in a container."""
+    cores = len(os.sched_getaffinity(0))
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        cores = min(cores, max(1, int(quota) // int(period)))
+    return cores
+
+
+def compile_options(architecture: str, macros: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the options of one compile.
+
+    They are made from typed values only, because an option of NVRTC can read and write files.
+
+    Parameters
+    ----------
+    architecture : str
+        A real architecture, such as ``"sm_90"`` or ``"sm_90a"``: the driver is never left to compile PTX.
+    macros : mapping of str to int
+        What the source is specialised by.
+
+    Raises
+    ------
+    DeviceError
+        This is not an architecture that NVRTC compiles for.
+    BundleError
+        A name cannot be that of a macro.
+    SpaceError
+        A value is not an integer.
+    """
+    _check_architecture(architecture)
+    return (*_fixed_options(architecture), *_macro_options(macros))
+
+
+class NvrtcBuilder:
+    """Compiles configurations of a kernel to cubins, one compile process per core. A context manager.
+
+    Configurations that differ in launch parameters only share one build: the name of a build holds what the compiler
+    sees, and a build that is already under way is joined. A compile that is late is killed and becomes ``TIMEOUT``, a
+    compiler that dies ``CRASHED``; neither ends anything but that one build.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        The bundle; it must have a source.
+    problem : GemmProblem
+        Its macros choose precision and transposition.
+    architecture : str
+        Such as ``"sm_90"``.
+    cache : pathlib.Path or None
+        Folder of cubins, such as :func:`default_cache`; None keeps none.
+    workers : int or None
+        Number of compile processes; None is one per core.
+    timeout_s : float
+        Seconds allowed per compile.
+    memory_bytes : int
+        Memory allowed per compile process.
+
+    Raises
+    ------
+    BundleError
+        The bundle has no source, or one that depends on other files, or a parameter with a name that no macro has.
+    DeviceError
+        NVRTC is missing, or does not know the architecture.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        problem: GemmProblem,
+        architecture: str,
+        *,
+        cache: Path | None = None,
+        workers: int | None = None,
+        timeout_s: float = 60.0,
+        memory_bytes: int = 4 << 30,
+    ) -> None:
+        self._source, self._entry = _source(kernel)
+        self._parameters = tuple(kernel.parameters)
+        self._problem_macros = dict(problem.macros())
+        compile_options(architecture, self._problem_macros | dict.fromkeys(self._parameters, 0))
+        self._fixed = _fixed_options(architecture)
+        self._version = nvrtc_version()
+        self._timeout_s = timeout_s
+        self._cache = CubinCache(cache) if cache is not None else None
+        self._lock = threading.Lock()
+        self._jobs: dict[str, _Job] = {}
+        self._lost: dict[str, Build] = {}
+        self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._open = False
+        count = workers if workers is not None else available_cores()
+        arguments = (self._source, self._entry, memory_bytes)
+        self._children = [Child(_COMPILER, arguments) for _ in range(max(1, count))]
+        self._threads: list[threading.Thread] = []
+
+    @property
+    def workers(self) -> int:
+        """Number of compile processes."""
+        return len(self._children)
+
+    def __enter__(self) -> Self:
+        """Start the compile processes, without waiting for them."""
+        self._open = True
+        for number, child in enumerate(self._children):
+            thread = threading.Thread(target=self._work, args=(child,), name=f"compile-{number}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End at once: what waits is cancelled, what is being compiled is killed and cancelled."""
+        with self._lock:
+            self._open = False
+            waiting = [future for job in self._jobs.values() for future in job.futures]
+        for future in waiting:
+            future.cancel()
+        for _ in self._threads:
+            self._queue.put(None)
+        for thread, child in zip(self._threads, self._children, strict=True):
+            while thread.is_alive():
+                # Its thread holds the child and reaps it; from here it can only be sent the signal.
+                pid = child.pid
+                if pid is not None:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                thread.join(0.05)
+        self._threads.clear()
+
+    def submit(self, configuration: Mapping[str, int]) -> Future[Build]:
+        """Queue one configuration.
+
+        Parameters
+        ----------
+        configuration : mapping of str to int
+            Must hold every compiled parameter; what else it holds is not looked at.
+
+        Returns
+        -------
+        concurrent.futures.Future of Build
+            Done already when the cubin was in the cache. Holds a :class:`~mltune.errors.WorkerError` when no compile
+            process can be started; is cancelled when the builder is closed.
+
+        Raises
+        ------
+        SpaceError
+            A parameter is missing, or its value is not an integer.
+        WorkerError
+            The builder is not open.
+        """
+        options = self._fixed + _macro_options(self._macros(configuration))
+        key = cache_key(self._source, self._entry, options, self._version)
+        future: Future[Build] = Future()
+        with self._lock:
+            if not self._open:
+                raise WorkerError("a builder must be open to build, but this one is not; use it in a `with` statement.")
+            job = self._jobs.get(key)
+            if job is not None:
+                job.futures.append(future)
+                return future
+            known = self._lost.get(key) or (self._cache.get(key) if self._cache is not None else None)
+            if known is not None:
+                future.set_result(replace(known, cached=True))
+                return future
+            job = self._jobs[key] = _Job(key, options, [future])
+        self._queue.put(job)
+        return future
+
+    def _macros(self, configuration: Mapping[str, int]) -> dict[str, int]:
+        missing = [name for name in self._parameters if name not in configuration]
+        if missing:
+            raise SpaceError(f"a configuration must hold every parameter, but misses {', '.join(missing)}.")
+        return {name: configuration[name] for name in self._parameters} | self._problem_macros
+
+    def _work(self, child: Child) -> None:
+        """Run in a thread: own one compile process and serve the queue."""
+        with contextlib.suppress(WorkerError):  # it is tried again, and reported, with the first job
+            child.start()
+        while (job := self._queue.get()) is not None:
+            if not self._is_wanted(job):
+                continue
+            try:
+                build = self._compile(child, job)
+            except WorkerError as error:
+                self._finish(job, error)
+                continue
+            if self._cache is not None:
+                self._cache.put(job.key, build)
+            self._finish(job, build)
+        child.kill()
+
+    def _is_wanted(self, job: _Job) -> bool:
+        """Tell whether anyone still waits for a job; drop it otherwise."""
+        with self._lock:
+            if self._open and not all(future.cancelled() for future in job.futures):
+                return True
+            del self._jobs[job.key]
+        for future in job.futures:
+            if future.cancel():
+                future.set_running_or_notify_cancel()
+        return False
+
+    def _compile(self, child: Child, job: _Job) -> Build:
+        child.start()
+        started = time.monotonic()
+        try:
+            build = child.call(job.options, self._timeout_s)
+        except ChildTimeoutError:
+            detail = f"a compile must end within {self._timeout_s:g} s"
+            return Build(TrialState.TIMEOUT, detail, compile_s=time.monotonic() - started)
+        except ChildDiedError as error:
+            return Build(TrialState.CRASHED, f"the compiler died: {error}", compile_s=time.monotonic() - started)
+        assert isinstance(build, Build)  # noqa: S101
+        if build.state is TrialState.CRASHED:
+            child.kill()  # NVRTC failed inside, or ran out of memory: what is left of it is not trusted
+        return build
+
+    def _finish(self, job: _Job, outcome: Build | WorkerError) -> None:
+        with self._lock:
+            del self._jobs[job.key]
+            if isinstance(outcome, Build) and outcome.state in _LOST and self._open:
+                self._lost[job.key] = outcome
+        for position, future in enumerate(job.futures):
+            if not future.set_running_or_notify_cancel():
+                continue
+            if isinstance(outcome, WorkerError):
+                future.set_exception(outcome)
+            else:
+                future.set_result(replace(outcome, cached=True) if position else outcome)
+
+
+@dataclass(slots=True)
+class _Job:
+    """One build under way and those who wait for it. They may cancel until it is done."""
+
+    key: str
+    options: tuple[str, ...]
+    futures: list[Future[Build]]
+
+
+def _source(kernel: Kernel) -> tuple[str, str]:
+    """Return the CUDA text and the name of the kernel in it."""
+    if kernel.source is None or kernel.entry is None:
+        raise BundleError(
+            f"building needs a source, but the bundle {kernel.name!r} has none; "
+            "it describes timings that were recorded elsewhere: use it in replay."
+        )
+    include = _ABSOLUTE_INCLUDE.search(kernel.source)
+    if include is not None:
+        raise BundleError(
+            f"a kernel's source must stand alone, because its hash names its cubins, but {kernel.name!r} "
+            f"says `{include[0].strip()}`; put the text into the source."
+        )
+    return kernel.source, kernel.entry
+
+
+def _check_architecture(architecture: str) -> None:
+    match = _ARCHITECTURE.fullmatch(architecture)
+    if match is None:
+        raise DeviceError(f"an architecture must be like sm_90 or sm_90a, got {architecture!r}.")
+    if int(match[1]) not in supported_architectures():
+        known = ", ".join(f"sm_{number}" for number in supported_architectures())
+        raise DeviceError(
+            f"NVRTC {nvrtc_version()} compiles for {known}, but not for {architecture}; install an NVRTC that does."
+        )
+
+
+def _fixed_options(architecture: str) -> tuple[str, ...]:
+    """Return the options that all configurations share.
+
+    NVRTC's own cache is off: ours is the only one, and a compile time is that of a compile. Nothing is searched for
+    includes, so that the hash of the source is the hash of all that is compiled. (Both options are younger than the
+    oldest NVRTC that serves.)
+    """
+    required = (f"--gpu-architecture={architecture}", "--std=c++17", "-default-device", "--ptxas-options=-v")
+    return required + tuple(option for option in ("--no-cache", "--no-source-include") if accepts_option(option))
+
+
+def _macro_options(macros: Mapping[str, int]) -> tuple[str, ...]:
+    options = []
+    for name, value in macros.items():
+        if _MACRO_NAME.fullmatch(name) is None:
+            raise BundleError(f"a parameter must be named in capitals, digits and _, got {name!r}; rename it.")
+        try:
+            number = operator.index(value)
+        except TypeError:
+            raise SpaceError(f"a parameter must be an integer, got {name}={value!r}.") from None
+        options.append(f"-D{name}={number}")
+    return tuple(options)

@@ -1,0 +1,242 @@
+"""NVRTC: what runs in a compile process, and what a caller must know of the compiler before it starts one.
+
+A source goes straight to a cubin for one architecture, without a GPU or a driver. The resources of the kernel are read
+from the log of ``ptxas`` (spills stand nowhere else) and the size of its code from the cubin. Nothing here is heavier
+than ``cuda.bindings.nvrtc``: a host has one such process per core.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import resource
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from mltune.errors import DeviceError
+from mltune.records.trial import Build, TrialState
+
+_FILE_NAME = b"kernel.cu"
+_NVRTC_SUCCESS, _NVRTC_ERROR_INVALID_OPTION, _NVRTC_ERROR_COMPILATION = 0, 5, 6
+_DETAIL_LINES, _DETAIL_CHARACTERS = 4, 600
+_INSTALL = (
+    "install one with `pip install 'cuda-bindings>=13.0,<14' 'nvidia-cuda-nvrtc==13.0.*'` "
+    "(it must not be newer than the driver's CUDA)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PtxasReport:
+    """What ``ptxas -v`` says of one kernel.
+
+    Attributes
+    ----------
+    registers : int
+        Registers per thread.
+    stack_bytes : int
+        Stack frame, bytes per thread.
+    spill_bytes : int
+        Spill stores plus spill loads, bytes per thread: static counts, as the instructions stand in the code.
+    shared_bytes : int
+        Static shared memory, bytes per block.
+    """
+
+    registers: int
+    stack_bytes: int
+    spill_bytes: int
+    shared_bytes: int
+
+
+@cache
+def nvrtc_version() -> str:
+    """Return the version of NVRTC, such as ``"13.0.88"``.
+
+    ``nvrtcVersion`` names no patch release, yet those differ in the code that they generate; the PTX that the compiler
+    writes does name it.
+
+    Raises
+    ------
+    DeviceError
+        NVRTC or its Python bindings are not installed.
+    """
+    nvrtc = _nvrtc()
+    with _program(nvrtc, b"") as program:
+        options = [f"--gpu-architecture=compute_{supported_architectures()[0]}".encode()]
+        if int(nvrtc.nvrtcCompileProgram(program, len(options), options)[0]) == _NVRTC_SUCCESS:
+            ptx = _text(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program)
+            found = re.search(r"Cuda compilation tools, release [\d.]+, V([\d.]+)", ptx)
+            if found:
+                return found[1]
+    return ".".join(map(str, nvrtc.nvrtcVersion()[1:]))
+
+
+@cache
+def supported_architectures() -> tuple[int, ...]:
+    """Return the compute capabilities that NVRTC generates code for, ascending, such as ``(75, 80, ..., 121)``.
+
+    Raises
+    ------
+    DeviceError
+        NVRTC or its Python bindings are not installed.
+    """
+    return tuple(sorted(int(number) for number in _nvrtc().nvrtcGetSupportedArchs()[1]))
+
+
+@cache
+def accepts_option(option: str) -> bool:
+    """Tell whether this NVRTC knows an option.
+
+    Raises
+    ------
+    DeviceError
+        NVRTC or its Python bindings are not installed.
+    """
+    nvrtc = _nvrtc()
+    with _program(nvrtc, b"") as program:
+        return int(nvrtc.nvrtcCompileProgram(program, 1, [option.encode()])[0]) != _NVRTC_ERROR_INVALID_OPTION
+
+
+def make_compiler(source: str, entry: str, memory_bytes: int) -> Callable[[tuple[str, ...]], Build]:
+    """Make the function that a compile process serves: from NVRTC options to a build.
+
+    The process is set up to be a modest guest: it yields to the process that feeds the GPU, is the first to go when
+    memory runs out, and leaves no core dumps.
+
+    Parameters
+    ----------
+    source : str
+        The CUDA text.
+    entry : str
+        Name of the kernel in it.
+    memory_bytes : int
+        Most memory that the process may allocate; beyond it the compiler fails or dies.
+    """
+    os.nice(5)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes if hard < 0 else min(memory_bytes, hard), hard))
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
+    nvrtc = _nvrtc()
+    text = source.encode()
+
+    def compile_one(options: tuple[str, ...]) -> Build:
+        started = time.perf_counter()
+        build = _compile(nvrtc, text, entry, options)
+        return replace(build, compile_s=time.perf_counter() - started)
+
+    return compile_one
+
+
+def parse_ptxas_log(log: str, entry: str) -> PtxasReport | None:
+    """Read the resources of one kernel from the log of ``ptxas -v``; None when it does not speak of that kernel."""
+    start = re.search(rf"^ptxas info\s*: Compiling entry function '{re.escape(entry)}'", log, re.MULTILINE)
+    if start is None:
+        return None
+    block = log[start.end() :].partition("Compiling entry function")[0]
+    frame = re.search(
+        rf"Function properties for {re.escape(entry)}\s.*?"
+        r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads",
+        block,
+        re.DOTALL,
+    )
+    used = re.search(r"Used (\d+) registers.*", block)
+    if frame is None or used is None:
+        return None
+    shared = re.search(r"(\d+) bytes smem", used[0])
+    return PtxasReport(
+        registers=int(used[1]),
+        stack_bytes=int(frame[1]),
+        spill_bytes=int(frame[2]) + int(frame[3]),
+        shared_bytes=int(shared[1]) if shared else 0,
+    )
+
+
+def code_bytes(cubin: bytes, entry: str) -> int | None:
+    """Return the size of a kernel's machine code: that of section ``.text.<entry>`` of the ELF; None without one."""
+    if len(cubin) < 64 or cubin[:5] != b"\x7fELF\x02":
+        return None
+    (table,) = struct.unpack_from("<Q", cubin, 0x28)
+    size, count, names_index = struct.unpack_from("<HHH", cubin, 0x3A)
+    wanted = f".text.{entry}".encode() + b"\0"
+    try:
+        (names,) = struct.unpack_from("<Q", cubin, table + size * names_index + 24)
+        for section in range(table, table + size * count, size):
+            (name,) = struct.unpack_from("<I", cubin, section)
+            if cubin.startswith(wanted, names + name):
+                return int(struct.unpack_from("<Q", cubin, section + 32)[0])
+    except (struct.error, OverflowError):
+        return None
+    return None
+
+
+def _compile(nvrtc: Any, source: bytes, entry: str, options: tuple[str, ...]) -> Build:
+    with _program(nvrtc, source) as program:
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
+        log = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
+        if int(status) == _NVRTC_ERROR_COMPILATION and "error: out of memory" not in log:
+            return Build(TrialState.COMPILE_ERROR, _errors(log))
+        if int(status) != _NVRTC_SUCCESS:
+            return Build(TrialState.CRASHED, f"NVRTC failed: {status.name}: {_errors(log)}")
+        cubin = _bytes(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
+    report = parse_ptxas_log(log, entry)
+    size = code_bytes(cubin, entry)
+    if report is None or size is None:
+        law = f'the source must define the entry {entry!r} as `extern "C" __global__`'
+        return Build(TrialState.COMPILE_ERROR, f"{law}, but its cubin does not hold it")
+    return Build(
+        TrialState.OK,
+        cubin=cubin,
+        registers=report.registers,
+        spill_bytes=report.spill_bytes,
+        stack_bytes=report.stack_bytes,
+        shared_bytes=report.shared_bytes,
+        code_bytes=size,
+    )
+
+
+def _errors(log: str) -> str:
+    """Return the lines of a log that say what is wrong, shortened."""
+    lines = [line.strip() for line in log.splitlines()]
+    errors = [line for line in lines if re.search(r"\b(error|fatal)\b", line)] or [line for line in lines if line]
+    return "; ".join(errors[:_DETAIL_LINES])[:_DETAIL_CHARACTERS]
+
+
+@cache
+def _nvrtc() -> Any:
+    """Import the bindings of NVRTC and load the library."""
+    try:
+        from cuda.bindings import nvrtc
+
+        nvrtc.nvrtcVersion()
+    except Exception as error:  # each release of the bindings has its own error for a missing library
+        raise DeviceError(f"compiling needs NVRTC, but it cannot be loaded: {error!s:.300}; {_INSTALL}") from error
+    return nvrtc
+
+
+@contextlib.contextmanager
+def _program(nvrtc: Any, source: bytes) -> Any:
+    status, program = nvrtc.nvrtcCreateProgram(source, _FILE_NAME, 0, [], [])
+    if int(status):
+        raise MemoryError(f"nvrtcCreateProgram: {status.name}")
+    try:
+        yield program
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+
+
+def _bytes(size: Callable[[Any], Any], get: Callable[[Any, bytes], Any], program: Any) -> bytes:
+    """Read a buffer of NVRTC: one call for its size, one that fills it, in place, as the bindings have it."""
+    _, count = size(program)
+    buffer = bytes(count)  # of zeros: Python shares its one-byte objects, and what NVRTC writes into one is a zero
+    get(program, buffer)
+    return buffer
+
+
+def _text(size: Callable[[Any], Any], get: Callable[[Any, bytes], Any], program: Any) -> str:
+    return _bytes(size, get, program).replace(b"\0", b"\n").decode(errors="replace")

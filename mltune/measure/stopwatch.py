@@ -1,0 +1,78 @@
+"""Cold timing on the GPU: the L2 cache flushed before every run, and the queue never empty when a run starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+_SPIN = r"""
+extern "C" __global__ void spin(long long nanoseconds) {
+  long long start, now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
+  do {
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  } while (now - start < nanoseconds);
+}
+"""
+_QUEUEING_S = 50e-6  # for the host to fill the queue while the GPU spins, ...
+_QUEUEING_PER_RUN_S = 25e-6  # ... and for every run of a series
+_LEAST_FLUSH_BYTES = 1 << 20
+
+
+class Stopwatch:
+    """Times launches with CUDA events, in series that are queued as a whole before the first of them runs.
+
+    On an idle stream an event before a launch is reached before the launch is made, and the launch latency is counted
+    as run time. So a kernel that spins keeps the stream busy until the host has queued the whole series. Before each
+    run a buffer of the size of the L2 cache is filled: the run finds none of its operands there.
+
+    Parameters
+    ----------
+    l2_bytes : int
+        Size of the L2 cache.
+    """
+
+    def __init__(self, l2_bytes: int) -> None:
+        import cupy
+
+        self._cupy = cupy
+        self._flush = cupy.empty(max(l2_bytes, _LEAST_FLUSH_BYTES), dtype=cupy.uint8)
+        self._events: list[tuple[Any, Any]] = []
+        self._spin_kernel = cupy.RawKernel(_SPIN, "spin")
+
+    def spin(self, duration_s: float) -> None:
+        """Queue a kernel that runs for a known time."""
+        self._spin_kernel((1,), (1,), (np.int64(round(1e9 * duration_s)),))
+
+    def take(self, launch: Callable[[], None], count: int, meanwhile: Callable[[], None] | None = None) -> list[float]:
+        """Time a series of runs.
+
+        Parameters
+        ----------
+        launch : callable
+            Queues one run on the default stream.
+        count : int
+            Number of runs.
+        meanwhile : callable, optional
+            What the host does while the GPU runs the series.
+
+        Returns
+        -------
+        list of float
+            Run times, seconds.
+        """
+        while len(self._events) < count:
+            self._events.append((self._cupy.cuda.Event(), self._cupy.cuda.Event()))
+        series = self._events[:count]
+        self.spin(_QUEUEING_S + count * _QUEUEING_PER_RUN_S)
+        for start, stop in series:
+            self._flush.data.memset_async(0, self._flush.nbytes)
+            start.record()
+            launch()
+            stop.record()
+        if meanwhile is not None:
+            meanwhile()
+        series[-1][1].synchronize()
+        return [1e-3 * self._cupy.cuda.get_elapsed_time(start, stop) for start, stop in series]

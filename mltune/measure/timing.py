@@ -1,0 +1,128 @@
+"""How often a kernel is timed: pure rules over the samples taken so far, which can be tried on made-up streams."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from mltune.measure.protocols import SamplingRule
+
+_NORMAL_MAD = 1.4826  # standard deviation of a normal distribution over its median absolute deviation
+_NORMAL_MEDIAN = math.sqrt(math.pi / 2)  # standard error of a normal sample's median over that of its mean
+_FEW = 6  # samples below which the median absolute deviation is too often small by chance
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """The samples of one kernel.
+
+    Attributes
+    ----------
+    samples_s : tuple of float
+        Run times, seconds, in the order taken.
+    noise : float or None
+        :func:`relative_noise` of the samples.
+    stopped_early : bool
+        Whether sampling ended because the kernel is hopelessly slow.
+    unstable : bool
+        Whether sampling ended with the noise above the rule's target.
+    """
+
+    samples_s: tuple[float, ...]
+    noise: float | None
+    stopped_early: bool
+    unstable: bool
+
+    @property
+    def median_s(self) -> float:
+        """Median run time, seconds."""
+        return statistics.median(self.samples_s)
+
+
+def relative_noise(samples: Sequence[float]) -> float | None:
+    """Return the standard error of the median of some samples, as a share of the median; None for a single sample.
+
+    The spread is the median absolute deviation, which one disturbed sample does not change much, scaled to the standard
+    deviation of a normal distribution with the correction n / (n - 0.8) for small samples (Croux and Rousseeuw,
+    Time-efficient algorithms for two highly robust estimators of scale, 1992). Of fewer than six samples it is the
+    standard deviation itself: two of three often agree by chance, and then sampling would end too soon.
+    """
+    count = len(samples)
+    if count < 2:
+        return None
+    center = statistics.median(samples)
+    if count < _FEW:
+        spread = statistics.stdev(samples)
+    else:
+        deviation = statistics.median(abs(sample - center) for sample in samples)
+        spread = _NORMAL_MAD * count / (count - 0.8) * deviation
+    return _NORMAL_MEDIAN * spread / (center * math.sqrt(count))
+
+
+def next_samples(samples: Sequence[float], warm_up_s: float, rule: SamplingRule, best_s: float | None = None) -> int:
+    """Return how many samples to take next, in one go: 0 when sampling is over.
+
+    First come ``min_samples``, or a single one when the warm-up looks hopeless. Then as many as bring the noise down to
+    the target, if it falls as the root of their number; at most as many again as there are.
+
+    Parameters
+    ----------
+    samples : sequence of float
+        Taken so far, seconds.
+    warm_up_s : float
+        The first run, which is not a sample.
+    rule : SamplingRule
+        Bounds and target.
+    best_s : float or None
+        Best median of the run so far.
+    """
+    taken = len(samples)
+    if taken == 0:
+        return 1 if _hopeless((warm_up_s,), rule, best_s) else rule.min_samples
+    if _hopeless(samples, rule, best_s) or taken >= rule.max_samples:
+        return 0
+    if taken < rule.min_samples:
+        return rule.min_samples - taken
+    noise, spent_s = relative_noise(samples), sum(samples)
+    if noise is None:
+        return 1
+    if noise <= rule.noise_target or spent_s >= rule.max_s:
+        return 0
+    wanted = math.ceil(taken * (noise / rule.noise_target) ** 2) - taken
+    affordable = int((rule.max_s - spent_s) * taken / spent_s)
+    return max(1, min(wanted, taken, affordable, rule.max_samples - taken))
+
+
+def sample(take: Callable[[int], Sequence[float]], rule: SamplingRule, best_s: float | None = None) -> Sampling:
+    """Sample the run time of a kernel by a rule.
+
+    The first run is a warm-up and is not kept, unless there is nothing to gain by running the kernel again: when it is
+    slower than the best by the square of the rule's ratio, or when it took ``max_s`` or longer, which no warming up
+    changes much. Then it is the one sample.
+
+    Parameters
+    ----------
+    take : callable
+        Runs the kernel so many times and returns the run times, seconds.
+    rule : SamplingRule
+        Bounds and target.
+    best_s : float or None
+        Best median of the run so far.
+    """
+    (warm_up_s,) = take(1)
+    if warm_up_s >= rule.max_s or (best_s is not None and warm_up_s > rule.hopeless_ratio**2 * best_s):
+        stopped_early = _hopeless((warm_up_s,), rule, best_s)
+        return Sampling((warm_up_s,), None, stopped_early=stopped_early, unstable=False)
+    samples: list[float] = []
+    while count := next_samples(samples, warm_up_s, rule, best_s):
+        samples += take(count)
+    noise = relative_noise(samples)
+    stopped_early = _hopeless(samples, rule, best_s)
+    unstable = not stopped_early and noise is not None and noise > rule.noise_target
+    return Sampling(tuple(samples), noise, stopped_early, unstable)
+
+
+def _hopeless(samples: Sequence[float], rule: SamplingRule, best_s: float | None) -> bool:
+    return best_s is not None and min(samples) > rule.hopeless_ratio * best_s

@@ -1,0 +1,1 @@
+"""What is kept: trials, the store of a run, datasets."""

@@ -1,0 +1,85 @@
+"""The header of a run: what it tunes, on what, with what. Two runs with one header propose and measure the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class RunHeader:
+    """What stays the same for the whole of a run, resumed or not.
+
+    Attributes
+    ----------
+    kernel : str
+        Name of the kernel bundle.
+    source_hash : str
+        Hash of the kernel's source.
+    parameters : mapping of str to tuple of int
+        The values of every parameter, in the order of the bundle.
+    problem, device : mapping
+        The problem and the device as plain JSON values.
+    seed : int
+        Seed of all the run's random choices.
+    versions : mapping of str to str
+        Versions of mltune, driver, NVRTC, CuPy and so on.
+    settings : mapping
+        Whatever else decides what is proposed and measured, as plain JSON values. Budgets do not belong here: a run may
+        be resumed with a larger one.
+    created_at : float
+        Seconds since the epoch. Two headers that differ only here are of one run.
+    """
+
+    kernel: str
+    source_hash: str
+    parameters: Mapping[str, tuple[int, ...]]
+    problem: Mapping[str, Any]
+    device: Mapping[str, Any]
+    seed: int
+    versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    created_at: float = dataclasses.field(default=0.0, compare=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the header as plain JSON values, exactly as they read back from a file."""
+        plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        document: dict[str, Any] = json.loads(json.dumps(plain, default=_plain))
+        return document
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> RunHeader:
+        """Rebuild a header from :meth:`to_json`."""
+        parameters = {name: tuple(values) for name, values in document["parameters"].items()}
+        return cls(**{**document, "parameters": parameters})
+
+    def difference(self, other: RunHeader) -> str:
+        """Say where another header differs first, such as ``"seed is 1, not 2"``; empty when it is of the same run."""
+        ours, theirs = self.to_json(), other.to_json()
+        for name in ours:
+            if name != "created_at" and ours[name] != theirs[name]:
+                return _difference(name, ours[name], theirs[name])
+        if list(ours["parameters"]) != list(theirs["parameters"]):
+            return f"the order of the parameters is {list(ours['parameters'])}, not {list(theirs['parameters'])}"
+        return ""
+
+
+def _plain(value: object) -> object:
+    """Return what JSON does not know, NumPy's scalars and read-only mappings, as what it knows."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    item = getattr(value, "item", None)
+    if item is None:
+        raise TypeError(f"a header holds plain JSON values only, got {type(value).__name__}: {value!r}")
+    return item()
+
+
+def _difference(path: str, ours: object, theirs: object) -> str:
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        for key in [*ours, *(key for key in theirs if key not in ours)]:
+            if ours.get(key) != theirs.get(key):
+                return _difference(f"{path}.{key}", ours.get(key), theirs.get(key))
+    return f"{path} is {ours!r}, not {theirs!r}"

@@ -1,0 +1,297 @@
+"""The table of a dataset: its columns, its laws, and its Parquet file."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mltune.errors import DatasetError
+from mltune.records.trial import TrialRecord, TrialState
+
+_MAX_FILE_BYTES = 64_000_000
+_MAX_TABLE_BYTES = 1_000_000_000
+_MAX_VALUES = 20_000_000
+_MAX_DETAIL = 500
+
+_BUILD_INTS = ("registers", "spill_bytes", "stack_bytes", "shared_bytes", "code_bytes")
+_TEXTS = ("state", "build_state", "detail")
+_TIME_BITS = 20
+_BITS = 12
+_STATES = {state.value for state in TrialState} - {TrialState.SKIPPED.value}
+
+_KNOWN = ("compile_s", "verify_s", "time_s", "stopped_early", "samples_s", *_TEXTS)
+"""Columns that hold a value in every row, as the parameters do."""
+
+
+def _positive(values: NDArray[Any]) -> NDArray[np.bool_]:
+    return np.asarray(np.isfinite(values) & (values > 0))
+
+
+def _not_negative(values: NDArray[Any]) -> NDArray[np.bool_]:
+    return np.asarray(np.isfinite(values) & (values >= 0))
+
+
+def _share(values: NDArray[Any]) -> NDArray[np.bool_]:
+    return np.asarray(values >= 0)  # infinite: a result that is no number
+
+
+_Law = tuple[str, Callable[[NDArray[Any]], NDArray[np.bool_]]]
+_LAWS: Mapping[str, _Law] = {
+    "median_s": ("be finite and positive", _positive),
+    "error": ("be at least 0", _share),
+    **dict.fromkeys(
+        (*_BUILD_INTS, "compile_s", "noise", "verify_s", "time_s", "sm_clock_hz", "power_w", "throttle_reasons"),
+        ("be finite and at least 0", _not_negative),
+    ),
+    "temperature_c": ("be finite", np.isfinite),
+}
+
+
+def schema(parameters: Sequence[str]) -> Any:
+    """Return the columns of a dataset and their types.
+
+    Parameters
+    ----------
+    parameters : sequence of str
+        The names of the parameters.
+
+    Returns
+    -------
+    pyarrow.Schema
+        Every parameter; ``state``, the state that the trial ended in; ``build_state``, that of its build (``"ok"``
+        where the GPU had a part); ``detail``; then the fields of :class:`~mltune.records.trial.Build` and of
+        :class:`~mltune.records.trial.Measurement` under their names.
+    """
+    import pyarrow as pa
+
+    build = {name: pa.int64() for name in _BUILD_INTS} | {"compile_s": pa.float32()}
+    measurement = {
+        "samples_s": pa.list_(pa.field("element", pa.float32())),
+        "median_s": pa.float32(),
+        "noise": pa.float32(),
+        "stopped_early": pa.bool_(),
+        **dict.fromkeys(("error", "verify_s", "time_s", "sm_clock_hz", "temperature_c", "power_w"), pa.float32()),
+        "throttle_reasons": pa.int64(),
+    }
+    return pa.schema(
+        {name: pa.int64() for name in parameters} | {name: pa.string() for name in _TEXTS} | build | measurement
+    )
+
+
+def arrow_table(records: Sequence[TrialRecord], parameters: Sequence[str]) -> Any:
+    """Make the table of trials that were all built.
+
+    Times keep 20 significant bits (one part in a million, a thousandth of the noise of timing), all other floats 12:
+    what a measurement does not know should not fill a file. A NaN becomes null.
+
+    Parameters
+    ----------
+    records : sequence of TrialRecord
+        The trials, none of them without a build.
+    parameters : sequence of str
+        The names of the parameters.
+
+    Returns
+    -------
+    pyarrow.Table
+        With the columns of :func:`schema`.
+    """
+    import pyarrow as pa
+
+    fields = schema(parameters)
+    columns = []
+    for field in fields:
+        if field.name == "samples_s":
+            columns.append(_samples(records, field.type))
+            continue
+        cells = [_cell(record, field.name) for record in records]
+        if pa.types.is_floating(field.type):
+            values = np.array([np.nan if cell is None else cell for cell in cells], dtype=np.float64)
+            bits = _TIME_BITS if field.name == "median_s" else _BITS
+            columns.append(pa.array(_rounded(values, bits), type=field.type, from_pandas=True))
+        else:
+            columns.append(pa.array(cells, type=field.type))
+    return pa.table(columns, schema=fields)
+
+
+def check_table(table: Any, parameters: Mapping[str, tuple[int, ...]], where: str) -> None:
+    """Check that a table of the right columns holds possible values only.
+
+    Parameters
+    ----------
+    table : pyarrow.Table
+        The table.
+    parameters : mapping of str to tuple of int
+        The values that each parameter may have.
+    where : str
+        What to call the table in a message.
+
+    Raises
+    ------
+    DatasetError
+        The first law that does not hold, and the row.
+    """
+    for name in (*parameters, *_KNOWN):
+        _require(table[name].is_valid().to_numpy(), f"`{name}` must be known", table[name], where)
+    for name, values in parameters.items():
+        column = table[name].to_numpy()
+        _require(np.isin(column, values), f"`{name}` must be one of {list(values)}", column, where)
+    for name, (law, holds) in _LAWS.items():
+        known = table[name].is_valid().to_numpy()
+        values = table[name].fill_null(1).to_numpy()
+        _require(holds(values) | ~known, f"`{name}` must {law}", values, where)
+    samples = table["samples_s"].combine_chunks()
+    if samples.values.null_count or not _positive(samples.flatten().to_numpy(zero_copy_only=False)).all():
+        raise DatasetError(f"{where}: every sample in `samples_s` must be finite and positive.")
+    _check_states(table, where)
+    configurations = np.stack([table[name].to_numpy() for name in parameters], axis=1)
+    first = np.unique(configurations, axis=0, return_index=True)[1]
+    new = np.zeros(len(configurations), dtype=np.bool_)
+    new[first] = True
+    _require(new, "a configuration must come once", configurations, where)
+
+
+def write_parquet(table: Any) -> bytes:
+    """Return the Parquet file of a table, as small as it gets."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    floats = [field.name for field in table.schema if pa.types.is_floating(field.type)]
+    others = [field.name for field in table.schema if field.name not in (*floats, "samples_s", "stopped_early")]
+    buffer = io.BytesIO()
+    pq.write_table(
+        table,
+        buffer,
+        compression="zstd",
+        compression_level=19,
+        use_dictionary=others,
+        use_byte_stream_split=[*floats, "samples_s.list.element"],
+        row_group_size=max(1, table.num_rows),
+        store_schema=False,
+    )
+    return buffer.getvalue()
+
+
+def read_parquet(path: Path, sha256: str, rows: int, parameters: Sequence[str]) -> Any:
+    """Read a Parquet file whose hash, size and columns are known.
+
+    Raises
+    ------
+    DatasetError
+        Any of them is another, or the file cannot be read.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise DatasetError(f"a dataset has a table, but {path} cannot be read: {error.strerror}.") from error
+    if len(data) > _MAX_FILE_BYTES:
+        raise DatasetError(f"the table of a dataset must have at most {_MAX_FILE_BYTES} bytes, but {path} has more.")
+    found = hashlib.sha256(data).hexdigest()
+    if found != sha256:
+        raise DatasetError(f"{path} must have the sha256 of its manifest, {sha256}, but has {found}; fetch it anew.")
+    try:
+        file = pq.ParquetFile(io.BytesIO(data))
+        _check_layout(file, rows, schema(parameters), path)
+        return file.read().combine_chunks()
+    except (pa.ArrowException, OSError) as error:
+        raise DatasetError(f"{path} must be a Parquet file, but cannot be read: {error}.") from error
+
+
+def _check_layout(file: Any, rows: int, expected: Any, path: Path) -> None:
+    """Check columns and sizes by the file's metadata, before anything is unpacked."""
+    metadata = file.metadata
+    types = {field.name: field.type for field in file.schema_arrow}
+    unknown = [name for name in types if name not in expected.names]
+    missing = [name for name in expected.names if name not in types]
+    if unknown or missing or file.schema_arrow.names != expected.names:
+        raise DatasetError(
+            f"{path} must have the columns {expected.names}, but has unknown ones {unknown}, lacks {missing}, "
+            f"or has them in another order."
+        )
+    wrong = [f"{field.name}: {types[field.name]}, not {field.type}" for field in expected if not _same(field, types)]
+    if wrong:
+        raise DatasetError(f"the columns of {path} must have their types, but {'; '.join(wrong)}.")
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    values = max((group.column(index).num_values for group in groups for index in range(group.num_columns)), default=0)
+    unpacked = sum(group.total_byte_size for group in groups)
+    if metadata.num_rows != rows or values > _MAX_VALUES or unpacked > _MAX_TABLE_BYTES:
+        raise DatasetError(
+            f"{path} must have {rows} rows, at most {_MAX_VALUES} values in a column and {_MAX_TABLE_BYTES} bytes "
+            f"unpacked, but has {metadata.num_rows} rows, {values} values and {unpacked} bytes."
+        )
+
+
+def _same(field: Any, types: Mapping[str, Any]) -> bool:
+    return bool(field.type.equals(types[field.name]))
+
+
+def _check_states(table: Any, where: str) -> None:
+    states = np.asarray(table["state"].to_pylist(), dtype=object)
+    builds = np.asarray(table["build_state"].to_pylist(), dtype=object)
+    known = f"must be one of {', '.join(sorted(_STATES))}"
+    _require(np.isin(states, list(_STATES)), f"`state` {known}", states, where)
+    _require(np.isin(builds, list(_STATES)), f"`build_state` {known}", builds, where)
+    _require(
+        (builds == TrialState.OK.value) | (builds == states),
+        "`build_state` must be ok or the state of the trial",
+        builds,
+        where,
+    )
+    timed = table["median_s"].is_valid().to_numpy()
+    _require(
+        np.asarray(timed | (states != TrialState.OK.value)), "`median_s` of an ok trial must be known", timed, where
+    )
+
+
+def _require(holds: NDArray[np.bool_], law: str, values: Any, where: str) -> None:
+    if not holds.all():
+        row = int(np.argmin(holds))
+        value = values[row]
+        value = value.as_py() if hasattr(value, "as_py") else getattr(value, "tolist", lambda: value)()
+        raise DatasetError(f"{where}: {law}, but row {row} has {value!r}.")
+
+
+def _cell(record: TrialRecord, name: str) -> Any:
+    """Return one cell of the table: where the GPU had no part, what a measurement has by default."""
+    build, measurement = record.build, record.measurement
+    assert build is not None  # noqa: S101 - the caller's promise
+    if name in record.configuration:
+        return int(record.configuration[name])
+    if name == "state":
+        return record.state.value
+    if name == "build_state":
+        return build.state.value
+    if name == "detail":
+        text = (measurement.detail if measurement else build.detail) or record.detail
+        return text.encode("utf-8", "backslashreplace").decode()[:_MAX_DETAIL]
+    if name in _BUILD_INTS or name == "compile_s":
+        return getattr(build, name)
+    if measurement is None:
+        return {"stopped_early": False, "verify_s": 0.0, "time_s": 0.0}.get(name)
+    return getattr(measurement, name)
+
+
+def _samples(records: Sequence[TrialRecord], kind: Any) -> Any:
+    import pyarrow as pa
+
+    lists = [record.measurement.samples_s if record.measurement else () for record in records]
+    offsets = np.concatenate([[0], np.cumsum([len(samples) for samples in lists])]).astype(np.int32)
+    values = np.array([sample for samples in lists for sample in samples], dtype=np.float64)
+    return pa.ListArray.from_arrays(offsets, pa.array(_rounded(values, _TIME_BITS), pa.float32()), type=kind)
+
+
+def _rounded(values: NDArray[np.float64], bits: int) -> NDArray[np.float32]:
+    """Round to a number of significant bits."""
+    mantissa, exponent = np.frexp(values)
+    scale = float(1 << bits)
+    return np.ldexp(np.rint(mantissa * scale) / scale, exponent).astype(np.float32)

@@ -1,0 +1,335 @@
+"""The store of a run: every trial, in one SQLite file, written before anything else is told of it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import quote
+
+from mltune.errors import RunDirectoryError, StoreError
+from mltune.records.header import RunHeader
+from mltune.records.rows import COLUMNS, PARAMETER_PREFIX, from_row, to_row
+from mltune.records.trial import TrialRecord
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FILE = "run.sqlite"
+LOCK = "run.lock"
+_APPLICATION = 0x6D6C7475  # "mltu": tells our files from other SQLite files
+_FORMAT = 1
+
+
+class Store:
+    """The records of one run, in its directory.
+
+    Made by :meth:`open`, :meth:`resume` or :meth:`read_only`; a context manager. When :meth:`append` has returned, the
+    records are on file: a process that is killed at any moment after loses none of them. One process at a time writes;
+    others may read meanwhile.
+
+    Attributes
+    ----------
+    directory : pathlib.Path
+        The directory of the run.
+    header : RunHeader
+        The header on file: that of the first :meth:`open`.
+    """
+
+    def __init__(self, directory: Path, connection: sqlite3.Connection, header: RunHeader, lock: int | None) -> None:
+        self.directory = directory
+        self.header = header
+        self._connection = connection
+        self._lock = lock
+        self._names = tuple(header.parameters)
+
+    @classmethod
+    def open(cls, directory: Path, header: RunHeader) -> Self:
+        """Open the store of a run for writing; make it if the directory holds none.
+
+        Raises
+        ------
+        RunDirectoryError
+            The directory is in use, belongs to a run with another header, or cannot be written.
+        StoreError
+            The store cannot be created on a full disk.
+        """
+        return cls._write(Path(directory), header)
+
+    @classmethod
+    def resume(cls, directory: Path) -> Self:
+        """Open the store of an existing run for writing.
+
+        Raises
+        ------
+        RunDirectoryError
+            The directory holds no run, is in use, or cannot be written.
+        """
+        _must_exist(Path(directory))
+        return cls._write(Path(directory), None)
+
+    @classmethod
+    def read_only(cls, directory: Path) -> Self:
+        """Open the store of a run for reading, also while the run goes on.
+
+        Raises
+        ------
+        RunDirectoryError
+            The directory holds no run.
+        """
+        directory = Path(directory)
+        path = _must_exist(directory)
+        alone = not os.access(directory, os.W_OK) and not Path(f"{path}-wal").exists()
+        location = f"file:{quote(str(path.absolute()))}?mode=ro{'&immutable=1' if alone else ''}"
+        with contextlib.ExitStack() as undo:
+            connection = _connect(location, directory)
+            undo.callback(connection.close)
+            store = cls(directory, connection, _read_header(connection, directory), None)
+            undo.pop_all()
+            return store
+
+    @classmethod
+    def _write(cls, directory: Path, header: RunHeader | None) -> Self:
+        with contextlib.ExitStack() as undo:
+            lock = _locked(directory)
+            undo.callback(os.close, lock)
+            connection = _connect(f"file:{quote(str((directory / FILE).absolute()))}?mode=rwc", directory)
+            undo.callback(connection.close)
+            new = header is not None and _is_new(connection, directory)
+            if not new:
+                _read_header(connection, directory)  # before anything is written to a file of someone else's
+            with _on_file(directory):
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = NORMAL")
+                if header is not None and new:
+                    _create(connection, header)
+            found = _read_header(connection, directory)
+            difference = "" if header is None else found.difference(header)
+            if difference:
+                raise RunDirectoryError(
+                    f"a run directory belongs to one run, but in {directory} {difference}; "
+                    "choose another directory, or repeat the command that began the run."
+                )
+            store = cls(directory, connection, found, lock)
+            undo.pop_all()
+            return store
+
+    def append(self, *records: TrialRecord) -> None:
+        """Write records in one transaction: all of them or, when that fails, none.
+
+        Raises
+        ------
+        StoreError
+            The disk is full or broken, or a record's number is already there. Everything written before stays.
+        """
+        rows = [to_row(record, self._names) for record in records]
+        columns = _columns(self._names)
+        marks = ", ".join("?" * len(columns))
+        with self._transaction():
+            self._connection.executemany(f"INSERT INTO trials ({', '.join(columns)}) VALUES ({marks})", rows)  # noqa: S608
+
+    def records(self) -> list[TrialRecord]:
+        """Return all records in the order in which they were appended."""
+        return [from_row(row, self._names) for row in self._rows()]
+
+    def __len__(self) -> int:
+        return int(self._query("SELECT COUNT(*) FROM trials")[0][0])
+
+    def table(self) -> pd.DataFrame:
+        """Return all records as a flat table, one row per trial.
+
+        Returns
+        -------
+        pandas.DataFrame
+            The columns of :data:`mltune.records.rows.COLUMNS`, with ``samples_s`` as tuples, then one column per
+            parameter. Integers that may be missing have pandas' ``Int64`` type.
+        """
+        import pandas as pd
+
+        names = [*COLUMNS, *self._names]
+        frame = pd.DataFrame(self._rows(), columns=pd.Index(names), dtype=object)
+        kinds = {"INTEGER": "Int64", "REAL": "float64", "TEXT": "object"}
+        frame = frame.astype({name: kinds[COLUMNS.get(name, "INTEGER")] for name in names})
+        for name in ("audited", "cached", "stopped_early"):
+            frame[name] = frame[name].astype("boolean")
+        whole = ["number", "batch", "index", *self._names]
+        frame[whole] = frame[whole].astype("int64")
+        frame["samples_s"] = [() if cell is None else tuple(json.loads(cell)) for cell in frame["samples_s"]]
+        return frame
+
+    def seconds(self) -> dict[str, float]:
+        """Return the seconds spent in every phase of the run."""
+        return dict(self._query("SELECT name, value FROM seconds ORDER BY rowid"))
+
+    def set_seconds(self, seconds: Mapping[str, float]) -> None:
+        """Write the seconds spent in some phases so far, in place of what was written for them before."""
+        with self._transaction():
+            self._connection.executemany(
+                "INSERT INTO seconds VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+                [(name, float(value)) for name, value in seconds.items()],
+            )
+
+    def fact(self, name: str) -> Any:
+        """Return a fact of the run, or None if it is not known."""
+        found = self._query("SELECT value FROM facts WHERE name = ?", name)
+        return json.loads(found[0][0]) if found else None
+
+    def set_fact(self, name: str, value: Any) -> None:
+        """Write a fact of the run (the time of cuBLAS, its result), a plain JSON value, in place of an earlier one."""
+        with self._transaction():
+            self._connection.execute(
+                "INSERT INTO facts VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+                (name, json.dumps(value)),
+            )
+
+    def close(self) -> None:
+        """Release the run directory. What was appended is on file already."""
+        if self._lock is not None:
+            # Back to one plain file, which reads from a medium that cannot be written. A reader may be in the way.
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.execute("PRAGMA busy_timeout = 100")
+                self._connection.execute("PRAGMA journal_mode = DELETE")
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.close()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _rows(self) -> list[tuple[Any, ...]]:
+        return self._query(f"SELECT {', '.join(_columns(self._names))} FROM trials ORDER BY sequence")  # noqa: S608
+
+    def _query(self, text: str, *values: str) -> list[tuple[Any, ...]]:
+        with _on_file(self.directory):
+            return self._connection.execute(text, values).fetchall()
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with _on_file(self.directory):
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                yield
+                self._connection.execute("COMMIT")
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):
+                    self._connection.execute("ROLLBACK")
+                raise
+
+
+@contextlib.contextmanager
+def _on_file(directory: Path) -> Iterator[None]:
+    """Turn what SQLite raises into a StoreError."""
+    try:
+        yield
+    except sqlite3.IntegrityError as error:
+        raise StoreError(
+            f"a trial's number must be new to its run, but {directory / FILE} refused: {error}."
+        ) from error
+    except (sqlite3.Error, OverflowError) as error:
+        raise StoreError(
+            f"every trial must be recorded, but {directory / FILE} cannot be used: {error}; the trials recorded before "
+            "are safe: make room on the disk, then repeat the command to go on."
+        ) from error
+
+
+def _must_exist(directory: Path) -> Path:
+    path = directory / FILE
+    if not path.is_file():
+        raise RunDirectoryError(f"a run directory holds a file {FILE}, but there is none in {directory}.")
+    return path
+
+
+def _locked(directory: Path) -> int:
+    """Make the directory and lock it; the lock goes with the descriptor, so a dead process holds none."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise RunDirectoryError(f"a run directory must be writable, but {directory} is not: {error}.") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip()
+        os.close(descriptor)
+        raise RunDirectoryError(
+            f"a run directory is used by one process at a time, but {directory} is in use by process "
+            f"{holder or '(unknown)'}; wait for it to end, or choose another directory."
+        ) from error
+    # A full disk must not keep anyone from a run: the number only helps whoever is refused.
+    with contextlib.suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor
+
+
+def _connect(location: str, directory: Path) -> sqlite3.Connection:
+    with _readable(directory):
+        return sqlite3.connect(location, uri=True, timeout=30.0, isolation_level=None)
+
+
+def _columns(parameters: Iterable[str]) -> dict[str, str]:
+    """Return the columns of the trials, quoted, and their SQL types."""
+    columns = {f'"{name}"': kind for name, kind in COLUMNS.items()}
+    quoted = ((PARAMETER_PREFIX + name).replace('"', '""') for name in parameters)
+    return columns | {f'"{name}"': "INTEGER NOT NULL" for name in quoted}
+
+
+def _is_new(connection: sqlite3.Connection, directory: Path) -> bool:
+    with _readable(directory):
+        return not connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0]
+
+
+def _create(connection: sqlite3.Connection, header: RunHeader) -> None:
+    """Make the tables and write the header in one transaction: a killed process leaves all or nothing."""
+    columns = [f"{name} {kind}" for name, kind in _columns(header.parameters).items()]
+    for statement in (
+        "BEGIN IMMEDIATE",
+        f"PRAGMA application_id = {_APPLICATION}",
+        f"PRAGMA user_version = {_FORMAT}",
+        "CREATE TABLE header (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
+        "CREATE TABLE seconds (name TEXT PRIMARY KEY, value REAL NOT NULL)",
+        "CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
+        f"CREATE TABLE trials (sequence INTEGER PRIMARY KEY, {', '.join(columns)}, UNIQUE (number))",
+    ):
+        connection.execute(statement)
+    document = header.to_json()
+    connection.executemany("INSERT INTO header VALUES (?, ?)", [(key, json.dumps(document[key])) for key in document])
+    connection.execute("COMMIT")
+
+
+def _read_header(connection: sqlite3.Connection, directory: Path) -> RunHeader:
+    with _readable(directory):
+        application = connection.execute("PRAGMA application_id").fetchone()[0]
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if (application, version) != (_APPLICATION, _FORMAT):
+            raise RunDirectoryError(
+                f"a run directory holds a store of format {_FORMAT}, but {directory / FILE} is "
+                + (f"of format {version}." if application == _APPLICATION else "no store of mltune.")
+            )
+        rows = connection.execute("SELECT name, value FROM header ORDER BY rowid").fetchall()
+        return RunHeader.from_json({name: json.loads(value) for name, value in rows})
+
+
+@contextlib.contextmanager
+def _readable(directory: Path) -> Iterator[None]:
+    """Turn what a file raises that is no store into a RunDirectoryError."""
+    try:
+        yield
+    except (sqlite3.Error, ValueError, TypeError, KeyError, AttributeError) as error:
+        path = directory / FILE
+        raise RunDirectoryError(
+            f"a run directory holds a store of mltune, but {path} cannot be read: {error}."
+        ) from error

@@ -1,0 +1,188 @@
+"""From what a person asks for to a request that the tuner can carry out: the problem, the target, the budget."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mltune.errors import DatasetError, UsageError
+from mltune.target import Target, choose, find_gpus, parse_device
+
+if TYPE_CHECKING:
+    from mltune.kernel.problem import GemmProblem
+    from mltune.tuner import TuneRequest
+
+DEFAULT_KERNEL = "gemm_simt"
+DEFAULT_TRANS = "NT"
+DEFAULT_SIZE = 4096
+REPLAY_TRIALS = 300
+GPU_TIME_S = 60.0
+
+_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?")
+
+
+def parse_duration(text: str) -> float:
+    """Read a time such as ``90``, ``20s``, ``30m``, ``1h30m``.
+
+    Returns
+    -------
+    float
+        Seconds.
+
+    Raises
+    ------
+    UsageError
+        It is not a time, or not a positive one.
+    """
+    match = _DURATION.fullmatch(text.strip())
+    hours, minutes, seconds = (float(part or 0) for part in match.groups()) if match else (0.0, 0.0, 0.0)
+    total = 3600 * hours + 60 * minutes + seconds
+    if total <= 0:
+        raise UsageError(
+            f"a time is a positive number of hours, minutes and seconds, got {text!r}; write 20s, 30m or 1h30m."
+        )
+    return total
+
+
+def parse_values(options: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """Read chosen values of parameters, such as ``BLK_M=64,128``.
+
+    Raises
+    ------
+    UsageError
+        One is not a name with integers.
+    """
+    chosen: dict[str, tuple[int, ...]] = {}
+    for option in options:
+        if not re.fullmatch(r"[A-Z][A-Z0-9_]*=\d{1,9}(,\d{1,9})*", option):
+            raise UsageError(f"chosen values are given as NAME=V,V, got {option!r}; write BLK_M=64,128.")
+        name, _, values = option.partition("=")
+        chosen[name] = tuple(map(int, values.split(",")))
+    return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The part of a problem that options give.
+
+    Attributes
+    ----------
+    trans : str or None
+        op(A) and op(B), such as ``"NT"``.
+    size : int or None
+        m = n = k.
+    m, n, k : int or None
+        Extents, in place of ``size``.
+    """
+
+    trans: str | None = None
+    size: int | None = None
+    m: int | None = None
+    n: int | None = None
+    k: int | None = None
+
+    def problem(self, name: str, recorded: GemmProblem | None = None) -> GemmProblem:
+        """Make the problem; what was not given is taken from a recorded problem, or else is the default.
+
+        Raises
+        ------
+        ProblemError
+            There is no such problem, or its size is impossible.
+        """
+        from mltune.kernel.problem import parse_problem
+
+        trans, extents = DEFAULT_TRANS, (DEFAULT_SIZE, DEFAULT_SIZE, DEFAULT_SIZE)
+        if recorded is not None:
+            trans, extents = recorded.trans_a + recorded.trans_b, (recorded.m, recorded.n, recorded.k)
+        if self.size is not None:
+            extents = (self.size, self.size, self.size)
+        m, n, k = (
+            default if asked is None else asked
+            for asked, default in zip((self.m, self.n, self.k), extents, strict=True)
+        )
+        return parse_problem(name, trans=trans if self.trans is None else self.trans, m=m, n=n, k=k)
+
+
+def tune_request(
+    name: str,
+    shape: Shape,
+    *,
+    kernel: str,
+    device: str,
+    trials: int | None,
+    time: str | None,
+    seed: int,
+    run: Path | None,
+) -> tuple[TuneRequest, str]:
+    """Turn the options of ``mltune tune`` into a request.
+
+    Returns
+    -------
+    TuneRequest
+        With the device chosen and the budget set.
+    str
+        What the user must be told about the device chosen in their place; empty when nothing.
+
+    Raises
+    ------
+    UsageError
+        What is asked for cannot be met.
+    """
+    from mltune.kernel.bundle import load_kernel
+    from mltune.tuner import TuneRequest
+
+    time_s = None if time is None else parse_duration(time)
+    target = parse_device(device)
+    recorded = _recorded_problem(target)
+    problem = shape.problem(name, recorded)
+    if recorded is not None and recorded != problem:
+        raise DatasetError(
+            f"a replay answers for the problem that was recorded, but {device} holds {recorded.label}, and "
+            f"{problem.label} was asked for; `mltune datasets` lists what is recorded."
+        )
+    if target is None:
+        target = choose(load_kernel(kernel).name, problem)
+    if trials is None and time_s is None:
+        if target.dataset is not None:
+            trials = REPLAY_TRIALS
+        else:
+            time_s = GPU_TIME_S
+    request = TuneRequest(
+        kernel=kernel, problem=problem, device=str(target), trials=trials, time_s=time_s, seed=seed, run=run
+    )
+    return request, target.notice
+
+
+def sweep_request(name: str, shape: Shape, *, kernel: str, device: str, seed: int, run: Path | None) -> TuneRequest:
+    """Turn the options of ``mltune sweep`` into a request.
+
+    Raises
+    ------
+    UsageError
+        What is asked for cannot be met: a sweep needs a GPU.
+    """
+    from mltune.tuner import TuneRequest
+
+    target = parse_device(device)
+    if target is not None and target.dataset is not None:
+        raise UsageError(
+            f"a sweep times kernels on a GPU and cannot replay, got --device {device}; give cuda:N or auto."
+        )
+    problem = shape.problem(name)
+    gpus, reason = find_gpus()
+    if not gpus:
+        raise UsageError(f"a sweep times kernels on a GPU, but none was found: {reason}.")
+    target = target or Target(cuda=0)
+    return TuneRequest(kernel=kernel, problem=problem, device=str(target), trials=None, time_s=None, seed=seed, run=run)
+
+
+def _recorded_problem(target: Target | None) -> GemmProblem | None:
+    """Return the problem of the dataset to replay, if one was named."""
+    if target is None or target.dataset is None:
+        return None
+    from mltune.records.dataset import load_dataset
+
+    return load_dataset(target.dataset).manifest.problem

@@ -1,0 +1,144 @@
+"""A sweep: many configurations of a kernel timed on a GPU, whatever becomes of them, and kept as a dataset."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mltune.errors import UsageError
+from mltune.kernel.table import row
+from mltune.pipeline import Candidate, Pipeline
+from mltune.records.dataset import dataset_from_records, write_dataset
+from mltune.records.store import Store
+from mltune.summary import best, counts, rating
+from mltune.target import choose, parse_device
+from mltune.tuner import Progress, Report, TuneRequest, new_run_directory, run_header
+from mltune.workbench import Workbench, open_workbench
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from mltune.records.trial import TrialRecord
+
+MOST_ROWS = 200_000
+"""Largest complete sub-space that is swept: it would take hours beyond."""
+
+
+def sweep(
+    request: TuneRequest,
+    count: int | None,
+    *,
+    values: Mapping[str, Sequence[int]] | None = None,
+    name: str | None = None,
+    progress: Report | None = None,
+) -> Path:
+    """Time configurations and write a dataset beside the records of the run.
+
+    Parameters
+    ----------
+    request : TuneRequest
+        Kernel, problem, device, seed and run directory; a run that exists is resumed.
+    count : int or None
+        Size of a uniform random sample of the space; None takes every configuration.
+    values : mapping of str to sequence of int, optional
+        Chosen values of some parameters: the sub-space to sweep.
+    name : str, optional
+        Of the dataset; by default made of the GPU, the problem and the kind.
+    progress : callable, optional
+
+    Returns
+    -------
+    pathlib.Path
+        The Parquet file; its manifest lies beside it.
+
+    Raises
+    ------
+    UsageError
+        What is asked for cannot be met.
+    """
+    target = parse_device(request.device) or choose(request.kernel, request.problem)
+    if target.dataset is not None:
+        raise UsageError("a sweep times kernels on a GPU and cannot replay; give --device cuda:N.")
+    bench = open_workbench(request.kernel, request.problem, target, values=values)
+    if count is None and bench.space.count > MOST_ROWS:
+        raise UsageError(
+            f"a complete sweep has at most {MOST_ROWS} configurations, but the sub-space has {bench.space.count}; "
+            "fix more parameters with --only NAME=VALUE,..."
+        )
+    directory = request.run or new_run_directory(request.problem)
+    kind = "complete" if count is None else "random"
+    header = run_header(bench, request.seed, {"sweep": kind})
+    with Store.open(directory, header) as store, bench:
+        indices = _chosen(bench, count, request.seed)
+        records = _measure(bench, store, indices, progress)
+        dataset = dataset_from_records(
+            records,
+            header,
+            name=name or _dataset_name(bench, kind),
+            kind="complete" if count is None else "random",
+            cublas_median_s=store.fact("cublas_median_s"),
+        )
+        write_dataset(dataset, directory, overwrite=True)
+        return directory / f"{dataset.manifest.name}.parquet"
+
+
+def _chosen(bench: Workbench, count: int | None, seed: int) -> NDArray[np.int64]:
+    """Return the configurations in random order: the best so far is soon good, and hopeless ones end early."""
+    rng = np.random.default_rng(seed)
+    if count is None:
+        return rng.permutation(bench.space.count)
+    return bench.space.sample(count, rng)
+
+
+def _dataset_name(bench: Workbench, kind: str) -> str:
+    gpu = bench.device.name.lower().replace("nvidia", "").split()
+    return "-".join([*gpu, *bench.problem.label.lower().split(), kind])
+
+
+def _measure(bench: Workbench, store: Store, indices: NDArray[np.int64], progress: Report | None) -> list[TrialRecord]:
+    """Measure what the store does not hold yet; return all records by number."""
+    records = {record.number: record for record in store.records()}
+    columns = bench.space.rows(indices)
+    todo = [number for number in range(len(indices)) if number not in records]
+    pipeline = Pipeline(bench.builder, bench.runner)
+    ahead = 4 * (os.cpu_count() or 1)
+    started, told = time.perf_counter(), 0.0
+    cublas_s = store.fact("cublas_median_s")
+    while todo or len(pipeline):
+        while todo and len(pipeline) < ahead:
+            number = todo.pop(0)
+            pipeline.submit(Candidate(number, 0, int(indices[number]), row(columns, number), "random"))
+        if cublas_s is None:
+            cublas_s = bench.cublas_s()
+            store.set_fact("cublas_median_s", cublas_s)
+        ended = pipeline.advance()
+        store.append(*ended)
+        records |= {record.number: record for record in ended}
+        elapsed = time.perf_counter() - started
+        if progress is not None and (elapsed > told + 0.5 or not todo):
+            told = elapsed
+            progress(_progress(bench, list(records.values()), len(indices), elapsed, cublas_s))
+    return [records[number] for number in sorted(records)]
+
+
+def _progress(
+    bench: Workbench, records: Sequence[TrialRecord], limit: int, elapsed_s: float, cublas_s: float | None
+) -> Progress:
+    figures: dict[str, float | None] = {}
+    for record in best(records, 1):
+        if record.measurement is not None and record.measurement.median_s is not None:
+            figures = rating(bench.problem, bench.device, record.measurement.median_s, cublas_s)
+    return Progress(
+        trials=len(records),
+        trials_limit=limit,
+        elapsed_s=elapsed_s,
+        time_limit_s=None,
+        counts=counts(record.state for record in records),
+        best_tflops=figures.get("tflops"),
+        best_share_of_cublas=figures.get("share_of_cublas"),
+    )

@@ -1,0 +1,483 @@
+"""THE LOOP: propose, gate, build, gate, run, record, learn; budgets and resuming.
+
+Two batches are under way at a time: one is planned while the one before it is built and run, from what was known before
+both. What is planned so depends on the seed and on results alone, never on which result came first, and a run that was
+killed goes on as if it had not been.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mltune import __version__
+from mltune.errors import RunDirectoryError
+from mltune.kernel.problem import GemmProblem
+from mltune.pipeline import Candidate, Pipeline
+from mltune.records.header import RunHeader
+from mltune.records.store import Store
+from mltune.records.trial import Build, Skip, TrialRecord, TrialState
+from mltune.summary import best, counts, rating
+from mltune.target import choose, parse_device
+from mltune.workbench import Workbench, open_workbench
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from optuna.trial import Trial
+
+    from mltune.kernel.table import Columns
+    from mltune.learn.judgement import Judgement
+
+BATCH = 24
+"""Proposals of a batch: enough to keep a compile pool busy, few enough to learn often."""
+
+UNDER_WAY = 2
+"""Batches under way at a time."""
+
+FINALISTS = 5
+"""Candidates for winner that are verified, the fastest first, until one passes."""
+
+
+@dataclass(frozen=True, slots=True)
+class TuneRequest:
+    """What to tune, on what, for how long.
+
+    Attributes
+    ----------
+    problem : GemmProblem
+    kernel : str
+        Name or folder of the bundle.
+    device : str
+        ``"auto"``, ``"cuda:N"`` or ``"replay:NAME"``.
+    trials : int or None
+        Most trials, skipped ones included.
+    time_s : float or None
+        Most seconds, those of earlier runs in the same directory included.
+    seed : int
+    run : pathlib.Path or None
+        Directory of the run; None makes a new one under ``runs/``.
+    """
+
+    problem: GemmProblem
+    kernel: str = "gemm_simt"
+    device: str = "auto"
+    trials: int | None = None
+    time_s: float | None = None
+    seed: int = 0
+    run: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is."""
+
+    trials: int
+    trials_limit: int | None
+    elapsed_s: float
+    time_limit_s: float | None
+    counts: Mapping[str, int]
+    best_tflops: float | None
+    best_share_of_cublas: float | None
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TuneResult:
+    """What a run has found.
+
+    Attributes
+    ----------
+    best : TrialRecord or None
+        The fastest trial whose result was verified; None when none succeeded.
+    cublas_s : float or None
+        Median time of cuBLAS for the same problem.
+    rejected : mapping of int to str
+        Faster trials that failed the last verification, and why.
+    """
+
+    problem: GemmProblem
+    device: Any
+    kernel: str
+    records: Sequence[TrialRecord]
+    best: TrialRecord | None
+    cublas_s: float | None
+    seconds: Mapping[str, float]
+    run: Path
+    rejected: Mapping[int, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as plain JSON values: what ``mltune tune --json`` prints."""
+        found = None
+        if self.best is not None and self.best.measurement is not None and self.best.measurement.median_s is not None:
+            found = {
+                "configuration": dict(self.best.configuration),
+                **rating(self.problem, self.device, self.best.measurement.median_s, self.cublas_s),
+            }
+        return {
+            "problem": self.problem.to_json(),
+            "device": self.device.to_json(),
+            "kernel": self.kernel,
+            "trials": len(self.records),
+            "counts": counts(record.state for record in self.records),
+            "best": found,
+            "rejected": {str(number): reason for number, reason in self.rejected.items()},
+            "seconds": dict(self.seconds),
+            "run": str(self.run),
+        }
+
+
+Report = Callable[[Progress], None]
+
+
+def tune(request: TuneRequest, *, progress: Report | None = None) -> TuneResult:
+    """Search for the fastest configuration until the budget is spent, everything is tried, or Ctrl-C.
+
+    Parameters
+    ----------
+    request : TuneRequest
+    progress : callable, optional
+        Told now and then how far the run is.
+
+    Raises
+    ------
+    UsageError
+        What is asked for cannot be met.
+    RunError
+        The run failed; everything recorded before is kept.
+    """
+    target = parse_device(request.device) or choose(request.kernel, request.problem)
+    bench = open_workbench(request.kernel, request.problem, target)
+    directory = request.run or new_run_directory(request.problem)
+    header = run_header(bench, request.seed, {"target": str(target), "batch": BATCH, "space": str(bench.space.count)})
+    with Store.open(directory, header) as store, bench:
+        return Tuner(bench, store, request, progress).run()
+
+
+def new_run_directory(problem: GemmProblem) -> Path:
+    """Return the name of a directory under ``runs/`` that does not exist yet."""
+    label = "-".join(problem.label.lower().split())
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    names = [f"{label}-{stamp}", *(f"{label}-{stamp}-{again}" for again in range(2, 1000))]
+    return next(path for path in map(Path("runs").joinpath, names) if not path.exists())
+
+
+def run_header(bench: Workbench, seed: int, settings: Mapping[str, Any]) -> RunHeader:
+    """Return the header of a run on a workbench."""
+    return RunHeader(
+        kernel=bench.kernel.name,
+        source_hash=bench.kernel.source_hash,
+        parameters={name: tuple(bench.space.values[name]) for name in bench.space.names},
+        problem=bench.problem.to_json(),
+        device=bench.device.to_json(),
+        seed=seed,
+        versions={"mltune": __version__, **bench.versions},
+        settings={"restrictions": bench.kernel.space_hash, **settings},
+        created_at=time.time(),
+    )
+
+
+@dataclass(slots=True)
+class _Batch:
+    """A batch under way: its trials as Optuna knows them, and the records of those that have ended."""
+
+    number: int
+    trials: list[Trial]
+    judgement: Judgement
+    records: dict[int, TrialRecord] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        return len(self.records) == len(self.trials)
+
+
+class Tuner:
+    """One run of the loop.
+
+    Parameters
+    ----------
+    bench : Workbench
+        Entered.
+    store : Store
+        Open for writing; what it holds is resumed.
+    request : TuneRequest
+    progress : callable, optional
+    """
+
+    def __init__(self, bench: Workbench, store: Store, request: TuneRequest, progress: Report | None = None) -> None:
+        import optuna
+
+        from mltune.device.peaks import peak_flops
+        from mltune.learn.features import Features
+        from mltune.learn.sampling import BatchSampler
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._bench = bench
+        self._store = store
+        self._request = request
+        self._progress = progress
+        self._peak = peak_flops(bench.device, bench.problem.arithmetic)
+        self._features = Features(bench.kernel, bench.problem, bench.device)
+        prior = self._features.prior if self._features.has_prior else None
+        self._sampler = BatchSampler(bench.space, self._features.before, prior, seed=request.seed)
+        self._study = optuna.create_study(direction="maximize", sampler=self._sampler)
+        self._pipeline = Pipeline(bench.builder, bench.runner, self._judge)
+        self._records = {record.number: record for record in store.records()}
+        self._sizes: list[int] = store.fact("batches") or []
+        self._before = store.seconds()
+        self._search_s = 0.0
+        self._started = time.perf_counter()
+        self._open: deque[_Batch] = deque()
+        self._next = 0
+        self._cublas_s: float | None = store.fact("cublas_median_s")
+
+    def run(self) -> TuneResult:
+        """Run until the end; see :func:`tune`."""
+        message = None
+        try:
+            self._resume()
+            under_way = self._open_batches()
+            if self._cublas_s is None:  # timed while the first builds are made
+                self._time_cublas()
+            while under_way:
+                self._collect()
+                self._report()
+                under_way = self._open_batches()
+        except KeyboardInterrupt:
+            message = "interrupted: this is the best so far"
+        self._pipeline.abandon()
+        winner, rejected = self._winner()
+        seconds = self._seconds()
+        self._store.set_seconds(seconds)
+        self._report(message)
+        return TuneResult(
+            problem=self._bench.problem,
+            device=self._bench.device,
+            kernel=self._bench.kernel.name,
+            records=[self._records[number] for number in sorted(self._records)],
+            best=winner,
+            cublas_s=self._cublas_s,
+            seconds=seconds,
+            run=self._store.directory,
+            rejected=rejected,
+        )
+
+    def _resume(self) -> None:
+        """Tell the study of every batch that the next one was, or will be, planned from."""
+        from mltune.learn.study import frozen_trial
+
+        medians = [self._median(record) for record in self._records.values()]
+        self._pipeline.best_s = min((median for median in medians if median is not None), default=None)
+        starts = np.cumsum([0, *self._sizes])
+        finished = [set(range(a, b)) <= self._records.keys() for a, b in itertools.pairwise(starts)]
+        complete = finished.index(False) if False in finished else len(finished)
+        self._next = max(0, complete - UNDER_WAY + 1)
+        for number in range(starts[self._next]):
+            record = self._records[number]
+            self._study.add_trial(frozen_trial(record, self._sampler.distributions, self._score(record)))
+
+    def _open_batches(self) -> bool:
+        """Plan batches as long as some are wanted; return whether any is under way."""
+        while len(self._open) < UNDER_WAY and not self._time_is_up():
+            known = len(self._study.get_trials(deepcopy=False))
+            size = BATCH if self._request.trials is None else min(BATCH, self._request.trials - known)
+            if self._next < len(self._sizes):
+                size = self._sizes[self._next]
+            if size < 1 or not self._open_batch(known, size):
+                break
+        return bool(self._open) and not self._time_is_up()
+
+    def _open_batch(self, first: int, size: int) -> bool:
+        """Plan one batch, judge it, and begin with it; return whether there was anything to propose."""
+        from mltune.learn.judgement import Judgement
+        from mltune.learn.sampling import Proposal
+
+        started = time.perf_counter()
+        ended = [self._records[number] for number in range(first, first + size) if number in self._records]
+        if len(ended) == size:  # it is on record: nothing is left to decide
+            proposals = [Proposal(record.index, record.proposed_by) for record in ended]
+        else:
+            proposals = self._sampler.plan(self._study, self._next, size)
+        if not proposals:
+            return False
+        self._sampler.enqueue(proposals)
+        trials = [self._study.ask(self._sampler.distributions) for _ in proposals]
+        judgement = Judgement(
+            self._features,
+            None if len(ended) == size else self._sampler.model,
+            self._sampler.history,
+            {record.index: record.build for record in self._records.values() if record.build is not None},
+            self._bench.space,
+            self._request.seed,
+        )
+        batch = _Batch(self._next, trials, judgement)
+        candidates = [
+            Candidate(trial.number, batch.number, proposal.index, dict(trial.params), proposal.proposed_by)
+            for trial, proposal in zip(trials, proposals, strict=True)
+        ]
+        if self._next == len(self._sizes):
+            self._sizes.append(len(proposals))
+            self._store.set_fact("batches", self._sizes)
+        self._next += 1
+        self._open.append(batch)
+        self._begin(batch, candidates)
+        self._search_s += time.perf_counter() - started
+        return True
+
+    def _begin(self, batch: _Batch, candidates: list[Candidate]) -> None:
+        skipped = []
+        numbers = [candidate.number for candidate in candidates]
+        verdicts = batch.judgement.before(_columns(candidates), numbers, _exempt(candidates))
+        for candidate in _judged(candidates, *verdicts):
+            known = self._records.get(candidate.number)
+            if known is not None:
+                self._check_same(known, candidate)
+                batch.records[candidate.number] = known
+            elif candidate.skip is not None and not candidate.audited:
+                skipped.append(candidate.record(TrialState.SKIPPED))
+            else:
+                self._pipeline.submit(candidate)
+        self._keep(skipped)
+
+    def _check_same(self, record: TrialRecord, candidate: Candidate) -> None:
+        if dict(record.configuration) != candidate.configuration:
+            raise RunDirectoryError(
+                f"a resumed run proposes what it proposed before, but trial {record.number} in {self._store.directory} "
+                "has another configuration: it was recorded by another version; begin a new run."
+            )
+
+    def _collect(self) -> None:
+        """Take what has ended, and tell the study of every batch that is complete, in order."""
+        if len(self._pipeline):
+            limit = self._request.time_s
+            left = 0.5 if limit is None else min(0.5, max(0.0, limit - self._elapsed()))
+            self._keep(self._pipeline.advance(left))
+        started = time.perf_counter()
+        while self._open and self._open[0].complete:
+            from mltune.learn.study import tell
+
+            batch = self._open.popleft()
+            for trial in batch.trials:
+                record = batch.records[trial.number]
+                tell(self._study, trial, record, self._score(record))
+            self._store.set_seconds(self._seconds())
+        self._search_s += time.perf_counter() - started
+
+    def _keep(self, records: Sequence[TrialRecord]) -> None:
+        """Write records, then remember them."""
+        if not records:
+            return
+        self._store.append(*records)
+        for record in records:
+            self._records[record.number] = record
+            next(batch for batch in self._open if batch.number == record.batch).records[record.number] = record
+
+    def _judge(self, built: Sequence[tuple[Candidate, Build]]) -> list[Candidate]:
+        """Judge after compiling: each candidate by what its batch was planned from."""
+        started = time.perf_counter()
+        judged: dict[int, Candidate] = {}
+        for batch in self._open:
+            mine = [(candidate, build) for candidate, build in built if candidate.batch == batch.number]
+            if mine:
+                candidates = [candidate for candidate, _ in mine]
+                verdicts = batch.judgement.after(
+                    _columns(candidates),
+                    [build for _, build in mine],
+                    [candidate.number for candidate in candidates],
+                    _exempt(candidates),
+                )
+                judged |= {candidate.number: candidate for candidate in _judged(candidates, *verdicts)}
+        self._search_s += time.perf_counter() - started
+        return [judged[candidate.number] for candidate, _ in built]
+
+    def _winner(self) -> tuple[TrialRecord | None, dict[int, str]]:
+        rejected: dict[int, str] = {}
+        for record in best(self._records.values(), FINALISTS):
+            reason = self._bench.verified(record)
+            if not reason:
+                self._store.set_fact("winner", record.number)
+                return record, rejected
+            rejected[record.number] = reason
+            self._store.set_fact("rejected", {str(number): text for number, text in rejected.items()})
+        return None, rejected
+
+    def _time_cublas(self) -> None:
+        self._cublas_s = self._bench.cublas_s()
+        if self._cublas_s is not None:
+            self._store.set_fact("cublas_median_s", self._cublas_s)
+
+    def _median(self, record: TrialRecord) -> float | None:
+        """Return the median time of a trial whose result was right."""
+        usable = record.state in (TrialState.OK, TrialState.UNSTABLE) and record.measurement is not None
+        return record.measurement.median_s if usable and record.measurement is not None else None
+
+    def _score(self, record: TrialRecord) -> float | None:
+        from mltune.learn.cost_model import log_share
+
+        median_s = self._median(record)
+        return None if median_s is None else log_share(self._bench.problem.flops, median_s, self._peak)
+
+    def _elapsed(self) -> float:
+        return self._before.get("total", 0.0) + time.perf_counter() - self._started
+
+    def _time_is_up(self) -> bool:
+        return self._request.time_s is not None and self._elapsed() >= self._request.time_s
+
+    def _seconds(self) -> dict[str, float]:
+        """Say where the seconds went; those of compilers and of the GPU run side by side with the others."""
+        compiled = [record.build for record in self._records.values() if record.build is not None]
+        ran = [record.measurement for record in self._records.values() if record.measurement is not None]
+        return {
+            "search": self._before.get("search", 0.0) + self._search_s,
+            "compile": sum(build.compile_s for build in compiled if not build.cached),
+            "time": sum(measured.verify_s + measured.time_s for measured in ran),
+            "wait": self._before.get("wait", 0.0) + self._pipeline.wait_s,
+            "total": self._elapsed(),
+        }
+
+    def _report(self, message: str | None = None) -> None:
+        if self._progress is None:
+            return
+        fastest = best(self._records.values(), 1)
+        figures: dict[str, float | None] = {}
+        if fastest and fastest[0].measurement is not None and fastest[0].measurement.median_s is not None:
+            figures = rating(self._bench.problem, self._bench.device, fastest[0].measurement.median_s, self._cublas_s)
+        self._progress(
+            Progress(
+                trials=len(self._records),
+                trials_limit=self._request.trials,
+                elapsed_s=self._elapsed(),
+                time_limit_s=self._request.time_s,
+                counts=counts(record.state for record in self._records.values()),
+                best_tflops=figures.get("tflops"),
+                best_share_of_cublas=figures.get("share_of_cublas"),
+                message=message,
+            )
+        )
+
+
+def _columns(candidates: Sequence[Candidate]) -> Columns:
+    """Return candidates as a table."""
+    names = candidates[0].configuration
+    return {name: np.array([one.configuration[name] for one in candidates], dtype=np.int64) for name in names}
+
+
+def _exempt(candidates: Sequence[Candidate]) -> NDArray[np.bool_]:
+    """Return which candidates no gate skips: what explores, and what the gate before compiling sent to the audit."""
+    return np.array([one.proposed_by in ("random", "start") or one.audited for one in candidates])
+
+
+def _judged(
+    candidates: Sequence[Candidate], skips: Sequence[Skip | None], audited: NDArray[np.bool_]
+) -> list[Candidate]:
+    """Return candidates with the verdict of a gate; one that the audit drew before keeps the first."""
+    return [
+        replace(one, skip=skip, audited=bool(drawn)) if skip is not None else one
+        for one, skip, drawn in zip(candidates, skips, audited, strict=True)
+    ]

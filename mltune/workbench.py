@@ -1,0 +1,154 @@
+"""What a run works with: kernel, problem, device, search space, builder and runner, on a GPU or in replay."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from mltune.errors import UsageError
+from mltune.kernel.bundle import Kernel, device_variables, load_kernel
+from mltune.kernel.space import ConstrainedSpace, SearchSpace, TableSpace
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from mltune.device.facts import Device
+    from mltune.kernel.problem import GemmProblem
+    from mltune.measure.protocols import Builder, Runner
+    from mltune.measure.runner import GpuRunner
+    from mltune.records.dataset import Dataset
+    from mltune.records.trial import TrialRecord
+    from mltune.target import Target
+
+
+@dataclass(slots=True)
+class Workbench:
+    """The parts that a run joins. A context manager: builder and runner work inside it.
+
+    Attributes
+    ----------
+    kernel : Kernel
+    problem : GemmProblem
+    device : Device
+    space : SearchSpace
+        On a GPU every valid configuration; in replay the recorded ones.
+    builder : Builder
+    runner : Runner
+    versions : mapping of str to str
+        Of all that decides a measurement.
+    gpu : GpuRunner or None
+        The runner when it is a GPU's.
+    recorded : Dataset or None
+        What is replayed.
+    """
+
+    kernel: Kernel
+    problem: GemmProblem
+    device: Device
+    space: SearchSpace
+    builder: Builder
+    runner: Runner
+    versions: Mapping[str, str]
+    gpu: GpuRunner | None = None
+    recorded: Dataset | None = None
+    _stack: ExitStack | None = None
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(self.runner)
+            stack.enter_context(self.builder)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._stack is not None:
+            self._stack.__exit__(kind, error, trace)
+
+    def cublas_s(self) -> float | None:
+        """Return the median time of cuBLAS for the problem: measured here and now, or as recorded; None if unknown."""
+        if self.gpu is not None:
+            return self.gpu.time_cublas().median_s
+        return self.recorded.manifest.cublas_median_s if self.recorded is not None else None
+
+    def verified(self, record: TrialRecord) -> str:
+        """Verify a winner at its full size and at others; return what is wrong, empty when nothing is.
+
+        In replay there is nothing to verify.
+        """
+        if self.gpu is None:
+            return ""
+        build = self.builder.submit(record.configuration).result()
+        checks = self.gpu.verify_winner(record.configuration, build)
+        wrong = [f"{check.problem.label}: {check.state} {check.detail}" for check in checks if check.state != "ok"]
+        return "; ".join(wrong)
+
+
+def open_workbench(
+    kernel: str, problem: GemmProblem, target: Target, *, values: Mapping[str, Sequence[int]] | None = None
+) -> Workbench:
+    """Join the parts for one kernel, problem and target.
+
+    Parameters
+    ----------
+    kernel : str
+        Name or folder of the bundle.
+    problem : GemmProblem
+    target : Target
+    values : mapping of str to sequence of int, optional
+        Chosen values of some parameters: a sub-space.
+
+    Raises
+    ------
+    UsageError
+        The kernel does not solve the problem, the space is empty, or the device or dataset does not exist.
+    """
+    bundle = load_kernel(kernel)
+    if problem.precision not in bundle.precisions:
+        raise UsageError(
+            f"a kernel solves problems of its own precisions, but {bundle.name} has {', '.join(bundle.precisions)} "
+            f"and {problem.name} was asked for; see {bundle.folder}/kernel.toml."
+        )
+    if target.dataset is not None:
+        return _replay(bundle, problem, target.dataset)
+    return _on_gpu(bundle.with_values(values) if values else bundle, problem, target.cuda or 0)
+
+
+def _replay(kernel: Kernel, problem: GemmProblem, name: str) -> Workbench:
+    from mltune.measure.replay import ReplayBuilder, ReplayRunner
+    from mltune.records.dataset import load_dataset
+
+    dataset = load_dataset(name)
+    dataset.check_kernel(kernel)
+    return Workbench(
+        kernel,
+        problem,
+        dataset.manifest.device,
+        TableSpace(dataset.columns),
+        ReplayBuilder(dataset),
+        ReplayRunner(dataset),
+        dict(dataset.manifest.versions),
+        recorded=dataset,
+    )
+
+
+def _on_gpu(kernel: Kernel, problem: GemmProblem, index: int) -> Workbench:
+    from mltune.device.query import driver_version, query_device
+    from mltune.measure.build import NvrtcBuilder, default_cache, nvrtc_version
+    from mltune.measure.runner import GpuRunner
+
+    device = query_device(index)
+    runner = GpuRunner(kernel, problem, index, device=device)
+    return Workbench(
+        kernel,
+        problem,
+        device,
+        ConstrainedSpace(kernel, {**problem.variables(), **device_variables(device)}),
+        NvrtcBuilder(kernel, problem, device.architecture, cache=default_cache()),
+        runner,
+        {"nvrtc": nvrtc_version(), "driver": str(driver_version())},
+        gpu=runner,
+    )

@@ -1,0 +1,37 @@
+"""Theoretical peaks against the vendor's data sheets."""
+
+import dataclasses
+
+import pytest
+
+from mltune.device.known import H200
+from mltune.device.peaks import FMA_PER_CLOCK, peak_flops
+from mltune.errors import DeviceError
+
+
+def test_peaks_of_the_h200():
+    assert peak_flops(H200, "fp32") == pytest.approx(66.9e12, rel=0.001)
+    assert peak_flops(H200, "fp64") == pytest.approx(33.5e12, rel=0.002)
+
+
+@pytest.mark.parametrize(
+    ("capability", "sm_count", "clock_hz", "fp32"),
+    [((8, 0), 108, 1.41e9, 19.5e12), ((8, 6), 84, 1.695e9, 36.5e12), ((7, 5), 68, 1.545e9, 13.4e12)],
+)
+def test_peaks_of_other_generations(capability, sm_count, clock_hz, fp32):
+    device = dataclasses.replace(H200, compute_capability=capability, sm_count=sm_count, clock_hz=clock_hz)
+
+    assert peak_flops(device, "fp32") == pytest.approx(fp32, rel=0.01)
+
+
+def test_unknown_minor_version_is_taken_for_the_last_known_of_its_generation():
+    device = dataclasses.replace(H200, compute_capability=(12, 9))
+
+    assert peak_flops(device, "fp64") == 2 * FMA_PER_CLOCK[12, 1][1] * device.sm_count * device.clock_hz
+
+
+def test_unknown_generation_is_an_error_that_names_it():
+    device = dataclasses.replace(H200, compute_capability=(99, 0))
+
+    with pytest.raises(DeviceError, match=r"99\.0"):
+        peak_flops(device, "fp32")

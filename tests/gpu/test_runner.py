@@ -1,0 +1,127 @@
+"""The runner on a GPU: right kernels pass, times are times, and the clock tells the truth."""
+
+import statistics
+
+import numpy as np
+import pytest
+
+from mltune.device.peaks import peak_flops
+from mltune.device.query import available_devices
+from mltune.kernel.bundle import device_variables, load_kernel
+from mltune.kernel.problem import parse_problem
+from mltune.measure.build import NvrtcBuilder
+from mltune.measure.runner import GpuRunner
+from mltune.records.trial import TrialState
+
+pytestmark = pytest.mark.gpu
+
+MEASURED = (TrialState.OK, TrialState.UNSTABLE)
+
+
+def test_device_facts_are_plausible(device):
+    assert device in available_devices()
+    assert 1e8 < device.clock_hz < 1e10, device
+    assert 1e10 < device.memory_bytes_per_s < 1e14, device
+    assert device.shared_bytes_per_block + device.reserved_shared_bytes <= device.shared_bytes_per_sm, device
+    assert device.max_threads_per_sm % device.warp_size == 0, device
+    assert peak_flops(device, "fp32") > 1e11, device
+
+
+@pytest.mark.parametrize(("duration_s", "tolerance"), [(2e-3, 0.02), (2e-2, 0.02), (2e-4, 0.05)])
+def test_known_durations_are_measured(hostile, duration_s, tolerance):
+    ratio = hostile.runner.self_test(duration_s)
+
+    assert abs(ratio - 1) <= tolerance, f"a kernel that runs for {duration_s} s was measured as {ratio} times that"
+
+
+def test_four_times_the_work_takes_longer_and_needs_no_other_build(hostile):
+    build = hostile.build(MISDEED=0, REPEAT=1)
+    once, four_times = (hostile.runner.submit({"MISDEED": 0, "REPEAT": repeat}, build).result() for repeat in (1, 4))
+
+    assert once.state in MEASURED, once
+    assert four_times.state in MEASURED, four_times
+    ratio = four_times.median_s / once.median_s
+    assert 2.5 < ratio < 4.5, f"four times the work took {ratio} times as long: {once}, {four_times}"
+
+
+def test_hopeless_kernel_is_not_sampled_further(hostile):
+    measured = hostile.measure(best_s=1e-6, MISDEED=0, REPEAT=1)
+
+    assert measured.state is TrialState.OK, measured
+    assert measured.stopped_early, measured
+    assert len(measured.samples_s) == 1, measured
+
+
+def test_state_of_the_gpu_is_recorded(hostile):
+    pytest.importorskip("pynvml", reason="the state of a GPU is read through nvidia-ml-py")
+    measured = hostile.measure(MISDEED=0, REPEAT=1)
+
+    assert 1e8 < measured.sm_clock_hz < 1e10, measured
+    assert 0 < measured.temperature_c < 120, measured
+    assert measured.power_w > 0, measured
+
+
+def test_samples_are_kept_and_the_median_is_theirs(hostile):
+    measured = hostile.measure(MISDEED=0, REPEAT=4)
+
+    assert len(measured.samples_s) >= 3, measured
+    assert measured.median_s == pytest.approx(statistics.median(measured.samples_s)), measured
+    assert measured.noise < 0.05, measured
+
+
+@pytest.mark.parametrize(
+    ("name", "trans", "alpha", "beta"),
+    [("dgemm", "TN", 1.0, 0.5), ("cgemm", "CN", 1.0, 0.0), ("zgemm", "NC", 0.5 - 1j, 0.25j)],
+)
+def test_every_precision_is_verified_timed_and_checked_at_other_sizes(hostile_kernel, device, name, trans, alpha, beta):
+    problem = parse_problem(name, trans=trans, m=700, n=600, k=500, alpha=alpha, beta=beta)
+    right, wrong = {"MISDEED": 0, "REPEAT": 1}, {"MISDEED": 5, "REPEAT": 1}
+    with NvrtcBuilder(hostile_kernel, problem, device.architecture, cache=None, workers=2) as builder:
+        builds = [builder.submit(configuration).result() for configuration in (right, wrong)]
+    with GpuRunner(hostile_kernel, problem, 0, device=device) as runner:
+        measured = runner.submit(right, builds[0]).result()
+        refused = runner.submit(wrong, builds[1]).result()
+        checks = runner.verify_winner(right, builds[0])
+        caught = runner.verify_winner(wrong, builds[1], sizes=[(65, 65, 65)])
+        vendor = runner.time_cublas()
+
+    assert measured.state in MEASURED, measured
+    assert measured.error < 1, measured
+    assert refused.state is TrialState.WRONG_RESULT, refused
+    assert all(check.state is TrialState.OK for check in checks), checks
+    assert all(check.state is TrialState.WRONG_RESULT for check in caught), caught
+    assert vendor.state in MEASURED, vendor
+    assert 0 < problem.flops / vendor.median_s < 20 * peak_flops(device, problem.arithmetic), vendor
+
+
+def test_cublas_is_timed_alike_twice(hostile):
+    first, second = hostile.runner.time_cublas(), hostile.runner.time_cublas()
+
+    assert first.state in MEASURED, first
+    assert first.median_s == pytest.approx(second.median_s, rel=0.1), (first, second)
+
+
+def test_stencil_is_right_and_quickly_verified(device):
+    from mltune.kernel.space import ConstrainedSpace
+
+    kernel = load_kernel("gemm_simt")
+    problem = parse_problem("sgemm", trans="NT", m=2048, n=2048, k=2048)
+    space = ConstrainedSpace(kernel, {**problem.variables(), **device_variables(device)})
+    columns = space.rows(space.sample(24, np.random.default_rng(1)))
+    configurations = [{name: int(column[row]) for name, column in columns.items()} for row in range(24)]
+    with (
+        NvrtcBuilder(kernel, problem, device.architecture, cache=None, workers=None) as builder,
+        GpuRunner(kernel, problem, 0, device=device) as runner,
+    ):
+        builds = [future.result() for future in [builder.submit(configuration) for configuration in configurations]]
+        measured = [
+            runner.submit(configuration, build).result()
+            for configuration, build in zip(configurations, builds, strict=True)
+            if build.state is TrialState.OK
+        ]
+
+    assert len(measured) > 12, [build.detail for build in builds]
+    wrong = [found for found in measured if found.state not in MEASURED]
+    assert not wrong, wrong
+    verify_s = statistics.median(found.verify_s for found in measured)
+    assert verify_s < 4e-3, f"verification must take less than 4 ms, took {1e3 * verify_s:.2f} ms (median)"

@@ -1,0 +1,228 @@
+"""Kernel bundles: what a kernel.toml means, and how a malformed one is refused."""
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mltune.device.known import H200
+from mltune.errors import BundleError, ExpressionError
+from mltune.kernel.bundle import DEVICE_VARIABLES, Launch, device_variables, load_kernel
+from mltune.kernel.problem import parse_problem
+from mltune.kernel.reader import PROBLEM_MACROS, PROBLEM_VARIABLES
+
+DOCUMENT = """
+[kernel]
+name = "small"
+source = "small.cu"
+entry = "small"
+problem = "gemm"
+precisions = ["s", "d"]
+
+[parameters]
+BLK = [16, 32, 64]
+DIM = [4, 8]
+VEC = [0, 1, 2]
+
+[launch.parameters]
+GROUP = [1, 2]
+
+[derived]
+PER_VEC = "THR // VEC"
+THR = "BLK // DIM"
+bytes = "BLK * 4 * element_bytes"
+
+[restrictions]
+"THR % VEC == 0" = "whole vectors"
+"bytes <= shared_bytes_per_block" = "the device's limit"
+
+[resources]
+threads = "DIM * DIM"
+shared_bytes = "bytes"
+
+[launch]
+block = ["DIM", "DIM"]
+grid = ["ceil_div(m, BLK)", "ceil_div(n, BLK)", 1]
+arguments = ["GROUP"]
+"""
+
+VARIABLES = parse_problem("sgemm", trans="NT", m=100, n=200, k=50).variables() | device_variables(H200)
+
+
+def bundle(folder: Path, *changes: tuple[str, str], document: str = DOCUMENT) -> Path:
+    """Write a bundle with some of its text replaced."""
+    for old, new in changes:
+        assert old in document
+        document = document.replace(old, new)
+    folder.mkdir(exist_ok=True)
+    (folder / "kernel.toml").write_text(document)
+    (folder / "small.cu").write_text('extern "C" __global__ void small() {}\n')
+    return folder
+
+
+def test_a_bundle_is_read(tmp_path: Path) -> None:
+    kernel = load_kernel(bundle(tmp_path))
+    assert kernel.name == "small"
+    assert kernel.folder == tmp_path
+    assert kernel.source is not None
+    assert kernel.source.startswith('extern "C"')
+    assert (kernel.entry, kernel.problem, kernel.precisions) == ("small", "gemm", ("s", "d"))
+    assert kernel.parameters == {"BLK": (16, 32, 64), "DIM": (4, 8), "VEC": (0, 1, 2)}
+    assert kernel.launch_parameters == {"GROUP": (1, 2)}
+    assert list(kernel.all_parameters) == ["BLK", "DIM", "VEC", "GROUP"]
+    assert list(kernel.derived).index("THR") < list(kernel.derived).index("PER_VEC")
+    assert (kernel.restrictions[0].text, kernel.restrictions[0].reason) == ("THR % VEC == 0", "whole vectors")
+    assert kernel.parameters_of(["PER_VEC", "m"]) == {"BLK", "DIM", "VEC"}
+    assert load_kernel(str(tmp_path)) == kernel
+    assert pickle.loads(pickle.dumps(kernel)) == kernel  # noqa: S301
+
+
+def test_names_are_resolved_over_columns(tmp_path: Path) -> None:
+    kernel = load_kernel(bundle(tmp_path))
+    columns = {name: np.array(column) for name, column in {"BLK": [16, 64], "DIM": [4, 8], "VEC": [1, 2]}.items()}
+    values = kernel.evaluate(columns, VARIABLES)
+    assert {name: column.tolist() for name, column in values.items()} == {
+        "THR": [4, 8],
+        "PER_VEC": [4, 4],
+        "bytes": [256, 1024],
+    }
+    assert kernel.evaluate(columns, VARIABLES, kernel.resources)["threads"].tolist() == [16, 64]
+    constant = kernel.evaluate(columns, VARIABLES, {"words": kernel.grid[2]})["words"]
+    assert constant.tolist() == [1, 1]
+
+
+def test_an_undefined_value_is_refused_by_name(tmp_path: Path) -> None:
+    kernel = load_kernel(bundle(tmp_path))
+    with pytest.raises(ExpressionError, match="PER_VEC"):
+        kernel.evaluate({name: np.array([0]) for name in kernel.parameters} | {"DIM": np.array([4])}, VARIABLES)
+
+
+def test_a_launch(tmp_path: Path) -> None:
+    configuration = {"BLK": 32, "DIM": 8, "VEC": 1, "GROUP": 2}
+    expected = Launch(grid=(4, 7, 1), block=(8, 8, 1), shared_bytes=512, arguments=(2,))
+    assert load_kernel(bundle(tmp_path)).launch(configuration, VARIABLES) == expected
+
+
+def test_a_launch_is_of_integers(tmp_path: Path) -> None:
+    kernel = load_kernel(bundle(tmp_path, ('block = ["DIM", "DIM"]', 'block = ["DIM / 3"]')))
+    with pytest.raises(ExpressionError, match="DIM / 3"):
+        kernel.launch({"BLK": 32, "DIM": 8, "VEC": 1, "GROUP": 2}, VARIABLES)
+
+
+def test_a_bundle_without_a_source_describes_a_space(tmp_path: Path) -> None:
+    kernel = load_kernel(bundle(tmp_path, ('source = "small.cu"\nentry = "small"\n', "")))
+    assert kernel.source is None
+    assert kernel.entry is None
+
+
+def test_hashes_tell_what_changed(tmp_path: Path) -> None:
+    kernel = load_kernel(bundle(tmp_path / "a"))
+    comment = load_kernel(bundle(tmp_path / "b", ("[derived]", "# a remark\n[derived]"), ("whole vectors", "vectors")))
+    assert (comment.source_hash, comment.space_hash) == (kernel.source_hash, kernel.space_hash)
+    launch = load_kernel(bundle(tmp_path / "c", ('"ceil_div(m, BLK)"', '"ceil_div(m, BLK) * 2"')))
+    assert launch.source_hash != kernel.source_hash
+    assert launch.space_hash == kernel.space_hash
+    values = load_kernel(bundle(tmp_path / "d", ("[16, 32, 64]", "[16, 32, 128]")))
+    assert values.source_hash == kernel.source_hash
+    assert values.space_hash != kernel.space_hash
+
+
+def test_fewer_values(tmp_path: Path) -> None:
+    kernel = load_kernel(bundle(tmp_path))
+    assert kernel.with_values({"BLK": [64, 16], "GROUP": [1]}).all_parameters == {
+        **kernel.all_parameters,
+        "BLK": (64, 16),
+        "GROUP": (1,),
+    }
+    for wrong in ({"BLK": [17]}, {"BLK": []}, {"BLK": [16, 16]}, {"OTHER": [1]}):
+        with pytest.raises(BundleError):
+            kernel.with_values(wrong)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("[kernel]", "[kernel", ["TOML"]),
+        ('name = "small"', 'name = "Small!"', ["kernel.name"]),
+        ('name = "small"', "", ["kernel.name", "Field required"]),
+        ('name = "small"', 'name = "small"\ncolour = "red"', ["kernel.colour"]),
+        ("[resources]", "[extras]\na = 1\n[resources]", ["extras"]),
+        ('problem = "gemm"', 'problem = "fft"', ["kernel.problem", "'fft'"]),
+        ('["s", "d"]', '["s", "x"]', ["kernel.precisions"]),
+        ('["s", "d"]', '["s", "s"]', ["kernel.precisions", "distinct"]),
+        ('["s", "d"]', "[]", ["kernel.precisions"]),
+        ("BLK = [16, 32, 64]", "BLK = []", ["parameters.BLK"]),
+        ("BLK = [16, 32, 64]", "BLK = [16, 16]", ["parameters.BLK", "distinct"]),
+        ("BLK = [16, 32, 64]", 'BLK = ["16"]', ["parameters.BLK"]),
+        ("BLK = [16, 32, 64]", "BLK = [1.5]", ["parameters.BLK"]),
+        ("BLK = [16, 32, 64]", "BLK = [true]", ["parameters.BLK"]),
+        ("BLK = [16, 32, 64]", "BLK = [4294967296]", ["parameters.BLK"]),
+        ("BLK = [16, 32, 64]", "blk = [16]", ["parameters.blk"]),
+        ("BLK = [16, 32, 64]", "BLK = [16]\nTRANS_A = [1]", ["parameters.TRANS_A", "macro"]),
+        ("GROUP = [1, 2]", "GROUP = [1]\nDIM = [1]", ["launch.parameters.DIM", "not both"]),
+        ('arguments = ["GROUP"]', 'arguments = ["DIM"]', ["launch.arguments", "DIM"]),
+        ('arguments = ["GROUP"]', 'arguments = ["GROUP", "GROUP"]', ["launch.arguments"]),
+        ('THR = "BLK // DIM"', 'THR = "BLK // DOM"', ["derived.THR", "DOM"]),
+        ('THR = "BLK // DIM"', 'THR = "BLK //"', ["derived.THR", "BLK //"]),
+        ('THR = "BLK // DIM"', 'THR = "PER_VEC * VEC"', ["derived", "circle", "THR", "PER_VEC"]),
+        ('THR = "BLK // DIM"', 'THR = "BLK // DIM"\nDIM = "4"', ["derived.DIM"]),
+        ('THR = "BLK // DIM"', 'THR = "BLK // DIM"\nm = "4"', ["derived.m"]),
+        ('THR = "BLK // DIM"', 'THR = "BLK // DIM"\nmin = "4"', ["derived.min"]),
+        ('"whole vectors"', '""', ["restrictions", "THR % VEC == 0"]),
+        ('"THR % VEC == 0"', '"THR % VEK == 0"', ["restrictions", "VEK"]),
+        ('threads = "DIM * DIM"', 'threads = "os.system"', ["resources.threads"]),
+        ('block = ["DIM", "DIM"]', 'block = ["DIM", "DIM", "1", "1"]', ["launch.block"]),
+        ('block = ["DIM", "DIM"]', "", ["launch.block", "missing"]),
+        ('source = "small.cu"', "", ["source", "entry"]),
+        ('source = "small.cu"', 'source = "../small.cu"', ["kernel.source"]),
+        ('source = "small.cu"', 'source = "/etc/passwd"', ["kernel.source"]),
+        ('source = "small.cu"', 'source = "other.cu"', ["other.cu"]),
+        ('entry = "small"', 'entry = "small; x"', ["kernel.entry"]),
+    ],
+)
+def test_a_malformed_bundle_is_refused(tmp_path: Path, old: str, new: str, words: list[str]) -> None:
+    with pytest.raises(BundleError) as caught:
+        load_kernel(bundle(tmp_path, (old, new)))
+    for word in [str(tmp_path), *words]:
+        assert word in str(caught.value)
+
+
+def test_a_source_outside_the_bundle_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "secret.cu").write_text("secret")
+    folder = bundle(tmp_path / "a", ('source = "small.cu"', 'source = "link.cu"'))
+    (folder / "link.cu").symlink_to(tmp_path / "secret.cu")
+    with pytest.raises(BundleError, match="must lie in the bundle"):
+        load_kernel(folder)
+
+
+def test_a_kernel_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="gemm_simt"):
+        load_kernel("no_such_kernel")
+    with pytest.raises(BundleError, match=r"holds a kernel\.toml"):
+        load_kernel(tmp_path)
+
+
+def test_a_binary_file_is_refused(tmp_path: Path) -> None:
+    bundle(tmp_path)
+    (tmp_path / "kernel.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(BundleError, match="UTF-8"):
+        load_kernel(tmp_path)
+
+
+def test_variables() -> None:
+    assert set(device_variables(H200)) == set(DEVICE_VARIABLES)
+    assert device_variables(H200)["compute_capability"] == 90
+    problem = parse_problem("sgemm", trans="NT", m=1, n=1, k=1)
+    assert problem.variables().keys() == PROBLEM_VARIABLES["gemm"]
+    assert problem.macros().keys() == PROBLEM_MACROS["gemm"]
+
+
+def test_the_built_in_kernel() -> None:
+    kernel = load_kernel("gemm_simt")
+    assert kernel.name == kernel.folder.name == "gemm_simt"
+    assert kernel.precisions == ("s", "d", "c", "z")
+    middle = {name: values[len(values) // 2] for name, values in kernel.all_parameters.items()}
+    launch = kernel.launch(middle, VARIABLES)
+    assert launch.block[0] == middle["DIM_X"] * middle["DIM_Y"]
+    assert len(launch.arguments) == len(kernel.arguments)

@@ -1,0 +1,385 @@
+// Plays a grid of CUDA thread blocks on the host, one block at a time, and checks what its threads do.
+//
+// The threads of a block are fibers; each runs until its next barrier or its end. The kernel is compiled with
+// -fsanitize=thread and a part of -fsanitize=undefined, whose hooks are not the sanitizers' own but those at the end of
+// this file: every access to memory and every broken rule of C++ comes by here. Checked are
+//
+//   bounds      global memory in the registered ranges, the right to write it, shared memory in what was asked for
+//   alignment   of every access, and of wide loads and asynchronous copies
+//   races       between barriers, two threads at one word of shared memory of which one writes
+//   contents    shared memory that is read was written, and is not the target of a copy in flight
+//   barriers    all threads of the block arrive, and at the same one
+//
+// Asynchronous copies are in flight until their thread waits for their group: until then their target holds garbage and
+// no thread may touch it; afterwards they count as written by that thread, so that others need a barrier. The first
+// breach ends the launch with a message.
+
+#include <setjmp.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include <cstdarg>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <vector>
+
+struct Index {
+  unsigned x, y, z;
+};
+
+namespace {
+
+constexpr size_t MOST_SHARED = 232448, WORD = 4, STACK_BYTES = 128 * 1024;
+constexpr int NOBODY = -1, MANY = -2;
+
+struct Range {
+  const char* name;
+  uintptr_t begin, end;
+  bool writable;
+};
+
+// What happened to one word of shared memory: who wrote and who read it, and between which barriers.
+struct Shadow {
+  int writer, reader, written, read;
+  bool in_flight;
+};
+
+struct Copy {
+  unsigned char* shared;
+  const void* global;  // null: zeros
+  int bytes;
+};
+
+struct Fiber {
+  ucontext_t start;
+  jmp_buf here;
+  bool started = false, ended = false;
+  int barrier = 0;                       // line of the barrier where it waits
+  std::vector<Copy> group;               // copies not yet committed
+  std::deque<std::vector<Copy>> groups;  // committed, oldest first
+};
+
+std::vector<Range> ranges;
+std::vector<Shadow> shadows;
+std::vector<Fiber> fibers;
+char* stacks = nullptr;
+size_t stacks_bytes = 0, shared_bytes = 0;
+int phase = 0;    // barriers passed
+int current = 0;  // thread that runs
+int last_barrier = 0;
+void (*kernel)(void*) = nullptr;
+void* kernel_arguments = nullptr;
+jmp_buf scheduler;
+long long accesses = 0, most_accesses = 0;
+char message[512];
+
+}  // namespace
+
+extern "C" {
+Index threadIdx, blockIdx, blockDim, gridDim;
+alignas(4096) unsigned char shared_storage[MOST_SHARED];
+}
+
+namespace {
+
+enum Stop { BARRIER = 1, END, BREACH };
+
+[[noreturn]] void breach(const char* format, ...) {
+  va_list values;
+  va_start(values, format);
+  const int length = vsnprintf(message, sizeof(message), format, values);
+  va_end(values);
+  if (length >= 0 && length < static_cast<int>(sizeof(message)))
+    snprintf(message + length, sizeof(message) - length,
+             " (block %u, thread %d, after %d barriers, the last at line %d)", blockIdx.x, current, phase,
+             last_barrier);
+  _longjmp(scheduler, BREACH);
+}
+
+// ---- Accesses.
+
+void read_shared(size_t first, size_t bytes) {
+  for (size_t word = first / WORD; word <= (first + bytes - 1) / WORD; word++) {
+    Shadow& shadow = shadows[word];
+    if (shadow.in_flight) breach("shared memory is read at byte %zu while a copy to it is in flight", word * WORD);
+    if (shadow.writer == NOBODY) breach("shared memory is read at byte %zu, which was never written", word * WORD);
+    if (shadow.written == phase && shadow.writer != current)
+      breach("shared memory is read at byte %zu, which thread %d wrote since the last barrier", word * WORD,
+             shadow.writer);
+    shadow.reader = shadow.read == phase && shadow.reader != current ? MANY : current;
+    shadow.read = phase;
+  }
+}
+
+void write_shared(size_t first, size_t bytes, bool in_flight) {
+  for (size_t word = first / WORD; word <= (first + bytes - 1) / WORD; word++) {
+    Shadow& shadow = shadows[word];
+    if (shadow.in_flight) breach("shared memory is written at byte %zu while a copy to it is in flight", word * WORD);
+    if (shadow.writer != NOBODY && shadow.written == phase && shadow.writer != current)
+      breach("shared memory is written at byte %zu, which thread %d wrote since the last barrier", word * WORD,
+             shadow.writer);
+    if (shadow.read == phase && shadow.reader != current)
+      breach("shared memory is written at byte %zu, which another thread read since the last barrier", word * WORD);
+    shadow.writer = current;
+    shadow.written = phase;
+    shadow.in_flight = in_flight;
+  }
+}
+
+bool in_shared(uintptr_t address, size_t bytes, size_t* first) {
+  *first = address - reinterpret_cast<uintptr_t>(shared_storage);
+  if (*first >= MOST_SHARED) return false;
+  if (*first + bytes > shared_bytes)
+    breach("shared memory is accessed at byte %zu, but the block has %zu bytes", *first, shared_bytes);
+  return true;
+}
+
+void check_global(uintptr_t address, size_t bytes, bool writes) {
+  const Range* nearest = nullptr;
+  for (const Range& range : ranges) {
+    if (address >= range.begin && address + bytes <= range.end) {
+      if (writes && !range.writable) breach("%s is written", range.name);
+      return;
+    }
+    auto distance = [&](const Range& r) { return address < r.begin ? r.begin - address : address - r.begin; };
+    if (nearest == nullptr || distance(range) < distance(*nearest)) nearest = &range;
+  }
+  if (nearest == nullptr) breach("memory is accessed out of bounds");
+  breach("memory is %s out of bounds: %zu bytes at byte %lld of %s, which has %zu bytes", writes ? "written" : "read",
+         bytes, static_cast<long long>(address - nearest->begin), nearest->name,
+         static_cast<size_t>(nearest->end - nearest->begin));
+}
+
+void check_aligned(const void* pointer, size_t bytes) {
+  if (reinterpret_cast<uintptr_t>(pointer) % bytes)
+    breach("an access of %zu bytes must be aligned to its size, got an address of remainder %zu", bytes,
+           static_cast<size_t>(reinterpret_cast<uintptr_t>(pointer) % bytes));
+}
+
+void check(const void* pointer, size_t bytes, bool writes) {
+  if (++accesses > most_accesses) breach("the launch made more than %lld accesses", most_accesses);
+  const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
+  if (address - reinterpret_cast<uintptr_t>(stacks) < stacks_bytes) return;  // a thread's own variables
+  for (const Index* index : {&threadIdx, &blockIdx, &blockDim, &gridDim})
+    if (address - reinterpret_cast<uintptr_t>(index) < sizeof(Index) && !writes) return;
+  size_t first;
+  if (!in_shared(address, bytes, &first))
+    check_global(address, bytes, writes);
+  else if (writes)
+    write_shared(first, bytes, false);
+  else
+    read_shared(first, bytes);
+}
+
+// ---- Threads.
+
+void enter() {
+  kernel(kernel_arguments);
+  fibers[current].ended = true;
+  _longjmp(scheduler, END);
+}
+
+// Runs one thread until its next barrier or its end; false after a breach.
+bool run(int thread) {
+  Fiber& fiber = fibers[thread];
+  current = thread;
+  threadIdx = {static_cast<unsigned>(thread), 0, 0};
+  const int stop = _setjmp(scheduler);
+  if (stop) return stop != BREACH;
+  if (fiber.started) _longjmp(fiber.here, 1);
+  fiber.started = true;
+  setcontext(&fiber.start);
+  return false;
+}
+
+bool run_phase() {
+  for (int thread = 0; thread < static_cast<int>(fibers.size()); thread++)
+    if (!run(thread)) return false;
+  return true;
+}
+
+// Whether all threads stand at the same barrier, or all have ended.
+bool agree() {
+  for (const Fiber& fiber : fibers)
+    if (fiber.ended != fibers[0].ended || fiber.barrier != fibers[0].barrier) return false;
+  return true;
+}
+
+[[gnu::noinline]] bool run_block(int threads) {
+  memset(shared_storage, 0xff, MOST_SHARED);  // not a number
+  shadows.assign((shared_bytes + WORD - 1) / WORD, Shadow{NOBODY, NOBODY, -1, -1, false});
+  fibers.clear();
+  fibers.resize(threads);
+  for (int thread = 0; thread < threads; thread++) {
+    ucontext_t& start = fibers[thread].start;
+    getcontext(&start);
+    start.uc_stack.ss_sp = stacks + thread * STACK_BYTES;
+    start.uc_stack.ss_size = STACK_BYTES;
+    start.uc_link = nullptr;
+    makecontext(&start, enter, 0);
+  }
+  phase = last_barrier = 0;
+  for (;;) {
+    if (!run_phase()) return false;
+    if (!agree()) {
+      int ended = 0;
+      for (const Fiber& fiber : fibers) ended += fiber.ended;
+      int other = 0;
+      while (fibers[other].ended == fibers[0].ended && fibers[other].barrier == fibers[0].barrier) other++;
+      snprintf(message, sizeof(message),
+               "the threads of a block must arrive at the same barrier, but thread 0 %s line %d, thread %d %s line %d, "
+               "and %d of %d have ended (block %u, after %d barriers)",
+               fibers[0].ended ? "ended after" : "is at", fibers[0].barrier, other,
+               fibers[other].ended ? "ended after" : "is at", fibers[other].barrier, ended, threads, blockIdx.x, phase);
+      return false;
+    }
+    if (fibers[0].ended) return true;
+    phase++;
+    last_barrier = fibers[0].barrier;
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+// ---- What cuda.hpp asks for.
+
+void emulation_barrier(int line) {
+  Fiber& fiber = fibers[current];
+  fiber.barrier = line;
+  if (!_setjmp(fiber.here)) _longjmp(scheduler, BARRIER);
+}
+
+void emulation_copy(void* shared, const void* global, int bytes, bool valid) {
+  check_aligned(shared, bytes);
+  check_aligned(global, bytes);
+  size_t first;
+  if (!in_shared(reinterpret_cast<uintptr_t>(shared), bytes, &first))
+    breach("an asynchronous copy must go to shared memory, but its target lies elsewhere");
+  if (valid) check_global(reinterpret_cast<uintptr_t>(global), bytes, false);
+  write_shared(first, bytes, true);
+  memset(shared, 0xff, bytes);
+  fibers[current].group.push_back({static_cast<unsigned char*>(shared), valid ? global : nullptr, bytes});
+}
+
+void emulation_commit() {
+  Fiber& fiber = fibers[current];
+  fiber.groups.push_back(std::move(fiber.group));
+  fiber.group.clear();
+}
+
+void emulation_wait(int pending) {
+  auto& groups = fibers[current].groups;
+  while (static_cast<int>(groups.size()) > pending) {
+    for (const Copy& copy : groups.front()) {
+      const size_t first = copy.shared - shared_storage;
+      for (size_t word = first / WORD; word < (first + copy.bytes) / WORD; word++) shadows[word].in_flight = false;
+      write_shared(first, copy.bytes, false);
+      if (copy.global != nullptr)
+        memcpy(copy.shared, copy.global, copy.bytes);
+      else
+        memset(copy.shared, 0, copy.bytes);
+    }
+    groups.pop_front();
+  }
+}
+
+void emulation_check_load(const void* global, int bytes) {
+  check_aligned(global, bytes);
+  check_global(reinterpret_cast<uintptr_t>(global), bytes, false);
+}
+
+// ---- What the harness asks for.
+
+void emulation_forget_ranges() { ranges.clear(); }
+
+void emulation_add_range(const char* name, const void* begin, size_t bytes, int writable) {
+  const uintptr_t first = reinterpret_cast<uintptr_t>(begin);
+  ranges.push_back({name, first, first + bytes, writable != 0});
+}
+
+const char* emulation_message() { return message; }
+
+// Launches a kernel: 0, or 1 after a breach, whose message is kept.
+int emulation_run(void (*function)(void*), void* arguments, unsigned grid, unsigned block, size_t shared,
+                  long long limit) {
+  message[0] = 0;
+  kernel = function;
+  kernel_arguments = arguments;
+  shared_bytes = shared;
+  accesses = 0;
+  most_accesses = limit;
+  if (shared > MOST_SHARED || block == 0 || block > 1024) {
+    snprintf(message, sizeof(message),
+             "a launch has 1 to 1024 threads and at most %zu bytes of shared memory, got %u and %zu", MOST_SHARED,
+             block, shared);
+    return 1;
+  }
+  stacks_bytes = block * STACK_BYTES;
+  void* const memory =
+      mmap(nullptr, stacks_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) {
+    snprintf(message, sizeof(message), "the stacks of %u threads need %zu bytes of memory", block, stacks_bytes);
+    return 1;
+  }
+  stacks = static_cast<char*>(memory);
+  blockDim = {block, 1, 1};
+  gridDim = {grid, 1, 1};
+  bool right = true;
+  for (unsigned index = 0; right && index < grid; index++) {
+    blockIdx = {index, 0, 0};
+    right = run_block(static_cast<int>(block));
+  }
+  munmap(stacks, stacks_bytes);
+  stacks = nullptr;
+  stacks_bytes = 0;
+  return right ? 0 : 1;
+}
+
+// ---- The hooks of -fsanitize=thread.
+
+#define ACCESS(BYTES)                                                                   \
+  void __tsan_read##BYTES(void* p) { check_aligned(p, BYTES), check(p, BYTES, false); } \
+  void __tsan_write##BYTES(void* p) { check_aligned(p, BYTES), check(p, BYTES, true); } \
+  void __tsan_unaligned_read##BYTES(void* p) { check(p, BYTES, false); }                \
+  void __tsan_unaligned_write##BYTES(void* p) { check(p, BYTES, true); }
+ACCESS(1)
+ACCESS(2)
+ACCESS(4)
+ACCESS(8)
+ACCESS(16)
+
+void __tsan_read_range(void* p, size_t bytes) { check(p, bytes, false); }
+void __tsan_write_range(void* p, size_t bytes) { check(p, bytes, true); }
+void __tsan_init() {}
+void __tsan_func_entry(void*) {}
+void __tsan_func_exit() {}
+
+// ---- The hooks of -fsanitize=alignment,bounds,shift,integer-divide-by-zero,signed-integer-overflow: what they are
+// given begins with the place in the source.
+
+struct Place {
+  const char* file;
+  unsigned line, column;
+};
+
+#define BROKEN_RULE(NAME, ...) void __ubsan_handle_##NAME(Place* place, __VA_ARGS__)
+
+BROKEN_RULE(type_mismatch_v1, uintptr_t address) {
+  breach("an access at line %u is misaligned: the address ends in %#x", place->line,
+         static_cast<unsigned>(address & 0xff));
+}
+BROKEN_RULE(out_of_bounds, uintptr_t index) {
+  breach("an array index at line %u is out of bounds: %lld", place->line, static_cast<long long>(index));
+}
+BROKEN_RULE(shift_out_of_bounds, uintptr_t, uintptr_t) { breach("a shift at line %u is out of bounds", place->line); }
+BROKEN_RULE(divrem_overflow, uintptr_t, uintptr_t) { breach("a division at line %u is by zero", place->line); }
+BROKEN_RULE(add_overflow, uintptr_t, uintptr_t) { breach("an addition at line %u overflows", place->line); }
+BROKEN_RULE(sub_overflow, uintptr_t, uintptr_t) { breach("a subtraction at line %u overflows", place->line); }
+BROKEN_RULE(mul_overflow, uintptr_t, uintptr_t) { breach("a multiplication at line %u overflows", place->line); }
+BROKEN_RULE(negate_overflow, uintptr_t) { breach("a negation at line %u overflows", place->line); }
+
+}  // extern "C"

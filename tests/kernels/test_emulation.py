@@ -1,0 +1,71 @@
+"""The emulator is believed because it finds each fault planted in a small kernel, and none in the kernel itself."""
+
+import numpy as np
+import pytest
+from emulation.host import COMPILER_EXISTS, HERE, EmulationError, HostKernel, build_runtime, place
+
+from mltune.kernel.bundle import Launch
+from mltune.kernel.problem import GemmOperands, GemmProblem
+
+pytestmark = pytest.mark.skipif(not COMPILER_EXISTS, reason="needs g++")
+
+FAULTS = {
+    1: "while a copy to it is in flight",
+    2: "while a copy to it is in flight",
+    3: "memory is read out of bounds: 4 bytes",
+    4: "which was never written",
+    5: "must arrive at the same barrier",
+    6: "shared memory is accessed at byte .*, but the block has 1280 bytes",
+    7: "misaligned",
+    8: "an array index at line .* is out of bounds: 2",
+    9: "while a copy to it is in flight",
+    10: "must arrive at the same barrier",
+    11: "shared memory is written at byte .*, which thread .* wrote since the last barrier",
+    12: "which was never written",
+    13: "A is written",
+    14: "the launch made more than",
+    15: "an access of 16 bytes must be aligned",
+    16: "an access of 8 bytes must be aligned",
+    18: "which another thread read since the last barrier",
+    17: "memory is .* out of bounds: 4 bytes at byte .* of C",
+}
+
+
+@pytest.fixture(scope="module")
+def runtime(tmp_path_factory):
+    return build_runtime(tmp_path_factory.mktemp("emulation"))
+
+
+def launch(runtime, problem: GemmProblem, operands: GemmOperands, fault: int = 0) -> None:
+    kernel = HostKernel(HERE / "small_gemm.cu", problem.macros() | {"BREAK": fault}, runtime)
+    grid = -(-problem.m // 8) * -(-problem.n // 8)
+    shape = Launch((grid, 1, 1), (64, 1, 1), shared_bytes=5 * 64 * problem.element_bytes, arguments=(1,))
+    kernel.launch(problem, operands, shape, most_accesses=10**6)
+
+
+@pytest.mark.parametrize("precision", ["s", "d"])
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (8, 8, 8), (20, 13, 27), (5, 30, 16), (3, 3, 0)])
+def test_a_right_kernel_is_right(runtime, precision, sizes):
+    problem = GemmProblem(precision, "N", "N", *sizes, alpha=1.5, beta=-0.5, lda=21, ldb=29, ldc=23)
+    operands = problem.operands(np, seed=1)
+    reference, bound = problem.reference(operands), problem.error_bound(operands)
+    operands = GemmOperands(*(place(matrix, 1) for matrix in (operands.A, operands.B, operands.C)))
+    launch(runtime, problem, operands)
+    assert problem.worst_error(problem.result(operands.C), reference, bound) < 1
+    assert np.isnan(problem.padding(operands.C)).all()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found(runtime, fault):
+    problem = GemmProblem("s", "N", "N", 20, 13, 27, beta=0.5)
+    operands = problem.operands(np, seed=1)
+    operands = GemmOperands(*(place(matrix, 0) for matrix in (operands.A, operands.B, operands.C)))
+    with pytest.raises(EmulationError, match=FAULTS[fault]):
+        launch(runtime, problem, operands, fault)
+
+
+def test_a_kernel_that_does_not_compile_is_an_error(runtime, tmp_path):
+    source = tmp_path / "kernel.cu"
+    source.write_text("this is not CUDA")
+    with pytest.raises(EmulationError, match="failed"):
+        HostKernel(source, {}, runtime)

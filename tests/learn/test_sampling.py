@@ -1,0 +1,145 @@
+"""Proposals are valid, distinct and repeatable, and better than chance."""
+
+import numpy as np
+import optuna
+import pytest
+
+from mltune.errors import SpaceError
+from mltune.kernel.space import TableSpace
+from mltune.learn.sampling import BatchSampler, Mixture
+from mltune.learn.study import frozen_trial, tell
+from mltune.records.trial import TrialRecord, TrialState
+
+
+def make_sampler(landscape, seed=0, prior=True, **options):
+    return BatchSampler(
+        landscape.space, landscape.features, landscape.prior if prior else None, seed=seed, batch_size=16, **options
+    )
+
+
+def ended(landscape, index):
+    score = landscape.scores[index]
+    state = TrialState.OK if np.isfinite(score) else TrialState.LAUNCH_ERROR
+    configuration = {name: int(column[index]) for name, column in landscape.columns.items()}
+    return TrialRecord(index, 0, index, configuration, state), float(score) if np.isfinite(score) else None
+
+
+def search(landscape, batches, seed=0, size=16, **options):
+    """Run batches against the landscape; return the proposals of each and the study."""
+    sampler = make_sampler(landscape, seed, **options)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    planned = []
+    for batch in range(batches):
+        planned.append(sampler.plan(study, batch, size))
+        for proposal in planned[-1]:
+            record, score = ended(landscape, proposal.index)
+            study.add_trial(frozen_trial(record, sampler.distributions, score))
+    return planned, study
+
+
+def test_no_configuration_is_proposed_twice(landscape):
+    planned, _ = search(landscape, 12)
+    indices = [proposal.index for batch in planned for proposal in batch]
+    assert len(indices) == len(set(indices)) == 12 * 16
+    assert all(0 <= index < landscape.space.count for index in indices)
+
+
+def test_every_source_has_its_share(landscape):
+    planned, _ = search(landscape, 8, mixture=Mixture(tpe=0.25, random=0.125))
+    assert {proposal.proposed_by for proposal in planned[0]} == {"start", "random"}
+    for batch in planned[1:]:
+        sources = [proposal.proposed_by for proposal in batch]
+        assert sources.count("random") >= 2
+        assert sources.count("tpe") <= 4
+        assert sources.count("model") >= 10
+
+
+def test_without_a_prior_the_start_is_random(landscape):
+    planned, _ = search(landscape, 1, prior=False)
+    assert {proposal.proposed_by for proposal in planned[0]} == {"random"}
+
+
+def test_the_same_seed_searches_the_same(landscape):
+    first, _ = search(landscape, 5, seed=3)
+    again, _ = search(landscape, 5, seed=3)
+    other, _ = search(landscape, 5, seed=4)
+    assert first == again
+    assert first != other
+
+
+def test_a_resumed_run_proposes_what_the_interrupted_one_would_have(landscape):
+    planned, _ = search(landscape, 6)
+    sampler = make_sampler(landscape, first_batch=5)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    for proposal in [proposal for batch in planned[:5] for proposal in batch]:
+        record, score = ended(landscape, proposal.index)
+        study.add_trial(frozen_trial(record, sampler.distributions, score))
+    assert sampler.plan(study, 5, 16) == planned[5]
+
+
+def test_a_space_is_searched_to_its_end_and_no_further(landscape):
+    some = np.arange(0, landscape.space.count, 90)
+    space = TableSpace({name: column[some] for name, column in landscape.columns.items()})
+    sampler = BatchSampler(space, landscape.features, landscape.prior, seed=0, batch_size=16)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    for _ in range(space.count):
+        trial = study.ask(sampler.distributions)
+        study.tell(trial, float(sampler.proposals[trial.number].index))
+    assert sampler.plan(study, 99, 16) == []
+    with pytest.raises(SpaceError, match="all 40"):
+        study.ask(sampler.distributions)
+
+
+def test_optuna_hands_out_what_was_planned(landscape):
+    sampler = make_sampler(landscape)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    planned = make_sampler(landscape).plan(study, 0, 16)
+    for expected in planned:
+        trial = study.ask(sampler.distributions)
+        assert sampler.proposals[trial.number] == expected
+        assert trial.params == ended(landscape, expected.index)[0].configuration
+        tell(study, trial, *ended(landscape, expected.index))
+    trial = study.ask(sampler.distributions)
+    assert sampler.proposals[trial.number] not in planned
+
+
+def test_what_is_still_running_is_not_proposed_again(landscape):
+    sampler = make_sampler(landscape)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    running = {sampler.proposals[study.ask(sampler.distributions).number].index for _ in range(10)}
+    queued = {proposal.index for proposal in sampler.plan(study, 0, 40)}
+    assert not running & queued
+
+
+def test_parameters_are_not_asked_for_one_by_one(landscape):
+    study = optuna.create_study(direction="maximize", sampler=make_sampler(landscape))
+    trial = study.ask()
+    with pytest.raises(ValueError, match="whole configurations"):
+        trial.suggest_int("Z", 0, 1)
+
+
+def test_the_model_is_left_for_the_gate(landscape):
+    sampler = make_sampler(landscape)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    assert sampler.model is None
+    for index in range(0, 3600, 50):
+        study.add_trial(frozen_trial(ended(landscape, index)[0], sampler.distributions, ended(landscape, index)[1]))
+    sampler.plan(study, 1, 16)
+    assert sampler.model.unseen().shape == sampler.history.scores.shape == (72,)
+
+
+@pytest.mark.parametrize("whole", [20_000, 0])
+def test_finds_the_top_much_sooner_than_chance(landscape, whole):
+    ranked = np.sort(landscape.scores[np.isfinite(landscape.scores)])[::-1]
+    found = []
+    for seed in range(3):
+        planned, _ = search(landscape, 6, seed=seed, prior=False, mixture=Mixture(whole=whole))
+        found.append(np.nanmax(landscape.scores[[proposal.index for batch in planned for proposal in batch]]))
+    # The best of 96 random draws is about the 33rd of those that run.
+    assert np.median(found) >= ranked[10]
+
+
+def test_failures_are_learned(landscape):
+    planned, _ = search(landscape, 14, prior=False)
+    late = [proposal.index for batch in planned[8:] for proposal in batch if proposal.proposed_by == "model"]
+    assert np.isnan(landscape.scores[late]).mean() < 0.5 * np.isnan(landscape.scores).mean()

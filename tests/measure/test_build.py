@@ -1,0 +1,374 @@
+"""The builder, with the real NVRTC and real compile processes."""
+
+import os
+import signal
+import tempfile
+import threading
+import time
+from concurrent.futures import wait
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("cuda.bindings.nvrtc", reason="needs the Python bindings of NVRTC")
+
+from mltune.errors import BundleError, DeviceError, SpaceError, WorkerError
+from mltune.kernel.bundle import load_kernel
+from mltune.kernel.problem import parse_problem
+from mltune.measure.build import NvrtcBuilder, compile_options, default_cache, nvrtc_version
+from mltune.measure.compiler import code_bytes, parse_ptxas_log, supported_architectures
+from mltune.measure.cubin_cache import CubinCache, cache_key
+from mltune.records.trial import Build, TrialState
+
+SOURCE = """
+__device__ __noinline__ float other(float x) { return x + PRECISION; }
+extern "C" __global__ void entry(float* out, int n) {
+  __shared__ float tile[WIDTH];
+  for (int i = threadIdx.x; i < WIDTH; i += blockDim.x) tile[i] = out[i] * SCALE;
+  __syncthreads();
+  for (int i = threadIdx.x; i < n; i += blockDim.x) out[i] = other(tile[(i * 7) % WIDTH]);
+}
+extern "C" __global__ void entry_too(float* out) { out[0] = 1; }
+"""
+SPILLING = """
+extern "C" __global__ void __launch_bounds__(1024, 2) entry(float* out, int n) {
+  float x[WIDTH];
+  #pragma unroll
+  for (int i = 0; i < WIDTH; i++) x[i] = out[i * n + threadIdx.x];
+  __syncthreads();
+  #pragma unroll
+  for (int i = 0; i < WIDTH; i++) out[i * n + n * n + threadIdx.x] = x[WIDTH - 1 - i] * x[(i * 5 + 3) % WIDTH];
+}
+"""
+ENDLESS = """
+template <int DEPTH, unsigned long long PATH> struct Tree {
+  static constexpr int sum = Tree<DEPTH - 1, 2 * PATH>::sum + Tree<DEPTH - 1, 2 * PATH + 1>::sum;
+};
+template <unsigned long long PATH> struct Tree<0, PATH> { static constexpr int sum = PATH % 3; };
+extern "C" __global__ void entry(int* out) { out[0] = Tree<WIDTH, 1>::sum; }
+"""
+CONFIGURATION = {"WIDTH": 512, "SCALE": 3, "LAUNCHED": 1}
+PROBLEM = parse_problem("sgemm", trans="NT", m=64, n=64, k=64)
+BUNDLE = """
+[kernel]
+name = "small"
+source = "small.cu"
+entry = "entry"
+problem = "gemm"
+precisions = ["s"]
+[parameters]
+WIDTH = [128, 256, 512]
+SCALE = [1, 2, 3]
+[launch.parameters]
+LAUNCHED = [1, 2, 9]
+[launch]
+block = [32]
+grid = [1]
+arguments = ["LAUNCHED"]
+"""
+
+
+@cache
+def small():
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "kernel.toml").write_text(BUNDLE)
+        (Path(folder) / "small.cu").write_text(SOURCE)
+        return load_kernel(Path(folder))
+
+
+def bundle(source=SOURCE):
+    return replace(small(), source=source)
+
+
+def builder(source=SOURCE, architecture="sm_90", **settings):
+    return NvrtcBuilder(bundle(source), PROBLEM, architecture, **({"workers": 1} | settings))
+
+
+def build(source=SOURCE, configuration=CONFIGURATION, **settings):
+    with builder(source, **settings) as pool:
+        return pool.submit(configuration).result(timeout=120)
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_90a", "sm_100"])
+def test_a_build_is_a_cubin_with_its_resources(architecture):
+    made = build(architecture=architecture)
+    assert made.state is TrialState.OK
+    assert made.detail == ""
+    assert made.cubin.startswith(b"\x7fELF")
+    assert 8 <= made.registers <= 64
+    assert made.shared_bytes == 512 * 4
+    assert made.spill_bytes == 0
+    assert 0 < made.code_bytes < len(made.cubin)
+    assert 0 < made.compile_s < 60
+    assert not made.cached
+
+
+def test_macros_reach_the_source():
+    with builder() as pool:
+        sizes = [pool.submit(CONFIGURATION | {"WIDTH": width}).result(120).shared_bytes for width in (128, 256)]
+    assert sizes == [512, 1024]
+
+
+def test_spills_are_counted():
+    made = build(SPILLING, {"WIDTH": 120, "SCALE": 1})
+    assert made.state is TrialState.OK
+    assert made.registers == 32
+    assert made.spill_bytes > 100
+    assert made.stack_bytes > 100
+
+
+def test_negative_values_are_macros_too():
+    source = 'extern "C" __global__ void entry(int* out) { static_assert(WIDTH == -3, ""); out[0] = 1-WIDTH; }'
+    assert build(source, {"WIDTH": -3, "SCALE": 1}).state is TrialState.OK
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ('extern "C" __global__ void entry() { undeclared = 1; }', "undeclared"),
+        ("#error not this one", "not this one"),
+        ("__global__ void entry() {}", 'extern "C"'),
+        ("", 'extern "C"'),
+        (
+            'extern "C" __global__ void entry(int* o) { __shared__ int s[20000]; s[o[0]] = 1; o[1] = s[o[2]]; }',
+            "shared",
+        ),
+    ],
+)
+def test_a_refused_source_is_a_compile_error_that_says_why(source, words):
+    made = build(source)
+    assert made.state is TrialState.COMPILE_ERROR
+    assert words in made.detail
+    assert len(made.detail) < 700
+    assert made.cubin == b""
+
+
+def test_a_late_compile_is_killed_and_the_next_one_works():
+    with builder(ENDLESS, timeout_s=2) as pool:
+        started = time.monotonic()
+        late = pool.submit({"WIDTH": 60, "SCALE": 1, "LAUNCHED": 1})
+        next_one = pool.submit({"WIDTH": 3, "SCALE": 1, "LAUNCHED": 1})
+        assert late.result(60).state is TrialState.TIMEOUT
+        assert 1.9 < late.result().compile_s < 30
+        assert next_one.result(60).state is TrialState.OK
+        assert time.monotonic() - started < 60
+        again = pool.submit({"WIDTH": 60, "SCALE": 1, "LAUNCHED": 2})
+        assert again.done(), "what was late once is not tried again with other launch parameters"
+        assert again.result().state is TrialState.TIMEOUT
+
+
+def test_a_compiler_that_dies_is_one_crashed_build():
+    with builder(ENDLESS) as pool:
+        future = pool.submit({"WIDTH": 60, "SCALE": 1})
+        time.sleep(1.0)
+        os.kill(pool._children[0].pid, signal.SIGSEGV)
+        crashed = future.result(30)
+        assert crashed.state is TrialState.CRASHED
+        assert "SIGSEGV" in crashed.detail
+        assert pool.submit({"WIDTH": 3, "SCALE": 1}).result(60).state is TrialState.OK
+
+
+def test_a_compiler_that_runs_out_of_memory_is_one_crashed_build():
+    with builder(ENDLESS, timeout_s=60, memory_bytes=400 << 20) as pool:
+        crashed = pool.submit({"WIDTH": 60, "SCALE": 1})
+        next_one = pool.submit({"WIDTH": 3, "SCALE": 1})
+        assert crashed.result(90).state is TrialState.CRASHED
+        assert "out of memory" in crashed.result().detail
+        assert next_one.result(60).state is TrialState.OK
+
+
+def test_launch_parameters_share_a_build_under_way():
+    with builder() as pool:
+        first, second = (pool.submit(CONFIGURATION | {"LAUNCHED": value}) for value in (1, 2))
+        assert first.result(120).cubin == second.result(120).cubin
+        assert [first.result().cached, second.result().cached] == [False, True]
+
+
+def test_one_of_two_that_share_a_build_may_cancel():
+    with builder() as pool:
+        first, second = pool.submit(CONFIGURATION), pool.submit(CONFIGURATION)
+        assert first.cancel()
+        assert second.result(120).state is TrialState.OK
+
+
+def test_leaving_cancels_at_once_what_is_not_done():
+    with builder(ENDLESS) as pool:
+        futures = [pool.submit({"WIDTH": 60 + n, "SCALE": 1}) for n in range(5)]
+        time.sleep(1.0)
+        pids = [child.pid for child in pool._children]
+        started = time.monotonic()
+    assert time.monotonic() - started < 5
+    done, waiting = wait(futures, timeout=5)
+    assert not waiting
+    assert all(future.cancelled() for future in done)
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    with pytest.raises(WorkerError, match="with"):
+        pool.submit(CONFIGURATION)
+
+
+def test_cache_answers_in_another_builder(tmp_path):
+    cold = build(cache=tmp_path / "cubins")
+    with builder(cache=tmp_path / "cubins") as pool:
+        future = pool.submit(CONFIGURATION | {"LAUNCHED": 9})
+        assert future.done()
+        warm = future.result()
+    assert warm.cached
+    assert not cold.cached
+    assert {name: getattr(warm, name) for name in Build.__slots__ if name != "cached"} == {
+        name: getattr(cold, name) for name in Build.__slots__ if name != "cached"
+    }
+
+
+def test_cache_keeps_the_refusals_of_the_compiler(tmp_path):
+    source = "#error no"
+    assert not build(source, cache=tmp_path).cached
+    warm = build(source, cache=tmp_path)
+    assert warm.cached
+    assert warm.state is TrialState.COMPILE_ERROR
+
+
+@pytest.mark.parametrize("damage", [lambda c: c[: len(c) // 2], lambda c: c[:-9] + b"X" + c[-8:], lambda c: b""])
+def test_a_corrupt_cache_file_counts_as_absent(tmp_path, damage):
+    first = build(cache=tmp_path)
+    (file,) = (path for path in tmp_path.rglob("*") if path.is_file())
+    file.write_bytes(damage(file.read_bytes()))
+    second = build(cache=tmp_path)
+    assert not second.cached
+    assert second.cubin == first.cubin
+    assert build(cache=tmp_path).cached
+
+
+def test_cache_that_cannot_be_written_does_not_fail_a_build(tmp_path, caplog):
+    (tmp_path / "file").write_text("in the way")
+    assert build(cache=tmp_path / "file" / "cubins").state is TrialState.OK
+    assert "must be writable" in caplog.text
+
+
+def test_cache_forgets_what_was_not_used_for_longest(tmp_path):
+    cache = CubinCache(tmp_path, max_bytes=60_000)
+    keys = [cache_key(SOURCE, "entry", [str(n)], "13") for n in range(10)]
+    for age, key in enumerate(keys):
+        cache.put(key, Build(TrialState.OK, cubin=os.urandom(10_000)))
+        path = tmp_path / key[:2] / key
+        if path.exists():
+            os.utime(path, (1000 + age, 1000 + age))
+    assert cache.get(keys[0]) is None
+    assert cache.get(keys[-1]) is not None
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) <= 60_000
+
+
+def test_cache_survives_many_writers(tmp_path):
+    build = Build(TrialState.OK, cubin=os.urandom(50_000), registers=7)
+    key = cache_key(SOURCE, "entry", [], "13")
+    wrong = []
+
+    def hammer():
+        cache = CubinCache(tmp_path)
+        for _ in range(50):
+            cache.put(key, build)
+            found = cache.get(key)
+            if found is None or found.cubin != build.cubin:
+                wrong.append(found)
+
+    threads = [threading.Thread(target=hammer) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 1
+
+
+def test_everything_that_the_compiler_sees_is_in_the_key():
+    keys = {
+        cache_key("a", "entry", ["-DX=1"], "13.0.88"),
+        cache_key("b", "entry", ["-DX=1"], "13.0.88"),
+        cache_key("a", "other", ["-DX=1"], "13.0.88"),
+        cache_key("a", "entry", ["-DX=2"], "13.0.88"),
+        cache_key("a", "entry", ["-DX=1", "-DY=1"], "13.0.88"),
+        cache_key("a", "entry", ["-DX=1"], "13.0.99"),
+    }
+    assert len(keys) == 6
+
+
+def test_default_cache_obeys_xdg(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_cache() == tmp_path / "mltune" / "cubins"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative/is/ignored")
+    assert default_cache().is_absolute()
+
+
+@pytest.mark.parametrize(
+    "name", ["lower", "A B", "A=1", "A\n", "-I", "__CUDA_ARCH__", "A;B", "1A", "", "A --time=/tmp/x", "Ä"]
+)
+def test_names_that_are_no_macros_are_refused(name):
+    with pytest.raises(BundleError, match="capitals"):
+        NvrtcBuilder(replace(small(), parameters={name: (1,)}), PROBLEM, "sm_90")
+    with pytest.raises(BundleError, match="capitals"):
+        compile_options("sm_90", {name: 1})
+
+
+@pytest.mark.parametrize("value", ["1", "1 --time=/tmp/x", 1.0, None, b"1", [1]])
+def test_values_that_are_no_integers_are_refused(value):
+    with builder() as pool, pytest.raises(SpaceError, match="WIDTH"):
+        pool.submit(CONFIGURATION | {"WIDTH": value})
+
+
+def test_a_missing_parameter_is_refused():
+    with builder() as pool, pytest.raises(SpaceError, match="SCALE"):
+        pool.submit({"WIDTH": 1})
+
+
+@pytest.mark.parametrize("architecture", ["sm_90 --time=/tmp/x", "compute_90", "sm_", "90", "", "sm_90\n", "sm_20"])
+def test_architectures_that_do_not_exist_are_refused(architecture):
+    with pytest.raises(DeviceError):
+        builder(architecture=architecture)
+
+
+def test_a_bundle_that_cannot_be_built_is_refused():
+    with pytest.raises(BundleError, match="replay"):
+        builder(None)
+    with pytest.raises(BundleError, match="alone"):
+        builder('  # include "/etc/passwd"\n' + SOURCE)
+
+
+def test_sources_cannot_include_files_beside_the_process(tmp_path, monkeypatch):
+    (tmp_path / "beside.h").write_text("// found")
+    monkeypatch.chdir(tmp_path)
+    made = build('#include "beside.h"\n' + SOURCE)
+    assert made.state is TrialState.COMPILE_ERROR
+    assert "beside.h" in made.detail
+
+
+def test_version_names_the_patch_release():
+    assert len(nvrtc_version().split(".")) == 3
+    assert {80, 90, 100} <= set(supported_architectures())
+
+
+def test_log_of_several_kernels_is_read_for_the_right_one():
+    log = """ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'gemm_too' for 'sm_80'
+ptxas info    : Function properties for gemm_too
+ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 4 registers, used 0 barriers, 352 bytes cmem[0]
+ptxas info    : Compiling entry function 'gemm' for 'sm_80'
+ptxas info    : Function properties for helper
+ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Function properties for gemm
+ptxas         .     3144 bytes stack frame, 5480 bytes spill stores, 5484 bytes spill loads
+ptxas info    : Used 32 registers, used 1 barriers, 3144 bytes cumulative stack size, 2052 bytes smem, 364 bytes cmem[0]
+"""
+    report = parse_ptxas_log(log, "gemm")
+    assert report is not None
+    assert (report.registers, report.stack_bytes, report.spill_bytes, report.shared_bytes) == (32, 3144, 10964, 2052)
+    assert parse_ptxas_log(log, "gem") is None
+    assert parse_ptxas_log("", "gemm") is None
+
+
+@pytest.mark.parametrize("content", [b"", b"\x7fELF", b"\x7fELF\x02" + b"\xff" * 200, b"not an ELF at all" * 10])
+def test_what_is_no_cubin_has_no_code(content):
+    assert code_bytes(content, "gemm") is None

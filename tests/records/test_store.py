@@ -1,0 +1,340 @@
+"""The store of a run: what is written comes back exactly, and nothing that was written is ever lost."""
+
+import math
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mltune.errors import RunDirectoryError, StoreError
+from mltune.records.header import RunHeader
+from mltune.records.store import FILE, Store
+from mltune.records.trial import Build, Measurement, Skip, TrialRecord, TrialState
+
+HEADER = RunHeader(
+    kernel="toy",
+    source_hash="ab" * 32,
+    parameters={"BLK_M": (16, 32, 64), "STATE": (0, 1)},
+    problem={"precision": "s", "m": 4096},
+    device={"name": "GPU", "compute_capability": [9, 0]},
+    seed=1,
+    versions={"mltune": "0.1.0"},
+    settings={"batch": 24},
+    created_at=5.0,
+)
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+NUMBER = st.floats(allow_nan=False)
+TEXT = st.text(max_size=30)
+STATE = st.sampled_from(TrialState)
+
+
+def maybe(strategy):
+    return st.none() | strategy
+
+
+SKIPS = st.builds(Skip, TEXT, NUMBER, NUMBER)
+BUILDS = st.builds(
+    Build,
+    STATE,
+    TEXT,
+    st.just(b""),
+    maybe(INT64),
+    maybe(INT64),
+    maybe(INT64),
+    maybe(INT64),
+    maybe(INT64),
+    NUMBER,
+    st.booleans(),
+)
+MEASUREMENTS = st.builds(
+    Measurement,
+    STATE,
+    TEXT,
+    st.lists(NUMBER, max_size=5).map(tuple),
+    maybe(NUMBER),
+    maybe(NUMBER),
+    st.booleans(),
+    maybe(NUMBER),
+    NUMBER,
+    NUMBER,
+    maybe(NUMBER),
+    maybe(NUMBER),
+    maybe(NUMBER),
+    maybe(INT64),
+)
+RECORDS = st.lists(
+    st.builds(
+        TrialRecord,
+        number=INT64,
+        batch=INT64,
+        index=INT64,
+        configuration=st.fixed_dictionaries({"BLK_M": INT64, "STATE": INT64}),
+        state=STATE,
+        detail=TEXT,
+        proposed_by=TEXT,
+        skip=maybe(SKIPS),
+        audited=st.booleans(),
+        build=maybe(BUILDS),
+        measurement=maybe(MEASUREMENTS),
+        finished_at=NUMBER,
+    ),
+    max_size=4,
+    unique_by=lambda record: record.number,
+)
+
+
+def trial(number: int, **changes) -> TrialRecord:
+    record = TrialRecord(
+        number=number,
+        batch=0,
+        index=number * 7,
+        configuration={"BLK_M": 32, "STATE": 1},
+        state=TrialState.OK,
+        build=Build(TrialState.OK, registers=40, compile_s=0.02),
+        measurement=Measurement(TrialState.OK, samples_s=(0.1, 0.3, 0.2), median_s=0.2, noise=0.01, error=0.5),
+    )
+    return replace(record, **changes)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(records=RECORDS)
+def test_records_come_back_exactly_and_in_order(records, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("run")
+    with Store.open(directory, HEADER) as store:
+        store.append(*records)
+        assert store.records() == records
+    with Store.resume(directory) as store:
+        assert store.records() == records
+        assert [record.finished_at for record in store.records()] == [record.finished_at for record in records]
+        assert [type(record.state) for record in store.records()] == [TrialState] * len(records)
+
+
+def test_the_order_is_that_of_appending_not_of_numbers(tmp_path):
+    with Store.open(tmp_path, HEADER) as store:
+        store.append(trial(3), trial(1))
+        store.append(trial(2))
+        assert [record.number for record in store.records()] == [3, 1, 2]
+        assert len(store) == 3
+
+
+def test_nan_becomes_unknown_and_strange_text_and_numpy_values_are_kept(tmp_path):
+    import numpy as np
+
+    measurement = Measurement(TrialState.WRONG_RESULT, error=math.inf, noise=math.nan, verify_s=math.nan)
+    with Store.open(tmp_path, HEADER) as store:
+        configuration = {"BLK_M": np.int64(16), "STATE": np.int64(0)}
+        store.append(trial(np.int64(0), configuration=configuration, detail="\udc80 \0 end", measurement=measurement))
+        (found,) = store.records()
+    assert found.measurement is not None
+    assert found.measurement.error == math.inf
+    assert found.measurement.noise is None
+    assert math.isnan(found.measurement.verify_s)
+    assert found.detail == "\\udc80 \0 end"
+    assert found.configuration == {"BLK_M": 16, "STATE": 0}
+
+
+def test_seconds_and_facts(tmp_path):
+    with Store.open(tmp_path, HEADER) as store:
+        assert store.seconds() == {}
+        assert store.fact("cublas") is None
+        store.set_seconds({"search": 1.5, "time": 2.0})
+        store.set_seconds({"search": 2.5})
+        store.set_fact("cublas", {"median_s": 0.5})
+        store.set_fact("cublas", {"median_s": 0.25})
+    with Store.read_only(tmp_path) as store:
+        assert store.seconds() == {"search": 2.5, "time": 2.0}
+        assert store.fact("cublas") == {"median_s": 0.25}
+
+
+def test_table(tmp_path):
+    with Store.open(tmp_path, HEADER) as store:
+        assert len(store.table()) == 0
+        skip = Skip("before_compile", -2.0, -1.0)
+        store.append(trial(0), trial(1, state=TrialState.SKIPPED, skip=skip, build=None, measurement=None))
+        table = store.table()
+    assert list(table["state"]) == ["ok", "skipped"]
+    assert list(table["BLK_M"]) == [32, 32]
+    assert list(table["STATE"]) == [1, 1]
+    assert list(table["samples_s"]) == [(0.1, 0.3, 0.2), ()]
+    assert table["registers"].dtype == "Int64"
+    assert table["registers"].isna().tolist() == [False, True]
+    assert table["median_s"].tolist()[0] == 0.2
+    assert table["optimistic"].tolist()[1] == -1.0
+    assert table["number"].dtype == "int64"
+
+
+def test_the_same_command_resumes_and_another_header_is_refused(tmp_path):
+    with Store.open(tmp_path, HEADER) as store:
+        store.append(trial(0))
+    with Store.open(tmp_path, replace(HEADER, created_at=9.0)) as store:
+        assert store.header.created_at == 5.0
+        assert len(store) == 1
+    for changed, message in (
+        (replace(HEADER, seed=2), "seed is 1, not 2"),
+        (replace(HEADER, problem={"precision": "s", "m": 64}), r"problem\.m is 4096, not 64"),
+        (replace(HEADER, settings={}), r"settings\.batch is 24, not None"),
+        (replace(HEADER, parameters={"STATE": (0, 1), "BLK_M": (16, 32, 64)}), "order of the parameters"),
+    ):
+        with pytest.raises(RunDirectoryError, match=message):
+            Store.open(tmp_path, changed)
+    with Store.resume(tmp_path) as store:
+        assert store.header == HEADER
+
+
+def test_one_writer_and_any_reader(tmp_path):
+    with Store.open(tmp_path, HEADER) as store:
+        with pytest.raises(RunDirectoryError, match=f"in use by process {os.getpid()}"):
+            Store.open(tmp_path, HEADER)
+        with Store.read_only(tmp_path) as reader:
+            store.append(trial(0))
+            assert reader.records() == [trial(0)]
+            with pytest.raises(StoreError):
+                reader.append(trial(1))
+    assert not (tmp_path / f"{FILE}-wal").exists()
+
+
+def test_a_finished_run_reads_from_a_medium_that_cannot_be_written(tmp_path, monkeypatch):
+    with Store.open(tmp_path / "a run?#%", HEADER) as store:
+        store.append(trial(0))
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with Store.read_only(tmp_path / "a run?#%") as store:
+        assert store.records() == [trial(0)]
+
+
+def test_what_is_no_run_is_refused(tmp_path):
+    with pytest.raises(RunDirectoryError, match="there is none"):
+        Store.resume(tmp_path)
+    with pytest.raises(RunDirectoryError, match="there is none"):
+        Store.read_only(tmp_path / "missing")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunDirectoryError, match="must be writable"):
+        Store.open(tmp_path / "file", HEADER)
+    (tmp_path / FILE).write_text("certainly no database, " * 100)
+    with pytest.raises(RunDirectoryError, match="cannot be read"):
+        Store.open(tmp_path, HEADER)
+    (tmp_path / FILE).unlink()
+    foreign = sqlite3.connect(tmp_path / FILE)
+    foreign.execute("CREATE TABLE trials (number INTEGER)")
+    foreign.close()
+    before = (tmp_path / FILE).read_bytes()
+    with pytest.raises(RunDirectoryError, match="no store of mltune"):
+        Store.open(tmp_path, HEADER)
+    assert (tmp_path / FILE).read_bytes() == before
+
+
+def test_a_batch_is_all_or_nothing(tmp_path):
+    with Store.open(tmp_path, HEADER) as store:
+        store.append(trial(0))
+        with pytest.raises(StoreError, match="number must be new"):
+            store.append(trial(1), trial(0))
+        with pytest.raises(StoreError, match="exactly the run's parameters"):
+            store.append(trial(1, configuration={"BLK_M": 1}))
+        with pytest.raises(StoreError, match="must be recorded"):
+            store.append(trial(2**63))
+        store.append(trial(1))
+        assert [record.number for record in store.records()] == [0, 1]
+
+
+PROCESS = """
+import sys
+sys.path[:0] = {path!r}
+from pathlib import Path
+from test_store import HEADER, trial
+from mltune.records.store import Store
+from mltune.errors import StoreError
+"""
+
+
+def process(body: str, *arguments: object) -> subprocess.Popen[str]:
+    here = Path(__file__).resolve().parent
+    code = PROCESS.format(path=[str(here), str(here.parents[1])]) + textwrap.dedent(body)
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_kill_9_loses_nothing_that_was_appended(tmp_path):
+    child = process(
+        """
+        store = Store.open(Path(sys.argv[1]), HEADER)
+        for number in range(10**9):
+            store.append(trial(number))
+            print(number, flush=True)
+        """,
+        tmp_path,
+    )
+    assert child.stdout is not None
+    told = -1
+    for line in child.stdout:
+        told = int(line)
+        if told == 150:
+            with pytest.raises(RunDirectoryError, match=f"process {child.pid}"):
+                Store.open(tmp_path, HEADER)
+            child.send_signal(signal.SIGKILL)
+    child.communicate()
+    assert child.returncode == -signal.SIGKILL
+    with Store.open(tmp_path, HEADER) as store:
+        numbers = [record.number for record in store.records()]
+        assert told >= 150
+        assert len(numbers) - 1 in (told, told + 1)
+        assert store.records() == [trial(number) for number in numbers]
+        store.append(trial(len(numbers)))
+
+
+FULL = """
+import resource
+store = Store.open(Path(sys.argv[1]), HEADER)
+if sys.argv[2] == "limit":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, resource.RLIM_INFINITY))
+number = 0
+try:
+    while number < 100_000:
+        store.append(trial(number, detail="x" * 500))
+        number += 1
+except StoreError as error:
+    print(error)
+if sys.argv[2] == "limit":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+else:
+    (Path(sys.argv[1]) / "ballast").unlink()
+assert len(store) == number, (len(store), number)
+store.append(trial(number))
+store.close()
+print(number)
+"""
+
+
+def check_full(directory: Path, kind: str) -> None:
+    child = process(FULL, directory, kind)
+    out, err = child.communicate()
+    assert child.returncode == 0, err
+    message, count = out.splitlines()
+    assert "every trial must be recorded" in message
+    assert "make room on the disk" in message
+    with Store.resume(directory) as store:
+        assert [record.number for record in store.records()] == list(range(int(count) + 1))
+    assert int(count) > 20
+
+
+def test_a_file_that_may_not_grow_loses_nothing(tmp_path):
+    check_full(tmp_path / "run", "limit")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small tmpfs")
+def test_a_full_disk_loses_nothing(tmp_path):
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1200k", "tmpfs", str(tmp_path)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("cannot mount a tmpfs here")
+    try:
+        (tmp_path / "ballast").write_bytes(bytes(200_000))
+        check_full(tmp_path, "disk")
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)

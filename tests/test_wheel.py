@@ -1,0 +1,56 @@
+"""The wheel, installed into a fresh environment far from the checkout, runs the first command of README."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+pytestmark = [pytest.mark.wheel, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """Return the folder of the commands of an environment that holds mltune and what it needs, no more."""
+    work = tmp_path_factory.mktemp("elsewhere")
+    subprocess.run([sys.executable, "-m", "build", "--no-isolation", "--outdir", work, ROOT], check=True)
+    (wheel,) = work.glob("*.whl")
+    subprocess.run([sys.executable, "-m", "venv", work / "venv"], check=True)
+    subprocess.run([work / "venv/bin/pip", "install", "--quiet", wheel], check=True)
+    return work / "venv/bin"
+
+
+def run(installed, cwd, *arguments):
+    """Run the installed command from an empty folder, without a GPU."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return subprocess.run(
+        [installed / "mltune", *arguments],
+        cwd=cwd,
+        env=environment | {"CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_the_first_command_replays(installed, tmp_path):
+    result = run(installed, tmp_path, "tune", "sgemm", "--trials", "60", "--json")
+    assert result.returncode == 0, result.stderr
+    assert "replaying timings recorded on NVIDIA H200" in result.stderr
+    document = json.loads(result.stdout)
+    assert document["trials"] == 60
+    assert document["best"]["tflops"] > 0
+
+
+def test_the_folders_are_found_in_the_wheel(installed, tmp_path):
+    listed = run(installed, tmp_path, "datasets", "--json")
+    assert listed.returncode == 0, listed.stderr
+    assert json.loads(listed.stdout)
+    counted = run(installed, tmp_path, "space", "gemm_simt", "--json")
+    assert counted.returncode == 0, counted.stderr
+    assert json.loads(counted.stdout)["valid"] > 1_000_000

@@ -1,0 +1,112 @@
+"""The wings of the house: a module imports only what lies below its own wing; heavy packages stay where they belong."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import mltune
+
+PACKAGE = Path(mltune.__file__).parent
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+BELOW: dict[str, set[str]] = {
+    "errors": set(),
+    "assets": set(),
+    "device": {"errors", "assets"},
+    "kernel": {"device", "errors", "assets"},
+    "records": {"kernel", "device", "errors", "assets"},
+    "measure": {"records", "kernel", "device", "errors", "assets"},
+    "learn": {"records", "kernel", "device", "errors", "assets"},
+}
+"""What each wing may import besides itself. measure and learn never see each other."""
+
+ONLY_IN: dict[str, set[str]] = {
+    "cupy": {"measure", "device"},
+    "cupy_backends": {"measure", "device"},
+    "cuda": {"measure", "device"},
+    "pynvml": {"measure", "device"},
+    "sklearn": {"learn"},
+    "skops": {"learn"},
+    "optuna.samplers": {"learn"},
+    "typer": {"cli", "render"},
+    "rich": {"cli", "render"},
+}
+"""Packages that belong to some wings."""
+
+HEAVY = {"sklearn", "skops", "pandas", "pyarrow", "scipy", "cupy", "cupy_backends", "cuda", "pynvml"}
+"""Packages that are imported inside functions only. (Optuna's base classes are subclassed, which cannot wait.)"""
+
+
+def wing_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """Yield the full names of what a tree imports: modules, and names of modules."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def executed_at_import(tree: ast.Module) -> Iterator[ast.stmt]:
+    """Yield the statements that run when the module is imported, without bodies of functions and conditional ones."""
+    for node in ast.walk(tree):
+        for statement in getattr(node, "body", []) if isinstance(node, ast.Module | ast.ClassDef) else []:
+            if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.If):
+                yield statement
+
+
+def within(name: str, package: str) -> bool:
+    return name == package or name.startswith(f"{package}.")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_module_imports_only_what_lies_below_its_wing(path: Path) -> None:
+    wing = wing_of(path)
+    for name in imported(ast.parse(path.read_text())):
+        if within(name, "mltune") and wing in BELOW:
+            parts = name.split(".")
+            other = parts[1] if len(parts) > 1 else ""
+            assert other in BELOW[wing] | {wing, "__version__"}, f"{wing} must not import {name}"
+        for package, homes in ONLY_IN.items():
+            assert not within(name, package) or wing in homes, f"only {sorted(homes)} import {package}, not {wing}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_heavy_packages_are_imported_inside_functions(path: Path) -> None:
+    for statement in executed_at_import(ast.parse(path.read_text())):
+        for name in imported(statement):
+            assert name.split(".")[0] not in HEAVY, f"{name} must be imported inside a function"
+
+
+def test_the_command_line_starts_light() -> None:
+    script = "import sys, mltune.cli; print(*{name.split('.')[0] for name in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert not set(done.stdout.split()) & (HEAVY | {"optuna", "numpy", "pydantic"})
+
+
+def test_every_wing_is_known() -> None:
+    folders = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
+    assert folders <= BELOW.keys()
+
+
+def test_there_are_no_circles() -> None:
+    """Importing any module first works: nothing hangs on the order of imports."""
+    names = [".".join(("mltune", *path.relative_to(PACKAGE).with_suffix("").parts)) for path in MODULES]
+    names = [name.removesuffix(".__init__") for name in names if not name.endswith("__main__")]
+    script = (
+        "import importlib, sys\n"
+        "for name in sys.argv[1:]:\n"
+        "    for loaded in [m for m in sys.modules if m.split('.')[0] == 'mltune']:\n"
+        "        del sys.modules[loaded]\n"
+        "    importlib.import_module(name)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, *names], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
