@@ -1,8 +1,8 @@
 """THE LOOP: propose, gate, build, gate, run, record, learn; budgets and resuming.
 
-Two batches are under way at a time: one is planned while the one before it is built and run, from what was known before
-both. What is planned so depends on the seed and on results alone, never on which result came first, and a run that was
-killed goes on as if it had not been.
+On a GPU several batches are under way at a time: one is planned while those before it are built and run, from what was
+known before all of them. What is planned so depends on the seed and on results alone, never on which result came first,
+and a run that was killed goes on as if it had not been.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mltune.records.store import Store
 from mltune.records.trial import Build, Skip, TrialRecord, TrialState
 from mltune.summary import best, counts, rating
 from mltune.target import choose, parse_device
-from mltune.workbench import Workbench, open_workbench
+from mltune.workbench import Workbench, installed_versions, open_workbench
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
 
 BATCH = 24
 """Proposals of a batch: enough to keep a compile pool busy, few enough to learn often."""
-
-UNDER_WAY = 2
-"""Batches under way at a time."""
 
 FINALISTS = 5
 """Candidates for winner that are verified, the fastest first, until one passes."""
@@ -155,7 +152,11 @@ def tune(request: TuneRequest, *, progress: Report | None = None) -> TuneResult:
     target = parse_device(request.device) or choose(request.kernel, request.problem)
     bench = open_workbench(request.kernel, request.problem, target)
     directory = request.run or new_run_directory(request.problem)
-    header = run_header(bench, request.seed, {"target": str(target), "batch": BATCH, "space": str(bench.space.count)})
+    header = run_header(
+        bench,
+        request.seed,
+        {"target": str(target), "batch": BATCH, "batches": bench.batches, "space": str(bench.space.count)},
+    )
     with Store.open(directory, header) as store, bench:
         return Tuner(bench, store, request, progress).run()
 
@@ -177,7 +178,7 @@ def run_header(bench: Workbench, seed: int, settings: Mapping[str, Any]) -> RunH
         problem=bench.problem.to_json(),
         device=bench.device.to_json(),
         seed=seed,
-        versions={"mltune": __version__, **bench.versions},
+        versions={"mltune": __version__, **installed_versions("numpy", "scikit-learn", "optuna"), **bench.versions},
         settings={"restrictions": bench.kernel.space_hash, **settings},
         created_at=time.time(),
     )
@@ -277,14 +278,14 @@ class Tuner:
         starts = np.cumsum([0, *self._sizes])
         finished = [set(range(a, b)) <= self._records.keys() for a, b in itertools.pairwise(starts)]
         complete = finished.index(False) if False in finished else len(finished)
-        self._next = max(0, complete - UNDER_WAY + 1)
+        self._next = max(0, complete - self._bench.batches + 1)
         for number in range(starts[self._next]):
             record = self._records[number]
             self._study.add_trial(frozen_trial(record, self._sampler.distributions, self._score(record)))
 
     def _open_batches(self) -> bool:
         """Plan batches as long as some are wanted; return whether any is under way."""
-        while len(self._open) < UNDER_WAY and not self._time_is_up():
+        while len(self._open) < self._bench.batches and not self._time_is_up():
             known = len(self._study.get_trials(deepcopy=False))
             size = BATCH if self._request.trials is None else min(BATCH, self._request.trials - known)
             if self._next < len(self._sizes):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -42,6 +42,9 @@ class Workbench:
         The runner when it is a GPU's.
     recorded : Dataset or None
         What is replayed.
+    batches : int
+        Batches of proposals under way at a time. On a GPU the compile pool must be kept busy while one batch is planned
+        and another runs; in replay one less, so that the loop is the same.
     """
 
     kernel: Kernel
@@ -53,6 +56,7 @@ class Workbench:
     versions: Mapping[str, str]
     gpu: GpuRunner | None = None
     recorded: Dataset | None = None
+    batches: int = 2
     _stack: ExitStack | None = None
 
     def __enter__(self) -> Self:
@@ -130,7 +134,7 @@ def _replay(kernel: Kernel, problem: GemmProblem, name: str) -> Workbench:
         TableSpace(dataset.columns),
         ReplayBuilder(dataset),
         ReplayRunner(dataset),
-        dict(dataset.manifest.versions),
+        {f"recorded_{name}": version for name, version in dataset.manifest.versions.items()},
         recorded=dataset,
     )
 
@@ -149,6 +153,18 @@ def _on_gpu(kernel: Kernel, problem: GemmProblem, index: int) -> Workbench:
         ConstrainedSpace(kernel, {**problem.variables(), **device_variables(device)}),
         NvrtcBuilder(kernel, problem, device.architecture, cache=default_cache()),
         runner,
-        {"nvrtc": nvrtc_version(), "driver": str(driver_version())},
+        {"nvrtc": nvrtc_version(), "driver": driver_version(), **installed_versions("cupy-cuda13x", "cupy-cuda12x")},
         gpu=runner,
+        batches=3,
     )
+
+
+def installed_versions(*packages: str) -> dict[str, str]:
+    """Return the versions of those of some packages that are installed."""
+    import importlib.metadata
+
+    installed = {}
+    for package in packages:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            installed[package] = importlib.metadata.version(package)
+    return installed

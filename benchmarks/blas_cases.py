@@ -1,0 +1,138 @@
+"""What a short tune finds for each of the 26 cases of BLAS GEMM, beside cuBLAS and the arithmetic peak.
+
+Every case gets a run of its own, from nothing: no model, no cubins. cuBLAS is timed in the same worker process, by the
+same protocol, on the same operands. The same file records where the seconds went: compile rate, timing rate, share of
+verification, seconds of search per trial.
+
+    python benchmarks/blas_cases.py --time 20 --precisions sc --output benchmarks/results
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from mltune import __version__
+from mltune.kernel.problem import CASES, parse_problem
+from mltune.measure.build import available_cores, nvrtc_version
+from mltune.records.store import Store
+from mltune.records.trial import TrialRecord
+from mltune.tuner import TuneRequest, TuneResult, tune
+
+
+def measure(case: tuple[str, str, str], size: int, time_s: float, seed: int, cubins: Path) -> dict[str, Any]:
+    """Tune one case and return its row of the result."""
+    precision, trans_a, trans_b = case
+    problem = parse_problem(f"{precision}gemm", trans=trans_a + trans_b, m=size, n=size, k=size)
+    run = cubins / f"{precision}{trans_a}{trans_b}".lower()
+    result = tune(TuneRequest(problem, device="cuda:0", time_s=time_s, seed=seed, run=run))
+    document = result.to_json()
+    with Store.read_only(run) as store:
+        started = store.header.created_at
+    return {
+        "case": problem.case,
+        "size": size,
+        **{name: document[name] for name in ("trials", "counts", "best", "rejected", "seconds")},
+        "cublas_tflops": None if result.cublas_s is None else problem.flops / result.cublas_s / 1e12,
+        **rates(result),
+        "curve": curve(result.records, started, problem.flops),
+    }
+
+
+def rates(result: TuneResult) -> dict[str, float]:
+    """Return how fast the parts of the loop were."""
+    built = [record.build for record in result.records if record.build is not None]
+    ran = [record.measurement for record in result.records if record.measurement is not None]
+    verify_s, time_s = sum(one.verify_s for one in ran), sum(one.time_s for one in ran)
+    return {
+        "compiled_per_s": len(built) / result.seconds["total"],
+        "compile_cpu_s": sum(one.compile_s for one in built) / max(len(built), 1),
+        "timed_per_gpu_s": len(ran) / max(verify_s + time_s, 1e-9),
+        "verify_share": verify_s / max(verify_s + time_s, 1e-9),
+        "search_s_per_trial": result.seconds["search"] / max(len(result.records), 1),
+        "noise_of_best": result.best.measurement.noise if result.best and result.best.measurement else None,
+        "samples_of_best": len(result.best.measurement.samples_s) if result.best and result.best.measurement else None,
+    }
+
+
+def curve(records: list[TrialRecord], started: float, flops: float) -> list[tuple[float, float]]:
+    """Return the best TFLOPS so far at every moment that it rose: (seconds since the start, TFLOPS)."""
+    points: list[tuple[float, float]] = []
+    for record in sorted(records, key=lambda record: record.finished_at):
+        if record.state == "ok" and record.measurement is not None and record.measurement.median_s is not None:
+            tflops = flops / record.measurement.median_s / 1e12
+            if not points or tflops > points[-1][1]:
+                points.append((round(record.finished_at - started, 2), round(tflops, 3)))
+    return points
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Return the rows as Markdown."""
+    lines = [
+        "| case | TFLOPS | cuBLAS | of cuBLAS | of peak | trials | timed | compiled/s | verify | search/trial |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        best = row["best"] or {"tflops": 0.0, "share_of_cublas": 0.0, "share_of_peak": 0.0}
+        lines.append(
+            f"| {row['case']} | {best['tflops']:.2f} | {row['cublas_tflops']:.2f} | {best['share_of_cublas']:.3f} "
+            f"| {best['share_of_peak']:.3f} | {row['trials']} | {row['counts']['ok']} | {row['compiled_per_s']:.1f} "
+            f"| {100 * row['verify_share']:.0f} % | {1e3 * row['search_s_per_trial']:.1f} ms |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure the cases asked for, and write JSON and Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--time", type=float, default=20.0, help="seconds per case")
+    parser.add_argument("--size", type=int, default=4096)
+    parser.add_argument("--precisions", default="sdcz")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
+    arguments = parser.parse_args()
+    name = f"blas_cases_{arguments.precisions}_{arguments.size}"
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as scratch:
+        os.environ["XDG_CACHE_HOME"] = scratch  # no cubins from earlier runs
+        for case in CASES:
+            if case[0] in arguments.precisions:
+                rows.append(measure(case, arguments.size, arguments.time, arguments.seed, Path(scratch)))
+                print(table(rows[-1:]).splitlines()[-1], flush=True)
+                write(arguments.output, name, rows, arguments)
+    print(table(rows))
+
+
+def write(folder: Path, name: str, rows: list[dict[str, Any]], arguments: argparse.Namespace) -> None:
+    """Write what there is: a run that is stopped keeps the cases that it has finished."""
+    from mltune.device.query import driver_version, query_device
+
+    folder.mkdir(parents=True, exist_ok=True)
+    facts = {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": " ".join(["python", *sys.argv]),
+        "device": query_device(0).to_json(),
+        "cores": available_cores(),
+        "versions": {
+            "mltune": __version__,
+            "nvrtc": nvrtc_version(),
+            "driver": driver_version(),
+            "python": platform.python_version(),
+        },
+        "seconds_per_case": arguments.time,
+        "seed": arguments.seed,
+    }
+    (folder / f"{name}.json").write_text(json.dumps({**facts, "cases": rows}, indent=1) + "\n")
+    heading = f"{facts['date']}, {facts['device']['name']}, {facts['cores']} cores, `{facts['command']}`"
+    (folder / f"{name}.md").write_text(f"{heading}\n\n{table(rows)}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""A sweep over kernels that misbehave: each becomes the record of its trial, and the run goes on.
+
+The bundle tests/gpu/hostile holds a plain GEMM and fifteen ways to spoil it. The sweep takes the road of every run:
+builder, runner, store. Written down are the state and the words of every trial, and how long the whole took.
+
+    python benchmarks/faults.py --output benchmarks/results
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from mltune.device.query import query_device
+from mltune.kernel.problem import parse_problem
+from mltune.records.store import Store
+from mltune.sweep import sweep
+from mltune.tuner import TuneRequest
+
+HOSTILE = Path(__file__).resolve().parent.parent / "tests" / "gpu" / "hostile"
+
+
+def run_faults() -> dict[str, Any]:
+    """Sweep the hostile kernel and return what was recorded."""
+    problem = parse_problem("sgemm", trans="NT", m=512, n=512, k=512)
+    with tempfile.TemporaryDirectory() as scratch:
+        run = Path(scratch) / "run"
+        started = time.perf_counter()
+        sweep(TuneRequest(problem, kernel=str(HOSTILE), device="cuda:0", run=run), None)
+        elapsed_s = time.perf_counter() - started
+        with Store.read_only(run) as store:
+            records = sorted(store.records(), key=lambda record: tuple(record.configuration.values()))
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": " ".join(["python", *sys.argv]),
+        "device": query_device(0).name,
+        "elapsed_s": elapsed_s,
+        "trials": [
+            {**record.configuration, "state": str(record.state), "detail": record.detail[:300]} for record in records
+        ],
+    }
+
+
+def main() -> None:
+    """Run and write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
+    arguments = parser.parse_args()
+    result = run_faults()
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    (arguments.output / "faults.json").write_text(json.dumps(result, indent=1) + "\n")
+    for trial in result["trials"]:
+        print(f"{trial['MISDEED']:>3} {trial['state']:<14} {trial['detail'][:90]}")
+    print(f"{len(result['trials'])} trials in {result['elapsed_s']:.1f} s")
+
+
+if __name__ == "__main__":
+    main()
