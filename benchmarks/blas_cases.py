@@ -4,7 +4,9 @@ Every case gets a run of its own, from nothing: no model, no cubins. cuBLAS is t
 same protocol, on the same operands. The same file records where the seconds went: compile rate, timing rate, share of
 verification, seconds of search per trial.
 
-    python benchmarks/blas_cases.py --time 20 --precisions sc --output benchmarks/results
+    python benchmarks/blas_cases.py --time 20 --output benchmarks/results
+    python benchmarks/blas_cases.py --cases sNN,sNT --name some     # some of them: another GPU may take the others
+    python benchmarks/blas_cases.py --merge some others             # and then one result is made of both
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ def measure(case: tuple[str, str, str], size: int, time_s: float, seed: int, cub
     return {
         "case": problem.case,
         "size": size,
+        "cores": available_cores(),
         **{name: document[name] for name in ("trials", "counts", "best", "rejected", "seconds")},
         "cublas_tflops": None if result.cublas_s is None else problem.flops / result.cublas_s / 1e12,
         **rates(result),
@@ -94,32 +97,34 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--time", type=float, default=20.0, help="seconds per case")
     parser.add_argument("--size", type=int, default=4096)
-    parser.add_argument("--precisions", default="sdcz")
+    parser.add_argument("--cases", default=",".join("".join(case) for case in CASES), help="such as sNN,zTC")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--name", default="blas_cases")
+    parser.add_argument("--merge", nargs="+", metavar="NAME", help="results to make one of, in place of measuring")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
     arguments = parser.parse_args()
-    name = f"blas_cases_{arguments.precisions}_{arguments.size}"
+    if arguments.merge:
+        merge(arguments.output, arguments.merge, arguments.name)
+        return
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["XDG_CACHE_HOME"] = scratch  # no cubins from earlier runs
-        for case in CASES:
-            if case[0] in arguments.precisions:
-                rows.append(measure(case, arguments.size, arguments.time, arguments.seed, Path(scratch)))
-                print(table(rows[-1:]).splitlines()[-1], flush=True)
-                write(arguments.output, name, rows, arguments)
-    print(table(rows))
+        for case in arguments.cases.split(","):
+            rows.append(
+                measure((case[0], case[1], case[2]), arguments.size, arguments.time, arguments.seed, Path(scratch))
+            )
+            print(table(rows[-1:]).splitlines()[-1], flush=True)
+            write(arguments.output, arguments.name, {**facts(arguments), "cases": rows})
 
 
-def write(folder: Path, name: str, rows: list[dict[str, Any]], arguments: argparse.Namespace) -> None:
-    """Write what there is: a run that is stopped keeps the cases that it has finished."""
+def facts(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return when, with what and on what the cases are measured."""
     from mltune.device.query import driver_version, query_device
 
-    folder.mkdir(parents=True, exist_ok=True)
-    facts = {
+    return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": " ".join(["python", *sys.argv]),
         "device": query_device(0).to_json(),
-        "cores": available_cores(),
         "versions": {
             "mltune": __version__,
             "nvrtc": nvrtc_version(),
@@ -129,9 +134,23 @@ def write(folder: Path, name: str, rows: list[dict[str, Any]], arguments: argpar
         "seconds_per_case": arguments.time,
         "seed": arguments.seed,
     }
-    (folder / f"{name}.json").write_text(json.dumps({**facts, "cases": rows}, indent=1) + "\n")
-    heading = f"{facts['date']}, {facts['device']['name']}, {facts['cores']} cores, `{facts['command']}`"
-    (folder / f"{name}.md").write_text(f"{heading}\n\n{table(rows)}\n")
+
+
+def merge(folder: Path, names: list[str], name: str) -> None:
+    """Make one result of several that were measured side by side on GPUs of one kind."""
+    parts = [json.loads((folder / f"{part}.json").read_text()) for part in names]
+    order = [f"{precision}gemm {a}{b}" for precision, a, b in CASES]
+    rows = sorted((row for part in parts for row in part["cases"]), key=lambda row: order.index(row["case"]))
+    write(folder, name, {**parts[0], "command": "; ".join(part["command"] for part in parts), "cases": rows})
+
+
+def write(folder: Path, name: str, result: dict[str, Any]) -> None:
+    """Write what there is: a run that is stopped keeps the cases that it has finished."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
+    cores = sorted({row["cores"] for row in result["cases"]})
+    heading = f"{result['date']}, {result['device']['name']}, {'/'.join(map(str, cores))} cores, `{result['command']}`"
+    (folder / f"{name}.md").write_text(f"{heading}\n\n{table(result['cases'])}\n")
 
 
 if __name__ == "__main__":

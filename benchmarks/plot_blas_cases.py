@@ -21,12 +21,6 @@ SWEEP = "h200-sgemm-nt-4096-random"
 COLOURS = {"sgemm": "#1b6ca8", "cgemm": "#c8553d", "dgemm": "#4f9d69", "zgemm": "#8e6c8a"}
 
 
-def recorded(size: int) -> list[dict[str, Any]]:
-    """Return the rows of all recorded cases of one size."""
-    files = sorted(RESULTS.glob(f"blas_cases_*_{size}.json"))
-    return [row for file in files for row in json.loads(file.read_text())["cases"]]
-
-
 def draw_shares(axes: Axes, rows: list[dict[str, Any]]) -> None:
     """Draw one bar a case: S and C as a share of cuBLAS."""
     rows = [row for row in rows if row["case"][0] in "sc"]
@@ -63,7 +57,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("docs/images/blas_cases.svg"))
     arguments = parser.parse_args()
     mpl.rcParams.update({"svg.hashsalt": "mltune", "axes.spines.top": False, "axes.spines.right": False})
-    rows = recorded(4096)
+    rows = json.loads((RESULTS / "blas_cases.json").read_text())["cases"]
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), width_ratios=(3, 2), layout="constrained")
     draw_shares(left, rows)
     draw_curve(right, rows)

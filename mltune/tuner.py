@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from mltune.kernel.table import Columns
     from mltune.learn.judgement import Judgement
 
-BATCH = 24
+BATCH = 16
 """Proposals of a batch: enough to keep a compile pool busy, few enough to learn often."""
 
 FINALISTS = 5
