@@ -354,21 +354,25 @@ class Tuner:
             )
 
     def _collect(self) -> None:
-        """Take what has ended, and tell the study of every batch that is complete, in order."""
-        if len(self._pipeline):
+        """Take what has ended; when the oldest batch is complete, tell the study of it.
+
+        One batch a call: the next one is planned before another is told of, however fast the results came.
+        """
+        from mltune.learn.study import tell
+
+        oldest = self._open[0]
+        if not oldest.complete:
             limit = self._request.time_s
             left = 0.5 if limit is None else min(0.5, max(0.0, limit - self._elapsed()))
             self._keep(self._pipeline.advance(left))
-        started = time.perf_counter()
-        while self._open and self._open[0].complete:
-            from mltune.learn.study import tell
-
-            batch = self._open.popleft()
-            for trial in batch.trials:
-                record = batch.records[trial.number]
+        if oldest.complete:
+            started = time.perf_counter()
+            self._open.popleft()
+            for trial in oldest.trials:
+                record = oldest.records[trial.number]
                 tell(self._study, trial, record, self._score(record))
             self._store.set_seconds(self._seconds())
-        self._search_s += time.perf_counter() - started
+            self._search_s += time.perf_counter() - started
 
     def _keep(self, records: Sequence[TrialRecord]) -> None:
         """Write records, then remember them."""

@@ -24,6 +24,10 @@ from typing import Any
 
 from mltune.errors import WorkerError
 
+_LOUD = "MLTUNE_LOUD_WORKERS"
+"""Environment variable: when set, what children write to stderr is shown. What a dying CUDA context has to say is not news:
+how each trial ended is on record."""
+
 _ROOT = str(Path(__file__).resolve().parents[2])
 _BOOTSTRAP = """
 import sys
@@ -90,6 +94,7 @@ class Child:
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
+                stderr=None if os.environ.get(_LOUD) else subprocess.DEVNULL,
                 start_new_session=True,
             )
         self._connection = Connection(ours.detach())
