@@ -25,8 +25,8 @@ from typing import Any
 from mltune.errors import WorkerError
 
 _LOUD = "MLTUNE_LOUD_WORKERS"
-"""Environment variable: when set, what children write to stderr is shown. What a dying CUDA context has to say is not news:
-how each trial ended is on record."""
+"""Environment variable: when set, what children write to stderr is shown. What a dying CUDA context has to say there is
+not news: how each trial ended is on record."""
 
 _ROOT = str(Path(__file__).resolve().parents[2])
 _BOOTSTRAP = """
