@@ -26,7 +26,8 @@ from mltune.kernel.problem import CASES, parse_problem
 from mltune.measure.build import available_cores, nvrtc_version
 from mltune.records.store import Store
 from mltune.records.trial import TrialRecord
-from mltune.tuner import TuneRequest, TuneResult, tune
+from mltune.run import TuneRequest, TuneResult
+from mltune.tuner import tune
 
 
 def measure(case: tuple[str, str, str], size: int, time_s: float, seed: int, cubins: Path) -> dict[str, Any]:
@@ -42,7 +43,8 @@ def measure(case: tuple[str, str, str], size: int, time_s: float, seed: int, cub
         "case": problem.case,
         "size": size,
         "cores": available_cores(),
-        **{name: document[name] for name in ("trials", "counts", "best", "rejected", "seconds")},
+        **{name: document[name] for name in ("trials", "counts", "best", "seconds")},
+        "rejected": dict(result.rejected),
         "cublas_tflops": None if result.cublas_s is None else problem.flops / result.cublas_s / 1e12,
         **rates(result),
         "curve": curve(result.records, started, problem.flops),

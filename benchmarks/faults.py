@@ -20,8 +20,8 @@ from typing import Any
 from mltune.device.query import query_device
 from mltune.kernel.problem import parse_problem
 from mltune.records.store import Store
+from mltune.run import TuneRequest
 from mltune.sweep import sweep
-from mltune.tuner import TuneRequest
 
 HOSTILE = Path(__file__).resolve().parent.parent / "tests" / "gpu" / "hostile"
 

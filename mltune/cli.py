@@ -102,6 +102,8 @@ def tune(
         typer.echo(notice, err=True)
     with render.ProgressBar() as progress:
         result = tuner.tune(request, progress=progress)
+    for number, reason in result.rejected.items():
+        typer.echo(f"trial {number} was faster, but failed the last verification: {reason}", err=True)
     document = result.to_json()
     _show(document, as_json, lambda: [render.tuned(document)])
     if document["best"] is None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.table import Table
 
-    from mltune.tuner import Progress
+    from mltune.run import Progress
 
 Document = Mapping[str, Any]
 

@@ -13,7 +13,7 @@ from mltune.target import Target, choose, find_gpus, parse_device
 
 if TYPE_CHECKING:
     from mltune.kernel.problem import GemmProblem
-    from mltune.tuner import TuneRequest
+    from mltune.run import TuneRequest
 
 DEFAULT_KERNEL = "gemm_simt"
 DEFAULT_TRANS = "NT"
@@ -132,7 +132,7 @@ def tune_request(
         What is asked for cannot be met.
     """
     from mltune.kernel.bundle import load_kernel
-    from mltune.tuner import TuneRequest
+    from mltune.run import TuneRequest
 
     time_s = None if time is None else parse_duration(time)
     target = parse_device(device)
@@ -164,7 +164,7 @@ def sweep_request(name: str, shape: Shape, *, kernel: str, device: str, seed: in
     UsageError
         What is asked for cannot be met: a sweep needs a GPU.
     """
-    from mltune.tuner import TuneRequest
+    from mltune.run import TuneRequest
 
     target = parse_device(device)
     if target is not None and target.dataset is not None:

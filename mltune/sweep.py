@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,9 +16,8 @@ from mltune.kernel.table import row
 from mltune.pipeline import Candidate, Pipeline
 from mltune.records.dataset import dataset_from_records, write_dataset
 from mltune.records.store import Store
-from mltune.summary import best, counts, rating
+from mltune.run import Report, TuneRequest, new_run_directory, progress_of, run_header
 from mltune.target import choose, parse_device
-from mltune.tuner import Progress, Report, TuneRequest, new_run_directory, run_header
 from mltune.workbench import Workbench, open_workbench
 
 if TYPE_CHECKING:
@@ -74,8 +74,8 @@ def sweep(
     kind = "complete" if count is None else "random"
     header = run_header(bench, request.seed, {"sweep": kind})
     with Store.open(directory, header) as store, bench:
-        indices = _chosen(bench, count, request.seed)
-        records = _measure(bench, store, indices, progress)
+        indices = choose_configurations(bench, count, request.seed)
+        records = measure_all(bench, store, indices, progress)
         dataset = dataset_from_records(
             records,
             header,
@@ -87,7 +87,7 @@ def sweep(
         return directory / f"{dataset.manifest.name}.parquet"
 
 
-def _chosen(bench: Workbench, count: int | None, seed: int) -> NDArray[np.int64]:
+def choose_configurations(bench: Workbench, count: int | None, seed: int) -> NDArray[np.int64]:
     """Return the configurations in random order: the best so far is soon good, and hopeless ones end early."""
     rng = np.random.default_rng(seed)
     if count is None:
@@ -100,7 +100,9 @@ def _dataset_name(bench: Workbench, kind: str) -> str:
     return "-".join([*gpu, *bench.problem.label.lower().split(), kind])
 
 
-def _measure(bench: Workbench, store: Store, indices: NDArray[np.int64], progress: Report | None) -> list[TrialRecord]:
+def measure_all(
+    bench: Workbench, store: Store, indices: NDArray[np.int64], progress: Report | None
+) -> list[TrialRecord]:
     """Measure what the store does not hold yet; return all records by number."""
     records = {record.number: record for record in store.records()}
     columns = bench.space.rows(indices)
@@ -122,23 +124,5 @@ def _measure(bench: Workbench, store: Store, indices: NDArray[np.int64], progres
         elapsed = time.perf_counter() - started
         if progress is not None and (elapsed > told + 0.5 or not todo):
             told = elapsed
-            progress(_progress(bench, list(records.values()), len(indices), elapsed, cublas_s))
+            progress(replace(progress_of(bench, records.values(), elapsed, cublas_s), trials_limit=len(indices)))
     return [records[number] for number in sorted(records)]
-
-
-def _progress(
-    bench: Workbench, records: Sequence[TrialRecord], limit: int, elapsed_s: float, cublas_s: float | None
-) -> Progress:
-    figures: dict[str, float | None] = {}
-    for record in best(records, 1):
-        if record.measurement is not None and record.measurement.median_s is not None:
-            figures = rating(bench.problem, bench.device, record.measurement.median_s, cublas_s)
-    return Progress(
-        trials=len(records),
-        trials_limit=limit,
-        elapsed_s=elapsed_s,
-        time_limit_s=None,
-        counts=counts(record.state for record in records),
-        best_tflops=figures.get("tflops"),
-        best_share_of_cublas=figures.get("share_of_cublas"),
-    )

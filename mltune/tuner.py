@@ -10,23 +10,20 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mltune import __version__
 from mltune.errors import RunDirectoryError
-from mltune.kernel.problem import GemmProblem
 from mltune.pipeline import Candidate, Pipeline
-from mltune.records.header import RunHeader
 from mltune.records.store import Store
 from mltune.records.trial import Build, Skip, TrialRecord, TrialState
-from mltune.summary import best, counts, rating
+from mltune.run import Report, TuneRequest, TuneResult, new_run_directory, progress_of, run_header
+from mltune.summary import best
 from mltune.target import choose, parse_device
-from mltune.workbench import Workbench, installed_versions, open_workbench
+from mltune.workbench import Workbench, open_workbench
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,97 +37,6 @@ BATCH = 16
 
 FINALISTS = 5
 """Candidates for winner that are verified, the fastest first, until one passes."""
-
-
-@dataclass(frozen=True, slots=True)
-class TuneRequest:
-    """What to tune, on what, for how long.
-
-    Attributes
-    ----------
-    problem : GemmProblem
-    kernel : str
-        Name or folder of the bundle.
-    device : str
-        ``"auto"``, ``"cuda:N"`` or ``"replay:NAME"``.
-    trials : int or None
-        Most trials, skipped ones included.
-    time_s : float or None
-        Most seconds, those of earlier runs in the same directory included.
-    seed : int
-    run : pathlib.Path or None
-        Directory of the run; None makes a new one under ``runs/``.
-    """
-
-    problem: GemmProblem
-    kernel: str = "gemm_simt"
-    device: str = "auto"
-    trials: int | None = None
-    time_s: float | None = None
-    seed: int = 0
-    run: Path | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a run is."""
-
-    trials: int
-    trials_limit: int | None
-    elapsed_s: float
-    time_limit_s: float | None
-    counts: Mapping[str, int]
-    best_tflops: float | None
-    best_share_of_cublas: float | None
-    message: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TuneResult:
-    """What a run has found.
-
-    Attributes
-    ----------
-    best : TrialRecord or None
-        The fastest trial whose result was verified; None when none succeeded.
-    cublas_s : float or None
-        Median time of cuBLAS for the same problem.
-    rejected : mapping of int to str
-        Faster trials that failed the last verification, and why.
-    """
-
-    problem: GemmProblem
-    device: Any
-    kernel: str
-    records: Sequence[TrialRecord]
-    best: TrialRecord | None
-    cublas_s: float | None
-    seconds: Mapping[str, float]
-    run: Path
-    rejected: Mapping[int, str] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the result as plain JSON values: what ``mltune tune --json`` prints."""
-        found = None
-        if self.best is not None and self.best.measurement is not None and self.best.measurement.median_s is not None:
-            found = {
-                "configuration": dict(self.best.configuration),
-                **rating(self.problem, self.device, self.best.measurement.median_s, self.cublas_s),
-            }
-        return {
-            "problem": self.problem.to_json(),
-            "device": self.device.to_json(),
-            "kernel": self.kernel,
-            "trials": len(self.records),
-            "counts": counts(record.state for record in self.records),
-            "best": found,
-            "rejected": {str(number): reason for number, reason in self.rejected.items()},
-            "seconds": dict(self.seconds),
-            "run": str(self.run),
-        }
-
-
-Report = Callable[[Progress], None]
 
 
 def tune(request: TuneRequest, *, progress: Report | None = None) -> TuneResult:
@@ -159,29 +65,6 @@ def tune(request: TuneRequest, *, progress: Report | None = None) -> TuneResult:
     )
     with Store.open(directory, header) as store, bench:
         return Tuner(bench, store, request, progress).run()
-
-
-def new_run_directory(problem: GemmProblem) -> Path:
-    """Return the name of a directory under ``runs/`` that does not exist yet."""
-    label = "-".join(problem.label.lower().split())
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    names = [f"{label}-{stamp}", *(f"{label}-{stamp}-{again}" for again in range(2, 1000))]
-    return next(path for path in map(Path("runs").joinpath, names) if not path.exists())
-
-
-def run_header(bench: Workbench, seed: int, settings: Mapping[str, Any]) -> RunHeader:
-    """Return the header of a run on a workbench."""
-    return RunHeader(
-        kernel=bench.kernel.name,
-        source_hash=bench.kernel.source_hash,
-        parameters={name: tuple(bench.space.values[name]) for name in bench.space.names},
-        problem=bench.problem.to_json(),
-        device=bench.device.to_json(),
-        seed=seed,
-        versions={"mltune": __version__, **installed_versions("numpy", "scikit-learn", "optuna"), **bench.versions},
-        settings={"restrictions": bench.kernel.space_hash, **settings},
-        created_at=time.time(),
-    )
 
 
 @dataclass(slots=True)
@@ -230,7 +113,6 @@ class Tuner:
         self._study = optuna.create_study(direction="maximize", sampler=self._sampler)
         self._pipeline = Pipeline(bench.builder, bench.runner, self._judge)
         self._records = {record.number: record for record in store.records()}
-        self._sizes: list[int] = store.fact("batches") or []
         self._before = store.seconds()
         self._search_s = 0.0
         self._started = time.perf_counter()
@@ -275,43 +157,39 @@ class Tuner:
 
         medians = [self._median(record) for record in self._records.values()]
         self._pipeline.best_s = min((median for median in medians if median is not None), default=None)
-        starts = np.cumsum([0, *self._sizes])
-        finished = [set(range(a, b)) <= self._records.keys() for a, b in itertools.pairwise(starts)]
-        complete = finished.index(False) if False in finished else len(finished)
+        complete = next(at for at in itertools.count() if not self._batch_numbers(at) <= self._records.keys())
         self._next = max(0, complete - self._bench.batches + 1)
-        for number in range(starts[self._next]):
+        for number in range(self._next * BATCH):
             record = self._records[number]
             self._study.add_trial(frozen_trial(record, self._sampler.distributions, self._score(record)))
 
     def _open_batches(self) -> bool:
         """Plan batches as long as some are wanted; return whether any is under way."""
         while len(self._open) < self._bench.batches and not self._time_is_up():
-            known = len(self._study.get_trials(deepcopy=False))
-            size = BATCH if self._request.trials is None else min(BATCH, self._request.trials - known)
-            if self._next < len(self._sizes):
-                size = self._sizes[self._next]
-            if size < 1 or not self._open_batch(known, size):
+            limit = self._request.trials
+            room = BATCH if limit is None else limit - self._next * BATCH
+            if room < 1 or not self._open_batch(room):
                 break
         return bool(self._open) and not self._time_is_up()
 
-    def _open_batch(self, first: int, size: int) -> bool:
-        """Plan one batch, judge it, and begin with it; return whether there was anything to propose."""
+    def _open_batch(self, room: int) -> bool:
+        """Plan one batch, judge it, and begin with as much as there is room for; return whether there was anything."""
         from mltune.learn.judgement import Judgement
         from mltune.learn.sampling import Proposal
 
         started = time.perf_counter()
-        ended = [self._records[number] for number in range(first, first + size) if number in self._records]
-        if len(ended) == size:  # it is on record: nothing is left to decide
+        ended = [self._records[number] for number in sorted(self._batch_numbers(self._next) & self._records.keys())]
+        if len(ended) == BATCH:  # it is on record: nothing is left to decide
             proposals = [Proposal(record.index, record.proposed_by) for record in ended]
         else:
-            proposals = self._sampler.plan(self._study, self._next, size)
+            proposals = self._sampler.plan(self._study, self._next, BATCH)[:room]
         if not proposals:
             return False
         self._sampler.enqueue(proposals)
         trials = [self._study.ask(self._sampler.distributions) for _ in proposals]
         judgement = Judgement(
             self._features,
-            None if len(ended) == size else self._sampler.model,
+            None if len(ended) == BATCH else self._sampler.model,
             self._sampler.history,
             {record.index: record.build for record in self._records.values() if record.build is not None},
             self._bench.space,
@@ -322,14 +200,15 @@ class Tuner:
             Candidate(trial.number, batch.number, proposal.index, dict(trial.params), proposal.proposed_by)
             for trial, proposal in zip(trials, proposals, strict=True)
         ]
-        if self._next == len(self._sizes):
-            self._sizes.append(len(proposals))
-            self._store.set_fact("batches", self._sizes)
         self._next += 1
         self._open.append(batch)
         self._begin(batch, candidates)
         self._search_s += time.perf_counter() - started
         return True
+
+    def _batch_numbers(self, batch: int) -> set[int]:
+        """Return the trial numbers of a whole batch."""
+        return set(range(batch * BATCH, (batch + 1) * BATCH))
 
     def _begin(self, batch: _Batch, candidates: list[Candidate]) -> None:
         skipped = []
@@ -449,22 +328,9 @@ class Tuner:
     def _report(self, message: str | None = None) -> None:
         if self._progress is None:
             return
-        fastest = best(self._records.values(), 1)
-        figures: dict[str, float | None] = {}
-        if fastest and fastest[0].measurement is not None and fastest[0].measurement.median_s is not None:
-            figures = rating(self._bench.problem, self._bench.device, fastest[0].measurement.median_s, self._cublas_s)
-        self._progress(
-            Progress(
-                trials=len(self._records),
-                trials_limit=self._request.trials,
-                elapsed_s=self._elapsed(),
-                time_limit_s=self._request.time_s,
-                counts=counts(record.state for record in self._records.values()),
-                best_tflops=figures.get("tflops"),
-                best_share_of_cublas=figures.get("share_of_cublas"),
-                message=message,
-            )
-        )
+        told = progress_of(self._bench, self._records.values(), self._elapsed(), self._cublas_s)
+        asked = self._request
+        self._progress(replace(told, trials_limit=asked.trials, time_limit_s=asked.time_s, message=message))
 
 
 def _columns(candidates: Sequence[Candidate]) -> Columns:

@@ -109,7 +109,7 @@ class TestBadInput:
             (("tune", "sgemm", "--time", "0s"), ("'0s'",)),
             (("tune", "sgemm", "--device", "tpu"), ("cuda:N", "'tpu'")),
             (("tune", "sgemm", "--device", "replay:no_such_dataset"), ("no_such_dataset",)),
-            (("tune", "sgemm", "--size", "4095"), ("sgemm NT 4095", "no GPU")),
+            (("tune", "sgemm", "--size", "4095"), ("sgemm NT 4095", "No GPU")),
             (("tune", "sgemm", "--kernel", "no_such_kernel"), ("no_such_kernel",)),
             (("sweep", "sgemm", "--device", "replay:x"), ("a sweep times kernels on a GPU",)),
             (("sweep", "sgemm"), ("a sweep times kernels on a GPU",)),

@@ -85,7 +85,7 @@ def test_kernels_of_the_worker_compile(architecture, source, macro):
     options = [f"--gpu-architecture={architecture}".encode(), f"-D{macro}".encode()]
     (result,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
     _, size = nvrtc.nvrtcGetProgramLogSize(program)
-    log = b" " * size
+    log = bytes(size)  # of zeros: Python shares its one-byte objects, and NVRTC writes a zero into them
     nvrtc.nvrtcGetProgramLog(program, log)
 
     assert result == nvrtc.nvrtcResult.NVRTC_SUCCESS, log.decode()

@@ -1,0 +1,149 @@
+"""What a run is asked, what it tells, what it answers: the records at the seam between the loop and its callers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mltune import __version__
+from mltune.kernel.problem import GemmProblem
+from mltune.records.header import RunHeader
+from mltune.records.trial import TrialRecord
+from mltune.summary import best, counts, rating
+from mltune.workbench import Workbench, installed_versions
+
+if TYPE_CHECKING:
+    from mltune.device.facts import Device
+
+
+@dataclass(frozen=True, slots=True)
+class TuneRequest:
+    """What to tune, on what, for how long.
+
+    Attributes
+    ----------
+    problem : GemmProblem
+    kernel : str
+        Name or folder of the bundle.
+    device : str
+        ``"auto"``, ``"cuda:N"`` or ``"replay:NAME"``.
+    trials : int or None
+        Most trials, skipped ones included.
+    time_s : float or None
+        Most seconds, those of earlier runs in the same directory included.
+    seed : int
+    run : pathlib.Path or None
+        Directory of the run; None makes a new one under ``runs/``.
+    """
+
+    problem: GemmProblem
+    kernel: str = "gemm_simt"
+    device: str = "auto"
+    trials: int | None = None
+    time_s: float | None = None
+    seed: int = 0
+    run: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is. Limits that a run does not have are None, and so is what is not known yet."""
+
+    trials: int
+    elapsed_s: float
+    counts: Mapping[str, int]
+    best_tflops: float | None
+    best_share_of_cublas: float | None
+    trials_limit: int | None = None
+    time_limit_s: float | None = None
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TuneResult:
+    """What a run has found.
+
+    Attributes
+    ----------
+    best : TrialRecord or None
+        The fastest trial whose result was verified; None when none succeeded.
+    cublas_s : float or None
+        Median time of cuBLAS for the same problem.
+    rejected : mapping of int to str
+        Faster trials that failed the last verification, and why.
+    """
+
+    problem: GemmProblem
+    device: Device
+    kernel: str
+    records: Sequence[TrialRecord]
+    best: TrialRecord | None
+    cublas_s: float | None
+    seconds: Mapping[str, float]
+    run: Path
+    rejected: Mapping[int, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as plain JSON values: what ``mltune tune --json`` prints."""
+        found = None
+        if self.best is not None and self.best.measurement is not None and self.best.measurement.median_s is not None:
+            found = {
+                "configuration": dict(self.best.configuration),
+                **rating(self.problem, self.device, self.best.measurement.median_s, self.cublas_s),
+            }
+        return {
+            "problem": self.problem.to_json(),
+            "device": self.device.to_json(),
+            "kernel": self.kernel,
+            "trials": len(self.records),
+            "counts": counts(record.state for record in self.records),
+            "best": found,
+            "seconds": dict(self.seconds),
+            "run": str(self.run),
+        }
+
+
+Report = Callable[[Progress], None]
+
+
+def new_run_directory(problem: GemmProblem) -> Path:
+    """Return the name of a directory under ``runs/`` that does not exist yet."""
+    label = "-".join(problem.label.lower().split())
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    names = [f"{label}-{stamp}", *(f"{label}-{stamp}-{again}" for again in range(2, 1000))]
+    return next(path for path in map(Path("runs").joinpath, names) if not path.exists())
+
+
+def run_header(bench: Workbench, seed: int, settings: Mapping[str, Any]) -> RunHeader:
+    """Return the header of a run on a workbench."""
+    return RunHeader(
+        kernel=bench.kernel.name,
+        source_hash=bench.kernel.source_hash,
+        parameters={name: tuple(bench.space.values[name]) for name in bench.space.names},
+        problem=bench.problem.to_json(),
+        device=bench.device.to_json(),
+        seed=seed,
+        versions={"mltune": __version__, **installed_versions("numpy", "scikit-learn", "optuna"), **bench.versions},
+        settings={"restrictions": bench.kernel.space_hash, **settings},
+        created_at=time.time(),
+    )
+
+
+def progress_of(
+    bench: Workbench, records: Collection[TrialRecord], elapsed_s: float, cublas_s: float | None
+) -> Progress:
+    """Return how far a run is, by its records."""
+    figures: dict[str, float | None] = {}
+    for record in best(records, 1):
+        if record.measurement is not None and record.measurement.median_s is not None:
+            figures = rating(bench.problem, bench.device, record.measurement.median_s, cublas_s)
+    return Progress(
+        trials=len(records),
+        elapsed_s=elapsed_s,
+        counts=counts(record.state for record in records),
+        best_tflops=figures.get("tflops"),
+        best_share_of_cublas=figures.get("share_of_cublas"),
+    )
