@@ -148,6 +148,9 @@ def sweep(
 def show(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run.")],
     top: Annotated[int, typer.Option("--top", min=0, help="How many of the best configurations.")] = 10,
+    export: Annotated[
+        Path | None, typer.Option("--export", metavar="FOLDER", help="Write the trials there as a dataset (Parquet).")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what a run has found.
@@ -157,6 +160,10 @@ def show(
     from mltune import render
     from mltune.summary import summarise
 
+    if export is not None:
+        from mltune.records.dataset import export_run
+
+        typer.echo(f"written: {export_run(run, export)}", err=True)
     document = summarise(run, top)
     _show(document, as_json, lambda: render.run_summary(document))
 

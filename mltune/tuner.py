@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 BATCH = 16
 """Proposals of a batch: enough to keep a compile pool busy, few enough to learn often."""
 
+REPORT_EVERY_S = 0.5
+"""Seconds between two reports of progress."""
+
 FINALISTS = 5
 """Candidates for winner that are verified, the fastest first, until one passes."""
 
@@ -116,6 +119,7 @@ class Tuner:
         self._before = store.seconds()
         self._search_s = 0.0
         self._started = time.perf_counter()
+        self._reported = 0.0
         self._open: deque[_Batch] = deque()
         self._next = 0
         self._cublas_s: float | None = store.fact("cublas_median_s")
@@ -138,7 +142,7 @@ class Tuner:
         winner, rejected = self._winner()
         seconds = self._seconds()
         self._store.set_seconds(seconds)
-        self._report(message)
+        self._report(message, final=True)
         return TuneResult(
             problem=self._bench.problem,
             device=self._bench.device,
@@ -325,9 +329,11 @@ class Tuner:
             "total": self._elapsed(),
         }
 
-    def _report(self, message: str | None = None) -> None:
-        if self._progress is None:
+    def _report(self, message: str | None = None, *, final: bool = False) -> None:
+        now = time.perf_counter()
+        if self._progress is None or (now - self._reported < REPORT_EVERY_S and not final):
             return
+        self._reported = now
         told = progress_of(self._bench, self._records.values(), self._elapsed(), self._cublas_s)
         asked = self._request
         self._progress(replace(told, trials_limit=asked.trials, time_limit_s=asked.time_s, message=message))

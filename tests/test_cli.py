@@ -228,6 +228,13 @@ class TestTune:
 
 
 class TestShow:
+    def test_exports_the_trials_as_a_dataset_that_can_be_replayed(self, tuned, tmp_path):
+        _, directory = tuned
+        result = mltune("show", directory, "--export", tmp_path, "--json")
+        assert result.returncode == 0, result.stderr
+        again = answer("tune", "sgemm", "--trials", 5, "--device", f"replay:{tmp_path / 'run.parquet'}", cwd=tmp_path)
+        assert again["trials"] == 5
+
     def test_lists_the_best_first(self, tuned):
         document, directory = tuned
         shown = answer("show", directory, "--top", 3)

@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -190,6 +191,36 @@ def dataset_from_store(store: Store, *, name: str, kind: Kind = "search") -> Dat
     """Make a dataset of a run, with its fact ``cublas_median_s``; see :func:`dataset_from_records`."""
     cublas_s = store.fact("cublas_median_s")
     return dataset_from_records(store.records(), store.header, name=name, kind=kind, cublas_median_s=cublas_s)
+
+
+def export_run(directory: Path, folder: Path) -> Path:
+    """Write the records of a run as a dataset, named after the run's directory.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+        Directory of the run.
+    folder : pathlib.Path
+        Where the Parquet file and its manifest go; made if missing.
+
+    Returns
+    -------
+    pathlib.Path
+        The Parquet file.
+
+    Raises
+    ------
+    RunDirectoryError
+        There is no run.
+    DatasetError
+        Nothing was measured, or the folder holds a dataset of that name.
+    """
+    from mltune.records.store import Store
+
+    name = re.sub(r"[^a-z0-9_-]+", "-", directory.resolve().name.lower()).strip("-_") or "run"
+    with Store.read_only(directory) as store:
+        dataset = write_dataset(dataset_from_store(store, name=name), folder)
+    return folder / f"{dataset.manifest.name}.parquet"
 
 
 def write_dataset(dataset: Dataset, folder: Path, *, overwrite: bool = False) -> Dataset:
