@@ -91,7 +91,7 @@ def find_gpus() -> tuple[tuple[Device, ...], str]:
 def choose(kernel: str, problem: GemmProblem) -> Target:
     """Choose the first GPU, or without one the recorded timings of the same kernel and problem.
 
-    Of several datasets a random sample of the whole space is taken before any other, and then the one with most rows.
+    Of several datasets the one with most rows is taken.
 
     Parameters
     ----------
@@ -117,6 +117,6 @@ def choose(kernel: str, problem: GemmProblem) -> Target:
             f"without a GPU, the problem must be one whose timings are recorded, but there are none of {problem.label} "
             f"for {kernel}; recorded are: {', '.join(recorded) or 'none'}. No GPU was found: {reason}."
         )
-    manifest = max(found, key=lambda manifest: (manifest.kind == "random", manifest.rows))
+    manifest = max(found, key=lambda manifest: manifest.rows)
     notice = f"no GPU found ({reason}): replaying timings recorded on {manifest.device.name} (dataset {manifest.name})"
     return Target(dataset=manifest.name, notice=notice)
