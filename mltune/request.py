@@ -144,7 +144,8 @@ def tune_request(
             f"{problem.label} was asked for; `mltune datasets` lists what is recorded."
         )
     if target is None:
-        target = choose(load_kernel(kernel).name, problem)
+        target = choose(load_kernel(kernel).name, problem, any_shape=shape == Shape())
+        problem = shape.problem(name, _recorded_problem(target))
     if trials is None and time_s is None:
         if target.dataset is not None:
             trials = REPLAY_TRIALS
@@ -183,6 +184,6 @@ def _recorded_problem(target: Target | None) -> GemmProblem | None:
     """Return the problem of the dataset to replay, if one was named."""
     if target is None or target.dataset is None:
         return None
-    from mltune.records.dataset import load_dataset
+    from mltune.records.dataset import load_manifest
 
-    return load_dataset(target.dataset).manifest.problem
+    return load_manifest(target.dataset).problem

@@ -88,7 +88,7 @@ def find_gpus() -> tuple[tuple[Device, ...], str]:
     return found, "" if found else "the NVIDIA driver shows none"
 
 
-def choose(kernel: str, problem: GemmProblem) -> Target:
+def choose(kernel: str, problem: GemmProblem, *, any_shape: bool = False) -> Target:
     """Choose the first GPU, or without one the recorded timings of the same kernel and problem.
 
     Of several datasets the one with most rows is taken.
@@ -99,6 +99,9 @@ def choose(kernel: str, problem: GemmProblem) -> Target:
         Name of the kernel.
     problem : GemmProblem
         The problem.
+    any_shape : bool
+        Whether recorded timings of another transposition or size will do where there are none of this: nobody asked for
+        it in particular.
 
     Raises
     ------
@@ -111,12 +114,18 @@ def choose(kernel: str, problem: GemmProblem) -> Target:
     from mltune.records.dataset import find_datasets, list_datasets
 
     found = find_datasets(kernel, problem)
+    of_kernel = [] if found else [manifest for manifest in list_datasets() if manifest.kernel == kernel]
+    if any_shape and not found:
+        found = [manifest for manifest in of_kernel if manifest.problem.name == problem.name]
     if not found:
-        recorded = sorted({manifest.problem.label for manifest in list_datasets() if manifest.kernel == kernel})
+        recorded = sorted({manifest.problem.label for manifest in of_kernel})
         raise DatasetError(
             f"without a GPU, the problem must be one whose timings are recorded, but there are none of {problem.label} "
             f"for {kernel}; recorded are: {', '.join(recorded) or 'none'}. No GPU was found: {reason}."
         )
     manifest = max(found, key=lambda manifest: manifest.rows)
-    notice = f"no GPU found ({reason}): replaying timings recorded on {manifest.device.name} (dataset {manifest.name})"
+    notice = (
+        f"no GPU found ({reason}): replaying timings of {manifest.problem.label} recorded on "
+        f"{manifest.device.name} (dataset {manifest.name})"
+    )
     return Target(dataset=manifest.name, notice=notice)

@@ -155,9 +155,15 @@ class TestTune:
         assert result.returncode == 0
         (line,) = result.stderr.splitlines()
         assert line.startswith("no GPU found (")
-        assert "replaying timings recorded on NVIDIA H200 (dataset " in line
+        assert "replaying timings of sgemm NT 4096 recorded on NVIDIA H200 (dataset " in line
         assert "TFLOPS" in result.stdout
         assert "BLK_M=" in result.stdout
+
+    @pytest.mark.parametrize("problem", ["dgemm", "cgemm", "zgemm"])
+    def test_every_precision_is_replayed_without_a_word_about_its_shape(self, problem, tmp_path):
+        document = answer("tune", problem, "--trials", 20, "--run", tmp_path / "run")
+        assert document["trials"] == 20
+        assert document["problem"]["precision"] == problem[0]
 
     def test_the_document_has_exactly_the_promised_fields(self, tuned):
         document, directory = tuned
