@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mltune.device.facts import Device
+from mltune.device.known import H200
 from mltune.errors import DatasetError
 from mltune.kernel.problem import parse_problem
 from mltune.records.dataset import (
@@ -29,23 +29,6 @@ from mltune.records.store import Store
 from mltune.records.trial import Build, Measurement, Skip, TrialRecord, TrialState
 
 PROBLEM = parse_problem("sgemm", trans="NT", m=4096, n=4096, k=4096)
-DEVICE = Device(
-    name="NVIDIA H200",
-    compute_capability=(9, 0),
-    sm_count=132,
-    clock_hz=1.98e9,
-    memory_bytes=150_000_000_000,
-    memory_bytes_per_s=4.8e12,
-    l2_bytes=62_914_560,
-    shared_bytes_per_sm=233_472,
-    shared_bytes_per_block=232_448,
-    reserved_shared_bytes=1024,
-    registers_per_sm=65_536,
-    max_registers_per_thread=255,
-    max_threads_per_sm=2048,
-    max_threads_per_block=1024,
-    max_blocks_per_sm=32,
-)
 
 
 def header(parameters: int = 18) -> RunHeader:
@@ -54,7 +37,7 @@ def header(parameters: int = 18) -> RunHeader:
         source_hash="ab" * 32,
         parameters={f"P_{index}": (1, 2, 4, 8, 16, 32) for index in range(parameters)},
         problem=PROBLEM.to_json(),
-        device=DEVICE.to_json(),
+        device=H200.to_json(),
         seed=3,
         versions={"mltune": "0.1.0", "nvrtc": "13.0"},
         created_at=1_700_000_000.0,
@@ -125,7 +108,7 @@ def test_what_is_written_is_read(written, tmp_path):
     assert loaded.manifest == written.manifest
     assert loaded.table.equals(written.table)
     assert loaded.manifest.problem == PROBLEM
-    assert loaded.manifest.device == DEVICE
+    assert loaded.manifest.device == H200
     assert loaded.manifest.created == "2023-11-14T22:13:20+00:00"
     assert loaded.manifest.cublas_median_s == 0.0027
     assert sum(loaded.manifest.counts.values()) == loaded.manifest.rows == len(loaded)
