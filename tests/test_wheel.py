@@ -41,7 +41,7 @@ def run(installed, cwd, *arguments):
 def test_the_first_command_replays(installed, tmp_path):
     result = run(installed, tmp_path, "tune", "sgemm", "--trials", "60", "--json")
     assert result.returncode == 0, result.stderr
-    assert "replaying timings recorded on NVIDIA H200" in result.stderr
+    assert "replaying timings of sgemm NT 4096 recorded on NVIDIA H200" in result.stderr
     document = json.loads(result.stdout)
     assert document["trials"] == 60
     assert document["best"]["tflops"] > 0
