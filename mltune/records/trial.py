@@ -83,7 +83,7 @@ class Measurement:
     verify_s, time_s : float
         Seconds that the worker spent on verifying and on timing.
     sm_clock_hz, temperature_c, power_w : float or None
-        State of the GPU just after the last sample, from NVML.
+        State of the GPU while it was sampled, from NVML.
     throttle_reasons : int or None
         NVML's bit mask of clock event reasons.
     """
