@@ -71,8 +71,8 @@ def curve(records: list[TrialRecord], started: float, flops: float) -> list[tupl
     """Return the best TFLOPS so far at every moment that it rose: (seconds since the start, TFLOPS)."""
     points: list[tuple[float, float]] = []
     for record in sorted(records, key=lambda record: record.finished_at):
-        if record.state == "ok" and record.measurement is not None and record.measurement.median_s is not None:
-            tflops = flops / record.measurement.median_s / 1e12
+        if record.state == "ok" and record.median_s is not None:
+            tflops = flops / record.median_s / 1e12
             if not points or tflops > points[-1][1]:
                 points.append((round(record.finished_at - started, 2), round(tflops, 3)))
     return points

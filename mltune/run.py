@@ -89,10 +89,10 @@ class TuneResult:
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain JSON values: what ``mltune tune --json`` prints."""
         found = None
-        if self.best is not None and self.best.measurement is not None and self.best.measurement.median_s is not None:
+        if self.best is not None and self.best.median_s is not None:
             found = {
                 "configuration": dict(self.best.configuration),
-                **rating(self.problem, self.device, self.best.measurement.median_s, self.cublas_s),
+                **rating(self.problem, self.device, self.best.median_s, self.cublas_s),
             }
         return {
             "problem": self.problem.to_json(),
@@ -138,8 +138,8 @@ def progress_of(
     """Return how far a run is, by its records."""
     figures: dict[str, float | None] = {}
     for record in best(records, 1):
-        if record.measurement is not None and record.measurement.median_s is not None:
-            figures = rating(bench.problem, bench.device, record.measurement.median_s, cublas_s)
+        if record.median_s is not None:
+            figures = rating(bench.problem, bench.device, record.median_s, cublas_s)
     return Progress(
         trials=len(records),
         elapsed_s=elapsed_s,

@@ -55,9 +55,9 @@ def counts(states: Iterable[TrialState]) -> dict[str, int]:
 def best(records: Iterable[TrialRecord], count: int) -> list[TrialRecord]:
     """Return the fastest trials that succeeded, fastest first."""
     measured = [
-        (record.measurement.median_s, record.number, record)
+        (record.median_s, record.number, record)
         for record in records
-        if record.state is TrialState.OK and record.measurement is not None and record.measurement.median_s is not None
+        if record.state is TrialState.OK and record.median_s is not None
     ]
     return [record for *_, record in sorted(measured, key=lambda entry: entry[:2])[:count]]
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -34,7 +35,6 @@ def sweep(
     count: int | None,
     *,
     values: Mapping[str, Sequence[int]] | None = None,
-    name: str | None = None,
     progress: Report | None = None,
 ) -> Path:
     """Time configurations and write a dataset beside the records of the run.
@@ -47,8 +47,6 @@ def sweep(
         Size of a uniform random sample of the space; None takes every configuration.
     values : mapping of str to sequence of int, optional
         Chosen values of some parameters: the sub-space to sweep.
-    name : str, optional
-        Of the dataset; by default made of the GPU, the problem and the kind.
     progress : callable, optional
 
     Returns
@@ -71,16 +69,16 @@ def sweep(
             "fix more parameters with --only NAME=VALUE,..."
         )
     directory = request.run or new_run_directory(request.problem)
-    kind = "complete" if count is None else "random"
-    header = run_header(bench, request.seed, {"sweep": kind})
+    kind: Literal["complete", "random"] = "complete" if count is None else "random"
+    header = run_header(bench, request.seed, {"sweep": kind, "count": count})
     with Store.open(directory, header) as store, bench:
         indices = choose_configurations(bench, count, request.seed)
         records = measure_all(bench, store, indices, progress)
         dataset = dataset_from_records(
             records,
             header,
-            name=name or _dataset_name(bench, kind),
-            kind="complete" if count is None else "random",
+            name=_dataset_name(bench, kind),
+            kind=kind,
             cublas_median_s=store.fact("cublas_median_s"),
         )
         write_dataset(dataset, directory, overwrite=True)
@@ -106,17 +104,18 @@ def measure_all(
     """Measure what the store does not hold yet; return all records by number."""
     records = {record.number: record for record in store.records()}
     columns = bench.space.rows(indices)
-    todo = [number for number in range(len(indices)) if number not in records]
+    todo = deque(number for number in range(len(indices)) if number not in records)
     pipeline = Pipeline(bench.builder, bench.runner)
     ahead = 4 * (os.cpu_count() or 1)
     started, told = time.perf_counter(), 0.0
     cublas_s = store.fact("cublas_median_s")
+    cublas_known = cublas_s is not None
     while todo or len(pipeline):
         while todo and len(pipeline) < ahead:
-            number = todo.pop(0)
+            number = todo.popleft()
             pipeline.submit(Candidate(number, 0, int(indices[number]), row(columns, number), "random"))
-        if cublas_s is None:
-            cublas_s = bench.cublas_s()
+        if not cublas_known:  # timed once, while the first builds are made
+            cublas_s, cublas_known = bench.cublas_s(), True
             store.set_fact("cublas_median_s", cublas_s)
         ended = pipeline.advance()
         store.append(*ended)

@@ -302,8 +302,7 @@ class Tuner:
 
     def _median(self, record: TrialRecord) -> float | None:
         """Return the median time of a trial whose result was right."""
-        usable = record.state in (TrialState.OK, TrialState.UNSTABLE) and record.measurement is not None
-        return record.measurement.median_s if usable and record.measurement is not None else None
+        return record.median_s if record.state in (TrialState.OK, TrialState.UNSTABLE) else None
 
     def _score(self, record: TrialRecord) -> float | None:
         from mltune.learn.cost_model import log_share

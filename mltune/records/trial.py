@@ -164,3 +164,8 @@ class TrialRecord:
     build: Build | None = None
     measurement: Measurement | None = None
     finished_at: float = field(default=0.0, compare=False)
+
+    @property
+    def median_s(self) -> float | None:
+        """Median time, seconds; None where nothing was timed."""
+        return None if self.measurement is None else self.measurement.median_s
