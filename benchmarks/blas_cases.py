@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from mltune import __version__
-from mltune.kernel.problem import CASES, parse_problem
+from mltune.kernel.gemm import CASES, parse_problem
 from mltune.measure.build import available_cores, nvrtc_version
 from mltune.records.store import Store
 from mltune.records.trial import TrialRecord

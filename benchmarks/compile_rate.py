@@ -24,7 +24,7 @@ import numpy as np
 
 from mltune.device.known import H200
 from mltune.kernel.bundle import device_variables, load_kernel
-from mltune.kernel.problem import parse_problem
+from mltune.kernel.gemm import parse_problem
 from mltune.kernel.space import ConstrainedSpace
 from mltune.measure.build import NvrtcBuilder, available_cores, nvrtc_version
 

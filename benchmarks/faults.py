@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from mltune.device.query import query_device
-from mltune.kernel.problem import parse_problem
+from mltune.kernel.gemm import parse_problem
 from mltune.records.store import Store
 from mltune.run import TuneRequest
 from mltune.sweep import sweep

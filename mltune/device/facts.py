@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+NO_CUDA = (0, 0)
+"""The compute capability of a device that has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +17,11 @@ class Device:
 
     The limits are those of ``cudaDeviceProp``; ``shared_bytes_per_block`` is the opt-in limit for dynamic shared
     memory, ``reserved_shared_bytes`` what the driver keeps for itself per block.
+
+    A GPU without CUDA, on which others recorded timings, has the compute capability :data:`NO_CUDA`. Of an AMD card,
+    ``sm_count`` counts compute units, ``warp_size`` is the size of a wave (64 on CDNA, 32 on RDNA), registers are
+    32-bit vector registers and shared memory is LDS. What a compute capability would say of its throughput,
+    ``fma_per_clock`` says: fused multiply-adds per clock and multiprocessor, FP32 and FP64; None for a CUDA device.
     """
 
     name: str
@@ -31,18 +40,25 @@ class Device:
     max_threads_per_block: int
     max_blocks_per_sm: int
     warp_size: int = 32
+    fma_per_clock: tuple[float, float] | None = None
 
     @property
     def architecture(self) -> str:
-        """The compiler's name of the architecture, such as ``"sm_90"``."""
+        """The compiler's name of the architecture, such as ``"sm_90"``; ``"other"`` without CUDA."""
+        if self.compute_capability == NO_CUDA:
+            return "other"
         major, minor = self.compute_capability
         return f"sm_{major}{minor}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the facts as plain JSON values."""
-        return dataclasses.asdict(self) | {"compute_capability": list(self.compute_capability)}
+        """Return the facts as plain JSON values; ``fma_per_clock`` only where it is known."""
+        document = dataclasses.asdict(self) | {"compute_capability": list(self.compute_capability)}
+        throughput = document.pop("fma_per_clock")
+        return document if throughput is None else document | {"fma_per_clock": list(throughput)}
 
     @classmethod
-    def from_json(cls, document: dict[str, Any]) -> Device:
+    def from_json(cls, document: Mapping[str, Any]) -> Device:
         """Rebuild a device from :meth:`to_json`."""
-        return cls(**{**document, "compute_capability": tuple(document["compute_capability"])})
+        pairs = ("compute_capability", "fma_per_clock")
+        tuples = {name: tuple(document[name]) for name in pairs if document.get(name) is not None}
+        return cls(**{**document, **tuples})

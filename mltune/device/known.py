@@ -1,6 +1,6 @@
-"""GPUs whose facts are known without one at hand: what ``mltune space`` counts a search space for."""
+"""Devices whose facts are known without one at hand."""
 
-from mltune.device.facts import Device
+from mltune.device.facts import NO_CUDA, Device
 
 H200 = Device(
     name="NVIDIA H200",
@@ -19,4 +19,27 @@ H200 = Device(
     max_threads_per_block=1024,
     max_blocks_per_sm=32,
 )
-"""NVIDIA H200 (SXM, compute capability 9.0): cuda_occupancy.h of CUDA 13.0 and the vendor's data sheet."""
+"""NVIDIA H200 (SXM, compute capability 9.0): cuda_occupancy.h of CUDA 13.0 and the vendor's data sheet.
+
+``mltune space`` counts for it.
+"""
+
+UNKNOWN = Device(
+    name="unknown",
+    compute_capability=NO_CUDA,
+    sm_count=1,
+    clock_hz=1e9,
+    memory_bytes=0,
+    memory_bytes_per_s=0.0,
+    l2_bytes=0,
+    shared_bytes_per_sm=0,
+    shared_bytes_per_block=0,
+    reserved_shared_bytes=0,
+    registers_per_sm=0,
+    max_registers_per_thread=0,
+    max_threads_per_sm=0,
+    max_threads_per_block=0,
+    max_blocks_per_sm=0,
+    fma_per_clock=(1.0, 1.0),
+)
+"""The device of a bare table, of which nothing is known. Its peak only gives times a scale."""

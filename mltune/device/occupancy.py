@@ -1,7 +1,8 @@
 """Exact occupancy: how many blocks of a kernel are resident on one SM, over whole columns of configurations.
 
 The rules are those of NVIDIA's occupancy calculator (``cuda_occupancy.h`` of CUDA 13.0) with the whole carve-out given
-to shared memory, for compute capability 5.0 to 12.x.
+to shared memory, for compute capability 5.0 to 12.x. For a device without CUDA they are an approximation: waves are
+taken for warps and compute units for multiprocessors (of CDNA, whose four SIMD units stand for the four partitions).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mltune.device.facts import Device
+from mltune.device.facts import NO_CUDA, Device
 from mltune.errors import DeviceError
 
 REGISTER_UNIT = 256
@@ -64,7 +65,7 @@ def occupancy(device: Device, threads: ArrayLike, registers: ArrayLike, shared_b
     DeviceError
         The rules of the device's compute capability are not known.
     """
-    if not 5 <= device.compute_capability[0] <= 12:
+    if device.compute_capability != NO_CUDA and not 5 <= device.compute_capability[0] <= 12:
         major, minor = device.compute_capability
         raise DeviceError(
             f"occupancy is known for compute capability 5.0 to 12.x, got {major}.{minor} of {device.name}; "

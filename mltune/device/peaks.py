@@ -45,7 +45,7 @@ def peak_flops(device: Device, arithmetic: str) -> float:
     Raises
     ------
     DeviceError
-        The throughput of its compute capability is not known.
+        Its throughput is not known, neither by itself nor by its compute capability.
     """
     if arithmetic not in ("fp32", "fp64"):
         raise ValueError(f"an arithmetic is fp32 or fp64, got {arithmetic!r}")
@@ -53,8 +53,10 @@ def peak_flops(device: Device, arithmetic: str) -> float:
     return 2.0 * fma * device.sm_count * device.clock_hz
 
 
-def _fma_per_clock(device: Device) -> tuple[int, int]:
+def _fma_per_clock(device: Device) -> tuple[float, float]:
     """Look a compute capability up; one newer than the table is taken for the last known of its generation."""
+    if device.fma_per_clock is not None:
+        return device.fma_per_clock
     capability = device.compute_capability
     known = [entry for entry in FMA_PER_CLOCK if entry[0] == capability[0] and entry <= capability]
     if not known:

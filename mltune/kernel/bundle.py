@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mltune.device.facts import Device
-from mltune.errors import BundleError, ExpressionError
+from mltune.errors import BundleError, ExpressionError, UsageError
 from mltune.kernel.evaluation import Partial, Value
 from mltune.kernel.expressions import Expression
+from mltune.kernel.gemm import GemmProblem
+from mltune.kernel.problem import Problem, RecordedProblem
 from mltune.kernel.table import Columns, length
 
 DEVICE_VARIABLES = (
@@ -57,6 +59,28 @@ class Restriction:
 
 
 @dataclass(frozen=True, slots=True)
+class Access:
+    """One load or store of a kernel's main loop, as the lanes of a warp make it.
+
+    Attributes
+    ----------
+    memory : {"shared", "global"}
+    count : Expression
+        Instructions of a thread in a step.
+    bytes : Expression
+        Bytes of a lane: 4, 8 or 16.
+    lanes : tuple of (Expression, Expression)
+        The layout of the lanes: digits of a lane's number, the fastest first, each with its radix and its stride in
+        bytes.
+    """
+
+    memory: Literal["shared", "global"]
+    count: Expression
+    bytes: Expression
+    lanes: tuple[tuple[Expression, Expression], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """How one configuration is launched.
 
@@ -89,15 +113,15 @@ class Kernel:
     source : str or None
         The CUDA text; None for a kernel whose timings were recorded elsewhere: it can be replayed, but not built.
     source_hash : str
-        SHA-256 of what is compiled and launched: the source, the entry and the launch.
+        SHA-256 of what is compiled and launched: the source, the entry and the launch; empty without a source.
     space_hash : str
         SHA-256 of what the search space is made from: parameters, derived names and restrictions.
     entry : str or None
         Name of the kernel function (``extern "C"``); None without a source.
     problem : str
-        Kind of problem that it solves: ``"gemm"``.
+        Kind of problem that it solves: ``"gemm"`` or ``"recorded"``.
     precisions : tuple of {"s", "d", "c", "z"}
-        Precisions that it is written for.
+        Precisions of GEMM that it is written for.
     parameters : mapping of str to tuple of int
         Values of the parameters that are compiled in, each as the macro of its name.
     launch_parameters : mapping of str to tuple of int
@@ -114,6 +138,10 @@ class Kernel:
         Shape of a launch.
     shared_bytes : Expression
         Dynamic shared memory of a launch, bytes per block: the resource of that name, or 0.
+    variables : frozenset of str
+        What its expressions may name of a problem.
+    accesses : mapping of str to Access
+        Loads and stores of the main loop, by name: what bank conflicts and cache traffic are computed from.
     """
 
     name: str
@@ -133,11 +161,39 @@ class Kernel:
     block: tuple[Expression, Expression, Expression]
     grid: tuple[Expression, Expression, Expression]
     shared_bytes: Expression
+    variables: frozenset[str] = frozenset()
+    accesses: Mapping[str, Access] = field(default_factory=dict)
 
     @property
     def all_parameters(self) -> dict[str, tuple[int, ...]]:
         """Values of every parameter: those compiled in, then those passed at launch."""
         return {**self.parameters, **self.launch_parameters}
+
+    def check_problem(self, problem: Problem) -> None:
+        """Check that the kernel solves a problem.
+
+        Raises
+        ------
+        UsageError
+            It is of another kind or precision, or lacks what the bundle's expressions may name.
+        """
+        see = f"see {self.folder / 'kernel.toml'}"
+        if problem.kind != self.problem:
+            raise UsageError(
+                f"a kernel solves problems of its own kind, but {self.name} is of kind {self.problem} and "
+                f"{problem.label} of kind {problem.kind}; {see}."
+            )
+        if isinstance(problem, GemmProblem) and problem.precision not in self.precisions:
+            raise UsageError(
+                f"a kernel solves problems of its own precisions, but {self.name} has {', '.join(self.precisions)} "
+                f"and {problem.name} was asked for; {see}."
+            )
+        missing = sorted(self.variables - problem.variables().keys())
+        if missing:
+            raise UsageError(
+                f"a problem must give what the expressions of its kernel may name, but {problem.label} does not give "
+                f"{', '.join(missing)} to {self.name}; {see}."
+            )
 
     def scope(self, variables: Mapping[str, Value]) -> Scope:
         """Return the names that the expressions see: the given ones, and the derived ones, computed when first used."""
@@ -277,6 +333,39 @@ def load_kernel(name_or_path: str | Path) -> Kernel:
     from mltune.kernel.reader import find_bundle, read_bundle
 
     return read_bundle(find_bundle(name_or_path))
+
+
+def bare_kernel(name: str, parameters: Mapping[str, Sequence[int]]) -> Kernel:
+    """Return a kernel of which nothing is known but its parameters: no restrictions, no resources, no source.
+
+    Parameters
+    ----------
+    name : str
+    parameters : mapping of str to sequence of int
+        The values of each parameter.
+    """
+    from mltune.kernel.expressions import parse
+
+    one = parse("1")
+    return Kernel(
+        name=name,
+        folder=Path(),
+        source=None,
+        source_hash="",
+        space_hash="",
+        entry=None,
+        problem=RecordedProblem.kind,
+        precisions=(),
+        parameters={parameter: tuple(values) for parameter, values in parameters.items()},
+        launch_parameters={},
+        arguments=(),
+        derived={},
+        restrictions=(),
+        resources={},
+        block=(one, one, one),
+        grid=(one, one, one),
+        shared_bytes=parse("0"),
+    )
 
 
 def _column(name: str, expression: Expression, scope: Scope, size: int) -> NDArray[Any]:

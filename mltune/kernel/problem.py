@@ -1,511 +1,173 @@
-"""The problem that a kernel solves: a GEMM, C = alpha op(A) op(B) + beta C, with the meaning that the BLAS gives it.
-
-A problem knows its arithmetic work, the arguments of a kernel, operands to try a kernel on, and what is right: a
-reference in higher precision and the bound that no correct kernel exceeds.
-"""
+"""What a kernel computes: the work that a time is judged by, and what the expressions of a bundle may name of it."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
-import numbers
-import sys
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from mltune.errors import ProblemError
+from mltune.kernel.gemm import GemmProblem
 
-PRECISIONS = ("s", "d", "c", "z")
-TRANSPOSES = ("N", "T", "C")
-
-CASES: tuple[tuple[str, str, str], ...] = tuple(
-    (precision, trans_a, trans_b)
-    for precision in PRECISIONS
-    for trans_a in (TRANSPOSES if precision in "cz" else TRANSPOSES[:2])
-    for trans_b in (TRANSPOSES if precision in "cz" else TRANSPOSES[:2])
-)
-"""The 26 cases (precision, trans_a, trans_b) of GEMM."""
-
-_DTYPES = {"s": "float32", "d": "float64", "c": "complex64", "z": "complex128"}
-_WIDER = {"s": "float64", "d": "longdouble", "c": "complex128", "z": "clongdouble"}
-_LARGEST_EXTENT = 2**40
-_LARGEST_OPERAND_BYTES = 2**47
-_LARGEST_INTEGER = 3
-_SCALAR_DENOMINATOR = 64
+ARITHMETICS = ("fp32", "fp64")
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+_VARIABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
+_MOST_FLOPS = 2**80
+_MOST_VARIABLES = 100
+_LONGEST_SIZE = 100
 
 
-@dataclass(frozen=True, slots=True)
-class GemmOperands:
-    """The three matrices of a GEMM, each a flat column-major buffer of leading dimension times columns elements.
+@runtime_checkable
+class Problem(Protocol):
+    """What features, records and replay ask of a problem. A GPU is asked for :class:`~mltune.kernel.gemm.GemmProblem`.
 
-    Attributes
-    ----------
-    A, B, C : array of shape (ld * columns,)
-        NumPy or CuPy arrays of the problem's dtype, or whatever a kernel takes for a pointer.
+    Two problems are the same one when they are equal.
     """
 
-    A: Any
-    B: Any
-    C: Any
+    @property
+    def kind(self) -> str:
+        """The kind that a bundle names as its ``problem``: ``"gemm"`` or ``"recorded"``."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """What is computed, in a word, such as ``"sgemm"``."""
+        ...
+
+    @property
+    def label(self) -> str:
+        """The name and the size, for people, such as ``"sgemm NT 4096"``."""
+        ...
+
+    @property
+    def arithmetic(self) -> str:
+        """The arithmetic whose peak bounds it: one of :data:`ARITHMETICS`."""
+        ...
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations as the field counts them, at least 0."""
+        ...
+
+    def variables(self) -> dict[str, int]:
+        """Return what the expressions of a kernel bundle may name of the problem."""
+        ...
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the problem as plain JSON values, which :func:`problem_from_json` reads."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
-class GemmProblem:
-    """A GEMM: C = alpha op(A) op(B) + beta C, column-major, where op(A) is m x k, op(B) is k x n and C is m x n.
+class RecordedProblem:
+    """A problem whose kernel is only replayed: nobody makes its operands or judges its results.
 
     Attributes
     ----------
-    precision : {"s", "d", "c", "z"}
-        The BLAS letter: real or complex, in 32 or 64 bits.
-    trans_a, trans_b : {"N", "T", "C"}
-        op: the matrix, its transpose, its conjugate transpose. ``"C"`` of a real matrix is kept as ``"T"``.
-    m, n, k : int
-        Extents, 0 or more.
-    alpha, beta : float or complex
-        Scalars; as the BLAS has it, A and B are not read when ``alpha == 0``, nor C when ``beta == 0``.
-    lda, ldb, ldc : int
-        Leading dimensions in elements; 0 asks for the smallest, and is replaced by it.
+    name : str
+        What is computed: lower-case letters, digits, ``_`` and ``-``.
+    size : str
+        Its size, for people; may be empty.
+    flops : int
+        Floating-point operations; 1 where nobody knows, and then no share of a peak means anything.
+    arithmetic : {"fp32", "fp64"}
+        The arithmetic whose peak bounds it.
+    values : mapping of str to int
+        What the expressions of a bundle may name of it.
 
     Raises
     ------
     ProblemError
-        An unknown precision or op, an impossible extent, leading dimension or scalar, or an operand of 2**47 bytes or
-        more.
+        A field is out of its bounds.
     """
 
-    precision: str
-    trans_a: str
-    trans_b: str
-    m: int
-    n: int
-    k: int
-    alpha: complex | float = 1.0
-    beta: complex | float = 0.0
-    lda: int = 0
-    ldb: int = 0
-    ldc: int = 0
+    name: str
+    size: str = ""
+    flops: int = 1
+    arithmetic: str = "fp32"
+    values: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    kind: ClassVar[str] = "recorded"
 
     def __post_init__(self) -> None:
-        if self.precision not in PRECISIONS:
-            raise ProblemError(f"the precision of a GEMM is one of s, d, c, z, got {self.precision!r}.")
-        for field in ("trans_a", "trans_b"):
-            op = getattr(self, field)
-            if op not in TRANSPOSES:
-                raise ProblemError(f"{field} is one of N, T, C, got {op!r}.")
-            self._set(field, "T" if op == "C" and not self.is_complex else op)
-        for field in ("m", "n", "k"):
-            self._set(field, _extent(field, getattr(self, field)))
-        for field in ("alpha", "beta"):
-            self._set(field, self._scalar(field))
-        for field, (rows, columns) in zip(("lda", "ldb", "ldc"), self.shapes(), strict=True):
-            self._set(field, self._leading_dimension(field, rows, columns))
-
-    def _set(self, field: str, value: object) -> None:
-        object.__setattr__(self, field, value)
-
-    def _scalar(self, field: str) -> complex | float:
-        value = getattr(self, field)
-        if not isinstance(value, numbers.Complex):
-            raise ProblemError(f"{field} must be a number, got {value!r}.")
-        number = complex(value)
-        if number.imag and not self.is_complex:
-            raise ProblemError(
-                f"{field} of {self.name} must be real, got {value!r}; cgemm and zgemm take complex scalars."
-            )
-        largest = float(np.finfo(self.dtype).max)
-        if not (abs(number.real) <= largest and abs(number.imag) <= largest):
-            raise ProblemError(f"{field} of {self.name} must be finite in {self.dtype.name}, got {value!r}.")
-        return number if self.is_complex else number.real
-
-    def _leading_dimension(self, field: str, rows: int, columns: int) -> int:
-        leading = _extent(field, getattr(self, field) or 0) or max(1, rows)
-        if leading < max(1, rows):
-            raise ProblemError(
-                f"{field} >= {max(1, rows)} must hold for a matrix of {rows} rows, got {field}={leading}."
-            )
-        if leading * columns * self.element_bytes >= _LARGEST_OPERAND_BYTES:
-            raise ProblemError(
-                f"an operand must be smaller than 2**47 bytes, but {self.name} with {field}={leading} has one of "
-                f"{leading} x {columns} elements of {self.element_bytes} bytes; ask for a smaller problem."
-            )
-        return leading
-
-    def shapes(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
-        """Return rows and columns of A, B and C as they are stored."""
-        shape_a = (self.m, self.k) if self.trans_a == "N" else (self.k, self.m)
-        shape_b = (self.k, self.n) if self.trans_b == "N" else (self.n, self.k)
-        return shape_a, shape_b, (self.m, self.n)
-
-    @property
-    def name(self) -> str:
-        """The BLAS name, such as ``"sgemm"``."""
-        return f"{self.precision}gemm"
-
-    @property
-    def case(self) -> str:
-        """Precision and ops, such as ``"sgemm NT"``."""
-        return f"{self.name} {self.trans_a}{self.trans_b}"
+        laws = (
+            (_text(self.name) and _NAME.fullmatch(self.name), f"`name` must match {_NAME.pattern}, got {self.name!r}"),
+            (
+                _text(self.size) and len(self.size) <= _LONGEST_SIZE and self.size.isprintable(),
+                f"`size` must be printable text of at most {_LONGEST_SIZE} characters, got {self.size!r:.200}",
+            ),
+            (_integer(self.flops) and 1 <= self.flops <= _MOST_FLOPS, f"1 <= flops <= 2**80, got {self.flops!r:.80}"),
+            (self.arithmetic in ARITHMETICS, f"`arithmetic` must be one of {ARITHMETICS}, got {self.arithmetic!r:.80}"),
+            (
+                isinstance(self.values, Mapping)
+                and len(self.values) <= _MOST_VARIABLES
+                and all(
+                    _text(name) and _VARIABLE.fullmatch(name) and _integer(value) and abs(value) < 2**62
+                    for name, value in self.values.items()
+                ),
+                f"`values` must give integers to at most {_MOST_VARIABLES} names, got {self.values!r:.200}",
+            ),
+        )
+        for holds, message in laws:
+            if not holds:
+                raise ProblemError(f"a recorded problem: {message}.")
 
     @property
     def label(self) -> str:
-        """The case and its size, such as ``"sgemm NT 4096"`` or ``"sgemm NT 4096x512x64"`` (m x n x k)."""
-        size = f"{self.m}" if self.m == self.n == self.k else f"{self.m}x{self.n}x{self.k}"
-        return f"{self.case} {size}"
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """NumPy's type of an element."""
-        return np.dtype(_DTYPES[self.precision])
-
-    @property
-    def element_bytes(self) -> int:
-        """Size of an element, bytes."""
-        return self.dtype.itemsize
-
-    @property
-    def is_complex(self) -> bool:
-        """Whether the elements are complex."""
-        return self.precision in "cz"
-
-    @property
-    def arithmetic(self) -> str:
-        """The arithmetic whose peak bounds the problem: ``"fp32"`` or ``"fp64"``."""
-        return "fp32" if self.precision in "sc" else "fp64"
-
-    @property
-    def flops(self) -> int:
-        """Floating-point operations as the field counts them: 2 m n k, and 8 m n k when complex."""
-        return (8 if self.is_complex else 2) * self.m * self.n * self.k
-
-    @property
-    def bytes(self) -> int:
-        """Least memory traffic, bytes: A and B read once, C written once, and read once unless ``beta == 0``."""
-        inputs = self.m * self.k + self.k * self.n if self.alpha else 0
-        return (inputs + self.m * self.n * (2 if self.beta else 1)) * self.element_bytes
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether integer operands (see :meth:`operands`) have one right answer, which every correct kernel returns.
-
-        So it is when the scalars are multiples of 1/64 and no sum in any order can leave the integers (in units of
-        1/64) that the precision holds.
-        """
-        scalars = (self.alpha.real, self.alpha.imag, self.beta.real, self.beta.imag)
-        if any(not (scalar * _SCALAR_DENOMINATOR).is_integer() for scalar in scalars):
-            return False
-        parts = 2 if self.is_complex else 1
-        alpha, beta = (abs(scalar.real) + abs(scalar.imag) for scalar in (self.alpha, self.beta))
-        product = self.k * parts * _LARGEST_INTEGER**2
-        largest = product * max(1.0, alpha) + _LARGEST_INTEGER * beta
-        return largest * _SCALAR_DENOMINATOR < 2.0 ** (np.finfo(self.dtype).nmant + 1)
+        """The name and the size."""
+        return f"{self.name} {self.size}".strip()
 
     def variables(self) -> dict[str, int]:
         """Return what the expressions of a kernel bundle may name of the problem."""
-        return {
-            "m": self.m,
-            "n": self.n,
-            "k": self.k,
-            "element_bytes": self.element_bytes,
-            "words": self.element_bytes // 4,
-            "is_complex": int(self.is_complex),
-            "is_double": int(self.precision in "dz"),
-            "trans_a": int(self.trans_a != "N"),
-            "trans_b": int(self.trans_b != "N"),
-            "conj_a": int(self.trans_a == "C"),
-            "conj_b": int(self.trans_b == "C"),
-            "fma_per_mac": 4 if self.is_complex else 1,
-        }
-
-    def macros(self) -> dict[str, int]:
-        """Return the macros that choose the case when a kernel is compiled."""
-        variables = self.variables()
-        case = {name.upper(): variables[name] for name in ("trans_a", "trans_b", "conj_a", "conj_b")}
-        return {"PRECISION": PRECISIONS.index(self.precision), **case}
-
-    def operands(self, xp: Any, seed: int, *, integers: bool = False) -> GemmOperands:
-        """Make operands; what must not be read is NaN.
-
-        Elements (and both parts of complex ones) are uniform in [-1, 1). NaN are: the padding between the rows and the
-        leading dimension, A and B when ``alpha == 0``, and C when ``beta == 0``.
-
-        Parameters
-        ----------
-        xp : module
-            ``numpy`` or ``cupy``.
-        seed : int
-            Seed; the same seed gives the same operands within a module.
-        integers : bool
-            Draw integers from -3 to 3 instead: when :attr:`is_exact`, their GEMM has one right answer.
-
-        Returns
-        -------
-        GemmOperands
-        """
-        generator = xp.random.default_rng(seed)
-        leading = (self.lda, self.ldb, self.ldc)
-        scalars = (self.alpha, self.alpha, self.beta)
-        matrices = [
-            self._matrix(xp, generator, rows, columns, ld, integers=integers, unread=not scalar)
-            for (rows, columns), ld, scalar in zip(self.shapes(), leading, scalars, strict=True)
-        ]
-        return GemmOperands(*matrices)
-
-    def _matrix(
-        self, xp: Any, generator: Any, rows: int, columns: int, leading: int, *, integers: bool, unread: bool
-    ) -> Any:
-        real = self.dtype.char.lower()
-        words = leading * columns * (2 if self.is_complex else 1)
-        values = generator.random(words, dtype=real)
-        if integers:
-            values *= 2 * _LARGEST_INTEGER + 1
-            xp.floor(values, out=values)
-            values -= _LARGEST_INTEGER
-            xp.clip(values, -_LARGEST_INTEGER, _LARGEST_INTEGER, out=values)
-        else:
-            values *= 2
-            values -= 1
-        matrix = values.view(self.dtype)
-        nan = complex(math.nan, math.nan) if self.is_complex else math.nan
-        matrix.reshape(columns, leading)[:, 0 if unread else rows :] = nan
-        return matrix
-
-    def kernel_arguments(self, operands: GemmOperands) -> tuple[Any, ...]:
-        """Return a kernel's arguments in order: m, n, k, alpha, A, lda, B, ldb, beta, C, ldc; integers are int64."""
-        scalar = self.dtype.type
-        return (
-            np.int64(self.m),
-            np.int64(self.n),
-            np.int64(self.k),
-            scalar(self.alpha),
-            operands.A,
-            np.int64(self.lda),
-            operands.B,
-            np.int64(self.ldb),
-            scalar(self.beta),
-            operands.C,
-            np.int64(self.ldc),
-        )
-
-    def result(self, C: Any) -> Any:
-        """Return the m x n matrix in a flat buffer C, as a view of shape (m, n)."""
-        return _view(C, self.m, self.n, self.ldc)
-
-    def padding(self, C: Any) -> Any:
-        """Return what a kernel must leave alone inside a flat buffer C, as a view of shape (ldc - m, n)."""
-        return C[: self.ldc * self.n].reshape(self.n, self.ldc)[:, self.m :].T
-
-    def reference(self, operands: GemmOperands) -> Any:
-        """Return the right answer, computed in higher precision.
-
-        Single precision is computed in double where the operands are. Double precision is computed on the host in
-        NumPy's long double; for CuPy operands it is rounded to double, which the error bound allows for.
-
-        Returns
-        -------
-        array of shape (m, n)
-        """
-        on_host = isinstance(operands.C, np.ndarray)
-        if self.precision in "sc" or on_host:
-            return self._reference(operands)
-        host = GemmOperands(operands.A.get(), operands.B.get(), operands.C.get())
-        return _module(operands.C).asarray(self._reference(host).astype(self.dtype))
-
-    def _reference(self, operands: GemmOperands) -> Any:
-        wider = np.dtype(_WIDER[self.precision])
-        alpha, beta = (wider.type(self.dtype.type(scalar)) for scalar in (self.alpha, self.beta))
-        answer = _module(operands.C).zeros((self.m, self.n), dtype=wider)
-        if alpha and self.k:
-            answer = alpha * (self._op_a(operands.A).astype(wider) @ self._op_b(operands.B).astype(wider))
-        if beta:
-            answer = answer + beta * self.result(operands.C).astype(wider)
-        return answer
-
-    def error_bound(self, operands: GemmOperands) -> Any:
-        """Return the error that no correct kernel exceeds, element by element.
-
-        Higham, Accuracy and Stability of Numerical Algorithms, section 3.5: with unit roundoff u and
-        gamma(p) = p u / (1 - p u), the error is at most gamma(k + 2) (|alpha| |A| |B| + |beta| |C|) in any order of
-        summation, with or without fused multiply-adds. In complex arithmetic (the four-multiplication form) the same
-        holds for either part with its 2 k products and the one more rounding of a complex scaling.
-        One rounding is added for the reference's own.
-
-        Returns
-        -------
-        array of shape (m, n)
-            float64, or complex128 whose parts bound the errors of the parts.
-        """
-        roundings = (2 * self.k + 4) if self.is_complex else (self.k + 3)
-        unit = float(np.finfo(self.dtype).eps) / 2
-        gamma = roundings * unit / (1 - roundings * unit)
-        xp = _module(operands.C)
-        bound = xp.zeros((self.m, self.n), dtype="complex128" if self.is_complex else "float64")
-        if self.alpha and self.k:
-            bound = _scale_moduli(self.alpha, _multiply_moduli(self._op_a(operands.A), self._op_b(operands.B)))
-        if self.beta:
-            bound = bound + _scale_moduli(self.beta, _moduli(self.result(operands.C)))
-        return gamma * bound
-
-    def worst_error(self, result: Any, reference: Any, bound: Any) -> float:
-        """Return the largest error as a share of its bound: above 1 is wrong; infinite where not a number.
-
-        Parameters
-        ----------
-        result, reference, bound : array of shape (m, n)
-            What a kernel computed, :meth:`reference`, :meth:`error_bound`.
-        """
-        if not result.size:
-            return 0.0
-        difference = result.astype(reference.dtype) - reference
-        parts = (
-            [(difference.real, bound.real), (difference.imag, bound.imag)] if self.is_complex else [(difference, bound)]
-        )
-        return max(_largest_ratio(abs(error), limit) for error, limit in parts)
-
-    def _op_a(self, A: Any) -> Any:
-        return _op(A, self.shapes()[0], self.lda, self.trans_a)
-
-    def _op_b(self, B: Any) -> Any:
-        return _op(B, self.shapes()[1], self.ldb, self.trans_b)
-
-    def verification_problem(self, *, aligned: bool = True) -> GemmProblem:
-        """Return a small problem of the same case to verify kernels on.
-
-        Its extents are odd, so that every fringe occurs; its scalars are neither 0 nor 1, and exact in every precision.
-
-        Parameters
-        ----------
-        aligned : bool
-            Leading dimensions are multiples of 16 elements, so that wide loads are allowed; otherwise they are odd, and
-            ``beta == 0``, so that C starts as NaN.
-        """
-        m, n, k = 389, 293, 211
-        alpha, beta = (1.25 - 0.5j, -0.75 + 0.25j) if self.is_complex else (1.25, -0.75)
-        small = GemmProblem(self.precision, self.trans_a, self.trans_b, m, n, k, alpha, beta if aligned else 0.0)
-        leading = [rows + 2 if not aligned else (rows // 16 + 1) * 16 for rows, _ in small.shapes()]
-        return dataclasses.replace(small, lda=leading[0], ldb=leading[1], ldc=leading[2])
+        return dict(self.values)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the problem as plain JSON values; complex scalars as [real, imaginary]."""
-        document = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        if self.is_complex:
-            document |= {name: [document[name].real, document[name].imag] for name in ("alpha", "beta")}
-        return document
+        """Return the problem as plain JSON values; its ``kind`` tells it from a GEMM."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {"kind": self.kind, **fields, "values": dict(self.values)}
 
     @classmethod
-    def from_json(cls, document: dict[str, Any]) -> GemmProblem:
+    def from_json(cls, document: Mapping[str, Any]) -> RecordedProblem:
         """Rebuild a problem from :meth:`to_json`.
 
         Raises
         ------
         ProblemError
-            The document is not that of a problem.
+            The document is not that of a recorded problem.
         """
+        values = {name: value for name, value in document.items() if name != "kind"}
         known = {field.name for field in dataclasses.fields(cls)}
-        if not isinstance(document, dict) or not set(document) <= known:
-            raise ProblemError(f"a problem has the fields {', '.join(sorted(known))}, got {document!r}.")
-        values = dict(document)
-        for name in ("alpha", "beta"):
-            if isinstance(values.get(name), list):
-                values[name] = _complex_from_json(name, values[name])
-        try:
-            return cls(**values)
-        except TypeError as error:
-            raise ProblemError(f"a problem needs precision, trans_a, trans_b, m, n and k, got {document!r}.") from error
+        if not set(values) <= known or "name" not in values:
+            raise ProblemError(f"a recorded problem has the fields {', '.join(sorted(known))}, got {document!r:.500}.")
+        return cls(**values)
 
 
-def parse_problem(
-    name: str,
-    *,
-    trans: str,
-    m: int,
-    n: int,
-    k: int,
-    alpha: complex | float = 1.0,
-    beta: complex | float = 0.0,
-) -> GemmProblem:
-    """Make a problem from what a person writes.
+def problem_from_json(document: Any) -> Problem:
+    """Rebuild a problem of any kind.
 
     Parameters
     ----------
-    name : str
-        ``"sgemm"``, ``"dgemm"``, ``"cgemm"`` or ``"zgemm"``.
-    trans : str
-        op(A) and op(B), such as ``"NT"``.
-    m, n, k : int
-        Extents.
-    alpha, beta : float or complex
-        Scalars.
+    document : mapping
+        What ``to_json`` of a problem returned. Without a ``kind`` it is a GEMM: so were all, once.
 
     Raises
     ------
     ProblemError
-        There is no such problem, or its size is impossible.
+        There is no such kind, or the document is not that of a problem.
     """
-    lowered = name.lower()
-    if lowered not in {f"{precision}gemm" for precision in PRECISIONS}:
-        raise ProblemError(f"a problem is one of sgemm, dgemm, cgemm, zgemm, got {name!r}.")
-    ops = trans.upper()
-    if len(ops) != 2 or not set(ops) <= set(TRANSPOSES):
-        raise ProblemError(f"the transposition is two of the letters N, T, C, such as NT, got {trans!r}.")
-    return GemmProblem(lowered[0], ops[0], ops[1], m, n, k, alpha, beta)
+    kind = document.get("kind", GemmProblem.kind) if isinstance(document, Mapping) else GemmProblem.kind
+    if kind == GemmProblem.kind:
+        return GemmProblem.from_json(document)
+    if kind == RecordedProblem.kind:
+        return RecordedProblem.from_json(document)
+    raise ProblemError(f"the kind of a problem is {GemmProblem.kind} or {RecordedProblem.kind}, got {kind!r:.80}.")
 
 
-def _extent(field: str, value: object) -> int:
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or not 0 <= value <= _LARGEST_EXTENT:
-        raise ProblemError(f"{field} must be an integer from 0 to 2**40, got {value!r}.")
-    return int(value)
+def _text(value: object) -> bool:
+    return isinstance(value, str)
 
 
-def _complex_from_json(name: str, parts: list[Any]) -> complex:
-    if len(parts) != 2 or any(not isinstance(part, int | float) for part in parts):
-        raise ProblemError(f"{name} must be a number or [real, imaginary], got {parts!r}.")
-    return complex(*parts)
-
-
-def _module(array: Any) -> Any:
-    """Return NumPy or CuPy, whichever made an array, without importing either."""
-    return sys.modules[type(array).__module__.partition(".")[0]]
-
-
-def _view(buffer: Any, rows: int, columns: int, leading: int) -> Any:
-    """View a flat column-major buffer as a matrix of shape (rows, columns)."""
-    return buffer[: leading * columns].reshape(columns, leading)[:, :rows].T
-
-
-def _op(buffer: Any, shape: tuple[int, int], leading: int, trans: str) -> Any:
-    matrix = _view(buffer, *shape, leading)
-    if trans == "N":
-        return matrix
-    return matrix.T.conj() if trans == "C" else matrix.T
-
-
-def _moduli(matrix: Any) -> Any:
-    """Return |x|, of either part where complex, in double precision."""
-    if matrix.dtype.kind != "c":
-        return abs(matrix).astype("float64")
-    return abs(matrix.real).astype("float64") + 1j * abs(matrix.imag).astype("float64")
-
-
-def _multiply_moduli(left: Any, right: Any) -> Any:
-    """Return the sums of the moduli of all products that make up either part of a matrix product."""
-    left, right = _moduli(left), _moduli(right)
-    if left.dtype.kind != "c":
-        return left @ right
-    return left.real @ right.real + left.imag @ right.imag + 1j * (left.real @ right.imag + left.imag @ right.real)
-
-
-def _scale_moduli(scalar: complex | float, moduli: Any) -> Any:
-    real, imag = abs(scalar.real), abs(scalar.imag)
-    if moduli.dtype.kind != "c":
-        return real * moduli
-    return real * moduli.real + imag * moduli.imag + 1j * (real * moduli.imag + imag * moduli.real)
-
-
-def _largest_ratio(error: Any, limit: Any) -> float:
-    xp = _module(error)
-    allowed = xp.maximum(limit, np.finfo("float64").tiny).astype(error.dtype)
-    with np.errstate(over="ignore"):
-        worst = float(xp.max(error / allowed))
-    return worst if math.isfinite(worst) else math.inf
+def _integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

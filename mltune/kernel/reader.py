@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import keyword
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,9 +13,9 @@ from pydantic import ValidationError
 
 from mltune import assets
 from mltune.errors import BundleError, ExpressionError
-from mltune.kernel.bundle import DEVICE_VARIABLES, Kernel, Restriction
+from mltune.kernel.bundle import DEVICE_VARIABLES, Access, Kernel, Restriction
 from mltune.kernel.expressions import FUNCTIONS, Expression, parse
-from mltune.kernel.schema import Document
+from mltune.kernel.schema import AccessTable, Document
 
 PROBLEM_VARIABLES: Mapping[str, frozenset[str]] = {
     "gemm": frozenset(
@@ -22,12 +23,14 @@ PROBLEM_VARIABLES: Mapping[str, frozenset[str]] = {
             *("m", "n", "k", "element_bytes", "words", "is_complex", "is_double"),
             *("trans_a", "trans_b", "conj_a", "conj_b", "fma_per_mac"),
         }
-    )
+    ),
+    "recorded": frozenset(),
 }
-"""What expressions may name of a problem, by kind of problem."""
+"""What expressions may name of a problem, by kind of problem; a bundle adds what it says of a recorded problem."""
 
 PROBLEM_MACROS: Mapping[str, frozenset[str]] = {
-    "gemm": frozenset({"PRECISION", "TRANS_A", "TRANS_B", "CONJ_A", "CONJ_B"})
+    "gemm": frozenset({"PRECISION", "TRANS_A", "TRANS_B", "CONJ_A", "CONJ_B"}),
+    "recorded": frozenset(),
 }
 """The macros that choose a problem's case, by kind of problem: no parameter has their names."""
 
@@ -102,10 +105,26 @@ class _Reader:
         self.problem = document.kernel.problem
         if self.problem not in PROBLEM_VARIABLES:
             raise self.error("kernel.problem", f"a problem is one of {[*PROBLEM_VARIABLES]}, got {self.problem!r}")
-        self.variables = {*PROBLEM_VARIABLES[self.problem], *DEVICE_VARIABLES}
+        self.of_problem = PROBLEM_VARIABLES[self.problem] | self.recorded_variables()
+        self.variables = {*self.of_problem, *DEVICE_VARIABLES}
 
     def error(self, key: str, message: object) -> BundleError:
         return BundleError(f"{self.path}: {key}: {message}. See docs/kernel-toml.md.")
+
+    def recorded_variables(self) -> frozenset[str]:
+        """Return what a bundle says that a recorded problem gives; check that each kind has its own keys."""
+        kernel = self.document.kernel
+        if self.problem == "gemm":
+            if not kernel.precisions:
+                raise self.error("kernel.precisions", "a kernel of problem 'gemm' has at least one of s, d, c, z")
+            if kernel.variables:
+                raise self.error("kernel.variables", "the variables of problem 'gemm' are known; leave the key out")
+        elif kernel.precisions or kernel.source is not None:
+            raise self.error("kernel", "a kernel of problem 'recorded' is only replayed: no `precisions`, no `source`")
+        for name in kernel.variables:
+            if name in FUNCTIONS or name in DEVICE_VARIABLES:
+                raise self.error("kernel.variables", f"{name!r} is the name of a function or of a device's variable")
+        return frozenset(kernel.variables)
 
     def kernel(self) -> Kernel:
         document, launch = self.document, self.document.launch
@@ -125,7 +144,9 @@ class _Reader:
             name=document.kernel.name,
             folder=self.path.parent,
             source=source,
-            source_hash=_hash(source, document.kernel.entry, launch.model_dump(), shared_bytes.text),
+            source_hash=(
+                "" if source is None else _hash(source, document.kernel.entry, launch.model_dump(), shared_bytes.text)
+            ),
             space_hash=_hash(
                 list(parameters.items()),
                 list(launch_parameters.items()),
@@ -135,12 +156,14 @@ class _Reader:
             entry=document.kernel.entry,
             problem=self.problem,
             precisions=tuple(document.kernel.precisions),
+            variables=self.of_problem,
             parameters=parameters,
             launch_parameters=launch_parameters,
             arguments=tuple(launch.arguments),
             derived=derived,
             restrictions=restrictions,
             resources=resources,
+            accesses={name: self.access(name, table, known) for name, table in document.access.items()},
             block=self.shape("block", launch.block, known),
             grid=self.shape("grid", launch.grid, known),
             shared_bytes=shared_bytes,
@@ -155,6 +178,14 @@ class _Reader:
                     raise self.error(f"{key}.{name}", f"the values of a parameter must be distinct, got {values}")
                 if name in PROBLEM_MACROS[self.problem]:
                     raise self.error(f"{key}.{name}", f"no parameter has the name of a macro of {self.problem!r}")
+        for name in (*compiled, *launched):
+            if name in self.variables or name in FUNCTIONS or keyword.iskeyword(name):
+                raise self.error(
+                    f"parameters.{name}", "a parameter must not have the name of a variable, a function or a keyword"
+                )
+        lowered = [name.lower() for name in (*compiled, *launched)]
+        if len(set(lowered)) != len({*compiled, *launched}):
+            raise self.error("parameters", "the names of parameters must differ in more than upper and lower case")
         for name in compiled.keys() & launched.keys():
             raise self.error(f"launch.parameters.{name}", "a parameter is compiled in or passed at launch, not both")
         if len(set(arguments)) != len(arguments) or not set(arguments) <= launched.keys():
@@ -178,6 +209,18 @@ class _Reader:
             ordered |= ready
             waiting = {name: e for name, e in waiting.items() if name not in ready}
         return ordered
+
+    def access(self, name: str, table: AccessTable, known: Iterable[str]) -> Access:
+        key = f"access.{name}"
+        return Access(
+            table.memory,
+            self.expression(f"{key}.count", table.count, known),
+            self.expression(f"{key}.bytes", table.bytes, known),
+            tuple(
+                (self.expression(f"{key}.lanes", radix, known), self.expression(f"{key}.lanes", stride, known))
+                for radix, stride in table.lanes
+            ),
+        )
 
     def expression(self, key: str, text: str, known: Iterable[str]) -> Expression:
         try:

@@ -13,7 +13,7 @@ def _text(value: object) -> object:
 
 
 Slug = Annotated[StrictStr, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
-ParameterName = Annotated[StrictStr, StringConstraints(pattern=r"^[A-Z][A-Z0-9_]{0,63}$")]
+ParameterName = Annotated[StrictStr, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$")]
 VariableName = Annotated[StrictStr, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$")]
 Identifier = Annotated[StrictStr, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
 PlainFileName = Annotated[StrictStr, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$")]
@@ -32,7 +32,8 @@ class KernelTable(_Table):
 
     name: Slug
     problem: Slug
-    precisions: Annotated[list[Literal["s", "d", "c", "z"]], Field(min_length=1)]
+    precisions: list[Literal["s", "d", "c", "z"]] = []
+    variables: list[VariableName] = []
     source: PlainFileName | None = None
     entry: Identifier | None = None
 
@@ -46,6 +47,15 @@ class LaunchTable(_Table):
     arguments: list[ParameterName] = []
 
 
+class AccessTable(_Table):
+    """``[access.NAME]``: one load or store of the main loop: where, how often, how wide, and how the lanes lie."""
+
+    memory: Literal["shared", "global"]
+    count: ExpressionText
+    bytes: ExpressionText
+    lanes: Annotated[list[tuple[ExpressionText, ExpressionText]], Field(min_length=1, max_length=6)]
+
+
 class Document(_Table):
     """A whole kernel.toml."""
 
@@ -54,4 +64,5 @@ class Document(_Table):
     derived: dict[VariableName, ExpressionText] = {}
     restrictions: dict[ExpressionText, Reason] = {}
     resources: dict[VariableName, ExpressionText] = {}
+    access: Annotated[dict[VariableName, AccessTable], Field(max_length=20)] = {}
     launch: LaunchTable = LaunchTable()

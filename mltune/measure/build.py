@@ -25,7 +25,7 @@ from mltune.records.trial import Build, TrialState
 
 if TYPE_CHECKING:
     from mltune.kernel.bundle import Kernel
-    from mltune.kernel.problem import GemmProblem
+    from mltune.kernel.gemm import GemmProblem
 
 __all__ = ["NvrtcBuilder", "available_cores", "compile_options", "default_cache", "nvrtc_version"]
 

@@ -10,7 +10,8 @@ import numpy as np
 from mltune.errors import DeviceError
 
 if TYPE_CHECKING:
-    from mltune.kernel.problem import GemmOperands, GemmProblem
+    from mltune.kernel.gemm import GemmProblem
+    from mltune.kernel.operands import GemmOperands
 
 _LARGEST_INT = 2**31 - 1
 _INSTALL = "install it with `pip install 'mltune[cuda13]'`"

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from mltune.kernel.problem import GemmOperands, GemmProblem
+from mltune.kernel.gemm import GemmProblem
+from mltune.kernel.operands import GemmOperands
 
 if TYPE_CHECKING:
     from mltune.kernel.bundle import Launch

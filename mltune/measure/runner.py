@@ -12,7 +12,7 @@ from typing import Any, Self
 from mltune.device.facts import Device
 from mltune.errors import DeviceError, ExpressionError, ProblemError, UsageError, WorkerError
 from mltune.kernel.bundle import Kernel, device_variables
-from mltune.kernel.problem import GemmProblem
+from mltune.kernel.gemm import GemmProblem
 from mltune.measure.child import Child, ChildDiedError, ChildTimeoutError
 from mltune.measure.protocols import SamplingRule
 from mltune.measure.verification import verification_cases

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mltune.kernel.problem import GemmOperands, GemmProblem
+from mltune.kernel.gemm import GemmProblem
+from mltune.kernel.operands import GemmOperands
 from mltune.measure.gpu import LoadedKernel, problem_arguments
 
 if TYPE_CHECKING:

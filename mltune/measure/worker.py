@@ -15,7 +15,8 @@ import numpy as np
 from mltune.device.nvml import GpuState, Nvml
 from mltune.device.query import pci_bus_id, query_device
 from mltune.errors import DeviceError
-from mltune.kernel.problem import GemmOperands, GemmProblem
+from mltune.kernel.gemm import GemmProblem
+from mltune.kernel.operands import GemmOperands
 from mltune.measure.cublas import bind_cublas
 from mltune.measure.gpu import CudaError, LoadedKernel, problem_arguments
 from mltune.measure.protocols import SamplingRule

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from mltune import assets
 from mltune.device.facts import Device
 from mltune.errors import DatasetError
-from mltune.kernel.problem import GemmProblem
+from mltune.kernel.problem import Problem, problem_from_json
 from mltune.kernel.table import Columns
 from mltune.records.header import RunHeader
 from mltune.records.manifest import Best, Manifest, read_manifest
@@ -171,12 +171,12 @@ def dataset_from_records(
         kind=kind,
         kernel=header.kernel,
         source_hash=header.source_hash,
-        problem=GemmProblem.from_json(dict(header.problem)),
+        problem=problem_from_json(dict(header.problem)),
         device=Device.from_json(dict(header.device)),
         parameters=parameters,
         rows=table.num_rows,
-        counts=_counts(table),
-        best=_best(table, parameters),
+        counts=counts_of(table),
+        best=best_of(table, parameters),
         cublas_median_s=cublas_median_s,
         created=created,
         versions=dict(header.versions),
@@ -277,7 +277,7 @@ def load_dataset(name_or_path: str | Path) -> Dataset:
     table_path = path.with_suffix(".parquet")
     table = read_parquet(table_path, manifest.sha256, manifest.rows, tuple(manifest.parameters))
     check_table(table, manifest.parameters, str(table_path))
-    counts, best = _counts(table), _best(table, manifest.parameters)
+    counts, best = counts_of(table), best_of(table, manifest.parameters)
     if (dict(manifest.counts), manifest.best) != (counts, best):
         raise DatasetError(f"a manifest agrees with its table, but the counts or the best of {path} do not.")
     return Dataset(manifest, table)
@@ -294,7 +294,7 @@ def list_datasets(folder: Path | None = None) -> list[Manifest]:
     return sorted((read_manifest(path) for path in paths), key=lambda manifest: (manifest.kernel, manifest.name))
 
 
-def find_datasets(kernel: str, problem: GemmProblem, folder: Path | None = None) -> list[Manifest]:
+def find_datasets(kernel: str, problem: Problem, folder: Path | None = None) -> list[Manifest]:
     """Return the manifests of the datasets of one kernel and problem, those with most rows first."""
     found = [one for one in list_datasets(folder) if one.kernel == kernel and one.problem == problem]
     return sorted(found, key=lambda manifest: -manifest.rows)
@@ -316,11 +316,13 @@ def _located(name_or_path: str | Path) -> Path:
     return ours[path.name]
 
 
-def _counts(table: Any) -> dict[str, int]:
+def counts_of(table: Any) -> dict[str, int]:
+    """Return the number of rows of a dataset's table by state."""
     return dict(sorted(Counter(table["state"].to_pylist()).items()))
 
 
-def _best(table: Any, parameters: Mapping[str, tuple[int, ...]]) -> Best | None:
+def best_of(table: Any, parameters: Mapping[str, tuple[int, ...]]) -> Best | None:
+    """Return the fastest row of a dataset's table that is ``ok``."""
     ok = np.asarray(table["state"].to_pylist(), dtype=object) == TrialState.OK.value
     if not ok.any():
         return None

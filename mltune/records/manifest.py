@@ -13,13 +13,13 @@ from typing import Any, ClassVar, Literal
 
 from mltune.device.facts import Device
 from mltune.errors import DatasetError, MltuneError
-from mltune.kernel.problem import GemmProblem
+from mltune.kernel.problem import Problem, problem_from_json
 
 FORMAT = 1
 MAX_ROWS = 1_000_000
 _MAX_BYTES = 4_000_000
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}")
-_PARAMETER = re.compile(r"[A-Z][A-Z0-9_]*")
+_PARAMETER = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
@@ -44,7 +44,7 @@ class Manifest:
         combination of the values in ``parameters``; or by a tuning run, which prefers the fast ones.
     kernel, source_hash : str
         The kernel bundle, and the hash of the source that was measured.
-    problem : GemmProblem
+    problem : Problem
         The problem.
     device : Device
         The GPU.
@@ -81,7 +81,7 @@ class Manifest:
     kind: Literal["random", "complete", "search"]
     kernel: str
     source_hash: str
-    problem: GemmProblem
+    problem: Problem
     device: Device
     parameters: Mapping[str, tuple[int, ...]]
     rows: int
@@ -96,7 +96,7 @@ class Manifest:
     sha256: str = ""
     format: int = FORMAT
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "arbitrary_types_allowed": True}
 
     def __post_init__(self) -> None:
         fastest = None if self.best is None else self.best.median_s
@@ -107,7 +107,15 @@ class Manifest:
             (not self.sha256 or _HASH.fullmatch(self.sha256), f"`sha256` must be 64 hex digits, got {self.sha256!r}"),
             (1 <= self.rows <= MAX_ROWS, f"1 <= rows <= {MAX_ROWS} must hold, got {self.rows}"),
             (all(math.isfinite(time) and time > 0 for time in times), f"times must be positive, got {times}"),
+            (
+                all(math.isfinite(fact) and fact > 0 for fact in _divisors(self.device)),
+                f"a device has positive counts, clocks and throughput, got {self.device}",
+            ),
             (self.parameters, "a dataset must have parameters, got none"),
+            (
+                len({name.lower() for name in self.parameters}) == len(self.parameters),
+                f"the names of parameters must differ in more than case, got {[*self.parameters]}",
+            ),
         )
         for holds, message in laws:
             if not holds:
@@ -124,6 +132,11 @@ class Manifest:
         document = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         best = None if self.best is None else {**dataclasses.asdict(self.best)}
         return document | {"problem": self.problem.to_json(), "device": self.device.to_json(), "best": best}
+
+
+def _divisors(device: Device) -> tuple[float, ...]:
+    """Return the facts of a device that others are divided by."""
+    return (device.sm_count, device.clock_hz, device.warp_size, *(device.fma_per_clock or ()))
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -147,7 +160,7 @@ def read_manifest(path: Path) -> Manifest:
         if len(text) > _MAX_BYTES:
             raise DatasetError(f"a manifest must have at most {_MAX_BYTES} bytes, but {path} has more.")
         document = json.loads(text)
-        document["problem"] = GemmProblem.from_json(document["problem"])
+        document["problem"] = problem_from_json(document["problem"])
         manifest = TypeAdapter(Manifest).validate_python(document)
     except ValidationError as error:
         first = error.errors()[0]

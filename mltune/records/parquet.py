@@ -21,8 +21,10 @@ _MAX_DETAIL = 500
 
 _BUILD_INTS = ("registers", "spill_bytes", "stack_bytes", "shared_bytes", "code_bytes")
 _TEXTS = ("state", "build_state", "detail")
-_TIME_BITS = 20
-_BITS = 12
+TIME_BITS = 20
+"""Significant bits that times keep."""
+BITS = 12
+"""Significant bits that all other floats keep."""
 _STATES = {state.value for state in TrialState} - {TrialState.SKIPPED.value}
 
 _KNOWN = ("compile_s", "verify_s", "time_s", "stopped_early", "samples_s", *_TEXTS)
@@ -67,6 +69,11 @@ def schema(parameters: Sequence[str]) -> Any:
         Every parameter; ``state``, the state that the trial ended in; ``build_state``, that of its build (``"ok"``
         where the GPU had a part); ``detail``; then the fields of :class:`~mltune.records.trial.Build` and of
         :class:`~mltune.records.trial.Measurement` under their names.
+
+    Raises
+    ------
+    DatasetError
+        A parameter has the name of another column.
     """
     import pyarrow as pa
 
@@ -79,9 +86,11 @@ def schema(parameters: Sequence[str]) -> Any:
         **dict.fromkeys(("error", "verify_s", "time_s", "sm_clock_hz", "temperature_c", "power_w"), pa.float32()),
         "throttle_reasons": pa.int64(),
     }
-    return pa.schema(
-        {name: pa.int64() for name in parameters} | {name: pa.string() for name in _TEXTS} | build | measurement
-    )
+    outcomes = {name: pa.string() for name in _TEXTS} | build | measurement
+    taken = sorted(outcomes.keys() & set(parameters))
+    if taken:
+        raise DatasetError(f"a parameter must not have the name of another column of a dataset, got {taken[0]!r}.")
+    return pa.schema({name: pa.int64() for name in parameters} | outcomes)
 
 
 def arrow_table(records: Sequence[TrialRecord], parameters: Sequence[str]) -> Any:
@@ -113,8 +122,8 @@ def arrow_table(records: Sequence[TrialRecord], parameters: Sequence[str]) -> An
         cells = [_cell(record, field.name) for record in records]
         if pa.types.is_floating(field.type):
             values = np.array([np.nan if cell is None else cell for cell in cells], dtype=np.float64)
-            bits = _TIME_BITS if field.name == "median_s" else _BITS
-            columns.append(pa.array(_rounded(values, bits), type=field.type, from_pandas=True))
+            bits = TIME_BITS if field.name == "median_s" else BITS
+            columns.append(pa.array(rounded(values, bits), type=field.type, from_pandas=True))
         else:
             columns.append(pa.array(cells, type=field.type))
     return pa.table(columns, schema=fields)
@@ -287,10 +296,10 @@ def _samples(records: Sequence[TrialRecord], kind: Any) -> Any:
     lists = [record.measurement.samples_s if record.measurement else () for record in records]
     offsets = np.concatenate([[0], np.cumsum([len(samples) for samples in lists])]).astype(np.int32)
     values = np.array([sample for samples in lists for sample in samples], dtype=np.float64)
-    return pa.ListArray.from_arrays(offsets, pa.array(_rounded(values, _TIME_BITS), pa.float32()), type=kind)
+    return pa.ListArray.from_arrays(offsets, pa.array(rounded(values, TIME_BITS), pa.float32()), type=kind)
 
 
-def _rounded(values: NDArray[np.float64], bits: int) -> NDArray[np.float32]:
+def rounded(values: NDArray[np.float64], bits: int) -> NDArray[np.float32]:
     """Round to a number of significant bits."""
     mantissa, exponent = np.frexp(values)
     scale = float(1 << bits)

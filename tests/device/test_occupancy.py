@@ -54,3 +54,20 @@ def test_broadcasts_scalars():
 def test_unknown_architecture_is_refused():
     with pytest.raises(DeviceError, match=r"got 3\.5"):
         occupancy(replace(H200, compute_capability=(3, 5)), 32, 32, 0)
+
+
+def test_waves_of_64_fill_a_compute_unit():
+    unit = replace(
+        H200,
+        compute_capability=(0, 0),
+        warp_size=64,
+        registers_per_sm=131_072,
+        max_registers_per_thread=512,
+        max_threads_per_sm=2048,
+        shared_bytes_per_sm=65_536,
+        shared_bytes_per_block=65_536,
+        reserved_shared_bytes=0,
+    )
+    found = occupancy(unit, [256, 256, 256, 96], [32, 128, 32, 32], [0, 0, 32_768, 0])
+    np.testing.assert_array_equal(found.blocks_per_sm, [8, 4, 2, 16])
+    np.testing.assert_array_equal(found.warps_per_sm, [32, 16, 8, 32])

@@ -1,10 +1,12 @@
 """Theoretical peaks against the vendor's data sheets."""
 
 import dataclasses
+import json
 
 import pytest
 
-from mltune.device.known import H200
+from mltune.device.facts import NO_CUDA, Device
+from mltune.device.known import H200, UNKNOWN
 from mltune.device.peaks import FMA_PER_CLOCK, peak_flops
 from mltune.errors import DeviceError
 
@@ -35,3 +37,25 @@ def test_unknown_generation_is_an_error_that_names_it():
 
     with pytest.raises(DeviceError, match=r"99\.0"):
         peak_flops(device, "fp32")
+
+
+def test_a_device_without_cuda_says_its_throughput_itself():
+    gcd = dataclasses.replace(
+        H200, compute_capability=NO_CUDA, sm_count=110, clock_hz=1.7e9, warp_size=64, fma_per_clock=(64.0, 64.0)
+    )
+
+    assert peak_flops(gcd, "fp32") == peak_flops(gcd, "fp64") == pytest.approx(23.9e12, rel=0.01)
+    assert gcd.architecture == "other"
+
+
+def test_a_peak_of_an_unknown_device_is_a_scale_and_no_more():
+    assert peak_flops(UNKNOWN, "fp32") == 2e9
+
+
+@pytest.mark.parametrize("device", [H200, UNKNOWN])
+def test_devices_survive_json(device):
+    assert Device.from_json(json.loads(json.dumps(device.to_json()))) == device
+
+
+def test_a_cuda_device_has_the_fields_that_it_always_had():
+    assert "fma_per_clock" not in H200.to_json()

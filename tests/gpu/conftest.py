@@ -9,7 +9,7 @@ import pytest
 
 from mltune.device.facts import Device
 from mltune.kernel.bundle import Kernel, load_kernel
-from mltune.kernel.problem import GemmProblem, parse_problem
+from mltune.kernel.gemm import GemmProblem, parse_problem
 from mltune.measure.build import NvrtcBuilder
 from mltune.measure.runner import GpuRunner
 from mltune.records.trial import Build, Measurement, TrialState

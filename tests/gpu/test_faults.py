@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from mltune.kernel.problem import parse_problem
+from mltune.kernel.gemm import parse_problem
 from mltune.measure.build import NvrtcBuilder
 from mltune.measure.runner import GpuRunner
 from mltune.records.trial import TrialState

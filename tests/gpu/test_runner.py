@@ -8,7 +8,7 @@ import pytest
 from mltune.device.peaks import peak_flops
 from mltune.device.query import available_devices
 from mltune.kernel.bundle import device_variables, load_kernel
-from mltune.kernel.problem import parse_problem
+from mltune.kernel.gemm import parse_problem
 from mltune.measure.build import NvrtcBuilder
 from mltune.measure.runner import GpuRunner
 from mltune.records.trial import TrialState

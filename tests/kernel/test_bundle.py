@@ -9,7 +9,7 @@ import pytest
 from mltune.device.known import H200
 from mltune.errors import BundleError, ExpressionError
 from mltune.kernel.bundle import DEVICE_VARIABLES, Launch, device_variables, load_kernel
-from mltune.kernel.problem import parse_problem
+from mltune.kernel.gemm import parse_problem
 from mltune.kernel.reader import PROBLEM_MACROS, PROBLEM_VARIABLES
 
 DOCUMENT = """
@@ -158,7 +158,7 @@ def test_fewer_values(tmp_path: Path) -> None:
         ("BLK = [16, 32, 64]", "BLK = [1.5]", ["parameters.BLK"]),
         ("BLK = [16, 32, 64]", "BLK = [true]", ["parameters.BLK"]),
         ("BLK = [16, 32, 64]", "BLK = [4294967296]", ["parameters.BLK"]),
-        ("BLK = [16, 32, 64]", "blk = [16]", ["parameters.blk"]),
+        ("BLK = [16, 32, 64]", "m = [16]", ["parameters.m"]),
         ("BLK = [16, 32, 64]", "BLK = [16]\nTRANS_A = [1]", ["parameters.TRANS_A", "macro"]),
         ("GROUP = [1, 2]", "GROUP = [1]\nDIM = [1]", ["launch.parameters.DIM", "not both"]),
         ('arguments = ["GROUP"]', 'arguments = ["DIM"]', ["launch.arguments", "DIM"]),
@@ -226,3 +226,31 @@ def test_the_built_in_kernel() -> None:
     launch = kernel.launch(middle, VARIABLES)
     assert launch.block[0] == middle["DIM_X"] * middle["DIM_Y"]
     assert len(launch.arguments) == len(kernel.arguments)
+
+
+ACCESS = """
+[access.fragments]
+memory = "shared"
+count = "THR"
+bytes = "4 * element_bytes"
+lanes = [["DIM", "bytes"], ["warp_size", 0]]
+"""
+
+
+def test_accesses_are_read(tmp_path: Path) -> None:
+    access = load_kernel(bundle(tmp_path, document=DOCUMENT + ACCESS)).accesses["fragments"]
+    assert (access.memory, access.count.text, access.bytes.text) == ("shared", "THR", "4 * element_bytes")
+    assert [(radix.text, stride.text) for radix, stride in access.lanes] == [("DIM", "bytes"), ("warp_size", "0")]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('"shared"', '"texture"', "access.fragments.memory"),
+        ('"THR"', '"MISSING"', "access.fragments.count.*MISSING"),
+        ('["warp_size", 0]', '["warp_size"]', "access.fragments.lanes"),
+    ],
+)
+def test_malformed_accesses_are_refused(tmp_path: Path, old: str, new: str, says: str) -> None:
+    with pytest.raises(BundleError, match=says):
+        load_kernel(bundle(tmp_path, document=DOCUMENT + ACCESS.replace(old, new)))

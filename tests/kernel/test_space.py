@@ -13,7 +13,7 @@ from mltune.device.known import H200
 from mltune.errors import SpaceError
 from mltune.kernel.bundle import Kernel, Restriction, device_variables, load_kernel
 from mltune.kernel.expressions import parse
-from mltune.kernel.problem import parse_problem
+from mltune.kernel.gemm import parse_problem
 from mltune.kernel.space import ConstrainedSpace, SearchSpace, TableSpace, draw
 from mltune.kernel.table import Columns, length, row
 

@@ -5,7 +5,8 @@ import pytest
 from emulation.host import COMPILER_EXISTS, HERE, EmulationError, HostKernel, build_runtime, place
 
 from mltune.kernel.bundle import Launch
-from mltune.kernel.problem import GemmOperands, GemmProblem
+from mltune.kernel.gemm import GemmProblem
+from mltune.kernel.operands import GemmOperands
 
 pytestmark = pytest.mark.skipif(not COMPILER_EXISTS, reason="needs g++")
 

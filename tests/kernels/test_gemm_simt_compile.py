@@ -9,7 +9,7 @@ pytest.importorskip("cuda.bindings.nvrtc", reason="needs the Python bindings of 
 
 from mltune.device.known import H200
 from mltune.kernel.bundle import device_variables, load_kernel
-from mltune.kernel.problem import CASES, parse_problem
+from mltune.kernel.gemm import CASES, parse_problem
 from mltune.measure.build import NvrtcBuilder
 from mltune.records.trial import TrialState
 

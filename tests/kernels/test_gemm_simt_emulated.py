@@ -17,7 +17,8 @@ from emulation.host import COMPILER_EXISTS, EmulationError, HostKernel, build_ru
 
 from mltune.device.known import H200
 from mltune.kernel.bundle import Kernel, device_variables, load_kernel
-from mltune.kernel.problem import CASES, GemmOperands, GemmProblem
+from mltune.kernel.gemm import CASES, GemmProblem
+from mltune.kernel.operands import GemmOperands
 from mltune.kernel.space import ConstrainedSpace
 
 pytestmark = pytest.mark.skipif(not COMPILER_EXISTS, reason="needs g++")

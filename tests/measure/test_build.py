@@ -16,7 +16,7 @@ pytest.importorskip("cuda.bindings.nvrtc", reason="needs the Python bindings of 
 
 from mltune.errors import BundleError, DeviceError, SpaceError, WorkerError
 from mltune.kernel.bundle import load_kernel
-from mltune.kernel.problem import parse_problem
+from mltune.kernel.gemm import parse_problem
 from mltune.measure.build import NvrtcBuilder, compile_options, default_cache, nvrtc_version
 from mltune.measure.compiler import code_bytes, parse_ptxas_log, supported_architectures
 from mltune.measure.cubin_cache import CubinCache, cache_key

@@ -6,7 +6,7 @@ import pytest
 
 from mltune.device.facts import Device
 from mltune.errors import DatasetError
-from mltune.kernel.problem import parse_problem
+from mltune.kernel.gemm import parse_problem
 from mltune.measure.protocols import Builder, Runner
 from mltune.measure.replay import ReplayBuilder, ReplayRunner
 from mltune.records.dataset import Dataset, dataset_from_records, load_dataset, write_dataset

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mltune.kernel.problem import CASES, parse_problem
+from mltune.kernel.gemm import CASES, parse_problem
 from mltune.measure.stopwatch import _SPIN
 from mltune.measure.verification import _COMPARE, _HostCase, size_cases, verification_cases
 

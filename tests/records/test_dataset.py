@@ -14,7 +14,7 @@ import pytest
 
 from mltune.device.known import H200
 from mltune.errors import DatasetError
-from mltune.kernel.problem import parse_problem
+from mltune.kernel.gemm import parse_problem
 from mltune.records.dataset import (
     dataset_from_records,
     dataset_from_store,
@@ -321,7 +321,11 @@ def test_missing_rows_columns_doubles_and_other_bytes_are_refused(written, tmp_p
         ({"sha256": "../../etc/passwd"}, "64 hex digits"),
         ({"cublas_median_s": -1.0}, "times must be positive"),
         ({"parameters": {}}, "must have parameters"),
-        ({"parameters": {"p": [1]}}, "a parameter has a name"),
+        ({"parameters": {"1p": [1]}}, "a parameter has a name"),
+        ({"parameters": {"p": [1], "P": [1]}}, "differ in more than case"),
+        ({"device": {**H200.to_json(), "clock_hz": 0.0}}, "a device has positive"),
+        ({"device": {**H200.to_json(), "fma_per_clock": [0.0, 1.0]}}, "a device has positive"),
+        ({"device": {**H200.to_json(), "warp_size": 0}}, "a device has positive"),
         ({"name": "other"}, "carry its name"),
         ({"problem": {"precision": "q"}}, "must be the manifest|precision"),
         ({"device": {"name": "GPU"}}, r"`device\.compute_capability` is not"),

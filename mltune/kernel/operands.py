@@ -1,0 +1,116 @@
+"""The operands of a GEMM, and the arithmetic on them that a reference and an error bound are made of."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+LARGEST_INTEGER = 3
+"""Integer operands lie between minus this and this."""
+
+
+@dataclass(frozen=True, slots=True)
+class GemmOperands:
+    """The three matrices of a GEMM, each a flat column-major buffer of leading dimension times columns elements.
+
+    Attributes
+    ----------
+    A, B, C : array of shape (ld * columns,)
+        NumPy or CuPy arrays of the problem's dtype, or whatever a kernel takes for a pointer.
+    """
+
+    A: Any
+    B: Any
+    C: Any
+
+
+def random_matrix(
+    xp: Any, generator: Any, dtype: np.dtype[Any], shape: tuple[int, int], leading: int, *, integers: bool, unread: bool
+) -> Any:
+    """Make a flat column-major buffer of random elements; the padding, and all of it if unread, is NaN.
+
+    Parameters
+    ----------
+    xp : module
+        ``numpy`` or ``cupy``.
+    generator : Generator
+        Of the same module.
+    dtype : dtype
+        Type of an element.
+    shape : tuple of int
+        Rows and columns.
+    leading : int
+        Leading dimension, elements.
+    integers : bool
+        Integers up to :data:`LARGEST_INTEGER` in place of uniform numbers in [-1, 1).
+    unread : bool
+        Whether no kernel may read it.
+    """
+    rows, columns = shape
+    values = generator.random(leading * columns * (2 if dtype.kind == "c" else 1), dtype=dtype.char.lower())
+    if integers:
+        values *= 2 * LARGEST_INTEGER + 1
+        xp.floor(values, out=values)
+        values -= LARGEST_INTEGER
+        xp.clip(values, -LARGEST_INTEGER, LARGEST_INTEGER, out=values)
+    else:
+        values *= 2
+        values -= 1
+    matrix = values.view(dtype)
+    nan = complex(math.nan, math.nan) if dtype.kind == "c" else math.nan
+    matrix.reshape(columns, leading)[:, 0 if unread else rows :] = nan
+    return matrix
+
+
+def module(array: Any) -> Any:
+    """Return NumPy or CuPy, whichever made an array, without importing either."""
+    return sys.modules[type(array).__module__.partition(".")[0]]
+
+
+def view(buffer: Any, rows: int, columns: int, leading: int) -> Any:
+    """View a flat column-major buffer as a matrix of shape (rows, columns)."""
+    return buffer[: leading * columns].reshape(columns, leading)[:, :rows].T
+
+
+def op(buffer: Any, shape: tuple[int, int], leading: int, trans: str) -> Any:
+    """View a flat column-major buffer of a stored shape as op of its matrix."""
+    matrix = view(buffer, *shape, leading)
+    if trans == "N":
+        return matrix
+    return matrix.T.conj() if trans == "C" else matrix.T
+
+
+def moduli(matrix: Any) -> Any:
+    """Return |x|, of either part where complex, in double precision."""
+    if matrix.dtype.kind != "c":
+        return abs(matrix).astype("float64")
+    return abs(matrix.real).astype("float64") + 1j * abs(matrix.imag).astype("float64")
+
+
+def multiply_moduli(left: Any, right: Any) -> Any:
+    """Return the sums of the moduli of all products that make up either part of a matrix product."""
+    left, right = moduli(left), moduli(right)
+    if left.dtype.kind != "c":
+        return left @ right
+    return left.real @ right.real + left.imag @ right.imag + 1j * (left.real @ right.imag + left.imag @ right.real)
+
+
+def scale_moduli(scalar: complex | float, moduli: Any) -> Any:
+    """Return the moduli of the products that make up either part of a scalar times what has given moduli."""
+    real, imag = abs(scalar.real), abs(scalar.imag)
+    if moduli.dtype.kind != "c":
+        return real * moduli
+    return real * moduli.real + imag * moduli.imag + 1j * (real * moduli.imag + imag * moduli.real)
+
+
+def largest_ratio(error: Any, limit: Any) -> float:
+    """Return the largest error as a share of its limit; infinite where not a number."""
+    xp = module(error)
+    allowed = xp.maximum(limit, np.finfo("float64").tiny).astype(error.dtype)
+    with np.errstate(over="ignore"):
+        worst = float(xp.max(error / allowed))
+    return worst if math.isfinite(worst) else math.inf
