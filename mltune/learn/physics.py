@@ -1,0 +1,250 @@
+"""What physics says of configurations before anything is measured: resources, bounds, and the time that they allow.
+
+A roofline with latencies: a block's step takes the clocks of its busiest unit, or its latency where too few blocks are
+resident to hide it (Little's law; Volkov, "Understanding latency hiding on GPUs", 2016). docs/features.md derives the
+formulas. The constants are properties of hardware; nothing is fitted to run times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mltune.device.facts import Device
+from mltune.device.occupancy import Occupancy, occupancy
+from mltune.device.peaks import peak_flops
+from mltune.learn.access import Traffic
+
+Floats = NDArray[np.float64]
+
+SCHEDULERS = 4
+"""Warp instructions that a multiprocessor issues in a clock."""
+
+L2_BYTES_PER_CLOCK = 32.0
+"""Bytes per clock from the second-level cache to one multiprocessor."""
+
+GLOBAL_LATENCY = 400.0
+SHARED_LATENCY = 30.0
+BARRIER_LATENCY = 30.0
+"""Clocks of a load that misses the first-level cache, of one from shared memory, and of a barrier."""
+
+START_CLOCKS = 2000.0
+"""Clocks of a block outside its main loop: launch, first loads, last stores."""
+
+SPILL_ACCESSES = 2.0
+"""Local-memory instructions for each use of a spilled register: one store, one load."""
+
+REGISTER_ERROR = 16.0
+"""Standard error of a register estimate, registers: 14 to 31 over 240 random compiles of tiled GEMMs."""
+
+OVERLAP = 3.0
+"""Exponent of the sum of bounds: infinite if units worked in perfect overlap, 1 if one after the other."""
+
+SMALLEST_SHARE = 1e-4
+
+LIMITERS = ("warps", "registers", "shared memory")
+"""What the column ``limiter`` counts: the resource that limits the blocks of a multiprocessor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Physics:
+    """What follows from the resources of configurations.
+
+    Attributes
+    ----------
+    columns : mapping of str to ndarray of shape (n_configs,)
+        Derived columns by name, in their own units.
+    share : ndarray of shape (n_configs,)
+        Share of the device's peak that the bounds allow, 0 where a configuration cannot run.
+    """
+
+    columns: dict[str, Floats]
+    share: Floats
+
+
+def physics(
+    device: Device,
+    arithmetic: str,
+    resources: Mapping[str, Floats],
+    traffic: Traffic | None,
+    spilled: Floats | None = None,
+) -> Physics:
+    """Derive what resources imply.
+
+    Parameters
+    ----------
+    device : Device
+    arithmetic : {"fp32", "fp64"}
+    resources : mapping of str to ndarray of shape (n_configs,)
+        At least ``threads``, ``registers``, ``tiles`` and ``fma``.
+    traffic : Traffic or None
+        Accesses of a step; without them those that ``shared_loads`` and ``copies`` count, free of conflicts.
+    spilled : ndarray of shape (n_configs,), optional
+        Registers that spill; by default as many as the estimate's error makes likely.
+
+    Returns
+    -------
+    Physics
+    """
+    of = _Resources(resources)
+    resident = occupancy(device, of["threads"], np.minimum(of["registers"], _cap(device, of)), of["shared_bytes"])
+    blocks = np.maximum(resident.blocks_per_sm, 0).astype(np.float64)
+    pressure = of["registers"] / np.maximum(_cap(device, of), 1.0)
+    if spilled is None:
+        spilled = _expected_spills(of["registers"] - _cap(device, of))
+    step = _step(device, arithmetic, of, traffic or _plain_traffic(of), spilled, blocks)
+    clocks, waves, tail = _launch(device, of, step, blocks)
+    useful = 1.0 / np.maximum(of.get("covered", 1.0), 1.0)
+    work = of["tiles"] * of.get("steps", 1.0) * step.bounds["fma"] * useful / device.sm_count
+    share = np.where(blocks > 0, work / np.maximum(clocks, 1.0), 0.0)
+    columns = _occupancy_columns(device, of, resident, blocks) | {
+        "register_pressure": pressure,
+        "spilled_registers": spilled,
+        "waves": waves,
+        "tail_efficiency": tail,
+        "useful_share": useful,
+        **{f"{name}_bound": step.bounds["fma"] / np.maximum(step.bounds["fma"], value) for name, value in step.others},
+        "latency_bound": blocks * step.throughput / np.maximum(blocks * step.throughput, np.maximum(step.latency, 1.0)),
+        "fma_resident": of["fma"] * blocks * step.warps,
+        "wave_bytes": step.wave_bytes,
+    }
+    if traffic is not None:
+        columns["bank_conflicts"] = traffic.bank_conflicts
+    if traffic is not None or "shared_loads" in resources:
+        loads = step.traffic.shared_instructions
+        columns["fma_per_shared_load"] = of["fma"] / np.maximum(loads, 1.0)
+    if "bytes_in_flight" in resources:
+        columns["bytes_in_flight_per_sm"] = of["bytes_in_flight"] * blocks
+    return Physics(columns, np.clip(share, 0.0, 1.0))
+
+
+class _Resources:
+    """Resources by name; one that a bundle does not name is 0, or what :meth:`get` is told."""
+
+    def __init__(self, resources: Mapping[str, Floats]) -> None:
+        self._resources = resources
+        self._zero = np.zeros_like(resources["threads"])
+
+    def __getitem__(self, name: str) -> Floats:
+        return self._resources.get(name, self._zero)
+
+    def get(self, name: str, default: float) -> Floats:
+        return self._resources.get(name, self._zero + default)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A step of one block: clocks of a multiprocessor that its units need, and clocks from its start to its end."""
+
+    warps: Floats
+    bounds: dict[str, Floats]
+    throughput: Floats
+    latency: Floats
+    wave_bytes: Floats
+    traffic: Traffic
+
+    @property
+    def others(self) -> list[tuple[str, Floats]]:
+        return [(name, clocks) for name, clocks in self.bounds.items() if name != "fma"]
+
+
+def _cap(device: Device, of: _Resources) -> Floats:
+    limit = float(device.max_registers_per_thread)
+    return np.minimum(of.get("register_cap", limit), limit)
+
+
+def _expected_spills(excess: Floats) -> Floats:
+    """Return the mean of what exceeds the cap, if the estimate errs by a logistic distribution."""
+    scale = REGISTER_ERROR * np.sqrt(3.0) / np.pi
+    expected: Floats = scale * np.logaddexp(0.0, excess / scale)
+    return expected
+
+
+def _plain_traffic(of: _Resources) -> Traffic:
+    loads, copies = of["shared_loads"], of["copies"]
+    return Traffic(loads, copies, loads, loads, copies)
+
+
+def _step(device: Device, arithmetic: str, of: _Resources, traffic: Traffic, spilled: Floats, blocks: Floats) -> _Step:
+    warps = np.ceil(of["threads"] / device.warp_size)
+    fma_per_clock = peak_flops(device, arithmetic) / (2.0 * device.sm_count * device.clock_hz)
+    spills = SPILL_ACCESSES * of["fma"] * np.minimum(spilled / np.maximum(of["registers"], 1.0), 1.0)
+    slots = of["fma"] + traffic.shared_instructions + traffic.global_instructions + of["overhead"] + spills
+    wave_bytes = _wave_bytes(device, of, blocks)
+    memory_clocks = device.clock_hz * wave_bytes / max(device.memory_bytes_per_s, 1.0)
+    bounds = {
+        "fma": warps * of["fma"] * device.warp_size / fma_per_clock,
+        "issue": warps * slots / SCHEDULERS,
+        "cache": warps * (traffic.shared_wavefronts + traffic.global_wavefronts + spills),
+        "l2": of["global_bytes"] / L2_BYTES_PER_CLOCK,
+        "memory": memory_clocks / np.maximum(blocks, 1.0),
+    }
+    throughput = _joined(*bounds.values())
+    fma_clocks = max(1.0, device.warp_size * SCHEDULERS / fma_per_clock)
+    serial = np.ceil(warps / SCHEDULERS) * (slots + (fma_clocks - 1.0) * of["fma"])
+    waits = of["shared_waits"] * SHARED_LATENCY + of["global_waits"] * GLOBAL_LATENCY + of["barriers"] * BARRIER_LATENCY
+    hidden = np.where(of["ahead"] > 0, GLOBAL_LATENCY / np.maximum(of["ahead"], 1.0), 0.0)
+    latency = np.maximum(serial + waits, hidden)
+    # Tiles that stick out of the problem may take a slower way; all are taken for their mean.
+    edge = of["edge_tiles"] / np.maximum(of["tiles"], 1.0)
+    throughput = throughput + edge * warps * of["edge_overhead"] / SCHEDULERS
+    latency = latency + edge * (of["edge_overhead"] + of["edge_waits"] * GLOBAL_LATENCY)
+    return _Step(warps, bounds, throughput, latency, wave_bytes, traffic)
+
+
+def _joined(*bounds: Floats) -> Floats:
+    """Return clocks for work on several units that overlaps, but not perfectly: a p-norm."""
+    most = np.maximum(np.max(bounds, axis=0), 1e-9)
+    joined: Floats = most * np.sum([(bound / most) ** OVERLAP for bound in bounds], axis=0) ** (1.0 / OVERLAP)
+    return joined
+
+
+def _launch(device: Device, of: _Resources, step: _Step, blocks: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return clocks of the whole launch, its waves and its tail efficiency.
+
+    Full waves keep every multiprocessor at its occupancy; the last one spreads what is left.
+    """
+    steps = np.maximum(of.get("steps", 1.0), 1.0)
+
+    def wave(resident: Floats) -> Floats:
+        return _joined(resident * steps * step.throughput, steps * step.latency + START_CLOCKS)
+
+    capacity = device.sm_count * np.maximum(blocks, 1.0)
+    full = np.floor(of["tiles"] / capacity)
+    rest = of["tiles"] - full * capacity
+    clocks = full * wave(np.maximum(blocks, 1.0)) + np.where(rest > 0, wave(np.ceil(rest / device.sm_count)), 0.0)
+    waves = of["tiles"] / capacity
+    return clocks, waves, waves / np.maximum(np.ceil(waves), 1.0)
+
+
+def _wave_bytes(device: Device, of: _Resources, blocks: Floats) -> Floats:
+    """Return the bytes that a step of a wave moves to and from memory.
+
+    Those of its rows and columns of tiles, each once, and those that each block has for itself; what blocks share comes
+    from the second-level cache.
+    """
+    resident = np.maximum(np.minimum(device.sm_count * np.maximum(blocks, 1.0), of["tiles"]), 1.0)
+    rows = np.maximum(np.minimum(of.get("raster_rows", 1.0), resident), 1.0)
+    tiles = rows * of["row_bytes"] + np.ceil(resident / rows) * of["column_bytes"]
+    total: Floats = tiles + resident * of["own_bytes"]
+    return total
+
+
+def _occupancy_columns(device: Device, of: _Resources, resident: Occupancy, blocks: Floats) -> dict[str, Floats]:
+    most = device.max_blocks_per_sm
+    by = [
+        np.minimum(limit, most).astype(np.float64)
+        for limit in (resident.blocks_by_warps, resident.blocks_by_registers, resident.blocks_by_shared)
+    ]
+    warps = np.maximum(resident.warps_per_sm, 0).astype(np.float64)
+    return {
+        "blocks_per_sm": blocks,
+        "warps_per_sm": warps,
+        "occupancy": warps * device.warp_size / max(device.max_threads_per_sm, 1),
+        "blocks_by_registers": by[1],
+        "blocks_by_shared": by[2],
+        "limiter": np.argmin(by, axis=0).astype(np.float64),
+    }
