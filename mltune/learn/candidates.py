@@ -1,24 +1,19 @@
-"""Where proposals are looked for: variants of the best configurations, and spread-out subsets of many."""
+"""Where proposals are looked for: near the best configurations and everywhere, and spread-out subsets of many."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from mltune.kernel.space import SearchSpace
+    from mltune.learn.encoding import Encoding
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
-
-
-def neighbours_of(space: SearchSpace, parents: Indices) -> Indices:
-    """Return the valid configurations that differ from any of the parents in one parameter, each once, sorted."""
-    if len(parents) == 0:
-        return np.empty(0, dtype=np.int64)
-    return np.unique(np.concatenate([space.neighbours(int(parent)) for parent in parents]))
 
 
 def breed(
@@ -111,3 +106,118 @@ def spread_out(points: Floats, count: int, *, chosen: int = 1) -> Indices:
         taken.append(int(np.argmax(distance)))
         distance = np.minimum(distance, np.square(points - points[taken[-1]]).sum(axis=1))
     return np.array(taken, dtype=np.int64)
+
+
+class Pool(Protocol):
+    """Where a proposer looks for candidates: knows the points and trends of a search space's configurations."""
+
+    def describe(self, indices: Indices) -> tuple[Floats, Floats]:
+        """Return points and trends of configurations; see :class:`mltune.learn.encoding.Encoding`."""
+        ...
+
+    def draw(self, best: Indices, taken: Collection[int], rng: np.random.Generator) -> Indices:
+        """Return candidates: some near the best, some drawn from everywhere.
+
+        Parameters
+        ----------
+        best : ndarray of shape (n_best,)
+            The fastest configurations known, the fastest first.
+        taken : collection of int
+            Configurations that are no candidates.
+        rng : numpy.random.Generator
+
+        Returns
+        -------
+        ndarray of shape (n_candidates,)
+            Distinct, sorted; empty when everything is taken.
+        """
+        ...
+
+
+class ListedPool:
+    """All configurations of a search space small enough to list. Satisfies :class:`Pool`.
+
+    Near is what differs in one parameter or two.
+
+    Parameters
+    ----------
+    space : SearchSpace
+    encoding : Encoding
+    drawn, near : int
+        Most candidates from everywhere, and from near the best.
+    elites : int
+        How many of the best have their surroundings looked at.
+    """
+
+    def __init__(self, space: SearchSpace, encoding: Encoding, *, drawn: int, near: int, elites: int) -> None:
+        everything = np.arange(space.count)
+        columns = space.rows(everything)
+        self._points, self._trends = encoding.describe(columns)
+        self._codes = _codes(space, everything).astype(np.int16)
+        self._limits = drawn, near, elites
+        self._near: dict[int, Indices] = {}
+
+    def describe(self, indices: Indices) -> tuple[Floats, Floats]:
+        """Return points and trends; see :meth:`Pool.describe`."""
+        return self._points[indices], self._trends[indices]
+
+    def draw(self, best: Indices, taken: Collection[int], rng: np.random.Generator) -> Indices:
+        """Draw candidates; see :meth:`Pool.draw`."""
+        drawn, near, elites = self._limits
+        free = np.ones(len(self._points), dtype=bool)
+        free[np.fromiter(taken, dtype=np.int64, count=len(taken))] = False
+        around = [self._around(index) for index in best[:elites].tolist()]
+        close = np.unique(np.concatenate(around)) if around else np.empty(0, dtype=np.int64)
+        parts = [(np.flatnonzero(free), drawn), (close[free[close]], near)]
+        return np.unique(np.concatenate([_some(part, count, rng) for part, count in parts]))
+
+    def _around(self, index: int) -> Indices:
+        if index not in self._near:
+            self._near[index] = np.flatnonzero((self._codes != self._codes[index]).sum(axis=1) <= 2)
+        return self._near[index]
+
+
+class OpenPool:
+    """A search space too large to list. Satisfies :class:`Pool`.
+
+    Near is what differs in one parameter, and what is bred from the best (:func:`breed`).
+
+    Parameters
+    ----------
+    space : SearchSpace
+    encoding : Encoding
+    drawn, near : int
+        Most candidates from everywhere, and from near the best.
+    elites : int
+        How many of the best have their neighbours looked at; four times as many are bred from.
+    """
+
+    def __init__(self, space: SearchSpace, encoding: Encoding, *, drawn: int, near: int, elites: int) -> None:
+        self._space = space
+        self._encoding = encoding
+        self._limits = drawn, near, elites
+        self._near: dict[int, Indices] = {}
+
+    def describe(self, indices: Indices) -> tuple[Floats, Floats]:
+        """Return points and trends; see :meth:`Pool.describe`."""
+        return self._encoding.describe(self._space.rows(indices))
+
+    def draw(self, best: Indices, taken: Collection[int], rng: np.random.Generator) -> Indices:
+        """Draw candidates; see :meth:`Pool.draw`."""
+        drawn, near, elites = self._limits
+        for index in best[:elites].tolist():
+            if index not in self._near:
+                self._near[index] = self._space.neighbours(index)
+        around = [self._near[index] for index in best[:elites].tolist()]
+        close = np.unique(np.concatenate(around)) if around else np.empty(0, dtype=np.int64)
+        parts = (
+            self._space.sample(drawn, rng, taken),
+            _some(close, near // 2, rng),
+            breed(self._space, best[: 4 * elites], near - near // 2, rng),
+        )
+        found = np.unique(np.concatenate(parts))
+        return found[~np.isin(found, np.fromiter(taken, dtype=np.int64, count=len(taken)))]
+
+
+def _some(indices: Indices, count: int, rng: np.random.Generator) -> Indices:
+    return indices if len(indices) <= count else rng.choice(indices, count, replace=False)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    from sklearn.ensemble import ExtraTreesRegressor
 
 Floats = NDArray[np.float64]
 
@@ -62,106 +59,68 @@ class CostModel(Protocol):
         """
         ...
 
-    def unseen(self) -> Floats:
-        """Return what those members of the model that never saw a row predict for it.
+    def unseen(self) -> tuple[Floats, Floats]:
+        """Return what the model would predict for the rows that it learned from, had it not seen them.
 
         Returns
         -------
-        ndarray of shape (n_configs,)
-            In the order of the rows given to :meth:`fit`; NaN where every member saw the row.
+        mean, spread : ndarray of shape (n_configs,)
+            In the order of the rows given to :meth:`fit`; NaN where every part of the model saw the row.
         """
         ...
 
 
-class ExtraTreesModel:
-    """Extremely randomised trees (Geurts, Ernst and Wehenkel, 2006) on bootstrap samples.
+class Compression:
+    """What a model is fitted to in place of the speed: where half of a space is hopeless, how hopeless matters little.
 
-    Each tree sees about 63 % of the rows, so every row has trees that never saw it: residuals for calibration out of a
-    single fit (Kim, Xu and Barber, 2020, "Predictive inference is free with the jackknife+-after-bootstrap").
-
-    Half of a search space is hopeless, and how hopeless does not matter: below the median of what was measured, the
-    target is compressed before fitting, so that the trees spend their splits on telling the fast ones apart.
-    Predictions are given back uncompressed.
+    Below the median of what was measured the target is compressed, so that a model spends itself on telling the fast
+    ones apart. Failures are learned as the slowest that ran.
 
     Parameters
     ----------
-    random_state : int
-    trees : int
-    min_samples_leaf : int
-    max_features : float
-        Share of the features tried at a split.
-    compression : float
-        Slope of the target below the median; 1 leaves it alone.
+    slope : float
+        Slope of the target below the median, above 0; 1 leaves it alone.
 
     Attributes
     ----------
     knee_ : float
         The median speed of what was measured.
     floor_ : float
-        The speed that failed configurations were learned as.
+        The speed that failed configurations are learned as.
     """
 
-    def __init__(
-        self,
-        *,
-        random_state: int,
-        trees: int = 64,
-        min_samples_leaf: int = 2,
-        max_features: float = 0.5,
-        compression: float = 0.2,
-    ) -> None:
-        self.random_state = random_state
-        self.trees = trees
-        self.min_samples_leaf = min_samples_leaf
-        self.max_features = max_features
-        self.compression = compression
+    def __init__(self, slope: float) -> None:
+        self.slope = slope
 
-    def fit(self, X: Floats, y: Floats) -> Self:
-        """Learn; see :meth:`CostModel.fit`."""
-        from sklearn.ensemble import ExtraTreesRegressor
+    def fit(self, rows: int, y: Floats) -> Floats:
+        """Learn the knee, and return the target that a model is fitted to: ndarray of shape (n_configs,).
 
-        rows, y = np.asarray(X, dtype=np.float32), np.asarray(y, dtype=np.float64)
+        Parameters
+        ----------
+        rows : int
+            Number of configurations.
+        y : ndarray of shape (n_configs,)
+            Log share of peak; NaN for failures.
+
+        Raises
+        ------
+        ValueError
+            There is nothing to learn from.
+        """
         measured = np.isfinite(y)
-        if len(rows) != len(y) or not measured.any():
+        if rows != len(y) or not measured.any():
             raise ValueError(
-                f"a cost model needs as many rows as targets and one measured target, got {len(rows)} rows, "
+                f"a cost model needs as many rows as targets and one measured target, got {rows} rows, "
                 f"{len(y)} targets, {int(measured.sum())} measured"
             )
         self.knee_ = float(np.median(y[measured]))
         self.floor_ = float(y[measured].min())
-        target = self._compress(np.where(measured, y, self.floor_))
-        self._forest: ExtraTreesRegressor = ExtraTreesRegressor(
-            self.trees,
-            min_samples_leaf=self.min_samples_leaf,
-            max_features=self.max_features,
-            bootstrap=True,
-            n_jobs=1,
-            random_state=self.random_state,
-        ).fit(rows, target)
-        self._rows = rows
-        return self
+        return self.compress(np.where(measured, y, self.floor_))
 
-    def predict(self, X: Floats) -> tuple[Floats, Floats]:
-        """Predict; see :meth:`CostModel.predict`."""
-        votes = self._votes(np.asarray(X, dtype=np.float32))
-        return self._expand(votes.mean(axis=0)), votes.std(axis=0)
+    def compress(self, y: Floats) -> Floats:
+        """Return the targets of these speeds."""
+        return np.where(y < self.knee_, self.knee_ + self.slope * (y - self.knee_), y)
 
-    def unseen(self) -> Floats:
-        """Predict rows unseen; see :meth:`CostModel.unseen`."""
-        votes = self._votes(self._rows)
-        absent = np.ones_like(votes, dtype=bool)
-        for tree, seen in enumerate(self._forest.estimators_samples_):
-            absent[tree, seen] = False
-        voters = absent.sum(axis=0)
-        mean = np.where(absent, votes, 0.0).sum(axis=0) / np.maximum(voters, 1)
-        return np.where(voters > 0, self._expand(mean), np.nan)
-
-    def _votes(self, X: NDArray[np.float32]) -> Floats:
-        """Return every tree's prediction, compressed: ndarray of shape (n_trees, n_configs)."""
-        return np.stack([member.tree_.predict(X).ravel() for member in self._forest.estimators_])
-
-    def _compress(self, y: Floats) -> Floats:
-        return np.where(y < self.knee_, self.knee_ + self.compression * (y - self.knee_), y)
-
-    def _expand(self, y: Floats) -> Floats:
-        return np.where(y < self.knee_, self.knee_ + (y - self.knee_) / self.compression, y)
+    def expand(self, target: Floats) -> Floats:
+        """Return the speeds of these targets."""
+        return np.where(target < self.knee_, self.knee_ + (target - self.knee_) / self.slope, target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -9,59 +10,85 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mltune.kernel.table import Columns
-from mltune.learn.cost_model import CostModel, ExtraTreesModel
+from mltune.learn.cost_model import CostModel
 from mltune.learn.features import BUILD_COLUMNS, Features
 from mltune.learn.pruning import Gate
-from mltune.learn.study import GATES, History
+from mltune.learn.study import GATES, History, milestone
+from mltune.learn.trees import ExtraTreesModel
 from mltune.records.trial import Build, Skip
 
 if TYPE_CHECKING:
     from mltune.kernel.space import SearchSpace
 
+Floats = NDArray[np.float64]
 Verdicts = tuple[list[Skip | None], NDArray[np.bool_]]
 """For each configuration why it is skipped, or None; and whether the audit has it measured all the same."""
+
+
+MOST_ROWS = 1000
+"""Configurations that a model learns from: a fifth of them the fastest, the others at random."""
+
+GROWTH = 1.5
+"""The models are fitted again when so many times as many configurations have been measured."""
 
 
 class Judgement:
     """The gates before and after compiling, calibrated on what was known when a batch was planned.
 
-    What a gate says of a configuration does not depend on when it is asked: a resumed run hears the same.
+    Their models are trees on all features: another kind than what proposes, so that they can tell it off. What a gate
+    says of a configuration does not depend on when it is asked, and the models are fitted to the earliest trials as a
+    schedule says (:func:`mltune.learn.study.milestone`): a resumed run hears the same.
 
     Parameters
     ----------
     features : Features
-    model : CostModel or None
-        The model that the batch was planned with; None skips nothing.
     history : History or None
-        What it was fitted to.
+        What is known; None skips nothing.
     builds : mapping of int to Build
         Builds by index of the configuration, as far as known.
     space : SearchSpace
     seed : int
+    previous : Judgement, optional
+        That of the batch before. While the schedule does not ask for another fit, its models and gates are kept.
+
+    Attributes
+    ----------
+    fitted_to : int
+        How many of the earliest trials the models are fitted to.
+    is_fresh : bool
+        Whether the models were fitted anew.
     """
 
     def __init__(
         self,
         features: Features,
-        model: CostModel | None,
         history: History | None,
         builds: Mapping[int, Build],
         space: SearchSpace,
         seed: int,
+        previous: Judgement | None = None,
     ) -> None:
         self._features = features
         self._seed = seed
-        self._gates = {name: Gate(name) for name in GATES}
-        self._models: dict[str, CostModel] = {}
-        if model is None or history is None or history.measured < self._gates[GATES[0]].minimum:
-            return
-        self._best = float(np.nanmax(history.scores))
-        self._calibrate(GATES[0], model, history)
-        known = features.after(
-            space.rows(history.indices), build_columns([builds.get(i) for i in history.indices.tolist()])
-        )
-        second = ExtraTreesModel(random_state=seed).fit(known, history.scores)
-        self._calibrate(GATES[1], second, history)
+        self._best = -math.inf if history is None or not history.measured else float(np.nanmax(history.scores))
+        finished = 0 if history is None else len(history.indices)
+        self.fitted_to = fitted_to = milestone(finished, first=Gate(GATES[0]).minimum, growth=GROWTH)
+        self.is_fresh = fitted_to > 0 and (previous is None or previous._gates.fitted_to != fitted_to)
+        kept = None if previous is None or self.is_fresh else previous._gates
+        self._gates: _Gates = kept or _Gates(features, history, fitted_to, builds, space, seed)
+
+    def optimistic(self, columns: Columns) -> Floats | None:
+        """Return the optimistic ends of what is expected of configurations before compiling.
+
+        Returns
+        -------
+        ndarray of shape (n_configs,) or None
+            Log shares of peak; None while nothing can be promised.
+        """
+        gate, model = self._gates.get(GATES[0])
+        if model is None or gate.is_open:
+            return None
+        return gate.cautious.end(*model.predict(self._features.before(columns)))
 
     def before(self, columns: Columns, numbers: Sequence[int], exempt: NDArray[np.bool_]) -> Verdicts:
         """Judge configurations before compiling.
@@ -82,18 +109,16 @@ class Judgement:
         """Judge configurations after compiling; see :meth:`before`."""
         return self._judge(GATES[1], lambda: self._features.after(columns, build_columns(builds)), numbers, exempt)
 
-    def _calibrate(self, name: str, model: CostModel, history: History) -> None:
-        self._gates[name].calibrate(history.scores, model.unseen(), history.by_model)
-        self._models[name] = model
-
     def _judge(
-        self, name: str, table: Callable[[], NDArray[np.float64]], numbers: Sequence[int], exempt: NDArray[np.bool_]
+        self, name: str, table: Callable[[], Floats], numbers: Sequence[int], exempt: NDArray[np.bool_]
     ) -> Verdicts:
-        gate, model = self._gates[name], self._models.get(name)
-        if model is None or not np.isfinite(gate.width) or not len(numbers):
-            return [None] * len(numbers), np.zeros(len(numbers), dtype=bool)
-        predicted, _ = model.predict(table())
-        verdict = gate.verdict(predicted, self._best)
+        nothing: Verdicts = [None] * len(numbers), np.zeros(len(numbers), dtype=bool)
+        if exempt.all():
+            return nothing
+        gate, model = self._gates.get(name)
+        if model is None or gate.is_open:
+            return nothing
+        verdict = gate.verdict(*model.predict(table()), self._best)
         skips = [
             Skip(name, float(mean), float(end)) if skip else None
             for skip, mean, end in zip(verdict.skip & ~exempt, verdict.predicted, verdict.optimistic, strict=True)
@@ -101,6 +126,77 @@ class Judgement:
         step = GATES.index(name)
         drawn = [float(np.random.default_rng((self._seed, number, step)).random()) for number in numbers]
         return skips, np.array([skip is not None for skip in skips]) & (np.array(drawn) < gate.audit)
+
+
+class _Gates:
+    """Both gates and their models, each fitted when it is first asked for: a run that never skips pays for none."""
+
+    def __init__(
+        self,
+        features: Features,
+        history: History | None,
+        fitted_to: int,
+        builds: Mapping[int, Build],
+        space: SearchSpace,
+        seed: int,
+    ) -> None:
+        self.fitted_to = fitted_to
+        self._features = features
+        self._history = history
+        self._builds = builds
+        self._space = space
+        self._seed = seed
+        self._known: dict[str, tuple[Gate, CostModel | None]] = {}
+
+    def get(self, name: str) -> tuple[Gate, CostModel | None]:
+        """Return a gate, calibrated, and its model; None where too little has succeeded."""
+        if name not in self._known:
+            self._known[name] = self._fit(name)
+        return self._known[name]
+
+    def _fit(self, name: str) -> tuple[Gate, CostModel | None]:
+        gate, history = Gate(name), self._history
+        scores = np.empty(0) if history is None else history.scores[: self.fitted_to]
+        if history is None or np.isfinite(scores).sum() < gate.minimum:
+            return gate, None
+        rows = _some_rows(scores, np.random.default_rng((self._seed, len(scores))))
+        indices, scores = history.indices[rows], scores[rows]
+        columns = self._space.rows(indices)
+        if name == GATES[0]:
+            table = self._features.before(columns)
+        else:
+            builds = build_columns([self._builds.get(index) for index in indices.tolist()])
+            if not any(np.isfinite(column).any() for column in builds.values()):
+                return gate, None
+            table = self._features.after(columns, builds)
+        model = ExtraTreesModel(random_state=self._seed).fit(table, scores)
+        gate.calibrate(scores, *model.unseen())
+        return gate, model
+
+
+def spared(proposed_by: Sequence[str], gate: str) -> NDArray[np.bool_]:
+    """Return which proposals a gate never skips.
+
+    What explores is never skipped, or a wrong model would confirm itself. What the cost model proposed has been weighed
+    against everything else that is known before compiling: only what the compiler says can speak against it.
+
+    Parameters
+    ----------
+    proposed_by : sequence of str
+        See :class:`mltune.learn.sampling.Proposal`.
+    gate : {"before_compile", "after_compile"}
+    """
+    sources = {"random", "start"} | ({"model"} if gate == GATES[0] else set())
+    return np.array([one in sources for one in proposed_by], dtype=bool)
+
+
+def _some_rows(scores: Floats, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Return the rows that a model learns from: all of them, or the fastest and a random share of the others."""
+    order = np.argsort(-scores, kind="stable")  # failures come last
+    fastest, others = np.split(order, [MOST_ROWS // 5])
+    if len(order) > MOST_ROWS:
+        others = rng.choice(others, MOST_ROWS - len(fastest), replace=False)
+    return np.sort(np.concatenate([fastest, others]))
 
 
 def build_columns(builds: Sequence[Build | None]) -> dict[str, NDArray[np.float64]]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import optuna
 from numpy.typing import NDArray
+
+from mltune.learn.conformal import UpperEnd, upper_quantile
 
 if TYPE_CHECKING:
     from optuna.study import Study
@@ -37,23 +39,24 @@ class Verdict:
 class Gate:
     """Skips a configuration if even the optimistic end of its predicted speed is below the best so far, less a margin.
 
-    The interval is one-sided and conformal (Vovk, Gammerman and Shafer, 2005): the optimistic end lies as far above the
-    prediction as a share ``confidence`` of the measurements do that the model had not seen. Only the faster half of
-    what was measured counts for it, because a skip is a mistake only where the configuration is fast: the guarantee is
-    for the configurations that matter (class-conditional, not marginal).
+    Two promises are kept apart. The ``interval`` has marginal coverage: a share ``confidence`` of all configurations
+    lies below its end (:class:`mltune.learn.conformal.UpperEnd`). That is not enough to skip by, because a skip is a
+    mistake only where the configuration is fast, and the fastest are those that a model underrates: it regresses to the
+    mean. So the gate decides by the wider of that interval and one calibrated on the fastest tenth of what was measured
+    alone (class-conditional), or on as many of the fastest as ``confidence`` needs to promise anything.
 
-    A search measures mostly what its own model proposed, and there the model errs least. So the interval is calibrated
-    on what the model proposed and on what chance or another sampler did separately, and the wider of the two holds: for
-    either kind, the promise is kept.
+    A search measures mostly what its own model proposed, and there the model errs least. What was drawn at random and
+    what the audit had measured are part of the calibration, and the audit says how often a skip was wrong
+    (:mod:`mltune.audit`).
 
-    Until ``minimum`` configurations have been measured the interval is unbounded: nothing is skipped.
+    Until ``minimum`` configurations have been measured nothing is skipped.
 
     Parameters
     ----------
     name : str
         As in :class:`mltune.records.trial.Skip`.
     confidence : float
-        Share of the fast configurations whose speed lies below the optimistic end.
+        Share of the configurations whose speed lies below the optimistic end.
     margin : float
         A configuration whose optimistic end is less than this share slower than the best is measured all the same.
     audit : float
@@ -63,58 +66,62 @@ class Gate:
 
     Attributes
     ----------
-    width : float
-        From the prediction to the optimistic end, log share of peak.
+    interval : UpperEnd
+        With marginal coverage.
+    cautious : UpperEnd
+        What the gate decides by: as wide, or wider.
     """
 
     def __init__(
-        self, name: str, *, confidence: float = 0.95, margin: float = 0.05, audit: float = 0.05, minimum: int = 40
+        self, name: str, *, confidence: float = 0.95, margin: float = 0.02, audit: float = 0.05, minimum: int = 24
     ) -> None:
         self.name = name
         self.confidence = confidence
         self.margin = margin
         self.audit = audit
         self.minimum = minimum
-        self.width = math.inf
+        self.interval = self.cautious = UpperEnd()
 
-    def calibrate(self, measured: Floats, predicted: Floats, by_model: NDArray[np.bool_] | None = None) -> None:
-        """Set the width of the interval.
+    @property
+    def is_open(self) -> bool:
+        """Whether everything passes, because nothing can be promised yet."""
+        return not math.isfinite(self.cautious.width)
+
+    def calibrate(self, measured: Floats, predicted: Floats, spread: Floats) -> None:
+        """Set the interval.
 
         Parameters
         ----------
         measured : ndarray of shape (n_configs,)
             Log share of peak; NaN for failures, which are left out.
-        predicted : ndarray of shape (n_configs,)
-            What the model predicted for each without having seen it; NaN where there is no such prediction.
-        by_model : ndarray of shape (n_configs,), bool, optional
-            Which of them the model itself had proposed; by default none.
+        predicted, spread : ndarray of shape (n_configs,)
+            What the model predicted for each without having seen it (:meth:`mltune.learn.cost_model.CostModel.unseen`);
+            NaN where there is no such prediction.
         """
-        known = np.isfinite(measured) & np.isfinite(predicted)
-        by_model = np.zeros_like(known) if by_model is None else by_model
-        groups = [known & ~by_model] + ([known & by_model] if (known & by_model).any() else [])
-        enough = known.sum() >= self.minimum
-        self.width = max(self._width(measured[rows], predicted[rows]) for rows in groups) if enough else math.inf
+        known = np.isfinite(measured) & np.isfinite(predicted) & np.isfinite(spread)
+        self.interval = self.cautious = UpperEnd()
+        if known.sum() < self.minimum:
+            return
+        measured, predicted, spread = measured[known], predicted[known], spread[known]
+        self.interval = UpperEnd.calibrate(measured, predicted, spread, self.confidence)
+        fewest = math.ceil(self.confidence / (1.0 - self.confidence) - 1e-9)
+        fastest = np.argsort(-measured, kind="stable")[: max(fewest, len(measured) // 10)]
+        scores = self.interval.scores(measured[fastest], predicted[fastest], spread[fastest])
+        width = max(0.0, self.interval.width, upper_quantile(scores, self.confidence))
+        self.cautious = replace(self.interval, width=width)
 
-    def _width(self, measured: Floats, predicted: Floats) -> float:
-        if len(measured) == 0:
-            return math.inf
-        fast = measured >= np.median(measured)
-        residuals = np.sort(measured[fast] - predicted[fast])
-        rank = math.ceil((len(residuals) + 1) * self.confidence)
-        return max(0.0, float(residuals[rank - 1])) if rank <= len(residuals) else math.inf
-
-    def verdict(self, predicted: Floats, best: float) -> Verdict:
+    def verdict(self, predicted: Floats, spread: Floats, best: float) -> Verdict:
         """Judge a batch.
 
         Parameters
         ----------
-        predicted : ndarray of shape (n_configs,)
-            Predicted log share of peak.
+        predicted, spread : ndarray of shape (n_configs,)
+            What the model says: log share of peak.
         best : float
             The best measured so far; minus infinity when there is none.
         """
         predicted = np.asarray(predicted, dtype=np.float64)
-        optimistic = predicted + self.width
+        optimistic = self.cautious.end(predicted, np.asarray(spread, dtype=np.float64))
         return Verdict(optimistic < best + math.log1p(-self.margin), predicted, optimistic)
 
     def draw_audit(self, skip: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.bool_]:
@@ -126,10 +133,11 @@ class Gate:
 
 
 class SurrogatePruner(optuna.pruners.BasePruner):  # type: ignore[misc]
-    """Prunes a trial by the prediction that was last reported for it.
+    """Prunes a trial by what was last reported for it: the optimistic end of its predicted speed.
 
-    Each step has its gate: ``trial.report(prediction, step=0)`` is judged by the first, ``step=1`` by the second. A
-    trial that was never reported is never pruned. The study maximises the log share of the device's peak.
+    Each step has its gate: ``trial.report(optimistic, step=0)`` is judged by the first, ``step=1`` by the second, each
+    with its margin. A trial that was never reported is never pruned. The study maximises the log share of the device's
+    peak.
 
     Parameters
     ----------
@@ -146,5 +154,4 @@ class SurrogatePruner(optuna.pruners.BasePruner):  # type: ignore[misc]
             return False
         complete = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
         best = max((float(other.value) for other in complete), default=-math.inf)
-        verdict = self.gates[step].verdict(np.array([trial.intermediate_values[step]]), best)
-        return bool(verdict.skip[0])
+        return bool(trial.intermediate_values[step] < best + math.log1p(-self.gates[step].margin))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,9 +15,10 @@ from optuna.distributions import CategoricalDistribution
 
 from mltune.errors import SpaceError
 from mltune.kernel.table import Columns, row
-from mltune.learn.candidates import breed, neighbours_of, spread_out
-from mltune.learn.cost_model import CostModel, ExtraTreesModel
-from mltune.learn.study import History, ask_tpe, read_history
+from mltune.learn.candidates import ListedPool, OpenPool, spread_out
+from mltune.learn.encoding import Encoding
+from mltune.learn.proposers import GaussianProposer, Proposer, Situation
+from mltune.learn.study import History, HistoryReader
 
 if TYPE_CHECKING:
     from optuna.study import Study
@@ -26,13 +28,6 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
-
-
-CROWDING = 0.01
-"""Log share of peak that a candidate loses for every twin that is already in the batch."""
-
-TWINS_DIFFER = 2
-"""Parameters in which twins differ at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,40 +46,39 @@ class Proposal:
 
 
 @dataclass(frozen=True, slots=True)
-class Mixture:
-    """Where the proposals of a batch come from.
+class SamplerOptions:
+    """How a sampler searches; docs/search.md says how the defaults were found.
 
     Attributes
     ----------
-    start_random : float
-        Share of the first batch drawn at random; the others lead the physical prior.
-    tpe : float
-        Share from Optuna's TPESampler, once ``start_trials`` have been measured.
     random : float
         Share drawn at random, for ever: a wrong model confirms itself.
     start_trials : int
-        Measured configurations before the model proposes.
+        Configurations of the opening that are measured before the proposer takes over.
     start_pool : int
-        Random configurations from which the prior chooses.
-    whole : int
-        A space of at most this many configurations is looked through as a whole: the model chooses from all of it.
-    pool : int
-        Random configurations of a larger space from which the model chooses.
-    bred : int
-        Variants of the best configurations from which it chooses as well (:func:`mltune.learn.candidates.breed`).
+        Random configurations from which the opening is chosen.
+    start_head : float
+        Share of them, the most promising, that the opening is spread out over.
+    listed : int
+        A space of at most this many configurations is listed.
+    drawn, near : int
+        Most candidates of a batch from everywhere, and from near the best.
     elites : int
-        Best configurations whose neighbours it looks at; variants are bred from four times as many.
+        How many of the best have their surroundings looked at.
     """
 
-    start_random: float = 0.35
-    tpe: float = 0.08
-    random: float = 0.06
-    start_trials: int = 12
+    random: float = 0.03
+    start_trials: int = 8
     start_pool: int = 4000
-    whole: int = 20_000
-    pool: int = 1500
-    bred: int = 800
+    start_head: float = 0.05
+    listed: int = 50_000
+    drawn: int = 800
+    near: int = 400
     elites: int = 6
+
+
+LONGEST_OPENING = 96
+"""Configurations of an opening, should the first of them all fail, or many be under way before any is measured."""
 
 
 class BatchSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
@@ -98,57 +92,50 @@ class BatchSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
     Parameters
     ----------
     space : SearchSpace
-    features : callable
-        From Columns to ndarray of shape (n_configs, n_features): what the cost model sees before compiling.
     prior : callable or None
-        From Columns to ndarray of shape (n_configs,): expected speed before anything was measured, larger is faster.
+        From Columns to ndarray of shape (n_configs,): expected share of peak before anything was measured.
     seed : int
     batch_size : int
         Proposals of a batch when Optuna asks for one trial at a time.
     first_batch : int
         Number of the batch that the first question opens: in a resumed run the one after the last finished.
-    mixture : Mixture
-    make_model : callable
-        From ``random_state`` to a :class:`CostModel`.
+    options : SamplerOptions
+    proposer : Proposer, optional
+        Who proposes, from the first trial on; by default an opening is measured first, chosen by the prior or by the
+        middle of the space, and then a Gaussian process proposes.
 
     Attributes
     ----------
     proposals : dict of int to Proposal
         What was handed out, by trial number.
     distributions : dict of str to CategoricalDistribution
-    model : CostModel or None
-        The model that the last batch was planned with: what the gate before compiling uses, without another fit.
     history : History or None
-        What it was fitted to: ``gate.calibrate(history.scores, model.unseen(), history.by_model)``.
+        What the last batch was planned from.
     """
 
     def __init__(
         self,
         space: SearchSpace,
-        features: Callable[[Columns], Floats],
-        prior: Callable[[Columns], Floats] | None,
+        prior: Callable[[Columns], Floats] | None = None,
         *,
         seed: int,
-        batch_size: int = 24,
+        batch_size: int = 16,
         first_batch: int = 0,
-        mixture: Mixture | None = None,
-        make_model: Callable[[int], CostModel] = lambda random_state: ExtraTreesModel(random_state=random_state),
+        options: SamplerOptions | None = None,
+        proposer: Proposer | None = None,
     ) -> None:
         self.space = space
-        self.features = features
         self.prior = prior
         self.seed = seed
         self.batch_size = batch_size
         self.batch = first_batch
-        self.mixture = mixture or Mixture()
-        self.make_model = make_model
+        self.options = options or SamplerOptions()
+        self.proposer = proposer
         self.proposals: dict[int, Proposal] = {}
-        self.distributions = {name: CategoricalDistribution(space.values[name]) for name in space.names}
-        self.model: CostModel | None = None
+        self.distributions = distributions_of(space)
         self.history: History | None = None
         self._queue: deque[Proposal] = deque()
-        self._index_of: dict[int, int] = {}
-        self._features_of: dict[int, Floats] = {}
+        self._reader = HistoryReader(space)
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, CategoricalDistribution]:
         """Return the distributions of all parameters."""
@@ -174,7 +161,7 @@ class BatchSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
             )
         proposal = self._queue.popleft()
         self.proposals[trial.number] = proposal
-        self._index_of[trial.number] = proposal.index
+        self._reader.index_of[trial.number] = proposal.index
         return row(self.space.rows(np.array([proposal.index])), 0)
 
     def sample_independent(self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: Any) -> Any:
@@ -205,79 +192,47 @@ class BatchSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
             Distinct, valid and untried; fewer than ``size`` only when the space is exhausted.
         """
         rng = np.random.default_rng((self.seed, batch))
-        history = read_history(study, self.space, self._index_of)
+        history = self.history = self._reader.read(study)
         draft = _Draft(self.space, size, history.tried | {proposal.index for proposal in self._queue}, rng)
-        if history.measured < self.mixture.start_trials:
-            self._start(draft)
+        situation = Situation(study, history, draft.taken, rng)
+        if self.proposer is not None:
+            draft.add(self.proposer.propose(situation, size), size, self.proposer.name)
+        elif history.measured < self.options.start_trials:
+            draft.add(self._opening, size, "start")
         else:
-            self._propose(study, history, draft)
+            chosen = size - int(rng.binomial(size, self.options.random))
+            draft.add(self._model.propose(situation, chosen), chosen, self._model.name)
         draft.add_random(size)
         return draft.proposals
 
-    def _start(self, draft: _Draft) -> None:
-        """Lead with what the physical prior holds best, spread out, and add random ones."""
+    @cached_property
+    def _encoding(self) -> Encoding:
+        return Encoding(self.space, self.prior)
+
+    @cached_property
+    def _model(self) -> GaussianProposer:
+        options = self.options
+        make = ListedPool if self.space.count <= options.listed else OpenPool
+        pool = make(self.space, self._encoding, drawn=options.drawn, near=options.near, elites=options.elites)
+        return GaussianProposer(self._encoding, pool, seed=self.seed)
+
+    @cached_property
+    def _opening(self) -> Indices:
+        """What is measured first: of the most promising by the trends, some that lie far from each other."""
+        rng = np.random.default_rng(self.seed)
+        pool = self.space.sample(self.options.start_pool, rng)
+        points, trends = self._encoding.describe(self.space.rows(pool))
+        # Where physics says nothing, there is no telling the first from the tenth of the head.
+        share = self.options.start_head * (1.0 if self.prior is not None else 2.0)
+        head = np.argsort(-trends[:, -1], kind="stable")[: max(4 * self.options.start_trials, int(share * len(pool)))]
         if self.prior is None:
-            return
-        count = round(draft.size * (1.0 - self.mixture.start_random))
-        pool = self.space.sample(self.mixture.start_pool, draft.rng, draft.taken)
-        columns = self.space.rows(pool)
-        order = np.argsort(-self.prior(columns), kind="stable")[: max(8 * count, len(pool) // 20)]
-        head = pool[order]
-        chosen = spread_out(self.features(self.space.rows(head)), count, chosen=max(1, count // 4))
-        draft.add(head[chosen], count, "start")
+            head = rng.permutation(head)
+        return pool[head[spread_out(points[head], LONGEST_OPENING, chosen=1 if self.prior is None else 2)]]
 
-    def _propose(self, study: Study, history: History, draft: _Draft) -> None:
-        mixture = self.mixture
-        tpe = round(draft.size * mixture.tpe)
-        random = max(1, round(draft.size * mixture.random))
-        draft.add(self._by_tpe(study, tpe, draft), tpe, "tpe")
-        self.model = self.make_model(int(draft.rng.integers(2**31)))
-        self.model.fit(self._rows_of(history.indices), history.scores)
-        self.history = history
-        self._by_model(self.model, history, draft, draft.room - random)
 
-    def _by_tpe(self, study: Study, count: int, draft: _Draft) -> Indices:
-        """Ask TPE, and repair what it says to the nearest valid configurations."""
-        answers = ask_tpe(study, self.distributions, count, draft.rng) if count > 0 else []
-        if not answers:
-            return np.empty(0, dtype=np.int64)
-        columns = {name: np.array([answer[name] for answer in answers], dtype=np.int64) for name in self.space.names}
-        return self.space.nearest(columns)
-
-    def _by_model(self, model: CostModel, history: History, draft: _Draft, count: int) -> None:
-        pool = self._pool(history, draft)
-        if len(pool) == 0:
-            return
-        columns = self.space.rows(pool)
-        mean, spread = model.predict(self.features(columns))
-        values = np.column_stack(list(columns.values()))
-        chosen: list[int] = []
-        # Each proposal trades mean against spread in its own way, so a batch holds both the sure and the promising
-        # (Hutter, Hoos and Leyton-Brown, 2012, "Parallel algorithm configuration"); twins would say the same twice.
-        for kappa in draft.rng.exponential(size=max(0, min(count, len(pool)))):
-            position = int(np.argmax(mean + kappa * spread))
-            chosen.append(position)
-            mean -= CROWDING * ((values != values[position]).sum(axis=1) <= TWINS_DIFFER)
-            mean[position] = -np.inf
-        draft.add(pool[chosen], count, "model")
-
-    def _pool(self, history: History, draft: _Draft) -> Indices:
-        """Return the untried configurations that the model chooses from, sorted."""
-        mixture = self.mixture
-        if self.space.count <= mixture.whole:
-            return draft.untaken(np.arange(self.space.count))
-        pool = (
-            self.space.sample(mixture.pool, draft.rng, draft.taken),
-            neighbours_of(self.space, history.best(mixture.elites)),
-            breed(self.space, history.best(4 * mixture.elites), mixture.bred, draft.rng),
-        )
-        return draft.untaken(np.unique(np.concatenate(pool)))
-
-    def _rows_of(self, indices: Indices) -> Floats:
-        new = np.array([index for index in indices.tolist() if index not in self._features_of], dtype=np.int64)
-        if len(new):
-            self._features_of.update(zip(new.tolist(), self.features(self.space.rows(new)), strict=True))
-        return np.stack([self._features_of[index] for index in indices.tolist()])
+def distributions_of(space: SearchSpace) -> dict[str, CategoricalDistribution]:
+    """Return a search space as Optuna sees it: one categorical parameter each."""
+    return {name: CategoricalDistribution(space.values[name]) for name in space.names}
 
 
 class _Draft:
@@ -293,9 +248,6 @@ class _Draft:
     @property
     def room(self) -> int:
         return self.size - len(self.proposals)
-
-    def untaken(self, indices: Indices) -> Indices:
-        return np.array([index for index in indices.tolist() if index not in self.taken], dtype=np.int64)
 
     def add(self, indices: Iterable[int] | Indices, count: int, proposed_by: str) -> None:
         """Add up to ``count`` of the indices, as far as there is room."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -68,7 +68,7 @@ def tell(study: Study, trial: Trial, record: TrialRecord, score: float | None) -
     state, intermediate, attributes = _as_optuna_sees_it(record, score)
     for name, value in attributes.items():
         trial.set_user_attr(name, value)
-    reported = study.get_trials(deepcopy=False)[trial.number].intermediate_values
+    reported = study.get_trials(deepcopy=False)[trial.number].intermediate_values if intermediate else {}
     for step, value in intermediate.items():
         if step not in reported:
             trial.report(value, step)
@@ -83,7 +83,7 @@ def _as_optuna_sees_it(
     A bare PRUNED has no order among the others, and FAIL is ignored by every sampler: a skip carries its prediction, a
     failure a score far below any that ran.
     """
-    attributes = {_PROPOSED_BY: record.proposed_by}
+    attributes: dict[str, Any] = {_PROPOSED_BY: record.proposed_by}
     if score is not None:
         return OptunaState.COMPLETE, {}, attributes
     if record.state == TrialState.SKIPPED:
@@ -99,18 +99,23 @@ class History:
     Attributes
     ----------
     indices : ndarray of shape (n_finished,)
-        The configurations that were measured or failed, sorted: the order in which results came in leaves no trace.
+        The configurations that were measured or failed, by trial number: the order in which results came in leaves no
+        trace, and what was known earlier stands first.
     scores : ndarray of shape (n_finished,)
         Their log shares of peak; NaN for those that failed.
-    by_model : ndarray of shape (n_finished,), bool
-        Which of them the cost model had proposed.
+    skipped, predicted : ndarray of shape (n_skipped,)
+        The configurations that a gate skipped, and the log shares of peak that it predicted for them.
+    running : ndarray of shape (n_running,)
+        The configurations under way.
     tried : set of int
         Every configuration ever proposed, those skipped or still running among them.
     """
 
     indices: Indices
     scores: Floats
-    by_model: NDArray[np.bool_]
+    skipped: Indices
+    predicted: Floats
+    running: Indices
     tried: set[int]
 
     @property
@@ -124,47 +129,108 @@ class History:
         return self.indices[order]
 
 
-def read_history(study: Study, space: SearchSpace, index_of: dict[int, int]) -> History:
-    """Read back what a study knows.
+class HistoryReader:
+    """Reads back what a study knows; each trial that has ended once.
 
     Parameters
     ----------
-    study : Study
     space : SearchSpace
+
+    Attributes
+    ----------
     index_of : dict of int to int
-        Index of the configuration by trial number, as far as it was looked up before; what is new is added.
+        Index of the configuration by trial number, as far as it is known; who knows it may add it.
     """
-    trials = study.get_trials(deepcopy=False)
-    _look_up([trial for trial in trials if trial.number not in index_of and len(trial.params)], space, index_of)
-    scores: dict[int, float] = {}
-    by_model: dict[int, bool] = {}
-    for trial in trials:
-        index = index_of.get(trial.number)
+
+    def __init__(self, space: SearchSpace) -> None:
+        self.space = space
+        self.index_of: dict[int, int] = {}
+        self._ended = 0
+        self._past = _Facts()
+
+    def read(self, study: Study) -> History:
+        """Return what the trials of a study say by now."""
+        trials = study.get_trials(deepcopy=False)
+        rest = trials[self._ended :]
+        self._look_up([trial for trial in rest if trial.number not in self.index_of and trial.params])
+        under_way = next((at for at, trial in enumerate(rest) if not trial.state.is_finished()), len(rest))
+        for trial in rest[:under_way]:
+            self._past.add(trial, self.index_of.get(trial.number))
+        self._ended += under_way
+        facts = self._past.copy()
+        for trial in rest[under_way:]:
+            facts.add(trial, self.index_of.get(trial.number))
+        return facts.history()
+
+    def _look_up(self, trials: list[FrozenTrial]) -> None:
+        names = self.space.names
+        complete = [trial for trial in trials if all(name in trial.params for name in names)]
+        if not complete:
+            return
+        columns = {name: np.array([trial.params[name] for trial in complete], dtype=np.int64) for name in names}
+        for trial, index in zip(complete, self.space.index_of(columns).tolist(), strict=True):
+            if index >= 0:
+                self.index_of[trial.number] = index
+
+
+@dataclass(slots=True)
+class _Facts:
+    """What some trials say, by index of the configuration."""
+
+    scores: dict[int, float] = field(default_factory=dict)
+    skipped: dict[int, float] = field(default_factory=dict)
+    running: list[int] = field(default_factory=list)
+    tried: set[int] = field(default_factory=set)
+
+    def copy(self) -> _Facts:
+        return _Facts(self.scores.copy(), self.skipped.copy(), self.running.copy(), self.tried.copy())
+
+    def add(self, trial: FrozenTrial, index: int | None) -> None:
         if index is None:
-            continue
-        by_model[index] = trial.user_attrs.get(_PROPOSED_BY) == "model"
+            return
+        self.tried.add(index)
         if trial.state == OptunaState.COMPLETE:
-            scores[index] = float(trial.value)
+            self.scores[index] = float(trial.value)
+        elif trial.state == OptunaState.RUNNING:
+            self.running.append(index)
         elif trial.user_attrs.get(_FAILED):
-            scores[index] = np.nan
-    indices = np.array(sorted(scores), dtype=np.int64)
-    tried = {index_of[trial.number] for trial in trials if trial.number in index_of}
-    return History(
-        indices,
-        np.array([scores[index] for index in indices.tolist()], dtype=np.float64),
-        np.array([by_model[index] for index in indices.tolist()], dtype=bool),
-        tried,
-    )
+            self.scores[index] = np.nan
+        elif trial.intermediate_values:
+            self.skipped[index] = float(trial.intermediate_values[trial.last_step])
+
+    def history(self) -> History:
+        return History(
+            _array(self.scores, np.int64),
+            _array(self.scores.values(), np.float64),
+            _array(self.skipped, np.int64),
+            _array(self.skipped.values(), np.float64),
+            _array(self.running, np.int64),
+            self.tried,
+        )
 
 
-def _look_up(trials: list[FrozenTrial], space: SearchSpace, index_of: dict[int, int]) -> None:
-    complete = [trial for trial in trials if space.names == tuple(name for name in space.names if name in trial.params)]
-    if not complete:
-        return
-    columns = {name: np.array([trial.params[name] for trial in complete], dtype=np.int64) for name in space.names}
-    for trial, index in zip(complete, space.index_of(columns).tolist(), strict=True):
-        if index >= 0:
-            index_of[trial.number] = index
+def _array(values: Collection[float], dtype: type[Any]) -> NDArray[Any]:
+    return np.fromiter(values, dtype=dtype, count=len(values))
+
+
+def milestone(count: int, *, first: int = 8, growth: float = 1.25) -> int:
+    """Return to how many of ``count`` finished trials, the earliest, a model is to be fitted.
+
+    Fitting then costs the less a trial the more there are; and as the earliest trials stay the earliest, a resumed run
+    fits what the interrupted one had.
+
+    Parameters
+    ----------
+    count : int
+    first : int
+        Where fitting begins; 0 is returned before it.
+    growth : float
+        From one to the next.
+    """
+    at, following = 0, first
+    while following <= count:
+        at, following = following, max(following + first, int(following * growth))
+    return at
 
 
 def ask_tpe(

@@ -1,0 +1,278 @@
+"""Gaussian processes: what a search of few measurements learns from.
+
+Trees need some hundred measurements before they tell the fast from the fastest; a smooth prior over the logs of tile
+sizes knows after ten which way is up.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mltune.learn.cost_model import Compression
+
+Floats = NDArray[np.float64]
+
+JITTER = 1e-6
+SMALLEST_VARIANCE = 1e-10
+
+_NOISE = (0.01, 1.0)
+_AMPLITUDE = (math.exp(-2.0), math.exp(2.0))
+_SCALE = (math.exp(-3.0), math.exp(3.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Hyperparameters:
+    """Of a Gaussian process on the unit cube, for targets of zero mean and unit deviation.
+
+    Attributes
+    ----------
+    scales : ndarray of shape (n_dimensions,)
+        Length scales.
+    amplitude, noise : float
+        Standard deviations of what is learned and of what is not.
+    """
+
+    scales: Floats
+    amplitude: float
+    noise: float
+
+    @classmethod
+    def usual(cls, dimensions: int) -> Self:
+        """Return the mode of the prior.
+
+        Length scales grow with the number of dimensions, as distances do (Hvarfner, Hellsten and Nardi, ICML 2024,
+        "Vanilla Bayesian optimization performs great in high dimensions").
+        """
+        return cls(np.full(dimensions, 0.5 * max(dimensions, 1) ** 0.35), 1.0, 0.1)
+
+    @classmethod
+    def most_likely(cls, X: Floats, y: Floats, *, iterations: int = 20) -> Self:
+        """Return the most probable hyperparameters given data (maximum a posteriori).
+
+        Parameters
+        ----------
+        X : ndarray of shape (n_points, n_dimensions)
+            Points of the unit cube.
+        y : ndarray of shape (n_points,)
+            Targets.
+        iterations : int
+            Most steps of the optimiser.
+        """
+        from scipy.optimize import minimize
+
+        start = cls.usual(X.shape[1])._logs()
+        bounds = [tuple(map(math.log, _SCALE))] * X.shape[1] + [tuple(map(math.log, _AMPLITUDE))]
+        bounds += [tuple(map(math.log, _NOISE))]
+        found = minimize(
+            _loss,
+            start,
+            args=(X, (y - y.mean()) / _deviation(y), start),
+            jac=True,
+            method="L-BFGS-B",
+            bounds=bounds,
+            options={"maxiter": iterations},
+        ).x
+        return cls(np.exp(found[:-2]), float(np.exp(found[-2])), float(np.exp(found[-1])))
+
+    def _logs(self) -> Floats:
+        logs: Floats = np.log(np.concatenate([self.scales, [self.amplitude, self.noise]]))
+        return logs
+
+    def covariance(self, A: Floats, B: Floats) -> Floats:
+        """Return the Matérn 5/2 covariance of two sets of points: ndarray of shape (len(A), len(B))."""
+        radius = _radius(A / self.scales, B / self.scales)
+        decay = np.exp(-radius)
+        radius *= 1.0 + radius / 3.0
+        radius += 1.0
+        radius *= decay
+        radius *= self.amplitude**2
+        return radius
+
+
+class GaussianProcess:
+    """Regression by a Gaussian process with given hyperparameters (Rasmussen and Williams, 2006, algorithm 2.1).
+
+    Parameters
+    ----------
+    hyperparameters : Hyperparameters
+    """
+
+    def __init__(self, hyperparameters: Hyperparameters) -> None:
+        self.hyperparameters = hyperparameters
+
+    def fit(self, X: Floats, y: Floats) -> Self:
+        """Condition on points and targets; see :meth:`Hyperparameters.most_likely` for their shapes."""
+        from scipy.linalg import cho_solve, cholesky
+
+        self._X = X
+        self._mean, self._deviation = float(y.mean()), _deviation(y)
+        self._z = (y - self._mean) / self._deviation
+        covariance = self.hyperparameters.covariance(X, X)
+        covariance[np.diag_indices(len(X))] += self.hyperparameters.noise**2 + JITTER
+        self._factor = cholesky(covariance, lower=True, overwrite_a=True, check_finite=False)
+        self._weights = cho_solve((self._factor, True), self._z, check_finite=False)
+        return self
+
+    def mean(self, X: Floats) -> Floats:
+        """Return the expected targets of points: ndarray of shape (n_points,)."""
+        mean: Floats = self._mean + self._deviation * (self.hyperparameters.covariance(X, self._X) @ self._weights)
+        return mean
+
+    def posterior(self, X: Floats) -> Posterior:
+        """Return what is known of points."""
+        from scipy.linalg import solve_triangular
+
+        shared = self.hyperparameters.covariance(self._X, X)
+        explained = solve_triangular(self._factor, shared, lower=True, check_finite=False)
+        mean = self._mean + self._deviation * (self._weights @ shared)
+        return Posterior(self.hyperparameters, X, mean, explained, self._deviation)
+
+    def unseen(self) -> tuple[Floats, Floats]:
+        """Return what the others say of each point: means and deviations (Rasmussen and Williams, equation 5.12)."""
+        from scipy.linalg import cho_solve
+
+        inverse = np.diag(cho_solve((self._factor, True), np.eye(len(self._X)), check_finite=False))
+        mean = self._z - self._weights / inverse
+        return self._mean + self._deviation * mean, self._deviation / np.sqrt(inverse)
+
+
+class Posterior:
+    """What a Gaussian process knows of a set of points.
+
+    Attributes
+    ----------
+    mean : ndarray of shape (n_points,)
+        Expected targets.
+    """
+
+    def __init__(
+        self, hyperparameters: Hyperparameters, X: Floats, mean: Floats, explained: Floats, deviation: float
+    ) -> None:
+        self.mean = mean
+        self._hyperparameters = hyperparameters
+        self._X = X
+        self._explained = [explained]
+        self._deviation = deviation
+        self._variance = hyperparameters.amplitude**2 - np.square(explained).sum(axis=0)
+
+    @property
+    def spread(self) -> Floats:
+        """Standard deviations of the targets, without noise: ndarray of shape (n_points,)."""
+        spread: Floats = self._deviation * np.sqrt(np.maximum(self._variance, SMALLEST_VARIANCE))
+        return spread
+
+    def among(self, positions: NDArray[np.int64]) -> Posterior:
+        """Return what is known of some of the points, those expected so far included."""
+        found = Posterior(
+            self._hyperparameters,
+            self._X[positions],
+            self.mean[positions],
+            np.concatenate(self._explained)[:, positions],
+            self._deviation,
+        )
+        found._variance = self._variance[positions]
+        return found
+
+    def expect(self, position: int) -> None:
+        """Take it that a point turns out as expected: means stay, and what is near it becomes less uncertain.
+
+        How a batch is chosen before any of it is measured (Ginsbourger, Le Riche and Carraro, 2010, "Kriging is
+        well-suited to parallelize optimization", the kriging believer).
+        """
+        covariance = self._hyperparameters.covariance(self._X[[position]], self._X)[0]
+        for explained in self._explained:
+            covariance -= explained[:, position] @ explained
+        variance = max(float(self._variance[position]), SMALLEST_VARIANCE)
+        row = covariance / math.sqrt(variance + self._hyperparameters.noise**2)
+        self._explained.append(row[None, :])
+        self._variance = self._variance - row * row
+
+
+class GaussianProcessModel:
+    """A Gaussian process as a cost model; see :class:`mltune.learn.cost_model.CostModel`.
+
+    Features are scaled to the unit cube of the rows that it learns from. Cubic in their number: for hundreds.
+
+    Parameters
+    ----------
+    compression : float
+        See :class:`mltune.learn.cost_model.Compression`.
+    """
+
+    def __init__(self, *, compression: float = 0.2) -> None:
+        self._target = Compression(compression)
+
+    def fit(self, X: Floats, y: Floats) -> Self:
+        """Learn; see :meth:`mltune.learn.cost_model.CostModel.fit`."""
+        X = np.asarray(X, dtype=np.float64)
+        target = self._target.fit(len(X), np.asarray(y, dtype=np.float64))
+        self._low, extent = X.min(axis=0), np.ptp(X, axis=0)
+        self._varies = extent > 0
+        self._extent = extent[self._varies]
+        points = self._points(X)
+        self._process = GaussianProcess(Hyperparameters.most_likely(points, target)).fit(points, target)
+        return self
+
+    def predict(self, X: Floats) -> tuple[Floats, Floats]:
+        """Predict; see :meth:`mltune.learn.cost_model.CostModel.predict`."""
+        posterior = self._process.posterior(self._points(np.asarray(X, dtype=np.float64)))
+        return self._target.expand(posterior.mean), posterior.spread
+
+    def unseen(self) -> tuple[Floats, Floats]:
+        """Predict rows unseen; see :meth:`mltune.learn.cost_model.CostModel.unseen`."""
+        mean, spread = self._process.unseen()
+        return self._target.expand(mean), spread
+
+    def _points(self, X: Floats) -> Floats:
+        points: Floats = (X - self._low)[:, self._varies] / self._extent
+        return points
+
+
+def _deviation(y: Floats) -> float:
+    return max(float(y.std()), 1e-9)
+
+
+def _radius(A: Floats, B: Floats) -> Floats:
+    """Return sqrt(5) times the distances of points: ndarray of shape (len(A), len(B))."""
+    squares = (-2.0 * A) @ B.T
+    squares += np.square(A).sum(axis=1)[:, None]
+    squares += np.square(B).sum(axis=1)
+    np.maximum(squares, 0.0, out=squares)
+    squares *= 5.0
+    return np.sqrt(squares, out=squares)
+
+
+def _loss(logs: Floats, X: Floats, z: Floats, centre: Floats) -> tuple[float, Floats]:
+    """Return the negative log posterior of hyperparameters, and its gradient (Rasmussen and Williams, equation 5.9).
+
+    The priors are log-normal: one e-fold about :meth:`Hyperparameters.usual`.
+    """
+    from scipy.linalg import LinAlgError, cho_solve, cholesky
+
+    scales, amplitude, noise = np.exp(logs[:-2]), math.exp(2.0 * logs[-2]), math.exp(2.0 * logs[-1])
+    scaled = X / scales
+    radius = _radius(scaled, scaled)
+    decay = np.exp(-radius)
+    signal = amplitude * (1.0 + radius + np.square(radius) / 3.0) * decay
+    covariance = signal.copy()
+    covariance[np.diag_indices(len(X))] += noise + JITTER
+    try:
+        factor = cholesky(covariance, lower=True, overwrite_a=True, check_finite=False)
+    except LinAlgError:
+        return 1e25, np.zeros_like(logs)
+    inverse = cho_solve((factor, True), np.eye(len(X)), check_finite=False)
+    weights = inverse @ z
+    slope = inverse - np.outer(weights, weights)  # twice the derivative by the covariance
+    by_square = slope * ((5.0 / 3.0) * amplitude) * (1.0 + radius) * decay
+    gradient = np.empty_like(logs)
+    gradient[:-2] = by_square.sum(axis=1) @ np.square(scaled) - np.einsum("ij,ij->j", scaled, by_square @ scaled)
+    gradient[-2] = np.sum(slope * signal)
+    gradient[-1] = noise * np.trace(slope)
+    away = logs - centre
+    loss = 0.5 * float(z @ weights) + float(np.log(np.diag(factor)).sum()) + 0.5 * float(away @ away)
+    return loss, gradient + away

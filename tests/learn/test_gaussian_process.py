@@ -1,0 +1,169 @@
+"""The Gaussian process agrees with the textbook, with itself one point later, and with what made the data."""
+
+import numpy as np
+import pytest
+from scipy.optimize import check_grad
+
+from mltune.learn.gaussian_process import JITTER, GaussianProcess, GaussianProcessModel, Hyperparameters, _loss
+
+RNG = np.random.default_rng(7)
+X = RNG.random((30, 4))
+Y = np.sin(5 * X[:, 0]) + X[:, 1] ** 2 + RNG.normal(0, 0.05, 30)
+NEW = RNG.random((11, 4))
+SOME = Hyperparameters(np.array([0.4, 0.8, 2.0, 3.0]), 1.3, 0.2)
+
+
+def matern(A, B, given):
+    """Matérn 5/2, point by point (Rasmussen and Williams, 2006, equation 4.17)."""
+    distance = np.sqrt((((A[:, None, :] - B[None, :, :]) / given.scales) ** 2).sum(axis=2))
+    root = np.sqrt(5.0) * distance
+    return given.amplitude**2 * (1 + root + 5 * distance**2 / 3) * np.exp(-root)
+
+
+def textbook(X, y, new, given):
+    """Return means and variances by dense inversion (Rasmussen and Williams, equations 2.23 and 2.24)."""
+    middle, deviation = y.mean(), y.std()
+    inverse = np.linalg.inv(matern(X, X, given) + (given.noise**2 + JITTER) * np.eye(len(X)))
+    shared = matern(new, X, given)
+    mean = middle + deviation * (shared @ inverse @ ((y - middle) / deviation))
+    return mean, deviation**2 * (given.amplitude**2 - np.einsum("ij,jk,ik->i", shared, inverse, shared))
+
+
+def test_covariance_is_that_of_matern():
+    np.testing.assert_allclose(SOME.covariance(X, NEW), matern(X, NEW, SOME), atol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_gradient_is_that_of_finite_differences(seed):
+    centre = Hyperparameters.usual(4)._logs()
+    logs = centre + np.random.default_rng(seed).normal(0, 0.5, len(centre))
+    z = (Y - Y.mean()) / Y.std()
+    error = check_grad(lambda at: _loss(at, X, z, centre)[0], lambda at: _loss(at, X, z, centre)[1], logs)
+    assert error < 1e-4 * max(np.linalg.norm(_loss(logs, X, z, centre)[1]), 1.0)
+
+
+def test_the_loss_is_the_negative_log_posterior():
+    """Up to a constant that hangs on neither the data nor the hyperparameters."""
+    from scipy.stats import multivariate_normal
+
+    centre, z = Hyperparameters.usual(4)._logs(), (Y - Y.mean()) / Y.std()
+
+    def expected(given):
+        density = multivariate_normal(cov=matern(X, X, given) + (given.noise**2 + JITTER) * np.eye(30)).logpdf(z)
+        return -density - 15 * np.log(2 * np.pi) + 0.5 * np.square(given._logs() - centre).sum()
+
+    for given in (SOME, Hyperparameters.usual(4)):
+        assert _loss(given._logs(), X, z, centre)[0] == pytest.approx(expected(given), rel=1e-8)
+
+
+def test_posterior_is_that_of_the_textbook():
+    process = GaussianProcess(SOME).fit(X, Y)
+    mean, variance = textbook(X, Y, NEW, SOME)
+    posterior = process.posterior(NEW)
+    np.testing.assert_allclose(posterior.mean, mean, atol=1e-9)
+    np.testing.assert_allclose(posterior.spread**2, variance, atol=1e-9)
+    np.testing.assert_allclose(process.mean(NEW), mean, atol=1e-9)
+
+
+def test_expecting_points_is_conditioning_on_their_means():
+    """What a point that turned out as expected would have taught: no mean moves, and as much certainty is gained."""
+    posterior = GaussianProcess(SOME).fit(X, Y).posterior(NEW)
+    means, points = posterior.mean.copy(), X
+    for position in (3, 8, 3):
+        posterior.expect(position)
+        points = np.concatenate([points, NEW[[position]]])
+        inverse = np.linalg.inv(matern(points, points, SOME) + (SOME.noise**2 + JITTER) * np.eye(len(points)))
+        shared = matern(NEW, points, SOME)
+        variance = Y.var() * (SOME.amplitude**2 - np.einsum("ij,jk,ik->i", shared, inverse, shared))
+        np.testing.assert_allclose(posterior.spread**2, variance, atol=1e-6)
+        np.testing.assert_array_equal(posterior.mean, means)
+
+
+def test_some_of_the_points_are_known_as_among_all():
+    whole = GaussianProcess(SOME).fit(X, Y).posterior(NEW)
+    whole.expect(2)
+    some = whole.among(np.array([0, 2, 7]))
+    some.expect(1)
+    whole.expect(2)
+    np.testing.assert_array_equal(some.mean, whole.mean[[0, 2, 7]])
+    np.testing.assert_allclose(some.spread, whole.spread[[0, 2, 7]], atol=1e-12)
+
+
+def test_unseen_is_leaving_each_out():
+    process = GaussianProcess(SOME).fit(X, Y)
+    mean, spread = process.unseen()
+    z = (Y - Y.mean()) / Y.std()
+    for left_out in (0, 9, 29):
+        others = np.delete(np.arange(30), left_out)
+        inverse = np.linalg.inv(matern(X[others], X[others], SOME) + (SOME.noise**2 + JITTER) * np.eye(29))
+        shared = matern(X[[left_out]], X[others], SOME)[0]
+        assert mean[left_out] == pytest.approx(Y.mean() + Y.std() * (shared @ inverse @ z[others]), abs=1e-8)
+        variance = SOME.amplitude**2 + SOME.noise**2 + JITTER - shared @ inverse @ shared
+        assert spread[left_out] == pytest.approx(Y.std() * np.sqrt(variance), abs=1e-8)
+
+
+def test_hyperparameters_tell_which_dimensions_matter():
+    rng = np.random.default_rng(1)
+    points = rng.random((80, 5))
+    targets = np.sin(6 * points[:, 1]) + 2 * np.square(points[:, 3] - 0.4) + rng.normal(0, 0.02, 80)
+    scales = Hyperparameters.most_likely(points, targets).scales
+    assert max(scales[[1, 3]]) < min(scales[[0, 2, 4]])
+
+
+@pytest.mark.parametrize("targets", [np.zeros(6), np.array([0.0, 0.0, 0.0, 0.0, 0.0, 1e6])])
+def test_equal_points_and_equal_targets_are_borne(targets):
+    points = np.zeros((6, 2))
+    process = GaussianProcess(Hyperparameters.most_likely(points, targets)).fit(points, targets)
+    posterior = process.posterior(np.array([[0.0, 0.0], [1.0, 1.0]]))
+    assert np.isfinite(posterior.mean).all()
+    assert (posterior.spread > 0).all()
+
+
+class TestCostModel:
+    """The contract of :class:`mltune.learn.cost_model.CostModel`, as tests/learn/test_trees.py has it for trees."""
+
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def table(landscape):
+        rows = np.random.default_rng(0).permutation(len(landscape.scores))
+        X = landscape.features(landscape.columns)
+        return X[rows[:150]], landscape.scores[rows[:150]], X[rows[150:900]], landscape.scores[rows[150:900]]
+
+    def test_ranks_what_it_has_not_seen(self, table):
+        from scipy.stats import spearmanr
+
+        seen, y, unseen, truth = table
+        mean, spread = GaussianProcessModel().fit(seen, y).predict(unseen)
+        ran = np.isfinite(truth)
+        assert mean.shape == spread.shape == truth.shape
+        assert (spread > 0).all()
+        assert spearmanr(mean[ran], truth[ran]).statistic > 0.9
+
+    def test_the_same_rows_give_the_same_model(self, table):
+        seen, y, unseen, _ = table
+        first, again = (GaussianProcessModel().fit(seen, y).predict(unseen) for _ in range(2))
+        np.testing.assert_array_equal(first, again)
+
+    def test_unseen_is_in_the_order_of_the_rows_and_errs_like_a_prediction(self, table):
+        seen, y, unseen, truth = table
+        model = GaussianProcessModel().fit(seen, y)
+        mean, spread = model.unseen()
+        assert mean.shape == spread.shape == y.shape
+        left_out = np.nanmedian(np.abs(mean - y))
+        assert left_out > np.nanmedian(np.abs(model.predict(seen)[0] - y))
+        assert left_out < 3 * np.nanmedian(np.abs(model.predict(unseen)[0] - truth))
+
+    def test_failures_are_learned_as_slow(self, table):
+        seen, y, unseen, truth = table
+        mean, _ = GaussianProcessModel().fit(seen, y).predict(unseen)
+        assert np.median(mean[np.isnan(truth)]) < np.nanmedian(truth)
+
+    def test_features_that_do_not_vary_are_borne(self):
+        constant = np.zeros((10, 3))
+        mean, spread = GaussianProcessModel().fit(constant, np.linspace(-2, -1, 10)).predict(constant[:2] + 1)
+        assert np.isfinite(mean).all()
+        assert np.isfinite(spread).all()
+
+    def test_nothing_measured_is_refused(self):
+        with pytest.raises(ValueError, match="one measured target"):
+            GaussianProcessModel().fit(np.zeros((2, 1)), np.full(2, np.nan))
