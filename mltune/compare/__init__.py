@@ -1,0 +1,1 @@
+"""Search strategies side by side, on recorded timings."""

@@ -1,0 +1,224 @@
+"""Other people's strategies, on their own code: Kernel Tuner's, and Optuna's Gaussian process."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mltune.compare.projection import Projection, tell_instead
+from mltune.errors import UsageError
+
+if TYPE_CHECKING:
+    from mltune.compare.game import Game
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTuner:
+    """A strategy of Kernel Tuner (van Werkhoven, 2019, 10.1016/j.future.2018.08.004) with its default options.
+
+    Its ``tune`` function runs with its own search space, made of exactly the recorded configurations, and a runner that
+    answers from the game: times in milliseconds, failures as its own error type. Proposals that it discards itself as
+    invalid never come here and are not counted.
+
+    Attributes
+    ----------
+    name : str
+    strategy : str
+        Its name in Kernel Tuner.
+
+    Raises
+    ------
+    UsageError
+        Kernel Tuner is not installed, or has no such strategy.
+    """
+
+    name: str
+    strategy: str
+
+    def search(self, game: Game, seed: int) -> None:
+        """Play as Kernel Tuner's simulation mode would; see :class:`mltune.compare.game.Strategy`."""
+        with _quiet():
+            module = self._module()
+            space = _kernel_tuner_space(game)
+            runner = _runner(game)
+            options = _tuning_options(game, self.strategy, space, seed)
+        with _quiet(), _seeded(seed):
+            game.begin()
+            module.tune(space, runner, options)
+
+    def _module(self) -> Any:
+        try:
+            from kernel_tuner.interface import strategy_map
+        except ImportError as error:
+            raise UsageError(
+                f"strategy {self.name} needs Kernel Tuner, but it cannot be imported ({error}): "
+                "pip install 'mltune[peers]'."
+            ) from error
+        if self.strategy not in strategy_map:
+            raise UsageError(
+                f"Kernel Tuner's strategies are {', '.join(strategy_map)}, but there is none called {self.strategy!r}."
+            )
+        return strategy_map[self.strategy]
+
+
+def _kernel_tuner_space(game: Game) -> Any:
+    """Return Kernel Tuner's search space of exactly the recorded configurations."""
+    from kernel_tuner.searchspace import Searchspace
+
+    space = game.space
+    columns = [column.tolist() for column in space.rows(np.arange(space.count)).values()]
+    configurations = {
+        str(row): dict(zip(space.names, values, strict=True)) for row, values in enumerate(zip(*columns, strict=True))
+    }
+    parameters = {name: list(space.values[name]) for name in space.names}
+    return Searchspace(None, None, None, from_cache={"tune_params": parameters, "cache": configurations})
+
+
+def _tuning_options(game: Game, strategy: str, space: Any, seed: int) -> Any:
+    """Return what Kernel Tuner's strategies read of their options, as its ``tune_kernel`` makes them."""
+    from kernel_tuner.interface import Options
+    from kernel_tuner.util import TuningBudget
+
+    limit = game.budget
+    return Options(
+        {
+            "tune_params": space.tune_params,
+            "restrictions": None,
+            "restrictions_unmodified": None,
+            "strategy": strategy,
+            "strategy_options": Options({"max_fevals": limit}),
+            "max_fevals": limit,
+            "budget": TuningBudget(None, limit),
+            "objective": ["time"],
+            "objective_higher_is_better": [False],
+            "metrics": None,
+            "cache": {},
+            "cachefile": None,
+            "simulation_mode": True,
+            "simulated_time": 0,
+            "verbose": False,
+            "seed": seed,
+        }
+    )
+
+
+def _runner(game: Game) -> Any:
+    """Return a runner of Kernel Tuner that answers from a game."""
+    from kernel_tuner.runners.runner import Runner
+    from kernel_tuner.util import RuntimeFailedConfig
+
+    rows = zip(*(column.tolist() for column in game.space.rows(np.arange(game.space.count)).values()), strict=True)
+    index_of = {values: index for index, values in enumerate(rows)}
+
+    class GameRunner(Runner):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.dev = SimpleNamespace(max_threads=1_000_000_000, name="recorded", quiet=True)
+            self.quiet = True
+            self.simulation_mode = True
+            self.units: dict[str, str] = {}
+
+        def get_device_info(self) -> Any:
+            return self.dev
+
+        def get_environment(self, tuning_options: Any) -> dict[str, Any]:
+            return {"device_name": self.dev.name}
+
+        def run(self, parameter_space: Iterable[Sequence[int]], tuning_options: Any) -> list[dict[str, Any]]:
+            return [self._answer(tuple(values), tuning_options) for values in parameter_space]
+
+        def _answer(self, values: tuple[int, ...], tuning_options: Any) -> dict[str, Any]:
+            index = index_of.get(values, -1)
+            if index >= 0 and not game.seen(index):
+                tuning_options.budget.add_evaluations(1)
+            median_s = game.evaluate(index)
+            answer: dict[str, Any] = dict(zip(game.space.names, values, strict=True))
+            if median_s is None:
+                return answer | {"__error__": RuntimeFailedConfig()}
+            return answer | {"time": 1e3 * median_s, "times": [1e3 * median_s]}
+
+    return GameRunner()
+
+
+@dataclass(frozen=True, slots=True)
+class OptunaGp:
+    """Optuna's GPSampler; each proposal is projected to the nearest configuration of the space not tried yet.
+
+    Parameters are numbered by the order of their values. The Gaussian process is told of the projection as if it had
+    been proposed; a failure counts as the slowest so far.
+
+    Attributes
+    ----------
+    name : str
+    """
+
+    name: str = "gp"
+
+    def search(self, game: Game, seed: int) -> None:
+        """Play one proposal at a time; see :class:`mltune.compare.game.Strategy`."""
+        optuna = _optuna_with_torch()
+        from optuna.distributions import IntDistribution
+
+        space = game.space
+        projection = Projection(space)
+        distributions = {name: IntDistribution(0, len(space.values[name]) - 1) for name in space.names}
+        study = optuna.create_study(direction="maximize", sampler=optuna.samplers.GPSampler(seed=seed))
+        worst = np.inf
+        game.begin()
+        while not projection.exhausted:
+            trial = study.ask(distributions)
+            index = projection.take([trial.params[name] for name in space.names])
+            median_s = game.evaluate(index)
+            score = worst if median_s is None else -math.log(median_s)
+            worst = min(worst, score)
+            if math.isfinite(score):
+                params = dict(zip(space.names, projection.codes[index].tolist(), strict=True))
+                tell_instead(study, trial, params, distributions, score)
+            else:
+                study.tell(trial, state=optuna.trial.TrialState.FAIL)
+
+
+def _optuna_with_torch() -> Any:
+    """Import Optuna, and torch on one thread."""
+    try:
+        import torch
+    except ImportError as error:
+        raise UsageError(
+            f"strategy gp needs torch, but it cannot be imported ({error}): pip install 'mltune[peers]'."
+        ) from error
+    import optuna
+
+    torch.set_num_threads(1)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep other people's code from printing and warning."""
+    import warnings
+
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextlib.contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Seed the global generators that Kernel Tuner draws from, and restore them."""
+    ours, theirs = random.getstate(), np.random.get_state()
+    random.seed(seed)
+    np.random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(ours)
+        np.random.set_state(theirs)

@@ -1,0 +1,41 @@
+"""The files that a comparison leaves: its summary, its table, every evaluation, and its figures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mltune.compare.figures import draw
+from mltune.compare.summary import summarise
+from mltune.compare.tables import markdown, write_parquet
+from mltune.errors import StoreError
+
+if TYPE_CHECKING:
+    from mltune.compare.comparison import Comparison
+
+
+def write_results(comparison: Comparison, directory: Path) -> dict[str, Any]:
+    """Write ``summary.json``, ``table.md``, ``evaluations.parquet`` and ``curves*.svg`` and ``.png``.
+
+    Returns
+    -------
+    dict
+        The summary: :func:`mltune.compare.summary.summarise`.
+
+    Raises
+    ------
+    StoreError
+        A file cannot be written.
+    UsageError
+        Matplotlib is not installed; all other files have been written.
+    """
+    document = summarise(comparison)
+    try:
+        (directory / "summary.json").write_text(json.dumps(document, indent=1) + "\n")
+        (directory / "table.md").write_text(markdown(document))
+        write_parquet(comparison, directory / "evaluations.parquet")
+        draw(comparison, list(document["strategies"]), directory / "curves")
+    except OSError as error:
+        raise StoreError(f"results are written to the output directory, but {directory} cannot be: {error}.") from error
+    return document

@@ -1,0 +1,68 @@
+"""The strategies by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from mltune.compare.game import Strategy
+from mltune.compare.ours import Astra, Learned, Random, StockTpe
+from mltune.compare.peers import KernelTuner, OptunaGp
+from mltune.errors import UsageError
+
+KERNEL_TUNER = "kernel_tuner:"
+"""Prefix of the name of any strategy of Kernel Tuner."""
+
+OURS: dict[str, Callable[..., Strategy]] = {
+    "mltune": Learned,
+    "mltune-noskip": partial(Learned, skip=False),
+    "mltune-nobuild": partial(Learned, build=False),
+    "mltune-raw": partial(Learned, build=False, resources=False),
+    "tpe": StockTpe,
+    "tpe+skip": partial(StockTpe, skip=True),
+    "astra": Astra,
+    "random": Random,
+}
+"""What mltune brings itself."""
+
+PEERS: dict[str, Callable[..., Strategy]] = {
+    name: partial(KernelTuner, strategy=name)
+    for name in (
+        "hybrid_vndx",
+        "adaptive_tabu_greywolf",
+        "genetic_algorithm",
+        "simulated_annealing",
+        "bayes_opt",
+    )
+} | {"gp": OptunaGp}
+"""What needs the optional extra ``peers``."""
+
+
+def strategy(text: str) -> Strategy:
+    """Return the strategy of a name.
+
+    Parameters
+    ----------
+    text : str
+        One of :data:`OURS` or :data:`PEERS`, or ``"kernel_tuner:NAME"``; options of a strategy follow its name, as in
+        ``"mltune:batch=16"``.
+
+    Raises
+    ------
+    UsageError
+        There is no such strategy, or it has no such option.
+    """
+    if text.startswith(KERNEL_TUNER):
+        return KernelTuner(name=text, strategy=text.removeprefix(KERNEL_TUNER))
+    name, *pairs = text.split(":")
+    make = (OURS | PEERS).get(name)
+    if make is None:
+        raise UsageError(
+            f"a strategy is one of {', '.join(OURS | PEERS)} or {KERNEL_TUNER}NAME, but there is none called {name!r}."
+        )
+    try:
+        return make(name=text, **{key: int(value) for key, _, value in (pair.partition("=") for pair in pairs)})
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"options follow a strategy's name as NAME:OPTION=NUMBER, but got {text!r}: {error}."
+        ) from error
