@@ -6,6 +6,8 @@ import json
 import math
 import signal
 import sys
+from dataclasses import replace
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +15,16 @@ import typer
 
 from mltune import __version__
 from mltune.errors import MltuneError, UsageError
-from mltune.request import DEFAULT_KERNEL, DEFAULT_SIZE, DEFAULT_TRANS, Shape, parse_values, sweep_request, tune_request
+from mltune.request import (
+    DEFAULT_KERNEL,
+    DEFAULT_SIZE,
+    DEFAULT_TRANS,
+    Shape,
+    parse_values,
+    space_problem,
+    sweep_request,
+    tune_request,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -41,6 +52,17 @@ Size = Annotated[int | None, typer.Option("--size", help=f"m = n = k.  [default:
 M = Annotated[int | None, typer.Option("--m", help="Rows of C, in place of --size.")]
 N = Annotated[int | None, typer.Option("--n", help="Columns of C, in place of --size.")]
 K = Annotated[int | None, typer.Option("--k", help="Inner dimension, in place of --size.")]
+
+
+class Search(Enum):
+    """Those of :data:`mltune.learn.search.SEARCHES`, which would be slow to import here; a test compares them."""
+
+    MODEL = "model"
+    TPE = "tpe"
+    RANDOM = "random"
+    ASTRA = "astra"
+
+
 Seed = Annotated[int, typer.Option("--seed", min=0, help="The same seed proposes the same trials.")]
 DeviceSpec = Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cuda:N or replay:DATASET.")]
 RunDirectory = Annotated[
@@ -67,16 +89,34 @@ def _options(
 
 @app.command()
 def tune(
-    problem: ProblemName,
+    problem: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[PROBLEM]", help="sgemm, dgemm, cgemm or zgemm; in replay the recorded one.", show_default=False
+        ),
+    ] = None,
     trans: Trans = None,
     size: Size = None,
     m: M = None,
     n: N = None,
     k: K = None,
-    kernel: KernelName = DEFAULT_KERNEL,
+    kernel: Annotated[
+        str | None,
+        typer.Option(
+            "--kernel",
+            help=f"A built-in kernel, or the folder of a bundle.  [default: {DEFAULT_KERNEL}, or the replayed one]",
+        ),
+    ] = None,
     trials: Annotated[int | None, typer.Option("--trials", min=1, help="Most trials, skipped ones included.")] = None,
     time: Annotated[str | None, typer.Option("--time", metavar="TIME", help="Most time: 20s, 30m, 1h30m.")] = None,
     seed: Seed = 0,
+    search: Annotated[
+        Search, typer.Option("--search", help="Who proposes: the model, or what it is compared with.")
+    ] = Search.MODEL,
+    skip: Annotated[bool, typer.Option("--skip/--no-skip", help="Skip what is predicted to be slow.")] = True,
+    stop: Annotated[
+        bool, typer.Option("--stop/--no-stop", help="End once nothing untried can be expected to be 1 % faster.")
+    ] = True,
     run: RunDirectory = None,
     device: DeviceSpec = "auto",
     as_json: AsJson = False,
@@ -84,7 +124,8 @@ def tune(
     """Find the fastest configuration of a kernel.
 
     Without --trials and --time the budget is 60 s on a GPU and 300 trials in replay. Without a GPU, timings recorded
-    on one are replayed. Ctrl-C ends the run with the best so far. Exits with 1 when no trial succeeded.
+    on one are replayed. Ctrl-C ends the run with the best so far. The run also ends by itself, and says so, once
+    nothing untried can be expected to be faster. Exits with 1 when no trial succeeded.
     """
     from mltune import render, tuner
 
@@ -98,6 +139,7 @@ def tune(
         seed=seed,
         run=run,
     )
+    request = replace(request, search=search.value, skip=skip, stop=stop)
     if notice:
         typer.echo(notice, err=True)
     with render.ProgressBar() as progress:
@@ -169,6 +211,78 @@ def show(
 
 
 @app.command()
+def compare(
+    strategies: Annotated[
+        str | None,
+        typer.Option(
+            "--strategies",
+            metavar="A,B|all",
+            help="What is compared; NAME@N with N seeds.  [default: mltune,tpe,random]",
+        ),
+    ] = None,
+    datasets: Annotated[
+        str | None, typer.Option("--datasets", metavar="X,Y|all", help="Recorded timings.  [default: all]")
+    ] = None,
+    table: Annotated[
+        Path | None, typer.Option("--table", metavar="FILE", help="A bare table (CSV, Parquet, JSON), not datasets.")
+    ] = None,
+    parameters: Annotated[
+        str | None, typer.Option("--parameters", metavar="A,B", help="Columns of the table that are parameters.")
+    ] = None,
+    time: Annotated[
+        str | None, typer.Option("--time", metavar="COLUMN", help="Column of the table that holds the times: time_ms.")
+    ] = None,
+    evaluations: Annotated[
+        int, typer.Option("--evaluations", min=2, max=60_000, help="Distinct configurations that each run measures.")
+    ] = 400,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, max=60_000, help="Runs of each strategy and dataset.")] = 50,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", min=1, help="Processes.  [default: one per processor]", show_default=False)
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="DIR", help="Where results go; a comparison there is resumed.")
+    ] = None,
+    share: Annotated[
+        str, typer.Option("--share", metavar="I/N", help="Do the I-th of N shares, on one machine of N, say.")
+    ] = "1/1",
+    as_json: AsJson = False,
+) -> None:
+    """Compare search strategies on recorded timings.
+
+    Each strategy searches each dataset with each seed; what it proposes is looked up. Our strategies: mltune and its
+    ablations mltune-noskip, mltune-nobuild and mltune-raw, tpe, tpe+skip, astra, random. Those of others need the
+    extra "peers": hybrid_vndx, adaptive_tabu_greywolf, genetic_algorithm, simulated_annealing, bayes_opt or any
+    kernel_tuner:NAME, and gp. Resume, or join the shares of several machines, with the same --output.
+    """
+    from mltune import render
+    from mltune.compare.comparison import compare as run
+    from mltune.compare.request import compare_request
+    from mltune.compare.results import write_results
+
+    request = compare_request(
+        strategies=strategies,
+        datasets=datasets,
+        table=table,
+        parameters=parameters,
+        times=time,
+        evaluations=evaluations,
+        seeds=seeds,
+        processes=jobs,
+        output=output,
+        share=share,
+    )
+    with render.ComparisonBar() as progress:
+        comparison = run(request, progress)
+    typer.echo(f"written: {request.output}", err=True)
+    if comparison is None:
+        return
+    for job, error in comparison.errors.items():
+        typer.echo(f"{' '.join(map(str, job))} failed: {error.strip().splitlines()[-1]}", err=True)
+    document = write_results(comparison, request.output)
+    _show(document, as_json, lambda: render.comparison(document))
+
+
+@app.command()
 def space(
     kernel: Annotated[str, typer.Argument(metavar="KERNEL", help="A built-in kernel, or the folder of a bundle.")],
     trans: Trans = None,
@@ -187,10 +301,12 @@ def space(
     from mltune.kernel.space import ConstrainedSpace
 
     bundle = load_kernel(kernel)
-    problem = Shape(trans, size).problem(f"{precision}gemm")
+    problem = space_problem(bundle, precision, Shape(trans, size))
+    bundle.check_problem(problem)
     found = ConstrainedSpace(bundle, {**problem.variables(), **device_variables(H200)})
     document = {
         "kernel": bundle.name,
+        "has_source": bundle.source is not None,
         "problem": problem.to_json(),
         "device": H200.to_json(),
         "combinations": math.prod(len(values) for values in bundle.all_parameters.values()),

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.table import Table
 
+    from mltune.compare.comparison import Progress as ComparisonProgress
     from mltune.run import Progress
 
 Document = Mapping[str, Any]
@@ -65,6 +66,17 @@ def _seconds(seconds: Mapping[str, float]) -> str:
     return ", ".join(f"{phase} {value:.1f}" for phase, value in seconds.items())
 
 
+def _skips(skips: Mapping[str, Any]) -> str:
+    """Write what was skipped, how often that was wrong, and what it saved."""
+    text = f"{skips['before_compile']} before compiling, {skips['after_compile']} after"
+    if skips["audited"]:
+        bound = percent(skips["false_share_at_most"])
+        text += f"; wrong: {skips['false']} of {skips['audited']} audited (at most {bound}, 95 % confidence)"
+    if skips["skipped"]:
+        text += f"; saved {skips['saved_time_s']:.1f} s, less {skips['search_s']:.1f} s of searching"
+    return text
+
+
 def _device_name(device: Any) -> str:
     """Return the name in a device document, or the text that stands for it."""
     return str(device["name"]) if isinstance(device, Mapping) else str(device)
@@ -72,9 +84,9 @@ def _device_name(device: Any) -> str:
 
 def _problem_label(problem: Any) -> str:
     """Return the label of a problem document, such as ``"sgemm NT 4096"``."""
-    from mltune.kernel.problem import GemmProblem
+    from mltune.kernel.problem import problem_from_json
 
-    return GemmProblem.from_json(problem).label
+    return problem_from_json(problem).label
 
 
 def tuned(document: Document) -> Table:
@@ -91,6 +103,7 @@ def tuned(document: Document) -> Table:
         rows.append(("best", _rating(best)))
         rows.append(("", configuration(best["configuration"])))
     rows.append(("seconds", _seconds(document["seconds"])))
+    rows.append(("skipped", _skips(document["skips"])))
     if document["run"] is not None:
         rows.append(("run", str(document["run"])))
     return _facts(rows)
@@ -126,6 +139,7 @@ def run_summary(document: Document) -> list[RenderableType]:
             ("kernel", document["kernel"]),
             ("trials", f"{document['trials']}: {_counts(document['counts'])}"),
             ("seconds", _seconds(document["seconds"])),
+            ("skipped", _skips(document["skips"])),
         ]
     )
     if not document["best"]:
@@ -152,6 +166,7 @@ def space(document: Document) -> list[RenderableType]:
                 "kernel",
                 f"{document['kernel']} for {_problem_label(document['problem'])} on {document['device']['name']}",
             ),
+            ("source", "in the bundle" if document["has_source"] else "none: it can be replayed, but not built"),
             ("combinations", f"{document['combinations']:,}"),
             ("valid", f"{document['valid']:,}"),
         ]
@@ -207,6 +222,33 @@ def datasets(documents: Sequence[Document]) -> RenderableType:
     return table(columns, rows)
 
 
+def comparison(document: Document) -> list[RenderableType]:
+    """Show the result of ``mltune compare``."""
+    strategies = document["strategies"]
+    first = next(iter(strategies.values()))
+    rows = (
+        (
+            name,
+            f"{found['score']:.3f}",
+            *(f"{value:.3f}" for value in found["at"].values()),
+            *(f"{to['evaluations']:.0f} ({to['reached']:.0%})" for to in found["to"].values()),
+            f"{1e3 * found['seconds']['own_per_evaluation']:.2f}",
+            str(found["seeds"]),
+        )
+        for name, found in strategies.items()
+    )
+    columns = (
+        "strategy",
+        ">score",
+        *(f">at {at}" for at in first["at"]),
+        *(f">to {100 * float(to):.0f} %" for to in first["to"]),
+        ">own ms",
+        ">seeds",
+    )
+    spaces = f"{len(document['datasets'])} recorded spaces, at most {document['evaluations']} evaluations a run"
+    return [spaces, "", table(columns, rows)]
+
+
 def devices(document: Document) -> RenderableType:
     """Show the result of ``mltune device``."""
     if not document["devices"]:
@@ -228,11 +270,8 @@ def devices(document: Document) -> RenderableType:
     return table(columns, rows)
 
 
-class ProgressBar:
-    """Shows the progress of a run on stderr; silent when that is not a terminal.
-
-    A context manager; the tuner calls it with each state of the run.
-    """
+class _Bar:
+    """A bar on stderr; silent when that is not a terminal. A context manager."""
 
     def __init__(self) -> None:
         self._bar: Bar | None = None
@@ -254,14 +293,34 @@ class ProgressBar:
         if self._bar is not None:
             self._bar.stop()
 
+    def _update(self, done: float, description: str) -> None:
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=done, description=description)
+
+
+class ComparisonBar(_Bar):
+    """Shows the progress of a comparison."""
+
+    def __call__(self, progress: ComparisonProgress) -> None:
+        """Show one state of the comparison."""
+        failed = f" · {progress.failed} failed" if progress.failed else ""
+        text = f"{progress.done}/{progress.jobs} runs{failed} · {progress.last}"
+        self._update(progress.done / max(progress.jobs, 1), text)
+
+
+class ProgressBar(_Bar):
+    """Shows the progress of a run on stderr; silent when that is not a terminal.
+
+    A context manager; the tuner calls it with each state of the run.
+    """
+
     def __call__(self, progress: Progress) -> None:
         """Show one state of the run."""
         if self._bar is None:
             return
         if progress.message:
             self._bar.console.print(progress.message)
-        task = self._bar.task_ids[0]
-        self._bar.update(task, completed=_share_done(progress), description=_describe(progress))
+        self._update(_share_done(progress), _describe(progress))
 
 
 def _share_done(progress: Progress) -> float:

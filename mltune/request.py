@@ -12,7 +12,9 @@ from mltune.errors import DatasetError, UsageError
 from mltune.target import Target, choose, find_gpus, parse_device
 
 if TYPE_CHECKING:
-    from mltune.kernel.problem import GemmProblem
+    from mltune.kernel.bundle import Kernel
+    from mltune.kernel.gemm import GemmProblem
+    from mltune.kernel.problem import Problem
     from mltune.run import TuneRequest
 
 DEFAULT_KERNEL = "gemm_simt"
@@ -57,7 +59,7 @@ def parse_values(options: Iterable[str]) -> dict[str, tuple[int, ...]]:
     """
     chosen: dict[str, tuple[int, ...]] = {}
     for option in options:
-        if not re.fullmatch(r"[A-Z][A-Z0-9_]*=\d{1,9}(,\d{1,9})*", option):
+        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*=\d{1,9}(,\d{1,9})*", option):
             raise UsageError(f"chosen values are given as NAME=V,V, got {option!r}; write BLK_M=64,128.")
         name, _, values = option.partition("=")
         chosen[name] = tuple(map(int, values.split(",")))
@@ -92,7 +94,7 @@ class Shape:
         ProblemError
             There is no such problem, or its size is impossible.
         """
-        from mltune.kernel.problem import parse_problem
+        from mltune.kernel.gemm import parse_problem
 
         trans, extents = DEFAULT_TRANS, (DEFAULT_SIZE, DEFAULT_SIZE, DEFAULT_SIZE)
         if recorded is not None:
@@ -107,10 +109,10 @@ class Shape:
 
 
 def tune_request(
-    name: str,
+    name: str | None,
     shape: Shape,
     *,
-    kernel: str,
+    kernel: str | None,
     device: str,
     trials: int | None,
     time: str | None,
@@ -118,6 +120,8 @@ def tune_request(
     run: Path | None,
 ) -> tuple[TuneRequest, str]:
     """Turn the options of ``mltune tune`` into a request.
+
+    In replay the kernel and the problem are those recorded; where they are given too, they must be the same.
 
     Returns
     -------
@@ -132,20 +136,25 @@ def tune_request(
         What is asked for cannot be met.
     """
     from mltune.kernel.bundle import load_kernel
+    from mltune.records.dataset import load_manifest
     from mltune.run import TuneRequest
 
     time_s = None if time is None else parse_duration(time)
-    target = parse_device(device)
-    recorded = _recorded_problem(target)
-    problem = shape.problem(name, recorded)
-    if recorded is not None and recorded != problem:
-        raise DatasetError(
-            f"a replay answers for the problem that was recorded, but {device} holds {recorded.label}, and "
-            f"{problem.label} was asked for; `mltune datasets` lists what is recorded."
-        )
+    target, notice = parse_device(device), ""
     if target is None:
+        kernel = kernel or DEFAULT_KERNEL
+        problem: Problem = shape.problem(_named(name, device))
         target = choose(load_kernel(kernel).name, problem, any_shape=shape == Shape())
-        problem = shape.problem(name, _recorded_problem(target))
+        notice = target.notice
+        if target.dataset is not None and shape == Shape():
+            problem = load_manifest(target.dataset).problem
+    elif target.dataset is not None:
+        recorded = load_manifest(target.dataset)
+        kernel = kernel or recorded.kernel
+        problem = _replayed(name, shape, recorded.problem, device)
+    else:
+        kernel = kernel or DEFAULT_KERNEL
+        problem = shape.problem(_named(name, device))
     if trials is None and time_s is None:
         if target.dataset is not None:
             trials = REPLAY_TRIALS
@@ -154,7 +163,28 @@ def tune_request(
     request = TuneRequest(
         kernel=kernel, problem=problem, device=str(target), trials=trials, time_s=time_s, seed=seed, run=run
     )
-    return request, target.notice
+    return request, notice
+
+
+def space_problem(kernel: Kernel, precision: str, shape: Shape) -> Problem:
+    """Return the problem to describe a kernel's search space for.
+
+    Raises
+    ------
+    UsageError
+        The kernel is only replayed, and no timings of it are recorded here, or a shape is asked for.
+    """
+    if kernel.problem == "gemm":
+        return shape.problem(f"{precision}gemm")
+    from mltune.records.dataset import list_datasets
+
+    recorded = [manifest.problem for manifest in list_datasets() if manifest.kernel == kernel.name]
+    if not recorded or shape != Shape():
+        raise UsageError(
+            f"the space of a kernel that is only replayed is that of its recorded problem, but for {kernel.name} "
+            f"{'there is none' if not recorded else 'another size was asked for'}; see `mltune datasets`."
+        )
+    return recorded[0]
 
 
 def sweep_request(name: str, shape: Shape, *, kernel: str, device: str, seed: int, run: Path | None) -> TuneRequest:
@@ -180,10 +210,32 @@ def sweep_request(name: str, shape: Shape, *, kernel: str, device: str, seed: in
     return TuneRequest(kernel=kernel, problem=problem, device=str(target), trials=None, time_s=None, seed=seed, run=run)
 
 
-def _recorded_problem(target: Target | None) -> GemmProblem | None:
-    """Return the problem of the dataset to replay, if one was named."""
-    if target is None or target.dataset is None:
-        return None
-    from mltune.records.dataset import load_manifest
+def _named(name: str | None, device: str) -> str:
+    """Return the name of the problem to measure."""
+    if name is None:
+        raise UsageError(
+            f"a problem must be named to be measured, but --device is {device}: write `mltune tune sgemm`. "
+            "Only a replay knows its own: --device replay:DATASET."
+        )
+    return name
 
-    return load_manifest(target.dataset).problem
+
+def _replayed(name: str | None, shape: Shape, recorded: Problem, device: str) -> Problem:
+    """Return the recorded problem, if it is the one asked for."""
+    from mltune.kernel.gemm import GemmProblem
+
+    if isinstance(recorded, GemmProblem):
+        problem = shape.problem(name or recorded.name, recorded)
+        if problem == recorded:
+            return recorded
+        asked = problem.label
+    elif name in (None, recorded.name):
+        if shape == Shape():
+            return recorded
+        asked = f"another size of {recorded.name}"
+    else:
+        asked = str(name)
+    raise DatasetError(
+        f"a replay answers for the problem that was recorded, but {device} holds {recorded.label}, and "
+        f"{asked} was asked for; `mltune datasets` lists what is recorded."
+    )

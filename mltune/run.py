@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mltune import __version__
-from mltune.kernel.problem import GemmProblem
+from mltune.audit import audit_skips
+from mltune.kernel.problem import Problem
 from mltune.records.header import RunHeader
 from mltune.records.trial import TrialRecord
 from mltune.summary import best, counts, rating
@@ -25,7 +27,7 @@ class TuneRequest:
 
     Attributes
     ----------
-    problem : GemmProblem
+    problem : Problem
     kernel : str
         Name or folder of the bundle.
     device : str
@@ -35,16 +37,25 @@ class TuneRequest:
     time_s : float or None
         Most seconds, those of earlier runs in the same directory included.
     seed : int
+    search : str
+        One of :data:`mltune.learn.search.SEARCHES`: ``"model"`` is ours, the others are there to be compared with.
+    skip : bool
+        Whether gates skip what is predicted to be slow.
+    stop : bool
+        Whether the run ends by itself once nothing untried can be expected to be faster.
     run : pathlib.Path or None
         Directory of the run; None makes a new one under ``runs/``.
     """
 
-    problem: GemmProblem
+    problem: Problem
     kernel: str = "gemm_simt"
     device: str = "auto"
     trials: int | None = None
     time_s: float | None = None
     seed: int = 0
+    search: str = "model"
+    skip: bool = True
+    stop: bool = True
     run: Path | None = None
 
 
@@ -74,9 +85,11 @@ class TuneResult:
         Median time of cuBLAS for the same problem.
     rejected : mapping of int to str
         Faster trials that failed the last verification, and why.
+    stopped : str
+        Why the run ended by itself before its budget was spent; empty when it did not.
     """
 
-    problem: GemmProblem
+    problem: Problem
     device: Device
     kernel: str
     records: Sequence[TrialRecord]
@@ -85,6 +98,7 @@ class TuneResult:
     seconds: Mapping[str, float]
     run: Path
     rejected: Mapping[int, str] = field(default_factory=dict)
+    stopped: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain JSON values: what ``mltune tune --json`` prints."""
@@ -103,15 +117,17 @@ class TuneResult:
             "best": found,
             "seconds": dict(self.seconds),
             "run": str(self.run),
+            "stopped": self.stopped,
+            "skips": audit_skips(self.records, self.seconds.get("search", 0.0)).to_json(),
         }
 
 
 Report = Callable[[Progress], None]
 
 
-def new_run_directory(problem: GemmProblem) -> Path:
+def new_run_directory(problem: Problem) -> Path:
     """Return the name of a directory under ``runs/`` that does not exist yet."""
-    label = "-".join(problem.label.lower().split())
+    label = "-".join(re.findall(r"[a-z0-9.]+", problem.label.lower()))
     stamp = time.strftime("%Y%m%d-%H%M%S")
     names = [f"{label}-{stamp}", *(f"{label}-{stamp}-{again}" for again in range(2, 1000))]
     return next(path for path in map(Path("runs").joinpath, names) if not path.exists())

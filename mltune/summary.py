@@ -7,20 +7,21 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mltune.audit import audit_skips
 from mltune.records.trial import TrialRecord, TrialState
 
 if TYPE_CHECKING:
     from mltune.device.facts import Device
-    from mltune.kernel.problem import GemmProblem
+    from mltune.kernel.problem import Problem
     from mltune.records.manifest import Manifest
 
 
-def rating(problem: GemmProblem, device: Device, median_s: float, cublas_s: float | None) -> dict[str, float | None]:
+def rating(problem: Problem, device: Device, median_s: float, cublas_s: float | None) -> dict[str, float | None]:
     """Rate one time.
 
     Parameters
     ----------
-    problem : GemmProblem
+    problem : Problem
         What was computed.
     device : Device
         What it was computed on.
@@ -78,13 +79,13 @@ def summarise(directory: Path, top: int) -> dict[str, Any]:
         There is no run.
     """
     from mltune.device.facts import Device
-    from mltune.kernel.problem import GemmProblem
+    from mltune.kernel.problem import problem_from_json
     from mltune.records.store import Store
 
     with Store.read_only(directory) as store:
         header, records, seconds = store.header, store.records(), store.seconds()
         cublas_s = store.fact("cublas_median_s")
-    problem, device = GemmProblem.from_json(dict(header.problem)), Device.from_json(dict(header.device))
+    problem, device = problem_from_json(dict(header.problem)), Device.from_json(dict(header.device))
     return {
         "run": str(directory),
         "kernel": header.kernel,
@@ -94,10 +95,11 @@ def summarise(directory: Path, top: int) -> dict[str, Any]:
         "counts": counts(record.state for record in records),
         "best": [_entry(record, problem, device, cublas_s) for record in best(records, top)],
         "seconds": seconds,
+        "skips": audit_skips(records, seconds.get("search", 0.0)).to_json(),
     }
 
 
-def _entry(record: TrialRecord, problem: GemmProblem, device: Device, cublas_s: float | None) -> dict[str, Any]:
+def _entry(record: TrialRecord, problem: Problem, device: Device, cublas_s: float | None) -> dict[str, Any]:
     """Describe one trial that succeeded."""
     measurement, build = record.measurement, record.build
     if measurement is None or measurement.median_s is None:

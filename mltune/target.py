@@ -10,7 +10,7 @@ from mltune.errors import DatasetError, DeviceError, UsageError
 
 if TYPE_CHECKING:
     from mltune.device.facts import Device
-    from mltune.kernel.problem import GemmProblem
+    from mltune.kernel.problem import Problem
 
 _CUDA = re.compile(r"cuda:(\d{1,3})")
 _REPLAY = "replay:"
@@ -88,7 +88,7 @@ def find_gpus() -> tuple[tuple[Device, ...], str]:
     return found, "" if found else "the NVIDIA driver shows none"
 
 
-def choose(kernel: str, problem: GemmProblem, *, any_shape: bool = False) -> Target:
+def choose(kernel: str, problem: Problem, *, any_shape: bool = False) -> Target:
     """Choose the first GPU, or without one the recorded timings of the same kernel and problem.
 
     Of several datasets the one with most rows is taken.
@@ -97,7 +97,7 @@ def choose(kernel: str, problem: GemmProblem, *, any_shape: bool = False) -> Tar
     ----------
     kernel : str
         Name of the kernel.
-    problem : GemmProblem
+    problem : Problem
         The problem.
     any_shape : bool
         Whether recorded timings of another transposition or size will do where there are none of this: nobody asked for

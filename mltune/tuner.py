@@ -8,10 +8,11 @@ and a run that was killed goes on as if it had not been.
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,6 +38,12 @@ BATCH = 16
 
 REPORT_EVERY_S = 0.5
 """Seconds between two reports of progress."""
+
+LOOKED_AT = 20_000
+"""Most untried configurations that are looked at before a run ends by itself."""
+
+ELITES = 3
+"""Best configurations whose neighbours are looked at too."""
 
 FINALISTS = 5
 """Candidates for winner that are verified, the fastest first, until one passes."""
@@ -64,7 +71,14 @@ def tune(request: TuneRequest, *, progress: Report | None = None) -> TuneResult:
     header = run_header(
         bench,
         request.seed,
-        {"target": str(target), "batch": BATCH, "batches": bench.batches, "space": str(bench.space.count)},
+        {
+            "target": str(target),
+            "batch": BATCH,
+            "batches": bench.batches,
+            "space": str(bench.space.count),
+            "search": request.search,
+            "skip": request.skip,
+        },
     )
     with Store.open(directory, header) as store, bench:
         return Tuner(bench, store, request, progress).run()
@@ -72,16 +86,42 @@ def tune(request: TuneRequest, *, progress: Report | None = None) -> TuneResult:
 
 @dataclass(slots=True)
 class _Batch:
-    """A batch under way: its trials as Optuna knows them, and the records of those that have ended."""
+    """A batch under way: its trials as Optuna knows them, what judges them, and the records of those that ended."""
 
     number: int
     trials: list[Trial]
     judgement: Judgement
+    awaits_gpu: bool
     records: dict[int, TrialRecord] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
         return len(self.records) == len(self.trials)
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """Whether the search goes on, as of the models that judged it last: on file, so that a resumed run stops there too.
+
+    Attributes
+    ----------
+    fitted_to : int
+        Trials that those models were fitted to; 0 before the first.
+    held : int
+        Verdicts on end that nothing is left (:class:`mltune.learn.stopping.StoppingRule`).
+    reason : str
+        Why no batch after ``batch`` is planned; empty when the search goes on.
+    batch : int
+        The batch that was planned at the time.
+    """
+
+    fitted_to: int = 0
+    held: int = 0
+    reason: str = ""
+    batch: int = 0
+
+    def allows(self, batch: int) -> bool:
+        return not self.reason or batch <= self.batch
 
 
 class Tuner:
@@ -102,7 +142,8 @@ class Tuner:
 
         from mltune.device.peaks import peak_flops
         from mltune.learn.features import Features
-        from mltune.learn.sampling import BatchSampler
+        from mltune.learn.search import make_sampler
+        from mltune.learn.stopping import StoppingRule
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._bench = bench
@@ -111,21 +152,34 @@ class Tuner:
         self._progress = progress
         self._peak = peak_flops(bench.device, bench.problem.arithmetic)
         self._features = Features(bench.kernel, bench.problem, bench.device)
-        prior = self._features.prior if self._features.has_prior else None
-        self._sampler = BatchSampler(bench.space, self._features.before, prior, seed=request.seed)
+        self._sampler = make_sampler(request.search, bench.space, self._features, request.seed)
+        self._stopping = StoppingRule()
         self._study = optuna.create_study(direction="maximize", sampler=self._sampler)
         self._pipeline = Pipeline(bench.builder, bench.runner, self._judge)
-        self._records = {record.number: record for record in store.records()}
+        self._records: dict[int, TrialRecord] = {}
+        self._builds: dict[int, Build] = {}
+        self._compile_s = self._ran_s = 0.0
+        self._remember(store.records())
         self._before = store.seconds()
         self._search_s = 0.0
         self._started = time.perf_counter()
         self._reported = 0.0
         self._open: deque[_Batch] = deque()
+        self._judgement: Judgement | None = None
+        self._verdict = _Verdict(**(store.fact("stopping") or {})) if request.stop else _Verdict()
+        self._stopping.held = self._verdict.held
         self._next = 0
         self._cublas_s: float | None = store.fact("cublas_median_s")
 
     def run(self) -> TuneResult:
         """Run until the end; see :func:`tune`."""
+        from threadpoolctl import threadpool_limits
+
+        # The matrices of the search are small, and every other core compiles: threads would only be in the way.
+        with threadpool_limits(limits=1):
+            return self._run()
+
+    def _run(self) -> TuneResult:
         message = None
         try:
             self._resume()
@@ -138,6 +192,7 @@ class Tuner:
                 under_way = self._open_batches()
         except KeyboardInterrupt:
             message = "interrupted: this is the best so far"
+        message = message or self._verdict.reason or None
         self._pipeline.abandon()
         winner, rejected = self._winner()
         seconds = self._seconds()
@@ -153,6 +208,7 @@ class Tuner:
             seconds=seconds,
             run=self._store.directory,
             rejected=rejected,
+            stopped=self._verdict.reason,
         )
 
     def _resume(self) -> None:
@@ -169,7 +225,7 @@ class Tuner:
 
     def _open_batches(self) -> bool:
         """Plan batches as long as some are wanted; return whether any is under way."""
-        while len(self._open) < self._bench.batches and not self._time_is_up():
+        while len(self._open) < self._bench.batches and not self._time_is_up() and self._verdict.allows(self._next):
             limit = self._request.trials
             room = BATCH if limit is None else limit - self._next * BATCH
             if room < 1 or not self._open_batch(room):
@@ -193,13 +249,16 @@ class Tuner:
         trials = [self._study.ask(self._sampler.distributions) for _ in proposals]
         judgement = Judgement(
             self._features,
-            None if len(ended) == BATCH else self._sampler.model,
-            self._sampler.history,
-            {record.index: record.build for record in self._records.values() if record.build is not None},
+            self._sampler.history if len(ended) < BATCH and (self._request.skip or self._request.stop) else None,
+            self._builds,
             self._bench.space,
             self._request.seed,
+            self._judgement,
         )
-        batch = _Batch(self._next, trials, judgement)
+        self._judgement = judgement
+        if self._request.stop and judgement.fitted_to > self._verdict.fitted_to:
+            self._consider_stopping(judgement)
+        batch = _Batch(self._next, trials, judgement, self._awaits_gpu(self._next))
         candidates = [
             Candidate(trial.number, batch.number, proposal.index, dict(trial.params), proposal.proposed_by)
             for trial, proposal in zip(trials, proposals, strict=True)
@@ -210,14 +269,35 @@ class Tuner:
         self._search_s += time.perf_counter() - started
         return True
 
+    def _consider_stopping(self, judgement: Judgement) -> None:
+        """Plan no further batch if nothing untried can be expected to be faster."""
+        history, space = self._sampler.history, self._bench.space
+        if history is None:
+            return
+        rng = np.random.default_rng((self._request.seed, len(history.indices)))
+        untried = space.sample(LOOKED_AT, rng, history.tried)
+        around = [untried[:0], *(space.neighbours(index) for index in history.best(ELITES).tolist())]
+        near = np.setdiff1d(np.concatenate(around), np.fromiter(history.tried, dtype=np.int64))
+        reason = self._stopping.judge(
+            judgement.optimistic(space.rows(untried)),
+            float(np.nanmax(history.scores)) if history.measured else -math.inf,
+            measured=history.measured,
+            untried=space.count - len(history.tried),
+            near=judgement.optimistic(space.rows(near)) if len(near) else None,
+        )
+        self._verdict = _Verdict(judgement.fitted_to, self._stopping.held, str(reason or ""), self._next)
+        self._store.set_fact("stopping", asdict(self._verdict))
+
     def _batch_numbers(self, batch: int) -> set[int]:
         """Return the trial numbers of a whole batch."""
         return set(range(batch * BATCH, (batch + 1) * BATCH))
 
     def _begin(self, batch: _Batch, candidates: list[Candidate]) -> None:
+        from mltune.learn.study import GATES
+
         skipped = []
         numbers = [candidate.number for candidate in candidates]
-        verdicts = batch.judgement.before(_columns(candidates), numbers, _exempt(candidates))
+        verdicts = batch.judgement.before(_columns(candidates), numbers, self._exempt(batch, candidates, GATES[0]))
         for candidate in _judged(candidates, *verdicts):
             known = self._records.get(candidate.number)
             if known is not None:
@@ -262,12 +342,23 @@ class Tuner:
         if not records:
             return
         self._store.append(*records)
+        self._remember(records)
+        for record in records:
+            next(batch for batch in self._open if batch.number == record.batch).records[record.number] = record
+
+    def _remember(self, records: Iterable[TrialRecord]) -> None:
         for record in records:
             self._records[record.number] = record
-            next(batch for batch in self._open if batch.number == record.batch).records[record.number] = record
+            if record.build is not None:
+                self._builds[record.index] = record.build
+                self._compile_s += 0.0 if record.build.cached else record.build.compile_s
+            if record.measurement is not None:
+                self._ran_s += record.measurement.verify_s + record.measurement.time_s
 
     def _judge(self, built: Sequence[tuple[Candidate, Build]]) -> list[Candidate]:
         """Judge after compiling: each candidate by what its batch was planned from."""
+        from mltune.learn.study import GATES
+
         started = time.perf_counter()
         judged: dict[int, Candidate] = {}
         for batch in self._open:
@@ -278,11 +369,32 @@ class Tuner:
                     _columns(candidates),
                     [build for _, build in mine],
                     [candidate.number for candidate in candidates],
-                    _exempt(candidates),
+                    self._exempt(batch, candidates, GATES[1]),
                 )
                 judged |= {candidate.number: candidate for candidate in _judged(candidates, *verdicts)}
         self._search_s += time.perf_counter() - started
         return [judged[candidate.number] for candidate, _ in built]
+
+    def _exempt(self, batch: _Batch, candidates: Sequence[Candidate], gate: str) -> NDArray[np.bool_]:
+        """Return which candidates a gate does not skip, those among them that the gate before sent to the audit."""
+        from mltune.learn.judgement import spared
+        from mltune.learn.study import GATES
+
+        if not self._request.skip or (gate == GATES[1] and not batch.awaits_gpu):
+            return np.ones(len(candidates), dtype=bool)
+        audited = np.array([one.audited for one in candidates], dtype=bool)
+        exempt: NDArray[np.bool_] = audited | spared([one.proposed_by for one in candidates], gate)
+        return exempt
+
+    def _awaits_gpu(self, batch: int) -> bool:
+        """Return whether timing is what the run waits for, by the trials that a batch is planned from.
+
+        Where compilers are what is short, the GPU has time for whatever they bring: skipping that saves nothing.
+        """
+        told = [self._records[number] for number in range(max(0, batch - self._bench.batches + 1) * BATCH)]
+        built = [record.build.compile_s for record in told if record.build is not None]
+        ran = [measured.verify_s + measured.time_s for measured in (record.measurement for record in told) if measured]
+        return bool(ran) and bool(np.mean(ran) > np.mean(built) / self._bench.compilers)
 
     def _winner(self) -> tuple[TrialRecord | None, dict[int, str]]:
         rejected: dict[int, str] = {}
@@ -318,12 +430,10 @@ class Tuner:
 
     def _seconds(self) -> dict[str, float]:
         """Say where the seconds went; those of compilers and of the GPU run side by side with the others."""
-        compiled = [record.build for record in self._records.values() if record.build is not None]
-        ran = [record.measurement for record in self._records.values() if record.measurement is not None]
         return {
             "search": self._before.get("search", 0.0) + self._search_s,
-            "compile": sum(build.compile_s for build in compiled if not build.cached),
-            "time": sum(measured.verify_s + measured.time_s for measured in ran),
+            "compile": self._compile_s,
+            "time": self._ran_s,
             "wait": self._before.get("wait", 0.0) + self._pipeline.wait_s,
             "total": self._elapsed(),
         }
@@ -342,11 +452,6 @@ def _columns(candidates: Sequence[Candidate]) -> Columns:
     """Return candidates as a table."""
     names = candidates[0].configuration
     return {name: np.array([one.configuration[name] for one in candidates], dtype=np.int64) for name in names}
-
-
-def _exempt(candidates: Sequence[Candidate]) -> NDArray[np.bool_]:
-    """Return which candidates no gate skips: what explores, and what the gate before compiling sent to the audit."""
-    return np.array([one.proposed_by in ("random", "start") or one.audited for one in candidates])
 
 
 def _judged(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -9,13 +10,14 @@ from typing import TYPE_CHECKING, Self
 
 from mltune.errors import UsageError
 from mltune.kernel.bundle import Kernel, device_variables, load_kernel
+from mltune.kernel.gemm import GemmProblem
 from mltune.kernel.space import ConstrainedSpace, SearchSpace, TableSpace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from mltune.device.facts import Device
-    from mltune.kernel.problem import GemmProblem
+    from mltune.kernel.problem import Problem
     from mltune.measure.protocols import Builder, Runner
     from mltune.measure.runner import GpuRunner
     from mltune.records.dataset import Dataset
@@ -30,7 +32,7 @@ class Workbench:
     Attributes
     ----------
     kernel : Kernel
-    problem : GemmProblem
+    problem : Problem
     device : Device
     space : SearchSpace
         On a GPU every valid configuration; in replay the recorded ones.
@@ -45,10 +47,12 @@ class Workbench:
     batches : int
         Batches of proposals under way at a time. On a GPU the compile pool must be kept busy while one batch is planned
         and another runs; in replay one less, so that the loop is the same.
+    compilers : float
+        Builds that are made side by side; in replay, where a build is there at once, infinitely many.
     """
 
     kernel: Kernel
-    problem: GemmProblem
+    problem: Problem
     device: Device
     space: SearchSpace
     builder: Builder
@@ -57,6 +61,7 @@ class Workbench:
     gpu: GpuRunner | None = None
     recorded: Dataset | None = None
     batches: int = 2
+    compilers: float = math.inf
     _stack: ExitStack | None = None
 
     def __enter__(self) -> Self:
@@ -92,7 +97,7 @@ class Workbench:
 
 
 def open_workbench(
-    kernel: str, problem: GemmProblem, target: Target, *, values: Mapping[str, Sequence[int]] | None = None
+    kernel: str, problem: Problem, target: Target, *, values: Mapping[str, Sequence[int]] | None = None
 ) -> Workbench:
     """Join the parts for one kernel, problem and target.
 
@@ -100,7 +105,7 @@ def open_workbench(
     ----------
     kernel : str
         Name or folder of the bundle.
-    problem : GemmProblem
+    problem : Problem
     target : Target
     values : mapping of str to sequence of int, optional
         Chosen values of some parameters: a sub-space.
@@ -108,20 +113,22 @@ def open_workbench(
     Raises
     ------
     UsageError
-        The kernel does not solve the problem, the space is empty, or the device or dataset does not exist.
+        The kernel does not solve the problem or cannot be built, the space is empty, or the device or dataset does not
+        exist.
     """
     bundle = load_kernel(kernel)
-    if problem.precision not in bundle.precisions:
-        raise UsageError(
-            f"a kernel solves problems of its own precisions, but {bundle.name} has {', '.join(bundle.precisions)} "
-            f"and {problem.name} was asked for; see {bundle.folder}/kernel.toml."
-        )
+    bundle.check_problem(problem)
     if target.dataset is not None:
         return _replay(bundle, problem, target.dataset)
+    if bundle.source is None or not isinstance(problem, GemmProblem):
+        raise UsageError(
+            f"only a kernel with a source can be built, but {bundle.name} describes a space whose timings were "
+            f"recorded elsewhere; replay them with --device replay:DATASET (see `mltune datasets`)."
+        )
     return _on_gpu(bundle.with_values(values) if values else bundle, problem, target.cuda or 0)
 
 
-def _replay(kernel: Kernel, problem: GemmProblem, name: str) -> Workbench:
+def _replay(kernel: Kernel, problem: Problem, name: str) -> Workbench:
     from mltune.measure.replay import ReplayBuilder, ReplayRunner
     from mltune.records.dataset import load_dataset
 
@@ -146,16 +153,18 @@ def _on_gpu(kernel: Kernel, problem: GemmProblem, index: int) -> Workbench:
 
     device = query_device(index)
     runner = GpuRunner(kernel, problem, index, device=device)
+    builder = NvrtcBuilder(kernel, problem, device.architecture, cache=default_cache())
     return Workbench(
         kernel,
         problem,
         device,
         ConstrainedSpace(kernel, {**problem.variables(), **device_variables(device)}),
-        NvrtcBuilder(kernel, problem, device.architecture, cache=default_cache()),
+        builder,
         runner,
         {"nvrtc": nvrtc_version(), "driver": driver_version(), **installed_versions("cupy-cuda13x", "cupy-cuda12x")},
         gpu=runner,
         batches=3,
+        compilers=builder.workers,
     )
 
 

@@ -62,7 +62,7 @@ class TestStart:
     def test_help_names_every_command(self):
         result = mltune("--help")
         assert result.returncode == 0
-        for command in ("tune", "sweep", "show", "space", "device", "datasets"):
+        for command in ("tune", "sweep", "show", "compare", "space", "device", "datasets"):
             assert f"\n  {command} " in result.stdout
 
     def test_help_answers_at_once(self):
@@ -111,6 +111,10 @@ class TestBadInput:
             (("tune", "sgemm", "--device", "replay:no_such_dataset"), ("no_such_dataset",)),
             (("tune", "sgemm", "--size", "4095"), ("sgemm NT 4095", "No GPU")),
             (("tune", "sgemm", "--kernel", "no_such_kernel"), ("no_such_kernel",)),
+            (("tune", "--trials", "3"), ("a problem must be named",)),
+            (("tune", "sgemm", "--device", "replay:convolution_w6600"), ("holds convolution", "sgemm was asked for")),
+            (("tune", "--size", "8", "--device", "replay:convolution_w6600"), ("another size of convolution",)),
+            (("space", "convolution", "--size", "8"), ("only replayed", "another size")),
             (("sweep", "sgemm", "--device", "replay:x"), ("a sweep times kernels on a GPU",)),
             (("sweep", "sgemm"), ("a sweep times kernels on a GPU",)),
             (("space", "no_such_kernel"), ("no_such_kernel",)),
@@ -165,9 +169,28 @@ class TestTune:
         assert document["trials"] == 20
         assert document["problem"]["precision"] == problem[0]
 
+    @pytest.mark.parametrize("problem", [(), ("convolution",)])
+    def test_a_replay_knows_its_own_problem_and_kernel(self, problem, tmp_path):
+        arguments = ("--device", "replay:convolution_mi250x_gcd", "--trials", 20, "--run", tmp_path / "run")
+        document = answer("tune", *problem, *arguments)
+        assert document["kernel"] == "convolution"
+        assert document["problem"]["kind"] == "recorded"
+        assert 0 < document["best"]["share_of_peak"] < 1
+
     def test_the_document_has_exactly_the_promised_fields(self, tuned):
         document, directory = tuned
-        assert list(document) == ["problem", "device", "kernel", "trials", "counts", "best", "seconds", "run"]
+        assert list(document) == [
+            "problem",
+            "device",
+            "kernel",
+            "trials",
+            "counts",
+            "best",
+            "seconds",
+            "run",
+            "stopped",
+            "skips",
+        ]
         assert document["kernel"] == "gemm_simt"
         assert document["trials"] == 40 == sum(document["counts"].values())
         assert set(document["counts"]) <= {str(state) for state in TrialState}
@@ -210,6 +233,7 @@ class TestTune:
             "sgemm",
             "--time",
             "10m",
+            "--no-stop",
             "--run",
             tmp_path / "run",
             "--json",
@@ -223,7 +247,7 @@ class TestTune:
         assert "Traceback" not in stderr
         document = json.loads(stdout)
         assert document["best"]["tflops"] > 0
-        longer = answer("tune", "sgemm", "--trials", document["trials"] + 5, "--run", tmp_path / "run")
+        longer = answer("tune", "sgemm", "--no-stop", "--trials", document["trials"] + 5, "--run", tmp_path / "run")
         assert longer["trials"] == document["trials"] + 5
 
     @pytest.mark.slow
@@ -271,6 +295,11 @@ class TestSpace:
             assert entry["reason"]
             assert 0 <= entry["removes_alone"] <= entry["removes"] <= 1
 
+    def test_a_kernel_that_is_only_replayed(self):
+        assert answer("space", "convolution")["valid"] == 4362
+        assert not answer("space", "clblast_xgemm")["has_source"]
+        assert "it can be replayed, but not built" in mltune("space", "clblast_xgemm").stdout
+
     def test_depends_on_precision_and_transposition(self):
         assert answer("space", "gemm_simt")["valid"] != answer("space", "gemm_simt", "--precision", "z")["valid"]
         assert answer("space", "gemm_simt")["valid"] != answer("space", "gemm_simt", "--trans", "TN")["valid"]
@@ -292,7 +321,7 @@ class TestDevice:
 
 class TestDatasets:
     def test_lists_what_can_be_replayed(self):
-        documents = answer("datasets")
+        documents = [entry for entry in answer("datasets") if entry["kernel"] == "gemm_simt"]
         assert {entry["kind"] for entry in documents} == {"random", "complete"}
         recorded = {(entry["label"], entry["kind"]): entry["rows"] for entry in documents}
         assert recorded["sgemm NT 4096", "random"] >= 5000
@@ -301,10 +330,32 @@ class TestDatasets:
         for label in ("sgemm NT 4096", "cgemm NN 4096"):
             assert recorded[label, "complete"] >= 4000
 
+    def test_those_of_others_say_so(self):
+        foreign = [entry for entry in answer("datasets") if entry["kernel"] in ("clblast_xgemm", "convolution")]
+        assert len(foreign) == 8
+        assert all(entry["source"] and entry["licence"].startswith("MIT") for entry in foreign)
+
     def test_for_a_person(self):
         result = mltune("datasets")
         assert result.returncode == 0
         assert "sgemm NT 4096" in result.stdout
+
+
+class TestCompare:
+    def test_prints_the_figures_of_each_strategy(self, tmp_path):
+        pytest.importorskip("matplotlib")
+        asked = ("--strategies", "random,astra", "--datasets", "h200-dgemm-nt-4096-random", "--evaluations", 30)
+        document = answer("compare", *asked, "--seeds", 2, "--jobs", 1, "--output", tmp_path)
+        for found in document["strategies"].values():
+            assert {"at", "to", "score", "seeds", "seconds"} <= found.keys()
+        assert (tmp_path / "table.md").exists()
+        again = mltune("compare", *asked, "--seeds", 2, "--jobs", 1, "--output", tmp_path)
+        assert again.returncode == 0
+        assert "random" in again.stdout
+
+    def test_refuses_in_one_line(self):
+        assert_refused(mltune("compare", "--strategies", "nosuch"), "nosuch", "hybrid_vndx")
+        assert_refused(mltune("compare", "--strategies", "random", "--datasets", "nosuch"), "nosuch")
 
 
 class TestDuration:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mltune.errors import UsageError
-from mltune.kernel.problem import parse_problem
+from mltune.kernel.gemm import parse_problem
 from mltune.records.store import Store
 from mltune.run import TuneRequest, run_header
 from mltune.sweep import choose_configurations, measure_all, sweep

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mltune.errors import RunDirectoryError
-from mltune.kernel.problem import parse_problem
+from mltune.errors import BundleError, RunDirectoryError
+from mltune.kernel.gemm import parse_problem
 from mltune.records.dataset import load_dataset
 from mltune.records.store import Store
 from mltune.records.trial import TrialRecord, TrialState
@@ -20,12 +21,18 @@ from mltune.run import TuneRequest, TuneResult
 from mltune.tuner import BATCH, tune
 
 DATASET = "h200-sgemm-nt-4096-random"
+GATED = "h200-sgemm-nt-4096-complete"
+STOPPED = "convolution_rtx_a4000"
 PROBLEM = parse_problem("sgemm", trans="NT", m=4096, n=4096, k=4096)
 TRIALS = 6 * BATCH
+ASKED = {"undisturbed": (TRIALS, DATASET), "gated": (20 * BATCH, GATED), "stopped": (2000, STOPPED)}
+"""Trials and dataset of the runs that others are compared with."""
 
 
-def search(run: Path, *, trials: int | None = TRIALS, seed: int = 0, time_s: float | None = None) -> TuneResult:
-    return tune(TuneRequest(PROBLEM, device=f"replay:{DATASET}", trials=trials, time_s=time_s, seed=seed, run=run))
+def search(run: Path, *, trials: int | None = TRIALS, dataset: str = DATASET, **more) -> TuneResult:
+    manifest = load_dataset(dataset).manifest
+    device = f"replay:{dataset}"
+    return tune(TuneRequest(manifest.problem, manifest.kernel, device, trials=trials, run=run, **more))
 
 
 def essence(records: list[TrialRecord]) -> list[TrialRecord]:
@@ -36,6 +43,18 @@ def essence(records: list[TrialRecord]) -> list[TrialRecord]:
 def stored(run: Path) -> list[TrialRecord]:
     with Store.read_only(run) as store:
         return essence(store.records())
+
+
+@pytest.fixture(scope="module")
+def gated(tmp_path_factory) -> TuneResult:
+    """Return a run in which both gates and the audit are at work."""
+    return search(tmp_path_factory.mktemp("run") / "gated", trials=ASKED["gated"][0], dataset=GATED)
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory) -> TuneResult:
+    """Return a run that ends by itself."""
+    return search(tmp_path_factory.mktemp("run") / "stopped", trials=ASKED["stopped"][0], dataset=STOPPED)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +86,7 @@ def test_result_names_what_the_command_prints(undisturbed):
     document = undisturbed.to_json()
 
     assert document.keys() == {
-        "problem", "device", "kernel", "trials", "counts", "best", "seconds", "run"
+        "problem", "device", "kernel", "trials", "counts", "best", "seconds", "run", "stopped", "skips"
     }  # fmt: skip
     assert document["best"].keys() == {"configuration", "median_s", "tflops", "share_of_peak", "share_of_cublas"}
     assert document["seconds"].keys() == {"search", "compile", "time", "wait", "total"}
@@ -92,23 +111,31 @@ def test_same_seed_gives_the_same_trials_and_another_seed_others(undisturbed, tm
     assert essence(other.records) != essence(undisturbed.records)
 
 
-@pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
-def test_killed_run_goes_on_as_if_it_had_not_been(undisturbed, tmp_path, share):
-    run = tmp_path / "killed"
-    script = f"from pathlib import Path; from tests.test_tuner import search; search(Path({str(run)!r}))"
+@pytest.mark.parametrize(
+    ("name", "share"), [("undisturbed", 0.2), ("undisturbed", 0.8), ("gated", 0.3), ("gated", 0.7), ("stopped", 0.6)]
+)
+def test_killed_run_goes_on_as_if_it_had_not_been(name, share, tmp_path, request):
+    """Also where gates skipped in between, and where it ends by itself."""
+    whole = request.getfixturevalue(name)
+    run, trials, dataset = tmp_path / "killed", *ASKED[name]
+    script = (
+        "from pathlib import Path; from tests.test_tuner import search; "
+        f"search(Path({str(run)!r}), trials={trials}, dataset={dataset!r})"
+    )
     process = subprocess.Popen([sys.executable, "-c", script], cwd=Path(__file__).parent.parent, start_new_session=True)
     deadline = time.monotonic() + 60
     while process.poll() is None and time.monotonic() < deadline:
-        if (run / "run.sqlite").exists() and len(safely_stored(run)) >= share * TRIALS:
+        if (run / "run.sqlite").exists() and len(safely_stored(run)) >= share * len(whole.records):
             os.killpg(process.pid, signal.SIGKILL)
         time.sleep(0.01)
     process.wait()
     before = stored(run)
     assert len(before) > 0
 
-    search(run)
+    again = search(run, trials=trials, dataset=dataset)
 
-    assert stored(run) == essence(undisturbed.records)
+    assert stored(run) == essence(whole.records)
+    assert again.stopped == whole.stopped
     assert before == [record for record in stored(run) if record.number in {one.number for one in before}]
 
 
@@ -133,6 +160,74 @@ def test_run_in_two_parts_is_the_run_in_one(undisturbed, tmp_path):
     search(tmp_path / "run")
 
     assert stored(tmp_path / "run") == essence(undisturbed.records)
+
+
+@pytest.mark.parametrize("trials", [7 * BATCH, 12 * BATCH + 3])
+def test_what_gates_skipped_is_proposed_the_same_in_two_parts(gated, tmp_path, trials):
+    search(tmp_path / "run", trials=trials, dataset=GATED)
+
+    search(tmp_path / "run", trials=ASKED["gated"][0], dataset=GATED)
+
+    assert stored(tmp_path / "run") == essence(gated.records)
+    skipped = [record for record in gated.records if record.state is TrialState.SKIPPED]
+    assert {record.number >= trials for record in skipped} == {True, False}
+
+
+def test_without_the_skip_everything_is_measured(tmp_path):
+    result = search(tmp_path / "run", trials=12 * BATCH, dataset=GATED, skip=False)
+
+    assert {record.state for record in result.records} == {TrialState.OK}
+    assert all(record.skip is None and not record.audited for record in result.records)
+
+
+def test_each_search_proposes_itself(tmp_path):
+    sources = {
+        name: {record.proposed_by for record in search(tmp_path / name, trials=4 * BATCH, search=name).records}
+        for name in ("random", "tpe", "astra")
+    }
+
+    assert sources == {"random": {"random"}, "tpe": {"tpe", "random"}, "astra": {"random"}}  # TPE repeats itself
+
+
+def test_thresholds_of_a_kernel_that_names_no_resources_are_refused(tmp_path):
+    with pytest.raises(BundleError, match=r"\[resources\].*convolution does not name"):
+        search(tmp_path / "run", dataset=STOPPED, search="astra")
+
+
+def test_a_run_that_ends_by_itself_says_why(stopped):
+    assert len(stopped.records) < ASKED["stopped"][0]
+    assert "can be expected to beat the best" in stopped.stopped
+    assert stopped.to_json()["stopped"] == stopped.stopped
+
+
+def test_a_run_that_ended_by_itself_is_not_taken_up_again_unless_told_to(stopped, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(stopped.run, run)
+
+    again = search(run, trials=2 * ASKED["stopped"][0], dataset=STOPPED)
+    assert essence(again.records) == essence(stopped.records)
+    assert again.stopped == stopped.stopped
+
+    longer = search(run, trials=len(stopped.records) + BATCH, dataset=STOPPED, stop=False)
+    assert len(longer.records) == len(stopped.records) + BATCH
+    assert longer.stopped == ""
+
+
+def test_in_two_parts_it_ends_where_it_would_have(stopped, tmp_path):
+    """A verdict is counted once, in whichever part it fell."""
+    for share in (0.4, 0.6, 0.85):
+        search(tmp_path / "run", trials=int(share * len(stopped.records)), dataset=STOPPED)
+
+    last = search(tmp_path / "run", trials=ASKED["stopped"][0], dataset=STOPPED)
+
+    assert essence(last.records) == essence(stopped.records)
+    assert last.stopped == stopped.stopped
+
+
+def test_told_not_to_it_does_not_end_by_itself(stopped, tmp_path):
+    trials = len(stopped.records) + 2 * BATCH
+
+    assert len(search(tmp_path / "run", trials=trials, dataset=STOPPED, stop=False).records) == trials
 
 
 def test_run_of_another_seed_is_refused(undisturbed):

@@ -21,6 +21,7 @@ BELOW: dict[str, set[str]] = {
     "records": {"kernel", "device", "errors", "assets"},
     "measure": {"records", "kernel", "device", "errors", "assets"},
     "learn": {"records", "kernel", "device", "errors", "assets"},
+    "compare": {"learn", "records", "kernel", "device", "errors", "assets"},
 }
 """What each wing may import besides itself. measure and learn never see each other."""
 
@@ -31,13 +32,16 @@ ONLY_IN: dict[str, set[str]] = {
     "pynvml": {"measure", "device"},
     "sklearn": {"learn"},
     "skops": {"learn"},
-    "optuna.samplers": {"learn"},
+    "optuna.samplers": {"learn", "compare"},
+    "kernel_tuner": {"compare"},
+    "torch": {"compare"},
     "typer": {"cli", "render"},
     "rich": {"cli", "render"},
 }
 """Packages that belong to some wings."""
 
 HEAVY = {"sklearn", "skops", "pandas", "pyarrow", "scipy", "cupy", "cupy_backends", "cuda", "pynvml"}
+HEAVY |= {"matplotlib", "kernel_tuner", "torch"}
 """Packages that are imported inside functions only. (Optuna's base classes are subclassed, which cannot wait.)"""
 
 

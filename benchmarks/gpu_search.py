@@ -1,0 +1,132 @@
+"""Searches side by side on a GPU, each with the same wall clock: what they find, when, and where their seconds go.
+
+Every run begins from nothing: no model, no cubins. The searches of one seed follow each other, so that all see the
+same GPU. ``astra`` is chance within the hand-set thresholds of LAWN 267, ``tpe`` is Optuna's TPE made valid.
+
+    python benchmarks/gpu_search.py --cases sNT --seeds 3 --time 60 --name gpu_search_s
+    python benchmarks/gpu_search.py --cases cNT --seeds 1 --time 60 --name gpu_search_c
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from blas_cases import curve, facts, rates
+
+from mltune.audit import audit_skips
+from mltune.kernel.gemm import parse_problem
+from mltune.measure.build import available_cores
+from mltune.records.store import Store
+from mltune.run import TuneRequest
+from mltune.tuner import tune
+
+SEARCHES: dict[str, dict[str, Any]] = {
+    "mltune": {"search": "model", "skip": True},
+    "mltune-noskip": {"search": "model", "skip": False},
+    "tpe": {"search": "tpe", "skip": False},
+    "random": {"search": "random", "skip": False},
+    "astra": {"search": "astra", "skip": False},
+}
+
+MOMENTS = (5, 10, 20, 30, 45, 60)
+"""Seconds at which the table says what has been found."""
+
+
+def measure(search: str, case: str, size: int, time_s: float, seed: int) -> dict[str, Any]:
+    """Run one search and return its row."""
+    problem = parse_problem(f"{case[0]}gemm", trans=case[1:], m=size, n=size, k=size)
+    with tempfile.TemporaryDirectory() as scratch:
+        os.environ["XDG_CACHE_HOME"] = scratch
+        run = Path(scratch) / "run"
+        request = TuneRequest(problem, device="cuda:0", time_s=time_s, seed=seed, run=run, stop=False)
+        result = tune(request.__class__(**{**fields(request), **SEARCHES[search]}))
+        with Store.read_only(run) as store:
+            started = store.header.created_at
+    document = result.to_json()
+    return {
+        "search": search,
+        "case": problem.case,
+        "seed": seed,
+        "cores": available_cores(),
+        **{name: document[name] for name in ("trials", "counts", "best", "seconds")},
+        "skips": audit_skips(result.records, result.seconds["search"]).to_json(),
+        "cublas_tflops": None if result.cublas_s is None else problem.flops / result.cublas_s / 1e12,
+        **rates(result),
+        "curve": curve(list(result.records), started, problem.flops),
+    }
+
+
+def fields(request: TuneRequest) -> dict[str, Any]:
+    """Return the fields of a request."""
+    return {name: getattr(request, name) for name in request.__dataclass_fields__}
+
+
+def found(row: dict[str, Any], moment: float) -> float:
+    """Return the best TFLOPS at a moment; 0 before anything succeeded."""
+    return max((tflops for at, tflops in row["curve"] if at <= moment), default=0.0)
+
+
+def table(rows: list[dict[str, Any]], time_s: float) -> str:
+    """Return means over seeds as Markdown."""
+    moments = [moment for moment in MOMENTS if moment <= time_s]
+    heads = [f"{moment} s" for moment in moments]
+    columns = ["case", "search", "seeds", *heads, "timed", "skipped", "search s", "compile s", "GPU s", "false skips"]
+    lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
+    for case in dict.fromkeys(row["case"] for row in rows):
+        for search in SEARCHES:
+            some = [row for row in rows if (row["case"], row["search"]) == (case, search)]
+            if not some:
+                continue
+            best = [np.mean([found(row, moment) for row in some]) for moment in moments]
+            seconds = [np.mean([row["seconds"][name] for row in some]) for name in ("search", "compile", "time")]
+            timed = np.mean([row["trials"] - row["counts"]["skipped"] for row in some])
+            skipped = np.mean([row["counts"]["skipped"] for row in some])
+            audited, false = (sum(row["skips"][name] for row in some) for name in ("audited", "false"))
+            cells = [
+                case,
+                search,
+                str(len(some)),
+                *(f"{value:.2f}" for value in best),
+                f"{timed:.0f}",
+                f"{skipped:.0f}",
+            ]
+            cells += [*(f"{value:.1f}" for value in seconds), f"{false} of {audited}"]
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure, and write JSON and Markdown after every run."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--time", type=float, default=60.0, help="seconds per run")
+    parser.add_argument("--size", type=int, default=4096)
+    parser.add_argument("--cases", default="sNT")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--searches", default=",".join(SEARCHES))
+    parser.add_argument("--name", default="gpu_search")
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
+    asked = parser.parse_args()
+    asked.seed = asked.first_seed
+    asked.output.mkdir(parents=True, exist_ok=True)
+    rows: list[dict[str, Any]] = []
+    for case in asked.cases.split(","):
+        for seed in range(asked.first_seed, asked.first_seed + asked.seeds):
+            for search in asked.searches.split(","):
+                rows.append(measure(search, case, asked.size, asked.time, seed))
+                print(table(rows[-1:], asked.time).splitlines()[-1], flush=True)
+                document = {**facts(asked), "runs": rows}
+                (asked.output / f"{asked.name}.json").write_text(json.dumps(document, indent=1) + "\n")
+    heading = f"{document['date']}, {document['device']['name']}, {rows[0]['cores']} cores, `{document['command']}`"
+    text = f"{heading}\n\nBest TFLOPS so far, mean over seeds.\n\n{table(rows, asked.time)}\n"
+    (asked.output / f"{asked.name}.md").write_text(text)
+
+
+if __name__ == "__main__":
+    main()
