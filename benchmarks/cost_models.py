@@ -36,6 +36,7 @@ from mltune.kernel.bundle import load_kernel
 from mltune.learn.cost_model import CostModel
 from mltune.learn.failures import FailureModel
 from mltune.learn.features import Features
+from mltune.learn.gaussian_process import GaussianProcessModel
 from mltune.learn.pruning import Gate
 from mltune.learn.trees import BoostingModel, ExtraTreesModel, RandomForestModel
 from mltune.records.dataset import list_datasets, load_dataset
@@ -49,6 +50,7 @@ MODELS: dict[str, Callable[[int], CostModel]] = {
     "extra trees": lambda seed: ExtraTreesModel(random_state=seed),
     "random forest": lambda seed: RandomForestModel(random_state=seed),
     "boosting": lambda seed: BoostingModel(random_state=seed),
+    "Gaussian process": lambda _: GaussianProcessModel(),
 }
 
 
@@ -150,7 +152,7 @@ def table(results: list[dict[str, Any]]) -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     for size in SIZES:
-        for model in MODELS:
+        for model in dict.fromkeys(one["model"] for one in results):
             some = [one for one in results if one["model"] == model and one["rows"] == size]
             mean = {key: np.mean([one[key] for one in some]) for key in some[0] if key not in ("space", "model")}
             names = sorted({one["space"] for one in some})
@@ -180,6 +182,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--spaces", default="")
+    parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--output", type=Path, default=Path("cost_models.json"))
     arguments = parser.parse_args()
     results = [
@@ -188,6 +191,7 @@ def main() -> None:
         for size in SIZES
         for seed in range(arguments.seeds)
         for name, make in MODELS.items()
+        if name in arguments.models.split(",")
     ]
     failures = [
         {"space": space.name, "rows": size, "seed": seed, **judge_failures(space, size, seed)}
