@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def measure(search: str, case: str, size: int, time_s: float, seed: int) -> dict
         os.environ["XDG_CACHE_HOME"] = scratch
         run = Path(scratch) / "run"
         request = TuneRequest(problem, device="cuda:0", time_s=time_s, seed=seed, run=run, stop=False)
-        result = tune(request.__class__(**{**fields(request), **SEARCHES[search]}))
+        result = tune(replace(request, **SEARCHES[search]))
         with Store.read_only(run) as store:
             started = store.header.created_at
     document = result.to_json()
@@ -60,11 +61,6 @@ def measure(search: str, case: str, size: int, time_s: float, seed: int) -> dict
         **rates(result),
         "curve": curve(list(result.records), started, problem.flops),
     }
-
-
-def fields(request: TuneRequest) -> dict[str, Any]:
-    """Return the fields of a request."""
-    return {name: getattr(request, name) for name in request.__dataclass_fields__}
 
 
 def found(row: dict[str, Any], moment: float) -> float:

@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 import scipy.stats
-from scipy.special import gammaln
 
 import mltune
+from mltune.compare.scores import expected_minimum
 from mltune.kernel.bundle import load_kernel
 from mltune.kernel.table import Columns
 from mltune.learn.candidates import spread_out
@@ -42,18 +42,6 @@ def opening(prior: np.ndarray, columns: Columns, count: int) -> np.ndarray:
     return near[spread_out(points, count, chosen=TAKEN)]
 
 
-def expected_best(shares: np.ndarray, count: int) -> float:
-    """Return the expected maximum of ``count`` rows drawn without replacement."""
-    ordered = np.sort(shares)
-    ranks = np.arange(1.0, len(ordered) + 1)
-
-    def log_ways(size: Any) -> Any:
-        return gammaln(size + 1) - gammaln(np.maximum(size - count, 0) + 1)
-
-    below = np.where(ranks >= count, np.exp(log_ways(ranks) - log_ways(float(len(ordered)))), 0.0)
-    return float(ordered @ np.diff(np.concatenate([[0.0], below])))
-
-
 def row_of(dataset: Dataset) -> dict[str, Any]:
     """Return what the prior is worth on one dataset."""
     manifest = dataset.manifest
@@ -64,13 +52,14 @@ def row_of(dataset: Dataset) -> dict[str, Any]:
     order = np.argsort(-prior, kind="stable")
     spread = opening(prior, dataset.columns, max(CHOICES))
     ran = share > 0
+    best_of = -expected_minimum(-share, max(RANDOM))
     some = {name: np.resize(column, 20_000) for name, column in dataset.columns.items()}
     return {
         "dataset": manifest.name,
         "rows": len(dataset),
         **{f"first {count}": float(share[order[:count]].max()) for count in CHOICES},
         **{f"opening {count}": float(share[spread[:count]].max()) for count in CHOICES[1:]},
-        **{f"random {count}": expected_best(share, count) for count in RANDOM},
+        **{f"random {count}": float(best_of[count - 1]) for count in RANDOM},
         "spearman": float(scipy.stats.spearmanr(prior[ran], share[ran]).statistic),
         "features_ms": milliseconds(lambda: features.before(some)),
         "prior_ms": milliseconds(lambda: features.prior(some)),

@@ -124,6 +124,31 @@ class _Verdict:
         return not self.reason or batch <= self.batch
 
 
+@dataclass(slots=True)
+class _Pace:
+    """What the trials that the study was told of took: seconds and number of builds, and of measurements."""
+
+    compile_s: float = 0.0
+    builds: int = 0
+    ran_s: float = 0.0
+    measurements: int = 0
+
+    def add(self, record: TrialRecord) -> None:
+        if record.build is not None:
+            self.compile_s += record.build.compile_s
+            self.builds += 1
+        if record.measurement is not None:
+            self.ran_s += record.measurement.verify_s + record.measurement.time_s
+            self.measurements += 1
+
+    def awaits_gpu(self, compilers: float) -> bool:
+        """Return whether timing is what the run waits for.
+
+        Where compilers are what is short, the GPU has time for whatever they bring: skipping that saves nothing.
+        """
+        return self.measurements > 0 and self.ran_s / self.measurements > self.compile_s / self.builds / compilers
+
+
 class Tuner:
     """One run of the loop.
 
@@ -165,6 +190,7 @@ class Tuner:
         self._started = time.perf_counter()
         self._reported = 0.0
         self._open: deque[_Batch] = deque()
+        self._pace = _Pace()
         self._judgement: Judgement | None = None
         self._verdict = _Verdict(**(store.fact("stopping") or {})) if request.stop else _Verdict()
         self._stopping.held = self._verdict.held
@@ -222,6 +248,7 @@ class Tuner:
         for number in range(self._next * BATCH):
             record = self._records[number]
             self._study.add_trial(frozen_trial(record, self._sampler.distributions, self._score(record)))
+            self._pace.add(record)
 
     def _open_batches(self) -> bool:
         """Plan batches as long as some are wanted; return whether any is under way."""
@@ -258,7 +285,7 @@ class Tuner:
         self._judgement = judgement
         if self._request.stop and judgement.fitted_to > self._verdict.fitted_to:
             self._consider_stopping(judgement)
-        batch = _Batch(self._next, trials, judgement, self._awaits_gpu(self._next))
+        batch = _Batch(self._next, trials, judgement, self._pace.awaits_gpu(self._bench.compilers))
         candidates = [
             Candidate(trial.number, batch.number, proposal.index, dict(trial.params), proposal.proposed_by)
             for trial, proposal in zip(trials, proposals, strict=True)
@@ -334,6 +361,7 @@ class Tuner:
             for trial in oldest.trials:
                 record = oldest.records[trial.number]
                 tell(self._study, trial, record, self._score(record))
+                self._pace.add(record)
             self._store.set_seconds(self._seconds())
             self._search_s += time.perf_counter() - started
 
@@ -385,16 +413,6 @@ class Tuner:
         audited = np.array([one.audited for one in candidates], dtype=bool)
         exempt: NDArray[np.bool_] = audited | spared([one.proposed_by for one in candidates], gate)
         return exempt
-
-    def _awaits_gpu(self, batch: int) -> bool:
-        """Return whether timing is what the run waits for, by the trials that a batch is planned from.
-
-        Where compilers are what is short, the GPU has time for whatever they bring: skipping that saves nothing.
-        """
-        told = [self._records[number] for number in range(max(0, batch - self._bench.batches + 1) * BATCH)]
-        built = [record.build.compile_s for record in told if record.build is not None]
-        ran = [measured.verify_s + measured.time_s for measured in (record.measurement for record in told) if measured]
-        return bool(ran) and bool(np.mean(ran) > np.mean(built) / self._bench.compilers)
 
     def _winner(self) -> tuple[TrialRecord | None, dict[int, str]]:
         rejected: dict[int, str] = {}

@@ -147,13 +147,13 @@ class StockTpe:
     def search(self, game: Game, seed: int) -> None:
         """Play one proposal at a time; see :class:`mltune.compare.game.Strategy`."""
         import optuna
-        from optuna.distributions import CategoricalDistribution
 
         from mltune.learn.judgement import Judgement
+        from mltune.learn.sampling import distributions_of
         from mltune.learn.study import HistoryReader
 
         study = _study(optuna.samplers.TPESampler(seed=seed))
-        distributions = {name: CategoricalDistribution(game.space.values[name]) for name in game.space.names}
+        distributions = distributions_of(game.space)
         features = _features(game) if self.skip else None
         table = _Referee(game, study)
         projection = Projection(game.space) if is_sparse(game.space) else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -154,8 +154,8 @@ class ListedPool:
         columns = space.rows(everything)
         self._points, self._trends = encoding.describe(columns)
         self._codes = _codes(space, everything).astype(np.int16)
-        self._limits = drawn, near, elites
-        self._near: dict[int, Indices] = {}
+        self._limits = drawn, near
+        self._surroundings = _Surroundings(self._around, elites)
 
     def describe(self, indices: Indices) -> tuple[Floats, Floats]:
         """Return points and trends; see :meth:`Pool.describe`."""
@@ -163,18 +163,15 @@ class ListedPool:
 
     def draw(self, best: Indices, taken: Collection[int], rng: np.random.Generator) -> Indices:
         """Draw candidates; see :meth:`Pool.draw`."""
-        drawn, near, elites = self._limits
+        drawn, near = self._limits
         free = np.ones(len(self._points), dtype=bool)
         free[np.fromiter(taken, dtype=np.int64, count=len(taken))] = False
-        around = [self._around(index) for index in best[:elites].tolist()]
-        close = np.unique(np.concatenate(around)) if around else np.empty(0, dtype=np.int64)
+        close = self._surroundings.of(best)
         parts = [(np.flatnonzero(free), drawn), (close[free[close]], near)]
         return np.unique(np.concatenate([_some(part, count, rng) for part, count in parts]))
 
     def _around(self, index: int) -> Indices:
-        if index not in self._near:
-            self._near[index] = np.flatnonzero((self._codes != self._codes[index]).sum(axis=1) <= 2)
-        return self._near[index]
+        return np.flatnonzero((self._codes != self._codes[index]).sum(axis=1) <= 2)
 
 
 class OpenPool:
@@ -196,7 +193,7 @@ class OpenPool:
         self._space = space
         self._encoding = encoding
         self._limits = drawn, near, elites
-        self._near: dict[int, Indices] = {}
+        self._surroundings = _Surroundings(space.neighbours, elites)
 
     def describe(self, indices: Indices) -> tuple[Floats, Floats]:
         """Return points and trends; see :meth:`Pool.describe`."""
@@ -205,18 +202,27 @@ class OpenPool:
     def draw(self, best: Indices, taken: Collection[int], rng: np.random.Generator) -> Indices:
         """Draw candidates; see :meth:`Pool.draw`."""
         drawn, near, elites = self._limits
-        for index in best[:elites].tolist():
-            if index not in self._near:
-                self._near[index] = self._space.neighbours(index)
-        around = [self._near[index] for index in best[:elites].tolist()]
-        close = np.unique(np.concatenate(around)) if around else np.empty(0, dtype=np.int64)
         parts = (
             self._space.sample(drawn, rng, taken),
-            _some(close, near // 2, rng),
+            _some(self._surroundings.of(best), near // 2, rng),
             breed(self._space, best[: 4 * elites], near - near // 2, rng),
         )
         found = np.unique(np.concatenate(parts))
         return found[~np.isin(found, np.fromiter(taken, dtype=np.int64, count=len(taken)))]
+
+
+class _Surroundings:
+    """What is near the best configurations, looked up once for each."""
+
+    def __init__(self, around: Callable[[int], Indices], elites: int) -> None:
+        self._around = around
+        self._elites = elites
+        self._known: dict[int, Indices] = {}
+
+    def of(self, best: Indices) -> Indices:
+        elites = best[: self._elites].tolist()
+        self._known |= {index: self._around(index) for index in elites if index not in self._known}
+        return np.unique(np.concatenate([best[:0], *(self._known[index] for index in elites)]))
 
 
 def _some(indices: Indices, count: int, rng: np.random.Generator) -> Indices:

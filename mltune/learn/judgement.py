@@ -13,7 +13,7 @@ from mltune.kernel.table import Columns
 from mltune.learn.cost_model import CostModel
 from mltune.learn.features import BUILD_COLUMNS, Features
 from mltune.learn.pruning import Gate
-from mltune.learn.study import GATES, History, milestone
+from mltune.learn.study import GATES, History, fastest_and_some, milestone
 from mltune.learn.trees import ExtraTreesModel
 from mltune.records.trial import Build, Skip
 
@@ -159,7 +159,8 @@ class _Gates:
         scores = np.empty(0) if history is None else history.scores[: self.fitted_to]
         if history is None or np.isfinite(scores).sum() < gate.minimum:
             return gate, None
-        rows = _some_rows(scores, np.random.default_rng((self._seed, len(scores))))
+        rng = np.random.default_rng((self._seed, len(scores)))
+        rows = fastest_and_some(scores, MOST_ROWS, MOST_ROWS // 5, rng)
         indices, scores = history.indices[rows], scores[rows]
         columns = self._space.rows(indices)
         if name == GATES[0]:
@@ -188,15 +189,6 @@ def spared(proposed_by: Sequence[str], gate: str) -> NDArray[np.bool_]:
     """
     sources = {"random", "start"} | ({"model"} if gate == GATES[0] else set())
     return np.array([one in sources for one in proposed_by], dtype=bool)
-
-
-def _some_rows(scores: Floats, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Return the rows that a model learns from: all of them, or the fastest and a random share of the others."""
-    order = np.argsort(-scores, kind="stable")  # failures come last
-    fastest, others = np.split(order, [MOST_ROWS // 5])
-    if len(order) > MOST_ROWS:
-        others = rng.choice(others, MOST_ROWS - len(fastest), replace=False)
-    return np.sort(np.concatenate([fastest, others]))
 
 
 def build_columns(builds: Sequence[Build | None]) -> dict[str, NDArray[np.float64]]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from mltune.learn.cost_model import Compression
 from mltune.learn.encoding import Trend
 from mltune.learn.gaussian_process import GaussianProcess, Hyperparameters
-from mltune.learn.study import History, ask_tpe, milestone
+from mltune.learn.study import History, ask_tpe, fastest_and_some, milestone
 
 if TYPE_CHECKING:
     from optuna.distributions import CategoricalDistribution
@@ -122,7 +122,7 @@ class GaussianProposer:
             return candidates[:0]
         target = self._target.fit(len(history.scores), history.scores)
         best = float(target.max())
-        rows = self._some(target, rng)
+        rows = fastest_and_some(target, self.most, self.most // 2, rng)
         # What was skipped last is learned as if it had turned out as the gate predicted, which knew more.
         skipped = history.skipped[-self.most_skipped :]
         target = np.concatenate([target[rows], self._target.compress(history.predicted[-self.most_skipped :])])
@@ -149,14 +149,6 @@ class GaussianProposer:
             best = max(best, float(mean[position]))
         return candidates[chosen]
 
-    def _some(self, target: Floats, rng: np.random.Generator) -> Indices:
-        """Return the rows to learn from."""
-        if len(target) <= self.most:
-            return np.arange(len(target))
-        order = np.argsort(-target, kind="stable")
-        fastest, others = np.split(order, [self.most // 2])
-        return np.sort(np.concatenate([fastest, rng.choice(others, self.most - len(fastest), replace=False)]))
-
     def _hyperparameters(self, history: History, dimensions: int) -> Hyperparameters:
         first = milestone(len(history.indices))
         if first not in self._known:
@@ -164,7 +156,8 @@ class GaussianProposer:
             if not np.isfinite(scores).any():
                 return Hyperparameters.usual(dimensions)
             target = Compression(self._target.slope).fit(first, scores)
-            rows = self._some(target, np.random.default_rng((self.seed, first)))
+            rng = np.random.default_rng((self.seed, first))
+            rows = fastest_and_some(target, self.most, self.most // 2, rng)
             points, trends = self.pool.describe(history.indices[rows])
             left = target[rows] - trends @ self._trend.fit(trends, target[rows])
             self._known[first] = Hyperparameters.most_likely(points, left)

@@ -233,6 +233,31 @@ def milestone(count: int, *, first: int = 8, growth: float = 1.25) -> int:
     return at
 
 
+def fastest_and_some(speed: Floats, most: int, fastest: int, rng: np.random.Generator) -> Indices:
+    """Return the rows that a model learns from: all, or the fastest and a random share of the others.
+
+    Parameters
+    ----------
+    speed : ndarray of shape (n_configs,)
+        NaN comes last.
+    most : int
+        Rows to return at most.
+    fastest : int
+        How many of them are the fastest.
+    rng : numpy.random.Generator
+        Drawn from only where there are more than ``most``.
+
+    Returns
+    -------
+    ndarray of shape (min(n_configs, most),)
+        Sorted positions.
+    """
+    if len(speed) <= most:
+        return np.arange(len(speed))
+    first, others = np.split(np.argsort(-speed, kind="stable"), [fastest])
+    return np.sort(np.concatenate([first, rng.choice(others, most - fastest, replace=False)]))
+
+
 def ask_tpe(
     study: Study, distributions: Mapping[str, CategoricalDistribution], count: int, rng: np.random.Generator
 ) -> list[dict[str, int]]:

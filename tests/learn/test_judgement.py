@@ -151,10 +151,11 @@ def test_what_explores_is_spared_by_both_gates_and_what_the_model_proposed_by_th
 
 
 def test_a_model_learns_from_a_bounded_number_of_rows(bench):
-    from mltune.learn.judgement import _some_rows
+    from mltune.learn.study import fastest_and_some
 
     scores = np.random.default_rng(0).normal(size=5 * MOST_ROWS)
-    rows = _some_rows(scores, np.random.default_rng(0))
+    rows = fastest_and_some(scores, MOST_ROWS, MOST_ROWS // 5, np.random.default_rng(0))
     assert len(rows) == len(set(rows.tolist())) == MOST_ROWS
     assert set(np.argsort(-scores)[: MOST_ROWS // 5]) <= set(rows.tolist())
-    np.testing.assert_array_equal(_some_rows(scores[:300], np.random.default_rng(0)), np.arange(300))
+    few = fastest_and_some(scores[:300], MOST_ROWS, MOST_ROWS // 5, np.random.default_rng(0))
+    np.testing.assert_array_equal(few, np.arange(300))

@@ -15,7 +15,7 @@ from mltune.learn.proposers import (
     log_expected_improvement,
 )
 from mltune.learn.sampling import distributions_of
-from mltune.learn.study import History, frozen_trial
+from mltune.learn.study import History, fastest_and_some, frozen_trial
 from mltune.records.trial import TrialRecord, TrialState
 
 NOTHING = np.empty(0, dtype=np.int64)
@@ -110,7 +110,9 @@ class TestGaussianProposer:
 
     def test_many_are_learned_from_in_part(self, landscape, gaussian):
         indices = np.random.default_rng(0).choice(3600, 900, replace=False)
-        assert len(gaussian._some(np.nan_to_num(landscape.scores[indices]), np.random.default_rng(0))) == gaussian.most
+        speed = np.nan_to_num(landscape.scores[indices])
+        rows = fastest_and_some(speed, gaussian.most, gaussian.most // 2, np.random.default_rng(0))
+        assert len(rows) == gaussian.most
         assert len(gaussian.propose(situation(measured(landscape, indices)), 16)) == 16
 
     def test_an_empty_space_gives_nothing(self, landscape, gaussian):
