@@ -21,6 +21,7 @@ class Candidate:
     index: int
     configuration: dict[str, int]
     proposed_by: str
+    predicted: float | None = None
     skip: Skip | None = None
     audited: bool = False
 
@@ -43,6 +44,7 @@ class Candidate:
             proposed_by=self.proposed_by,
             skip=self.skip,
             audited=self.audited,
+            predicted=self.predicted,
             build=None if build is None else replace(build, cubin=b""),
             measurement=measurement,
             finished_at=time.time(),

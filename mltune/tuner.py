@@ -267,7 +267,7 @@ class Tuner:
         started = time.perf_counter()
         ended = [self._records[number] for number in sorted(self._batch_numbers(self._next) & self._records.keys())]
         if len(ended) == BATCH:  # it is on record: nothing is left to decide
-            proposals = [Proposal(record.index, record.proposed_by) for record in ended]
+            proposals = [Proposal(record.index, record.proposed_by, record.predicted) for record in ended]
         else:
             proposals = self._sampler.plan(self._study, self._next, BATCH)[:room]
         if not proposals:
@@ -287,7 +287,14 @@ class Tuner:
             self._consider_stopping(judgement)
         batch = _Batch(self._next, trials, judgement, self._pace.awaits_gpu(self._bench.compilers))
         candidates = [
-            Candidate(trial.number, batch.number, proposal.index, dict(trial.params), proposal.proposed_by)
+            Candidate(
+                trial.number,
+                batch.number,
+                proposal.index,
+                dict(trial.params),
+                proposal.proposed_by,
+                proposal.predicted,
+            )
             for trial, proposal in zip(trials, proposals, strict=True)
         ]
         self._next += 1

@@ -54,6 +54,22 @@ class Situation:
     rng: np.random.Generator
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a proposer has chosen.
+
+    Attributes
+    ----------
+    indices : ndarray of shape (n_chosen,)
+        Distinct configurations, the best first.
+    predicted : ndarray of shape (n_chosen,) or None
+        The log shares of peak that are expected of them; None where nothing is predicted.
+    """
+
+    indices: Indices
+    predicted: Floats | None = None
+
+
 class Proposer(Protocol):
     """Chooses configurations, given what was measured. The same situation gives the same answer.
 
@@ -65,8 +81,8 @@ class Proposer(Protocol):
 
     name: str
 
-    def propose(self, situation: Situation, count: int) -> Indices:
-        """Return up to ``count`` distinct indices, the best first. Those taken are dropped by the caller."""
+    def propose(self, situation: Situation, count: int) -> Choice:
+        """Choose up to ``count`` configurations. Those taken are dropped by the caller."""
         ...
 
 
@@ -114,12 +130,12 @@ class GaussianProposer:
         self._trend = Trend(encoding.trend_weights)
         self._known: dict[int, Hyperparameters] = {}
 
-    def propose(self, situation: Situation, count: int) -> Indices:
+    def propose(self, situation: Situation, count: int) -> Choice:
         """Choose by expected improvement; see :meth:`Proposer.propose`."""
         history, rng = situation.history, situation.rng
         candidates = self.pool.draw(history.best(len(history.indices)), situation.taken, rng)
         if len(candidates) == 0 or count < 1:
-            return candidates[:0]
+            return Choice(candidates[:0])
         target = self._target.fit(len(history.scores), history.scores)
         best = float(target.max())
         rows = fastest_and_some(target, self.most, self.most // 2, rng)
@@ -139,6 +155,7 @@ class GaussianProposer:
         gain = log_expected_improvement(mean, posterior.spread, best)
         hopeful = np.sort(np.argsort(-gain, kind="stable")[: HOPEFUL * count])  # while a batch is chosen no gain rises
         candidates, mean, posterior = candidates[hopeful], mean[hopeful], posterior.among(hopeful)
+        predicted = self._target.expand(mean)
         chosen: list[int] = []
         for _ in range(min(count, len(candidates))):
             gain = log_expected_improvement(mean, posterior.spread, best)
@@ -147,7 +164,7 @@ class GaussianProposer:
             chosen.append(position)
             posterior.expect(position)
             best = max(best, float(mean[position]))
-        return candidates[chosen]
+        return Choice(candidates[chosen], predicted[chosen])
 
     def _hyperparameters(self, history: History, dimensions: int) -> Hyperparameters:
         first = milestone(len(history.indices))
@@ -181,11 +198,11 @@ class TpeProposer:
         self.space = space
         self.distributions = distributions
 
-    def propose(self, situation: Situation, count: int) -> Indices:
+    def propose(self, situation: Situation, count: int) -> Choice:
         """Ask TPE; see :meth:`Proposer.propose`."""
         answers = ask_tpe(situation.study, self.distributions, 2 * count, situation.rng)
         columns = {name: np.array([answer[name] for answer in answers], dtype=np.int64) for name in self.space.names}
-        return self.space.nearest(columns)
+        return Choice(self.space.nearest(columns))
 
 
 class RandomProposer:
@@ -205,17 +222,17 @@ class RandomProposer:
         self.space = space
         self.keeps = keeps
 
-    def propose(self, situation: Situation, count: int) -> Indices:
+    def propose(self, situation: Situation, count: int) -> Choice:
         """Draw; see :meth:`Proposer.propose`. Fewer where not enough is kept of what a few rounds draw."""
         if self.keeps is None:
-            return self.space.sample(count, situation.rng, situation.taken)
+            return Choice(self.space.sample(count, situation.rng, situation.taken))
         found = np.empty(0, dtype=np.int64)
         for _ in range(ROUNDS):
             drawn = self.space.sample(64 * count, situation.rng, situation.taken)
             found = np.concatenate([found, drawn[self.keeps(self.space.rows(drawn))]])
             if len(found) >= count:
                 break
-        return found
+        return Choice(found)
 
 
 def log_expected_improvement(mean: Floats, spread: Floats, best: float) -> Floats:

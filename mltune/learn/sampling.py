@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from mltune.errors import SpaceError
 from mltune.kernel.table import Columns, row
 from mltune.learn.candidates import ListedPool, OpenPool, spread_out
 from mltune.learn.encoding import Encoding
-from mltune.learn.proposers import GaussianProposer, Proposer, Situation
+from mltune.learn.proposers import Choice, GaussianProposer, Proposer, Situation
 from mltune.learn.study import History, HistoryReader
 
 if TYPE_CHECKING:
@@ -39,10 +40,13 @@ class Proposal:
     index : int
         Of the configuration in the search space.
     proposed_by : {"start", "random", "tpe", "model"}
+    predicted : float or None
+        Log share of peak that is expected of it; None where nobody said.
     """
 
     index: int
     proposed_by: str
+    predicted: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +202,7 @@ class BatchSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
         if self.proposer is not None:
             draft.add(self.proposer.propose(situation, size), size, self.proposer.name)
         elif history.measured < self.options.start_trials:
-            draft.add(self._opening, size, "start")
+            draft.add(Choice(self._opening), size, "start")
         else:
             chosen = size - int(rng.binomial(size, self.options.random))
             draft.add(self._model.propose(situation, chosen), chosen, self._model.name)
@@ -249,18 +253,19 @@ class _Draft:
     def room(self) -> int:
         return self.size - len(self.proposals)
 
-    def add(self, indices: Iterable[int] | Indices, count: int, proposed_by: str) -> None:
-        """Add up to ``count`` of the indices, as far as there is room."""
-        for index in map(int, indices):
+    def add(self, choice: Choice, count: int, proposed_by: str) -> None:
+        """Add up to ``count`` of a choice, as far as there is room."""
+        predicted = repeat(None) if choice.predicted is None else map(float, choice.predicted)
+        for index, expected in zip(map(int, choice.indices), predicted, strict=False):
             if count < 1 or self.room < 1:
                 return
             if index not in self.taken:
                 self.taken.add(index)
-                self.proposals.append(Proposal(index, proposed_by))
+                self.proposals.append(Proposal(index, proposed_by, expected))
                 count -= 1
 
     def add_random(self, count: int) -> None:
         """Add up to ``count`` random configurations, as far as there is room."""
         count = min(count, self.room)
         if count > 0:
-            self.add(self.space.sample(count, self.rng, self.taken), count, "random")
+            self.add(Choice(self.space.sample(count, self.rng, self.taken)), count, "random")

@@ -82,7 +82,7 @@ class Dataset:
 
     def measurements(self) -> list[Measurement | None]:
         """Return what the GPU made of each configuration; None for one that did not compile."""
-        names = [field.name for field in dataclasses.fields(Measurement)]
+        names = [field.name for field in dataclasses.fields(Measurement) if field.name in self.table.column_names]
         columns = [self.table[name].to_pylist() for name in ("build_state", *names)]
         return [
             Measurement(TrialState(state), detail, tuple(samples), *values) if build == TrialState.OK else None

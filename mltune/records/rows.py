@@ -52,7 +52,9 @@ _TRIAL: _Part = {
     "detail": ("detail", _TEXT),
     "proposed_by": ("proposed_by", _TEXT),
     "audited": ("audited", _BOOL),
+    "expected": ("predicted", _FLOAT),
     "finished_at": ("finished_at", _NUMBER),
+    "elapsed_s": ("elapsed_s", _NUMBER),
 }
 _SKIP: _Part = {
     "gate": ("gate", _TEXT),
@@ -84,6 +86,7 @@ _MEASUREMENT: _Part = {
     "temperature_c": ("temperature_c", _FLOAT),
     "power_w": ("power_w", _FLOAT),
     "throttle_reasons": ("throttle_reasons", _INT),
+    "discarded": ("discarded", _INT),
 }
 _PARTS: tuple[_Part, ...] = (_TRIAL, _SKIP, _BUILD, _MEASUREMENT)
 

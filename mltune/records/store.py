@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import dataclasses
 import json
 import os
 import sqlite3
@@ -15,6 +15,8 @@ from urllib.parse import quote
 
 from mltune.errors import RunDirectoryError, StoreError
 from mltune.records.header import RunHeader
+from mltune.records.lock import lock_directory
+from mltune.records.reference import Reference
 from mltune.records.rows import COLUMNS, PARAMETER_PREFIX, from_row, to_row
 from mltune.records.trial import TrialRecord
 
@@ -22,9 +24,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FILE = "run.sqlite"
-LOCK = "run.lock"
 _APPLICATION = 0x6D6C7475  # "mltu": tells our files from other SQLite files
-_FORMAT = 1
+_FORMAT = 2
 
 
 class Store:
@@ -97,7 +98,7 @@ class Store:
     @classmethod
     def _write(cls, directory: Path, header: RunHeader | None) -> Self:
         with contextlib.ExitStack() as undo:
-            lock = _locked(directory)
+            lock = lock_directory(directory)
             undo.callback(os.close, lock)
             connection = _connect(f"file:{quote(str((directory / FILE).absolute()))}?mode=rwc", directory)
             undo.callback(connection.close)
@@ -188,6 +189,16 @@ class Store:
                 (name, json.dumps(value)),
             )
 
+    def append_reference(self, reference: Reference) -> None:
+        """Write a timing of the reference kernel."""
+        values = dataclasses.astuple(reference)
+        with self._transaction():
+            self._connection.execute(f"INSERT INTO reference_timings VALUES ({', '.join('?' * len(values))})", values)  # noqa: S608
+
+    def references(self) -> list[Reference]:
+        """Return the timings of the reference kernel in the order in which they were made."""
+        return [Reference(*row) for row in self._query("SELECT * FROM reference_timings ORDER BY rowid")]
+
     def close(self) -> None:
         """Release the run directory. What was appended is on file already."""
         if self._lock is not None:
@@ -252,29 +263,6 @@ def _must_exist(directory: Path) -> Path:
     return path
 
 
-def _locked(directory: Path) -> int:
-    """Make the directory and lock it; the lock goes with the descriptor, so a dead process holds none."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise RunDirectoryError(f"a run directory must be writable, but {directory} is not: {error}.") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip()
-        os.close(descriptor)
-        raise RunDirectoryError(
-            f"a run directory is used by one process at a time, but {directory} is in use by process "
-            f"{holder or '(unknown)'}; wait for it to end, or choose another directory."
-        ) from error
-    # A full disk must not keep anyone from a run: the number only helps whoever is refused.
-    with contextlib.suppress(OSError):
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-    return descriptor
-
-
 def _connect(location: str, directory: Path) -> sqlite3.Connection:
     with _readable(directory):
         return sqlite3.connect(location, uri=True, timeout=30.0, isolation_level=None)
@@ -301,6 +289,7 @@ def _create(connection: sqlite3.Connection, header: RunHeader) -> None:
         f"PRAGMA user_version = {_FORMAT}",
         "CREATE TABLE header (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
         "CREATE TABLE seconds (name TEXT PRIMARY KEY, value REAL NOT NULL)",
+        f"CREATE TABLE reference_timings ({', '.join(field.name for field in dataclasses.fields(Reference))})",
         "CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
         f"CREATE TABLE trials (sequence INTEGER PRIMARY KEY, {', '.join(columns)}, UNIQUE (number))",
     ):

@@ -86,6 +86,8 @@ class Measurement:
         State of the GPU while it was sampled, from NVML.
     throttle_reasons : int or None
         NVML's bit mask of clock event reasons.
+    discarded : int
+        Samples that were discarded, and taken again, because something held the clock of the GPU down.
     """
 
     state: TrialState
@@ -101,6 +103,7 @@ class Measurement:
     temperature_c: float | None = None
     power_w: float | None = None
     throttle_reasons: int | None = None
+    discarded: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +151,12 @@ class TrialRecord:
         None when it was skipped before compiling. Its cubin is not kept.
     measurement : Measurement or None
         None when it was skipped or did not compile.
+    predicted : float or None
+        Log share of the device's peak that the search expected of it when it proposed it; None where nobody said.
     finished_at : float
         Seconds since the epoch.
+    elapsed_s : float
+        Seconds of the run when it ended, interruptions not counted: the host's clock may be set in between. 0: unknown.
     """
 
     number: int
@@ -163,7 +170,9 @@ class TrialRecord:
     audited: bool = False
     build: Build | None = None
     measurement: Measurement | None = None
+    predicted: float | None = None
     finished_at: float = field(default=0.0, compare=False)
+    elapsed_s: float = field(default=0.0, compare=False)
 
     @property
     def median_s(self) -> float | None:

@@ -61,16 +61,16 @@ class TestGaussianProposer:
     known = np.random.default_rng(2).choice(3600, 60, replace=False)
 
     def test_proposals_are_distinct_new_and_better_than_chance(self, landscape, gaussian):
-        found = gaussian.propose(situation(measured(landscape, self.known)), 16)
+        found = gaussian.propose(situation(measured(landscape, self.known)), 16).indices
         assert len(set(found.tolist())) == len(found) == 16
         assert not set(found.tolist()) & set(self.known.tolist())
         assert np.nanmedian(landscape.scores[found]) > np.nanquantile(landscape.scores, 0.9)
 
     def test_the_same_situation_gives_the_same_answer_whoever_answered_what_before(self, landscape, gaussian):
         history = measured(landscape, self.known)
-        first = gaussian.propose(situation(history), 8)
+        first = gaussian.propose(situation(history), 8).indices
         gaussian.propose(situation(measured(landscape, self.known[:20]), seed=9), 8)
-        np.testing.assert_array_equal(gaussian.propose(situation(history), 8), first)
+        np.testing.assert_array_equal(gaussian.propose(situation(history), 8).indices, first)
 
     def test_hyperparameters_are_those_of_the_earliest_whenever_they_are_fitted(self, landscape, gaussian):
         """The schedule looks at the same first trials: a resumed run, that knows more, has the same."""
@@ -82,14 +82,14 @@ class TestGaussianProposer:
 
     def test_what_is_running_is_taken_to_turn_out_as_expected(self, landscape, gaussian):
         """What the batch before asked for is not asked for again in another shape."""
-        first = gaussian.propose(situation(measured(landscape, self.known)), 6)
-        alone = gaussian.propose(situation(measured(landscape, self.known), seed=1), 6)
-        beside = gaussian.propose(situation(measured(landscape, self.known, running=first), seed=1), 6)
+        first = gaussian.propose(situation(measured(landscape, self.known)), 6).indices
+        alone = gaussian.propose(situation(measured(landscape, self.known), seed=1), 6).indices
+        beside = gaussian.propose(situation(measured(landscape, self.known, running=first), seed=1), 6).indices
         assert not set(beside.tolist()) & set(first.tolist())
         assert set(alone.tolist()) == set(first.tolist())
 
     def test_what_was_skipped_as_hopeless_drives_it_away(self, landscape, gaussian):
-        first = gaussian.propose(situation(measured(landscape, self.known)), 12)
+        first = gaussian.propose(situation(measured(landscape, self.known)), 12).indices
         history = measured(landscape, self.known, skipped=first, predicted=np.full(12, -8.0))
         encoding = Encoding(landscape.space, landscape.prior)
         middle = encoding.describe(landscape.space.rows(first))[0].mean(axis=0)
@@ -101,40 +101,42 @@ class TestGaussianProposer:
         known = History(
             history.indices, history.scores, NOTHING, np.empty(0), NOTHING, history.tried
         )  # the same without the predictions
-        assert distance(gaussian.propose(situation(history), 12)) > distance(gaussian.propose(situation(known), 12))
+        assert distance(gaussian.propose(situation(history), 12).indices) > distance(
+            gaussian.propose(situation(known), 12).indices
+        )
 
     def test_one_measurement_or_only_failures_but_one_are_enough(self, landscape, gaussian):
         failed = np.flatnonzero(np.isnan(landscape.scores))[:12]
         for indices in (self.known[:1], np.append(failed, np.flatnonzero(landscape.scores > -9)[0])):
-            assert len(gaussian.propose(situation(measured(landscape, indices)), 4)) == 4
+            assert len(gaussian.propose(situation(measured(landscape, indices)), 4).indices) == 4
 
     def test_many_are_learned_from_in_part(self, landscape, gaussian):
         indices = np.random.default_rng(0).choice(3600, 900, replace=False)
         speed = np.nan_to_num(landscape.scores[indices])
         rows = fastest_and_some(speed, gaussian.most, gaussian.most // 2, np.random.default_rng(0))
         assert len(rows) == gaussian.most
-        assert len(gaussian.propose(situation(measured(landscape, indices)), 16)) == 16
+        assert len(gaussian.propose(situation(measured(landscape, indices)), 16).indices) == 16
 
     def test_an_empty_space_gives_nothing(self, landscape, gaussian):
         history = measured(landscape, self.known)
         full = Situation(None, history, set(range(3600)), np.random.default_rng(0))
-        assert len(gaussian.propose(full, 4)) == 0
+        assert len(gaussian.propose(full, 4).indices) == 0
 
 
 class TestRandomProposer:
     def test_draws_what_is_kept(self, landscape):
         proposer = RandomProposer(landscape.space, lambda columns: columns["P"] == 4)
-        found = proposer.propose(situation(measured(landscape, NOTHING)), 16)
+        found = proposer.propose(situation(measured(landscape, NOTHING)), 16).indices
         assert len(set(found.tolist())) >= 16
         assert (landscape.space.rows(found)["P"] == 4).all()
 
     def test_gives_up_when_nothing_is_kept(self, landscape):
         proposer = RandomProposer(landscape.space, lambda columns: np.zeros(len(columns["P"]), dtype=bool))
-        assert len(proposer.propose(situation(measured(landscape, NOTHING)), 16)) == 0
+        assert len(proposer.propose(situation(measured(landscape, NOTHING)), 16).indices) == 0
 
     def test_without_thresholds_it_draws_what_is_not_taken(self, landscape):
         known = np.arange(3590)
-        found = RandomProposer(landscape.space).propose(situation(measured(landscape, known)), 16)
+        found = RandomProposer(landscape.space).propose(situation(measured(landscape, known)), 16).indices
         assert sorted(found.tolist()) == list(range(3590, 3600))
 
 
@@ -150,7 +152,7 @@ class TestTpeProposer:
             study.add_trial(frozen_trial(record, distributions, float(score) if np.isfinite(score) else None))
         proposer = TpeProposer(landscape.space, distributions)
         history = measured(landscape, np.arange(0, 3600, 90))
-        first, again = (proposer.propose(situation(history, study=study), 8) for _ in range(2))
+        first, again = (proposer.propose(situation(history, study=study), 8).indices for _ in range(2))
         np.testing.assert_array_equal(first, again)
         assert len(first) == 16
         assert ((first >= 0) & (first < 3600)).all()

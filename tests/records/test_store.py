@@ -70,6 +70,7 @@ MEASUREMENTS = st.builds(
     maybe(NUMBER),
     maybe(NUMBER),
     maybe(INT64),
+    st.integers(0, 2**63 - 1),
 )
 RECORDS = st.lists(
     st.builds(
@@ -85,7 +86,9 @@ RECORDS = st.lists(
         audited=st.booleans(),
         build=maybe(BUILDS),
         measurement=maybe(MEASUREMENTS),
+        predicted=maybe(NUMBER),
         finished_at=NUMBER,
+        elapsed_s=NUMBER,
     ),
     max_size=4,
     unique_by=lambda record: record.number,
