@@ -10,11 +10,14 @@ the state of a trial. Exceptions are for misuse and for broken machines::
     │   ├── ProblemError        no such problem, or an impossible size
     │   ├── SpaceError          the search space is empty, or a configuration lies outside it
     │   ├── DatasetError        a dataset is malformed, of another kernel, or does not exist
+    │   ├── PlanError           a plan is malformed, or cannot be carried out here
     │   ├── RunDirectoryError   a run directory is in use, belongs to another run, or cannot be written
     │   └── DeviceError         no such device, or what it needs is not installed
     └── RunError                a run failed: exit code 1
         ├── WorkerError         a worker process cannot be started or kept alive
-        └── StoreError          records cannot be written (a full disk, say)
+        ├── DeviceLostError     the GPU cannot be used now: it is gone, or somebody else has taken it
+        └── StoreError          records cannot be written
+            └── DiskFullError   there is no room for them, or the disk fails: room can be made
 
 A message states the law, then the facts, then the next step.
 """
@@ -48,6 +51,10 @@ class DatasetError(UsageError):
     """A dataset is malformed, of another kernel, or does not exist."""
 
 
+class PlanError(UsageError):
+    """A plan is malformed, or cannot be carried out here."""
+
+
 class RunDirectoryError(UsageError):
     """A run directory is in use, belongs to another run, or cannot be written."""
 
@@ -64,5 +71,13 @@ class WorkerError(RunError):
     """A worker process cannot be started or kept alive."""
 
 
+class DeviceLostError(RunError):
+    """The GPU cannot be used now: it is gone, or somebody else has taken it. No trial is to blame, none is recorded."""
+
+
 class StoreError(RunError):
     """Records cannot be written."""
+
+
+class DiskFullError(StoreError):
+    """There is no room for records, or the disk fails."""

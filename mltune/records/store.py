@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
-from mltune.errors import RunDirectoryError, StoreError
+from mltune.errors import DiskFullError, RunDirectoryError, StoreError
 from mltune.records.header import RunHeader
 from mltune.records.lock import lock_directory
 from mltune.records.reference import Reference
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 FILE = "run.sqlite"
 _APPLICATION = 0x6D6C7475  # "mltu": tells our files from other SQLite files
 _FORMAT = 2
+_NO_ROOM = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
 
 
 class Store:
@@ -135,9 +136,9 @@ class Store:
         with self._transaction():
             self._connection.executemany(f"INSERT INTO trials ({', '.join(columns)}) VALUES ({marks})", rows)  # noqa: S608
 
-    def records(self) -> list[TrialRecord]:
-        """Return all records in the order in which they were appended."""
-        return [from_row(row, self._names) for row in self._rows()]
+    def records(self, after: int = 0) -> list[TrialRecord]:
+        """Return all records, but for so many that came first, in the order in which they were appended."""
+        return [from_row(row, self._names) for row in self._rows(after)]
 
     def __len__(self) -> int:
         return int(self._query("SELECT COUNT(*) FROM trials")[0][0])
@@ -193,7 +194,8 @@ class Store:
         """Write a timing of the reference kernel."""
         values = dataclasses.astuple(reference)
         with self._transaction():
-            self._connection.execute(f"INSERT INTO reference_timings VALUES ({', '.join('?' * len(values))})", values)  # noqa: S608
+            marks = ", ".join("?" * len(values))
+            self._connection.execute(f"INSERT INTO reference_timings VALUES ({marks})", values)  # noqa: S608
 
     def references(self) -> list[Reference]:
         """Return the timings of the reference kernel in the order in which they were made."""
@@ -220,10 +222,11 @@ class Store:
     ) -> None:
         self.close()
 
-    def _rows(self) -> list[tuple[Any, ...]]:
-        return self._query(f"SELECT {', '.join(_columns(self._names))} FROM trials ORDER BY sequence")  # noqa: S608
+    def _rows(self, after: int = 0) -> list[tuple[Any, ...]]:
+        columns = ", ".join(_columns(self._names))
+        return self._query(f"SELECT {columns} FROM trials WHERE sequence > ? ORDER BY sequence", after)  # noqa: S608
 
-    def _query(self, text: str, *values: str) -> list[tuple[Any, ...]]:
+    def _query(self, text: str, *values: str | int) -> list[tuple[Any, ...]]:
         with _on_file(self.directory):
             return self._connection.execute(text, values).fetchall()
 
@@ -250,10 +253,15 @@ def _on_file(directory: Path) -> Iterator[None]:
             f"a trial's number must be new to its run, but {directory / FILE} refused: {error}."
         ) from error
     except (sqlite3.Error, OverflowError) as error:
-        raise StoreError(
+        raise (DiskFullError if _lacks_room(error) else StoreError)(
             f"every trial must be recorded, but {directory / FILE} cannot be used: {error}; the trials recorded before "
             "are safe: make room on the disk, then repeat the command to go on."
         ) from error
+
+
+def _lacks_room(error: Exception) -> bool:
+    """Return whether something failed for want of room, or of a disk that works."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _NO_ROOM  # the lowest byte: the others are details
 
 
 def _must_exist(directory: Path) -> Path:
@@ -319,6 +327,8 @@ def _readable(directory: Path) -> Iterator[None]:
         yield
     except (sqlite3.Error, ValueError, TypeError, KeyError, AttributeError) as error:
         path = directory / FILE
+        if _lacks_room(error):
+            raise DiskFullError(f"a store needs room on the disk, but {path} has none: {error}.") from error
         raise RunDirectoryError(
             f"a run directory holds a store of mltune, but {path} cannot be read: {error}."
         ) from error

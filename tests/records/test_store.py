@@ -126,6 +126,8 @@ def test_the_order_is_that_of_appending_not_of_numbers(tmp_path):
         store.append(trial(3), trial(1))
         store.append(trial(2))
         assert [record.number for record in store.records()] == [3, 1, 2]
+        assert [record.number for record in store.records(after=2)] == [2]
+        assert store.records(after=3) == []
         assert len(store) == 3
 
 

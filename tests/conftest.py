@@ -1,0 +1,78 @@
+"""Runs on record, made without a GPU: what watches, shows and reports them reads stores alone."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from mltune.device.known import H200
+from mltune.kernel.gemm import GemmProblem
+from mltune.records.header import RunHeader
+from mltune.records.store import Store
+from mltune.records.trial import Build, Measurement, Skip, TrialRecord, TrialState
+
+HEADER = RunHeader(
+    kernel="toy",
+    source_hash="ab" * 32,
+    parameters={"BLK_M": (16, 32, 64), "STAGES": (1, 2)},
+    problem=GemmProblem("s", "N", "T", 4096, 4096, 4096).to_json(),
+    device=H200.to_json(),
+    seed=1,
+    settings={"target": "replay:toy"},
+    created_at=1.75e9,
+)
+CUBLAS_S = 2.65e-3
+
+
+def trial(number, state=TrialState.OK, median_s=3e-3, **facts):
+    """Return a trial that ended in a state, half a second after the one before it."""
+    skipped = state is TrialState.SKIPPED
+    return TrialRecord(
+        number,
+        number // 16,
+        number,
+        {"BLK_M": (16, 32, 64)[number % 3], "STAGES": 1 + number % 2},
+        state,
+        detail="" if state in (TrialState.OK, TrialState.SKIPPED) else f"what went wrong with {number}",
+        proposed_by="model",
+        skip=Skip("after_compile", -2.0, -1.5) if skipped else None,
+        build=Build(TrialState.OK, registers=128, spill_bytes=0, compile_s=0.2),
+        measurement=None if skipped else Measurement(state, median_s=median_s if state is TrialState.OK else None),
+        predicted=-0.5,
+        elapsed_s=0.5 * (number + 1),
+        **facts,
+    )
+
+
+@dataclass
+class RunMaker:
+    """Makes a run in a directory, or goes on with it."""
+
+    header: RunHeader = HEADER
+    facts: dict = field(default_factory=lambda: {"cublas_median_s": CUBLAS_S})
+
+    def __call__(self, directory: Path, *records: TrialRecord, **facts) -> Path:
+        with Store.open(directory, self.header) as store:
+            store.append(*records)
+            store.set_seconds({"total": max((record.elapsed_s for record in records), default=0.0)})
+            for name, value in (self.facts | facts).items():
+                store.set_fact(name, value)
+        return directory
+
+    def of(self, **changes) -> "RunMaker":
+        return RunMaker(replace(self.header, **changes), self.facts)
+
+
+@pytest.fixture
+def make_run():
+    return RunMaker()
+
+
+@pytest.fixture
+def make_trial():
+    return trial
+
+
+def pytest_addoption(parser):
+    parser.addoption("--kills", type=int, default=8, help="how often nights in replay are killed")
+    parser.addoption("--faults-output", help="file that the tally of those kills is written to")
