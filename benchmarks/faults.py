@@ -1,6 +1,6 @@
 """A sweep over kernels that misbehave: each becomes the record of its trial, and the run goes on.
 
-The bundle tests/gpu/hostile holds a plain GEMM and fifteen ways to spoil it. The sweep takes the road of every run:
+The bundle tests/gpu/hostile holds a plain GEMM and sixteen ways to spoil it. The sweep takes the road of every run:
 builder, runner, store. Written down are the state and the words of every trial, and how long the whole took.
 
     python benchmarks/faults.py --output benchmarks/results

@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from dataclasses import dataclass
+import functools
+import operator
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
+
+SLOWDOWNS: Mapping[int, str] = {
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "hardware power brake",
+}
+"""Reasons that no kernel is to be judged under, by their bit in NVML's mask (``nvmlClocksEventReason...``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +40,20 @@ class GpuState:
     temperature_c: float | None = None
     power_w: float | None = None
     throttle_reasons: int | None = None
+
+
+def summed_up(states: Sequence[GpuState]) -> GpuState:
+    """Return several readings as one: the median clock, every reason that was given, the last of what else is known."""
+    clocks = [state.sm_clock_hz for state in states if state.sm_clock_hz is not None]
+    reasons = [state.throttle_reasons for state in states if state.throttle_reasons is not None]
+    temperatures = [state.temperature_c for state in states if state.temperature_c is not None]
+    powers = [state.power_w for state in states if state.power_w is not None]
+    return GpuState(
+        sm_clock_hz=statistics.median_high(clocks) if clocks else None,
+        temperature_c=temperatures[-1] if temperatures else None,
+        power_w=powers[-1] if powers else None,
+        throttle_reasons=functools.reduce(operator.or_, reasons) if reasons else None,
+    )
 
 
 class Nvml:
@@ -54,14 +80,23 @@ class Nvml:
         nvml, handle = self._nvml, self._handle
         if nvml is None:
             return GpuState()
-        clock_mhz = _reading(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))
         temperature_c = _reading(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
         power_mw = _reading(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+        return replace(
+            self.read_clock(),
+            temperature_c=None if temperature_c is None else float(temperature_c),
+            power_w=None if power_mw is None else 1e-3 * power_mw,
+        )
+
+    def read_clock(self) -> GpuState:
+        """Return the clock and what holds it down, now: half as many questions as all of the state."""
+        nvml, handle = self._nvml, self._handle
+        if nvml is None:
+            return GpuState()
+        clock_mhz = _reading(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))
         reasons = _reading(lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
         return GpuState(
             sm_clock_hz=None if clock_mhz is None else 1e6 * clock_mhz,
-            temperature_c=None if temperature_c is None else float(temperature_c),
-            power_w=None if power_mw is None else 1e-3 * power_mw,
             throttle_reasons=None if reasons is None else int(reasons),
         )
 

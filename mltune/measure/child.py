@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import traceback
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,9 @@ from mltune.errors import WorkerError
 _LOUD = "MLTUNE_LOUD_WORKERS"
 """Environment variable: when set, what children write to stderr is shown. What a dying CUDA context has to say there is
 not news: how each trial ended is on record."""
+
+_ANSWER, _FAILURE, _TOLD = True, False, None
+"""What a message of a child is: the answer, why there is none, or something told before it."""
 
 _ROOT = str(Path(__file__).resolve().parents[2])
 _BOOTSTRAP = """
@@ -107,8 +111,17 @@ class Child:
                 f"a worker process must start within {self._start_s:g} s, but {self._target} did not: {error}"
             ) from error
 
-    def call(self, request: Any, timeout_s: float) -> Any:
+    def call(self, request: Any, timeout_s: float, told: Callable[[Any], None] | None = None) -> Any:
         """Send one request and wait for its answer.
+
+        Parameters
+        ----------
+        request : Any
+            Picklable, as is the answer.
+        timeout_s : float
+            Seconds until the answer, or until the next thing that the child tells.
+        told : callable, optional
+            Receives what the function tells meanwhile (:func:`tell`).
 
         Raises
         ------
@@ -123,7 +136,12 @@ class Child:
         assert self._connection is not None  # noqa: S101
         try:
             self._connection.send(request)
-            return self._receive(timeout_s)
+            while True:
+                kind, answer = self._receive(timeout_s)
+                if kind is _ANSWER:
+                    return answer
+                if told is not None:
+                    told(answer)
         except (OSError, EOFError) as error:
             status = self.kill()
             raise ChildDiedError(f"the worker process died: {_describe(status)}") from error
@@ -149,30 +167,30 @@ class Child:
         process.wait()
         return process.returncode if status is None else status
 
-    def interrupt(self) -> None:
-        """Kill the child with its process group, from another thread than the one that calls it.
+    def interrupt(self, number: signal.Signals = signal.SIGKILL) -> None:
+        """Send a signal to the child's process group, from another thread than the one that calls the child.
 
-        A call that is under way raises :class:`ChildDiedError`.
+        When the child dies of it, a call that is under way raises :class:`ChildDiedError`.
         """
         process = self._process
         if process is not None and process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
+                os.killpg(process.pid, number)
 
-    def _receive(self, timeout_s: float) -> Any:
+    def _receive(self, timeout_s: float) -> tuple[bool | None, Any]:
         assert self._connection is not None  # noqa: S101
         if not self._connection.poll(timeout_s):
             raise ChildTimeoutError(f"no answer within {timeout_s:g} s")
         try:
-            answered, answer = self._connection.recv()
+            kind, answer = self._connection.recv()
         except EOFError as error:
             assert self._process is not None  # noqa: S101
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(1.0)
             raise ChildDiedError(f"the worker process died: {_describe(self._process.poll())}") from error
-        if not answered:
+        if kind is _FAILURE:
             raise ChildDiedError(f"the worker process failed: {answer}")
-        return answer
+        return kind, answer
 
 
 def _describe(status: int | None) -> str:
@@ -194,6 +212,22 @@ def _die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
+_to_parent: Connection | None = None
+
+
+def tell(message: Any) -> None:
+    """Tell the parent something before the answer; from the thread that serves the request, in a child only.
+
+    Raises
+    ------
+    WorkerError
+        This is not a child process.
+    """
+    if _to_parent is None:
+        raise WorkerError("only a child process tells its parent something, but this process is none.")
+    _to_parent.send((_TOLD, message))
+
+
 def serve(descriptor: int, parent: int) -> None:
     """Run in the child: make the function, then answer requests until the parent hangs up.
 
@@ -205,20 +239,22 @@ def serve(descriptor: int, parent: int) -> None:
         Process id of the parent.
     """
     _die_with_parent(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    connection = Connection(descriptor)
+    for number in (signal.SIGINT, signal.SIGTERM):  # they may be sent to all processes of a job; the parent decides
+        signal.signal(number, signal.SIG_IGN)
+    global _to_parent
+    connection = _to_parent = Connection(descriptor)
     path, target, arguments = connection.recv()
     sys.path[:] = path
     try:
         module, _, name = target.partition(":")
         function = getattr(importlib.import_module(module), name)(*arguments)
-        connection.send((True, None))
+        connection.send((_ANSWER, None))
         while (request := _next_request(connection)) is not None:
-            connection.send((True, function(request[0])))
+            connection.send((_ANSWER, function(request[0])))
     except BaseException as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         with contextlib.suppress(OSError):
-            connection.send((False, f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"))
+            connection.send((_FAILURE, f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"))
 
 
 def _next_request(connection: Connection) -> tuple[Any] | None:

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from mltune.kernel.gemm import GemmProblem
 from mltune.kernel.operands import GemmOperands
+from mltune.measure.blame import Blame, blame
 
 if TYPE_CHECKING:
     from mltune.kernel.bundle import Launch
 
-_REFUSALS = frozenset({1, 2, 200, 209, 218, 222, 301, 302, 303, 500, 701})
 _LARGEST_EXTENT = 2**31 - 1
 
 
@@ -25,14 +25,18 @@ class CudaError(RuntimeError):
 
     Attributes
     ----------
-    refused : bool
-        True when the driver refused the request and the context is unharmed: an invalid value, a cubin of another
-        architecture, too few resources. Else (an illegal address, a trap) the context is lost, and the process with it.
+    code : int
+        The driver's number of the error.
     """
 
     def __init__(self, call: str, code: int, name: str) -> None:
         super().__init__(f"{call}: {name}")
-        self.refused = code in _REFUSALS
+        self.code = code
+
+    @property
+    def refused(self) -> bool:
+        """Whether the driver refused a kernel and the context is unharmed (see :mod:`mltune.measure.blame`)."""
+        return blame(self.code) is Blame.REFUSED
 
 
 class RefusedError(CudaError):

@@ -1,7 +1,9 @@
 """The two seams of measure/: a Builder makes a build of a configuration, a Runner a measurement of a build.
 
 Both answer with a future, so that the compile pool runs ahead of the GPU; in replay the future is already done. Neither
-raises for anything that one configuration does: that is the state of what it returns.
+raises for anything that one configuration does: that is the state of what it returns. A runner's future holds a
+:class:`~mltune.errors.DeviceLostError` when it is not the configuration but the GPU that failed: then nothing is known
+of the configuration.
 """
 
 from __future__ import annotations

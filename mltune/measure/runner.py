@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Literal, Self
 
 from mltune.device.facts import Device
-from mltune.errors import DeviceError, ExpressionError, ProblemError, UsageError, WorkerError
+from mltune.errors import DeviceError, DeviceLostError, ExpressionError, ProblemError, UsageError, WorkerError
 from mltune.kernel.bundle import Kernel, device_variables
 from mltune.kernel.gemm import GemmProblem
 from mltune.measure.child import Child, ChildDiedError, ChildTimeoutError
 from mltune.measure.protocols import SamplingRule
+from mltune.measure.race import BUDGET_S, RaceResult
+from mltune.measure.requests import Check, Greet, Measure, Race, TimeCublas, TimeSpin
 from mltune.measure.verification import verification_cases
-from mltune.measure.worker import Answer, Check, Measure, Setup, TimeCublas, TimeSpin
+from mltune.measure.worker import Answer, Request, Setup
 from mltune.records.trial import Build, Measurement, TrialState
 
 WINNER_SIZES = ((1, 1, 1), (127, 129, 65), (256, 256, 256), (1023, 33, 257), (64, 1500, 1), (500, 300, 0))
 """Sizes (m, n, k) that a winner is verified at, besides its own."""
 
 _DEFAULT_RULE = SamplingRule()
+_REFERENCE_RULE = SamplingRule(max_samples=5, noise_target=0.002, max_s=0.3)
 _WORKER = "mltune.measure.worker:make_worker"
+_WORKERS_ASKED = 2
 _LONGEST_CHECK_S = 120.0
-_PAUSE_BEFORE_RETRY_S = 1.0  # a GPU takes its time to clear away a killed process
+_LONGEST_RACE_S = 30.0
+_LONGEST_GREETING_S = 30.0
+_PAUSES_S = (1.0, 2.0, 4.0)  # a GPU takes its time to clear away a killed process, and so may others
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +60,8 @@ class GpuRunner:
     """Verifies and times the builds of one kernel for one problem on one GPU. Satisfies the Runner protocol.
 
     The worker process is started on entry, while the first builds are compiled, and replaced when a kernel hung or
-    harmed it. A kernel that does so costs the start of a worker, some seconds.
+    harmed it. A kernel that does so costs the start of a worker, some seconds. Only when the next worker runs is it the
+    kernel that is to blame: if none can be started, the GPU is lost, and the future holds a :class:`DeviceLostError`.
 
     Parameters
     ----------
@@ -69,6 +76,9 @@ class GpuRunner:
         When to stop sampling a run time.
     timeout_s : float
         Seconds that one build may take, from its loading to its last sample.
+    worker : str
+        What makes a worker, as :class:`~mltune.measure.child.Child` takes it: exchanged to try the runner without a
+        GPU.
 
     Attributes
     ----------
@@ -94,6 +104,7 @@ class GpuRunner:
         device: Device | None = None,
         rule: SamplingRule = _DEFAULT_RULE,
         timeout_s: float = 10.0,
+        worker: str = _WORKER,
     ) -> None:
         if not problem.m * problem.n:
             raise ProblemError(f"a problem whose result has elements is timed, got {problem.label}.")
@@ -113,9 +124,10 @@ class GpuRunner:
         variables = [self._variables(one) for one in problems]
         self._shapes = [one for at, one in enumerate(variables) if one not in variables[:at]]
         self._shape_of = [self._shapes.index(one) for one in variables]  # of each verification, and of the timing
-        self._child = Child(_WORKER, (Setup(device_index, problem, kernel.entry),))
+        self._child = Child(worker, (Setup(device_index, problem, kernel.entry),))
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="mltune-gpu")
-        self._closing = False
+        self._closing = threading.Event()
+        self._served = False
 
     def __enter__(self) -> Self:
         self._thread.submit(self._start)
@@ -124,7 +136,7 @@ class GpuRunner:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._closing = True
+        self._closing.set()
         self._thread.shutdown(wait=False, cancel_futures=True)
         self._child.interrupt()
         self._thread.shutdown(wait=True)
@@ -133,7 +145,10 @@ class GpuRunner:
     def submit(
         self, configuration: Mapping[str, int], build: Build, *, best_s: float | None = None
     ) -> Future[Measurement]:
-        """Queue one build (see the Runner protocol)."""
+        """Queue one build (see the Runner protocol).
+
+        The future holds a :class:`DeviceLostError` when the GPU cannot be used, whatever the build.
+        """
         if build.state is not TrialState.OK or not build.cubin:
             raise UsageError(f"a build in state ok, with its cubin, can be run, got one in state {build.state}.")
         try:
@@ -143,11 +158,47 @@ class GpuRunner:
             refused.set_result(Measurement(TrialState.LAUNCH_ERROR, str(error)))
             return refused
         *verified, timed = (launches[shape] for shape in self._shape_of)
-        return self._thread.submit(self._ask, Measure(build.cubin, tuple(verified), timed, self._rule, best_s))
+        return self._thread.submit(self._measure, Measure(build.cubin, tuple(verified), timed, self._rule, best_s))
 
     def time_cublas(self) -> Measurement:
-        """Time cuBLAS on the runner's problem, in the same process and in the same way as the kernels."""
-        return self._thread.submit(self._ask, TimeCublas(self._rule)).result()
+        """Time cuBLAS on the runner's problem, in the same process and in the same way as the kernels.
+
+        Returns
+        -------
+        Measurement
+            ``LAUNCH_ERROR``, without a time, when cuBLAS is not installed or the problem is too large for it.
+        """
+        return self._answer(TimeCublas(self._rule))
+
+    def time_reference(self) -> Measurement:
+        """Time the reference kernel: cuBLAS, with few samples. What it takes now and took before shows a drift.
+
+        Returns
+        -------
+        Measurement
+            As :meth:`time_cublas`.
+        """
+        return self._answer(TimeCublas(_REFERENCE_RULE))
+
+    def race(self, entries: Sequence[tuple[Mapping[str, int], Build]], *, budget_s: float = BUDGET_S) -> RaceResult:
+        """Time several builds, and cuBLAS with them, side by side in rounds.
+
+        Parameters
+        ----------
+        entries : sequence of (configuration, build)
+            The builds in state ``OK``, each with its configuration.
+        budget_s : float
+            Most seconds of runs on the GPU.
+
+        Raises
+        ------
+        DeviceLostError
+            The GPU cannot be used now.
+        """
+        variables = self._variables(self._problem)
+        launches = [(build.cubin, self._kernel.launch(configuration, variables)) for configuration, build in entries]
+        result = self._thread.submit(self._ask, Race(tuple(launches), budget_s), _LONGEST_RACE_S).result()
+        return RaceResult(result.state, result.detail) if isinstance(result, Measurement) else result
 
     def self_test(self, duration_s: float = 2e-3) -> float:
         """Time a kernel of known duration; return measured over known.
@@ -157,7 +208,7 @@ class GpuRunner:
         DeviceError
             The kernel did not run.
         """
-        measured = self._thread.submit(self._ask, TimeSpin(duration_s)).result()
+        measured = self._answer(TimeSpin(duration_s))
         if measured.median_s is None:
             raise DeviceError(
                 f"a GPU must run a kernel that waits, but it did not: {measured.detail}; see `nvidia-smi`."
@@ -183,34 +234,100 @@ class GpuRunner:
     def _check(self, configuration: Mapping[str, int], build: Build, problem: GemmProblem) -> WinnerCheck:
         request = Check(build.cubin, problem, self._kernel.launch(configuration, self._variables(problem)))
         timeout_s = max(self._timeout_s, _LONGEST_CHECK_S)
-        measured = self._thread.submit(self._ask, request, timeout_s).result()
+        measured = self._answer(request, timeout_s)
         return WinnerCheck(problem, measured.state, measured.error, measured.detail)
 
     def _variables(self, problem: GemmProblem) -> dict[str, int]:
         return {**self._device, **problem.variables()}
 
-    def _start(self) -> None:
-        try:
-            self._child.start()
-        except WorkerError:
-            if self._closing or not self.restarts:
-                raise
-            time.sleep(_PAUSE_BEFORE_RETRY_S)
-            self._child.start()
+    def _answer(self, request: Request, timeout_s: float | None = None) -> Measurement:
+        """Have a request answered, and wait for that."""
+        return self._thread.submit(self._measure, request, timeout_s).result()
 
-    def _ask(self, request: Any, timeout_s: float | None = None) -> Measurement:
-        """Ask the worker in the runner's thread, and say what became of it."""
-        self._start()
+    def _measure(self, request: Request, timeout_s: float | None = None) -> Measurement:
+        """Ask for a measurement."""
+        result = self._ask(request, timeout_s)
+        if not isinstance(result, Measurement):
+            raise WorkerError(f"a worker answers {type(request).__name__} with a measurement, got {result!r:.200}.")
+        return result
+
+    def _ask(self, request: Request, timeout_s: float | None = None) -> Measurement | RaceResult:
+        """Ask the worker in the runner's thread, and say what became of it.
+
+        A worker that died may have been killed from outside: the same is asked of another, and only a request that none
+        survives is to blame.
+
+        Raises
+        ------
+        DeviceLostError
+            The GPU cannot be used now.
+        WorkerError
+            The runner was left meanwhile.
+        """
         limit_s = self._timeout_s if timeout_s is None else timeout_s
+        for _ in range(_WORKERS_ASKED):
+            self._start()
+            result, worker = self._attempt(request, limit_s)
+            if worker == "well":
+                return result
+            self.restarts += 1
+            self._child.kill()
+            if self._closing.is_set():
+                raise WorkerError("a build is measured to its end, but the runner was left before; measure it again.")
+            if worker == "harmed":
+                break
+        self._start()  # that the next one runs is what shows the GPU to be innocent
+        return result
+
+    def _attempt(
+        self, request: Request, limit_s: float
+    ) -> tuple[Measurement | RaceResult, Literal["well", "harmed", "dead"]]:
+        """Ask the worker once; return what became of the request, and of the worker."""
         try:
             answer: Answer = self._child.call(request, limit_s)
         except ChildTimeoutError:
-            self.restarts += 1
-            return Measurement(TrialState.TIMEOUT, f"no answer within {limit_s:g} s: it hangs, or is slower than that")
+            words = f"no answer within {limit_s:g} s: it hangs, or is slower than that"
+            return Measurement(TrialState.TIMEOUT, words), "harmed"
         except ChildDiedError as error:
-            self.restarts += 1
-            return Measurement(TrialState.CRASHED, str(error))
-        if answer.retire:
-            self.restarts += 1
+            return Measurement(TrialState.CRASHED, str(error)), "dead"
+        if answer.result is None:
             self._child.kill()
-        return answer.measurement
+            raise DeviceLostError(_lost(answer.lost))
+        return answer.result, "harmed" if answer.retire else "well"
+
+    def _start(self) -> None:
+        """Start the worker if none runs, more than once if need be, and have it say that the GPU can be used.
+
+        Raises
+        ------
+        DeviceError
+            There is no such GPU, or what it needs is not installed.
+        DeviceLostError
+            The GPU has been used before, or can be seen, but not now.
+        WorkerError
+            The first worker could not be started at all.
+        """
+        if self._child.pid is not None:
+            return
+        for pause_s in (*_PAUSES_S, 0.0):
+            try:
+                answer: Answer = self._child.call(Greet(), _LONGEST_GREETING_S)
+            except (WorkerError, ChildTimeoutError, ChildDiedError) as error:
+                if not self._served:
+                    raise WorkerError(str(error)) from error
+                reason = str(error)
+            else:
+                if answer.result is not None:
+                    self._served = True
+                    return
+                self._child.kill()
+                if answer.hopeless and not self._served:
+                    raise DeviceError(answer.lost)
+                reason = answer.lost
+            if self._closing.wait(pause_s):
+                break
+        raise DeviceLostError(_lost(reason))
+
+
+def _lost(reason: str) -> str:
+    return f"a GPU must answer to be measured on, but it cannot be used now: {reason}; see `nvidia-smi`, then resume."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,32 +47,44 @@ class Stopwatch:
         self._spin_kernel((1,), (1,), (np.int64(round(1e9 * duration_s)),))
 
     def take(self, launch: Callable[[], None], count: int, meanwhile: Callable[[], None] | None = None) -> list[float]:
-        """Time a series of runs.
+        """Time a series of runs of one kernel; see :meth:`take_each`."""
+        return self.take_each([launch] * count, meanwhile)
+
+    def take_each(
+        self, launches: Sequence[Callable[[], None]], meanwhile: Callable[[], None] | None = None
+    ) -> list[float]:
+        """Time a series of runs, of one kernel or of several.
 
         Parameters
         ----------
-        launch : callable
-            Queues one run on the default stream.
-        count : int
-            Number of runs.
+        launches : sequence of callable
+            Each queues one run on the default stream.
         meanwhile : callable, optional
-            What the host does while the GPU runs the series.
+            What the host does while the GPU runs the series: at its beginning, and again after every run but the last,
+            as long as the GPU is busy.
 
         Returns
         -------
         list of float
-            Run times, seconds.
+            Run times, seconds, in the order of the launches.
         """
+        count = len(launches)
         while len(self._events) < count:
             self._events.append((self._cupy.cuda.Event(), self._cupy.cuda.Event()))
         series = self._events[:count]
         self.spin(_QUEUEING_S + count * _QUEUEING_PER_RUN_S)
-        for start, stop in series:
+        for launch, (start, stop) in zip(launches, series, strict=True):
             self._flush.data.memset_async(0, self._flush.nbytes)
             start.record()
             launch()
             stop.record()
+        last = series[-1][1]
         if meanwhile is not None:
             meanwhile()
-        series[-1][1].synchronize()
+            for _, stop in series[:-1]:
+                stop.synchronize()
+                if last.done:
+                    break
+                meanwhile()
+        last.synchronize()
         return [1e-3 * self._cupy.cuda.get_elapsed_time(start, stop) for start, stop in series]

@@ -95,12 +95,20 @@ def next_samples(samples: Sequence[float], warm_up_s: float, rule: SamplingRule,
     return max(1, min(wanted, taken, affordable, rule.max_samples - taken))
 
 
+def warm_up_suffices(warm_up_s: float, rule: SamplingRule, best_s: float | None = None) -> bool:
+    """Return whether there is nothing to gain by running a kernel again.
+
+    So it is when its first run was slower than the best by the square of the rule's ratio, or when it took ``max_s`` or
+    longer, which no warming up changes much.
+    """
+    return warm_up_s >= rule.max_s or (best_s is not None and warm_up_s > rule.hopeless_ratio**2 * best_s)
+
+
 def sample(take: Callable[[int], Sequence[float]], rule: SamplingRule, best_s: float | None = None) -> Sampling:
     """Sample the run time of a kernel by a rule.
 
-    The first run is a warm-up and is not kept, unless there is nothing to gain by running the kernel again: when it is
-    slower than the best by the square of the rule's ratio, or when it took ``max_s`` or longer, which no warming up
-    changes much. Then it is the one sample.
+    The first run is a warm-up and is not kept, unless it suffices (:func:`warm_up_suffices`): then it is the one
+    sample.
 
     Parameters
     ----------
@@ -112,7 +120,7 @@ def sample(take: Callable[[int], Sequence[float]], rule: SamplingRule, best_s: f
         Best median of the run so far.
     """
     (warm_up_s,) = take(1)
-    if warm_up_s >= rule.max_s or (best_s is not None and warm_up_s > rule.hopeless_ratio**2 * best_s):
+    if warm_up_suffices(warm_up_s, rule, best_s):
         stopped_early = _hopeless((warm_up_s,), rule, best_s)
         return Sampling((warm_up_s,), None, stopped_early=stopped_early, unstable=False)
     samples: list[float] = []

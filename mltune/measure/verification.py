@@ -160,6 +160,19 @@ class Verification:
         self._clear()
         self._judge()
 
+    @property
+    def cases(self) -> int:
+        """Number of cases."""
+        return len(self._cases)
+
+    def buffers(self) -> list[tuple[str, Any]]:
+        """Return what a kernel must not change, on the GPU, under names for people."""
+        judging = {id(buffer) for buffer in (self._before, self._expected, self._bound, self._limits)}
+        return [
+            (f"the {'answers' if id(copy) in judging else 'operands'} of the verification", copy)
+            for copy, _ in self._copies
+        ]
+
     def check(self, kernel: LoadedKernel, launches: Sequence[Launch]) -> Verdict:
         """Run a kernel on every case and judge what it left.
 

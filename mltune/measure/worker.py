@@ -1,37 +1,41 @@
-"""The worker process of a GPU: it verifies and times one build after the other, and answers with measurements.
+"""The worker process of a GPU: all that is made once, and the answers to one request after the other.
 
 What a kernel does to its process (a hang, a lost context) the worker does not survive; its parent (runner.py) does.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 
-from mltune.device.nvml import GpuState, Nvml
+from mltune.device.nvml import GpuState, Nvml, summed_up
 from mltune.device.query import pci_bus_id, query_device
 from mltune.errors import DeviceError
+from mltune.kernel.bundle import Launch
 from mltune.kernel.gemm import GemmProblem
 from mltune.kernel.operands import GemmOperands
+from mltune.measure.blame import OUT_OF_MEMORY, Blame, Memory, blame
 from mltune.measure.cublas import bind_cublas
 from mltune.measure.gpu import CudaError, LoadedKernel, problem_arguments
+from mltune.measure.guard import Guard, Series, UsualClock
+from mltune.measure.integrity import Seal
 from mltune.measure.protocols import SamplingRule
+from mltune.measure.race import RaceResult
 from mltune.measure.stopwatch import Stopwatch
-from mltune.measure.timing import sample
+from mltune.measure.timing import Sampling, sample
 from mltune.measure.verification import Verification, size_cases, verification_cases
 from mltune.records.trial import Measurement, TrialState
 
-if TYPE_CHECKING:
-    from mltune.kernel.bundle import Launch
-
 _SEED = 267
-_SELF_TEST_RUNS = 7
 _HOST_OPERANDS_BYTES = 2**31  # larger operands are drawn on the GPU: slower to start, but not as slow as to copy
-SMALL_ELEMENTS, SMALL_PRODUCTS = 2**21, 2**26
+_LOOK_EVERY_S = 5e-3  # at most so often is the GPU asked for its state while it runs a series
+_LOOK_AFTER_S = 20e-3  # of a run that took longer, the end is looked at as well: that costs it no percent
+_MOST_VERIFICATIONS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,99 +49,46 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A measurement, and whether the worker must be replaced because the kernel has harmed it."""
+    """What came of a request.
 
-    measurement: Measurement
+    Attributes
+    ----------
+    result : Measurement, RaceResult or None
+        What was asked for, or the state that tells why not; None when the GPU is lost.
+    retire : bool
+        Whether the worker must be replaced, because a kernel has harmed it.
+    lost : str
+        Empty, or why the GPU cannot be used now.
+    hopeless : bool
+        Whether a GPU that is lost cannot be expected to come back: it does not exist, or the operands are too large.
+    """
+
+    result: Measurement | RaceResult | None
     retire: bool = False
+    lost: str = ""
+    hopeless: bool = False
 
 
 class Request(Protocol):
     """What a worker is asked to do. It may raise what CUDA raises: the worker answers with the state that it means."""
 
-    def run(self, worker: Worker) -> Measurement:
+    def run(self, worker: Worker) -> Measurement | RaceResult:
         """Do it."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """Verify a build on small problems, then time it on the worker's problem."""
-
-    cubin: bytes
-    verified: tuple[Launch, ...]
-    timed: Launch
-    rule: SamplingRule
-    best_s: float | None
-
-    def run(self, worker: Worker) -> Measurement:
-        """Verify, then time."""
-        started = time.perf_counter()
-        with LoadedKernel(self.cubin, worker.entry) as kernel:
-            verdict = worker.verification.check(kernel, self.verified)
-            verify_s = time.perf_counter() - started
-            if verdict.detail:
-                return Measurement(TrialState.WRONG_RESULT, verdict.detail, error=verdict.error, verify_s=verify_s)
-            timed = worker.time(kernel.bind(self.timed, worker.arguments), self.rule, self.best_s)
-        return replace(timed, error=verdict.error, verify_s=verify_s)
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """Verify a build on one problem: by the bound, and exactly on integers where that is small enough for the host."""
-
-    cubin: bytes
-    problem: GemmProblem
-    launch: Launch
-
-    def run(self, worker: Worker) -> Measurement:
-        """Verify."""
-        started = time.perf_counter()
-        with LoadedKernel(self.cubin, worker.entry) as kernel:
-            if is_small(self.problem):
-                cases = size_cases(self.problem)
-                verdict = Verification(cases).check(kernel, [self.launch] * len(cases))
-                error, detail = verdict.error, verdict.detail
-            else:
-                error = worker.large_error(kernel, self.problem, self.launch)
-                detail = "" if error <= 1 else f"{self.problem.label}: wrong by up to {error:.3g} times the bound"
-        state = TrialState.WRONG_RESULT if detail else TrialState.OK
-        return Measurement(state, detail, error=error, verify_s=time.perf_counter() - started)
-
-
-@dataclass(frozen=True, slots=True)
-class TimeCublas:
-    """Time cuBLAS on the worker's problem and operands."""
-
-    rule: SamplingRule
-
-    def run(self, worker: Worker) -> Measurement:
-        """Time it."""
-        launch = bind_cublas(worker.problem, worker.addresses)
-        launch()  # the first call loads the library's kernels, which is not to be timed, not even as a warm-up
-        return worker.time(launch, self.rule, None)
-
-
-@dataclass(frozen=True, slots=True)
-class TimeSpin:
-    """Time a kernel that runs for a known time: a test of the timing itself."""
-
-    duration_s: float
-
-    def run(self, worker: Worker) -> Measurement:
-        """Time it."""
-        samples = worker.stopwatch.take(lambda: worker.stopwatch.spin(self.duration_s), _SELF_TEST_RUNS)
-        return Measurement(TrialState.OK, samples_s=tuple(samples), median_s=float(np.median(samples)))
 
 
 def make_worker(setup: Setup) -> Callable[[Request], Answer]:
     """Make a worker in this process and return the function that serves its requests.
 
-    Raises
-    ------
-    DeviceError
-        There is no such GPU, or the operands do not fit into its memory.
+    Where the GPU cannot be used, that is the answer to whatever is asked.
     """
-    return Worker(setup).serve
+    try:
+        return Worker(setup).serve
+    except DeviceError as error:
+        refusal = Answer(None, lost=str(error), hopeless=True)
+    except (CudaError, MemoryError, RuntimeError) as error:
+        refusal = Answer(None, lost=f"{type(error).__name__}: {error}")
+    return lambda request: refusal
 
 
 class Worker:
@@ -146,6 +97,13 @@ class Worker:
     Parameters
     ----------
     setup : Setup
+
+    Raises
+    ------
+    DeviceError
+        There is no such GPU, or its memory is too small for the operands.
+    MemoryError, RuntimeError
+        The GPU cannot be used now.
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -156,57 +114,75 @@ class Worker:
         self.entry = setup.entry
         self.problem = setup.problem
         self.stopwatch = Stopwatch(device.l2_bytes)
+        self.usual_clock = UsualClock()
         self.verification = Verification(verification_cases(setup.problem))
+        self._verifications: dict[GemmProblem, tuple[Verification, Seal]] = {}
         try:
             self._operands = _operands(setup.problem)
             self._before = self._operands.C.copy() if setup.problem.beta else None
-        except cupy.cuda.memory.OutOfMemoryError as error:
+        except MemoryError as error:
+            memory = _memory()
+            if memory is not None and memory.taken:
+                raise
             raise DeviceError(
                 f"the operands must fit into the memory of {device.name}, but those of {setup.problem.label} do not: "
                 f"{error}; choose a smaller size."
             ) from error
         self.addresses = _addresses(self._operands)
         self.arguments = problem_arguments(setup.problem, self.addresses)
+        named = [("A", self._operands.A), ("B", self._operands.B)]
+        if self._before is not None:
+            named.append(("what C is set to", self._before))
+        self._seal = Seal([*named, *self.verification.buffers()])
         self._nvml = Nvml(pci_bus_id(setup.device_index))
         self.stopwatch.take(lambda: self.stopwatch.spin(1e-6), 1)
 
     def serve(self, request: Request) -> Answer:
         """Answer one request."""
         try:
-            return Answer(request.run(self))
-        except CudaError as error:
-            state = TrialState.LAUNCH_ERROR if error.refused else TrialState.CRASHED
-            return Answer(Measurement(state, str(error)), retire=not error.refused)
-        except (DeviceError, MemoryError) as error:  # no cuBLAS, or no room for the operands of a check
+            result = request.run(self)
+        except DeviceError as error:  # no cuBLAS
             return Answer(Measurement(TrialState.LAUNCH_ERROR, str(error)))
-        except RuntimeError as error:  # CuPy's: found when the host next asked the GPU for something
-            return Answer(Measurement(TrialState.CRASHED, str(error)), retire=True)
+        except (CudaError, MemoryError, RuntimeError) as error:
+            return _answer_to(error)
+        return Answer(
+            result, retire=result.state is TrialState.WRONG_RESULT and bool(self.broken(*self._verifications))
+        )
+
+    def broken(self, *problems: GemmProblem) -> tuple[str, ...]:
+        """Return the names of the buffers that a kernel has changed though it must only read them.
+
+        Parameters
+        ----------
+        *problems : GemmProblem
+            Small problems whose verification is looked at as well.
+        """
+        seals = [self._seal, *(self._verifications[problem][1] for problem in problems)]
+        return tuple(dict.fromkeys(name for seal in seals for name in seal.broken()))
+
+    def verification_of(self, problem: GemmProblem) -> Verification:
+        """Return the verification on a small problem, made when it is first asked for."""
+        if problem not in self._verifications:
+            if len(self._verifications) >= _MOST_VERIFICATIONS:
+                self._verifications.clear()
+            made = Verification(size_cases(problem))
+            self._verifications[problem] = made, Seal(made.buffers())
+        return self._verifications[problem][0]
 
     def time(self, launch: Callable[[], None], rule: SamplingRule, best_s: float | None) -> Measurement:
-        """Time a launch on the worker's operands by a sampling rule.
+        """Time a launch on the worker's operands by a sampling rule, under guard.
 
-        The state of the GPU is read once, while it runs the first series after the warm-up: under load, and at no cost.
+        The state of the GPU is read while it runs the samples: under load, and at no cost.
         """
         started = time.perf_counter()
-        if self._before is not None:
-            self._operands.C.data.copy_from_device_async(self._before.data, self._before.nbytes)
-        state: GpuState | None = None
-        series = 0
-
-        def read_state() -> None:
-            nonlocal state
-            state = self._nvml.read()
-
-        def take(count: int) -> Sequence[float]:
-            nonlocal series
-            series += 1
-            return self.stopwatch.take(launch, count, read_state if series == 2 else None)
-
-        sampling = sample(take, rule, best_s)
-        state = state or self._nvml.read()
+        self._restore()
+        guard = Guard(_Gpu(self.stopwatch, self._nvml, launch), self.usual_clock, rule, best_s)
+        sampling = sample(guard.take, rule, best_s)
+        state = summed_up(guard.states)
+        detail = _unstable(sampling, rule, guard)
         return Measurement(
-            TrialState.UNSTABLE if sampling.unstable else TrialState.OK,
-            detail=_unstable(sampling.noise, rule) if sampling.unstable else "",
+            TrialState.UNSTABLE if detail else TrialState.OK,
+            detail,
             samples_s=sampling.samples_s,
             median_s=sampling.median_s,
             noise=sampling.noise,
@@ -216,7 +192,14 @@ class Worker:
             temperature_c=state.temperature_c,
             power_w=state.power_w,
             throttle_reasons=state.throttle_reasons,
+            discarded=guard.discarded,
         )
+
+    def time_each(self, launches: Sequence[Callable[[], None]]) -> Series:
+        """Time several launches once each, in this order."""
+        self._restore()
+        watch = _Watch(self._nvml)
+        return Series(tuple(self.stopwatch.take_each(launches, watch.look)), tuple(watch.states))
 
     def large_error(self, kernel: LoadedKernel, problem: GemmProblem, launch: Launch) -> float:
         """Return the largest error of a kernel on a problem that is too large for the host, as a share of its bound.
@@ -224,7 +207,7 @@ class Worker:
         In single precision against a reference in double, in double precision against cuBLAS, whose own error counts
         for as much as the kernel's: the bound is doubled.
         """
-        operands = _operands(problem)
+        operands = self._fresh_operands() if problem == self.problem else _operands(problem)
         before = GemmOperands(operands.A, operands.B, operands.C.copy())
         kernel.bind(launch, problem_arguments(problem, _addresses(operands)))()
         bound = problem.error_bound(before)
@@ -237,11 +220,99 @@ class Worker:
             bound = 2 * bound
         return problem.worst_error(problem.result(operands.C), reference, bound)
 
+    def _fresh_operands(self) -> GemmOperands:
+        """Return the worker's own operands, with a matrix C that no kernel has touched."""
+        if self._before is not None:
+            return GemmOperands(self._operands.A, self._operands.B, self._before.copy())
+        import cupy
 
-def is_small(problem: GemmProblem) -> bool:
-    """Return whether a problem's reference is computed on the host, in higher precision whatever the precision."""
-    products = problem.m * problem.n * max(problem.k, 1)
-    return products <= SMALL_PRODUCTS and problem.ldc * problem.n <= SMALL_ELEMENTS
+        nan = complex(np.nan, np.nan) if self.problem.is_complex else np.nan
+        return GemmOperands(self._operands.A, self._operands.B, cupy.full_like(self._operands.C, nan))
+
+    def _restore(self) -> None:
+        """Queue the copy that sets C to what it was."""
+        if self._before is not None:
+            self._operands.C.data.copy_from_device_async(self._before.data, self._before.nbytes)
+
+
+class _Watch:
+    """Reads the state of the GPU, now and then: all of it at first, then what changes quickly."""
+
+    def __init__(self, nvml: Nvml) -> None:
+        self.states: list[GpuState] = []
+        self._nvml = nvml
+        self._looked = -np.inf
+
+    def look(self) -> None:
+        """Read it, unless that was done just before."""
+        now = time.perf_counter()
+        if now - self._looked >= _LOOK_EVERY_S:
+            self.states.append(self._nvml.read_clock() if self.states else self._nvml.read())
+            self._looked = now
+
+    def look_again(self) -> None:
+        """Read it at the end of something long."""
+        if time.perf_counter() - self._looked >= _LOOK_AFTER_S:
+            self.look()
+
+
+class _Gpu:
+    """The GPU as a track (see :class:`mltune.measure.guard.Track`)."""
+
+    def __init__(self, stopwatch: Stopwatch, nvml: Nvml, launch: Callable[[], None]) -> None:
+        self._stopwatch = stopwatch
+        self._nvml = nvml
+        self._launch = launch
+
+    def run(self, count: int, *, watched: bool) -> Series:
+        """Run the kernel so many times."""
+        if not watched:
+            return Series(tuple(self._stopwatch.take(self._launch, count)))
+        watch = _Watch(self._nvml)
+        samples_s = self._stopwatch.take(self._launch, count, watch.look)
+        watch.look_again()
+        return Series(tuple(samples_s), tuple(watch.states))
+
+    def look(self) -> GpuState:
+        """Read the state of the GPU now."""
+        return self._nvml.read()
+
+    def rest(self, duration_s: float) -> None:
+        """Leave the GPU alone."""
+        time.sleep(duration_s)
+
+
+def _answer_to(error: Exception) -> Answer:
+    """Return the answer where CUDA failed."""
+    code = _code(error)
+    at_fault = Blame.CRASHED if code is None else blame(code, _memory() if code == OUT_OF_MEMORY else None)
+    if at_fault is Blame.GPU:
+        return Answer(None, lost=str(error))
+    refused = at_fault is Blame.REFUSED
+    return Answer(Measurement(TrialState.LAUNCH_ERROR if refused else TrialState.CRASHED, str(error)), not refused)
+
+
+def _code(error: Exception) -> int | None:
+    """Return the driver's number of an error; None where it has none."""
+    if isinstance(error, CudaError):
+        return error.code
+    if isinstance(error, MemoryError):
+        return OUT_OF_MEMORY
+    from cupy.cuda import driver, runtime
+
+    if isinstance(error, driver.CUDADriverError | runtime.CUDARuntimeError):
+        return int(error.status)
+    return None
+
+
+def _memory() -> Memory | None:
+    """Return who holds the memory of the GPU; None where that can no longer be asked."""
+    import cupy
+
+    with contextlib.suppress(RuntimeError):
+        free_bytes, total_bytes = cupy.cuda.runtime.memGetInfo()
+        return Memory(total_bytes, free_bytes, cupy.get_default_memory_pool().total_bytes())
+    return None
 
 
 def _operands(problem: GemmProblem) -> GemmOperands:
@@ -260,5 +331,10 @@ def _addresses(operands: GemmOperands) -> GemmOperands:
     return GemmOperands(*addresses)
 
 
-def _unstable(noise: float | None, rule: SamplingRule) -> str:
-    return f"the noise of the median must fall to {rule.noise_target:.2%}, but it is {noise or 0:.2%}"
+def _unstable(sampling: Sampling, rule: SamplingRule, guard: Guard) -> str:
+    """Say why a time is not to be relied on; empty when it is."""
+    if guard.persisting is not None and guard.persisting.slowdown:
+        return f"the GPU must not be held back, but rest did not end a {guard.persisting.detail}; see its cooling"
+    if sampling.unstable:
+        return f"the noise of the median must fall to {rule.noise_target:.2%}, but it is {sampling.noise or 0:.2%}"
+    return ""

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from mltune.kernel.gemm import CASES, parse_problem
+from mltune.measure.integrity import _CHECKSUM
 from mltune.measure.stopwatch import _SPIN
 from mltune.measure.verification import _COMPARE, _HostCase, size_cases, verification_cases
 
@@ -77,7 +78,10 @@ def test_integers_are_left_out_where_their_answer_is_not_exact():
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
-@pytest.mark.parametrize(("source", "macro"), [(_SPIN, "NONE=0"), (_COMPARE, "REAL=float"), (_COMPARE, "REAL=double")])
+@pytest.mark.parametrize(
+    ("source", "macro"),
+    [(_SPIN, "NONE=0"), (_CHECKSUM, "NONE=0"), (_COMPARE, "REAL=float"), (_COMPARE, "REAL=double")],
+)
 def test_kernels_of_the_worker_compile(architecture, source, macro):
     from cuda.bindings import nvrtc
 

@@ -8,6 +8,7 @@
 //  5 forgets the last step of k   13 writes into the padding of C
 //  6 one NaN                      14 fails an assertion
 //  7 writes just behind C         15 does not compile
+//                                 16 writes into A, where it is large
 
 #if MISDEED == 15
 #error "this configuration does not compile"
@@ -55,6 +56,8 @@ extern "C" __global__ void gemm(long long m, long long n, long long k, T alpha, 
   if (is_first) *(volatile int*)((char*)C + 1) = 1;
 #elif MISDEED == 13
   if (is_first && ldc > m) C[m] = alpha;
+#elif MISDEED == 16
+  if (is_first && m > 400) first(*const_cast<T*>(A)) = 2;  // operands lie in [-1, 1)
 #elif MISDEED == 14
   if (is_first) __assertfail("the kernel is right", "hostile.cu", __LINE__, "gemm", sizeof(char));
 #endif

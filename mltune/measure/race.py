@@ -1,0 +1,149 @@
+"""Several kernels side by side: round after round each is timed once, so that what slows the GPU slows them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from mltune.measure.guard import Disturbance, Series, UsualClock, disturbance
+from mltune.records.trial import TrialState
+
+BUDGET_S = 3.0
+"""Most seconds of a race: runs, and rests between them."""
+
+MAX_ROUNDS = 31
+"""Rounds after which a race ends: enough for an interval of the median that spans the middle 13 of 31 samples."""
+
+MIN_ROUNDS = 3
+"""Fewer are no race."""
+
+_WARM_UP_S = 0.5  # a first round shorter than this is not kept
+_REST_S = 0.05  # after a round that was disturbed
+
+
+@dataclass(frozen=True, slots=True)
+class RaceResult:
+    """What came of a race.
+
+    Attributes
+    ----------
+    state : TrialState
+        ``OK``; ``UNSTABLE`` when the GPU was held back so often that disturbed rounds count too; else what a kernel
+        did: then there are no samples.
+    detail : str
+        Empty, or what went wrong.
+    samples_s : tuple of tuple of float
+        Run times, seconds: one row per round, one column per entry, in the order in which they were entered.
+    cublas_s : tuple of float
+        Run times of cuBLAS in the same rounds; empty where it did not take part.
+    discarded : int
+        Rounds that were discarded because the GPU was disturbed.
+    """
+
+    state: TrialState
+    detail: str = ""
+    samples_s: tuple[tuple[float, ...], ...] = ()
+    cublas_s: tuple[float, ...] = ()
+    discarded: int = 0
+
+    @property
+    def rounds(self) -> int:
+        """Number of rounds."""
+        return len(self.samples_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """The rounds of a race: times by round and runner, how many were discarded, and what disturbed those that count."""
+
+    times_s: tuple[tuple[float, ...], ...]
+    discarded: int
+    disturbed: Disturbance | None
+
+
+def starting_orders(count: int) -> list[list[int]]:
+    """Return orders in which so many runners are timed, one a round, over and over.
+
+    A Latin square balanced for what follows what (Williams, Experimental designs balanced for the estimation of
+    residual effects of treatments, 1949): every runner takes every position, and comes right after every other, equally
+    often. For an odd number that takes twice as many rounds.
+    """
+    first = [0]
+    for step in range(1, count):
+        first.append(-(step // 2) % count if step % 2 == 0 else (step + 1) // 2)
+    orders = [[(runner + shift) % count for runner in first] for shift in range(count)]
+    return orders if count % 2 == 0 else orders + [order[::-1] for order in orders]
+
+
+def how_many_fit(times_s: Sequence[float], others: int = 1, budget_s: float = BUDGET_S) -> int:
+    """Return how many of the fastest kernels can be raced: so many that there is time for the fewest rounds.
+
+    Parameters
+    ----------
+    times_s : sequence of float
+        Their run times, seconds, fastest first.
+    others : int
+        Further runners as fast as the fastest: cuBLAS.
+    budget_s : float
+        Seconds there are.
+    """
+    count = len(times_s)
+    while count:
+        round_s = sum(times_s[:count]) + others * times_s[0]
+        warm_up_s = round_s if round_s < _WARM_UP_S else 0.0
+        if warm_up_s + MIN_ROUNDS * round_s <= budget_s:
+            break
+        count -= 1
+    return count
+
+
+def run_rounds(
+    runners: int,
+    take: Callable[[Sequence[int]], Series],
+    rest: Callable[[float], None],
+    usual: UsualClock,
+    budget_s: float = BUDGET_S,
+) -> Rounds:
+    """Run a race.
+
+    A round that was disturbed is discarded, and another takes its place after a rest, while there is time. If too few
+    are left in the end, the disturbed ones count as well: all runners were disturbed alike, but no more can be said.
+
+    Parameters
+    ----------
+    runners : int
+        How many.
+    take : callable
+        Times runners once each in the given order.
+    rest : callable
+        Leaves the GPU alone for so many seconds.
+    usual : UsualClock
+    budget_s : float
+        Most seconds of runs and rests; the first round is run in any case.
+    """
+    orders = starting_orders(runners)
+    kept: list[tuple[float, ...]] = []
+    disturbed: list[tuple[float, ...]] = []
+    found: Disturbance | None = None
+    spent_s = longest_s = 0.0
+    warm = False
+    while len(kept) < MAX_ROUNDS and (not warm or spent_s + longest_s <= budget_s):
+        order = orders[len(kept) % len(orders)]
+        series = take(order)
+        by_runner = dict(zip(order, series.samples_s, strict=True))
+        times_s = tuple(by_runner[runner] for runner in range(runners))
+        spent_s, longest_s = spent_s + sum(times_s), max(longest_s, sum(times_s))
+        usual.see(series.states)
+        if not warm and sum(times_s) < _WARM_UP_S:
+            longest_s = 0.0
+        elif (why := disturbance(series.states, usual.hz)) is not None:
+            found = why
+            disturbed.append(times_s)
+            rest(_REST_S)
+            spent_s += _REST_S
+        else:
+            kept.append(times_s)
+        warm = True
+    if len(kept) >= MIN_ROUNDS or not disturbed:
+        return Rounds(tuple(kept), len(disturbed), None)
+    return Rounds((*kept, *disturbed), 0, found)

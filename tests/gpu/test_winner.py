@@ -1,0 +1,90 @@
+"""A winner's folder on a GPU: both examples run as a user runs them, and see the speed that was measured."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from winners import PROBLEMS, SMALL, cuda_include
+
+from mltune.device.facts import Device
+from mltune.kernel.bundle import load_kernel
+from mltune.kernel.gemm import GemmProblem, parse_problem
+from mltune.measure.build import NvrtcBuilder, nvrtc_version
+from mltune.measure.runner import GpuRunner
+from mltune.records.declaration import Declaration, Finalist
+from mltune.records.trial import TrialRecord, TrialState
+from mltune.winner.folder import write_winner
+from mltune.winner.winner import Winner
+
+pytestmark = pytest.mark.gpu
+
+# fmt: off
+LARGE = SMALL | {
+    "BLK_M": 128, "BLK_N": 128, "DIM_X": 16, "DIM_Y": 16, "DIM_XA": 32, "DIM_XB": 32, "VEC_A": 4, "VEC_B": 4,
+    "VEC_M": 4, "VEC_N": 4, "PAD_A": 0, "PAD_B": 0, "ASYNC_B": 1, "STAGES": 6, "BLK_K": 16, "UNROLL_K": 16,
+}
+# fmt: on
+CASES = {
+    "large": (parse_problem("sgemm", trans="NT", m=4096, n=2048, k=1024), LARGE),
+    **{precision: (problem, SMALL) for precision, problem in PROBLEMS.items()},
+}
+"""The first takes more shared memory than a launch has unless it asks."""
+
+
+@pytest.fixture(scope="module", params=CASES)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, device: Device) -> Path:
+    """Write the folder of a configuration that is measured here and now."""
+    problem, configuration = CASES[request.param]
+    target = tmp_path_factory.mktemp(request.param) / "winner"
+    write_winner(target, measured_winner(problem, configuration, device))
+    return target
+
+
+def measured_winner(problem: GemmProblem, configuration: dict[str, int], device: Device) -> Winner:
+    kernel = load_kernel("gemm_simt")
+    with (
+        NvrtcBuilder(kernel, problem, device.architecture, workers=1) as builder,
+        GpuRunner(kernel, problem, 0, device=device) as runner,
+    ):
+        build = builder.submit(configuration).result()
+        measured = runner.submit(configuration, build).result()
+    assert measured.state in (TrialState.OK, TrialState.UNSTABLE), measured
+    record = TrialRecord(0, 0, 0, configuration, TrialState.OK, build=build, measurement=measured)
+    finalist = Finalist(0, measured.median_s, min(measured.samples_s), max(measured.samples_s))
+    declaration = Declaration(0, (finalist,), as_of=1)
+    return Winner(kernel, problem, device, record, declaration, build, {"nvrtc": nvrtc_version()})
+
+
+def check(folder: Path, command: list[str | Path]) -> None:
+    """Run an example in its folder; a large problem takes the time that was measured, but for a warm cache."""
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    tflops = float(re.match(r"([\d.]+) TFLOPS; ", done.stdout)[1])
+    measured = json.loads((folder / "winner.json").read_text())["timing"]
+    if measured["median_s"] > 1e-4:
+        assert 0.8 < tflops / measured["tflops"] < 1.4, (done.stdout, measured)
+
+
+def test_the_python_example_runs(folder: Path) -> None:
+    check(folder, [sys.executable, "example.py"])
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_the_cpp_example_runs(folder: Path) -> None:
+    compiled = ["g++", "-O2", "-std=c++17", "-c", "example.cpp", f"-I{cuda_include()}", "-o", "example.o"]
+    subprocess.run(compiled, cwd=folder, check=True)
+    for library in ("-lcuda", "-l:libcuda.so.1"):
+        linked = subprocess.run(
+            ["g++", "example.o", library, "-o", "example"], cwd=folder, capture_output=True, text=True
+        )
+        if linked.returncode == 0:
+            break
+    else:
+        pytest.skip(f"needs the driver's library where the linker finds it: {linked.stderr}")
+    check(folder, [folder / "example"])

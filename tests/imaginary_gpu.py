@@ -1,0 +1,138 @@
+"""A worker process without a GPU: it answers what a runner asks as the cubins say, and dies, hangs or lies on command.
+
+A cubin is JSON here: ``time_s`` of the kernel, ``noise`` of it, and a ``deed``. What the whole GPU does, files in a
+folder say: ``gone`` while it cannot be used, ``absent`` when there never was one, ``broken`` when no worker can be
+started. Every start of a worker is noted in ``starts``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from mltune.device.known import H200
+from mltune.kernel.bundle import load_kernel
+from mltune.kernel.gemm import parse_problem
+from mltune.measure.guard import Series, UsualClock
+from mltune.measure.race import RaceResult, run_rounds
+from mltune.measure.requests import Check, Greet, Measure, Race, TimeCublas
+from mltune.measure.runner import GpuRunner
+from mltune.measure.worker import Answer, Setup
+from mltune.records.trial import Build, Measurement, TrialState
+
+FOLDER = "MLTUNE_IMAGINARY_GPU"
+CUBLAS_S = 3e-3
+HOSTILE = Path(__file__).parent / "gpu" / "hostile"
+PROBLEM = parse_problem("sgemm", trans="NT", m=512, n=512, k=512)
+
+
+class ImaginaryBuilder:
+    """Builds what a table says: the cubin of a configuration tells its worker how to behave."""
+
+    def __init__(self, behaviours: Mapping[int, Mapping[str, Any]]) -> None:
+        self.behaviours = behaviours
+
+    def submit(self, configuration: Mapping[str, int]) -> Future[Build]:
+        future: Future[Build] = Future()
+        future.set_result(self.build(configuration["MISDEED"]))
+        return future
+
+    def build(self, misdeed: int) -> Build:
+        behaviour = self.behaviours[misdeed]
+        if behaviour.get("deed") == "no build":
+            return Build(TrialState.CRASHED, "the compiler died")
+        return Build(TrialState.OK, cubin=json.dumps({"time_s": 2e-3, "noise": 0.0, **behaviour}).encode())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """There is nothing to release."""
+
+
+def imaginary_runner(timeout_s: float = 10.0) -> GpuRunner:
+    """Return a runner whose GPU is imagined."""
+    return GpuRunner(load_kernel(HOSTILE), PROBLEM, device=H200, timeout_s=timeout_s, worker=f"{__name__}:make")
+
+
+def make(setup: Setup) -> Callable[[Any], Answer]:
+    """Make what serves the requests (in the child)."""
+    folder = Path(os.environ[FOLDER])
+    with (folder / "starts").open("a") as starts:
+        starts.write("x")
+    if (folder / "broken").exists():
+        raise ImportError("this worker cannot be started")
+    lost = (folder / "gone").exists()
+    if lost or (folder / "absent").exists():
+        answer = Answer(None, lost="no GPU answers", hopeless=not lost)
+        return lambda request: answer
+    return lambda request: _answer(request, folder)
+
+
+def _answer(request: Any, folder: Path) -> Answer:
+    if isinstance(request, Greet):
+        return Answer(Measurement(TrialState.OK))
+    if isinstance(request, TimeCublas):
+        return Answer(_timed(CUBLAS_S))
+    if isinstance(request, Race):
+        behaviours = [json.loads(cubin) for cubin, _ in request.entries]
+        for behaviour in behaviours:
+            if behaviour.get("deed", "").endswith("in a race"):
+                _do({"deed": behaviour["deed"].removesuffix(" in a race") + " and die"}, folder)
+        return Answer(_race(behaviours, request.budget_s))
+    assert isinstance(request, Measure | Check)
+    behaviour = json.loads(request.cubin)
+    if isinstance(request, Check):
+        wrong = behaviour.get("deed") == "wrong at full size" and request.problem == PROBLEM
+        return Answer(Measurement(TrialState.WRONG_RESULT if wrong else TrialState.OK, "wrong" if wrong else ""))
+    return _do(behaviour, folder)
+
+
+def _do(behaviour: Mapping[str, Any], folder: Path) -> Answer:
+    deed = behaviour.get("deed", "")
+    if deed.startswith("take the GPU along"):
+        (folder / "gone").touch()
+    if deed == "be killed, once" and not (folder / "killed").exists():
+        (folder / "killed").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    if deed.endswith("die"):
+        os.abort()
+    if deed.endswith("hang"):
+        time.sleep(100)
+    if deed.endswith("retire"):
+        return Answer(Measurement(TrialState.CRASHED, "an illegal address"), retire=True)
+    if deed.endswith("lose"):
+        return Answer(None, lost="an uncorrectable memory error")
+    return Answer(_timed(behaviour["time_s"]))
+
+
+def _timed(time_s: float) -> Measurement:
+    return Measurement(TrialState.OK, samples_s=(time_s,) * 3, median_s=time_s, noise=0.0)
+
+
+def _race(behaviours: list[dict[str, Any]], budget_s: float) -> RaceResult:
+    rng = np.random.default_rng(1)
+    runners = [*behaviours, {"time_s": CUBLAS_S, "noise": 0.001}]
+
+    def take(order: Any) -> Series:
+        together = 1 + 0.05 * rng.random()  # what slows a round slows everybody in it
+        one = [runners[at]["time_s"] * together * (1 + runners[at]["noise"] * rng.standard_normal()) for at in order]
+        return Series(tuple(one))
+
+    rounds = run_rounds(len(runners), take, lambda duration_s: None, UsualClock(), budget_s)
+    return RaceResult(
+        TrialState.OK,
+        samples_s=tuple(times_s[:-1] for times_s in rounds.times_s),
+        cublas_s=tuple(times_s[-1] for times_s in rounds.times_s),
+    )

@@ -1,0 +1,172 @@
+"""Whose fault: what a runner makes of workers that die, hang and lie, with and without a GPU that lives on."""
+
+import time
+
+import pytest
+from imaginary_gpu import CUBLAS_S, FOLDER, ImaginaryBuilder, imaginary_runner
+
+from mltune.errors import DeviceError, DeviceLostError, WorkerError
+from mltune.measure import runner as runner_module
+from mltune.records.trial import TrialState
+
+DEEDS = [
+    "",
+    "die",
+    "hang",
+    "retire",
+    "lose",
+    "be killed, once",
+    "take the GPU along and retire",
+    "take the GPU along and die",
+    "take the GPU along and hang",
+]
+BUILDER = ImaginaryBuilder({number: {"deed": deed} for number, deed in enumerate(DEEDS)})
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    monkeypatch.setattr(runner_module, "_PAUSES_S", (0.05, 0.05))
+    return tmp_path
+
+
+def ask(runner, deed):
+    number = DEEDS.index(deed)
+    return runner.submit({"MISDEED": number, "REPEAT": 1}, BUILDER.build(number))
+
+
+def starts(folder):
+    return len((folder / "starts").read_text())
+
+
+def test_a_build_is_measured(folder):
+    with imaginary_runner() as runner:
+        measured = ask(runner, "").result()
+
+    assert measured.state is TrialState.OK
+    assert measured.median_s == 2e-3
+    assert starts(folder) == 1
+
+
+@pytest.mark.parametrize(
+    ("deed", "state"), [("die", TrialState.CRASHED), ("retire", TrialState.CRASHED), ("hang", TrialState.TIMEOUT)]
+)
+def test_where_the_next_worker_runs_the_kernel_is_to_blame(folder, deed, state):
+    with imaginary_runner(timeout_s=0.5) as runner:
+        ask(runner, "").result()
+        measured = ask(runner, deed).result()
+        begun = starts(folder)
+        after = ask(runner, "").result()
+
+    died = 1 + (deed == "die")  # who dies is asked again: it may have been killed from outside
+    assert measured.state is state
+    assert begun == 1 + died, "the next worker is started at once: that it runs is what convicts the kernel"
+    assert after.state is TrialState.OK
+    assert starts(folder) == 1 + died
+    assert runner.restarts == died
+
+
+def test_a_worker_that_is_killed_from_outside_costs_no_trial(folder):
+    """The first to be asked kills itself, as the kernel does when memory runs out; the next one measures."""
+    with imaginary_runner() as runner:
+        ask(runner, "").result()
+        measured = ask(runner, "be killed, once").result()
+
+    assert measured.state is TrialState.OK
+    assert runner.restarts == 1
+    assert starts(folder) == 2
+
+
+@pytest.mark.parametrize("deed", ["take the GPU along and die", "take the GPU along and hang", "lose"])
+def test_where_the_gpu_is_lost_no_trial_is_to_blame(folder, deed):
+    with imaginary_runner(timeout_s=0.5) as runner:
+        ask(runner, "").result()
+        with pytest.raises(DeviceLostError, match=r"cannot be used now: .+; see"):
+            ask(runner, deed).result()
+
+
+def test_a_gpu_that_comes_back_is_used_again(folder):
+    with imaginary_runner() as runner:
+        with pytest.raises(DeviceLostError):
+            ask(runner, "take the GPU along and die").result()
+        with pytest.raises(DeviceLostError):
+            ask(runner, "").result()
+        (folder / "gone").unlink()
+
+        assert ask(runner, "").result().state is TrialState.OK
+
+
+def test_a_gpu_that_is_back_within_the_pauses_is_not_lost(folder, monkeypatch):
+    monkeypatch.setattr(runner_module, "_PAUSES_S", (0.2,) * 50)
+    with imaginary_runner() as runner:
+        asked = ask(runner, "take the GPU along and retire")
+        while not (folder / "gone").exists():
+            time.sleep(0.01)
+        (folder / "gone").unlink()
+
+        assert asked.result().state is TrialState.CRASHED
+
+
+def test_a_gpu_that_is_taken_at_first_may_come_free(folder):
+    (folder / "gone").touch()
+    with imaginary_runner() as runner, pytest.raises(DeviceLostError, match="no GPU answers"):
+        ask(runner, "").result()
+
+
+def test_a_gpu_that_never_was_is_hopeless(folder):
+    (folder / "absent").touch()
+    with imaginary_runner() as runner, pytest.raises(DeviceError, match="no GPU answers"):
+        ask(runner, "").result()
+
+
+def test_a_gpu_that_has_worked_is_never_hopeless(folder):
+    with imaginary_runner() as runner:
+        ask(runner, "").result()
+        (folder / "absent").touch()
+        with pytest.raises(DeviceLostError):
+            ask(runner, "die").result()
+
+
+def test_a_worker_that_cannot_be_started_is_neither_of_the_gpu_nor_of_a_trial(folder):
+    (folder / "broken").touch()
+    with imaginary_runner() as runner, pytest.raises(WorkerError, match="cannot be started"):
+        ask(runner, "").result()
+
+
+def test_what_is_under_way_when_a_runner_is_left_is_not_measured(folder):
+    with imaginary_runner(timeout_s=60) as runner:
+        ask(runner, "").result()
+        asked = ask(runner, "hang")
+        while not asked.running():
+            time.sleep(0.01)
+        begun = time.monotonic()
+
+    assert time.monotonic() - begun < 5
+    with pytest.raises(WorkerError, match="left"):
+        asked.result()
+    assert starts(folder) == 1
+
+
+def test_the_reference_is_timed(folder):
+    with imaginary_runner() as runner:
+        assert runner.time_reference().median_s == CUBLAS_S
+        assert runner.time_cublas().median_s == CUBLAS_S
+
+
+def test_a_race_has_a_column_for_every_entry(folder):
+    builder = ImaginaryBuilder({0: {"time_s": 2e-3}, 1: {"time_s": 4e-3}})
+    with imaginary_runner() as runner:
+        result = runner.race([({"MISDEED": number, "REPEAT": 1}, builder.build(number)) for number in (1, 0)])
+
+    assert result.state is TrialState.OK
+    assert result.rounds == len(result.cublas_s) == 31
+    assert all(slow == pytest.approx(2 * fast) for slow, fast in result.samples_s)
+
+
+def test_a_race_in_which_the_worker_dies_has_no_times(folder):
+    builder = ImaginaryBuilder({0: {"deed": "die in a race"}})
+    with imaginary_runner() as runner:
+        result = runner.race([({"MISDEED": 0, "REPEAT": 1}, builder.build(0))])
+
+    assert result.state is TrialState.CRASHED
+    assert result.rounds == 0
