@@ -1,0 +1,134 @@
+"""What would happen: the document of ``mltune plan``. No GPU is needed to make it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from mltune.errors import PlanError
+from mltune.kernel.bundle import load_kernel
+from mltune.plan.gain import allot
+from mltune.plan.placement import check_budget, operand_bytes, place, recorded_for
+from mltune.plan.plan import REPLAY, Plan
+from mltune.plan.rates import Rate, recorded_rate
+
+if TYPE_CHECKING:
+    from mltune.device.facts import Device
+
+_ANY_GPU = ("cuda:0",)
+_WRITES = {"report": ["report.html", "report.md", "winners.json"], "winners": ["winners/"], "datasets": ["datasets/"]}
+
+
+def forecast(plan: Plan, gpus: Sequence[Device], reason: str, cores: int) -> dict[str, Any]:
+    """Say what a plan would do here.
+
+    Parameters
+    ----------
+    plan : Plan
+        As read.
+    gpus : sequence of Device
+        The GPUs of this machine; see :func:`mltune.target.find_gpus`.
+    reason : str
+        Why there is none.
+    cores : int
+        Cores that builds are made on.
+
+    Returns
+    -------
+    dict
+        Plain JSON values. ``obstacle`` says why the plan cannot be carried out here; the rest is then for one GPU.
+        ``share`` of a problem is what it gets where none promises more than another, ``trials`` how many that allows at
+        most; None where nothing is known.
+
+    Raises
+    ------
+    PlanError
+        The plan can be carried out nowhere: its budget is smaller than its minima.
+    """
+    obstacle = None
+    try:
+        placed = place(plan, gpus, reason)
+    except PlanError as error:
+        obstacle = str(error)
+        placed = replace(plan, devices=_ANY_GPU) if set(plan.devices) & {"auto", "all", REPLAY} else plan
+        check_budget(placed)
+    device = gpus[int(placed.devices[0].removeprefix("cuda:"))] if not obstacle and not placed.replayed else None
+    problems = _problems(placed, device, cores / len(placed.devices))
+    trials = [problem["trials"] for problem in problems]
+    minima = sum(task.minimum for task in placed.tasks)
+    return {
+        "name": plan.name,
+        "title": plan.title,
+        "unit": plan.unit,
+        "budget": plan.budget,
+        "seed": plan.seed,
+        "devices": [
+            {"spec": spec, "name": None if obstacle or placed.replayed else gpus[int(spec.removeprefix("cuda:"))].name}
+            for spec in placed.devices
+        ],
+        "obstacle": obstacle,
+        "cores": cores,
+        "first_round": minima * plan.budget / placed.capacity,
+        "trials": None if None in trials else sum(trials),
+        "problems": problems,
+        "writes": [
+            "plan.toml",
+            "events.jsonl",
+            "problems/",
+            *(path for one in sorted(plan.produce) for path in _WRITES[one]),
+        ],
+    }
+
+
+def _problems(plan: Plan, device: Device | None, cores: float) -> list[dict[str, Any]]:
+    """Describe the tasks of a plan."""
+    recorded = recorded_for(plan.tasks)
+    rates = {} if plan.unit == "trials" or plan.replayed else _rates(plan, device)
+    documents = []
+    for task, share in zip(plan.tasks, even_shares(plan), strict=True):
+        rate = rates.get(task.slug)
+        counted = round(share) if plan.unit == "trials" else None
+        documents.append(
+            {
+                "slug": task.slug,
+                "kernel": task.kernel,
+                "problem": task.problem.label,
+                "priority": task.priority,
+                "minimum": task.minimum,
+                "maximum": task.maximum,
+                "share": share,
+                "trials": rate.trials(share, cores) if rate else counted,
+                "rate_from": rate.recorded if rate else None,
+                "operand_bytes": operand_bytes(task) or None,
+                "recorded": recorded.get(task.slug),
+            }
+        )
+    return documents
+
+
+def even_shares(plan: Plan) -> list[float]:
+    """Return what each task of a plan gets where none promises more than another: by priority alone."""
+    minima = [task.minimum for task in plan.tasks]
+    weights = [math.sqrt(task.priority) for task in plan.tasks]
+    most = [math.inf if task.maximum is None else task.maximum for task in plan.tasks]
+    return allot(plan.capacity - sum(minima), minima, weights, most)
+
+
+def _rates(plan: Plan, device: Device | None) -> dict[str, Rate]:
+    """Return what a trial of each task costs, where something is recorded."""
+    from mltune.records.dataset import list_datasets
+
+    manifests = list_datasets()
+    kernels = {name: load_kernel(name).name for name in {task.kernel for task in plan.tasks}}
+    found: dict[tuple[str, str, int], Rate | None] = {}
+    rates: dict[str, Rate] = {}
+    for task in plan.tasks:
+        key = (task.kernel, task.problem.name, task.problem.flops)
+        if key not in found:
+            found[key] = recorded_rate(kernels[task.kernel], task.problem, manifests, device)
+        rate = found[key]
+        if rate is not None:
+            rates[task.slug] = rate
+    return rates

@@ -1,0 +1,301 @@
+"""Reads a plan: gives the file its meaning, and refuses what has none."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mltune import assets
+from mltune.errors import MltuneError, PlanError
+from mltune.kernel.bundle import load_kernel
+from mltune.kernel.gemm import CASES, GemmProblem
+from mltune.plan.plan import REPLAY, Plan, Task, Unit
+from mltune.request import DEFAULT_KERNEL, parse_duration
+
+if TYPE_CHECKING:
+    from mltune.kernel.bundle import Kernel
+    from mltune.kernel.problem import Problem
+    from mltune.plan.schema import Document, ProblemsTable
+
+MAX_BYTES = 2**20
+"""Largest plan."""
+
+_LONGEST_SLUG = 100
+_TRIALS = re.compile(r"(\d{1,12}) trials?")
+_SEE = "See docs/plans.md."
+
+
+def load_plan(name_or_path: str | Path) -> Plan:
+    """Read a plan and check all of it that needs no device.
+
+    Parameters
+    ----------
+    name_or_path : str or pathlib.Path
+        A file, or the name of a plan of ours, such as ``"quick"``. Relative paths of kernels and datasets in it are
+        taken from the working directory, as those of options are.
+
+    Raises
+    ------
+    PlanError
+        There is no such plan, or it is malformed. The message names the file and the key.
+    """
+    path = find_plan(name_or_path)
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise PlanError(f"{path}: a plan has at most {MAX_BYTES} bytes, but this file has more. {_SEE}")
+        return parse_plan(data.decode("utf-8"), path.stem, where=str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"{path}: a plan must be readable UTF-8 text: {error}.") from error
+
+
+def find_plan(name_or_path: str | Path) -> Path:
+    """Return the file of a plan.
+
+    Raises
+    ------
+    PlanError
+        There is none.
+    """
+    path = Path(name_or_path)
+    if path.is_file():
+        return path
+    ours = {found.stem: found for found in sorted(assets.folder("search").glob("*.toml"))}
+    if str(name_or_path) in ours:
+        return ours[str(name_or_path)]
+    raise PlanError(f"a plan is one of ours ({', '.join(ours) or 'none'}) or a TOML file, got {str(name_or_path)!r}.")
+
+
+def parse_plan(text: str, name: str, *, where: str = "") -> Plan:
+    """Give the text of a plan its meaning.
+
+    Parameters
+    ----------
+    text : str
+        TOML; see docs/plans.md.
+    name : str
+        What the plan is called.
+    where : str, optional
+        What messages call it: its file.
+
+    Raises
+    ------
+    PlanError
+        It is malformed, or a kernel, problem or dataset in it does not exist.
+    """
+    return _Reader(where or name, _validated(where or name, text)).plan(text, name)
+
+
+def _validated(where: str, text: str) -> Document:
+    from pydantic import ValidationError
+
+    from mltune.plan.schema import Document
+
+    try:
+        return Document.model_validate(tomllib.loads(text))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise PlanError(f"{where}: a plan must be valid TOML: {str(error) or 'nested too deeply'}. {_SEE}") from error
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{_place(problem['loc'])}: {problem['msg']}, got {problem['input']!r:.80}"
+            for problem in error.errors()[:5]
+        )
+        raise PlanError(f"{where}: {problems}. {_SEE}") from error
+
+
+def _place(parts: Sequence[str | int]) -> str:
+    """Write where in a document something stands: a table of ``problems`` by its number, the first is 1."""
+    names = [str(part) for part in parts if part != "function-after"]
+    if len(parts) > 1 and parts[0] == "problems" and isinstance(parts[1], int):
+        names[:2] = [f"problems {parts[1] + 1}"]
+    return ".".join(names)
+
+
+class _Reader:
+    """Gives a document its meaning, and checks what a schema cannot."""
+
+    def __init__(self, where: str, document: Document) -> None:
+        self.where = where
+        self.document = document
+        self.kernels: dict[str, Kernel] = {}
+
+    def error(self, key: str, message: object) -> PlanError:
+        return PlanError(f"{self.where}: {key}: {str(message).rstrip('.')}. {_SEE}")
+
+    def plan(self, text: str, name: str) -> Plan:
+        table = self.document.plan
+        if not table.title.isprintable():
+            raise self.error("plan.title", f"a title is one line of printable text, got {table.title!r}")
+        self.unit, budget = self.budget(table.budget)
+        devices = self.devices()
+        named = sorted(self.tasks(), key=lambda task: -task.priority)
+        return Plan(
+            name=name,
+            title=table.title,
+            unit=self.unit,
+            budget=budget,
+            tasks=tuple(named),
+            devices=devices,
+            seed=table.seed,
+            produce=frozenset(table.produce),
+            text=text,
+        )
+
+    def budget(self, text: str) -> tuple[Unit, float]:
+        from mltune.plan.schema import MAX_BUDGET_S, MAX_BUDGET_TRIALS
+
+        unit, amount = self.amount("plan.budget", text)
+        most = MAX_BUDGET_S if unit == "s" else MAX_BUDGET_TRIALS
+        if amount > most:
+            limit = "366 days" if unit == "s" else f"{MAX_BUDGET_TRIALS} trials"
+            raise self.error("plan.budget", f"a budget is at most {limit}, got {text!r}")
+        return unit, amount
+
+    def amount(self, key: str, text: str) -> tuple[Unit, float]:
+        """Read a time or a number of trials."""
+        if match := _TRIALS.fullmatch(text.strip()):
+            if int(match[1]) < 1:
+                raise self.error(key, f"a number of trials is positive, got {text!r}")
+            return "trials", float(match[1])
+        try:
+            return "s", parse_duration(text)
+        except MltuneError as error:
+            raise self.error(key, f"{str(error).rstrip('.')}, or a number such as 300 trials") from error
+
+    def bound(self, key: str, text: str) -> float:
+        """Read a minimum or a maximum, which is counted as the budget is."""
+        unit, amount = self.amount(key, text)
+        if unit != self.unit:
+            raise self.error(
+                key,
+                f"a plan counts in seconds or in trials, but its budget is {self.document.plan.budget!r}, got {text!r}",
+            )
+        return amount
+
+    def devices(self) -> tuple[str, ...]:
+        devices = self.document.plan.devices
+        if len(set(devices)) != len(devices) or (len(devices) > 1 and {"auto", "all", REPLAY} & set(devices)):
+            raise self.error("plan.devices", f"devices are distinct cuda:N, or one of auto, all, replay, got {devices}")
+        recorded = [bool(table.datasets) for table in self.document.problems]
+        if any(recorded) and (not all(recorded) or devices not in (["auto"], [REPLAY])):
+            raise self.error(
+                "problems", "a plan with `datasets` is replayed as a whole: no `kernel`s and no GPUs beside them"
+            )
+        return (REPLAY,) if all(recorded) else tuple(devices)
+
+    def tasks(self) -> list[Task]:
+        """Return the tasks in the plan's order; no two are the same."""
+        from mltune.plan.schema import MAX_TASKS
+
+        drafts: list[tuple[str, Task]] = []
+        for number, table in enumerate(self.document.problems, 1):
+            key = f"problems {number}"
+            for kernel, problem, dataset in self.expanded(key, table):
+                drafts.append((key, self.task(key, table, kernel, problem, dataset)))
+                if len(drafts) > MAX_TASKS:
+                    raise self.error(key, f"a plan has at most {MAX_TASKS} problems, got more")
+        self.check_distinct(drafts)
+        slugs = _slugs([(self.kernels[task.kernel].name, task) for _, task in drafts])
+        return [replace(task, slug=slug) for slug, (_, task) in zip(slugs, drafts, strict=True)]
+
+    def expanded(self, key: str, table: ProblemsTable) -> Iterator[tuple[str, Problem, str | None]]:
+        """Yield kernel, problem and dataset of each task of one table."""
+        try:
+            yield from self.recorded(key, table) if table.datasets else self.gemms(key, table)
+        except PlanError:
+            raise
+        except MltuneError as error:
+            raise self.error(key, error) from error
+
+    def recorded(self, key: str, table: ProblemsTable) -> Iterator[tuple[str, Problem, str | None]]:
+        from mltune.records.dataset import load_manifest
+
+        if table.precisions or table.trans or table.sizes:
+            raise self.error(
+                key, "recorded timings know their problem: `datasets` stand without precisions, trans, sizes"
+            )
+        for name in table.datasets or ():
+            manifest = load_manifest(name)
+            kernel = table.kernel or manifest.kernel
+            if self.kernel(kernel).name != manifest.kernel:
+                raise self.error(key, f"a dataset is replayed for its own kernel, but {name} is of {manifest.kernel}")
+            yield kernel, manifest.problem, name
+
+    def gemms(self, key: str, table: ProblemsTable) -> Iterator[tuple[str, Problem, str | None]]:
+        name = table.kernel or DEFAULT_KERNEL
+        kernel = self.kernel(name)
+        if not (table.precisions and table.trans and table.sizes):
+            raise self.error(
+                key, "problems are given by precisions, trans and sizes, or else by datasets; some are missing"
+            )
+        for field in ("precisions", "trans", "sizes"):
+            values = getattr(table, field)
+            if len({str(value) for value in values}) != len(values) and values != "all":
+                raise self.error(f"{key}.{field}", f"values must be distinct, got {values}")
+        for size in table.sizes:
+            m, n, k = [size] * 3 if isinstance(size, int) else size
+            for precision in table.precisions:
+                for a, b in _ops(precision, table.trans):
+                    problem = GemmProblem(precision, a, b, m, n, k)
+                    kernel.check_problem(problem)
+                    yield name, problem, None
+
+    def kernel(self, name: str) -> Kernel:
+        if name not in self.kernels:
+            self.kernels[name] = load_kernel(name)
+        return self.kernels[name]
+
+    def task(self, key: str, table: ProblemsTable, kernel: str, problem: Problem, dataset: str | None) -> Task:
+        plan = self.document.plan
+        minimum = self.bound(f"{key}.minimum" if table.minimum else "plan.minimum", table.minimum or plan.minimum)
+        asked = table.maximum or plan.maximum
+        maximum = None if asked is None else self.bound(f"{key}.maximum" if table.maximum else "plan.maximum", asked)
+        if maximum is not None and maximum < minimum:
+            raise self.error(key, f"minimum <= maximum must hold, got {table.minimum or plan.minimum!r}, {asked!r}")
+        return Task("", kernel, problem, dataset, float(table.priority), minimum, maximum)
+
+    def check_distinct(self, drafts: Sequence[tuple[str, Task]]) -> None:
+        seen: dict[tuple[Path, str, str | None], str] = {}
+        for key, task in drafts:
+            identity = (self.kernels[task.kernel].folder, repr(task.problem), task.dataset)
+            if identity in seen:
+                raise self.error(
+                    key, f"a problem is asked for once, but {task.problem.label} stands in {seen[identity]} too"
+                )
+            seen[identity] = key
+
+
+def _ops(precision: str, trans: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the ops of a precision, once each: C of a real matrix is T."""
+    if trans == "all":
+        return [(a, b) for of, a, b in CASES if of == precision]
+    pairs = trans if precision in "cz" else [ops.replace("C", "T") for ops in trans]
+    return [(ops[0], ops[1]) for ops in dict.fromkeys(pairs)]
+
+
+def _slugs(tasks: Sequence[tuple[str, Task]]) -> list[str]:
+    """Name tasks by dataset or problem; with the kernel, and then a number, where that is not enough.
+
+    Parameters
+    ----------
+    tasks : sequence of (str, Task)
+        Each with the name of its kernel.
+    """
+    plain = [_slug(task.problem.label if task.dataset is None else Path(task.dataset).stem) for _, task in tasks]
+    slugs: list[str] = []
+    for (kernel, _), slug in zip(tasks, plain, strict=True):
+        name = slug if plain.count(slug) == 1 else _slug(f"{kernel} {slug}")
+        numbered = (name if again == 1 else f"{name}-{again}" for again in itertools.count(1))
+        slugs.append(next(found for found in numbered if found not in slugs))
+    return slugs
+
+
+def _slug(text: str) -> str:
+    words = re.findall(r"[a-z0-9.]+", text.lower())
+    return "-".join(words)[:_LONGEST_SLUG].strip(".-") or "problem"

@@ -1,0 +1,61 @@
+"""The format of a plan: what may stand where. Read by :mod:`mltune.plan.reader`, which gives it meaning."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr, StringConstraints
+
+MAX_BUDGET_S = 366 * 86_400.0
+"""Longest budget, seconds."""
+
+MAX_BUDGET_TRIALS = 10_000_000
+"""Largest budget of trials."""
+
+MAX_TASKS = 1000
+"""Most tasks of a plan."""
+
+Text = Annotated[StrictStr, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)]
+NameOrPath = Annotated[StrictStr, StringConstraints(min_length=1, max_length=1000)]
+Amount = Annotated[StrictStr, StringConstraints(min_length=1, max_length=40)]
+DeviceName = Annotated[StrictStr, StringConstraints(pattern=r"^(auto|all|replay|cuda:\d{1,3})$")]
+Ops = Annotated[StrictStr, StringConstraints(pattern=r"^[NTC]{2}$")]
+Extent = Annotated[StrictInt, Field(ge=1, le=2**40)]
+Extents = Annotated[list[Extent], Field(min_length=3, max_length=3)]
+Priority = Annotated[StrictFloat | StrictInt, Field(ge=0.001, le=1000)]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class PlanTable(_Table):
+    """``[plan]``: the night, and what its problems have unless they say otherwise."""
+
+    title: Text
+    budget: Amount
+    minimum: Amount
+    maximum: Amount | None = None
+    devices: Annotated[list[DeviceName], Field(min_length=1, max_length=64)] = ["auto"]
+    seed: Annotated[StrictInt, Field(ge=0, lt=2**31)] = 0
+    produce: Annotated[list[Literal["report", "winners", "datasets"]], Field(max_length=3)] = ["report", "winners"]
+
+
+class ProblemsTable(_Table):
+    """``[[problems]]``: GEMMs, every precision with every op and size; or else recorded timings."""
+
+    kernel: NameOrPath | None = None
+    precisions: Annotated[list[Literal["s", "d", "c", "z"]], Field(min_length=1, max_length=4)] | None = None
+    trans: Annotated[list[Ops], Field(min_length=1, max_length=9)] | Literal["all"] | None = None
+    sizes: Annotated[list[Extent | Extents], Field(min_length=1, max_length=MAX_TASKS)] | None = None
+    datasets: Annotated[list[NameOrPath], Field(min_length=1, max_length=MAX_TASKS)] | None = None
+    priority: Priority = 1.0
+    minimum: Amount | None = None
+    maximum: Amount | None = None
+
+
+class Document(_Table):
+    """A whole plan."""
+
+    plan: PlanTable
+    problems: Annotated[list[ProblemsTable], Field(min_length=1, max_length=MAX_TASKS)]

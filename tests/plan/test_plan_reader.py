@@ -1,0 +1,185 @@
+"""Plans as files: what they mean, and how a malformed or hostile one is refused."""
+
+import re
+import shutil
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mltune import assets
+from mltune.errors import PlanError
+from mltune.kernel.gemm import CASES
+from mltune.plan.reader import MAX_BYTES, load_plan, parse_plan
+
+REPLAYED = """
+[plan]
+title = "Recorded"
+budget = "300 trials"
+minimum = "32 trials"
+[[problems]]
+datasets = ["convolution_rtx_a4000", "xgemm_titan_rtx"]
+"""
+
+
+def changed(text, *changes):
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+class TestMeaning:
+    def test_precisions_times_ops_times_sizes(self, text):
+        plan = parse_plan(text, "few")
+        assert [task.slug for task in plan.tasks] == [
+            "sgemm-nn-512",
+            "sgemm-nt-512",  # C of a real matrix is T
+            "zgemm-nn-512",
+            "zgemm-nc-512",
+            "sgemm-nn-256x512x1024",
+            "sgemm-nt-256x512x1024",
+            "zgemm-nn-256x512x1024",
+            "zgemm-nc-256x512x1024",
+        ]
+        assert (plan.name, plan.title, plan.unit, plan.budget, plan.text) == ("few", "A few", "s", 3600, text)
+        assert {task.minimum for task in plan.tasks} == {60}
+        assert {task.device for task in plan.tasks} == {None}
+
+    def test_all_ops_of_all_precisions_are_the_cases_of_the_blas(self, text):
+        text = changed(text, ('["s", "z"]', '["s", "d", "c", "z"]'), ('["NN", "NC"]', '"all"'), ("[512, [", "[["))
+        problems = [task.problem for task in parse_plan(text, "all").tasks]
+        assert {(one.precision, one.trans_a, one.trans_b) for one in problems} == set(CASES)
+        assert len(problems) == 26
+
+    def test_the_order_is_by_priority_then_as_written(self, text):
+        plan = parse_plan(
+            text + '[[problems]]\nprecisions = ["d"]\ntrans = ["NN"]\nsizes = [64]\npriority = 2\n', "few"
+        )
+        assert [task.slug for task in plan.tasks][:2] == ["dgemm-nn-64", "sgemm-nn-512"]
+
+    def test_bounds_of_a_table_come_before_those_of_the_plan(self, text):
+        plan = parse_plan(changed(text, ('"1m"', '"1m"\nmaximum = "9m"')) + 'minimum = "90s"\n', "few")
+        assert {(task.minimum, task.maximum) for task in plan.tasks} == {(90, 540)}
+
+    def test_recorded_timings_know_their_problem(self):
+        plan = parse_plan(REPLAYED, "recorded")
+        assert plan.replayed
+        assert (plan.unit, plan.budget, plan.capacity) == ("trials", 300, 300)
+        assert [task.slug for task in plan.tasks] == ["convolution-rtx-a4000", "xgemm-titan-rtx"]
+        assert [task.device for task in plan.tasks] == ["replay:convolution_rtx_a4000", "replay:xgemm_titan_rtx"]
+        assert plan.tasks[0].kernel == "convolution"
+
+    def test_two_kernels_for_one_problem_have_slugs_of_their_own(self, text, tmp_path):
+        for name in ("first", "second"):
+            shutil.copytree(assets.folder("kernels") / "gemm_simt", tmp_path / name)
+        path = tmp_path / "first" / "kernel.toml"
+        path.write_text(path.read_text().replace('name = "gemm_simt"', 'name = "mine"'))
+        tables = "".join(
+            f'[[problems]]\nkernel = "{kernel}"\nprecisions = ["s"]\ntrans = ["NN"]\nsizes = [64]\n'
+            for kernel in ("gemm_simt", tmp_path / "first", tmp_path / "second")
+        )
+        plan = parse_plan(text.partition("[[problems]]")[0] + tables, "few")
+        assert [task.slug for task in plan.tasks] == [
+            "gemm-simt-sgemm-nn-64",
+            "mine-sgemm-nn-64",
+            "gemm-simt-sgemm-nn-64-2",
+        ]
+
+    def test_a_plan_of_ours_is_found_by_name(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        assert load_plan("quick").name == "quick"
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("change", "parts"),
+        [
+            (("[plan]", "[plan"), ("TOML",)),
+            (("budget", "bugdet"), ("plan.budget", "plan.bugdet")),
+            (('"1h"', '"soon"'), ("plan.budget", "'soon'", "300 trials")),
+            (('"1h"', '"0 trials"'), ("plan.budget", "positive")),
+            (('"1h"', '"9999999h"'), ("366 days",)),
+            (('"1h"', '"99999999 trials"'), ("10000000 trials",)),
+            (('"1m"', '"10 trials"'), ("plan.minimum", "'10 trials'", "'1h'")),
+            (('"1m"', '"5m"\nmaximum = "4m"'), ("minimum <= maximum",)),
+            (('"1m"', '"1m"\ndevices = ["tpu"]'), ("plan.devices", "tpu")),
+            (('"1m"', '"1m"\ndevices = ["auto", "cuda:1"]'), ("plan.devices", "distinct")),
+            (('"1m"', '"1m"\nproduce = ["gold"]'), ("plan.produce", "gold")),
+            (('"1m"', '"1m"\nseed = -1'), ("plan.seed",)),
+            (('"A few"', '"A\\u001b[31mfew"'), ("plan.title", "printable")),
+            (('["s", "z"]', '["h"]'), ("problems 1.precisions", "'h'")),
+            (('["s", "z"]', '["s", "s"]'), ("problems 1.precisions", "distinct")),
+            (('"NC"', '"NX"'), ("problems 1.trans", "NX")),
+            (("[512,", "[0,"), ("problems 1.sizes", "got 0")),
+            (("[512,", "[512, 512,"), ("problems 1.sizes", "distinct")),
+            (("[512,", "[512, [512, 512, 512],"), ("problems 1", "asked for once", "sgemm NN 512")),
+            (("[512,", "[1099511627776,"), ("problems 1", "2**47 bytes")),
+            (('"gemm_simt"', '"no_such_kernel"'), ("problems 1", "no_such_kernel")),
+            (('"gemm_simt"', '"convolution"'), ("problems 1", "of kind recorded")),
+            (("sizes", "# sizes"), ("problems 1", "precisions, trans and sizes")),
+            (('precisions = ["s", "z"]', 'datasets = ["convolution_w6600"]'), ("problems 1", "know their problem")),
+            (("[[problems]]", "priority = nan\n[[problems]]"), ("plan.priority",)),
+            (("sizes", "priority = nan\nsizes"), ("problems 1.priority",)),
+        ],
+    )
+    def test_a_message_names_the_place_the_law_and_the_fact(self, text, change, parts):
+        with pytest.raises(PlanError) as refused:
+            parse_plan(changed(text, change), "few", where="few.toml")
+        for part in ("few.toml", *parts, "docs/plans.md"):
+            assert part in str(refused.value)
+
+    @pytest.mark.parametrize(
+        ("change", "parts"),
+        [
+            (('"xgemm_titan_rtx"', '"no_such_dataset"'), ("problems 1", "no_such_dataset")),
+            (('"xgemm_titan_rtx"', '"convolution_rtx_a4000"'), ("asked for once",)),
+            (('"32 trials"', '"32 trials"\ndevices = ["cuda:0"]'), ("replayed as a whole",)),
+            (("datasets", 'kernel = "gemm_simt"\ndatasets'), ("its own kernel", "convolution")),
+        ],
+    )
+    def test_a_replayed_plan_too(self, change, parts):
+        with pytest.raises(PlanError) as refused:
+            parse_plan(changed(REPLAYED, change), "recorded")
+        assert all(part in str(refused.value) for part in parts)
+
+    def test_recorded_and_measured_problems_are_not_mixed(self, text):
+        with pytest.raises(PlanError, match="replayed as a whole"):
+            parse_plan(text + '[[problems]]\ndatasets = ["convolution_w6600"]\n', "few")
+
+    def test_a_file_that_is_none(self, tmp_path):
+        (tmp_path / "huge.toml").write_bytes(b"#" * (MAX_BYTES + 1))
+        (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+        for name, law in (
+            ("huge.toml", "at most"),
+            ("binary.toml", "UTF-8"),
+            ("missing.toml", "a plan is one of ours"),
+        ):
+            with pytest.raises(PlanError, match=law):
+                load_plan(tmp_path / name)
+
+    def test_a_plan_that_asks_for_very_much_is_refused_at_once(self, text):
+        sizes = ", ".join(map(str, range(1, 1001)))
+        started = time.perf_counter()
+        with pytest.raises(PlanError, match="at most 1000 problems"):
+            parse_plan(changed(text, ("512, [256, 512, 1024]", sizes)), "few")
+        assert time.perf_counter() - started < 10
+
+    def test_deep_nesting_is_refused(self, text):
+        with pytest.raises(PlanError):
+            parse_plan(text + "x = " + "[" * 5000 + "]" * 5000, "few")
+
+    @given(st.text(max_size=200))
+    def test_no_text_does_anything_but_be_refused(self, text):
+        with pytest.raises(PlanError):
+            parse_plan(text, "stranger")
+
+
+@given(st.lists(st.integers(1, 2**20), min_size=1, max_size=20, unique=True))
+def test_slugs_are_unique_names_of_folders(sizes):
+    table = f'[[problems]]\nprecisions = ["s"]\ntrans = "all"\nsizes = {sizes}\n'
+    text = f'[plan]\ntitle = "t"\nbudget = "1h"\nminimum = "1s"\n{table}'
+    slugs = [task.slug for task in parse_plan(text, "t").tasks]
+    assert len(set(slugs)) == len(slugs) == 4 * len(sizes)
+    assert all(re.fullmatch(r"[a-z0-9][a-z0-9.-]{0,99}", slug) for slug in slugs)
