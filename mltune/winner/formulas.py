@@ -1,0 +1,98 @@
+"""How a launch follows from the size: a bundle's expressions with one configuration put into them, as text."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from mltune.errors import ExpressionError
+from mltune.kernel.expressions import FUNCTIONS, parse
+
+if TYPE_CHECKING:
+    from mltune.kernel.bundle import Restriction
+    from mltune.kernel.expressions import Expression
+    from mltune.winner.winner import Winner
+
+SIZES = ("m", "n", "k")
+"""The variables of a problem that another call of the same kernel may change."""
+
+
+def formula(expression: Expression, known: Mapping[str, int], derived: Mapping[str, Expression]) -> str:
+    """Put what is known into an expression, and work out whatever that decides.
+
+    Parameters
+    ----------
+    expression : Expression
+        Such as ``ceil_div(m, BLK_M) * threads``.
+    known : mapping of str to int
+        Values of some names: of the parameters, say.
+    derived : mapping of str to Expression
+        Names that stand for expressions.
+
+    Returns
+    -------
+    str
+        Such as ``"ceil_div(m, 128) * 256"``.
+    """
+    return ast.unparse(_Substitution(known, derived).visit(_tree(expression.text)))
+
+
+def launch_formulas(winner: Winner) -> dict[str, Any]:
+    """Return grid, block and dynamic shared memory as they follow from m, n and k."""
+    known, kernel = _known(winner), winner.kernel
+    return {
+        "grid": [formula(expression, known, kernel.derived) for expression in kernel.grid],
+        "block": [formula(expression, known, kernel.derived) for expression in kernel.block],
+        "shared_bytes": formula(kernel.shared_bytes, known, kernel.derived),
+    }
+
+
+def size_restrictions(winner: Winner) -> dict[str, str]:
+    """Return the conditions on m, n and k that the configuration makes, each with its reason."""
+    known = _known(winner)
+
+    def condition(restriction: Restriction) -> str:
+        return formula(restriction.expression, known, winner.kernel.derived)
+
+    found = {condition(restriction): restriction.reason for restriction in winner.kernel.restrictions}
+    return {text: reason for text, reason in found.items() if _names(_tree(text)) & {*SIZES}}
+
+
+def _known(winner: Winner) -> dict[str, int]:
+    variables = {name: value for name, value in winner.variables().items() if name not in SIZES}
+    return {**variables, **winner.record.configuration}
+
+
+def _tree(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
+
+
+def _names(tree: ast.AST) -> set[str]:
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - FUNCTIONS.keys()
+
+
+class _Substitution(ast.NodeTransformer):
+    """Puts values and expressions in the place of names, from the leaves up."""
+
+    def __init__(self, known: Mapping[str, int], derived: Mapping[str, Expression]) -> None:
+        self._known = known
+        self._derived = derived
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        if node.id in self._known:
+            return _tree(str(int(self._known[node.id])))
+        if node.id in self._derived:
+            replaced: ast.expr = self.visit(_tree(self._derived[node.id].text))
+            return replaced
+        return node
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        node = super().generic_visit(node)
+        if not isinstance(node, ast.expr) or isinstance(node, ast.Constant) or _names(node):
+            return node
+        try:
+            value = parse(ast.unparse(node)).evaluate({})
+        except ExpressionError:  # it divides by zero, say: to be seen as it stands
+            return node
+        return _tree(str(int(value) if value == int(value) else float(value)))

@@ -1,0 +1,149 @@
+"""The examples run, without a GPU: against an emulated kernel, compiled from the folder's own kernel.cu."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+from emulation.host import CHECKS, COMPILER, HERE, HostKernel, build_runtime
+from winners import PROBLEMS, a_winner, cuda_include
+
+from mltune.kernel.bundle import Launch
+from mltune.kernel.gemm import GemmProblem
+from mltune.kernel.operands import GemmOperands
+from mltune.winner.folder import write_winner
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+
+@pytest.fixture(scope="module")
+def runtime(tmp_path_factory):
+    return build_runtime(tmp_path_factory.mktemp("emulation"))
+
+
+class EmulatedModule:
+    """What CuPy makes of a cubin, on NumPy's arrays: the kernel compiled for the host from the source beside it."""
+
+    def __init__(self, path: str, runtime: Path) -> None:
+        folder = Path(path).parent
+        assert Path(path).read_bytes().startswith(b"\x7fELF")
+        self.document = json.loads((folder / "winner.json").read_text())
+        self.kernel = HostKernel(folder / "kernel.cu", {}, runtime)
+        self.launches = 0
+
+    def get_function(self, name: str) -> EmulatedModule:
+        assert name == self.document["kernel"]["entry"]
+        return self
+
+    def __call__(self, grid, block, arguments, *, shared_mem) -> None:
+        assert shared_mem == self.max_dynamic_shared_size_bytes
+        types = [argument["type"] for argument in self.document["launch"]["arguments"]]
+        pointers = [f"pointer to {value.dtype}" if isinstance(value, np.ndarray) else "" for value in arguments]
+        assert [pointer or value.dtype.name for pointer, value in zip(pointers, arguments, strict=True)] == types
+        m, n, k, alpha, A, lda, B, ldb, beta, C, ldc, *launched = arguments
+        of = GemmProblem.from_json(self.document["problem"])
+        problem = GemmProblem(
+            *(of.precision, of.trans_a, of.trans_b, *map(int, (m, n, k)), alpha, beta), *map(int, (lda, ldb, ldc))
+        )
+        launch = Launch(grid, block, shared_mem, tuple(map(int, launched)))
+        self.kernel.launch(problem, GemmOperands(A, B, C), launch)
+        self.launches += 1
+
+
+def emulated_cupy(runtime: Path) -> dict[str, ModuleType]:
+    """Return modules with the names of CuPy's that do what the example asks of them with NumPy and the emulator."""
+    cupy, cupyx, profiler = (ModuleType(name) for name in ("cupy", "cupyx", "cupyx.profiler"))
+    cupy.random, cupy.matmul = np.random, np.matmul
+    cupy.RawModule = lambda path: EmulatedModule(path, runtime)
+
+    def benchmark(function, arguments, keywords, *, n_repeat):
+        function(*arguments, **keywords)
+        return SimpleNamespace(gpu_times=np.full((1, n_repeat), 1e-3))
+
+    profiler.benchmark = benchmark
+    return {"cupy": cupy, "cupyx": cupyx, "cupyx.profiler": profiler}
+
+
+@pytest.mark.parametrize("precision", PROBLEMS)
+def test_the_python_example_runs(tmp_path, runtime, monkeypatch, capsys, precision):
+    write_winner(tmp_path / "winner", a_winner(PROBLEMS[precision]))
+    for name, module in emulated_cupy(runtime).items():
+        monkeypatch.setitem(sys.modules, name, module)
+
+    names = runpy.run_path(str(tmp_path / "winner" / "example.py"))
+
+    assert names["kernel"].launches == 2
+    assert 0 < names["error"] < names["allowed"] < 1e-2
+    assert capsys.readouterr().out.startswith(f"{PROBLEMS[precision].flops / 1e-3 / 1e12:.2f} TFLOPS")
+
+
+def test_the_python_example_tells_a_wrong_kernel(tmp_path, runtime, monkeypatch):
+    folder = tmp_path / "winner"
+    write_winner(folder, a_winner(PROBLEMS["z"]))
+    source = (folder / "kernel.cu").read_text()
+    (folder / "kernel.cu").write_text(source.replace("#define CONJ_A 1", "#define CONJ_A 0"))
+    for name, module in emulated_cupy(runtime).items():
+        monkeypatch.setitem(sys.modules, name, module)
+
+    with pytest.raises(AssertionError, match="differs from CuPy"):
+        runpy.run_path(str(folder / "example.py"))
+
+
+def emulated_driver(folder: Path, runtime: Path) -> None:
+    """Build a libcuda.so in a folder that launches the kernel of its kernel.cu on the emulator."""
+    definition = f'-DKERNEL_SOURCE="{folder / "kernel.cu"}"'
+    kernel, driver = folder / "kernel.o", folder / "driver.o"
+    include = f"-I{cuda_include()}"
+    for command in (
+        [*COMPILER, "-O1", "-w", *CHECKS, definition, "-c", HERE / "gemm.cpp", "-o", kernel],
+        [*COMPILER, "-O1", "-Wall", "-Wextra", "-Werror", include, "-c", HERE / "driver.cpp", "-o", driver],
+        [*COMPILER, "-shared", kernel, driver, runtime, "-o", folder / "libcuda.so"],
+    ):
+        subprocess.run(command, check=True)
+
+
+def build_example(folder: Path, *options: str) -> None:
+    """Compile the C++ example by the line that stands in it, with this machine's cuda.h and strict warnings."""
+    line = (folder / "example.cpp").read_text().splitlines()[1].removeprefix("// ").partition(" && ")[0]
+    command = line.replace("-I/usr/local/cuda/include", f"-I{cuda_include()}").split()
+    warnings = ["-Wall", "-Wextra", "-Werror"]
+    subprocess.run([*command, *warnings, "-L.", f"-Wl,-rpath,{folder}", *options], cwd=folder, check=True)
+
+
+@pytest.mark.parametrize("precision", ["s", "z"])
+def test_the_cpp_example_runs(tmp_path, runtime, precision):
+    folder = tmp_path / "winner"
+    write_winner(folder, a_winner(PROBLEMS[precision]))
+    emulated_driver(folder, runtime)
+    build_example(folder)
+
+    done = subprocess.run([folder / "example"], cwd=folder, capture_output=True, text=True, check=False, timeout=60)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith("TFLOPS; 0 of 1000 elements wrong\n")
+
+
+def test_the_cpp_example_says_what_fails(tmp_path, runtime):
+    folder = tmp_path / "winner"
+    write_winner(folder, a_winner(PROBLEMS["d"]))
+    emulated_driver(folder, runtime)
+    build_example(folder)
+    (folder / "kernel.cubin").unlink()
+
+    done = subprocess.run([folder / "example"], cwd=folder, capture_output=True, text=True, check=False, timeout=60)
+
+    assert done.returncode == 1
+    assert "CUDA_ERROR" in done.stderr
+
+
+@pytest.mark.parametrize("precision", PROBLEMS)
+def test_the_cpp_example_compiles(tmp_path, precision):
+    write_winner(tmp_path / "winner", a_winner(PROBLEMS[precision]))
+    build_example(tmp_path / "winner", "-fsyntax-only")
