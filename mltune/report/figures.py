@@ -1,0 +1,242 @@
+"""The figures of a report. Each says in its caption what it shows, for those who read it and those who hear it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mltune.device.facts import Device
+from mltune.device.peaks import peak_flops
+from mltune.report.evidence import Cells, Curve, Evidence, Predictions, hours
+from mltune.report.svg import FAINT, INK, SERIES, Plot, axes, dots, finish
+
+WIDE_IN, NARROW_IN = 5.4, 3.1
+"""Width of a figure that stands alone, and of one among many: both are read on a phone."""
+
+LOOKED_AT = 0.7
+"""Share of the final best at which the axis of a curve begins."""
+
+MOST_CELLS_WITH_TEXT = 120
+LONGEST_LABEL = 26
+
+_PHASES = {"search": "searching", "wait": "waiting for builds and the GPU", "rest": "the rest"}
+
+
+def best_so_far(curve: Curve, name: str, label: str, *, alone: bool) -> Plot:
+    """Draw the best so far of one problem over its time; from :data:`LOOKED_AT` of the final best on."""
+    final = float(curve.share[-1])
+    lowest, highest = LOOKED_AT * final, (1.04 if 0.85 < final < 1.0 else 1.04 * final)
+    width, height = (WIDE_IN, 2.9) if alone else (NARROW_IN, 1.8)
+    made = axes(width, height)
+    scale, unit = _time_unit(float(curve.at[-1])) if curve.unit == "s" else (1.0, "trials")
+    made.axhline(1.0, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
+    made.step(curve.at / scale, curve.share, where="post", color=SERIES[0])
+    made.set(ylim=(lowest, highest), xlim=(0.0, float(curve.at[-1]) / scale or 1.0), xlabel=unit)
+    made.yaxis.set_major_formatter(_percent)
+    made.locator_params(nbins=5)
+    end = f"{100 * curve.share[-1]:.1f} % of {curve.of} after {curve.at[-1] / scale:.3g} {unit}"
+    improved = float(curve.at[-2]) / scale if len(curve.at) > 1 else 0.0
+    return finish(made, name, f"Best so far: {label}", f"{label}: {end}, last improved at {improved:.3g}.")
+
+
+def predicted_and_measured(found: Predictions, name: str, label: str) -> Plot:
+    """Draw what was measured over what was predicted, as shares of the peak."""
+    made = axes(NARROW_IN, 2.7)
+    both = np.concatenate([found.predicted, found.measured])
+    low, high = 0.0, min(1.05 * float(np.percentile(both, 99.5)), 1.5)
+    made.plot([low, high], [low, high], color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
+    dots(made, found.predicted, found.measured, SERIES[0])
+    made.set(xlim=(low, high), ylim=(low, high), xlabel="predicted share of peak", ylabel="measured share of peak")
+    made.xaxis.set_major_formatter(_percent)
+    made.yaxis.set_major_formatter(_percent)
+    made.locator_params(nbins=5)
+    rank = found.rank_correlation
+    said = "too few to rank" if rank is None else f"rank correlation {rank:.2f}"
+    return finish(
+        made,
+        name,
+        f"Predicted and measured: {label}",
+        f"{label}: {len(found.measured)} trials that were predicted and measured; {said}. "
+        "On the dashed line a prediction is right.",
+    )
+
+
+def heat_map(cells: Cells, name: str, label: str) -> Plot:
+    """Draw the best TFLOPS found in every cell of two parameters."""
+    rows, columns = len(cells.rows), len(cells.columns)
+    width = min(max(1.0 + 0.42 * columns, 2.2), WIDE_IN)
+    made = axes(width, 0.65 + 0.26 * max(rows, 2), left=0.6, bottom=0.45)
+    low, high = float(np.nanmin(cells.tflops)), float(np.nanmax(cells.tflops))
+    shown = np.ma.masked_invalid(cells.tflops)
+    made.pcolormesh(
+        np.arange(columns + 1), np.arange(rows + 1), shown, cmap="viridis", vmin=low, vmax=max(high, low + 1e-9)
+    )
+    empty, beside = np.nonzero(np.isnan(cells.tflops))
+    dots(made, beside + 0.5, empty + 0.5, FAINT, size=2.0)
+    made.grid(visible=False)
+    made.set_xticks(np.arange(columns) + 0.5, [str(value) for value in cells.columns])
+    made.set_yticks(np.arange(rows) + 0.5, [str(value) for value in cells.rows])
+    made.set(xlabel=cells.names[1][:LONGEST_LABEL], ylabel=cells.names[0][:LONGEST_LABEL])
+    made.spines[:].set_visible(False)
+    if rows * columns <= MOST_CELLS_WITH_TEXT:
+        _write_cells(made, cells, low, high)
+    row, column = np.unravel_index(int(np.nanargmax(cells.tflops)), cells.tflops.shape)
+    best = f"{cells.names[0]}={cells.rows[row]}, {cells.names[1]}={cells.columns[column]}"
+    measured = int(np.isfinite(cells.tflops).sum())
+    return finish(
+        made,
+        name,
+        f"Best TFLOPS by {cells.names[0]} and {cells.names[1]}: {label}",
+        f"{label}: best TFLOPS found in each cell; the highest, {_figure(high)}, at {best}. "
+        f"Nothing was measured in {rows * columns - measured} of {rows * columns} cells.",
+    )
+
+
+def _write_cells(made: Any, cells: Cells, low: float, high: float) -> None:
+    for row, column in itertools.product(range(len(cells.rows)), range(len(cells.columns))):
+        value = float(cells.tflops[row, column])
+        if math.isnan(value):
+            continue
+        bright = (value - low) / max(high - low, 1e-9) > 0.6
+        text_colour = "#101010" if bright else "#f8f8f8"
+        made.text(column + 0.5, row + 0.5, _figure(value), ha="center", va="center_baseline", color=text_colour, size=7)
+
+
+def roofline(evidence: Sequence[Evidence], device: Device, name: str) -> Plot | None:
+    """Draw what the winners reach under the roofs of their device; None where no problem has an intensity."""
+    points = [
+        (each.run, each.intensity, each.run.problem.flops / _winner_s(each))
+        for each in evidence
+        if each.intensity is not None and len(each.times) and each.run.device == device
+    ]
+    if not points or device.memory_bytes_per_s <= 0.0:
+        return None
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    made = axes(WIDE_IN, 3.1)
+    arithmetics = sorted({run.problem.arithmetic for run, *_ in points})
+    roofs = {arithmetic: peak_flops(device, arithmetic) for arithmetic in arithmetics}
+    intensities = [intensity for _, intensity, _ in points]
+    _draw_roofs(made, roofs, device.memory_bytes_per_s, min(intensities) / 4, max(intensities) * 4)
+    for at, kind in enumerate(sorted({run.problem.name for run, *_ in points})):
+        x, y = np.transpose([(x, rate / 1e12) for run, x, rate in points if run.problem.name == kind])
+        dots(made, x, y, SERIES[at % len(SERIES)], size=6.0, label=kind[:LONGEST_LABEL])
+    made.set(xscale="log", yscale="log", xlabel="arithmetic intensity, flop per byte", ylabel="TFLOPS")
+    made.legend(loc="lower right", handlelength=0.3)
+    for axis in (made.xaxis, made.yaxis):
+        low, high = axis.get_view_interval()
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 1000.0 * low else (1.0,)))
+        axis.set_major_formatter(lambda value, _: f"{value:g}")
+        axis.set_minor_locator(NullLocator())
+    shares = [rate / roofs[run.problem.arithmetic] for run, _, rate in points]
+    return finish(
+        made,
+        name,
+        f"Roofline of {device.name}",
+        f"{device.name}: the best of {len(points)} {'problem' if len(points) == 1 else 'problems'} under the roofs of "
+        f"memory and arithmetic, at {_range(shares)} % of the peak. Each operand counts once in the intensity.",
+    )
+
+
+def _draw_roofs(made: Any, roofs: Mapping[str, float], bytes_per_s: float, low: float, high: float) -> None:
+    """Draw a roof for each arithmetic: what memory allows, up to the peak, and from there on the peak."""
+    low = min(low, min(roofs.values()) / bytes_per_s / 2)
+    high = max(high, max(roofs.values()) / bytes_per_s * 2)
+    for arithmetic, roof in roofs.items():
+        x = np.array([low, roof / bytes_per_s, high])
+        made.plot(x, np.minimum(x * bytes_per_s, roof) / 1e12, color=INK, linewidth=1.1)
+        text = f"{arithmetic} peak {roof / 1e12:.1f} TFLOPS"
+        made.annotate(text, (high, roof / 1e12), (0, 3), textcoords="offset points", ha="right")
+    text = f"memory {bytes_per_s / 1e12:.2f} TB/s"
+    made.annotate(text, (low, low * bytes_per_s / 1e12), (14, 4), textcoords="offset points")
+    made.set_xlim(low, high)
+
+
+def _winner_s(each: Evidence) -> float:
+    declared = each.run.declaration
+    return float(each.times.min()) if declared is None else declared.winner.median_s
+
+
+def where_the_hours_went(seconds: Mapping[str, Mapping[str, float]], name: str) -> Plot | None:
+    """Draw a bar a problem: seconds searched, waited, and the rest; None where there are none.
+
+    Parameters
+    ----------
+    seconds : mapping of str to mapping
+        Those of each problem's store, by its label.
+    """
+    spent = {label: hours(of) for label, of in seconds.items() if of.get("total", 0.0) > 0.0}
+    if not spent:
+        return None
+    longest = min(max(map(len, spent)), LONGEST_LABEL)
+    made = axes(WIDE_IN, 0.75 + 0.24 * len(spent), left=0.25 + 0.075 * longest, top=0.3)
+    scale, unit = _time_unit(max(sum(parts.values()) for parts in spent.values()))
+    place = np.arange(len(spent))
+    done = np.zeros(len(spent))
+    for (phase, meaning), colour in zip(_PHASES.items(), (SERIES[1], SERIES[0], FAINT), strict=True):
+        widths = np.array([parts[phase] for parts in spent.values()]) / scale
+        made.barh(place, widths, left=done, height=0.7, color=colour, label=meaning)
+        done += widths
+    made.set_yticks(place, [_shortened(label) for label in spent])
+    made.set(xlabel=unit, ylim=(len(spent) - 0.4, -0.6))
+    made.grid(visible=False, axis="y")
+    made.figure.legend(loc="upper left", ncols=3, borderpad=0.0, handlelength=1.0, columnspacing=1.0)
+    totals = {phase: sum(parts[phase] for parts in spent.values()) for phase in _PHASES}
+    everything = max(sum(totals.values()), 1e-9)
+    shares = ", ".join(f"{100 * totals[phase] / everything:.0f} % {meaning}" for phase, meaning in _PHASES.items())
+    return finish(made, name, "Where the hours went", f"{everything / scale:.3g} {unit} in all: {shares}.")
+
+
+def reference_over_time(each: Evidence, name: str, label: str) -> Plot | None:
+    """Draw the time of the reference kernel over the run, against its median; None with fewer than two timings."""
+    found = each.run.references
+    if len(found) < 2:
+        return None
+    made = axes(NARROW_IN, 1.8, left=0.62)
+    at = np.array([reference.elapsed_s for reference in found])
+    times = np.array([reference.median_s for reference in found])
+    change = times / np.percentile(times, 50, method="lower") - 1.0
+    scale, unit = _time_unit(float(at.max()))
+    made.plot(at / scale, change, color=SERIES[1])
+    dots(made, at / scale, change, SERIES[1], size=4.0)
+    reach = max(0.005, 1.2 * float(np.abs(change).max()))
+    made.set(ylim=(-reach, reach), xlabel=unit)
+    made.yaxis.set_major_formatter(lambda value, _: f"{100 * value:+.1f} %")
+    made.locator_params(nbins=5)
+    return finish(
+        made,
+        name,
+        f"Reference kernel over time: {label}",
+        f"{label}: cuBLAS was timed {len(found)} times, between {100 * change.min():+.2f} and "
+        f"{100 * change.max():+.2f} % off its usual time.",
+    )
+
+
+def _shortened(label: str) -> str:
+    return label if len(label) <= LONGEST_LABEL else f"{label[: LONGEST_LABEL - 1]}…"
+
+
+def _range(shares: Sequence[float]) -> str:
+    """Write a range of shares in whole percent."""
+    ends = list(dict.fromkeys(f"{100 * share:.0f}" for share in (min(shares), max(shares))))
+    return " to ".join(ends)
+
+
+def _percent(value: float, _: int) -> str:
+    return f"{100 * value:.0f} %"
+
+
+def _figure(tflops: float) -> str:
+    """Write TFLOPS in the room of a cell."""
+    return f"{tflops:.1f}" if tflops >= 10 else f"{tflops:.3g}"
+
+
+def _time_unit(longest_s: float) -> tuple[float, str]:
+    """Return the seconds of the unit that a stretch of time is best read in, and its name."""
+    if longest_s < 180.0:
+        return 1.0, "seconds"
+    return (60.0, "minutes") if longest_s < 3 * 3600.0 else (3600.0, "hours")

@@ -1,0 +1,149 @@
+"""Plots for a page that is light or dark: Matplotlib's SVG, made small, in colours that the style sheet sets."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+INK, FAINT = "#0a0b0c", "#0d0e0f"
+"""What stands for the colour of the page's text, and of its lines: no figure is drawn in these."""
+
+SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+"""What stands for the page's colours of series (Okabe and Ito, 2008, "Color Universal Design")."""
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_THEMED = {INK: "currentColor", FAINT: "var(--line)"} | {
+    colour: f"var(--series-{number})" for number, colour in enumerate(SERIES, start=1)
+}
+_SIZES = re.compile(r'(?<= )(d|x|y|width|height|transform)="([^"]*)"')
+_METADATA = ("Date", "Creator", "Format", "Type")
+_LONG_NUMBER = re.compile(r"-?\d+\.\d{2,}")
+
+STYLE = {
+    "svg.fonttype": "none",  # text stays text: the page's font, found by searching, read aloud
+    "text.parse_math": False,  # names come from files of others
+    "path.simplify": False,
+    "font.size": 8.5,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.titlesize": 9.0,
+    "grid.color": FAINT,
+    "grid.linewidth": 0.6,
+    "text.color": INK,
+    "xtick.color": FAINT,
+    "ytick.color": FAINT,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "lines.linewidth": 1.5,
+    "legend.frameon": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A figure of a page.
+
+    Attributes
+    ----------
+    svg : str
+        To stand in HTML as it is: every text in it is escaped, and it holds its own text alternative.
+    caption : str
+        What it shows, for everybody; plain text.
+    width_px : int
+        Width at which its text has the size of a caption.
+    """
+
+    svg: str
+    caption: str
+    width_px: int
+
+
+@contextmanager
+def plotting() -> Iterator[None]:
+    """Set Matplotlib up for plots of a page, for as long as the context lasts."""
+    import matplotlib
+
+    with matplotlib.rc_context(STYLE):
+        yield
+
+
+def axes(width_in: float, height_in: float, *, left: float = 0.52, bottom: float = 0.42, top: float = 0.1) -> Any:
+    """Return the axes of a new figure, with margins in inches. Automatic layouts would draw everything twice."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width_in, height_in))
+    box = (
+        left / width_in,
+        bottom / height_in,
+        (width_in - left - 0.12) / width_in,
+        (height_in - bottom - top) / height_in,
+    )
+    made = figure.add_axes(box)
+    made.tick_params(length=0)
+    made.patch.set_visible(False)
+    return made
+
+
+def dots(made: Any, x: Any, y: Any, colour: str, *, size: float = 3.0, label: str | None = None) -> None:
+    """Draw points as one path of lines without length and with round ends: a tenth of the size of markers."""
+    import numpy as np
+
+    gaps = np.full(len(x), np.nan)
+    path = (np.column_stack([x, x, gaps]).ravel(), np.column_stack([y, y, gaps]).ravel())
+    made.plot(*path, color=colour, linewidth=size, solid_capstyle="round", alpha=0.65, label=label)
+
+
+def finish(made: Any, name: str, title: str, caption: str) -> Plot:
+    """Return the plot of some axes.
+
+    Parameters
+    ----------
+    made : Axes
+        Made by :func:`axes`, in the context of :func:`plotting`.
+    name : str
+        Of the plot, unique in its page; letters, digits and ``-``.
+    title, caption : str
+        The text alternative: what it is, and what it shows.
+    """
+    import matplotlib
+
+    figure, file = made.figure, io.StringIO()
+    with matplotlib.rc_context({"svg.hashsalt": name}):  # ids are then unique in the page, and always the same
+        figure.savefig(file, format="svg", transparent=True, metadata=dict.fromkeys(_METADATA))
+    width_pt, height_pt = figure.get_size_inches() * 72.0
+    body = file.getvalue().partition("<g ")
+    head = (
+        f'<svg viewBox="0 0 {width_pt:g} {height_pt:g}" role="img" aria-labelledby="{name}-t {name}-d">'
+        f'<title id="{name}-t">{escape(title)}</title><desc id="{name}-d">{escape(caption)}</desc>'
+    )
+    return Plot(clean(head + _shorten("".join(body[1:]))), caption, round(width_pt * 4 / 3))
+
+
+def clean(text: str) -> str:
+    """Replace characters that are not seen, and those that turn the direction of writing."""
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def _shorten(svg: str) -> str:
+    """Drop what a page does not need, and give the colours to the style sheet."""
+    svg = re.sub(r'<g id="[^"]*"', "<g", svg)
+    svg = re.sub(r" font-family: [^;\"]*;?", "", svg)
+    svg = re.sub(r' transform="rotate\(-?0 [^"]*\)"', "", svg)
+    svg = _SIZES.sub(lambda found: f'{found[1]}="{_LONG_NUMBER.sub(_rounded, found[2])}"', svg)
+    svg = re.sub(r"\s*\n\s*", "\n", svg)
+    for stands_for, colour in _THEMED.items():
+        svg = svg.replace(stands_for, colour)
+    return svg.replace("xlink:href", "href").replace("<g>\n</g>\n", "")
+
+
+def _rounded(found: re.Match[str]) -> str:
+    return f"{float(found[0]):.1f}".removesuffix(".0")

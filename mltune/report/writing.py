@@ -1,0 +1,118 @@
+"""Writes the report on a night: ``report.html``, ``report.md``, ``winners.json``, and the winners' folders."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mltune.errors import RunError
+from mltune.records.folder import WINNER, WINNERS, is_plan
+from mltune.report.findings import findings
+from mltune.report.page import html, markdown
+from mltune.report.reading import Night, read_night
+from mltune.report.sections import sections
+
+HTML, MARKDOWN, JSON = "report.html", "report.md", "winners.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ReportPaths:
+    """Where the report lies.
+
+    Attributes
+    ----------
+    html, markdown, winners : pathlib.Path
+    document : dict
+        What ``winners.json`` holds.
+    """
+
+    html: Path
+    markdown: Path
+    winners: Path
+    document: dict[str, Any]
+
+
+def write_report(directory: Path, folder: Path | None = None, *, quick: bool = False) -> ReportPaths:
+    """Write the report on the directory of a run or of a plan. No GPU is needed, and the night may still go on.
+
+    What is missing or damaged is said in the report. Each file is written as a whole or not at all.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+    folder : pathlib.Path, optional
+        Where it goes; by default into ``directory``.
+    quick : bool
+        Leave out what takes seconds: figures, and which parameters mattered.
+
+    Raises
+    ------
+    RunDirectoryError
+        It is the directory of neither.
+    RunError
+        The report cannot be written.
+    """
+    directory = Path(directory)
+    folder = directory if folder is None else Path(folder)
+    night = read_night(directory)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        document = findings(night, _bring_winners(night, folder))
+        paths = ReportPaths(folder / HTML, folder / MARKDOWN, folder / JSON, document)
+        _write(paths.winners, json.dumps(document, indent=2, allow_nan=False) + "\n")
+        found = sections(night, document, quick=quick)
+        _write(paths.markdown, markdown(document, found))
+        _write(paths.html, html(document, found))
+    except OSError as error:
+        raise RunError(
+            f"a report is written to a folder with room for it, but {folder} cannot be written: {error}; "
+            "write it elsewhere with --output."
+        ) from error
+    return paths
+
+
+def _bring_winners(night: Night, folder: Path) -> dict[str, str]:
+    """Copy what can be taken away to where the report lies; return where it lies, by slug, relative to the report."""
+    places = {}
+    for run in night.runs:
+        winner = run.directory / WINNER
+        if not winner.is_dir() or winner.is_symlink():
+            continue
+        if not is_plan(night.directory) and folder.resolve() == run.directory.resolve():
+            places[run.slug] = WINNER
+            continue
+        _copy(winner, folder / WINNERS / run.slug)
+        places[run.slug] = f"{WINNERS}/{run.slug}"
+    return places
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy the plain files of a folder, in place of an earlier copy; links are not followed."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".new-") as work:
+        made = Path(work) / target.name
+        made.mkdir()
+        for path in sorted(source.iterdir()):
+            if path.is_file() and not path.is_symlink():
+                shutil.copyfile(path, made / path.name)
+        if target.is_dir():
+            target.rename(Path(work) / "old")
+        made.rename(target)
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file as a whole or not at all."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with partial.open("w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,99 @@
+"""The evidence is what the records say, counted another way."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nights import RECORDS, stored, trial
+
+from mltune.kernel.gemm import GemmProblem
+from mltune.records.trial import TrialState
+from mltune.report.evidence import Evidence, failures, hours
+from mltune.report.reading import read_night
+
+
+@pytest.fixture
+def evidence_of(tmp_path):
+    def read(records, **options):
+        stored(tmp_path, records, **options)
+        return Evidence(read_night(tmp_path).runs[0])
+
+    return read
+
+
+def test_the_curve_is_the_best_so_far_in_seconds_as_a_share_of_cublas(evidence_of):
+    medians = [3.0e-3, 4.0e-3, 2.0e-3, 2.5e-3]
+    curve = evidence_of([trial(at, median_s=median_s) for at, median_s in enumerate(medians)], cublas_s=2e-3).curve
+    assert curve.unit == "s"
+    assert curve.of == "cuBLAS"
+    assert curve.at.tolist() == [2.0, 6.0, 100.0]  # up to the end of the run
+    assert curve.share.tolist() == pytest.approx([2 / 3, 1.0, 1.0])
+
+
+def test_without_cublas_the_curve_ends_at_one(evidence_of):
+    curve = evidence_of(RECORDS[:10], cublas_s=None).curve
+    assert curve.of == "final best"
+    assert curve.share[-1] == 1.0
+    assert np.all(np.diff(curve.share) >= 0.0)
+
+
+def test_the_curve_of_a_replay_is_over_trials(night):
+    runs = {run.slug: run for run in read_night(night).runs}
+    curve = Evidence(runs["convolution-rtx-a4000"]).curve
+    assert curve.unit == "trials"
+    assert curve.at[-1] == len(runs["convolution-rtx-a4000"].records)
+
+
+def test_cells_hold_the_best_of_each(evidence_of):
+    each = evidence_of(RECORDS)
+    cells = each.cells
+    assert cells is not None
+    for row, first in enumerate(cells.rows):
+        for column, second in enumerate(cells.columns):
+            medians = [
+                record.median_s
+                for record in each.measured
+                if (record.configuration[cells.names[0]], record.configuration[cells.names[1]]) == (first, second)
+            ]
+            expected = each.run.problem.flops / min(medians) / 1e12 if medians else math.nan
+            assert cells.tflops[row, column] == pytest.approx(expected, nan_ok=True)
+
+
+def test_cells_of_a_kernel_of_ours_are_its_tiles(night):
+    runs = {run.slug: run for run in read_night(night).runs}
+    assert Evidence(runs["h200-sgemm-nt-4096-complete"]).cells.names == ("BLK_M", "BLK_N")
+
+
+def test_predictions_are_ranked_against_what_was_measured(evidence_of):
+    found = evidence_of(RECORDS).predictions  # later ones are faster, and were predicted slower
+    assert len(found.measured) == 40
+    assert found.rank_correlation == pytest.approx(-1.0)
+
+
+def test_every_kind_of_failure_has_its_count_and_an_example_that_says_why(evidence_of):
+    records = [
+        trial(0, TrialState.TIMEOUT, detail=""),
+        trial(1, TrialState.TIMEOUT),
+        trial(2),
+        trial(3, TrialState.CRASHED),
+    ]
+    found = failures([evidence_of(records).run])
+    assert [(failure.state, failure.count, failure.example.number) for failure in found] == [
+        ("timeout", 2, 1),
+        ("crashed", 1, 3),
+    ]
+
+
+def test_a_matrix_of_each_operand_crosses_the_bus_once(evidence_of):
+    each = evidence_of(RECORDS[:1], problem=GemmProblem("s", "N", "N", 10, 20, 30))
+    assert each.intensity == pytest.approx(2 * 10 * 20 * 30 / (4 * (10 * 30 + 30 * 20 + 10 * 20)))
+
+
+@given(st.dictionaries(st.sampled_from(["search", "wait", "total", "time"]), st.floats(0.0, 1e6)))
+@settings(max_examples=50)
+def test_hours_are_never_negative(seconds):
+    parts = hours(seconds)
+    assert all(part >= 0.0 for part in parts.values())
+    assert sum(parts.values()) >= seconds.get("total", 0.0) - 1e-6

@@ -1,0 +1,74 @@
+"""The findings: who won, how sure that is, and what a reader is told besides."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from nights import DECLARED, RECORDS, stored
+
+from mltune.records.declaration import Finalist
+from mltune.report.findings import findings
+from mltune.report.reading import read_night
+
+
+def entry_of(directory, records=RECORDS, **facts):
+    stored(directory, records, **facts)
+    (entry,) = findings(read_night(directory), {})["winners"]
+    return entry
+
+
+def test_a_declared_winner_comes_with_its_intervals(tmp_path):
+    entry = entry_of(tmp_path, declaration=DECLARED.to_json())
+    flops = 2 * 4096 * 512 * 4096
+    assert entry["trial"] == 39
+    assert entry["tflops"] == pytest.approx(flops / 2.61e-3 / 1e12)
+    low, high = entry["tflops_interval"]
+    assert (low, high) == pytest.approx((flops / 2.62e-3 / 1e12, flops / 2.60e-3 / 1e12))
+    assert entry["cublas"]["share"] == 1.0153
+    assert entry["cublas"]["share_interval"] == [1.011, 1.019]
+    assert entry["ties"] == [38]
+    assert [one["tie"] for one in entry["finalists"]] == [True, False, False]
+    assert entry["verified"]
+    assert entry["notes"] == ["1 faster trial failed the last verification", "declared 7 trials before the end"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"), [(1.01, 1.02, "faster"), (0.99, 1.01, "level"), (0.9, 0.99, "slower")]
+)
+def test_what_cannot_be_told_from_cublas_is_level_with_it(tmp_path, low, high, verdict):
+    declared = replace(DECLARED, cublas=Finalist(-1, 2.6e-3, 2.6e-3, 2.6e-3, math.sqrt(low * high), low, high))
+    assert entry_of(tmp_path, declaration=declared.to_json())["verdict"] == verdict
+
+
+def test_without_a_declaration_the_fastest_is_the_best_so_far(tmp_path):
+    entry = entry_of(tmp_path)
+    assert entry["state"] == "best so far"
+    assert entry["median_s"] == min(record.median_s for record in RECORDS if record.median_s is not None)
+    assert entry["interval_s"] is None
+    assert entry["cublas"]["share_interval"] is None
+    assert not entry["verified"]
+
+
+def test_the_launch_is_that_of_the_bundle_that_was_run(night):
+    entries = {entry["slug"]: entry for entry in findings(read_night(night), {})["winners"]}
+    launch = entries["h200-sgemm-nt-4096-complete"]["launch"]
+    configuration = entries["h200-sgemm-nt-4096-complete"]["configuration"]
+    assert launch["block"] == [configuration["DIM_X"] * configuration["DIM_Y"], 1, 1]
+    tiles = (4096 // configuration["BLK_M"]) * (4096 // configuration["BLK_N"])
+    assert math.prod(launch["grid"]) == tiles
+    assert entries["declared"]["launch"] is None  # of a bundle that is not ours
+
+
+def test_the_night_adds_up(report):
+    document = report.document
+    assert document["problems"] == len(document["winners"])
+    assert document["trials"] == sum(entry["trials"] for entry in document["winners"])
+    assert sum(document["counts"].values()) == document["trials"]
+    shares = [entry["cublas"]["share"] for entry in document["winners"] if entry["cublas"]]
+    assert document["geometric_mean_share_of_cublas"] == pytest.approx(math.prod(shares) ** (1 / len(shares)))
+    assert sum(document["against_cublas"].values()) == len(shares)
+
+
+def test_every_entry_has_the_same_fields(report):
+    first, *others = (set(entry) for entry in report.document["winners"])
+    assert all(other == first for other in others)
