@@ -5,7 +5,7 @@ One run of ``mltune compare`` over every dataset; its definitions are in docs/me
 ``runs-*.sqlite`` in one directory and no --share). Results go to benchmarks/results/search_efficiency/. Optuna's
 Gaussian process takes half a minute a run: it gets fewer seeds.
 
-    pip install -e '.[peers,plots]'
+    pip install -e '.[peers]'
     python benchmarks/search_efficiency.py [--seeds 50] [--gp-seeds 10] [--evaluations 400] [--jobs 2] [--share 1/1]
 """
 

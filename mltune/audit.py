@@ -97,6 +97,27 @@ def audit_skips(records: Collection[TrialRecord], search_s: float) -> SkipAudit:
     )
 
 
+def pooled(audits: Collection[SkipAudit]) -> SkipAudit:
+    """Return the audit of several runs together: what one tells of its skips is little, all of a night tell more.
+
+    The share of false skips is that of all skips audited, and bounded as such.
+    """
+    audited, false = sum(audit.audited for audit in audits), sum(audit.false for audit in audits)
+    return SkipAudit(
+        skipped=sum(audit.skipped for audit in audits),
+        before_compile=sum(audit.before_compile for audit in audits),
+        after_compile=sum(audit.after_compile for audit in audits),
+        audited=audited,
+        false=false,
+        false_share=false / audited if audited else None,
+        false_share_at_most=_upper_bound(false, audited),
+        saved_time_s=sum(audit.saved_time_s for audit in audits),
+        saved_compile_s=sum(audit.saved_compile_s for audit in audits),
+        search_s=sum(audit.search_s for audit in audits),
+        net_s=sum(audit.net_s for audit in audits),
+    )
+
+
 def _upper_bound(false: int, audited: int) -> float:
     """Return the exact one-sided upper confidence bound of a share."""
     if not audited:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import signal
@@ -128,6 +129,8 @@ def tune(
     nothing untried can be expected to be faster. Exits with 1 when no trial succeeded.
     """
     from mltune import render, tuner
+    from mltune.interrupt import Interrupt
+    from mltune.progress import RunDisplay
 
     request, notice = tune_request(
         problem,
@@ -142,14 +145,80 @@ def tune(
     request = replace(request, search=search.value, skip=skip, stop=stop)
     if notice:
         typer.echo(notice, err=True)
-    with render.ProgressBar() as progress:
-        result = tuner.tune(request, progress=progress)
-    for number, reason in result.rejected.items():
+    with RunDisplay() as progress, Interrupt() as interrupt:
+        result = tuner.tune(request, progress=progress, stop=interrupt)
+    for number, reason in (result.declaration.rejected if result.declaration else {}).items():
         typer.echo(f"trial {number} was faster, but failed the last verification: {reason}", err=True)
     document = result.to_json()
     _show(document, as_json, lambda: [render.tuned(document)])
     if document["best"] is None:
         raise typer.Exit(1)
+
+
+@app.command()
+def run(
+    plan: Annotated[
+        str,
+        typer.Argument(metavar="PLAN", help="A plan (TOML), one of ours (quick), or the directory of a run of one."),
+    ],
+    directory: Annotated[
+        Path | None,
+        typer.Option("--run", metavar="DIR", help="Directory of the run; a run of the same plan there is resumed."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Carry out a plan: tune many problems, unattended.
+
+    The time is shared out by expected gain. A run that was interrupted, or killed, goes on with `mltune run DIR`.
+    Ctrl-C and SIGTERM end it within 10 s, with a report; a second one at once. Exits with 1 when a problem has no
+    winner.
+    """
+    from mltune import render
+    from mltune.interrupt import Interrupt
+    from mltune.night import run_plan
+    from mltune.plan.placement import place
+    from mltune.plan.reader import load_plan
+    from mltune.progress import RunDisplay
+    from mltune.records.folder import PLAN_FILE, is_plan
+    from mltune.run import new_directory
+    from mltune.target import find_gpus
+
+    if is_plan(Path(plan)):
+        directory, plan = directory or Path(plan), str(Path(plan) / PLAN_FILE)
+    asked = load_plan(plan)
+    placed = place(asked, *find_gpus())
+    if placed.replayed and asked.devices != placed.devices:
+        typer.echo("no GPU found: every problem is replayed from recorded timings", err=True)
+    directory = directory or new_directory(asked.name)
+    typer.echo(f"the run lies in {directory}; `mltune run {directory}` goes on with it", err=True)
+    with RunDisplay() as progress, Interrupt() as interrupt:
+        result = run_plan(placed, directory, progress=progress, stop=interrupt)
+    document = result.to_json()
+    _show(document, as_json, lambda: render.overview(document))
+    if result.report is not None:
+        typer.echo(f"written: {result.report.html}", err=True)
+    if not all(problem["best"] for problem in document["problems"]):
+        raise typer.Exit(1)
+
+
+@app.command()
+def plan(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A plan (TOML), or the name of one of ours: quick.")],
+    as_json: AsJson = False,
+) -> None:
+    """Say what a plan would do, and for how long; nothing is run.
+
+    On which devices, in which order, how much each problem gets at least and on an even share, how many trials that
+    allows, and what is written. No GPU is needed.
+    """
+    from mltune import render_plan
+    from mltune.measure.build import available_cores
+    from mltune.plan.forecast import forecast
+    from mltune.plan.reader import load_plan
+    from mltune.target import find_gpus
+
+    document = forecast(load_plan(file), *find_gpus(), available_cores())
+    _show(document, as_json, lambda: render_plan.forecast(document))
 
 
 @app.command()
@@ -177,37 +246,113 @@ def sweep(
     The configurations are a uniform random sample of the search space, or all of it; failures are recorded too. With
     --only it is a sub-space. An existing run is resumed.
     """
-    from mltune import render
+    from mltune.progress import RunDisplay
     from mltune.sweep import sweep as record_sweep
 
     request = sweep_request(problem, Shape(trans, size, m, n, k), kernel=kernel, device=device, seed=seed, run=run)
-    with render.ProgressBar() as progress:
+    with RunDisplay() as progress:
         path = record_sweep(request, None if complete else count, values=parse_values(only or []), progress=progress)
     _show({"dataset": str(path)}, as_json, lambda: [str(path)])
 
 
 @app.command()
 def show(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run, or of a plan.")],
     top: Annotated[int, typer.Option("--top", min=0, help="How many of the best configurations.")] = 10,
     export: Annotated[
         Path | None, typer.Option("--export", metavar="FOLDER", help="Write the trials there as a dataset (Parquet).")
     ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Watch it until it ends; Ctrl-C ends the watching alone.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show what a run has found.
 
-    Its best configurations, its trials by state, and where its seconds went.
+    Its best configurations, its trials by state, and where its seconds went; of a plan, how far each problem is. With
+    --follow also while it goes on, from another terminal, and before it has begun.
     """
     from mltune import render
-    from mltune.summary import summarise
+    from mltune.records.folder import is_plan, runs_in
 
+    if follow and not _followed(run, as_json):
+        return
     if export is not None:
         from mltune.records.dataset import export_run
 
-        typer.echo(f"written: {export_run(run, export)}", err=True)
-    document = summarise(run, top)
-    _show(document, as_json, lambda: render.run_summary(document))
+        for folder in runs_in(run):
+            typer.echo(f"written: {export_run(folder, export)}", err=True)
+    if is_plan(run):
+        from mltune.overview import overview
+
+        document = overview(run)
+        _show(document, as_json, lambda: render.overview(document))
+    else:
+        from mltune.summary import summarise
+
+        document = summarise(run, top)
+        _show(document, as_json, lambda: render.run_summary(document))
+
+
+def _followed(run: Path, as_json: bool) -> bool:
+    """Follow a run to its end; return False when the user has seen enough."""
+    from mltune.progress import RunDisplay
+    from mltune.watching import follow
+
+    if as_json:
+        raise UsageError(
+            f"--follow is for people and has no --json; programs read the lines of {run / 'events.jsonl'}."
+        )
+    try:
+        with RunDisplay(stderr=False, announce=False) as display:
+            follow(run, display)
+    except KeyboardInterrupt:
+        return False
+    return True
+
+
+@app.command()
+def dashboard(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run, or of a plan.")],
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="Where it is served; 0 takes a free one.")
+    ] = 8080,
+    browser: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
+) -> None:
+    """Show a run in optuna-dashboard.
+
+    Writes the run, or each problem of a plan, as an Optuna study to RUN/optuna.journal, and serves the dashboard to
+    this machine until Ctrl-C; trials of a run that goes on are added. Needs the extra "dashboard".
+    """
+    from mltune.dashboard import Studies, served
+
+    studies = Studies(run)
+    typer.echo(f"written: {studies.path}", err=True)
+    with contextlib.suppress(KeyboardInterrupt), served(studies, port) as address:
+        typer.echo(f"serving {address}; Ctrl-C ends it", err=True)
+        if browser:
+            typer.launch(address)
+        studies.keep_up_to_date()
+
+
+@app.command()
+def report(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run, or of a plan.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="FOLDER", help="Where it goes.  [default: RUN]", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the report on a run: report.html, report.md and winners.json.
+
+    Also while the run goes on. What was found, how sure that is and what went wrong, then the evidence. With --json
+    prints what winners.json holds.
+    """
+    from mltune.report.writing import write_report
+
+    paths = write_report(run, output)
+    _show(paths.document, as_json, lambda: [str(path) for path in (paths.html, paths.markdown, paths.winners)])
 
 
 @app.command()
@@ -258,6 +403,7 @@ def compare(
     from mltune.compare.comparison import compare as run
     from mltune.compare.request import compare_request
     from mltune.compare.results import write_results
+    from mltune.progress import ComparisonDisplay
 
     request = compare_request(
         strategies=strategies,
@@ -271,7 +417,7 @@ def compare(
         output=output,
         share=share,
     )
-    with render.ComparisonBar() as progress:
+    with ComparisonDisplay() as progress:
         comparison = run(request, progress)
     typer.echo(f"written: {request.output}", err=True)
     if comparison is None:

@@ -6,10 +6,14 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
+from mltune.errors import RunError
 from mltune.measure.protocols import Builder, Runner
 from mltune.records.trial import Build, Measurement, Skip, TrialRecord, TrialState
+from mltune.seconds import Seconds
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,20 +66,32 @@ class Pipeline:
     ----------
     builder : Builder
     runner : Runner
-    judge : callable
+    judge : callable, optional
         See :data:`Judge`.
+    seconds : Seconds, optional
+        Where those spent waiting for builder and runner are counted.
+    check : callable, optional
+        What every measurement goes through, such as :func:`mltune.measure.plausible.plausible`.
 
     Attributes
     ----------
     best_s : float or None
         Fastest median so far: what is hopelessly slower is not sampled further.
-    wait_s : float
-        Seconds spent waiting for builder and runner.
     """
 
-    def __init__(self, builder: Builder, runner: Runner, judge: Judge | None = None) -> None:
+    def __init__(
+        self,
+        builder: Builder,
+        runner: Runner,
+        judge: Judge | None = None,
+        *,
+        seconds: Seconds | None = None,
+        check: Callable[[Measurement], Measurement] | None = None,
+    ) -> None:
         self.best_s: float | None = None
-        self.wait_s = 0.0
+        self._check = check or _believe
+        self._trouble: RunError | None = None
+        self._seconds = seconds or Seconds({})
         self._builder = builder
         self._runner = runner
         self._judge = judge or _keep_all
@@ -106,19 +122,26 @@ class Pipeline:
         ----------
         timeout_s : float or None
             Most seconds to wait.
+
+        Raises
+        ------
+        RunError
+            Builder or runner cannot go on (the GPU is lost, say). What had ended before was returned by then.
         """
+        if self._trouble is not None:
+            raise self._trouble
         futures: list[Future[Any]] = [future for _, future in self._building.values()]
         futures += [future for *_, future in self._running.values()]
-        started = time.perf_counter()
-        wait(futures, timeout=timeout_s, return_when=FIRST_COMPLETED)
-        self.wait_s += time.perf_counter() - started
+        with self._seconds.spent_on("wait"):
+            wait(futures, timeout=timeout_s, return_when=FIRST_COMPLETED)
         records = [*self._take_builds(), *self._take_measurements()]
         return sorted(records, key=lambda record: record.number)
 
     def _take_builds(self) -> list[TrialRecord]:
         """Record what did not compile and what the gate skips; hand the others to the runner."""
         done = sorted(number for number, (_, future) in self._building.items() if future.done())
-        built = [(candidate, future.result()) for candidate, future in (self._building.pop(one) for one in done)]
+        ended = ((candidate, self._result(future)) for candidate, future in (self._building.pop(one) for one in done))
+        built = [(candidate, build) for candidate, build in ended if build is not None]
         records = [one.record(build.state, build.detail, build=build) for one, build in built if build.state != "ok"]
         good = [(one, build) for one, build in built if build.state == "ok"]
         for candidate, (_, build) in zip(self._judge(good) if good else (), good, strict=True):
@@ -133,11 +156,27 @@ class Pipeline:
         done = sorted(number for number, (*_, future) in self._running.items() if future.done())
         records = []
         for candidate, build, future in (self._running.pop(one) for one in done):
-            measured = future.result()
+            answer = self._result(future)
+            if answer is None:
+                continue
+            measured = self._check(answer)
             if measured.state is TrialState.OK and measured.median_s is not None:
                 self.best_s = min(measured.median_s, self.best_s or measured.median_s)
             records.append(candidate.record(measured.state, measured.detail, build=build, measurement=measured))
         return records
+
+    def _result(self, future: Future[Answer]) -> Answer | None:
+        """Return what a future holds; None, and trouble next time, where that is no answer."""
+        try:
+            return future.result()
+        except RunError as error:
+            self._trouble = error
+            return None
+
+
+def _believe(measured: Measurement) -> Measurement:
+    """Take a measurement for what it says."""
+    return measured
 
 
 def _keep_all(built: Sequence[tuple[Candidate, Build]]) -> Iterable[Candidate]:

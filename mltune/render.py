@@ -1,4 +1,4 @@
-"""What a person reads: the JSON documents of the commands as tables, and a run's progress as a bar.
+"""What a person reads: the JSON documents of the commands as tables.
 
 Every table is made from the document that ``--json`` prints, so that both say the same.
 """
@@ -7,16 +7,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-    from rich.progress import Progress as Bar
     from rich.table import Table
-
-    from mltune.compare.comparison import Progress as ComparisonProgress
-    from mltune.run import Progress
 
 Document = Mapping[str, Any]
 
@@ -55,10 +50,19 @@ def percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.1f} %"
 
 
-def _counts(counts: Mapping[str, int]) -> str:
+def states(counts: Mapping[str, int]) -> str:
     """Write the states that occur, the most frequent first."""
     some = sorted(((count, state) for state, count in counts.items() if count), reverse=True)
     return ", ".join(f"{count} {state}" for count, state in some) or "none"
+
+
+def duration(seconds: float) -> str:
+    """Write seconds as ``45s``, ``12m05s`` or ``8h30m``."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes}m{rest:02}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02}m"
 
 
 def _seconds(seconds: Mapping[str, float]) -> str:
@@ -95,7 +99,7 @@ def tuned(document: Document) -> Table:
     rows = [
         ("problem", f"{_problem_label(document['problem'])} on {_device_name(document['device'])}"),
         ("kernel", document["kernel"]),
-        ("trials", f"{document['trials']}: {_counts(document['counts'])}"),
+        ("trials", f"{document['trials']}: {states(document['counts'])}"),
     ]
     if best is None:
         rows.append(("best", "none: no trial succeeded"))
@@ -137,7 +141,7 @@ def run_summary(document: Document) -> list[RenderableType]:
             ("run", document["run"]),
             ("problem", f"{_problem_label(document['problem'])} on {_device_name(document['device'])}"),
             ("kernel", document["kernel"]),
-            ("trials", f"{document['trials']}: {_counts(document['counts'])}"),
+            ("trials", f"{document['trials']}: {states(document['counts'])}"),
             ("seconds", _seconds(document["seconds"])),
             ("skipped", _skips(document["skips"])),
         ]
@@ -156,6 +160,33 @@ def run_summary(document: Document) -> list[RenderableType]:
         for entry in document["best"]
     )
     return [facts, "", table((">trial", ">TFLOPS", ">of peak", ">of cuBLAS", ">ms", "configuration"), rows)]
+
+
+def overview(document: Document) -> list[RenderableType]:
+    """Show the result of ``mltune show`` on the directory of a plan."""
+    rows = (
+        (
+            entry["slug"],
+            entry["state"],
+            *_best_of(entry["best"]),
+            f"{entry['trials']}",
+            duration(entry["seconds"].get("total", 0.0)),
+            states(entry["counts"]),
+        )
+        for entry in document["problems"]
+    )
+    columns = ("problem", "state", ">TFLOPS", ">of cuBLAS", ">of peak", ">trials", ">time", "by state")
+    running = "running" if document["running"] else "not running"
+    done = sum(entry["state"] in ("declared", "finished") for entry in document["problems"])
+    facts = f"{document['plan']}: {running}, {done} of {len(document['problems'])} problems have a winner"
+    return [facts, "", table(columns, rows)]
+
+
+def _best_of(figures: Document | None) -> tuple[str, str, str]:
+    """Write TFLOPS and the shares of cuBLAS and of the peak."""
+    if figures is None:
+        return "-", "-", "-"
+    return f"{figures['tflops']:.2f}", percent(figures["share_of_cublas"]), percent(figures["share_of_peak"])
 
 
 def space(document: Document) -> list[RenderableType]:
@@ -268,76 +299,3 @@ def devices(document: Document) -> RenderableType:
     )
     columns = ("device", "name", "architecture", ">SMs", ">clock", ">memory", ">FP32 peak TFLOPS", ">FP64 peak TFLOPS")
     return table(columns, rows)
-
-
-class _Bar:
-    """A bar on stderr; silent when that is not a terminal. A context manager."""
-
-    def __init__(self) -> None:
-        self._bar: Bar | None = None
-
-    def __enter__(self) -> Self:
-        if sys.stderr.isatty():
-            from rich.progress import BarColumn, TextColumn
-            from rich.progress import Progress as Bar
-
-            columns = (BarColumn(bar_width=24), TextColumn("{task.description}", markup=False))
-            self._bar = Bar(*columns, console=console(stderr=True), transient=True)
-            self._bar.add_task("starting", total=1.0)
-            self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def _update(self, done: float, description: str) -> None:
-        if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], completed=done, description=description)
-
-
-class ComparisonBar(_Bar):
-    """Shows the progress of a comparison."""
-
-    def __call__(self, progress: ComparisonProgress) -> None:
-        """Show one state of the comparison."""
-        failed = f" · {progress.failed} failed" if progress.failed else ""
-        text = f"{progress.done}/{progress.jobs} runs{failed} · {progress.last}"
-        self._update(progress.done / max(progress.jobs, 1), text)
-
-
-class ProgressBar(_Bar):
-    """Shows the progress of a run on stderr; silent when that is not a terminal.
-
-    A context manager; the tuner calls it with each state of the run.
-    """
-
-    def __call__(self, progress: Progress) -> None:
-        """Show one state of the run."""
-        if self._bar is None:
-            return
-        if progress.message:
-            self._bar.console.print(progress.message)
-        self._update(_share_done(progress), _describe(progress))
-
-
-def _share_done(progress: Progress) -> float:
-    """Return how much of the budget is spent: of trials or of time, whichever is further."""
-    trials = progress.trials / progress.trials_limit if progress.trials_limit else 0.0
-    seconds = progress.elapsed_s / progress.time_limit_s if progress.time_limit_s else 0.0
-    return min(max(trials, seconds), 1.0)
-
-
-def _describe(progress: Progress) -> str:
-    """Write the state of a run in one line."""
-    trials = f"{progress.trials}" + (f"/{progress.trials_limit}" if progress.trials_limit else "")
-    seconds = f"{progress.elapsed_s:.0f}" + (f"/{progress.time_limit_s:.0f}" if progress.time_limit_s else "")
-    parts = [f"{trials} trials", f"{seconds} s", _counts(progress.counts)]
-    if progress.best_tflops is not None:
-        best = f"best {progress.best_tflops:.2f} TFLOPS"
-        if progress.best_share_of_cublas is not None:
-            best += f" ({percent(progress.best_share_of_cublas)} of cuBLAS)"
-        parts.append(best)
-    return " · ".join(parts)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mltune import __version__
 from mltune.audit import audit_skips
 from mltune.kernel.problem import Problem
+from mltune.records.declaration import Declaration
 from mltune.records.header import RunHeader
 from mltune.records.trial import TrialRecord
-from mltune.summary import best, counts, rating
+from mltune.summary import counts, declared_rating
 from mltune.workbench import Workbench, installed_versions
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ class TuneRequest:
         Whether the run ends by itself once nothing untried can be expected to be faster.
     run : pathlib.Path or None
         Directory of the run; None makes a new one under ``runs/``.
+    compilers : int or None
+        Compile processes; None is one per core.
     """
 
     problem: Problem
@@ -57,20 +60,58 @@ class TuneRequest:
     skip: bool = True
     stop: bool = True
     run: Path | None = None
+    compilers: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run is. Limits that a run does not have are None, and so is what is not known yet."""
+    """How far a run is. Limits that a run does not have are None, and so is what is not known yet.
 
+    Attributes
+    ----------
+    problem : str
+        Its label.
+    slug : str
+        Its name in the plan; empty outside a plan.
+    device : str
+        The device specification.
+    trials : int
+    elapsed_s : float
+    counts : mapping of str to int
+        Trials by state.
+    audited : int
+        Trials that a gate would have skipped and the audit had measured.
+    best_tflops, best_share_of_cublas, best_share_of_peak : float or None
+        Of the fastest trial so far.
+    trials_per_min : float or None
+        Over the last minute.
+    left_s : float or None
+        Seconds until the limit.
+    trials_limit, time_limit_s
+        The limits.
+    message : str or None
+        Something to tell the user.
+    """
+
+    problem: str
+    device: str
     trials: int
     elapsed_s: float
     counts: Mapping[str, int]
-    best_tflops: float | None
-    best_share_of_cublas: float | None
+    slug: str = ""
+    audited: int = 0
+    best_tflops: float | None = None
+    best_share_of_cublas: float | None = None
+    best_share_of_peak: float | None = None
+    trials_per_min: float | None = None
+    left_s: float | None = None
     trials_limit: int | None = None
     time_limit_s: float | None = None
     message: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the progress as plain JSON values."""
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +121,15 @@ class TuneResult:
     Attributes
     ----------
     best : TrialRecord or None
-        The fastest trial whose result was verified; None when none succeeded.
+        The winner; None when no trial succeeded.
     cublas_s : float or None
         Median time of cuBLAS for the same problem.
-    rejected : mapping of int to str
-        Faster trials that failed the last verification, and why.
+    declaration : Declaration or None
+        How sure it is that the winner is the fastest, and faster trials that failed the last verification.
     stopped : str
         Why the run ended by itself before its budget was spent; empty when it did not.
+    interrupted : bool
+        Whether it was told to end.
     """
 
     problem: Problem
@@ -97,16 +140,17 @@ class TuneResult:
     cublas_s: float | None
     seconds: Mapping[str, float]
     run: Path
-    rejected: Mapping[int, str] = field(default_factory=dict)
+    declaration: Declaration | None = None
     stopped: str = ""
+    interrupted: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain JSON values: what ``mltune tune --json`` prints."""
         found = None
-        if self.best is not None and self.best.median_s is not None:
+        if self.best is not None and self.declaration is not None:
             found = {
                 "configuration": dict(self.best.configuration),
-                **rating(self.problem, self.device, self.best.median_s, self.cublas_s),
+                **declared_rating(self.problem, self.device, self.declaration, self.cublas_s),
             }
         return {
             "problem": self.problem.to_json(),
@@ -125,11 +169,10 @@ class TuneResult:
 Report = Callable[[Progress], None]
 
 
-def new_run_directory(problem: Problem) -> Path:
-    """Return the name of a directory under ``runs/`` that does not exist yet."""
-    label = "-".join(re.findall(r"[a-z0-9.]+", problem.label.lower()))
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    names = [f"{label}-{stamp}", *(f"{label}-{stamp}-{again}" for again in range(2, 1000))]
+def new_directory(label: str) -> Path:
+    """Return the name of a directory under ``runs/`` that does not exist yet: of a label and the time."""
+    name = f"{'-'.join(re.findall(r'[a-z0-9._]+', label.lower()))}-{time.strftime('%Y%m%d-%H%M%S')}"
+    names = [name, *(f"{name}-{again}" for again in range(2, 1000))]
     return next(path for path in map(Path("runs").joinpath, names) if not path.exists())
 
 
@@ -145,21 +188,4 @@ def run_header(bench: Workbench, seed: int, settings: Mapping[str, Any]) -> RunH
         versions={"mltune": __version__, **installed_versions("numpy", "scikit-learn", "optuna"), **bench.versions},
         settings={"restrictions": bench.kernel.space_hash, **settings},
         created_at=time.time(),
-    )
-
-
-def progress_of(
-    bench: Workbench, records: Collection[TrialRecord], elapsed_s: float, cublas_s: float | None
-) -> Progress:
-    """Return how far a run is, by its records."""
-    figures: dict[str, float | None] = {}
-    for record in best(records, 1):
-        if record.median_s is not None:
-            figures = rating(bench.problem, bench.device, record.median_s, cublas_s)
-    return Progress(
-        trials=len(records),
-        elapsed_s=elapsed_s,
-        counts=counts(record.state for record in records),
-        best_tflops=figures.get("tflops"),
-        best_share_of_cublas=figures.get("share_of_cublas"),
     )

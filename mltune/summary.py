@@ -13,6 +13,7 @@ from mltune.records.trial import TrialRecord, TrialState
 if TYPE_CHECKING:
     from mltune.device.facts import Device
     from mltune.kernel.problem import Problem
+    from mltune.records.declaration import Declaration
     from mltune.records.manifest import Manifest
 
 
@@ -44,6 +45,35 @@ def rating(problem: Problem, device: Device, median_s: float, cublas_s: float | 
         "tflops": rate / 1e12,
         "share_of_peak": rate / peak_flops(device, problem.arithmetic),
         "share_of_cublas": None if cublas_s is None else cublas_s / median_s,
+    }
+
+
+def declared_rating(problem: Problem, device: Device, declared: Declaration, cublas_s: float | None) -> dict[str, Any]:
+    """Rate a winner by the race that it won.
+
+    Parameters
+    ----------
+    problem : Problem
+    device : Device
+    declared : Declaration
+    cublas_s : float or None
+        Median time of cuBLAS outside the race: what counts where it did not take part.
+
+    Returns
+    -------
+    dict
+        What :func:`rating` returns, and ``interval_s`` of the median, ``interval_share_of_cublas`` (None where cuBLAS
+        was not in the race), ``ties`` (trial numbers), ``verified``.
+    """
+    winner, cublas = declared.winner, declared.cublas
+    figures: dict[str, Any] = dict(rating(problem, device, winner.median_s, cublas_s))
+    if cublas is not None:
+        figures["share_of_cublas"] = cublas.ratio
+    return figures | {
+        "interval_s": [winner.low_s, winner.high_s],
+        "interval_share_of_cublas": None if cublas is None else [cublas.ratio_low, cublas.ratio_high],
+        "ties": list(declared.ties),
+        "verified": declared.verified,
     }
 
 

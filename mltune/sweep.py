@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,10 +13,12 @@ import numpy as np
 
 from mltune.errors import UsageError
 from mltune.kernel.table import row
+from mltune.observer import Observer
 from mltune.pipeline import Candidate, Pipeline
 from mltune.records.dataset import dataset_from_records, write_dataset
 from mltune.records.store import Store
-from mltune.run import Report, TuneRequest, new_run_directory, progress_of, run_header
+from mltune.run import Report, TuneRequest, new_directory, run_header
+from mltune.seconds import Seconds
 from mltune.target import choose, parse_device
 from mltune.workbench import Workbench, open_workbench
 
@@ -68,7 +69,7 @@ def sweep(
             f"a complete sweep has at most {MOST_ROWS} configurations, but the sub-space has {bench.space.count}; "
             "fix more parameters with --only NAME=VALUE,..."
         )
-    directory = request.run or new_run_directory(request.problem)
+    directory = request.run or new_directory(request.problem.label)
     kind: Literal["complete", "random"] = "complete" if count is None else "random"
     header = run_header(bench, request.seed, {"sweep": kind, "count": count})
     with Store.open(directory, header) as store, bench:
@@ -103,25 +104,26 @@ def measure_all(
 ) -> list[TrialRecord]:
     """Measure what the store does not hold yet; return all records by number."""
     records = {record.number: record for record in store.records()}
+    observer = Observer(bench, "gpu", trials_limit=len(indices), report=progress)
+    observer.recall(records.values())
+    observer.cublas_s = store.fact("cublas_median_s")
     columns = bench.space.rows(indices)
     todo = deque(number for number in range(len(indices)) if number not in records)
     pipeline = Pipeline(bench.builder, bench.runner)
     ahead = 4 * (os.cpu_count() or 1)
-    started, told = time.perf_counter(), 0.0
-    cublas_s = store.fact("cublas_median_s")
-    cublas_known = cublas_s is not None
+    seconds = Seconds({"total": max((record.elapsed_s for record in records.values()), default=0.0)})
+    cublas_known = observer.cublas_s is not None
     while todo or len(pipeline):
         while todo and len(pipeline) < ahead:
             number = todo.popleft()
             pipeline.submit(Candidate(number, 0, int(indices[number]), row(columns, number), "random"))
         if not cublas_known:  # timed once, while the first builds are made
-            cublas_s, cublas_known = bench.cublas_s(), True
-            store.set_fact("cublas_median_s", cublas_s)
-        ended = pipeline.advance()
+            reference, cublas_known = bench.reference(), True
+            observer.cublas_s = None if reference is None else reference.median_s
+            store.set_fact("cublas_median_s", observer.cublas_s)
+        ended = [replace(record, elapsed_s=seconds.elapsed) for record in pipeline.advance()]
         store.append(*ended)
+        observer.see(ended)
         records |= {record.number: record for record in ended}
-        elapsed = time.perf_counter() - started
-        if progress is not None and (elapsed > told + 0.5 or not todo):
-            told = elapsed
-            progress(replace(progress_of(bench, records.values(), elapsed, cublas_s), trials_limit=len(indices)))
+        observer.tell(seconds.elapsed, at_once=not todo)
     return [records[number] for number in sorted(records)]

@@ -9,35 +9,35 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mltune.errors import RunDirectoryError
+from mltune.batch import BATCH, Batch, Pace, numbers_of
+from mltune.diary import Diary, RunDiary, no_diary
+from mltune.errors import DeviceLostError, RunDirectoryError
+from mltune.finals import declare
+from mltune.measure.plausible import plausible
+from mltune.observer import Observer
 from mltune.pipeline import Candidate, Pipeline
+from mltune.records.declaration import FACT as DECLARATION
+from mltune.records.declaration import Declaration
+from mltune.records.folder import WINNER
+from mltune.records.reference import Reference, drifts
 from mltune.records.store import Store
-from mltune.records.trial import Build, Skip, TrialRecord, TrialState
-from mltune.run import Report, TuneRequest, TuneResult, new_run_directory, progress_of, run_header
-from mltune.summary import best
+from mltune.records.trial import Build, TrialRecord, TrialState
+from mltune.run import Progress, Report, TuneRequest, TuneResult, new_directory, run_header
+from mltune.seconds import Seconds
 from mltune.target import choose, parse_device
 from mltune.workbench import Workbench, open_workbench
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from optuna.trial import Trial
-
-    from mltune.kernel.table import Columns
     from mltune.learn.judgement import Judgement
-
-BATCH = 16
-"""Proposals of a batch: enough to keep a compile pool busy, few enough to learn often."""
-
-REPORT_EVERY_S = 0.5
-"""Seconds between two reports of progress."""
 
 LOOKED_AT = 20_000
 """Most untried configurations that are looked at before a run ends by itself."""
@@ -45,18 +45,33 @@ LOOKED_AT = 20_000
 ELITES = 3
 """Best configurations whose neighbours are looked at too."""
 
-FINALISTS = 5
-"""Candidates for winner that are verified, the fastest first, until one passes."""
+REFERENCE_EVERY_S = 120.0
+"""Seconds between two timings of the reference kernel."""
+
+_GPU_STATE = ("sm_clock_hz", "temperature_c", "power_w", "throttle_reasons")
 
 
-def tune(request: TuneRequest, *, progress: Report | None = None) -> TuneResult:
-    """Search for the fastest configuration until the budget is spent, everything is tried, or Ctrl-C.
+def tune(
+    request: TuneRequest,
+    *,
+    progress: Report | None = None,
+    stop: Callable[[], bool] = bool,
+    slug: str = "",
+    diary: Diary | None = None,
+) -> TuneResult:
+    """Search for the fastest configuration until the budget is spent, everything is tried, or it is told to stop.
 
     Parameters
     ----------
     request : TuneRequest
     progress : callable, optional
         Told now and then how far the run is.
+    stop : callable
+        Asked now and then, at least once a second while trials are under way; true ends the run with the best so far.
+    slug : str
+        Name of the problem in its plan.
+    diary : callable, optional
+        Where events are written; by default ``events.jsonl`` in the directory of the run.
 
     Raises
     ------
@@ -66,13 +81,13 @@ def tune(request: TuneRequest, *, progress: Report | None = None) -> TuneResult:
         The run failed; everything recorded before is kept.
     """
     target = parse_device(request.device) or choose(request.kernel, request.problem)
-    bench = open_workbench(request.kernel, request.problem, target)
-    directory = request.run or new_run_directory(request.problem)
+    bench = open_workbench(request.kernel, request.problem, target, compilers=request.compilers)
+    directory = request.run or new_directory(request.problem.label)
     header = run_header(
         bench,
         request.seed,
         {
-            "target": str(target),
+            "target": "gpu" if target.dataset is None else str(target),
             "batch": BATCH,
             "batches": bench.batches,
             "space": str(bench.space.count),
@@ -80,23 +95,29 @@ def tune(request: TuneRequest, *, progress: Report | None = None) -> TuneResult:
             "skip": request.skip,
         },
     )
+    own = None if diary is not None else RunDiary(directory)
+
+    def told(state: Progress) -> None:
+        for listener in (progress, None if own is None else own.tell):
+            if listener is not None:
+                listener(state)
+
     with Store.open(directory, header) as store, bench:
-        return Tuner(bench, store, request, progress).run()
-
-
-@dataclass(slots=True)
-class _Batch:
-    """A batch under way: its trials as Optuna knows them, what judges them, and the records of those that ended."""
-
-    number: int
-    trials: list[Trial]
-    judgement: Judgement
-    awaits_gpu: bool
-    records: dict[int, TrialRecord] = field(default_factory=dict)
-
-    @property
-    def complete(self) -> bool:
-        return len(self.records) == len(self.trials)
+        observer = Observer(
+            bench,
+            str(target),
+            trials_limit=request.trials,
+            time_limit_s=request.time_s,
+            slug=slug,
+            report=told,
+            diary=diary or (own.write if own is not None else no_diary),
+        )
+        if own is not None:
+            own.begin(store, request)
+        result = Tuner(bench, store, request, observer, stop).run()
+        if own is not None:
+            own.end(result)
+        return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,31 +145,6 @@ class _Verdict:
         return not self.reason or batch <= self.batch
 
 
-@dataclass(slots=True)
-class _Pace:
-    """What the trials that the study was told of took: seconds and number of builds, and of measurements."""
-
-    compile_s: float = 0.0
-    builds: int = 0
-    ran_s: float = 0.0
-    measurements: int = 0
-
-    def add(self, record: TrialRecord) -> None:
-        if record.build is not None:
-            self.compile_s += record.build.compile_s
-            self.builds += 1
-        if record.measurement is not None:
-            self.ran_s += record.measurement.verify_s + record.measurement.time_s
-            self.measurements += 1
-
-    def awaits_gpu(self, compilers: float) -> bool:
-        """Return whether timing is what the run waits for.
-
-        Where compilers are what is short, the GPU has time for whatever they bring: skipping that saves nothing.
-        """
-        return self.measurements > 0 and self.ran_s / self.measurements > self.compile_s / self.builds / compilers
-
-
 class Tuner:
     """One run of the loop.
 
@@ -159,10 +155,14 @@ class Tuner:
     store : Store
         Open for writing; what it holds is resumed.
     request : TuneRequest
-    progress : callable, optional
+    observer : Observer
+    stop : callable
+        See :func:`tune`.
     """
 
-    def __init__(self, bench: Workbench, store: Store, request: TuneRequest, progress: Report | None = None) -> None:
+    def __init__(
+        self, bench: Workbench, store: Store, request: TuneRequest, observer: Observer, stop: Callable[[], bool] = bool
+    ) -> None:
         import optuna
 
         from mltune.device.peaks import peak_flops
@@ -174,28 +174,34 @@ class Tuner:
         self._bench = bench
         self._store = store
         self._request = request
-        self._progress = progress
+        self._observer = observer
+        self._stop = stop
         self._peak = peak_flops(bench.device, bench.problem.arithmetic)
         self._features = Features(bench.kernel, bench.problem, bench.device)
         self._sampler = make_sampler(request.search, bench.space, self._features, request.seed)
         self._stopping = StoppingRule()
         self._study = optuna.create_study(direction="maximize", sampler=self._sampler)
-        self._pipeline = Pipeline(bench.builder, bench.runner, self._judge)
         self._records: dict[int, TrialRecord] = {}
         self._builds: dict[int, Build] = {}
-        self._compile_s = self._ran_s = 0.0
-        self._remember(store.records())
-        self._before = store.seconds()
-        self._search_s = 0.0
-        self._started = time.perf_counter()
-        self._reported = 0.0
-        self._open: deque[_Batch] = deque()
-        self._pace = _Pace()
+        self._seconds = Seconds(store.seconds() | {"compile": 0.0, "time": 0.0})
+        self._pipeline = Pipeline(
+            bench.builder,
+            bench.runner,
+            self._judge,
+            seconds=self._seconds,
+            check=partial(plausible, flops=bench.problem.flops, peak_flops=self._peak),
+        )
+        known = store.records()
+        self._remember(known)
+        observer.recall(known)
+        self._open: deque[Batch] = deque()
+        self._pace = Pace()
         self._judgement: Judgement | None = None
         self._verdict = _Verdict(**(store.fact("stopping") or {})) if request.stop else _Verdict()
         self._stopping.held = self._verdict.held
         self._next = 0
         self._cublas_s: float | None = store.fact("cublas_median_s")
+        self._reference_due_s = -math.inf if bench.gpu is not None else math.inf
 
     def run(self) -> TuneResult:
         """Run until the end; see :func:`tune`."""
@@ -206,36 +212,52 @@ class Tuner:
             return self._run()
 
     def _run(self) -> TuneResult:
-        message = None
+        interrupted = False
         try:
-            self._resume()
-            under_way = self._open_batches()
-            if self._cublas_s is None:  # timed while the first builds are made
-                self._time_cublas()
-            while under_way:
-                self._collect()
-                self._report()
-                under_way = self._open_batches()
+            self._search()
         except KeyboardInterrupt:
-            message = "interrupted: this is the best so far"
-        message = message or self._verdict.reason or None
+            interrupted = True
+        interrupted = interrupted or self._stop()
         self._pipeline.abandon()
-        winner, rejected = self._winner()
-        seconds = self._seconds()
-        self._store.set_seconds(seconds)
-        self._report(message, final=True)
+        with self._seconds.spent_on("finals"):
+            declared = self._declare(lambda: interrupted or self._stop())
+        with self._seconds.spent_on("record"):
+            if not interrupted:
+                self._store.set_fact("limit", None)
+            self._store.set_seconds(self._seconds.to_json())
+            message = "interrupted: this is the best so far" if interrupted else self._verdict.reason or None
+            self._observer.tell(self._seconds.elapsed, message, at_once=True)
         return TuneResult(
             problem=self._bench.problem,
             device=self._bench.device,
             kernel=self._bench.kernel.name,
             records=[self._records[number] for number in sorted(self._records)],
-            best=winner,
+            best=None if declared is None else self._records[declared.number],
             cublas_s=self._cublas_s,
-            seconds=seconds,
+            seconds=self._seconds.to_json(),
             run=self._store.directory,
-            rejected=rejected,
+            declaration=declared,
             stopped=self._verdict.reason,
+            interrupted=interrupted,
         )
+
+    def _search(self) -> None:
+        """Plan, measure and learn until the limit, or until told to stop."""
+        request = self._request
+        self._store.set_fact("limit", {"trials": request.trials, "time_s": request.time_s})
+        self._know_cublas(self._bench.recorded_cublas_s)
+        self._resume()
+        under_way = self._open_batches()
+        while under_way and not self._stop():
+            if self._seconds.elapsed >= self._reference_due_s:  # the first time while the first builds are made
+                self._time_reference()
+            self._collect()
+            with self._seconds.spent_on("record"):
+                self._observer.tell(self._seconds.elapsed)
+            under_way = self._open_batches()
+        self._pipeline.abandon()
+        if self._reference_due_s < math.inf and self._references_stale() and not self._stop():
+            self._time_reference()
 
     def _resume(self) -> None:
         """Tell the study of every batch that the next one was, or will be, planned from."""
@@ -243,7 +265,7 @@ class Tuner:
 
         medians = [self._median(record) for record in self._records.values()]
         self._pipeline.best_s = min((median for median in medians if median is not None), default=None)
-        complete = next(at for at in itertools.count() if not self._batch_numbers(at) <= self._records.keys())
+        complete = next(at for at in itertools.count() if not numbers_of(at) <= self._records.keys())
         self._next = max(0, complete - self._bench.batches + 1)
         for number in range(self._next * BATCH):
             record = self._records[number]
@@ -255,23 +277,29 @@ class Tuner:
         while len(self._open) < self._bench.batches and not self._time_is_up() and self._verdict.allows(self._next):
             limit = self._request.trials
             room = BATCH if limit is None else limit - self._next * BATCH
-            if room < 1 or not self._open_batch(room):
+            if room < 1 or self._stop():
                 break
+            with self._seconds.spent_on("search"):
+                batch, candidates = self._plan(room)
+            if batch is None:
+                break
+            self._open.append(batch)
+            self._begin(batch, candidates)
         return bool(self._open) and not self._time_is_up()
 
-    def _open_batch(self, room: int) -> bool:
-        """Plan one batch, judge it, and begin with as much as there is room for; return whether there was anything."""
+    def _plan(self, room: int) -> tuple[Batch | None, list[Candidate]]:
+        """Plan one batch and judge it before compiling; there is none when the space is exhausted."""
         from mltune.learn.judgement import Judgement
         from mltune.learn.sampling import Proposal
+        from mltune.learn.study import GATES
 
-        started = time.perf_counter()
-        ended = [self._records[number] for number in sorted(self._batch_numbers(self._next) & self._records.keys())]
+        ended = [self._records[number] for number in sorted(numbers_of(self._next) & self._records.keys())]
         if len(ended) == BATCH:  # it is on record: nothing is left to decide
             proposals = [Proposal(record.index, record.proposed_by, record.predicted) for record in ended]
         else:
             proposals = self._sampler.plan(self._study, self._next, BATCH)[:room]
         if not proposals:
-            return False
+            return None, []
         self._sampler.enqueue(proposals)
         trials = [self._study.ask(self._sampler.distributions) for _ in proposals]
         judgement = Judgement(
@@ -285,23 +313,14 @@ class Tuner:
         self._judgement = judgement
         if self._request.stop and judgement.fitted_to > self._verdict.fitted_to:
             self._consider_stopping(judgement)
-        batch = _Batch(self._next, trials, judgement, self._pace.awaits_gpu(self._bench.compilers))
+        gates = GATES if self._pace.awaits_gpu(self._bench.compilers) else GATES[:1]
+        batch = Batch(self._next, trials, judgement, frozenset(gates if self._request.skip else ()))
         candidates = [
-            Candidate(
-                trial.number,
-                batch.number,
-                proposal.index,
-                dict(trial.params),
-                proposal.proposed_by,
-                proposal.predicted,
-            )
-            for trial, proposal in zip(trials, proposals, strict=True)
+            Candidate(trial.number, batch.number, one.index, dict(trial.params), one.proposed_by, one.predicted)
+            for trial, one in zip(trials, proposals, strict=True)
         ]
         self._next += 1
-        self._open.append(batch)
-        self._begin(batch, candidates)
-        self._search_s += time.perf_counter() - started
-        return True
+        return batch, batch.before(candidates)
 
     def _consider_stopping(self, judgement: Judgement) -> None:
         """Plan no further batch if nothing untried can be expected to be faster."""
@@ -322,17 +341,10 @@ class Tuner:
         self._verdict = _Verdict(judgement.fitted_to, self._stopping.held, str(reason or ""), self._next)
         self._store.set_fact("stopping", asdict(self._verdict))
 
-    def _batch_numbers(self, batch: int) -> set[int]:
-        """Return the trial numbers of a whole batch."""
-        return set(range(batch * BATCH, (batch + 1) * BATCH))
-
-    def _begin(self, batch: _Batch, candidates: list[Candidate]) -> None:
-        from mltune.learn.study import GATES
-
+    def _begin(self, batch: Batch, candidates: Sequence[Candidate]) -> None:
+        """Begin with as much of a batch as is neither on record nor skipped."""
         skipped = []
-        numbers = [candidate.number for candidate in candidates]
-        verdicts = batch.judgement.before(_columns(candidates), numbers, self._exempt(batch, candidates, GATES[0]))
-        for candidate in _judged(candidates, *verdicts):
+        for candidate in candidates:
             known = self._records.get(candidate.number)
             if known is not None:
                 self._check_same(known, candidate)
@@ -350,6 +362,16 @@ class Tuner:
                 "has another configuration: it was recorded by another version; begin a new run."
             )
 
+    def _judge(self, built: Sequence[tuple[Candidate, Build]]) -> list[Candidate]:
+        """Judge after compiling: each candidate by what its batch was planned from."""
+        judged: dict[int, Candidate] = {}
+        with self._seconds.spent_on("search"):
+            for batch in self._open:
+                mine = [(candidate, build) for candidate, build in built if candidate.batch == batch.number]
+                if mine:
+                    judged |= {candidate.number: candidate for candidate in batch.after(mine)}
+        return [judged[candidate.number] for candidate, _ in built]
+
     def _collect(self) -> None:
         """Take what has ended; when the oldest batch is complete, tell the study of it.
 
@@ -360,23 +382,27 @@ class Tuner:
         oldest = self._open[0]
         if not oldest.complete:
             limit = self._request.time_s
-            left = 0.5 if limit is None else min(0.5, max(0.0, limit - self._elapsed()))
+            left = 0.5 if limit is None else min(0.5, max(0.0, limit - self._seconds.elapsed))
             self._keep(self._pipeline.advance(left))
         if oldest.complete:
-            started = time.perf_counter()
             self._open.popleft()
-            for trial in oldest.trials:
-                record = oldest.records[trial.number]
-                tell(self._study, trial, record, self._score(record))
-                self._pace.add(record)
-            self._store.set_seconds(self._seconds())
-            self._search_s += time.perf_counter() - started
+            with self._seconds.spent_on("search"):
+                for trial in oldest.trials:
+                    record = oldest.records[trial.number]
+                    tell(self._study, trial, record, self._score(record))
+                    self._pace.add(record)
+            with self._seconds.spent_on("record"):
+                self._store.set_seconds(self._seconds.to_json())
 
     def _keep(self, records: Sequence[TrialRecord]) -> None:
-        """Write records, then remember them."""
+        """Write records, then remember and tell of them."""
         if not records:
             return
-        self._store.append(*records)
+        elapsed_s = self._seconds.elapsed
+        records = [replace(record, elapsed_s=elapsed_s) for record in records]
+        with self._seconds.spent_on("record"):
+            self._store.append(*records)
+            self._observer.see(records)
         self._remember(records)
         for record in records:
             next(batch for batch in self._open if batch.number == record.batch).records[record.number] = record
@@ -386,56 +412,68 @@ class Tuner:
             self._records[record.number] = record
             if record.build is not None:
                 self._builds[record.index] = record.build
-                self._compile_s += 0.0 if record.build.cached else record.build.compile_s
+                self._seconds.add("compile", 0.0 if record.build.cached else record.build.compile_s)
             if record.measurement is not None:
-                self._ran_s += record.measurement.verify_s + record.measurement.time_s
+                self._seconds.add("time", record.measurement.verify_s + record.measurement.time_s)
 
-    def _judge(self, built: Sequence[tuple[Candidate, Build]]) -> list[Candidate]:
-        """Judge after compiling: each candidate by what its batch was planned from."""
-        from mltune.learn.study import GATES
+    def _time_reference(self) -> None:
+        """Time the reference kernel: what it takes now, against the first time, says what to think of the records."""
+        measured = self._bench.reference()
+        self._reference_due_s = self._seconds.elapsed + REFERENCE_EVERY_S
+        if measured is None or measured.median_s is None:
+            self._reference_due_s = math.inf  # there is none to be had
+            return
+        self._know_cublas(measured.median_s)
+        state = {name: getattr(measured, name) for name in ("median_s", "noise", *_GPU_STATE)}
+        self._store.append_reference(Reference(len(self._records), self._seconds.elapsed, **state))
+        self._observer.diary("reference", after=len(self._records), elapsed_s=self._seconds.elapsed, **state)
+        for drift in drifts(self._store.references())[-1:]:
+            if drift.last >= len(self._records):
+                self._observer.diary("drift", **asdict(drift))
 
-        started = time.perf_counter()
-        judged: dict[int, Candidate] = {}
-        for batch in self._open:
-            mine = [(candidate, build) for candidate, build in built if candidate.batch == batch.number]
-            if mine:
-                candidates = [candidate for candidate, _ in mine]
-                verdicts = batch.judgement.after(
-                    _columns(candidates),
-                    [build for _, build in mine],
-                    [candidate.number for candidate in candidates],
-                    self._exempt(batch, candidates, GATES[1]),
-                )
-                judged |= {candidate.number: candidate for candidate in _judged(candidates, *verdicts)}
-        self._search_s += time.perf_counter() - started
-        return [judged[candidate.number] for candidate, _ in built]
+    def _references_stale(self) -> bool:
+        """Return whether trials were recorded since the reference kernel was timed."""
+        references = self._store.references()
+        return bool(references) and references[-1].after < len(self._records)
 
-    def _exempt(self, batch: _Batch, candidates: Sequence[Candidate], gate: str) -> NDArray[np.bool_]:
-        """Return which candidates a gate does not skip, those among them that the gate before sent to the audit."""
-        from mltune.learn.judgement import spared
-        from mltune.learn.study import GATES
+    def _know_cublas(self, median_s: float | None) -> None:
+        """Keep the first time of cuBLAS."""
+        if self._cublas_s is None and median_s is not None:
+            self._cublas_s = median_s
+            self._store.set_fact("cublas_median_s", median_s)
+        self._observer.cublas_s = self._cublas_s
 
-        if not self._request.skip or (gate == GATES[1] and not batch.awaits_gpu):
-            return np.ones(len(candidates), dtype=bool)
-        audited = np.array([one.audited for one in candidates], dtype=bool)
-        exempt: NDArray[np.bool_] = audited | spared([one.proposed_by for one in candidates], gate)
-        return exempt
+    def _declare(self, stop: Callable[[], bool]) -> Declaration | None:
+        """Declare a winner, unless that was done when no fewer trials were known, and lay it ready to be taken away."""
+        document = self._store.fact(DECLARATION)
+        if document is not None:
+            declared = Declaration.from_json(document)
+            if declared.as_of == len(self._records) and (declared.verified or stop()):
+                return declared
+        finals = partial(declare, self._bench, self._records.values(), references=self._store.references())
+        try:
+            declared_now = finals(stop=stop)
+        except DeviceLostError:  # it will be tried again; until then what is on record has to do
+            self._note_declared(finals(stop=lambda: True))
+            raise
+        self._note_declared(declared_now)
+        if declared_now is not None and self._bench.gpu is not None and declared_now.verified and not stop():
+            self._lay_ready(self._store.directory / WINNER, declared_now)
+        return declared_now
 
-    def _winner(self) -> tuple[TrialRecord | None, dict[int, str]]:
-        rejected: dict[int, str] = {}
-        for record in best(self._records.values(), FINALISTS):
-            reason = self._bench.verified(record)
-            if not reason:
-                self._store.set_fact("winner", record.number)
-                return record, rejected
-            rejected[record.number] = reason
-            self._store.set_fact("rejected", {str(number): text for number, text in rejected.items()})
-        return None, rejected
+    def _note_declared(self, declared: Declaration | None) -> None:
+        if declared is not None:
+            self._store.set_fact(DECLARATION, declared.to_json())
+            self._observer.declared(declared, self._seconds.elapsed)
 
-    def _time_cublas(self) -> None:
-        self._cublas_s = self._bench.cublas_s()
-        if self._cublas_s is not None:
-            self._store.set_fact("cublas_median_s", self._cublas_s)
+    def _lay_ready(self, folder: Path, declared: Declaration) -> None:
+        from mltune.winner.folder import write_winner
+        from mltune.winner.winner import Winner
+
+        bench, record = self._bench, self._records[declared.number]
+        build = bench.builder.submit(record.configuration).result()
+        winner = Winner(bench.kernel, bench.problem, bench.device, record, declared, build, bench.versions)
+        write_winner(folder, winner)
 
     def _median(self, record: TrialRecord) -> float | None:
         """Return the median time of a trial whose result was right."""
@@ -447,43 +485,5 @@ class Tuner:
         median_s = self._median(record)
         return None if median_s is None else log_share(self._bench.problem.flops, median_s, self._peak)
 
-    def _elapsed(self) -> float:
-        return self._before.get("total", 0.0) + time.perf_counter() - self._started
-
     def _time_is_up(self) -> bool:
-        return self._request.time_s is not None and self._elapsed() >= self._request.time_s
-
-    def _seconds(self) -> dict[str, float]:
-        """Say where the seconds went; those of compilers and of the GPU run side by side with the others."""
-        return {
-            "search": self._before.get("search", 0.0) + self._search_s,
-            "compile": self._compile_s,
-            "time": self._ran_s,
-            "wait": self._before.get("wait", 0.0) + self._pipeline.wait_s,
-            "total": self._elapsed(),
-        }
-
-    def _report(self, message: str | None = None, *, final: bool = False) -> None:
-        now = time.perf_counter()
-        if self._progress is None or (now - self._reported < REPORT_EVERY_S and not final):
-            return
-        self._reported = now
-        told = progress_of(self._bench, self._records.values(), self._elapsed(), self._cublas_s)
-        asked = self._request
-        self._progress(replace(told, trials_limit=asked.trials, time_limit_s=asked.time_s, message=message))
-
-
-def _columns(candidates: Sequence[Candidate]) -> Columns:
-    """Return candidates as a table."""
-    names = candidates[0].configuration
-    return {name: np.array([one.configuration[name] for one in candidates], dtype=np.int64) for name in names}
-
-
-def _judged(
-    candidates: Sequence[Candidate], skips: Sequence[Skip | None], audited: NDArray[np.bool_]
-) -> list[Candidate]:
-    """Return candidates with the verdict of a gate; one that the audit drew before keeps the first."""
-    return [
-        replace(one, skip=skip, audited=bool(drawn)) if skip is not None else one
-        for one, skip, drawn in zip(candidates, skips, audited, strict=True)
-    ]
+        return self._request.time_s is not None and self._seconds.elapsed >= self._request.time_s

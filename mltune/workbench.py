@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mltune.measure.protocols import Builder, Runner
     from mltune.measure.runner import GpuRunner
     from mltune.records.dataset import Dataset
-    from mltune.records.trial import TrialRecord
+    from mltune.records.trial import Measurement, TrialRecord
     from mltune.target import Target
 
 
@@ -77,11 +77,14 @@ class Workbench:
         if self._stack is not None:
             self._stack.__exit__(kind, error, trace)
 
-    def cublas_s(self) -> float | None:
-        """Return the median time of cuBLAS for the problem: measured here and now, or as recorded; None if unknown."""
-        if self.gpu is not None:
-            return self.gpu.time_cublas().median_s
-        return self.recorded.manifest.cublas_median_s if self.recorded is not None else None
+    def reference(self) -> Measurement | None:
+        """Time the reference kernel, cuBLAS on the problem; None in replay."""
+        return None if self.gpu is None else self.gpu.time_reference()
+
+    @property
+    def recorded_cublas_s(self) -> float | None:
+        """The median time of cuBLAS as recorded, in replay; None where it was not."""
+        return None if self.recorded is None else self.recorded.manifest.cublas_median_s
 
     def verified(self, record: TrialRecord) -> str:
         """Verify a winner at its full size and at others; return what is wrong, empty when nothing is.
@@ -97,7 +100,12 @@ class Workbench:
 
 
 def open_workbench(
-    kernel: str, problem: Problem, target: Target, *, values: Mapping[str, Sequence[int]] | None = None
+    kernel: str,
+    problem: Problem,
+    target: Target,
+    *,
+    values: Mapping[str, Sequence[int]] | None = None,
+    compilers: int | None = None,
 ) -> Workbench:
     """Join the parts for one kernel, problem and target.
 
@@ -109,6 +117,8 @@ def open_workbench(
     target : Target
     values : mapping of str to sequence of int, optional
         Chosen values of some parameters: a sub-space.
+    compilers : int or None
+        Compile processes; None is one per core.
 
     Raises
     ------
@@ -125,7 +135,7 @@ def open_workbench(
             f"only a kernel with a source can be built, but {bundle.name} describes a space whose timings were "
             f"recorded elsewhere; replay them with --device replay:DATASET (see `mltune datasets`)."
         )
-    return _on_gpu(bundle.with_values(values) if values else bundle, problem, target.cuda or 0)
+    return _on_gpu(bundle.with_values(values) if values else bundle, problem, target.cuda or 0, compilers)
 
 
 def _replay(kernel: Kernel, problem: Problem, name: str) -> Workbench:
@@ -146,14 +156,14 @@ def _replay(kernel: Kernel, problem: Problem, name: str) -> Workbench:
     )
 
 
-def _on_gpu(kernel: Kernel, problem: GemmProblem, index: int) -> Workbench:
+def _on_gpu(kernel: Kernel, problem: GemmProblem, index: int, compilers: int | None) -> Workbench:
     from mltune.device.query import driver_version, query_device
     from mltune.measure.build import NvrtcBuilder, default_cache, nvrtc_version
     from mltune.measure.runner import GpuRunner
 
     device = query_device(index)
     runner = GpuRunner(kernel, problem, index, device=device)
-    builder = NvrtcBuilder(kernel, problem, device.architecture, cache=default_cache())
+    builder = NvrtcBuilder(kernel, problem, device.architecture, cache=default_cache(), workers=compilers)
     return Workbench(
         kernel,
         problem,

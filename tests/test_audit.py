@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from mltune.audit import audit_skips
+from mltune.audit import audit_skips, pooled
 from mltune.records.trial import Build, Measurement, Skip, TrialRecord, TrialState
 
 COMPILE_S = 0.5
@@ -79,3 +79,19 @@ def test_the_bound_is_the_largest_share_that_the_audit_does_not_rule_out(audited
     assert false / audited <= bound <= 1.0
     if false < audited:
         assert binom.cdf(false, audited, bound) == pytest.approx(0.05, abs=1e-6)
+
+
+def test_a_night_pools_what_its_runs_audited():
+    one = audit_skips(
+        [trial(0, 0, 1.0), *(trial(at, 1, 2.0, gate="after_compile", audited=True) for at in range(1, 4))], 0.5
+    )
+    other = audit_skips(
+        [trial(0, 0, 1.0), trial(1, 1, 0.5, gate="after_compile", audited=True), trial(2, 1, gate="before_compile")],
+        0.25,
+    )
+    both = pooled([one, other])
+    assert (both.audited, both.false, both.false_share, both.skipped) == (4, 1, 0.25, 1)
+    assert binom.cdf(1, 4, both.false_share_at_most) == pytest.approx(0.05)
+    assert both.saved_time_s == one.saved_time_s + other.saved_time_s
+    assert both.net_s == pytest.approx(both.saved_time_s - 0.75)
+    assert pooled([]).false_share_at_most == 1.0

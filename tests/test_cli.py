@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import signal
 import statistics
 import subprocess
@@ -62,7 +63,7 @@ class TestStart:
     def test_help_names_every_command(self):
         result = mltune("--help")
         assert result.returncode == 0
-        for command in ("tune", "sweep", "show", "compare", "space", "device", "datasets"):
+        for command in ("tune", "sweep", "show", "dashboard", "compare", "space", "device", "datasets"):
             assert f"\n  {command} " in result.stdout
 
     def test_help_answers_at_once(self):
@@ -195,7 +196,8 @@ class TestTune:
         assert document["trials"] == 40 == sum(document["counts"].values())
         assert set(document["counts"]) <= {str(state) for state in TrialState}
         best = document["best"]
-        assert set(best) == {"configuration", "median_s", "tflops", "share_of_peak", "share_of_cublas"}
+        rating = {"median_s", "tflops", "share_of_peak", "share_of_cublas"}
+        assert set(best) == {"configuration", "interval_s", "interval_share_of_cublas", "ties", "verified"} | rating
         assert math.isclose(best["tflops"], 2 * 4096**3 / best["median_s"] / 1e12)
         assert 0 < best["share_of_peak"] < 1
         assert set(document["seconds"]) == {"search", "compile", "time", "wait", "total"}
@@ -285,6 +287,35 @@ class TestShow:
         assert "sgemm NT 4096 on NVIDIA H200" in result.stdout
         assert "of cuBLAS" in result.stdout
 
+    def test_follows_a_run_that_has_ended_and_shows_it(self, tuned):
+        document, directory = tuned
+        result = mltune("show", directory, "--follow", "--top", 1)
+        assert result.returncode == 0, result.stderr
+        assert "best so far" in result.stdout
+        assert f"trials   {document['trials']}" in result.stdout
+
+    def test_waits_for_a_run_until_the_user_has_seen_enough(self, tmp_path):
+        command = [sys.executable, "-m", "mltune", "show", tmp_path / "run", "--follow"]
+        with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            assert b"no run in" in process.stdout.readline()
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=30)
+        assert (process.returncode, errors) == (0, b"")
+
+    def test_following_is_for_people(self, tuned):
+        assert_refused(mltune("show", tuned[1], "--follow", "--json"), "--json", "events.jsonl")
+
+    def test_a_plan_is_a_table_of_its_problems(self, tuned, tmp_path):
+        document, directory = tuned
+        (tmp_path / "plan.toml").write_text("")
+        shutil.copytree(directory, tmp_path / "problems/sgemm-nt-4096")
+        (shown,) = answer("show", tmp_path)["problems"]
+        assert (shown["slug"], shown["state"], shown["trials"]) == ("sgemm-nt-4096", "declared", document["trials"])
+        assert shown["best"]["tflops"] == document["best"]["tflops"]
+        assert "sgemm-nt-4096" in mltune("show", tmp_path).stdout
+        assert mltune("show", tmp_path, "--export", tmp_path / "datasets").returncode == 0
+        assert (tmp_path / "datasets/sgemm-nt-4096.parquet").exists()
+
 
 class TestSpace:
     def test_counts_and_explains(self):
@@ -370,3 +401,21 @@ class TestDuration:
     def test_refuses(self, text):
         with pytest.raises(UsageError, match="a time is a positive number"):
             parse_duration(text)
+
+
+def test_report_writes_one_page_and_prints_where(make_run, make_trial, tmp_path):
+    make_run(tmp_path / "run", *map(make_trial, range(5)))
+    result = mltune("report", tmp_path / "run")
+    assert result.returncode == 0, result.stderr
+    files = [Path(line) for line in result.stdout.splitlines()]
+    assert [file.name for file in files] == ["report.html", "report.md", "winners.json"]
+    elsewhere = tmp_path / "elsewhere"
+    document = answer("report", tmp_path / "run", "--output", elsewhere)
+    assert document == json.loads((elsewhere / "winners.json").read_text())
+    assert document["winners"][0]["tflops"] > 0
+
+
+def test_report_needs_a_run(tmp_path):
+    result = mltune("report", tmp_path)
+    assert result.returncode == 2
+    assert len(result.stderr.splitlines()) == 1

@@ -6,6 +6,7 @@ from itertools import chain
 from pathlib import Path
 
 from mltune.kernel.bundle import load_kernel
+from mltune.records.events import EVENTS
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("*/README.md")])
@@ -43,3 +44,13 @@ def test_links_lead_somewhere():
     for document in DOCUMENTS:
         for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
             assert (document.parent / target).exists(), f"{document.relative_to(ROOT)} links to {target}"
+
+
+def test_every_event_is_explained():
+    rows = re.findall(r"^\| (`.*?) \| .* \| (.*) \|$", (ROOT / "docs/watching.md").read_text(), re.MULTILINE)
+    explained = {
+        name: set(re.findall(r"`(\w+)`", fields)) for names, fields in rows for name in re.findall(r"`(\w+)`", names)
+    }
+    assert explained.keys() == EVENTS.keys()
+    for event, fields in EVENTS.items():
+        assert fields <= explained[event]

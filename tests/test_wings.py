@@ -22,6 +22,9 @@ BELOW: dict[str, set[str]] = {
     "measure": {"records", "kernel", "device", "errors", "assets"},
     "learn": {"records", "kernel", "device", "errors", "assets"},
     "compare": {"learn", "records", "kernel", "device", "errors", "assets"},
+    "plan": {"records", "kernel", "device", "errors", "assets", "request", "target"},
+    "report": {"learn", "records", "kernel", "device", "errors", "assets", "audit", "summary", "sentences"},
+    "winner": {"measure", "records", "kernel", "device", "errors", "assets"},
 }
 """What each wing may import besides itself. measure and learn never see each other."""
 
@@ -35,13 +38,13 @@ ONLY_IN: dict[str, set[str]] = {
     "optuna.samplers": {"learn", "compare"},
     "kernel_tuner": {"compare"},
     "torch": {"compare"},
-    "typer": {"cli", "render"},
-    "rich": {"cli", "render"},
+    "typer": {"cli"},
+    "rich": {"cli", "render", "render_plan", "progress"},
 }
 """Packages that belong to some wings."""
 
 HEAVY = {"sklearn", "skops", "pandas", "pyarrow", "scipy", "cupy", "cupy_backends", "cuda", "pynvml"}
-HEAVY |= {"matplotlib", "kernel_tuner", "torch"}
+HEAVY |= {"matplotlib", "jinja2", "kernel_tuner", "torch"}
 """Packages that are imported inside functions only. (Optuna's base classes are subclassed, which cannot wait.)"""
 
 

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mltune.compare.scores import bands
-from mltune.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,16 +37,9 @@ def draw(comparison: Comparison, order: Sequence[str], stem: Path) -> list[Path]
         The strategies, in the order of their colours.
     stem : pathlib.Path
         Of the files, without a suffix: ``STEM.svg`` and ``STEM.png`` are all spaces together, ``STEM-spaces`` each.
-
-    Raises
-    ------
-    UsageError
-        Matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UsageError("figures need matplotlib, but it cannot be imported: pip install 'mltune[plots]'.") from error
+    from matplotlib.figure import Figure
+
     every = list(comparison.recordings)
     together = Figure(figsize=(8, 5), layout="constrained")
     _panel(together.add_subplot(), comparison, order, every, f"mean over {len(every)} recorded spaces", labels=True)

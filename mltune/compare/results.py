@@ -27,8 +27,6 @@ def write_results(comparison: Comparison, directory: Path) -> dict[str, Any]:
     ------
     StoreError
         A file cannot be written.
-    UsageError
-        Matplotlib is not installed; all other files have been written.
     """
     document = summarise(comparison)
     try:
