@@ -13,6 +13,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -96,6 +97,8 @@ def _answer(request: Any, folder: Path) -> Answer:
     if isinstance(request, Check):
         wrong = behaviour.get("deed") == "wrong at full size" and request.problem == PROBLEM
         return Answer(Measurement(TrialState.WRONG_RESULT if wrong else TrialState.OK, "wrong" if wrong else ""))
+    if behaviour.get("deed") == "say the best":
+        return Answer(replace(_timed(behaviour["time_s"]), detail=str(request.best_s)))
     return _do(behaviour, folder)
 
 

@@ -69,7 +69,8 @@ class Runner(Protocol):
         build : Build
             Its build, in state ``OK``.
         best_s : float or None
-            Best median so far, seconds: what is hopelessly slower is not sampled further.
+            Best median so far, seconds: what is hopelessly slower is not sampled further. By the time that a build is
+            run, the runner may know a better one.
         """
         ...
 

@@ -19,6 +19,7 @@ DEEDS = [
     "take the GPU along and retire",
     "take the GPU along and die",
     "take the GPU along and hang",
+    "say the best",
 ]
 BUILDER = ImaginaryBuilder({number: {"deed": deed} for number, deed in enumerate(DEEDS)})
 
@@ -46,6 +47,15 @@ def test_a_build_is_measured(folder):
     assert measured.state is TrialState.OK
     assert measured.median_s == 2e-3
     assert starts(folder) == 1
+
+
+def test_what_waited_for_the_gpu_hears_of_the_best_when_it_runs_not_when_it_was_queued(folder):
+    with imaginary_runner() as runner:
+        waiting = [ask(runner, deed) for deed in ("say the best", "say the best")]
+        known = runner.submit({"MISDEED": 0, "REPEAT": 1}, BUILDER.build(len(DEEDS) - 1), best_s=1e-3)
+        told = [one.result().detail for one in (*waiting, known)]
+
+    assert told == ["None", "0.002", "0.001"]
 
 
 @pytest.mark.parametrize(
