@@ -1,7 +1,9 @@
 """What a night survives: every record that was made is there in the end, and no other."""
 
+import datetime
 import json
 import os
+import platform
 import signal
 import time
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mltune import __version__
 from mltune.records.trial import TrialState
 from tests.night.conftest import (
     PLAN,
@@ -98,7 +101,12 @@ def test_killed_anywhere_any_number_of_times_it_ends_as_if_it_had_not_been(undis
     assert tally["records_lost"] == 0
     output = request.config.getoption("--faults-output")
     if output:
-        Path(output).write_text(json.dumps(tally, indent=1) + "\n")
+        told = {
+            "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "command": f"pytest tests/night -k killed_anywhere --kills {kills} --faults-output FILE",
+            "host": f"{os.cpu_count()} cores, Python {platform.python_version()}, mltune {__version__}",
+        }
+        Path(output).write_text(json.dumps(told | tally) + "\n")
 
 
 def hammer(folder: Path, kills: int, records: dict, declarations: dict) -> dict[str, float | int | list[float]]:

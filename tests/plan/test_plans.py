@@ -45,7 +45,7 @@ def test_blas_cases_are_all_of_them_and_four_rectangular_sizes():
     square = {(task.problem.precision, task.problem.trans_a, task.problem.trans_b) for task in found.tasks[:26]}
     assert square == set(CASES)
     assert len(found.tasks) == 30
-    assert found.capacity == 450
+    assert found.capacity == 500
 
 
 def test_the_rehearsal_needs_no_gpu():
