@@ -182,8 +182,10 @@ def make_lane(tune: Tune | None = None) -> Callable[[Order], Answer]:
         Does a slice; by default the tuner.
     """
     if tune is None:
+        from mltune.learn.search import preload
         from mltune.tuner import tune as usual
 
+        preload()
         tune = usual
     return partial(_do, tune, Interrupt(PATIENCE_S).__enter__())
 

@@ -231,6 +231,8 @@ class Night:
             else:
                 break
             for lane in self._lanes:
+                if lane.slice is not None and lane.latest is not None:
+                    self._welcome(lane, lane.latest.trials > self._standings[lane.slice.slug].trials)
                 self._take(lane)
             self._tell()
 
@@ -343,6 +345,17 @@ class Night:
 
         return max(1, available_cores() // len(self._lanes))
 
+    def _welcome(self, lane: Lane, works: bool) -> None:
+        """Note that a device works, if it was lost before, or had no room on the disk."""
+        lacked = lane.lacked
+        if lacked is not None and works:
+            self._log.write(
+                "gpu_back" if lacked is Outcome.GPU_LOST else "disk_back",
+                lost_s=lane.recovered(),
+                device=lane.device,
+                elapsed_s=self.elapsed_s,
+            )
+
     def _take(self, lane: Lane) -> None:
         """Note how a slice has ended, if it has, and what that means for its device and its problem."""
         slug, answer = "" if lane.slice is None else lane.slice.slug, lane.end()
@@ -356,9 +369,7 @@ class Night:
         if answer.outcome is Outcome.DONE:
             self._tries[task.slug] = 0
             self._undeclared.discard(task.slug)
-            lacked, lost_s = lane.lacked, lane.recovered()
-            if lacked is not None:
-                self._log.write("gpu_back" if lacked is Outcome.GPU_LOST else "disk_back", lost_s=lost_s, **where)
+            self._welcome(lane, True)
         else:
             self._undeclared.add(task.slug)
             self._trouble(lane, task, answer, where)

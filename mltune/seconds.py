@@ -6,9 +6,10 @@ import contextlib
 import time
 from collections.abc import Iterator, Mapping
 
-PHASES = ("search", "compile", "time", "wait", "record", "finals", "total")
-"""What a run spends seconds on: proposing and judging; compilers; verifying and timing; waiting for both; writing
-records and telling of them; the finals; and all of it by the clock. Compilers and the GPU work beside the others.
+PHASES = ("search", "compile", "time", "wait", "reference", "record", "finals", "total")
+"""What a run spends seconds on: proposing and judging; compilers; verifying and timing; waiting for both; timing the
+reference kernel, which waits for the start of the worker; writing records and telling of them; the finals; and all of
+it by the clock. Compilers and the GPU work beside the others.
 """
 
 

@@ -418,7 +418,8 @@ class Tuner:
 
     def _time_reference(self) -> None:
         """Time the reference kernel: what it takes now, against the first time, says what to think of the records."""
-        measured = self._bench.reference()
+        with self._seconds.spent_on("reference"):
+            measured = self._bench.reference()
         self._reference_due_s = self._seconds.elapsed + REFERENCE_EVERY_S
         if measured is None or measured.median_s is None:
             self._reference_due_s = math.inf  # there is none to be had

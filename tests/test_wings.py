@@ -27,6 +27,7 @@ BELOW: dict[str, set[str]] = {
     "winner": {"measure", "records", "kernel", "device", "errors", "assets"},
 }
 """What each wing may import besides itself. measure and learn never see each other."""
+BELOW["cli"] = {path.relative_to(PACKAGE).with_suffix("").parts[0] for path in MODULES}
 
 ONLY_IN: dict[str, set[str]] = {
     "cupy": {"measure", "device"},

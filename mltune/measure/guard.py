@@ -156,6 +156,8 @@ class Guard:
         Samples that were discarded.
     states : list of GpuState
         Readings during the series that were kept.
+    reasons : int
+        NVML's clock event reasons that were given during any series, those discarded too.
     persisting : Disturbance or None
         What rest did not end.
     """
@@ -163,6 +165,7 @@ class Guard:
     def __init__(self, track: Track, usual: UsualClock, rule: SamplingRule, best_s: float | None) -> None:
         self.discarded = 0
         self.states: list[GpuState] = []
+        self.reasons = 0
         self.persisting: Disturbance | None = None
         self._track = track
         self._usual = usual
@@ -201,6 +204,8 @@ class Guard:
     def _judge(self, series: Series) -> Disturbance | None:
         """Return what disturbed a series that is worth taking again."""
         usual_hz, clock_hz = self._usual.hz, lowest_clock_hz(series.states)
+        for state in series.states:
+            self.reasons |= state.throttle_reasons or 0
         found = disturbance(series.states, usual_hz)
         if found is None or self._best_s is None or usual_hz is None or clock_hz is None:
             return found

@@ -191,7 +191,7 @@ class Worker:
             sm_clock_hz=state.sm_clock_hz,
             temperature_c=state.temperature_c,
             power_w=state.power_w,
-            throttle_reasons=state.throttle_reasons,
+            throttle_reasons=None if state.throttle_reasons is None else guard.reasons,
             discarded=guard.discarded,
         )
 

@@ -38,7 +38,7 @@ def test_each_proposes_distinct_configurations_and_says_who_did(search):
 
 
 def test_the_program_offers_them_all():
-    from mltune.cli import Search
+    from mltune.cli.application import Search
 
     assert tuple(each.value for each in Search) == SEARCHES
 
