@@ -104,7 +104,7 @@ def tuned(document: Document) -> Table:
     if best is None:
         rows.append(("best", "none: no trial succeeded"))
     else:
-        rows.append(("best", _rating(best)))
+        rows.append(("best", _declared(best)))
         rows.append(("", configuration(best["configuration"])))
     rows.append(("seconds", _seconds(document["seconds"])))
     rows.append(("skipped", _skips(document["skips"])))
@@ -125,13 +125,37 @@ def _facts(rows: Iterable[tuple[str, str]]) -> Table:
     return made
 
 
-def _rating(entry: Document) -> str:
-    """Write the figures of a best configuration."""
-    text = (
-        f"{entry['tflops']:.2f} TFLOPS, {1e3 * entry['median_s']:.4f} ms, {percent(entry['share_of_peak'])} of the peak"
-    )
-    share = entry["share_of_cublas"]
-    return text if share is None else f"{text}, {percent(share)} of cuBLAS"
+def _declared(figures: Document) -> str:
+    """Write the figures of a declared winner, how sure they are, and what cannot be told from it."""
+    rate, median_s = figures["tflops"], figures["median_s"]
+    low, high = sorted(rate * median_s / end_s for end_s in figures["interval_s"])
+    text = f"{rate:.2f} TFLOPS ({low:.2f} to {high:.2f}, 95 %), {1e3 * median_s:.4f} ms"
+    text += f", {percent(figures['share_of_peak'])} of the peak"
+    share, interval = figures["share_of_cublas"], figures["interval_share_of_cublas"]
+    if share is not None:
+        text += f", {percent(share)} of cuBLAS"
+    if interval is not None:
+        text += f" ({100 * interval[0]:.1f} to {100 * interval[1]:.1f})"
+    verified = "verified" if figures["verified"] else "not verified"
+    return f"{text}, {verified}; ties: {', '.join(map(str, figures['ties'])) or 'none'}"
+
+
+def _winner(document: Document) -> str:
+    """Write who won, and who would have but for the last verification."""
+    from mltune.device.facts import Device
+    from mltune.kernel.problem import problem_from_json
+    from mltune.records.declaration import Declaration
+    from mltune.summary import declared_rating
+
+    if document["declaration"] is None:
+        return "none declared yet"
+    declared = Declaration.from_json(document["declaration"])
+    problem, device = problem_from_json(document["problem"]), Device.from_json(document["device"])
+    text = f"trial {declared.number}: {_declared(declared_rating(problem, device, declared, None))}"
+    if declared.rejected:
+        text += f"; faster, but failed the last verification: {', '.join(map(str, declared.rejected))}"
+    later = document["trials"] - declared.as_of
+    return f"{text}; {later} trials came later" if later else text
 
 
 def run_summary(document: Document) -> list[RenderableType]:
@@ -142,6 +166,7 @@ def run_summary(document: Document) -> list[RenderableType]:
             ("problem", f"{_problem_label(document['problem'])} on {_device_name(document['device'])}"),
             ("kernel", document["kernel"]),
             ("trials", f"{document['trials']}: {states(document['counts'])}"),
+            ("winner", _winner(document)),
             ("seconds", _seconds(document["seconds"])),
             ("skipped", _skips(document["skips"])),
         ]

@@ -110,11 +110,12 @@ def summarise(directory: Path, top: int) -> dict[str, Any]:
     """
     from mltune.device.facts import Device
     from mltune.kernel.problem import problem_from_json
+    from mltune.records.declaration import FACT, Declaration
     from mltune.records.store import Store
 
     with Store.read_only(directory) as store:
         header, records, seconds = store.header, store.records(), store.seconds()
-        cublas_s = store.fact("cublas_median_s")
+        cublas_s, declared = store.fact("cublas_median_s"), store.fact(FACT)
     problem, device = problem_from_json(dict(header.problem)), Device.from_json(dict(header.device))
     return {
         "run": str(directory),
@@ -123,6 +124,7 @@ def summarise(directory: Path, top: int) -> dict[str, Any]:
         "device": device.to_json(),
         "trials": len(records),
         "counts": counts(record.state for record in records),
+        "declaration": None if declared is None else Declaration.from_json(declared).to_json(),
         "best": [_entry(record, problem, device, cublas_s) for record in best(records, top)],
         "seconds": seconds,
         "skips": audit_skips(records, seconds.get("search", 0.0)).to_json(),

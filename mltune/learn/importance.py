@@ -13,7 +13,7 @@ from mltune.kernel.table import Columns, length
 FEWEST_ROWS = 24
 """Measured configurations below which nothing is said."""
 
-TREES = 48
+TREES = 32
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,19 @@ FAILURES = (
 )
 """The states of a trial that went wrong."""
 
+MOST_CELLS = 2_000
+"""Of a heat map."""
+
+HOURS = {
+    "search": "searching",
+    "wait": "waiting for builds and the GPU",
+    "reference": "reference kernel and start",
+    "finals": "finals",
+    "record": "recording and telling",
+    "rest": "the rest",
+}
+"""What the loop of a run does with its time, and how it is told."""
+
 FEWEST_PREDICTED = 5
 """Trials below which no rank correlation is given."""
 
@@ -190,12 +203,14 @@ class Evidence:
 
     @cached_property
     def cells(self) -> Cells | None:
-        """The best found over two parameters; None where there are none to choose, or nothing was measured."""
+        """The best found over two parameters; None where there are none to choose, or too few or too many to show."""
         names = self._block_shape() or self._two_most_important()
         if names is None or not self.measured:
             return None
         first, second = ([record.configuration[name] for record in self.measured] for name in names)
         rows, columns = tuple(sorted(set(first))), tuple(sorted(set(second)))
+        if len(rows) * len(columns) > MOST_CELLS:
+            return None
         fastest = np.full((len(rows), len(columns)), np.inf)
         at = np.searchsorted(rows, first), np.searchsorted(columns, second)
         np.minimum.at(fastest, at, self.times)
@@ -233,6 +248,15 @@ class Evidence:
         return problem.flops / (elements * problem.element_bytes) if elements and problem.flops else None
 
     @cached_property
+    def reference_changes(self) -> Floats:
+        """By which share each timing of the reference kernel was off its usual time: ndarray of shape (n_timings,).
+
+        The usual time is that of :func:`mltune.records.reference.drifts`.
+        """
+        times = np.array([reference.median_s for reference in self.run.references], dtype=np.float64)
+        return times / np.percentile(times, 50, method="lower") - 1.0 if len(times) else times
+
+    @cached_property
     def discarded(self) -> int:
         """Samples that were discarded because something held the clock down."""
         return sum(record.measurement.discarded for record in self.run.records if record.measurement is not None)
@@ -250,12 +274,13 @@ def failures(runs: Sequence[ProblemRun]) -> list[Failure]:
 
 
 def hours(seconds: Mapping[str, float]) -> dict[str, float]:
-    """Return where the seconds of a run's clock went: searching, waiting for builds and the GPU, and the rest.
+    """Return where the seconds of a run's clock went, by the keys of :data:`HOURS`.
 
-    Compilers and the GPU work side by side with both.
+    A phase that its store does not count is 0, and its seconds are in the rest. Compilers and the GPU work side by side
+    with all of them.
     """
-    search, wait = seconds.get("search", 0.0), seconds.get("wait", 0.0)
-    return {"search": search, "wait": wait, "rest": max(seconds.get("total", 0.0) - search - wait, 0.0)}
+    spent = {phase: seconds.get(phase, 0.0) for phase in HOURS if phase != "rest"}
+    return spent | {"rest": max(seconds.get("total", 0.0) - sum(spent.values()), 0.0)}
 
 
 def _rank_correlation(predicted: Floats, measured: Floats) -> float | None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from mltune.device.facts import Device
 from mltune.device.peaks import peak_flops
-from mltune.report.evidence import Cells, Curve, Evidence, Predictions, hours
+from mltune.records.reference import drifts
+from mltune.report.evidence import HOURS, Cells, Curve, Evidence, Predictions, hours
 from mltune.report.svg import FAINT, INK, SERIES, Plot, axes, dots, finish
 
 WIDE_IN, NARROW_IN = 5.4, 3.1
@@ -20,10 +21,47 @@ WIDE_IN, NARROW_IN = 5.4, 3.1
 LOOKED_AT = 0.7
 """Share of the final best at which the axis of a curve begins."""
 
-MOST_CELLS_WITH_TEXT = 120
 LONGEST_LABEL = 26
 
-_PHASES = {"search": "searching", "wait": "waiting for builds and the GPU", "rest": "the rest"}
+FEWEST_REFERENCES = 5
+"""Timings of the reference kernel below which they are drawn only where one drifted: words say as much."""
+
+_HOURS_COLOURS = (SERIES[1], SERIES[0], SERIES[3], SERIES[2], SERIES[4], FAINT)
+
+
+@dataclass(frozen=True, slots=True)
+class Shade:
+    """A cell of a heat map.
+
+    Attributes
+    ----------
+    text : str
+    colour : str
+        Of its ground, ``#rrggbb``.
+    bright : bool
+        Whether the ground is so bright that text on it must be dark.
+    """
+
+    text: str
+    colour: str
+    bright: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HeatMap:
+    """A table of coloured cells.
+
+    Attributes
+    ----------
+    cells : Cells
+    shades : sequence of sequence of Shade or None
+        By row and column of ``cells``; None where nothing was measured.
+    caption : str
+    """
+
+    cells: Cells
+    shades: Sequence[Sequence[Shade | None]]
+    caption: str
 
 
 def best_so_far(curve: Curve, name: str, label: str, *, alone: bool) -> Plot:
@@ -65,45 +103,30 @@ def predicted_and_measured(found: Predictions, name: str, label: str) -> Plot:
     )
 
 
-def heat_map(cells: Cells, name: str, label: str) -> Plot:
-    """Draw the best TFLOPS found in every cell of two parameters."""
-    rows, columns = len(cells.rows), len(cells.columns)
-    width = min(max(1.0 + 0.42 * columns, 2.2), WIDE_IN)
-    made = axes(width, 0.65 + 0.26 * max(rows, 2), left=0.6, bottom=0.45)
+def heat_map(cells: Cells, label: str) -> HeatMap:
+    """Colour the best TFLOPS found in every cell of two parameters: a table, read aloud as one."""
+    import matplotlib
+    from matplotlib.colors import to_hex
+
     low, high = float(np.nanmin(cells.tflops)), float(np.nanmax(cells.tflops))
-    shown = np.ma.masked_invalid(cells.tflops)
-    made.pcolormesh(
-        np.arange(columns + 1), np.arange(rows + 1), shown, cmap="viridis", vmin=low, vmax=max(high, low + 1e-9)
-    )
-    empty, beside = np.nonzero(np.isnan(cells.tflops))
-    dots(made, beside + 0.5, empty + 0.5, FAINT, size=2.0)
-    made.grid(visible=False)
-    made.set_xticks(np.arange(columns) + 0.5, [str(value) for value in cells.columns])
-    made.set_yticks(np.arange(rows) + 0.5, [str(value) for value in cells.rows])
-    made.set(xlabel=cells.names[1][:LONGEST_LABEL], ylabel=cells.names[0][:LONGEST_LABEL])
-    made.spines[:].set_visible(False)
-    if rows * columns <= MOST_CELLS_WITH_TEXT:
-        _write_cells(made, cells, low, high)
+    shares = np.nan_to_num((cells.tflops - low) / max(high - low, 1e-9))
+    shades = matplotlib.colormaps["viridis"](shares)
+    rows = [
+        [
+            None if math.isnan(value) else Shade(_figure(value), to_hex(shade), bool(share > 0.6))
+            for value, shade, share in zip(*row, strict=True)
+        ]
+        for row in zip(cells.tflops, shades, shares, strict=True)
+    ]
     row, column = np.unravel_index(int(np.nanargmax(cells.tflops)), cells.tflops.shape)
     best = f"{cells.names[0]}={cells.rows[row]}, {cells.names[1]}={cells.columns[column]}"
-    measured = int(np.isfinite(cells.tflops).sum())
-    return finish(
-        made,
-        name,
-        f"Best TFLOPS by {cells.names[0]} and {cells.names[1]}: {label}",
+    missing, count = int(np.isnan(cells.tflops).sum()), cells.tflops.size
+    return HeatMap(
+        cells,
+        rows,
         f"{label}: best TFLOPS found in each cell; the highest, {_figure(high)}, at {best}. "
-        f"Nothing was measured in {rows * columns - measured} of {rows * columns} cells.",
+        f"Nothing was measured in {missing} of {count} cells.",
     )
-
-
-def _write_cells(made: Any, cells: Cells, low: float, high: float) -> None:
-    for row, column in itertools.product(range(len(cells.rows)), range(len(cells.columns))):
-        value = float(cells.tflops[row, column])
-        if math.isnan(value):
-            continue
-        bright = (value - low) / max(high - low, 1e-9) > 0.6
-        text_colour = "#101010" if bright else "#f8f8f8"
-        made.text(column + 0.5, row + 0.5, _figure(value), ha="center", va="center_baseline", color=text_colour, size=7)
 
 
 def roofline(evidence: Sequence[Evidence], device: Device, name: str) -> Plot | None:
@@ -162,7 +185,7 @@ def _winner_s(each: Evidence) -> float:
 
 
 def where_the_hours_went(seconds: Mapping[str, Mapping[str, float]], name: str) -> Plot | None:
-    """Draw a bar a problem: seconds searched, waited, and the rest; None where there are none.
+    """Draw a bar a problem, of the parts of :data:`mltune.report.evidence.HOURS`; None where no seconds are known.
 
     Parameters
     ----------
@@ -173,33 +196,35 @@ def where_the_hours_went(seconds: Mapping[str, Mapping[str, float]], name: str) 
     if not spent:
         return None
     longest = min(max(map(len, spent)), LONGEST_LABEL)
-    made = axes(WIDE_IN, 0.75 + 0.24 * len(spent), left=0.25 + 0.075 * longest, top=0.3)
+    made = axes(WIDE_IN, 1.05 + 0.24 * len(spent), left=0.25 + 0.075 * longest, top=0.6)
     scale, unit = _time_unit(max(sum(parts.values()) for parts in spent.values()))
     place = np.arange(len(spent))
     done = np.zeros(len(spent))
-    for (phase, meaning), colour in zip(_PHASES.items(), (SERIES[1], SERIES[0], FAINT), strict=True):
+    totals = {phase: sum(parts[phase] for parts in spent.values()) for phase in HOURS}
+    for (phase, meaning), colour in zip(HOURS.items(), _HOURS_COLOURS, strict=True):
+        if not totals[phase]:
+            continue
         widths = np.array([parts[phase] for parts in spent.values()]) / scale
         made.barh(place, widths, left=done, height=0.7, color=colour, label=meaning)
         done += widths
     made.set_yticks(place, [_shortened(label) for label in spent])
     made.set(xlabel=unit, ylim=(len(spent) - 0.4, -0.6))
     made.grid(visible=False, axis="y")
-    made.figure.legend(loc="upper left", ncols=3, borderpad=0.0, handlelength=1.0, columnspacing=1.0)
-    totals = {phase: sum(parts[phase] for parts in spent.values()) for phase in _PHASES}
+    made.figure.legend(loc="upper left", ncols=2, borderpad=0.0, handlelength=1.0, columnspacing=1.0)
     everything = max(sum(totals.values()), 1e-9)
-    shares = ", ".join(f"{100 * totals[phase] / everything:.0f} % {meaning}" for phase, meaning in _PHASES.items())
+    shares = ", ".join(
+        f"{100 * totals[phase] / everything:.0f} % {meaning}" for phase, meaning in HOURS.items() if totals[phase]
+    )
     return finish(made, name, "Where the hours went", f"{everything / scale:.3g} {unit} in all: {shares}.")
 
 
 def reference_over_time(each: Evidence, name: str, label: str) -> Plot | None:
-    """Draw the time of the reference kernel over the run, against its median; None with fewer than two timings."""
-    found = each.run.references
-    if len(found) < 2:
+    """Draw the time of the reference kernel over the run, against its usual time; None where words say as much."""
+    found, change = each.run.references, each.reference_changes
+    if len(found) < FEWEST_REFERENCES and not drifts(found):
         return None
     made = axes(NARROW_IN, 1.8, left=0.62)
     at = np.array([reference.elapsed_s for reference in found])
-    times = np.array([reference.median_s for reference in found])
-    change = times / np.percentile(times, 50, method="lower") - 1.0
     scale, unit = _time_unit(float(at.max()))
     made.plot(at / scale, change, color=SERIES[1])
     dots(made, at / scale, change, SERIES[1], size=4.0)

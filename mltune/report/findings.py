@@ -6,15 +6,19 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any
 
 from mltune import __version__
 from mltune.audit import audit_skips, pooled
 from mltune.kernel.bundle import device_variables
 from mltune.records.declaration import Declaration, Finalist
-from mltune.records.trial import TrialRecord
+from mltune.records.trial import TrialRecord, TrialState
 from mltune.report.reading import Night, ProblemRun, Unread
 from mltune.summary import best, counts, rating
+
+PHASES = ("search", "compile", "time", "wait", "reference", "record", "finals", "total")
+"""Of :mod:`mltune.seconds`; a store that does not know one counts as 0 there."""
 
 FORMAT = 1
 """Of ``winners.json``; a field that changes its meaning changes it."""
@@ -40,7 +44,10 @@ def findings(night: Night, folders: Mapping[str, str]) -> dict[str, Any]:
     for entry in entries:  # several kernels or devices for one problem
         if labels[entry["label"]] > 1:
             entry["label"] = entry["slug"]
-    shares = [entry["cublas"]["share"] for entry in entries if entry["cublas"] and entry["tflops"] is not None]
+    shares: dict[str, list[float]] = {}
+    for run, entry in zip(night.runs, entries, strict=False):
+        if entry["cublas"] and entry["tflops"] is not None:
+            shares.setdefault(run.problem.name, []).append(entry["cublas"]["share"])
     audit = pooled([audit_skips(run.records, run.seconds.get("search", 0.0)) for run in night.runs])
     states = Counter[str]()
     for run in night.runs:
@@ -58,13 +65,14 @@ def findings(night: Night, folders: Mapping[str, str]) -> dict[str, Any]:
         "problems": len(entries),
         "with_winner": sum(entry["tflops"] is not None for entry in entries),
         "against_cublas": dict(Counter(entry["verdict"] for entry in entries if entry["verdict"])),
-        "geometric_mean_share_of_cublas": _geometric_mean(shares),
+        "geometric_mean_share_of_cublas": _geometric_mean(list(chain.from_iterable(shares.values()))),
+        "by_name": {
+            name: {"problems": len(those), "geometric_mean_share_of_cublas": _geometric_mean(those)}
+            for name, those in shares.items()
+        },
         "trials": sum(entry["trials"] for entry in entries),
         "counts": dict(states),
-        "seconds": {
-            phase: sum(run.seconds.get(phase, 0.0) for run in night.runs)
-            for phase in ("search", "compile", "time", "wait", "total")
-        },
+        "seconds": {phase: sum(run.seconds.get(phase, 0.0) for run in night.runs) for phase in PHASES},
         "skips": audit.to_json(),
         "winners": entries,
     }
@@ -216,6 +224,8 @@ def _notes(run: ProblemRun, found: tuple[TrialRecord, Finalist] | None) -> list[
         later = len(run.records) - declared.as_of
         if later > 0:
             notes.append(f"declared {_many(later, 'trial')} before the end")
+    if found is not None and found[0].state is TrialState.UNSTABLE:
+        notes.append("noisy when first timed")
     if found is not None and _cublas(run, found[1]) is None:
         notes.append("cuBLAS was not timed")
     return notes

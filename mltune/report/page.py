@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mltune.report.evidence import hours
 from mltune.report.sections import MOST_OPEN, Sections
 from mltune.report.svg import clean
 
@@ -78,6 +79,7 @@ def _add_filters(environment: Environment) -> None:
         "percent": percent,
         "milliseconds": milliseconds,
         "duration": duration,
+        "hours": hours,
         "between": between,
         "values": values,
     }

@@ -6,6 +6,7 @@ Directories come from anybody. What cannot be read of one problem is said in its
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
 import tomllib
@@ -287,14 +288,21 @@ def _sound(record: TrialRecord, header: RunHeader) -> TrialRecord:
 def _kernel(header: RunHeader) -> Kernel | None:
     """Return the built-in kernel of the run, if its source is what was run."""
     from mltune.assets import folder
-    from mltune.kernel.bundle import load_kernel
 
     name = header.kernel
     if not isinstance(name, str) or not _BUILT_IN.fullmatch(name) or not (folder("kernels") / name).is_dir():
         return None
-    kernel = load_kernel(name)
+    kernel = _bundle(name)
     same = kernel.source_hash == header.source_hash and set(kernel.all_parameters) == set(header.parameters)
     return kernel if same else None
+
+
+@functools.cache
+def _bundle(name: str) -> Kernel:
+    """Return a built-in kernel, read once: a plan has many problems for one."""
+    from mltune.kernel.bundle import load_kernel
+
+    return load_kernel(name)
 
 
 def _declaration(fact: Any, numbers: set[int]) -> Declaration | None:

@@ -13,6 +13,7 @@ from mltune.learn.importance import Importance, mean_importance
 from mltune.records.reference import Drift, drifts
 from mltune.records.trial import TrialRecord
 from mltune.report import figures
+from mltune.report.breaks import breaks, times
 from mltune.report.evidence import Evidence, Failure, failures
 from mltune.report.findings import distinct
 from mltune.report.reading import Night
@@ -43,7 +44,6 @@ ALARMING = {
     "gpu_lost": "the GPU was lost",
     "disk_full": "the disk was full",
     "lane_died": "a process that tunes died",
-    "interrupted": "the night was interrupted",
 }
 """Events that a reader should know of first."""
 
@@ -70,6 +70,7 @@ class Problem:
     audit : SkipAudit
     drifts : sequence of Drift
     curve : Plot or None
+    heat : HeatMap or None
     plots : sequence of Plot
     """
 
@@ -80,6 +81,7 @@ class Problem:
     audit: SkipAudit
     drifts: Sequence[Drift]
     curve: Plot | None
+    heat: figures.HeatMap | None
     plots: Sequence[Plot]
 
 
@@ -170,22 +172,23 @@ def _problem(each: Evidence, entry: Mapping[str, Any], quick: bool) -> Problem:
         audit=audit_skips(each.run.records, each.run.seconds.get("search", 0.0)),
         drifts=drifts(each.run.references),
         curve=None,
+        heat=None,
         plots=(),
     )
 
 
 def _illustrated(problem: Problem, number: int, count: int) -> Problem:
     """Return a problem with its figures drawn."""
-    each, label, curve = problem.evidence, problem.entry["label"], None
+    each, label, curve, heat = problem.evidence, problem.entry["label"], None, None
     plots: list[Plot | None] = []
     if each.curve is not None:
         curve = figures.best_so_far(each.curve, f"best-{number}", label, alone=count == 1)
     if len(each.predictions.measured) > 1:
         plots.append(figures.predicted_and_measured(each.predictions, f"predicted-{number}", label))
     if each.cells is not None:
-        plots.append(figures.heat_map(each.cells, f"cells-{number}", label))
+        heat = figures.heat_map(each.cells, label)
     plots.append(figures.reference_over_time(each, f"reference-{number}", label))
-    return replace(problem, curve=curve, plots=[plot for plot in plots if plot is not None])
+    return replace(problem, curve=curve, heat=heat, plots=[plot for plot in plots if plot is not None])
 
 
 def _by_kernel(problems: Sequence[Problem]) -> dict[str, dict[str, float]]:
@@ -212,8 +215,9 @@ def _attention(night: Night, document: Mapping[str, Any]) -> list[tuple[str, str
     happened = Counter(event["event"] for event in night.events)
     for event, text in ALARMING.items():
         if happened[event]:
-            times = "once" if happened[event] == 1 else f"{happened[event]} times"
-            said.append((f"{text} {times}", ""))
+            said.append((f"{text} {times(happened[event])}", ""))
+    if found := breaks(night.events):
+        said.append((found.told(), ""))
     for entry in document["winners"]:
         if entry["state"] == "best so far":
             said.append((f"{entry['label']}: {'; '.join(entry['notes'])}", entry["slug"]))

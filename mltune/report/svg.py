@@ -39,8 +39,8 @@ STYLE = {
     "grid.color": FAINT,
     "grid.linewidth": 0.6,
     "text.color": INK,
-    "xtick.color": FAINT,
-    "ytick.color": FAINT,
+    "xtick.bottom": False,
+    "ytick.left": False,
     "xtick.labelcolor": INK,
     "ytick.labelcolor": INK,
     "lines.linewidth": 1.5,
@@ -88,7 +88,6 @@ def axes(width_in: float, height_in: float, *, left: float = 0.52, bottom: float
         (height_in - bottom - top) / height_in,
     )
     made = figure.add_axes(box)
-    made.tick_params(length=0)
     made.patch.set_visible(False)
     return made
 
@@ -117,8 +116,8 @@ def finish(made: Any, name: str, title: str, caption: str) -> Plot:
     import matplotlib
 
     figure, file = made.figure, io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": name}):  # ids are then unique in the page, and always the same
-        figure.savefig(file, format="svg", transparent=True, metadata=dict.fromkeys(_METADATA))
+    matplotlib.rcParams["svg.hashsalt"] = name  # ids are then unique in the page, and always the same
+    figure.savefig(file, format="svg", transparent=True, metadata=dict.fromkeys(_METADATA))
     width_pt, height_pt = figure.get_size_inches() * 72.0
     body = file.getvalue().partition("<g ")
     head = (

@@ -1,16 +1,17 @@
 """The evidence is what the records say, counted another way."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nights import RECORDS, stored, trial
+from nights import HOSTILE, RECORDS, REFERENCES, stored, trial
 
 from mltune.kernel.gemm import GemmProblem
 from mltune.records.trial import TrialState
-from mltune.report.evidence import Evidence, failures, hours
+from mltune.report.evidence import HOURS, MOST_CELLS, Evidence, failures, hours
 from mltune.report.reading import read_night
 
 
@@ -66,6 +67,16 @@ def test_cells_of_a_kernel_of_ours_are_its_tiles(night):
     assert Evidence(runs["h200-sgemm-nt-4096-complete"]).cells.names == ("BLK_M", "BLK_N")
 
 
+def test_a_table_that_nobody_can_read_is_not_made(evidence_of):
+    side = math.isqrt(MOST_CELLS) + 1
+    records = [replace(trial(at), configuration={"BLK_M": at, HOSTILE: at * at}) for at in range(side)]
+    assert evidence_of(records).cells is None
+
+
+def test_changes_of_the_reference_are_against_its_usual_time(evidence_of):
+    assert evidence_of(RECORDS, references=REFERENCES).reference_changes.tolist() == pytest.approx([0, 0, 0.1, 0, 0])
+
+
 def test_predictions_are_ranked_against_what_was_measured(evidence_of):
     found = evidence_of(RECORDS).predictions  # later ones are faster, and were predicted slower
     assert len(found.measured) == 40
@@ -91,9 +102,10 @@ def test_a_matrix_of_each_operand_crosses_the_bus_once(evidence_of):
     assert each.intensity == pytest.approx(2 * 10 * 20 * 30 / (4 * (10 * 30 + 30 * 20 + 10 * 20)))
 
 
-@given(st.dictionaries(st.sampled_from(["search", "wait", "total", "time"]), st.floats(0.0, 1e6)))
+@given(st.dictionaries(st.sampled_from([*HOURS, "total", "time"]).filter("rest".__ne__), st.floats(0.0, 1e6)))
 @settings(max_examples=50)
 def test_hours_are_never_negative(seconds):
     parts = hours(seconds)
+    assert parts.keys() == HOURS.keys()
     assert all(part >= 0.0 for part in parts.values())
     assert sum(parts.values()) >= seconds.get("total", 0.0) - 1e-6

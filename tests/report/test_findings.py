@@ -6,7 +6,9 @@ from dataclasses import replace
 import pytest
 from nights import DECLARED, RECORDS, stored
 
+from mltune import seconds
 from mltune.records.declaration import Finalist
+from mltune.records.trial import TrialState
 from mltune.report.findings import findings
 from mltune.report.reading import read_night
 
@@ -30,6 +32,13 @@ def test_a_declared_winner_comes_with_its_intervals(tmp_path):
     assert [one["tie"] for one in entry["finalists"]] == [True, False, False]
     assert entry["verified"]
     assert entry["notes"] == ["1 faster trial failed the last verification", "declared 7 trials before the end"]
+
+
+def test_a_winner_that_was_noisy_is_said_to_be_one(tmp_path):
+    noisy = replace(RECORDS[39], state=TrialState.UNSTABLE)
+    entry = entry_of(tmp_path, [*RECORDS[:39], noisy, *RECORDS[40:]], declaration=DECLARED.to_json())
+    assert entry["trial"] == 39
+    assert "noisy when first timed" in entry["notes"]
 
 
 @pytest.mark.parametrize(
@@ -67,6 +76,15 @@ def test_the_night_adds_up(report):
     shares = [entry["cublas"]["share"] for entry in document["winners"] if entry["cublas"]]
     assert document["geometric_mean_share_of_cublas"] == pytest.approx(math.prod(shares) ** (1 / len(shares)))
     assert sum(document["against_cublas"].values()) == len(shares)
+    assert sum(those["problems"] for those in document["by_name"].values()) == len(shares)
+    logs = [
+        those["problems"] * math.log(those["geometric_mean_share_of_cublas"]) for those in document["by_name"].values()
+    ]
+    assert sum(logs) == pytest.approx(sum(map(math.log, shares)))
+
+
+def test_no_phase_of_a_run_is_left_out(report):
+    assert report.document["seconds"].keys() == set(seconds.PHASES)
 
 
 def test_every_entry_has_the_same_fields(report):
