@@ -32,7 +32,7 @@ from mltune.records.events import read_events
 from mltune.records.folder import runs_in
 from mltune.records.store import Store
 
-KEPT = ("report.html", "report.md", "winners.json", "events.jsonl", "plan.toml")
+KEPT = ("report.html", "report.md", "winners.json")
 
 
 def main() -> None:

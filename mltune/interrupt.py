@@ -27,6 +27,8 @@ class Interrupt:
     ----------
     patience_s : float
         Seconds that the loop has to end.
+    twice : bool
+        Whether a second signal ends the process at once: not where one may come from the parent and one from others.
 
     Attributes
     ----------
@@ -34,8 +36,9 @@ class Interrupt:
         Name of the signal that came; empty before.
     """
 
-    def __init__(self, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, patience_s: float = PATIENCE_S, *, twice: bool = True) -> None:
         self.signal = ""
+        self._twice = twice
         self._patience_s = patience_s
         self._before: dict[signal.Signals, object] = {}
         self._timer: threading.Timer | None = None
@@ -60,7 +63,9 @@ class Interrupt:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.signal:
-            os._exit(128 + number)
+            if self._twice:
+                os._exit(128 + number)
+            return
         self.signal = signal.Signals(number).name
         self._timer = threading.Timer(self._patience_s, os._exit, (128 + number,))
         self._timer.daemon = True

@@ -187,7 +187,7 @@ def make_lane(tune: Tune | None = None) -> Callable[[Order], Answer]:
 
         preload()
         tune = usual
-    return partial(_do, tune, Interrupt(PATIENCE_S).__enter__())
+    return partial(_do, tune, Interrupt(PATIENCE_S, twice=False).__enter__())
 
 
 def _do(tune: Tune, interrupt: Interrupt, order: Order) -> Answer:

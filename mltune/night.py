@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from mltune import __version__
-from mltune.errors import MltuneError, RunDirectoryError
+from mltune.errors import DiskFullError, MltuneError, RunDirectoryError
 from mltune.lane import LANE, SILENCE_S, Answer, Lane, Order, Outcome
 from mltune.measure.child import Child
 from mltune.plan.plan import Plan, Slice, Standing, Task
@@ -252,12 +252,16 @@ class Night:
             seconds={"elapsed": self.elapsed_s},
             elapsed_s=self.elapsed_s,
         )
-        if "report" in self._plan.produce:
-            from mltune.report.writing import write_report
+        with self._kept_going("report"):
+            if "report" in self._plan.produce:
+                from mltune.report.writing import write_report
 
-            with self._kept_going("report"):
                 report = write_report(self._directory, quick=interrupted)  # there are ten seconds for all of it
                 self._log.write("report_written", path=str(report.html), elapsed_s=self.elapsed_s)
+            elif "winners" in self._plan.produce:
+                from mltune.report.writing import write_winners
+
+                write_winners(self._directory)
         return NightResult(self._directory, self._standings, interrupted, report)
 
     @property
@@ -349,6 +353,7 @@ class Night:
         """Note that a device works, if it was lost before, or had no room on the disk."""
         lacked = lane.lacked
         if lacked is not None and works:
+            self._tries.clear()  # what was tried without success meanwhile had no fault in it
             self._log.write(
                 "gpu_back" if lacked is Outcome.GPU_LOST else "disk_back",
                 lost_s=lane.recovered(),
@@ -365,6 +370,9 @@ class Night:
         before, standing = self._standings[task.slug], self._read(task)
         self._standings[task.slug] = standing
         self._tries[task.slug] = 0 if standing.trials > before.trials else self._tries[task.slug] + 1
+        if answer.outcome is Outcome.INTERRUPTED:  # by somebody else than this night: that is nobody's fault
+            self._tries[task.slug] = 0
+            lane.child.kill()
         where = {"slug": task.slug, "device": lane.device, "elapsed_s": self.elapsed_s}
         if answer.outcome is Outcome.DONE:
             self._tries[task.slug] = 0
@@ -421,8 +429,12 @@ class Night:
 
     def _read(self, task: Task) -> Standing:
         """Read how a task stands now; one that was given up stays so."""
-        standing = read_standing(self._folder(task), task, self._plan.unit)
-        return replace(standing, failed=standing.failed or self._standings[task.slug].failed)
+        known = self._standings[task.slug]
+        try:
+            standing = read_standing(self._folder(task), task, self._plan.unit)
+        except DiskFullError:
+            return known
+        return replace(standing, failed=standing.failed or known.failed)
 
     def _export(self) -> None:
         """Write the trials of every problem as a dataset."""

@@ -24,7 +24,6 @@ SENTENCES: dict[str, str] = {
     "reference": "reference timed: {median_s}",
     "drift": "drift: the reference took {ratio} of its first time; trials {first} to {last} are marked",
     "throttled": "the GPU was throttled in trial {number}: {discarded} samples taken again",
-    "worker_restarted": "worker restarted: {detail}",
     "gpu_lost": "GPU lost: {detail}",
     "gpu_back": "GPU back after {lost_s}",
     "lane_died": "the process at work died ({exit}): {detail}",

@@ -457,9 +457,9 @@ class Tuner:
         except DeviceLostError:  # it will be tried again; until then what is on record has to do
             self._note_declared(finals(stop=lambda: True))
             raise
-        self._note_declared(declared_now)
         if declared_now is not None and self._bench.gpu is not None and declared_now.verified and not stop():
-            self._lay_ready(self._store.directory / WINNER, declared_now)
+            self._lay_ready(self._store.directory / WINNER, declared_now)  # first: who is declared can be taken away
+        self._note_declared(declared_now)
         return declared_now
 
     def _note_declared(self, declared: Declaration | None) -> None:

@@ -28,7 +28,10 @@ def test_ci_runs_the_test_command_of_readme():
 
 def test_readme_gives_two_commands_that_do_all_the_set_up():
     commands = re.findall(r"```\n(python3 .*)\n```", (ROOT / "README.md").read_text())
-    assert [command.rpartition("/")[2] for command in commands] == ["mltune tune sgemm", "pytest"]
+    assert [command.rpartition("bin/")[2] for command in commands] == [
+        "mltune tune sgemm",
+        "pytest -n auto --dist loadfile",
+    ]
 
 
 def test_every_dependency_has_its_reason():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mltune.errors import MltuneError
+from mltune.errors import DiskFullError, MltuneError
 from mltune.plan.plan import Standing, Task, Unit
 from mltune.records.declaration import FACT as DECLARATION
 from mltune.records.store import FILE, Store
@@ -21,6 +21,11 @@ def read_standing(directory: Path, task: Task, unit: Unit) -> Standing:
     task : Task
     unit : {"s", "trials"}
         The plan's.
+
+    Raises
+    ------
+    DiskFullError
+        A full disk keeps the store from being read: that says nothing of the task.
     """
     if not (directory / FILE).is_file():
         return Standing(task.slug)
@@ -28,6 +33,8 @@ def read_standing(directory: Path, task: Task, unit: Unit) -> Standing:
         with Store.read_only(directory) as store:
             records, seconds = store.records(), store.seconds()
             limit, stopping = store.fact("limit"), store.fact("stopping")
+    except DiskFullError:
+        raise
     except MltuneError as error:
         return Standing(task.slug, failed=str(error))
     # The clock is written now and then: a run that was killed has spent what its trials say.
@@ -45,6 +52,8 @@ def read_standing(directory: Path, task: Task, unit: Unit) -> Standing:
 
 def is_declared(directory: Path) -> bool:
     """Return whether the winner of a run was declared when all its trials were known, or there is none to declare."""
+    if not (directory / FILE).is_file():
+        return True
     with Store.read_only(directory) as store:
         declared = store.fact(DECLARATION)
         if declared is not None:

@@ -32,7 +32,6 @@ EVENTS: dict[str, frozenset[str]] = {
     ),
     "drift": frozenset({"first", "last", "ratio"}),
     "throttled": frozenset({"number", "discarded", "throttle_reasons"}),
-    "worker_restarted": frozenset({"detail"}),
     "gpu_lost": frozenset({"detail"}),
     "gpu_back": frozenset({"lost_s"}),
     "lane_died": frozenset({"detail", "exit"}),

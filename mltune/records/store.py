@@ -101,17 +101,14 @@ class Store:
         with contextlib.ExitStack() as undo:
             lock = lock_directory(directory)
             undo.callback(os.close, lock)
+            if header is not None and not _holds_something(directory / FILE):
+                _create(directory, header)
             connection = _connect(f"file:{quote(str((directory / FILE).absolute()))}?mode=rwc", directory)
             undo.callback(connection.close)
-            new = header is not None and _is_new(connection, directory)
-            if not new:
-                _read_header(connection, directory)  # before anything is written to a file of someone else's
+            found = _read_header(connection, directory)  # before anything is written to a file of someone else's
             with _on_file(directory):
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute("PRAGMA synchronous = NORMAL")
-                if header is not None and new:
-                    _create(connection, header)
-            found = _read_header(connection, directory)
             difference = "" if header is None else found.difference(header)
             if difference:
                 raise RunDirectoryError(
@@ -283,13 +280,29 @@ def _columns(parameters: Iterable[str]) -> dict[str, str]:
     return columns | {f'"{name}"': "INTEGER NOT NULL" for name in quoted}
 
 
-def _is_new(connection: sqlite3.Connection, directory: Path) -> bool:
-    with _readable(directory):
-        return not connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0]
+def _holds_something(path: Path) -> bool:
+    try:
+        return path.stat().st_size > 0
+    except FileNotFoundError:
+        return False
 
 
-def _create(connection: sqlite3.Connection, header: RunHeader) -> None:
-    """Make the tables and write the header in one transaction: a killed process leaves all or nothing."""
+def _create(directory: Path, header: RunHeader) -> None:
+    """Make the store beside its place and put it there: a killed process, or a full disk, leaves all or nothing."""
+    new = (directory / FILE).with_suffix(".new")
+    with _on_file(directory):
+        try:
+            new.unlink(missing_ok=True)
+            with contextlib.closing(sqlite3.connect(new, isolation_level=None)) as connection:
+                connection.execute("PRAGMA journal_mode = MEMORY")  # no second file that could be left behind
+                _fill(connection, header)
+            new.replace(directory / FILE)
+        except OSError as error:
+            raise RunDirectoryError(f"a run directory must be writable, but {directory} is not: {error}.") from error
+
+
+def _fill(connection: sqlite3.Connection, header: RunHeader) -> None:
+    """Make the tables and write the header."""
     columns = [f"{name} {kind}" for name, kind in _columns(header.parameters).items()]
     for statement in (
         "BEGIN IMMEDIATE",
@@ -314,7 +327,8 @@ def _read_header(connection: sqlite3.Connection, directory: Path) -> RunHeader:
         if (application, version) != (_APPLICATION, _FORMAT):
             raise RunDirectoryError(
                 f"a run directory holds a store of format {_FORMAT}, but {directory / FILE} is "
-                + (f"of format {version}." if application == _APPLICATION else "no store of mltune.")
+                + (f"of format {version}" if application == _APPLICATION else "no store of mltune")
+                + "; choose another directory."
             )
         rows = connection.execute("SELECT name, value FROM header ORDER BY rowid").fetchall()
         return RunHeader.from_json({name: json.loads(value) for name, value in rows})

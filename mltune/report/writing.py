@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,20 +62,49 @@ def write_report(directory: Path, folder: Path | None = None, *, quick: bool = F
     directory = Path(directory)
     folder = directory if folder is None else Path(folder)
     night = read_night(directory)
+    with _into(folder):
+        document = _collect(night, folder)
+        found = sections(night, document, quick=quick)
+        _write(folder / MARKDOWN, markdown(document, found))
+        _write(folder / HTML, html(document, found))
+    return ReportPaths(folder / HTML, folder / MARKDOWN, folder / JSON, document)
+
+
+def write_winners(directory: Path) -> Path:
+    """Write ``winners.json`` of the directory of a run or of a plan, and copy the winners to where it says; no report.
+
+    Raises
+    ------
+    RunDirectoryError
+        It is the directory of neither.
+    RunError
+        They cannot be written.
+    """
+    directory = Path(directory)
+    night = read_night(directory)
+    with _into(directory):
+        _collect(night, directory)
+    return directory / JSON
+
+
+@contextlib.contextmanager
+def _into(folder: Path) -> Iterator[None]:
+    """Make a folder, and say what keeps it from being written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        document = findings(night, _bring_winners(night, folder))
-        paths = ReportPaths(folder / HTML, folder / MARKDOWN, folder / JSON, document)
-        _write(paths.winners, json.dumps(document, indent=2, allow_nan=False) + "\n")
-        found = sections(night, document, quick=quick)
-        _write(paths.markdown, markdown(document, found))
-        _write(paths.html, html(document, found))
+        yield
     except OSError as error:
         raise RunError(
             f"a report is written to a folder with room for it, but {folder} cannot be written: {error}; "
             "write it elsewhere with --output."
         ) from error
-    return paths
+
+
+def _collect(night: Night, folder: Path) -> dict[str, Any]:
+    """Bring the winners, write what was found as JSON, and return it."""
+    document = findings(night, _bring_winners(night, folder))
+    _write(folder / JSON, json.dumps(document, indent=2, allow_nan=False) + "\n")
+    return document
 
 
 def _bring_winners(night: Night, folder: Path) -> dict[str, str]:

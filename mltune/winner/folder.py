@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mltune.errors import StoreError
+from mltune.errors import DiskFullError
 from mltune.winner.document import describe
 from mltune.winner.examples import fill_templates
 from mltune.winner.source import kernel_source
@@ -39,7 +39,7 @@ def write_winner(folder: Path, winner: Winner) -> None:
 
     Raises
     ------
-    StoreError
+    DiskFullError
         It cannot be written: the disk is full, say. What stood there before still does.
     """
     write_folder(folder, winner_files(winner, datetime.now(UTC).isoformat(timespec="seconds")))
@@ -77,7 +77,7 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
 
     Raises
     ------
-    StoreError
+    DiskFullError
         It cannot be written; what stood there before still does.
     """
     new, old = (folder.with_name(f".{folder.name}.{kind}") for kind in ("new", "old"))
@@ -97,9 +97,9 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
         _remove(old)
     except OSError as error:
         shutil.rmtree(new, ignore_errors=True)
-        raise StoreError(
+        raise DiskFullError(
             f"the winner must be written as a whole, but {folder} cannot be: {error}; make room on the disk and repeat "
-            "the command: nothing is measured anew, and what stood there before still does."
+            "the command: no trial is measured anew, and what stood there before still does."
         ) from error
 
 

@@ -27,6 +27,7 @@ from tests.night.conftest import (
 TROUBLES = {
     "a lane is killed": ({"deed": "die", "signal": signal.SIGKILL}, "lane_died"),
     "a lane is killed for want of memory, twice": ({"deed": "die", "signal": signal.SIGKILL}, "lane_died"),
+    "a lane alone is told to end": ({"deed": "die", "signal": signal.SIGTERM}, None),
     "a lane faults": ({"deed": "die", "signal": signal.SIGSEGV}, "lane_died"),
     "a lane hangs": ({"deed": "hang"}, "lane_died"),
     "something that nobody foresaw": ({"deed": "fail"}, "lane_died"),
@@ -97,7 +98,7 @@ def test_killed_anywhere_any_number_of_times_it_ends_as_if_it_had_not_been(undis
     kills = request.config.getoption("--kills")
     tally = hammer(tmp_path, kills, records_of(undisturbed.directory), declarations_of(undisturbed.directory))
 
-    assert tally["kills"] == kills
+    assert tally["kills"] >= kills
     assert tally["records_lost"] == 0
     output = request.config.getoption("--faults-output")
     if output:
