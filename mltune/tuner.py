@@ -207,7 +207,11 @@ class Tuner:
         """Run until the end; see :func:`tune`."""
         from threadpoolctl import threadpool_limits
 
-        # The matrices of the search are small, and every other core compiles: threads would only be in the way.
+        from mltune.learn.search import preload
+
+        # The matrices of the search are small, and every other core compiles: threads would only be in the way. And
+        # sums depend on their number. The limit holds for libraries that are loaded already.
+        preload()
         with threadpool_limits(limits=1):
             return self._run()
 

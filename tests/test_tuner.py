@@ -143,6 +143,29 @@ def test_killed_run_goes_on_as_if_it_had_not_been(name, share, tmp_path, request
     assert before == [record for record in stored(run) if record.number in {one.number for one in before}]
 
 
+def test_all_that_computes_in_threads_is_loaded_before_threads_are_limited(tmp_path):
+    """Else sums would depend on the cores, and a run that is resumed on others would go another way."""
+    script = f"""
+import threadpoolctl
+from pathlib import Path
+from mltune.learn.search import preload
+from tests.test_tuner import search
+
+def pools():
+    return {{pool["filepath"] for pool in threadpoolctl.threadpool_info()}}
+
+preload()
+before = pools()
+search(Path({str(tmp_path / "run")!r}), trials=256, dataset={GATED!r})
+print(*sorted(pools() - before))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=Path(__file__).parent.parent, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == ""
+
+
 def safely_stored(run: Path) -> list[TrialRecord]:
     """Return what is stored, nothing while the store is being made."""
     try:

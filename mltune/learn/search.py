@@ -18,7 +18,7 @@ the hand-set thresholds of LAWN 267."""
 
 
 def preload() -> None:
-    """Import what a search imports on its way: seconds of it, better spent before a compile pool takes all cores."""
+    """Import what a search imports on its way: best done before a compile pool takes all cores."""
     import importlib
 
     for name in ("scipy.linalg", "scipy.optimize", "scipy.special", "sklearn.ensemble", "mltune.learn.judgement"):
