@@ -45,9 +45,9 @@ from mltune.learn.judgement import GROWTH, Judgement, spared
 from mltune.learn.pruning import Gate
 from mltune.learn.sampling import Proposal
 from mltune.learn.search import make_sampler
-from mltune.learn.study import GATES, HistoryReader, frozen_trial, milestone, tell
+from mltune.learn.study import HistoryReader, frozen_trial, milestone, tell
 from mltune.records.dataset import load_dataset
-from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
+from mltune.records.trial import GATES, Build, Measurement, TrialRecord, TrialState
 from mltune.tuner import BATCH, LOOKED_AT
 
 KNOWN = (0, 100, 300, 1000, 3000, 5000, 10_000, 20_000, 50_000)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mltune.pipeline import Candidate
-from mltune.records.trial import Build, Skip, TrialRecord
+from mltune.records.trial import GATES, Build, Skip, TrialRecord
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -57,16 +57,12 @@ class Batch:
 
     def before(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Return its candidates with the verdicts of the gate before compiling."""
-        from mltune.learn.study import GATES
-
         numbers = [candidate.number for candidate in candidates]
         exempt = self._exempt(candidates, GATES[0])
         return _judged(candidates, *self.judgement.before(_columns(candidates), numbers, exempt))
 
     def after(self, built: Sequence[tuple[Candidate, Build]]) -> list[Candidate]:
         """Return some of its candidates with the verdicts of the gate after compiling."""
-        from mltune.learn.study import GATES
-
         candidates, builds = [candidate for candidate, _ in built], [build for _, build in built]
         numbers = [candidate.number for candidate in candidates]
         exempt = self._exempt(candidates, GATES[1])

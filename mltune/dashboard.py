@@ -232,7 +232,7 @@ class _Translation:
         from optuna.trial import TrialState as Ending
         from optuna.trial import create_trial
 
-        from mltune.learn.study import GATES
+        from mltune.records.trial import GATES
 
         skip, measured = record.skip, record.measurement
         ok = record.state is TrialState.OK and record.median_s is not None

@@ -10,7 +10,7 @@ from mltune.records.events import EventLog
 
 if TYPE_CHECKING:
     from mltune.records.store import Store
-    from mltune.run import Progress, TuneRequest, TuneResult
+    from mltune.run import Progress, Report, TuneRequest, TuneResult
 
 
 class Diary(Protocol):
@@ -31,10 +31,13 @@ class RunDiary:
     Parameters
     ----------
     directory : pathlib.Path
+    report : callable, optional
+        Told of the progress as well.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, report: Report | None = None) -> None:
         self._log = EventLog(directory)
+        self._report = report
         self.write: Diary = self._log.write
 
     def begin(self, store: Store, request: TuneRequest) -> None:
@@ -54,10 +57,12 @@ class RunDiary:
         )
 
     def tell(self, progress: Progress) -> None:
-        """Note how far it is, if that was not just done."""
+        """Note how far it is, if that was not just done, and pass it on."""
         self._log.snapshot(
             [progress.to_json()], done=0, problems=1, left_s=progress.left_s, elapsed_s=progress.elapsed_s
         )
+        if self._report is not None:
+            self._report(progress)
 
     def end(self, result: TuneResult) -> None:
         """Note how it has ended."""

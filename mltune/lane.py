@@ -59,14 +59,11 @@ class Order:
         The task.
     diary : pathlib.Path
         Directory of the plan, where events are written.
-    silence_s : float
-        Seconds without a sign of life after which it is taken to hang.
     """
 
     request: TuneRequest
     slug: str
     diary: Path
-    silence_s: float = SILENCE_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +84,8 @@ class Lane:
         Its specification.
     child : Child
         Made with :data:`LANE`.
+    silence_s : float
+        Seconds without a sign of life after which the child is taken to hang.
     slice : Slice or None
         What is under way.
     future : Future of Answer or None
@@ -101,6 +100,7 @@ class Lane:
 
     device: str
     child: Child
+    silence_s: float = SILENCE_S
     thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(max_workers=1))
     slice: Slice | None = None
     future: Future[Answer] | None = None
@@ -156,11 +156,11 @@ class Lane:
 
     def _call(self, order: Order) -> Answer:
         try:
-            answer = self.child.call(order, order.silence_s, self._told)
+            answer = self.child.call(order, self.silence_s, self._told)
             assert isinstance(answer, Answer)  # noqa: S101
             return answer
         except ChildTimeoutError:
-            return Answer(Outcome.DIED, f"it gave no sign of life for {order.silence_s:g} s, and was killed")
+            return Answer(Outcome.DIED, f"it gave no sign of life for {self.silence_s:g} s, and was killed")
         except (ChildDiedError, WorkerError) as error:
             return Answer(Outcome.DIED, str(error))
 

@@ -29,6 +29,7 @@ from mltune.plan.standing import is_declared, read_standing
 from mltune.records.events import EventLog
 from mltune.records.folder import PLAN_FILE, PROBLEMS
 from mltune.records.lock import lock_directory
+from mltune.records.whole import write_whole
 from mltune.run import Progress, TuneRequest
 
 if TYPE_CHECKING:
@@ -162,10 +163,8 @@ def _keep_plan(plan: Plan, directory: Path) -> None:
             )
     elif any(directory.glob("*.sqlite")):
         raise RunDirectoryError(f"a directory belongs to one plan, but {directory} is that of a single run.")
-    temporary = path.with_suffix(".new")
     try:
-        temporary.write_text(plan.text)
-        temporary.replace(path)
+        write_whole(path, plan.text.encode())
     except OSError as error:
         raise RunDirectoryError(f"a run directory must be writable, but {directory} is not: {error}.") from error
 
@@ -195,9 +194,8 @@ class Night:
         self._directory = directory
         self._progress = progress
         self._stop = stop
-        self._silence_s = silence_s
         self._log = EventLog(directory)
-        self._lanes = [Lane(device, Child(lane)) for device in plan.devices]
+        self._lanes = [Lane(device, Child(lane), silence_s) for device in plan.devices]
         self._standings = {task.slug: read_standing(self._folder(task), task, plan.unit) for task in plan.tasks}
         self._tries: Counter[str] = Counter()
         self._undeclared = {slug for slug, standing in self._standings.items() if standing.spent}
@@ -323,7 +321,7 @@ class Night:
             limit=one.limit,
             elapsed_s=self.elapsed_s,
         )
-        lane.begin(one, Order(request, task.slug, self._directory, self._silence_s))
+        lane.begin(one, Order(request, task.slug, self._directory))
 
     def _next_slice(self) -> Slice | None:
         """Return the slice whose turn it is. What failed several times in a row comes last."""

@@ -68,7 +68,7 @@ class Observer:
         time_limit_s: float | None = None,
         slug: str = "",
         report: Report | None = None,
-        diary: Diary = no_diary,
+        diary: Diary | None = None,
     ) -> None:
         self.cublas_s: float | None = None
         self._bench = bench
@@ -77,7 +77,7 @@ class Observer:
         self._time_limit_s = time_limit_s
         self._slug = slug
         self._report = report
-        self.diary = diary
+        self.diary = diary or no_diary
         self._states: Counter[TrialState] = Counter()
         self._audited = 0
         self._best: TrialRecord | None = None

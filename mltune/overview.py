@@ -7,7 +7,7 @@ from typing import Any
 
 from mltune.errors import RunDirectoryError
 from mltune.records.declaration import FACT, Declaration
-from mltune.records.events import FILE, read_events
+from mltune.records.events import FILE, planned, read_events
 from mltune.records.folder import runs_in
 from mltune.records.lock import in_use
 from mltune.records.store import Store
@@ -40,19 +40,13 @@ def overview(directory: Path) -> dict[str, Any]:
         There is no plan, or one of its stores cannot be read.
     """
     folders = {folder.name: folder for folder in runs_in(directory)}
-    slugs = dict.fromkeys([*_planned(directory), *folders])
+    events, _ = read_events(directory / FILE)
+    slugs = dict.fromkeys([*planned(events), *folders])
     return {
         "plan": str(directory),
         "running": in_use(directory),
         "problems": [_waiting(slug) if slug not in folders else _standing(folders[slug]) for slug in slugs],
     }
-
-
-def _planned(directory: Path) -> list[str]:
-    """Return the slugs of a plan's problems, as its diary has them; none where it does not."""
-    events, _ = read_events(directory / FILE)
-    told = next((event.get("problems") for event in reversed(events) if event["event"] == "plan_started"), None)
-    return [slug for slug in told if isinstance(slug, str)] if isinstance(told, list) else []
 
 
 def _waiting(slug: str) -> dict[str, Any]:

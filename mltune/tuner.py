@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mltune.batch import BATCH, Batch, Pace, numbers_of
-from mltune.diary import Diary, RunDiary, no_diary
+from mltune.diary import Diary, RunDiary
 from mltune.errors import DeviceLostError, RunDirectoryError
 from mltune.finals import declare
 from mltune.measure.plausible import plausible
@@ -30,8 +30,8 @@ from mltune.records.declaration import Declaration
 from mltune.records.folder import WINNER
 from mltune.records.reference import Reference, drifts
 from mltune.records.store import Store
-from mltune.records.trial import Build, TrialRecord, TrialState
-from mltune.run import Progress, Report, TuneRequest, TuneResult, new_directory, run_header
+from mltune.records.trial import GATES, Build, TrialRecord, TrialState
+from mltune.run import Report, TuneRequest, TuneResult, new_directory, run_header
 from mltune.seconds import Seconds
 from mltune.target import choose, parse_device
 from mltune.workbench import Workbench, open_workbench
@@ -95,13 +95,7 @@ def tune(
             "skip": request.skip,
         },
     )
-    own = None if diary is not None else RunDiary(directory)
-
-    def told(state: Progress) -> None:
-        for listener in (progress, None if own is None else own.tell):
-            if listener is not None:
-                listener(state)
-
+    own = RunDiary(directory, progress) if diary is None else None
     with Store.open(directory, header) as store, bench:
         observer = Observer(
             bench,
@@ -109,8 +103,8 @@ def tune(
             trials_limit=request.trials,
             time_limit_s=request.time_s,
             slug=slug,
-            report=told,
-            diary=diary or (own.write if own is not None else no_diary),
+            report=progress if own is None else own.tell,
+            diary=diary if own is None else own.write,
         )
         if own is not None:
             own.begin(store, request)
@@ -295,7 +289,6 @@ class Tuner:
         """Plan one batch and judge it before compiling; there is none when the space is exhausted."""
         from mltune.learn.judgement import Judgement
         from mltune.learn.sampling import Proposal
-        from mltune.learn.study import GATES
 
         ended = [self._records[number] for number in sorted(numbers_of(self._next) & self._records.keys())]
         if len(ended) == BATCH:  # it is on record: nothing is left to decide

@@ -23,7 +23,7 @@ BELOW: dict[str, set[str]] = {
     "learn": {"records", "kernel", "device", "errors", "assets"},
     "compare": {"learn", "records", "kernel", "device", "errors", "assets"},
     "plan": {"records", "kernel", "device", "errors", "assets", "request", "target"},
-    "report": {"learn", "records", "kernel", "device", "errors", "assets", "audit", "summary", "sentences"},
+    "report": {"learn", "records", "kernel", "device", "errors", "assets", "audit", "seconds", "summary", "sentences"},
     "winner": {"measure", "records", "kernel", "device", "errors", "assets"},
 }
 """What each wing may import besides itself. measure and learn never see each other."""

@@ -240,7 +240,7 @@ class _Referee:
         if judgement is None:
             return verdicts
         from mltune.learn.judgement import spared
-        from mltune.learn.study import GATES
+        from mltune.records.trial import GATES
 
         numbers = [trial.number for trial in trials]
         skips, audited = judgement.before(self._columns(indices), numbers, spared(kinds, GATES[0]))

@@ -13,9 +13,9 @@ from mltune.kernel.table import Columns
 from mltune.learn.cost_model import CostModel
 from mltune.learn.features import BUILD_COLUMNS, Features
 from mltune.learn.pruning import Gate
-from mltune.learn.study import GATES, History, fastest_and_some, milestone
+from mltune.learn.study import History, fastest_and_some, milestone
 from mltune.learn.trees import ExtraTreesModel
-from mltune.records.trial import Build, Skip
+from mltune.records.trial import GATES, Build, Skip
 
 if TYPE_CHECKING:
     from mltune.kernel.space import SearchSpace

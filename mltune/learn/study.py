@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from optuna.distributions import CategoricalDistribution
 from optuna.trial import TrialState as OptunaState
 
-from mltune.records.trial import TrialRecord, TrialState
+from mltune.records.trial import GATES, TrialRecord, TrialState
 
 if TYPE_CHECKING:
     from optuna.study import Study
@@ -25,9 +25,6 @@ Indices = NDArray[np.int64]
 
 FAILED_SCORE = -20.0
 """Log share of peak that Optuna is told for a failed configuration: far below any that ran."""
-
-GATES = ("before_compile", "after_compile")
-"""The gates in the order of the steps at which Optuna hears of their predictions."""
 
 _FAILED = "mltune:failed"
 _PROPOSED_BY = "mltune:proposed_by"

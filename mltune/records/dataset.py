@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 import json
 import math
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -29,6 +28,7 @@ from mltune.records.manifest import Best, Manifest, read_manifest
 from mltune.records.parquet import arrow_table, check_table, read_parquet, write_parquet
 from mltune.records.store import Store
 from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
+from mltune.records.whole import write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -252,8 +252,8 @@ def write_dataset(dataset: Dataset, folder: Path, *, overwrite: bool = False) ->
         raise DatasetError(f"a dataset's name must be new to its folder, but {described} exists; choose another name.")
     try:
         table.parent.mkdir(parents=True, exist_ok=True)
-        _replace(table, data)
-        _replace(described, (json.dumps(manifest.to_json(), indent=1) + "\n").encode())
+        write_whole(table, data)
+        write_whole(described, (json.dumps(manifest.to_json(), indent=1) + "\n").encode())
     except OSError as error:
         raise DatasetError(f"a dataset needs a folder that can be written, but {folder}: {error}.") from error
     return Dataset(manifest, dataset.table)
@@ -329,16 +329,3 @@ def best_of(table: Any, parameters: Mapping[str, tuple[int, ...]]) -> Best | Non
     times = np.where(ok, table["median_s"].to_numpy(), math.inf)
     row = int(np.argmin(times))
     return Best({name: int(table[name][row].as_py()) for name in parameters}, float(times[row]))
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Write a file as a whole or not at all."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with partial.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)

@@ -11,7 +11,7 @@ import math
 import numbers
 import os
 import time
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -170,6 +170,12 @@ def read_events(path: Path, offset: int = 0) -> tuple[list[dict[str, Any]], int]
     except OSError:
         pass
     return events, offset
+
+
+def planned(events: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the slugs of a plan's problems in its order, as the last event that tells them; none where none does."""
+    told = [event.get("problems") for event in events if event["event"] == "plan_started"]
+    return [slug for slug in told[-1] if isinstance(slug, str)] if told and isinstance(told[-1], list) else []
 
 
 def _skip_line(file: Any) -> bool:

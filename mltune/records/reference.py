@@ -61,15 +61,22 @@ class Drift:
     ratio: float
 
 
+def usual_s(references: Sequence[Reference]) -> float:
+    """Return the usual time of the reference kernel, seconds: the median of all, of which there must be one.
+
+    Of an even number it is the lower one: a GPU is held back, never spurred on. Not the first timing: were that off,
+    every hour after it would be marked in place of its own.
+    """
+    return statistics.median_low(reference.median_s for reference in references)
+
+
 def drifts(references: Sequence[Reference]) -> list[Drift]:
     """Return the stretches of records that a drift of the GPU makes doubtful.
 
-    The usual time is the median of all references (of an even number the lower one: a GPU is held back, never spurred
-    on), not the first one: were the first off, every hour after it would be marked in place of its own. A reference is
-    off when it differs from the usual time by more than :data:`TOLERANCE` and by more than :data:`NOISES` times the
-    noise of both together. A stretch between two references is doubtful when either is off, since nobody knows when in
-    between it happened; its ratio is that of the one that is further off. What came after the last reference is not
-    judged.
+    A reference is off when it differs from the usual time (:func:`usual_s`) by more than :data:`TOLERANCE` and by more
+    than :data:`NOISES` times the noise of both together. A stretch between two references is doubtful when either is
+    off, since nobody knows when in between it happened; its ratio is that of the one that is further off. What came
+    after the last reference is not judged.
 
     Parameters
     ----------
@@ -83,9 +90,9 @@ def drifts(references: Sequence[Reference]) -> list[Drift]:
     """
     if not references:
         return []
-    usual_s = statistics.median_low(reference.median_s for reference in references)
+    usual = usual_s(references)
     usual_noise = statistics.median_low(reference.noise or 0.0 for reference in references)
-    ratios = [_ratio(reference, usual_s, usual_noise) for reference in references]
+    ratios = [_ratio(reference, usual, usual_noise) for reference in references]
     ends = [0, *(reference.after for reference in references)]
     pairs = zip([ratios[0], *ratios], ratios, strict=False)
     worst = [max(pair, key=lambda ratio: abs(math.log(ratio))) for pair in pairs]
@@ -93,8 +100,8 @@ def drifts(references: Sequence[Reference]) -> list[Drift]:
     return [Drift(first, last, ratio) for first, last, ratio in stretches if first < last and ratio != 1.0]
 
 
-def _ratio(reference: Reference, usual_s: float, usual_noise: float) -> float:
+def _ratio(reference: Reference, usual: float, usual_noise: float) -> float:
     """Return a reference's time over the usual one; 1 where noise explains the difference."""
-    ratio = reference.median_s / usual_s
+    ratio = reference.median_s / usual
     tolerance = max(TOLERANCE, NOISES * math.hypot(reference.noise or 0.0, usual_noise))
     return ratio if abs(ratio - 1.0) > tolerance else 1.0

@@ -106,6 +106,10 @@ class Measurement:
     discarded: int = 0
 
 
+GATES = ("before_compile", "after_compile")
+"""The gates, in the order in which a trial passes them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Skip:
     """Why a gate skipped a configuration, or would have if the audit had not drawn it.

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from mltune.kernel.gemm import GemmProblem
 from mltune.learn.cost_model import log_share
+from mltune.records.reference import usual_s
 from mltune.records.trial import TrialRecord, TrialState
 from mltune.report.reading import ProblemRun
 
@@ -251,10 +252,11 @@ class Evidence:
     def reference_changes(self) -> Floats:
         """By which share each timing of the reference kernel was off its usual time: ndarray of shape (n_timings,).
 
-        The usual time is that of :func:`mltune.records.reference.drifts`.
+        See :func:`mltune.records.reference.usual_s`.
         """
-        times = np.array([reference.median_s for reference in self.run.references], dtype=np.float64)
-        return times / np.percentile(times, 50, method="lower") - 1.0 if len(times) else times
+        references = self.run.references
+        times = np.array([reference.median_s for reference in references], dtype=np.float64)
+        return times / usual_s(references) - 1.0 if references else times
 
     @cached_property
     def discarded(self) -> int:

@@ -15,10 +15,8 @@ from mltune.kernel.bundle import device_variables
 from mltune.records.declaration import Declaration, Finalist
 from mltune.records.trial import TrialRecord, TrialState
 from mltune.report.reading import Night, ProblemRun, Unread
+from mltune.seconds import PHASES
 from mltune.summary import best, counts, rating
-
-PHASES = ("search", "compile", "time", "wait", "reference", "record", "finals", "total")
-"""Of :mod:`mltune.seconds`; a store that does not know one counts as 0 there."""
 
 FORMAT = 1
 """Of ``winners.json``; a field that changes its meaning changes it."""

@@ -19,12 +19,12 @@ from mltune.device.facts import Device
 from mltune.errors import MltuneError, RunDirectoryError, StoreError
 from mltune.records.declaration import FACT, Declaration, Finalist
 from mltune.records.events import FILE as EVENTS_FILE
-from mltune.records.events import read_events
+from mltune.records.events import planned, read_events
 from mltune.records.folder import PLAN_FILE, PROBLEMS, is_plan, runs_in
 from mltune.records.header import RunHeader
 from mltune.records.reference import Reference
 from mltune.records.store import Store
-from mltune.records.trial import TrialRecord
+from mltune.records.trial import GATES, TrialRecord
 
 if TYPE_CHECKING:
     from mltune.kernel.bundle import Kernel
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 SLUG = re.compile(r"[a-z0-9][a-z0-9.-]{0,127}")
 """What the folder of a plan's problem may be called."""
-
-GATES = ("before_compile", "after_compile")
 
 _BUILT_IN = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _LONGEST_PLAN = 1 << 18
@@ -160,9 +158,7 @@ def _folders(directory: Path, events: Sequence[Mapping[str, Any]]) -> list[Path]
     """Return the folders of a plan's problems: in the plan's order as far as an event tells it, those not begun too."""
     there = {path.name for path in runs_in(directory)}
     there |= {path.name for path in directory.glob(f"{PROBLEMS}/*") if path.is_dir()}
-    planned = next((event.get("problems") for event in events if event["event"] == "plan_started"), None)
-    names = planned if isinstance(planned, list) else []
-    ordered = dict.fromkeys([*(str(name) for name in names), *sorted(there)])
+    ordered = dict.fromkeys([*planned(events), *sorted(there)])
     return [directory / PROBLEMS / name for name in ordered if SLUG.fullmatch(name)]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from typing import Any
 
 from mltune.errors import RunError
 from mltune.records.folder import WINNER, WINNERS, is_plan
+from mltune.records.whole import write_whole
 from mltune.report.findings import findings
 from mltune.report.page import html, markdown
 from mltune.report.reading import Night, read_night
@@ -137,13 +137,4 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file as a whole or not at all."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with partial.open("w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_whole(path, text.encode("utf-8", "backslashreplace"))
