@@ -22,12 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from mltune import __version__
-from mltune.kernel.gemm import CASES, parse_problem
 from mltune.measure.build import available_cores, nvrtc_version
+from mltune.problem.gemm import CASES, parse_problem
 from mltune.records.store import Store
 from mltune.records.trial import TrialRecord
-from mltune.run import TuneRequest, TuneResult
-from mltune.tuner import tune
+from mltune.results.run import TuneResult
+from mltune.tune.request import TuneRequest
+from mltune.tune.tuner import tune
 
 
 def measure(case: tuple[str, str, str], size: int, time_s: float, seed: int, cubins: Path) -> dict[str, Any]:
@@ -45,7 +46,7 @@ def measure(case: tuple[str, str, str], size: int, time_s: float, seed: int, cub
         "cores": available_cores(),
         **{name: document[name] for name in ("trials", "counts", "best", "seconds")},
         "rejected": dict(result.rejected),
-        "cublas_tflops": None if result.cublas_s is None else problem.flops / result.cublas_s / 1e12,
+        "reference_tflops": None if result.reference_s is None else problem.flops / result.reference_s / 1e12,
         **rates(result),
         "curve": curve(result.records, started, problem.flops),
     }
@@ -85,9 +86,10 @@ def table(rows: list[dict[str, Any]]) -> str:
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        best = row["best"] or {"tflops": 0.0, "share_of_cublas": 0.0, "share_of_peak": 0.0}
+        best = row["best"] or {"tflops": 0.0, "share_of_reference": 0.0, "share_of_peak": 0.0}
         lines.append(
-            f"| {row['case']} | {best['tflops']:.2f} | {row['cublas_tflops']:.2f} | {best['share_of_cublas']:.3f} "
+            f"| {row['case']} | {best['tflops']:.2f} | {row['reference_tflops']:.2f} "
+            f"| {best['share_of_reference']:.3f} "
             f"| {best['share_of_peak']:.3f} | {row['trials']} | {row['counts']['ok']} | {row['compiled_per_s']:.1f} "
             f"| {100 * row['verify_share']:.0f} % | {1e3 * row['search_s_per_trial']:.1f} ms |"
         )

@@ -23,10 +23,11 @@ from typing import Any
 import numpy as np
 
 from mltune.device.known import H200
-from mltune.kernel.bundle import device_variables, load_kernel
-from mltune.kernel.gemm import parse_problem
+from mltune.kernel.bundle import device_variables
+from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace
 from mltune.measure.build import NvrtcBuilder, available_cores, nvrtc_version
+from mltune.problem.gemm import parse_problem
 
 KERNEL = load_kernel("gemm_simt")
 PROBLEM = parse_problem("sgemm", trans="NT", m=4096, n=4096, k=4096)

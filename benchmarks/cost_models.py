@@ -32,14 +32,14 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 from sklearn.metrics import roc_auc_score
 
-from mltune.kernel.bundle import load_kernel
+from mltune.dataset.dataset import list_datasets, load_dataset
+from mltune.kernel.reader import load_kernel
 from mltune.learn.cost_model import CostModel
 from mltune.learn.failures import FailureModel
 from mltune.learn.features import Features
+from mltune.learn.gates import Gate
 from mltune.learn.gaussian_process import GaussianProcessModel
-from mltune.learn.pruning import Gate
 from mltune.learn.trees import BoostingModel, ExtraTreesModel, RandomForestModel
-from mltune.records.dataset import list_datasets, load_dataset
 from mltune.records.trial import TrialState
 
 SIZES = (50, 200, 1000)
@@ -66,7 +66,7 @@ class Space:
     @classmethod
     def load(cls, name: str) -> Space:
         """Read a dataset and compute its features."""
-        from mltune.learn.judgement import build_columns
+        from mltune.learn.gates import build_columns
 
         dataset = load_dataset(name)
         manifest = dataset.manifest

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from mltune.device.query import query_device
-from mltune.kernel.gemm import parse_problem
+from mltune.problem.gemm import parse_problem
 from mltune.records.store import Store
-from mltune.run import TuneRequest
-from mltune.sweep import sweep
+from mltune.tune.request import TuneRequest
+from mltune.tune.sweep import sweep
 
 HOSTILE = Path(__file__).resolve().parent.parent / "tests" / "gpu" / "hostile"
 

@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 from blas_cases import curve, facts, rates
 
-from mltune.audit import audit_skips
-from mltune.kernel.gemm import parse_problem
 from mltune.measure.build import available_cores
+from mltune.problem.gemm import parse_problem
 from mltune.records.store import Store
-from mltune.run import TuneRequest
-from mltune.tuner import tune
+from mltune.results.audit import audit_skips
+from mltune.tune.request import TuneRequest
+from mltune.tune.tuner import tune
 
 SEARCHES: dict[str, dict[str, Any]] = {
     "mltune": {"search": "model", "skip": True},
@@ -57,7 +57,7 @@ def measure(search: str, case: str, size: int, time_s: float, seed: int) -> dict
         "cores": available_cores(),
         **{name: document[name] for name in ("trials", "counts", "best", "seconds")},
         "skips": audit_skips(result.records, result.seconds["search"]).to_json(),
-        "cublas_tflops": None if result.cublas_s is None else problem.flops / result.cublas_s / 1e12,
+        "reference_tflops": None if result.reference_s is None else problem.flops / result.reference_s / 1e12,
         **rates(result),
         "curve": curve(list(result.records), started, problem.flops),
     }

@@ -19,12 +19,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from mltune.dataset.dataset import Dataset, write_dataset
+from mltune.dataset.foreign import Outcomes, foreign_dataset
 from mltune.device.facts import Device
-from mltune.kernel.bundle import Kernel, load_kernel
-from mltune.kernel.gemm import parse_problem
-from mltune.kernel.problem import Problem, RecordedProblem
-from mltune.records.dataset import Dataset, write_dataset
-from mltune.records.foreign import Outcomes, foreign_dataset
+from mltune.kernel.bundle import Kernel
+from mltune.kernel.reader import load_kernel
+from mltune.problem.gemm import parse_problem
+from mltune.problem.problem import Problem
+from mltune.problem.recorded import RecordedProblem
 
 HERE = Path(__file__).parent
 STATES = {"ok": "ok", "fail_compile": "compile_error", "fail_runtime": "launch_error"}

@@ -28,8 +28,8 @@ from typing import Any
 from mltune import __version__
 from mltune.errors import RunDirectoryError
 from mltune.measure.build import available_cores, nvrtc_version
+from mltune.records.directory import runs_in
 from mltune.records.events import read_events
-from mltune.records.folder import runs_in
 from mltune.records.store import Store
 
 KEPT = ("report.html", "report.md", "winners.json")

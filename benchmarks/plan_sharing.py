@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 
 from mltune import __version__
-from mltune.kernel.gemm import CASES, GemmProblem
+from mltune.dataset.dataset import list_datasets
 from mltune.plan.gain import LEAST_GAIN, allot, deficits, last_doubling
 from mltune.plan.plan import Plan, Standing, Task, Unit
 from mltune.plan.schedule import next_slice
-from mltune.records.dataset import list_datasets
-from mltune.run import TuneRequest
-from mltune.tuner import tune
+from mltune.problem.gemm import CASES, GemmProblem
+from mltune.tune.request import TuneRequest
+from mltune.tune.tuner import tune
 
 RESULTS = Path(__file__).parent / "results"
 TRIALS = 512

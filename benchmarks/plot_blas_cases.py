@@ -14,7 +14,7 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from mltune.records.dataset import load_manifest
+from mltune.dataset.dataset import load_manifest
 
 RESULTS = Path(__file__).resolve().parent / "results"
 SWEEP = "h200-sgemm-nt-4096-random"
@@ -29,7 +29,7 @@ def draw_shares(axes: Axes, runs: dict[str, list[dict[str, Any]]]) -> None:
     cases = list(dict.fromkeys(row["case"] for rows in runs.values() for row in rows if row["case"][0] in "sc"))
     cases.sort(key=lambda case: case[0] != "s")
     for (label, rows), marker in zip(runs.items(), "os", strict=False):
-        found = [(cases.index(row["case"]), row["best"]["share_of_cublas"]) for row in rows if row["case"] in cases]
+        found = [(cases.index(row["case"]), row["best"]["share_of_reference"]) for row in rows if row["case"] in cases]
         axes.scatter(*zip(*found, strict=True), marker=marker, s=30, label=label, alpha=0.8)
     axes.axhline(1.0, color="black", linewidth=0.8)
     axes.set_ylim(0.85, 1.08)
@@ -49,7 +49,7 @@ def draw_curve(axes: Axes, rows: list[dict[str, Any]]) -> None:
     if manifest.best is not None:
         random = manifest.problem.flops / manifest.best.median_s / 1e12
         axes.axhline(random, color="grey", linestyle="--", linewidth=1, label=f"best of {manifest.rows} random")
-    axes.axhline(row["cublas_tflops"], color="black", linewidth=0.8, label="cuBLAS")
+    axes.axhline(row["reference_tflops"], color="black", linewidth=0.8, label="cuBLAS")
     axes.set_xlabel("seconds")
     axes.set_ylabel("TFLOPS")
     axes.set_ylim(30, 60)

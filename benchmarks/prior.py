@@ -22,11 +22,11 @@ import scipy.stats
 
 import mltune
 from mltune.compare.scores import expected_minimum
-from mltune.kernel.bundle import load_kernel
-from mltune.kernel.table import Columns
+from mltune.dataset.dataset import Dataset, list_datasets, load_dataset
+from mltune.kernel.columns import Columns
+from mltune.kernel.reader import load_kernel
 from mltune.learn.candidates import spread_out
 from mltune.learn.features import Features
-from mltune.records.dataset import Dataset, list_datasets, load_dataset
 
 CHOICES = (1, 5, 10, 25)
 RANDOM = (10, 25, 100)

@@ -27,7 +27,7 @@ import numpy as np
 from cost_models import Space, document, spaces
 from numpy.typing import NDArray
 
-from mltune.learn.pruning import Gate, Verdict
+from mltune.learn.gates import Gate, Verdict
 from mltune.learn.stopping import StoppingRule
 from mltune.learn.trees import ExtraTreesModel
 

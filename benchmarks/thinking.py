@@ -5,7 +5,7 @@ xgemm_rtx_2080_ti (listed). Scores are the prior, or what was recorded, and nois
 what is found. A listed space ends where it ends.
 
 A proposal costs its share of a batch of 16: plan it, ask Optuna for the trials, judge before and after compiling, tell
-the results. Now and then a model is fitted anew, on the schedule of ``mltune.learn.study.milestone``: that cost is
+the results. Now and then a model is fitted anew, on the schedule of ``mltune.learn.history.milestone``: that cost is
 divided by the proposals between two fits.
 
 - batch: plan, ask, judge, tell: median of several batches on end, without fits.
@@ -35,20 +35,20 @@ import numpy as np
 import optuna
 
 import mltune
+from mltune.dataset.dataset import load_dataset
 from mltune.device.known import H200
-from mltune.kernel.bundle import device_variables, load_kernel
-from mltune.kernel.gemm import parse_problem
+from mltune.kernel.bundle import device_variables
+from mltune.kernel.columns import row
+from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace, SearchSpace, TableSpace
-from mltune.kernel.table import row
 from mltune.learn.features import Features
-from mltune.learn.judgement import GROWTH, Judgement, spared
-from mltune.learn.pruning import Gate
+from mltune.learn.gates import GROWTH, Gate, Gates, spared
+from mltune.learn.history import HistoryReader, frozen_trial, milestone, tell
 from mltune.learn.sampling import Proposal
 from mltune.learn.search import make_sampler
-from mltune.learn.study import HistoryReader, frozen_trial, milestone, tell
-from mltune.records.dataset import load_dataset
+from mltune.problem.gemm import parse_problem
 from mltune.records.trial import GATES, Build, Measurement, TrialRecord, TrialState
-from mltune.tuner import BATCH, LOOKED_AT
+from mltune.tune.tuner import BATCH, LOOKED_AT
 
 KNOWN = (0, 100, 300, 1000, 3000, 5000, 10_000, 20_000, 50_000)
 BATCHES = 5
@@ -87,7 +87,7 @@ def listed(name: str) -> Case:
     return Case(name, TableSpace(dataset.columns), features, lambda indices: scores[indices])
 
 
-class Game:
+class Simulation:
     """A run that knows a number of trials, most of them from a search's kind of places."""
 
     def __init__(self, case: Case, known: int) -> None:
@@ -96,7 +96,7 @@ class Game:
         self.sampler = make_sampler("model", case.space, case.features, 0)
         self.study = optuna.create_study(direction="maximize", sampler=self.sampler)
         self.builds: dict[int, Build] = {}
-        self.judgement: Judgement | None = None
+        self.judgement: Gates | None = None
         self.batch = known // BATCH
         self._dimensions = self.sampler._encoding.describe(case.space.rows(np.arange(1)))[0].shape[1]
         self._add(case.space.sample(known, np.random.default_rng(0)))
@@ -134,7 +134,7 @@ class Game:
         numbers = [trial.number for trial in trials]
         kinds = [proposal.proposed_by for proposal in proposals]
         known = self.sampler.history
-        self.judgement = Judgement(self.case.features, known, self.builds, self.case.space, 0, self.judgement)
+        self.judgement = Gates(self.case.features, known, self.builds, self.case.space, 0, self.judgement)
         self.judgement.before(columns, numbers, spared(kinds, GATES[0]))
         self.judgement.after(columns, [Build(TrialState.OK)] * len(numbers), numbers, spared(kinds, GATES[1]))
         clock.lap("judge")
@@ -158,7 +158,7 @@ class Game:
         if milestone(finished) not in process._known:
             process._hyperparameters(history, self._dimensions)
         clock.lap("fit")
-        self.judgement = Judgement(self.case.features, history, self.builds, space, 0, self.judgement)
+        self.judgement = Gates(self.case.features, history, self.builds, space, 0, self.judgement)
         if self.judgement.is_fresh:
             self.judgement.optimistic(space.rows(space.sample(LOOKED_AT, np.random.default_rng(0), history.tried)))
             self.judgement.after(space.rows(np.arange(1)), [Build(TrialState.OK)], [0], np.zeros(1, dtype=bool))
@@ -192,7 +192,7 @@ class Clock:
 
 def row_of(case: Case, known: int) -> dict[str, Any]:
     """Measure one line of the table, milliseconds a proposal."""
-    game = Game(case, known)
+    game = Simulation(case, known)
     game.one_batch()  # what is computed once for a run, or read back once in a resumed one
     batches = [game.one_batch() for _ in range(BATCHES)]
     parts = {name: 1e3 / BATCH * statistics.median(seconds[name] for seconds in batches) for name in batches[0]}

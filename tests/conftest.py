@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mltune.device.known import H200
-from mltune.kernel.gemm import GemmProblem
+from mltune.problem.gemm import GemmProblem
 from mltune.records.header import RunHeader
 from mltune.records.store import Store
 from mltune.records.trial import Build, Measurement, Skip, TrialRecord, TrialState
@@ -49,7 +49,7 @@ class RunMaker:
     """Makes a run in a directory, or goes on with it."""
 
     header: RunHeader = HEADER
-    facts: dict = field(default_factory=lambda: {"cublas_median_s": CUBLAS_S})
+    facts: dict = field(default_factory=lambda: {"reference_median_s": CUBLAS_S})
 
     def __call__(self, directory: Path, *records: TrialRecord, **facts) -> Path:
         with Store.open(directory, self.header) as store:

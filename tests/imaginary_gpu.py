@@ -21,13 +21,13 @@ from typing import Any, Self
 import numpy as np
 
 from mltune.device.known import H200
-from mltune.kernel.bundle import load_kernel
-from mltune.kernel.gemm import parse_problem
-from mltune.measure.guard import Series, UsualClock
+from mltune.kernel.reader import load_kernel
+from mltune.measure.clock_monitor import Series, UsualClock
 from mltune.measure.race import RaceResult, run_rounds
 from mltune.measure.requests import Check, Greet, Measure, Race, TimeCublas
 from mltune.measure.runner import GpuRunner
 from mltune.measure.worker import Answer, Setup
+from mltune.problem.gemm import parse_problem
 from mltune.records.trial import Build, Measurement, TrialState
 
 FOLDER = "MLTUNE_IMAGINARY_GPU"
@@ -137,5 +137,5 @@ def _race(behaviours: list[dict[str, Any]], budget_s: float) -> RaceResult:
     return RaceResult(
         TrialState.OK,
         samples_s=tuple(times_s[:-1] for times_s in rounds.times_s),
-        cublas_s=tuple(times_s[-1] for times_s in rounds.times_s),
+        reference_s=tuple(times_s[-1] for times_s in rounds.times_s),
     )

@@ -5,7 +5,7 @@ import tomllib
 from itertools import chain
 from pathlib import Path
 
-from mltune.kernel.bundle import load_kernel
+from mltune.kernel.reader import load_kernel
 from mltune.records.events import EVENTS
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mltune import __version__
-from mltune.request import DEFAULT_SIZE, DEFAULT_TRANS
+from mltune.problem.problem import DEFAULT_SIZE, DEFAULT_TRANS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -76,7 +76,7 @@ def answer(document: Any, as_json: bool, renderables: Callable[[], Iterable[Rend
     if as_json:
         typer.echo(json.dumps(document, indent=2, allow_nan=False))
         return
-    from mltune.render import console
+    from mltune.show.tables import console
 
     out = console()
     for renderable in renderables():

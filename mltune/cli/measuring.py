@@ -24,7 +24,8 @@ from mltune.cli.application import (
     answer,
     app,
 )
-from mltune.request import DEFAULT_KERNEL, Shape, parse_values, sweep_request, tune_request
+from mltune.cli.request import Shape, parse_values, sweep_request, tune_request
+from mltune.tune.request import DEFAULT_KERNEL
 
 
 @app.command()
@@ -67,9 +68,10 @@ def tune(
     on one are replayed. Ctrl-C ends the run with the best so far. The run also ends by itself, and says so, once
     nothing untried can be expected to be faster. Exits with 1 when no trial succeeded.
     """
-    from mltune import render, tuner
-    from mltune.interrupt import Interrupt
-    from mltune.progress import RunDisplay
+    from mltune.process.signals import Interrupt
+    from mltune.show import tables as render
+    from mltune.show.live import RunDisplay
+    from mltune.tune import tuner
 
     request, notice = tune_request(
         problem,
@@ -112,15 +114,14 @@ def run(
     Ctrl-C and SIGTERM end it within 10 s, with a report; a second one at once. Exits with 1 when a problem has no
     winner.
     """
-    from mltune import render
-    from mltune.interrupt import Interrupt
-    from mltune.night import run_plan
+    from mltune.plan.campaign import run_plan
     from mltune.plan.placement import place
     from mltune.plan.reader import load_plan
-    from mltune.progress import RunDisplay
-    from mltune.records.folder import PLAN_FILE, is_plan
-    from mltune.run import new_directory
-    from mltune.target import find_gpus
+    from mltune.process.signals import Interrupt
+    from mltune.records.directory import PLAN_FILE, is_plan, new_directory
+    from mltune.show import tables as render
+    from mltune.show.live import RunDisplay
+    from mltune.tune.target import find_gpus
 
     if is_plan(Path(plan)):
         directory, plan = directory or Path(plan), str(Path(plan) / PLAN_FILE)
@@ -150,11 +151,11 @@ def plan(
     On which devices, in which order, how much each problem gets at least and on an even share, how many trials that
     allows, and what is written. No GPU is needed.
     """
-    from mltune import render_plan
     from mltune.measure.build import available_cores
     from mltune.plan.forecast import forecast
     from mltune.plan.reader import load_plan
-    from mltune.target import find_gpus
+    from mltune.show import plan_tables as render_plan
+    from mltune.tune.target import find_gpus
 
     document = forecast(load_plan(file), *find_gpus(), available_cores())
     answer(document, as_json, lambda: render_plan.forecast(document))
@@ -185,8 +186,8 @@ def sweep(
     The configurations are a uniform random sample of the search space, or all of it; failures are recorded too. With
     --only it is a sub-space. An existing run is resumed.
     """
-    from mltune.progress import RunDisplay
-    from mltune.sweep import sweep as record_sweep
+    from mltune.show.live import RunDisplay
+    from mltune.tune.sweep import sweep as record_sweep
 
     request = sweep_request(problem, Shape(trans, size, m, n, k), kernel=kernel, device=device, seed=seed, run=run)
     with RunDisplay() as progress:

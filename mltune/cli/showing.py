@@ -9,15 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mltune.cli.application import (
-    AsJson,
-    Size,
-    Trans,
-    answer,
-    app,
-)
+from mltune.cli.application import AsJson, Size, Trans, answer, app
+from mltune.cli.request import Shape, space_problem
 from mltune.errors import UsageError
-from mltune.request import Shape, space_problem
 
 if TYPE_CHECKING:
     from mltune.device.facts import Device
@@ -40,23 +34,23 @@ def show(
     Its best configurations, its trials by state, and where its seconds went; of a plan, how far each problem is. With
     --follow also while it goes on, from another terminal, and before it has begun.
     """
-    from mltune import render
-    from mltune.records.folder import is_plan, runs_in
+    from mltune.records.directory import is_plan, runs_in
+    from mltune.show import tables as render
 
     if follow and not _followed(run, as_json):
         return
     if export is not None:
-        from mltune.records.dataset import export_run
+        from mltune.dataset.dataset import export_run
 
         for folder in runs_in(run):
             typer.echo(f"written: {export_run(folder, export)}", err=True)
     if is_plan(run):
-        from mltune.overview import overview
+        from mltune.results.overview import overview
 
         document = overview(run)
         answer(document, as_json, lambda: render.overview(document))
     else:
-        from mltune.summary import summarise
+        from mltune.results.summary import summarise
 
         document = summarise(run, top)
         answer(document, as_json, lambda: render.run_summary(document))
@@ -64,8 +58,8 @@ def show(
 
 def _followed(run: Path, as_json: bool) -> bool:
     """Follow a run to its end; return False when the user has seen enough."""
-    from mltune.progress import RunDisplay
-    from mltune.watching import follow
+    from mltune.show.follow import follow
+    from mltune.show.live import RunDisplay
 
     if as_json:
         raise UsageError(
@@ -92,7 +86,7 @@ def dashboard(
     Writes the run, or each problem of a plan, as an Optuna study to RUN/optuna.journal, and serves the dashboard to
     this machine until Ctrl-C; trials of a run that goes on are added. Needs the extra "dashboard".
     """
-    from mltune.dashboard import Studies, served
+    from mltune.show.study import Studies, served
 
     studies = Studies(run)
     typer.echo(f"written: {studies.path}", err=True)
@@ -136,10 +130,11 @@ def space(
     It is counted for an NVIDIA H200. What each restriction removes is a share of the raw combinations, estimated on a
     uniform sample of them: "removes" by itself, "only it does" what no other restriction removes.
     """
-    from mltune import render
     from mltune.device.known import H200
-    from mltune.kernel.bundle import device_variables, load_kernel
+    from mltune.kernel.bundle import device_variables
+    from mltune.kernel.reader import load_kernel
     from mltune.kernel.space import ConstrainedSpace
+    from mltune.show import tables as render
 
     bundle = load_kernel(kernel)
     problem = space_problem(bundle, precision, Shape(trans, size))
@@ -164,8 +159,8 @@ def space(
 @app.command()
 def device(as_json: AsJson = False) -> None:
     """List the GPUs of this machine."""
-    from mltune import render
-    from mltune.target import find_gpus
+    from mltune.show import tables as render
+    from mltune.tune.target import find_gpus
 
     gpus, reason = find_gpus()
     document = {"devices": [_gpu(index, facts) for index, facts in enumerate(gpus)], "reason": reason or None}
@@ -178,9 +173,9 @@ def datasets(as_json: AsJson = False) -> None:
 
     Each can be searched without a GPU: mltune tune --device replay:DATASET.
     """
-    from mltune import render
-    from mltune.records.dataset import list_datasets
-    from mltune.summary import describe_dataset
+    from mltune.dataset.dataset import list_datasets
+    from mltune.results.summary import describe_dataset
+    from mltune.show import tables as render
 
     documents = [describe_dataset(manifest) for manifest in list_datasets()]
     answer(documents, as_json, lambda: [render.datasets(documents)])

@@ -7,11 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mltune.cli.application import (
-    AsJson,
-    answer,
-    app,
-)
+from mltune.cli.application import AsJson, answer, app
 
 
 @app.command()
@@ -58,11 +54,11 @@ def compare(
     extra "peers": hybrid_vndx, adaptive_tabu_greywolf, genetic_algorithm, simulated_annealing, bayes_opt or any
     kernel_tuner:NAME, and gp. Resume, or join the shares of several machines, with the same --output.
     """
-    from mltune import render
     from mltune.compare.comparison import compare as run
     from mltune.compare.request import compare_request
     from mltune.compare.results import write_results
-    from mltune.progress import ComparisonDisplay
+    from mltune.show import tables as render
+    from mltune.show.live import ComparisonDisplay
 
     request = compare_request(
         strategies=strategies,

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mltune import __version__
-from mltune.compare.game import Trace
 from mltune.compare.jobs import run_jobs
 from mltune.compare.journal import Ended, Job, Journal
 from mltune.compare.recording import Recording
 from mltune.compare.request import CompareRequest
 from mltune.compare.scores import best_so_far, spent_seconds
+from mltune.compare.simulation import Trace
 from mltune.errors import RunError
 
 Floats = NDArray[np.float64]

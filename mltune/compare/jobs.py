@@ -11,9 +11,9 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
-from mltune.compare.game import play
 from mltune.compare.journal import Ended, Job
 from mltune.compare.recording import Recording
+from mltune.compare.simulation import play
 from mltune.compare.sources import Source
 
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")

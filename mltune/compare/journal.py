@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from mltune.compare.game import Trace
+from mltune.compare.simulation import Trace
 from mltune.errors import RunDirectoryError, StoreError
 
 _TABLES = """

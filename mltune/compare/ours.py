@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mltune.compare.projection import Projection, is_sparse
-from mltune.kernel.table import row
+from mltune.kernel.columns import row
 from mltune.records.trial import Build, Measurement, Skip, TrialRecord, TrialState
 
 if TYPE_CHECKING:
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from optuna.study import Study
     from optuna.trial import Trial
 
-    from mltune.compare.game import Game
+    from mltune.compare.simulation import Simulation
+    from mltune.kernel.columns import Columns
     from mltune.kernel.space import TableSpace
-    from mltune.kernel.table import Columns
     from mltune.learn.features import Features
-    from mltune.learn.judgement import Judgement
+    from mltune.learn.gates import Gates
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class Random:
 
     name: str = "random"
 
-    def search(self, game: Game, seed: int) -> None:
-        """Play in a random order; see :class:`mltune.compare.game.Strategy`."""
+    def search(self, game: Simulation, seed: int) -> None:
+        """Play in a random order; see :class:`mltune.compare.simulation.Strategy`."""
         order = np.random.default_rng(seed).permutation(game.space.count).tolist()
         game.begin()
         for index in order:
@@ -51,8 +51,8 @@ class Astra:
 
     name: str = "astra"
 
-    def search(self, game: Game, seed: int) -> None:
-        """Play what is kept in a random order; see :class:`mltune.compare.game.Strategy`."""
+    def search(self, game: Simulation, seed: int) -> None:
+        """Play what is kept in a random order; see :class:`mltune.compare.simulation.Strategy`."""
         from mltune.errors import BundleError
         from mltune.learn.astra import AstraThresholds
 
@@ -101,16 +101,16 @@ class Learned:
     build: bool = True
     resources: bool = True
 
-    def search(self, game: Game, seed: int) -> None:
-        """Play as a run of the tuner would; see :class:`mltune.compare.game.Strategy`."""
-        from mltune.learn.judgement import Judgement
+    def search(self, game: Simulation, seed: int) -> None:
+        """Play as a run of the tuner would; see :class:`mltune.compare.simulation.Strategy`."""
+        from mltune.learn.gates import Gates
         from mltune.learn.search import make_sampler
 
         features = _features(game, resources=self.resources)
         sampler = make_sampler("model", game.space, features, seed)
         study = _study(sampler)
         table = _Referee(game, study)
-        judgement: Judgement | None = None
+        judgement: Gates | None = None
         game.begin()
         for batch in itertools.count():
             proposals = sampler.plan(study, batch, self.batch)
@@ -121,7 +121,7 @@ class Learned:
             indices = [proposal.index for proposal in proposals]
             kinds = [proposal.proposed_by for proposal in proposals]
             history = sampler.history if self.skip else None
-            judgement = Judgement(features, history, table.builds, game.space, seed, judgement)
+            judgement = Gates(features, history, table.builds, game.space, seed, judgement)
             table.settle(trials, indices, kinds, judgement, after=self.build)
 
 
@@ -144,20 +144,20 @@ class StockTpe:
     name: str = "tpe"
     skip: bool = False
 
-    def search(self, game: Game, seed: int) -> None:
-        """Play one proposal at a time; see :class:`mltune.compare.game.Strategy`."""
+    def search(self, game: Simulation, seed: int) -> None:
+        """Play one proposal at a time; see :class:`mltune.compare.simulation.Strategy`."""
         import optuna
 
-        from mltune.learn.judgement import Judgement
+        from mltune.learn.gates import Gates
+        from mltune.learn.history import HistoryReader
         from mltune.learn.sampling import distributions_of
-        from mltune.learn.study import HistoryReader
 
         study = _study(optuna.samplers.TPESampler(seed=seed))
         distributions = distributions_of(game.space)
         features = _features(game) if self.skip else None
         table = _Referee(game, study)
         projection = Projection(game.space) if is_sparse(game.space) else None
-        judgement: Judgement | None = None
+        judgement: Gates | None = None
         reader = HistoryReader(game.space)
         game.begin()
         while projection is None or not projection.exhausted:
@@ -172,14 +172,14 @@ class StockTpe:
                 continue
             if features is not None:
                 history = reader.read(study)
-                judgement = Judgement(features, history, table.builds, game.space, seed, judgement)
+                judgement = Gates(features, history, table.builds, game.space, seed, judgement)
             table.settle([trial], [index], ["tpe"], judgement, after=True)
 
 
 class _Referee:
     """Judges, evaluates and tells the study: what is between a batch of proposals and the next."""
 
-    def __init__(self, game: Game, study: Study) -> None:
+    def __init__(self, game: Simulation, study: Study) -> None:
         self.game = game
         self.study = study
         self.records: dict[int, TrialRecord] = {}
@@ -195,7 +195,7 @@ class _Referee:
 
     def repeat(self, trial: Trial, index: int) -> None:
         """Tell again what is known of a configuration, or that it lies outside the space."""
-        from mltune.learn.study import FAILED_SCORE, tell
+        from mltune.learn.history import FAILED_SCORE, tell
 
         if index < 0:
             import optuna
@@ -214,12 +214,12 @@ class _Referee:
         trials: Sequence[Trial],
         indices: Sequence[int],
         kinds: Sequence[str],
-        judgement: Judgement | None,
+        judgement: Gates | None,
         *,
         after: bool,
     ) -> None:
         """Judge configurations before compiling and after it, evaluate what no gate skips, and tell the study."""
-        from mltune.learn.study import tell
+        from mltune.learn.history import tell
 
         skips = self._judge(trials, indices, kinds, judgement, after=after and bool(self._rows))
         for trial, index, kind, (skip, audited) in zip(trials, indices, kinds, skips, strict=True):
@@ -232,14 +232,14 @@ class _Referee:
         trials: Sequence[Trial],
         indices: Sequence[int],
         kinds: Sequence[str],
-        judgement: Judgement | None,
+        judgement: Gates | None,
         *,
         after: bool,
     ) -> list[tuple[Skip | None, bool]]:
         verdicts: list[tuple[Skip | None, bool]] = [(None, False)] * len(indices)
         if judgement is None:
             return verdicts
-        from mltune.learn.judgement import spared
+        from mltune.learn.gates import spared
         from mltune.records.trial import GATES
 
         numbers = [trial.number for trial in trials]
@@ -286,7 +286,7 @@ class _Referee:
         return None if median_s is None else math.log(self._scale / median_s)
 
 
-def _features(game: Game, *, resources: bool = True) -> Features:
+def _features(game: Simulation, *, resources: bool = True) -> Features:
     """Return the features of a game's kernel; without resources those of its raw parameters."""
     from mltune.learn.features import Features
 
@@ -313,7 +313,7 @@ def _moved(
     return study.ask(dict(distributions))
 
 
-def _operations_over_peak(game: Game) -> float:
+def _operations_over_peak(game: Simulation) -> float:
     """Return the seconds that the problem takes at the device's peak; 1 where either is not known."""
     from mltune.device.peaks import peak_flops
     from mltune.errors import DeviceError

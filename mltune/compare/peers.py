@@ -17,7 +17,7 @@ from mltune.compare.projection import Projection, tell_instead
 from mltune.errors import UsageError
 
 if TYPE_CHECKING:
-    from mltune.compare.game import Game
+    from mltune.compare.simulation import Simulation
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ class KernelTuner:
     name: str
     strategy: str
 
-    def search(self, game: Game, seed: int) -> None:
-        """Play as Kernel Tuner's simulation mode would; see :class:`mltune.compare.game.Strategy`."""
+    def search(self, game: Simulation, seed: int) -> None:
+        """Play as Kernel Tuner's simulation mode would; see :class:`mltune.compare.simulation.Strategy`."""
         with _quiet():
             module = self._module()
             space = _kernel_tuner_space(game)
@@ -69,7 +69,7 @@ class KernelTuner:
         return strategy_map[self.strategy]
 
 
-def _kernel_tuner_space(game: Game) -> Any:
+def _kernel_tuner_space(game: Simulation) -> Any:
     """Return Kernel Tuner's search space of exactly the recorded configurations."""
     from kernel_tuner.searchspace import Searchspace
 
@@ -82,7 +82,7 @@ def _kernel_tuner_space(game: Game) -> Any:
     return Searchspace(None, None, None, from_cache={"tune_params": parameters, "cache": configurations})
 
 
-def _tuning_options(game: Game, strategy: str, space: Any, seed: int) -> Any:
+def _tuning_options(game: Simulation, strategy: str, space: Any, seed: int) -> Any:
     """Return what Kernel Tuner's strategies read of their options, as its ``tune_kernel`` makes them."""
     from kernel_tuner.interface import Options
     from kernel_tuner.util import TuningBudget
@@ -110,7 +110,7 @@ def _tuning_options(game: Game, strategy: str, space: Any, seed: int) -> Any:
     )
 
 
-def _runner(game: Game) -> Any:
+def _runner(game: Simulation) -> Any:
     """Return a runner of Kernel Tuner that answers from a game."""
     from kernel_tuner.runners.runner import Runner
     from kernel_tuner.util import RuntimeFailedConfig
@@ -162,8 +162,8 @@ class OptunaGp:
 
     name: str = "gp"
 
-    def search(self, game: Game, seed: int) -> None:
-        """Play one proposal at a time; see :class:`mltune.compare.game.Strategy`."""
+    def search(self, game: Simulation, seed: int) -> None:
+        """Play one proposal at a time; see :class:`mltune.compare.simulation.Strategy`."""
         optuna = _optuna_with_torch()
         from optuna.distributions import IntDistribution
 

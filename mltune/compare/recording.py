@@ -17,10 +17,10 @@ from mltune.learn.features import BUILD_COLUMNS
 from mltune.records.trial import TrialState
 
 if TYPE_CHECKING:
+    from mltune.dataset.dataset import Dataset
     from mltune.device.facts import Device
     from mltune.kernel.bundle import Kernel
-    from mltune.kernel.problem import Problem
-    from mltune.records.dataset import Dataset
+    from mltune.problem.problem import Problem
 
 Floats = NDArray[np.float64]
 

@@ -155,7 +155,7 @@ def _limits(names: Sequence[str]) -> dict[str, int | None]:
 def _datasets(text: str | None) -> tuple[Source, ...]:
     names: Sequence[str] = _split(text) or (EVERY,)
     if tuple(names) == (EVERY,):
-        from mltune.records.dataset import list_datasets
+        from mltune.dataset.dataset import list_datasets
 
         names = [manifest.name for manifest in list_datasets()]
     return tuple(Source(name) for name in names)

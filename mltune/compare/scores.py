@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from mltune.compare.game import Trace
+    from mltune.compare.simulation import Trace
 
 Floats = NDArray[np.float64]
 Key = TypeVar("Key", bound=Hashable)

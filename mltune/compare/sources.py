@@ -17,7 +17,7 @@ class Source:
     name : str
         Name or path of a dataset; of a table the name that it goes by.
     table : pathlib.Path or None
-        A bare table: CSV, Parquet or JSON (:func:`mltune.records.table.read_table`).
+        A bare table: CSV, Parquet or JSON (:func:`mltune.dataset.bare_table.read_table`).
     parameters : tuple of str
         Its columns of parameters; none where the format says them.
     time : str or None
@@ -37,11 +37,11 @@ class Source:
         DatasetError
             There is none, or it is malformed.
         """
-        from mltune.kernel.bundle import load_kernel
-        from mltune.records.dataset import load_dataset
+        from mltune.dataset.dataset import load_dataset
+        from mltune.kernel.reader import load_kernel
 
         if self.table is not None:
-            from mltune.records.table import read_table
+            from mltune.dataset.bare_table import read_table
 
             bare = read_table(self.table, self.parameters or None, self.time)
             return replace(record(bare.dataset, bare.kernel), name=self.name)

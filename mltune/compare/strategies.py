@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from mltune.compare.game import Strategy
 from mltune.compare.ours import Astra, Learned, Random, StockTpe
 from mltune.compare.peers import KernelTuner, OptunaGp
+from mltune.compare.simulation import Strategy
 from mltune.errors import UsageError
 
 KERNEL_TUNER = "kernel_tuner:"

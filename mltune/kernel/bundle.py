@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from mltune.device.facts import Device
 from mltune.errors import BundleError, ExpressionError, UsageError
+from mltune.kernel.columns import Columns, length
 from mltune.kernel.evaluation import Partial, Value
 from mltune.kernel.expressions import Expression
-from mltune.kernel.gemm import GemmProblem
-from mltune.kernel.problem import Problem, RecordedProblem
-from mltune.kernel.table import Columns, length
+from mltune.problem.problem import Problem
+from mltune.problem.recorded import RecordedProblem
 
 DEVICE_VARIABLES = (
     "compute_capability",
@@ -183,7 +183,7 @@ class Kernel:
                 f"a kernel solves problems of its own kind, but {self.name} is of kind {self.problem} and "
                 f"{problem.label} of kind {problem.kind}; {see}."
             )
-        if isinstance(problem, GemmProblem) and problem.precision not in self.precisions:
+        if problem.precision not in (self.precisions or ("",)):
             raise UsageError(
                 f"a kernel solves problems of its own precisions, but {self.name} has {', '.join(self.precisions)} "
                 f"and {problem.name} was asked for; {see}."
@@ -311,28 +311,6 @@ class Scope(Mapping[str, Value | Partial]):
 
     def __len__(self) -> int:
         return len(self._values.keys() | self._derived.keys())
-
-
-def load_kernel(name_or_path: str | Path) -> Kernel:
-    """Load a kernel bundle.
-
-    Parameters
-    ----------
-    name_or_path : str or pathlib.Path
-        The name of a built-in kernel, or else the path of a folder.
-
-    Returns
-    -------
-    Kernel
-
-    Raises
-    ------
-    BundleError
-        There is no such bundle, or it is malformed.
-    """
-    from mltune.kernel.reader import find_bundle, read_bundle
-
-    return read_bundle(find_bundle(name_or_path))
 
 
 def bare_kernel(name: str, parameters: Mapping[str, Sequence[int]]) -> Kernel:

@@ -16,29 +16,33 @@ from mltune.errors import BundleError, ExpressionError
 from mltune.kernel.bundle import DEVICE_VARIABLES, Access, Kernel, Restriction
 from mltune.kernel.expressions import FUNCTIONS, Expression, parse
 from mltune.kernel.schema import AccessTable, Document
-
-PROBLEM_VARIABLES: Mapping[str, frozenset[str]] = {
-    "gemm": frozenset(
-        {
-            *("m", "n", "k", "element_bytes", "words", "is_complex", "is_double"),
-            *("trans_a", "trans_b", "conj_a", "conj_b", "fma_per_mac"),
-        }
-    ),
-    "recorded": frozenset(),
-}
-"""What expressions may name of a problem, by kind of problem; a bundle adds what it says of a recorded problem."""
-
-PROBLEM_MACROS: Mapping[str, frozenset[str]] = {
-    "gemm": frozenset({"PRECISION", "TRANS_A", "TRANS_B", "CONJ_A", "CONJ_B"}),
-    "recorded": frozenset(),
-}
-"""The macros that choose a problem's case, by kind of problem: no parameter has their names."""
+from mltune.problem.kinds import KINDS
 
 MAX_DOCUMENT_BYTES = 2**20
 """Largest kernel.toml."""
 
 MAX_SOURCE_BYTES = 2**24
 """Largest kernel source."""
+
+
+def load_kernel(name_or_path: str | Path) -> Kernel:
+    """Load a kernel bundle.
+
+    Parameters
+    ----------
+    name_or_path : str or pathlib.Path
+        The name of a built-in kernel, or else the path of a folder.
+
+    Returns
+    -------
+    Kernel
+
+    Raises
+    ------
+    BundleError
+        There is no such bundle, or it is malformed.
+    """
+    return read_bundle(find_bundle(name_or_path))
 
 
 def find_bundle(name_or_path: str | Path) -> Path:
@@ -103,9 +107,9 @@ class _Reader:
         self.path = path
         self.document = document
         self.problem = document.kernel.problem
-        if self.problem not in PROBLEM_VARIABLES:
-            raise self.error("kernel.problem", f"a problem is one of {[*PROBLEM_VARIABLES]}, got {self.problem!r}")
-        self.of_problem = PROBLEM_VARIABLES[self.problem] | self.recorded_variables()
+        if self.problem not in KINDS:
+            raise self.error("kernel.problem", f"a problem is one of {[*KINDS]}, got {self.problem!r}")
+        self.of_problem = KINDS[self.problem].variables | self.recorded_variables()
         self.variables = {*self.of_problem, *DEVICE_VARIABLES}
 
     def error(self, key: str, message: object) -> BundleError:
@@ -176,7 +180,7 @@ class _Reader:
             for name, values in table.items():
                 if len(set(values)) != len(values):
                     raise self.error(f"{key}.{name}", f"the values of a parameter must be distinct, got {values}")
-                if name in PROBLEM_MACROS[self.problem]:
+                if name in KINDS[self.problem].macros:
                     raise self.error(f"{key}.{name}", f"no parameter has the name of a macro of {self.problem!r}")
         for name in (*compiled, *launched):
             if name in self.variables or name in FUNCTIONS or keyword.iskeyword(name):

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from mltune.errors import SpaceError
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Codes, ValueList
+from mltune.kernel.columns import Columns, length
 from mltune.kernel.layers import Layers, build_layers
-from mltune.kernel.table import Columns, length
 
 Indices: TypeAlias = NDArray[np.int64]
 """Indices of configurations in a search space."""

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from mltune.device.occupancy import occupancy
 from mltune.errors import BundleError
 from mltune.kernel.bundle import device_variables
-from mltune.kernel.table import Columns, length
+from mltune.kernel.columns import Columns, length
 
 if TYPE_CHECKING:
     from optuna.study import Study
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from mltune.device.facts import Device
     from mltune.kernel.bundle import Kernel
-    from mltune.kernel.problem import Problem
+    from mltune.problem.problem import Problem
 
 KEPLER_THREADS_PER_SM = 2048
 """Threads that a multiprocessor of the GTX 680 holds: "1024 (half of the hardware maximum)"."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from mltune.kernel.table import Columns, length
+from mltune.kernel.columns import Columns, length
 
 if TYPE_CHECKING:
     from mltune.kernel.space import SearchSpace

@@ -12,10 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from mltune.device.facts import Device
 from mltune.kernel.bundle import Kernel, device_variables
-from mltune.kernel.problem import Problem
-from mltune.kernel.table import Columns, length
+from mltune.kernel.columns import Columns, length
 from mltune.learn.access import LaneLayout, Traffic, traffic
 from mltune.learn.physics import SMALLEST_SHARE, Physics, physics
+from mltune.problem.problem import Problem
 
 Floats = NDArray[np.float64]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mltune.kernel.table import Columns, length
+from mltune.kernel.columns import Columns, length
 
 FEWEST_ROWS = 24
 """Measured configurations below which nothing is said."""

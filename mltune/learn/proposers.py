@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from mltune.learn.cost_model import Compression
 from mltune.learn.encoding import Trend
 from mltune.learn.gaussian_process import GaussianProcess, Hyperparameters
-from mltune.learn.study import History, ask_tpe, fastest_and_some, milestone
+from mltune.learn.history import History, ask_tpe, fastest_and_some, milestone
 
 if TYPE_CHECKING:
     from optuna.distributions import CategoricalDistribution
     from optuna.study import Study
 
+    from mltune.kernel.columns import Columns
     from mltune.kernel.space import SearchSpace
-    from mltune.kernel.table import Columns
     from mltune.learn.candidates import Pool
     from mltune.learn.encoding import Encoding
 

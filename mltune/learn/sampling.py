@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from optuna.distributions import CategoricalDistribution
 
 from mltune.errors import SpaceError
-from mltune.kernel.table import Columns, row
+from mltune.kernel.columns import Columns, row
 from mltune.learn.candidates import ListedPool, OpenPool, spread_out
 from mltune.learn.encoding import Encoding
+from mltune.learn.history import History, HistoryReader
 from mltune.learn.proposers import Choice, GaussianProposer, Proposer, Situation
-from mltune.learn.study import History, HistoryReader
 
 if TYPE_CHECKING:
     from optuna.study import Study

@@ -21,7 +21,7 @@ def preload() -> None:
     """Import what a search imports on its way: best done before a compile pool takes all cores."""
     import importlib
 
-    for name in ("scipy.linalg", "scipy.optimize", "scipy.special", "sklearn.ensemble", "mltune.learn.judgement"):
+    for name in ("scipy.linalg", "scipy.optimize", "scipy.special", "sklearn.ensemble", "mltune.learn.gates"):
         importlib.import_module(name)
 
 

@@ -48,7 +48,7 @@ class NothingLeft:
 class StoppingRule:
     """Stops a search when the calibrated optimistic end of everything untried lies below the best plus a share.
 
-    The ends are those of the gate (:class:`mltune.learn.pruning.Gate`, ``cautious``): wide enough for the fastest that
+    The ends are those of the gate (:class:`mltune.learn.gates.Gate`, ``cautious``): wide enough for the fastest that
     were measured. They come from one model of one batch, and a model may be blind to an island; so the verdict must
     hold for ``patience`` batches on end, each with a model fitted anew, while the search goes on exploring.
 

@@ -18,14 +18,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from mltune.errors import BundleError, DeviceError, SpaceError, WorkerError
-from mltune.measure.child import Child, ChildDiedError, ChildTimeoutError
 from mltune.measure.compiler import accepts_option, nvrtc_version, supported_architectures
 from mltune.measure.cubin_cache import CubinCache, cache_key, default_cache
+from mltune.process.child import Child, ChildDiedError, ChildTimeoutError
 from mltune.records.trial import Build, TrialState
 
 if TYPE_CHECKING:
     from mltune.kernel.bundle import Kernel
-    from mltune.kernel.gemm import GemmProblem
+    from mltune.problem.gemm import GemmProblem
 
 __all__ = ["NvrtcBuilder", "available_cores", "compile_options", "default_cache", "nvrtc_version"]
 

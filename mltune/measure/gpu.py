@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from mltune.kernel.gemm import GemmProblem
-from mltune.kernel.operands import GemmOperands
-from mltune.measure.blame import Blame, blame
+from mltune.measure.fault_classification import Fault, classify
+from mltune.problem.gemm import GemmProblem
+from mltune.problem.gemm_operands import GemmOperands
 
 if TYPE_CHECKING:
     from mltune.kernel.bundle import Launch
@@ -35,8 +35,8 @@ class CudaError(RuntimeError):
 
     @property
     def refused(self) -> bool:
-        """Whether the driver refused a kernel and the context is unharmed (see :mod:`mltune.measure.blame`)."""
-        return blame(self.code) is Blame.REFUSED
+        """Whether the driver rejected the kernel and the context is unharmed."""
+        return classify(self.code) is Fault.REFUSED
 
 
 class RefusedError(CudaError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from mltune.measure.guard import Disturbance, Series, UsualClock, disturbance
+from mltune.measure.clock_monitor import Disturbance, Series, UsualClock, disturbance
 from mltune.records.trial import TrialState
 
 BUDGET_S = 3.0
@@ -34,7 +34,7 @@ class RaceResult:
         Empty, or what went wrong.
     samples_s : tuple of tuple of float
         Run times, seconds: one row per round, one column per entry, in the order in which they were entered.
-    cublas_s : tuple of float
+    reference_s : tuple of float
         Run times of cuBLAS in the same rounds; empty where it did not take part.
     discarded : int
         Rounds that were discarded because the GPU was disturbed.
@@ -43,7 +43,7 @@ class RaceResult:
     state: TrialState
     detail: str = ""
     samples_s: tuple[tuple[float, ...], ...] = ()
-    cublas_s: tuple[float, ...] = ()
+    reference_s: tuple[float, ...] = ()
     discarded: int = 0
 
     @property

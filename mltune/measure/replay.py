@@ -7,8 +7,8 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Generic, NoReturn, Self, TypeVar
 
+from mltune.dataset.dataset import Dataset
 from mltune.errors import DatasetError
-from mltune.records.dataset import Dataset
 from mltune.records.trial import Build, Measurement
 
 Answer = TypeVar("Answer")

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mltune.errors import DeviceError
-from mltune.kernel.gemm import GemmProblem
-from mltune.measure.cublas import bind_cublas
+from mltune.measure.clock_monitor import Series
 from mltune.measure.gpu import LoadedKernel
-from mltune.measure.guard import Series
 from mltune.measure.protocols import SamplingRule
 from mltune.measure.race import BUDGET_S, RaceResult, run_rounds
+from mltune.measure.references import bind_cublas
+from mltune.problem.gemm import GemmProblem
 from mltune.records.trial import Measurement, TrialState
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class Race:
             TrialState.OK if held_back is None else TrialState.UNSTABLE,
             "" if held_back is None else f"throughout the race, {held_back.detail}",
             samples_s=tuple(times_s[:entered] for times_s in rounds.times_s),
-            cublas_s=tuple(times_s[entered] for times_s in rounds.times_s if len(times_s) > entered),
+            reference_s=tuple(times_s[entered] for times_s in rounds.times_s if len(times_s) > entered),
             discarded=rounds.discarded,
         )
 

@@ -13,14 +13,14 @@ from mltune.device.facts import Device
 from mltune.device.peaks import peak_flops
 from mltune.errors import DeviceError, DeviceLostError, ExpressionError, ProblemError, UsageError, WorkerError
 from mltune.kernel.bundle import Kernel, device_variables
-from mltune.kernel.gemm import GemmProblem
-from mltune.measure.child import Child, ChildDiedError, ChildTimeoutError
-from mltune.measure.plausible import plausible
 from mltune.measure.protocols import SamplingRule
 from mltune.measure.race import BUDGET_S, RaceResult
 from mltune.measure.requests import Check, Greet, Measure, Race, TimeCublas, TimeSpin
+from mltune.measure.timing_limits import within_limits
 from mltune.measure.verification import verification_cases
 from mltune.measure.worker import Answer, Request, Setup
+from mltune.problem.gemm import GemmProblem
+from mltune.process.child import Child, ChildDiedError, ChildTimeoutError
 from mltune.records.trial import Build, Measurement, TrialState
 
 WINNER_SIZES = ((1, 1, 1), (127, 129, 65), (256, 256, 256), (1023, 33, 257), (64, 1500, 1), (500, 300, 0))
@@ -79,7 +79,7 @@ class GpuRunner:
     timeout_s : float
         Seconds that one build may take, from its loading to its last sample.
     worker : str
-        What makes a worker, as :class:`~mltune.measure.child.Child` takes it: exchanged to try the runner without a
+        What makes a worker, as :class:`~mltune.process.child.Child` takes it: exchanged to try the runner without a
         GPU.
 
     Attributes
@@ -252,7 +252,7 @@ class GpuRunner:
         """Ask for the time of a build, with the best known now: many may have been timed since it was queued."""
         known = [best_s for best_s in (request.best_s, self._best_s) if best_s is not None]
         measured = self._measure(replace(request, best_s=min(known, default=None)))
-        believed = plausible(measured, self._problem.flops, self._peak_flops)
+        believed = within_limits(measured, self._problem.flops, self._peak_flops)
         if believed.state is TrialState.OK and believed.median_s is not None:
             self._best_s = min(believed.median_s, self._best_s or believed.median_s)
         return measured

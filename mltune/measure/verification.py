@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mltune.kernel.gemm import GemmProblem
-from mltune.kernel.operands import GemmOperands
 from mltune.measure.gpu import LoadedKernel, problem_arguments
+from mltune.problem.gemm import GemmProblem
+from mltune.problem.gemm_operands import GemmOperands
 
 if TYPE_CHECKING:
     from mltune.kernel.bundle import Launch
@@ -243,7 +243,7 @@ class _HostCase:
     def make(cls, case: Case) -> _HostCase:
         problem = case.problem
         operands = problem.operands(np, _SEED, integers=case.integers)
-        reference = problem.reference(operands)
+        reference = problem.answer(operands)
         bound = np.zeros_like(reference) if case.integers else problem.error_bound(operands)
         parts = 2 if problem.is_complex else 1
         matrix = operands.C.copy()

@@ -17,18 +17,18 @@ from mltune.device.nvml import GpuState, Nvml, summed_up
 from mltune.device.query import pci_bus_id, query_device
 from mltune.errors import DeviceError
 from mltune.kernel.bundle import Launch
-from mltune.kernel.gemm import GemmProblem
-from mltune.kernel.operands import GemmOperands
-from mltune.measure.blame import OUT_OF_MEMORY, Blame, Memory, blame
-from mltune.measure.cublas import bind_cublas
+from mltune.measure.clock_monitor import ClockMonitor, Series, UsualClock
+from mltune.measure.fault_classification import OUT_OF_MEMORY, Fault, Memory, classify
 from mltune.measure.gpu import CudaError, LoadedKernel, problem_arguments
-from mltune.measure.guard import Guard, Series, UsualClock
-from mltune.measure.integrity import Seal
+from mltune.measure.operand_checksums import OperandChecksums
 from mltune.measure.protocols import SamplingRule
 from mltune.measure.race import RaceResult
+from mltune.measure.references import bind_cublas
 from mltune.measure.stopwatch import Stopwatch
 from mltune.measure.timing import Sampling, sample
 from mltune.measure.verification import Verification, size_cases, verification_cases
+from mltune.problem.gemm import GemmProblem
+from mltune.problem.gemm_operands import GemmOperands
 from mltune.records.trial import Measurement, TrialState
 
 _SEED = 267
@@ -116,7 +116,7 @@ class Worker:
         self.stopwatch = Stopwatch(device.l2_bytes)
         self.usual_clock = UsualClock()
         self.verification = Verification(verification_cases(setup.problem))
-        self._verifications: dict[GemmProblem, tuple[Verification, Seal]] = {}
+        self._verifications: dict[GemmProblem, tuple[Verification, OperandChecksums]] = {}
         try:
             self._operands = _operands(setup.problem)
             self._before = self._operands.C.copy() if setup.problem.beta else None
@@ -133,7 +133,7 @@ class Worker:
         named = [("A", self._operands.A), ("B", self._operands.B)]
         if self._before is not None:
             named.append(("what C is set to", self._before))
-        self._seal = Seal([*named, *self.verification.buffers()])
+        self._seal = OperandChecksums([*named, *self.verification.buffers()])
         self._nvml = Nvml(pci_bus_id(setup.device_index))
         self.stopwatch.take(lambda: self.stopwatch.spin(1e-6), 1)
 
@@ -166,7 +166,7 @@ class Worker:
             if len(self._verifications) >= _MOST_VERIFICATIONS:
                 self._verifications.clear()
             made = Verification(size_cases(problem))
-            self._verifications[problem] = made, Seal(made.buffers())
+            self._verifications[problem] = made, OperandChecksums(made.buffers())
         return self._verifications[problem][0]
 
     def time(self, launch: Callable[[], None], rule: SamplingRule, best_s: float | None) -> Measurement:
@@ -176,7 +176,7 @@ class Worker:
         """
         started = time.perf_counter()
         self._restore()
-        guard = Guard(_Gpu(self.stopwatch, self._nvml, launch), self.usual_clock, rule, best_s)
+        guard = ClockMonitor(_Gpu(self.stopwatch, self._nvml, launch), self.usual_clock, rule, best_s)
         sampling = sample(guard.take, rule, best_s)
         state = summed_up(guard.states)
         detail = _unstable(sampling, rule, guard)
@@ -212,7 +212,7 @@ class Worker:
         kernel.bind(launch, problem_arguments(problem, _addresses(operands)))()
         bound = problem.error_bound(before)
         if problem.arithmetic == "fp32":
-            reference = problem.reference(before)
+            reference = problem.answer(before)
         else:
             answer = GemmOperands(operands.A, operands.B, before.C.copy())
             bind_cublas(problem, _addresses(answer))()
@@ -257,7 +257,7 @@ class _Watch:
 
 
 class _Gpu:
-    """The GPU as a track (see :class:`mltune.measure.guard.Track`)."""
+    """The GPU as a track (see :class:`mltune.measure.clock_monitor.Track`)."""
 
     def __init__(self, stopwatch: Stopwatch, nvml: Nvml, launch: Callable[[], None]) -> None:
         self._stopwatch = stopwatch
@@ -285,10 +285,10 @@ class _Gpu:
 def _answer_to(error: Exception) -> Answer:
     """Return the answer where CUDA failed."""
     code = _code(error)
-    at_fault = Blame.CRASHED if code is None else blame(code, _memory() if code == OUT_OF_MEMORY else None)
-    if at_fault is Blame.GPU:
+    at_fault = Fault.CRASHED if code is None else classify(code, _memory() if code == OUT_OF_MEMORY else None)
+    if at_fault is Fault.GPU:
         return Answer(None, lost=str(error))
-    refused = at_fault is Blame.REFUSED
+    refused = at_fault is Fault.REFUSED
     return Answer(Measurement(TrialState.LAUNCH_ERROR if refused else TrialState.CRASHED, str(error)), not refused)
 
 
@@ -331,7 +331,7 @@ def _addresses(operands: GemmOperands) -> GemmOperands:
     return GemmOperands(*addresses)
 
 
-def _unstable(sampling: Sampling, rule: SamplingRule, guard: Guard) -> str:
+def _unstable(sampling: Sampling, rule: SamplingRule, guard: ClockMonitor) -> str:
     """Say why a time is not to be relied on; empty when it is."""
     if guard.persisting is not None and guard.persisting.slowdown:
         return f"the GPU must not be held back, but rest did not end a {guard.persisting.detail}; see its cooling"

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mltune.errors import PlanError
-from mltune.kernel.bundle import load_kernel
+from mltune.kernel.reader import load_kernel
 from mltune.plan.gain import allot
-from mltune.plan.placement import check_budget, operand_bytes, place, recorded_for
+from mltune.plan.placement import check_budget, place, recorded_for
 from mltune.plan.plan import REPLAY, Plan
 from mltune.plan.rates import Rate, recorded_rate
 
@@ -29,7 +29,7 @@ def forecast(plan: Plan, gpus: Sequence[Device], reason: str, cores: int) -> dic
     plan : Plan
         As read.
     gpus : sequence of Device
-        The GPUs of this machine; see :func:`mltune.target.find_gpus`.
+        The GPUs of this machine; see :func:`mltune.tune.target.find_gpus`.
     reason : str
         Why there is none.
     cores : int
@@ -101,7 +101,7 @@ def _problems(plan: Plan, device: Device | None, cores: float) -> list[dict[str,
                 "share": share,
                 "trials": rate.trials(share, cores) if rate else counted,
                 "rate_from": rate.recorded if rate else None,
-                "operand_bytes": operand_bytes(task) or None,
+                "operand_bytes": task.problem.operand_bytes or None,
                 "recorded": recorded.get(task.slug),
             }
         )
@@ -118,7 +118,7 @@ def even_shares(plan: Plan) -> list[float]:
 
 def _rates(plan: Plan, device: Device | None) -> dict[str, Rate]:
     """Return what a trial of each task costs, where something is recorded."""
-    from mltune.records.dataset import list_datasets
+    from mltune.dataset.dataset import list_datasets
 
     manifests = list_datasets()
     kernels = {name: load_kernel(name).name for name in {task.kernel for task in plan.tasks}}

@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 
-from mltune.kernel.gemm import GemmProblem
 from mltune.plan.plan import Standing, Task
 
 LEAST_GAIN = 0.01
@@ -62,9 +61,8 @@ def deficits(tasks: Sequence[Task], standings: Mapping[str, Standing]) -> dict[s
     """
     families: dict[Hashable, list[tuple[str, float]]] = {}
     for task in tasks:
-        if task.slug in standings and isinstance(task.problem, GemmProblem) and task.dataset is None:
-            problem = task.problem
-            family = (task.kernel, problem.precision, problem.m, problem.n, problem.k)
+        if task.slug in standings and task.problem.work_class is not None and task.dataset is None:
+            family = (task.kernel, task.problem.work_class)
             families.setdefault(family, []).append((task.slug, standings[task.slug].curve[-1][1]))
     return {
         slug: math.log(best_s / min(of_all for _, of_all in family))

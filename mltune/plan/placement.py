@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mltune.errors import PlanError
-from mltune.kernel.bundle import load_kernel
-from mltune.kernel.gemm import GemmProblem
+from mltune.kernel.reader import load_kernel
 from mltune.plan.plan import REPLAY, Plan, Task
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ def place(plan: Plan, gpus: Sequence[Device], reason: str = "") -> Plan:
     ----------
     plan : Plan
     gpus : sequence of Device
-        The GPUs of this machine, ``cuda:0`` first: see :func:`mltune.target.find_gpus`.
+        The GPUs of this machine, ``cuda:0`` first: see :func:`mltune.tune.target.find_gpus`.
     reason : str
         Why there is none.
 
@@ -66,19 +65,9 @@ def check_budget(plan: Plan) -> None:
         )
 
 
-def operand_bytes(task: Task) -> int:
-    """Return the memory that the operands of a task take on a GPU, bytes; 0 where nobody knows."""
-    problem = task.problem
-    if not isinstance(problem, GemmProblem):
-        return 0
-    leading = (problem.lda, problem.ldb, problem.ldc)
-    elements = sum(ld * columns for ld, (_, columns) in zip(leading, problem.shapes(), strict=True))
-    return elements * problem.element_bytes
-
-
 def recorded_for(tasks: Iterable[Task]) -> dict[str, str]:
     """Return for each task that timings are recorded of the name of the dataset: its own, or that with most rows."""
-    from mltune.records.dataset import list_datasets
+    from mltune.dataset.dataset import list_datasets
 
     manifests = list_datasets()
     tasks = tuple(tasks)
@@ -135,10 +124,10 @@ def _check_gpus(plan: Plan, gpus: Sequence[Device]) -> None:
                 f"{plan.name}: only a kernel with a source can be measured, but {name} has none; replay its recorded "
                 "timings with `datasets`."
             )
-    largest = max(plan.tasks, key=operand_bytes)
-    if operand_bytes(largest) > smallest.memory_bytes:
+    largest = max((task.problem for task in plan.tasks), key=lambda problem: problem.operand_bytes)
+    if largest.operand_bytes > smallest.memory_bytes:
         raise PlanError(
-            f"{plan.name}: operands must fit into the memory of every device, but those of {largest.problem.label} "
-            f"take {operand_bytes(largest) / 1e9:.1f} GB and {smallest.name} has {smallest.memory_bytes / 1e9:.1f} GB; "
+            f"{plan.name}: operands must fit into the memory of every device, but those of {largest.label} "
+            f"take {largest.operand_bytes / 1e9:.1f} GB and {smallest.name} has {smallest.memory_bytes / 1e9:.1f} GB; "
             "ask for a smaller size."
         )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from mltune.kernel.problem import Problem
+from mltune.problem.problem import Problem
 
 Unit = Literal["s", "trials"]
 """What a budget is counted in: seconds of each device, or trials."""

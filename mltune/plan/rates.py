@@ -12,12 +12,11 @@ import numpy as np
 
 from mltune.device.peaks import peak_flops
 from mltune.errors import DeviceError
-from mltune.kernel.gemm import GemmProblem
 
 if TYPE_CHECKING:
+    from mltune.dataset.manifest import Manifest
     from mltune.device.facts import Device
-    from mltune.kernel.problem import Problem
-    from mltune.records.manifest import Manifest
+    from mltune.problem.problem import Problem
 
 _PREFERRED = 0.1
 """The fastest share of a dataset: a search mostly measures such, which take longer to compile and more samples."""
@@ -72,13 +71,9 @@ def recorded_rate(kernel: str, problem: Problem, manifests: Sequence[Manifest], 
     Rate or None
         None where nothing is recorded.
     """
-    if not isinstance(problem, GemmProblem):
+    if not problem.cost_class:
         return None
-    related = [
-        one
-        for one in manifests
-        if one.kernel == kernel and isinstance(one.problem, GemmProblem) and one.problem.precision == problem.precision
-    ]
+    related = [one for one in manifests if one.kernel == kernel and one.problem.cost_class == problem.cost_class]
     if not related:
         return None
     nearest = min(related, key=lambda one: (abs(math.log(problem.flops / one.problem.flops)), -one.rows, one.name))
@@ -93,7 +88,7 @@ def recorded_rate(kernel: str, problem: Problem, manifests: Sequence[Manifest], 
 @cache
 def _costs(name: str) -> tuple[float, float, float] | None:
     """Return the mean seconds to compile, verify and time what a search prefers; None where nothing ran."""
-    from mltune.records.dataset import load_dataset
+    from mltune.dataset.dataset import load_dataset
 
     dataset = load_dataset(name)
     median_s = dataset.numbers("median_s")

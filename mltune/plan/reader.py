@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 from mltune import assets
 from mltune.errors import MltuneError, PlanError
-from mltune.kernel.bundle import load_kernel
-from mltune.kernel.gemm import CASES, GemmProblem
+from mltune.kernel.reader import load_kernel
 from mltune.plan.plan import REPLAY, Plan, Task, Unit
-from mltune.request import DEFAULT_KERNEL, parse_duration
+from mltune.problem.gemm import CASES, GemmProblem
+from mltune.tune.request import DEFAULT_KERNEL, parse_duration
 
 if TYPE_CHECKING:
     from mltune.kernel.bundle import Kernel
-    from mltune.kernel.problem import Problem
     from mltune.plan.schema import Document, ProblemsTable
+    from mltune.problem.problem import Problem
 
 MAX_BYTES = 2**20
 """Largest plan."""
@@ -214,7 +214,7 @@ class _Reader:
             raise self.error(key, error) from error
 
     def recorded(self, key: str, table: ProblemsTable) -> Iterator[tuple[str, Problem, str | None]]:
-        from mltune.records.dataset import load_manifest
+        from mltune.dataset.dataset import load_manifest
 
         if table.precisions or table.trans or table.sizes:
             raise self.error(

@@ -7,7 +7,8 @@ from pathlib import Path
 from mltune.errors import DiskFullError, MltuneError
 from mltune.plan.plan import Standing, Task, Unit
 from mltune.records.declaration import FACT as DECLARATION
-from mltune.records.store import FILE, Store
+from mltune.records.directory import FILE
+from mltune.records.store import Store
 from mltune.records.trial import TrialRecord, TrialState
 
 

@@ -44,9 +44,9 @@ class Declaration:
         Of the winner's trial.
     finalists : tuple of Finalist
         The fastest first; the winner is one of them.
-    cublas : Finalist or None
-        cuBLAS in the same race: its ratio is the winner's share of cuBLAS, above 1 where the winner is faster. None
-        where it was not timed.
+    reference : Finalist or None
+        The reference kernel in the same race: its ratio is the winner's speed relative to it, above 1 where the winner
+        is faster. None where it was not timed.
     rounds : int
         Rounds of the race; 0 where the finalists were not timed again.
     as_of : int
@@ -59,7 +59,7 @@ class Declaration:
 
     number: int
     finalists: tuple[Finalist, ...]
-    cublas: Finalist | None = None
+    reference: Finalist | None = None
     rounds: int = 0
     as_of: int = 0
     rejected: Mapping[int, str] = dataclasses.field(default_factory=dict)
@@ -91,13 +91,13 @@ class Declaration:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Declaration:
         """Rebuild a declaration from :meth:`to_json`."""
-        values = {name: value for name, value in document.items() if name != "ties"}
-        cublas = values.get("cublas")
+        values = {name: value for name, value in document.items() if name not in ("ties", "cublas")}
+        reference = values.get("reference", document.get("cublas"))  # "cublas" before version 0.2
         return cls(
             **values
             | {
                 "finalists": tuple(Finalist(**finalist) for finalist in values["finalists"]),
-                "cublas": None if cublas is None else Finalist(**cublas),
+                "reference": None if reference is None else Finalist(**reference),
                 "rejected": {int(number): reason for number, reason in values.get("rejected", {}).items()},
             }
         )

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Mapping, Set
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 FILE = "events.jsonl"
 
@@ -24,8 +24,8 @@ EVENTS: dict[str, frozenset[str]] = {
     "resumed": frozenset({"trials", "pid"}),
     "slice_started": frozenset({"problem", "limit"}),
     "slice_ended": frozenset({"problem", "trials", "best_s", "outcome", "detail"}),
-    "progress": frozenset({"lanes", "done", "problems", "left_s", "message"}),
-    "best": frozenset({"number", "tflops", "share_of_cublas", "share_of_peak"}),
+    "progress": frozenset({"runs", "done", "problems", "left_s", "message"}),
+    "best": frozenset({"number", "tflops", "share_of_reference", "share_of_peak"}),
     "failure": frozenset({"number", "state", "detail"}),
     "reference": frozenset(
         {"after", "median_s", "noise", "sm_clock_hz", "temperature_c", "power_w", "throttle_reasons"}
@@ -34,10 +34,10 @@ EVENTS: dict[str, frozenset[str]] = {
     "throttled": frozenset({"number", "discarded", "throttle_reasons"}),
     "gpu_lost": frozenset({"detail"}),
     "gpu_back": frozenset({"lost_s"}),
-    "lane_died": frozenset({"detail", "exit"}),
+    "worker_died": frozenset({"detail", "exit"}),
     "disk_full": frozenset({"detail"}),
     "disk_back": frozenset({"lost_s"}),
-    "declared": frozenset({"number", "tflops", "share_of_cublas", "ties", "rejected"}),
+    "declared": frozenset({"number", "tflops", "share_of_reference", "ties", "rejected"}),
     "interrupted": frozenset({"signal"}),
     "report_written": frozenset({"path"}),
     "run_ended": frozenset({"outcome", "detail", "trials", "best_s", "seconds"}),
@@ -117,13 +117,13 @@ class EventLog:
         else:
             self.dropped = 0
 
-    def snapshot(self, lanes: Any, *, at_once: bool = False, **facts: Any) -> None:
+    def snapshot(self, runs: Any, *, at_once: bool = False, **facts: Any) -> None:
         """Append an event ``progress``, unless there was one in the last minute.
 
         Parameters
         ----------
-        lanes : sequence of mapping
-            The progress on each device: :meth:`mltune.run.Progress.to_json`.
+        runs : sequence of mapping
+            The progress on each device: :meth:`mltune.results.progress.Progress.to_json`.
         at_once : bool
             Whether to write it all the same: at the beginning, at the end.
         **facts
@@ -132,7 +132,7 @@ class EventLog:
         now = time.monotonic()
         if at_once or now - self._snapshot_at >= SNAPSHOT_EVERY_S:
             self._snapshot_at = now
-            self.write("progress", lanes=lanes, **facts)
+            self.write("progress", runs=runs, **facts)
 
 
 def read_events(path: Path, offset: int = 0) -> tuple[list[dict[str, Any]], int]:
@@ -230,3 +230,15 @@ def _plain(value: Any) -> Any:
         return float(value) if math.isfinite(value) else None
     text = str(value)
     return text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "…"
+
+
+class EventWriter(Protocol):
+    """Where events are written: :meth:`mltune.records.events.EventLog.write`, or a part of it."""
+
+    def __call__(self, event: str, **facts: Any) -> None:
+        """Write one event."""
+        ...
+
+
+def no_events(event: str, **facts: Any) -> None:
+    """Write nothing."""

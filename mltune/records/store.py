@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
 from mltune.errors import DiskFullError, RunDirectoryError, StoreError
+from mltune.records.directory import FILE, lock_directory
 from mltune.records.header import RunHeader
-from mltune.records.lock import lock_directory
 from mltune.records.reference import Reference
 from mltune.records.rows import COLUMNS, PARAMETER_PREFIX, from_row, to_row
 from mltune.records.trial import TrialRecord
@@ -23,9 +23,9 @@ from mltune.records.trial import TrialRecord
 if TYPE_CHECKING:
     import pandas as pd
 
-FILE = "run.sqlite"
 _APPLICATION = 0x6D6C7475  # "mltu": tells our files from other SQLite files
 _FORMAT = 2
+_OLD_NAMES = {"reference_median_s": ("cublas_median_s",)}  # names of facts in stores written before version 0.2
 _NO_ROOM = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
 
 
@@ -176,7 +176,8 @@ class Store:
 
     def fact(self, name: str) -> Any:
         """Return a fact of the run, or None if it is not known."""
-        found = self._query("SELECT value FROM facts WHERE name = ?", name)
+        names = (name, *_OLD_NAMES.get(name, ()))
+        found = [row for one in names for row in self._query("SELECT value FROM facts WHERE name = ?", one)]
         return json.loads(found[0][0]) if found else None
 
     def set_fact(self, name: str, value: Any) -> None:

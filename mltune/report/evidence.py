@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from mltune.kernel.gemm import GemmProblem
 from mltune.learn.cost_model import log_share
 from mltune.records.reference import usual_s
 from mltune.records.trial import TrialRecord, TrialState
@@ -157,10 +156,14 @@ class Evidence:
         return np.array([record.median_s for record in self.measured], dtype=np.float64)
 
     @cached_property
-    def cublas_s(self) -> float | None:
+    def reference_s(self) -> float | None:
         """Time of cuBLAS: as raced against the winner, or as timed once."""
         declared = self.run.declaration
-        return declared.cublas.median_s if declared is not None and declared.cublas is not None else self.run.cublas_s
+        return (
+            declared.reference.median_s
+            if declared is not None and declared.reference is not None
+            else self.run.reference_s
+        )
 
     @cached_property
     def curve(self) -> Curve | None:
@@ -174,11 +177,11 @@ class Evidence:
         at, best = at[order], np.minimum.accumulate(self.times[order])
         steps = np.flatnonzero(np.diff(best, prepend=np.inf) < 0.0)
         last = max(at[-1], self.run.seconds.get("total", 0.0) if in_seconds else float(len(self.run.records)))
-        of = self.cublas_s if self.cublas_s is not None else float(best[-1])
+        of = self.reference_s if self.reference_s is not None else float(best[-1])
         return Curve(
             np.append(at[steps], last),
             of / np.append(best[steps], best[-1]),
-            "final best" if self.cublas_s is None else "cuBLAS",
+            "final best" if self.reference_s is None else "cuBLAS",
             "s" if in_seconds else "trials",
         )
 
@@ -242,11 +245,7 @@ class Evidence:
         Every operand counts once: A and B are read, C is written, and read where beta is not 0.
         """
         problem = self.run.problem
-        if not isinstance(problem, GemmProblem):
-            return None
-        m, n, k = problem.m, problem.n, problem.k
-        elements = m * k + k * n + m * n * (1 if problem.beta == 0 else 2)
-        return problem.flops / (elements * problem.element_bytes) if elements and problem.flops else None
+        return problem.flops / problem.bytes if problem.flops and problem.bytes else None
 
     @cached_property
     def reference_changes(self) -> Floats:

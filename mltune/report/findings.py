@@ -10,13 +10,14 @@ from itertools import chain
 from typing import Any
 
 from mltune import __version__
-from mltune.audit import audit_skips, pooled
 from mltune.kernel.bundle import device_variables
 from mltune.records.declaration import Declaration, Finalist
+from mltune.records.seconds import PHASES
 from mltune.records.trial import TrialRecord, TrialState
 from mltune.report.reading import Night, ProblemRun, Unread
-from mltune.seconds import PHASES
-from mltune.summary import best, counts, rating
+from mltune.results.audit import audit_skips, pooled
+from mltune.results.rating import rating
+from mltune.results.summary import best, counts
 
 FORMAT = 1
 """Of ``winners.json``; a field that changes its meaning changes it."""
@@ -44,8 +45,8 @@ def findings(night: Night, folders: Mapping[str, str]) -> dict[str, Any]:
             entry["label"] = entry["slug"]
     shares: dict[str, list[float]] = {}
     for run, entry in zip(night.runs, entries, strict=False):
-        if entry["cublas"] and entry["tflops"] is not None:
-            shares.setdefault(run.problem.name, []).append(entry["cublas"]["share"])
+        if entry["reference"] and entry["tflops"] is not None:
+            shares.setdefault(run.problem.name, []).append(entry["reference"]["share"])
     audit = pooled([audit_skips(run.records, run.seconds.get("search", 0.0)) for run in night.runs])
     states = Counter[str]()
     for run in night.runs:
@@ -62,10 +63,10 @@ def findings(night: Night, folders: Mapping[str, str]) -> dict[str, Any]:
         "seeds": distinct(run.header.seed for run in night.runs),
         "problems": len(entries),
         "with_winner": sum(entry["tflops"] is not None for entry in entries),
-        "against_cublas": dict(Counter(entry["verdict"] for entry in entries if entry["verdict"])),
-        "geometric_mean_share_of_cublas": _geometric_mean(list(chain.from_iterable(shares.values()))),
+        "against_reference": dict(Counter(entry["verdict"] for entry in entries if entry["verdict"])),
+        "geometric_mean_share_of_reference": _geometric_mean(list(chain.from_iterable(shares.values()))),
         "by_name": {
-            name: {"problems": len(those), "geometric_mean_share_of_cublas": _geometric_mean(those)}
+            name: {"problems": len(those), "geometric_mean_share_of_reference": _geometric_mean(those)}
             for name, those in shares.items()
         },
         "trials": sum(entry["trials"] for entry in entries),
@@ -97,7 +98,7 @@ def _entry(run: ProblemRun, folder: str | None) -> dict[str, Any]:
     declared = run.declaration
     timed_again = declared is not None and timed.low_s < timed.high_s
     figures = rating(run.problem, run.device, timed.median_s, None)
-    cublas = _cublas(run, timed)
+    reference = _reference(run, timed)
     return entry | {
         "state": "best so far" if declared is None else "declared",
         "trial": record.number,
@@ -109,8 +110,8 @@ def _entry(run: ProblemRun, folder: str | None) -> dict[str, Any]:
         if timed_again
         else None,
         "share_of_peak": figures["share_of_peak"],
-        "cublas": cublas,
-        "verdict": _verdict(cublas),
+        "reference": reference,
+        "verdict": _verdict(reference),
         "finalists": [] if declared is None else [_finalist(run, declared, one) for one in declared.finalists],
         "ties": [] if declared is None else list(declared.ties),
         "rejected": {} if declared is None else {str(at): reason for at, reason in declared.rejected.items()},
@@ -137,7 +138,7 @@ def _blank(slug: str) -> dict[str, Any]:
         "seconds": {},
         "stopped": "",
         "notes": [],
-    } | dict.fromkeys([*unknown.split(), "cublas", "verdict", "launch", "folder"])
+    } | dict.fromkeys([*unknown.split(), "reference", "verdict", "launch", "folder"])
 
 
 def _missing(unread: Unread) -> dict[str, Any]:
@@ -157,9 +158,9 @@ def _found(run: ProblemRun) -> tuple[TrialRecord, Finalist] | None:
     return None
 
 
-def _cublas(run: ProblemRun, timed: Finalist) -> dict[str, Any] | None:
+def _reference(run: ProblemRun, timed: Finalist) -> dict[str, Any] | None:
     """Return cuBLAS beside the winner: raced against it, or timed once in the same run."""
-    raced = None if run.declaration is None else run.declaration.cublas
+    raced = None if run.declaration is None else run.declaration.reference
     if raced is not None:
         return {
             "median_s": raced.median_s,
@@ -167,21 +168,21 @@ def _cublas(run: ProblemRun, timed: Finalist) -> dict[str, Any] | None:
             "share": raced.ratio,
             "share_interval": [raced.ratio_low, raced.ratio_high],
         }
-    if run.cublas_s is None:
+    if run.reference_s is None:
         return None
     return {
-        "median_s": run.cublas_s,
+        "median_s": run.reference_s,
         "interval_s": None,
-        "share": run.cublas_s / timed.median_s,
+        "share": run.reference_s / timed.median_s,
         "share_interval": None,
     }
 
 
-def _verdict(cublas: Mapping[str, Any] | None) -> str | None:
+def _verdict(reference: Mapping[str, Any] | None) -> str | None:
     """Say in a word how a winner stands against cuBLAS; what lies within the interval is a tie."""
-    if cublas is None:
+    if reference is None:
         return None
-    low, high = cublas["share_interval"] or (cublas["share"], cublas["share"])
+    low, high = reference["share_interval"] or (reference["share"], reference["share"])
     return "faster" if low > 1.0 else "slower" if high < 1.0 else "level"
 
 
@@ -224,7 +225,7 @@ def _notes(run: ProblemRun, found: tuple[TrialRecord, Finalist] | None) -> list[
             notes.append(f"declared {_many(later, 'trial')} before the end")
     if found is not None and found[0].state is TrialState.UNSTABLE:
         notes.append("noisy when first timed")
-    if found is not None and _cublas(run, found[1]) is None:
+    if found is not None and _reference(run, found[1]) is None:
         notes.append("cuBLAS was not timed")
     return notes
 

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 from mltune.device.facts import Device
 from mltune.errors import MltuneError, RunDirectoryError, StoreError
 from mltune.records.declaration import FACT, Declaration, Finalist
+from mltune.records.directory import PLAN_FILE, PROBLEMS, is_plan, runs_in
 from mltune.records.events import FILE as EVENTS_FILE
 from mltune.records.events import planned, read_events
-from mltune.records.folder import PLAN_FILE, PROBLEMS, is_plan, runs_in
 from mltune.records.header import RunHeader
 from mltune.records.reference import Reference
 from mltune.records.store import Store
@@ -28,7 +28,7 @@ from mltune.records.trial import GATES, TrialRecord
 
 if TYPE_CHECKING:
     from mltune.kernel.bundle import Kernel
-    from mltune.kernel.problem import Problem
+    from mltune.problem.problem import Problem
 
 SLUG = re.compile(r"[a-z0-9][a-z0-9.-]{0,127}")
 """What the folder of a plan's problem may be called."""
@@ -58,7 +58,7 @@ class ProblemRun:
         Every time in them is finite and above 0, or None.
     seconds : mapping of str to float
         Where they went.
-    cublas_s : float or None
+    reference_s : float or None
         Median time of cuBLAS, measured beside the run.
     declaration : Declaration or None
         None where the run ended before its finals.
@@ -76,7 +76,7 @@ class ProblemRun:
     peak_flops: float
     records: Sequence[TrialRecord]
     seconds: Mapping[str, float]
-    cublas_s: float | None
+    reference_s: float | None
     declaration: Declaration | None
     references: Sequence[Reference]
     stopped: str
@@ -188,7 +188,7 @@ def _read(directory: Path, slug: str | None) -> ProblemRun | Unread:
 
 def _checked(store: Store, slug: str | None) -> ProblemRun:
     from mltune.device.peaks import peak_flops
-    from mltune.kernel.problem import problem_from_json
+    from mltune.problem.kinds import problem_from_json
 
     header = store.header
     _check_header(header)
@@ -209,7 +209,7 @@ def _checked(store: Store, slug: str | None) -> ProblemRun:
         peak_flops=peak,
         records=records,
         seconds={str(name): float(value) for name, value in store.seconds().items() if _is_time(value, or_zero=True)},
-        cublas_s=_time(store.fact("cublas_median_s")),
+        reference_s=_time(store.fact("reference_median_s")),
         declaration=_declaration(store.fact(FACT), {record.number for record in records}),
         references=[
             reference
@@ -296,7 +296,7 @@ def _kernel(header: RunHeader) -> Kernel | None:
 @functools.cache
 def _bundle(name: str) -> Kernel:
     """Return a built-in kernel, read once: a plan has many problems for one."""
-    from mltune.kernel.bundle import load_kernel
+    from mltune.kernel.reader import load_kernel
 
     return load_kernel(name)
 
@@ -307,7 +307,7 @@ def _declaration(fact: Any, numbers: set[int]) -> Declaration | None:
         return None
     declaration = Declaration.from_json(fact)
     finalists: tuple[Finalist, ...] = declaration.finalists
-    timed = (*finalists, *([declaration.cublas] if declaration.cublas else []))
+    timed = (*finalists, *([declaration.reference] if declaration.reference else []))
     sound = all(
         _is_time(value)
         for one in timed

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from mltune.audit import SkipAudit, audit_skips
 from mltune.learn.importance import Importance, mean_importance
 from mltune.records.reference import Drift, drifts
 from mltune.records.trial import TrialRecord
@@ -18,8 +17,9 @@ from mltune.report.evidence import Evidence, Failure, failures
 from mltune.report.findings import distinct
 from mltune.report.reading import Night
 from mltune.report.svg import Plot, plotting
-from mltune.sentences import sentence
-from mltune.summary import best
+from mltune.results.audit import SkipAudit, audit_skips
+from mltune.results.messages import sentence
+from mltune.results.summary import best
 
 ROUTINE = frozenset(
     {
@@ -43,7 +43,7 @@ ROUTINE = frozenset(
 ALARMING = {
     "gpu_lost": "the GPU was lost",
     "disk_full": "the disk was full",
-    "lane_died": "a process that tunes died",
+    "worker_died": "a process that tunes died",
 }
 """Events that a reader should know of first."""
 

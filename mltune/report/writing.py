@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mltune.errors import RunError
-from mltune.records.folder import WINNER, WINNERS, is_plan
-from mltune.records.whole import write_whole
+from mltune.records.directory import WINNER, WINNERS, is_plan, write_whole
 from mltune.report.findings import findings
 from mltune.report.page import html, markdown
 from mltune.report.reading import Night, read_night

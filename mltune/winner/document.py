@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mltune import __version__
-from mltune.kernel.operands import GemmOperands
+from mltune.problem.gemm_operands import GemmOperands
 from mltune.winner.formulas import launch_formulas, size_restrictions
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ FORMAT = 1
 """Version of the document's format."""
 
 GEMM_ARGUMENTS = ("m", "n", "k", "alpha", "A", "lda", "B", "ldb", "beta", "C", "ldc")
-"""The arguments of a GEMM kernel, as :meth:`~mltune.kernel.gemm.GemmProblem.kernel_arguments` has them."""
+"""The arguments of a GEMM kernel, as :meth:`~mltune.problem.gemm.GemmProblem.kernel_arguments` has them."""
 
 
 def describe(winner: Winner, files: Mapping[str, bytes], date: str) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def _timing(winner: Winner) -> dict[str, Any]:
     from mltune.device.peaks import peak_flops
 
     declaration, problem = winner.declaration, winner.problem
-    finalist, cublas, measured = declaration.winner, declaration.cublas, winner.record.measurement
+    finalist, reference, measured = declaration.winner, declaration.reference, winner.record.measurement
     rate = problem.flops / finalist.median_s
     tied = [other for other in declaration.finalists if other.number in declaration.ties]
     return {
@@ -76,8 +76,8 @@ def _timing(winner: Winner) -> dict[str, Any]:
         "interval_s": [finalist.low_s, finalist.high_s],
         "tflops": rate / 1e12,
         "share_of_peak": rate / peak_flops(winner.device, problem.arithmetic),
-        "share_of_cublas": None if cublas is None else cublas.ratio,
-        "share_of_cublas_interval": None if cublas is None else [cublas.ratio_low, cublas.ratio_high],
+        "share_of_reference": None if reference is None else reference.ratio,
+        "share_of_reference_interval": None if reference is None else [reference.ratio_low, reference.ratio_high],
         "ties": [
             {"trial": other.number, "ratio": other.ratio, "interval": [other.ratio_low, other.ratio_high]}
             for other in tied

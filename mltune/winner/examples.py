@@ -16,7 +16,7 @@ from mltune.winner.winner import Winner, computes, one_line
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mltune.kernel.gemm import GemmProblem
+    from mltune.problem.gemm import GemmProblem
 
 FILES = ("example.py", "example.cpp", "README.txt")
 """What is made from the template of the same name."""
@@ -108,9 +108,9 @@ def _measured(winner: Winner, document: Mapping[str, Any]) -> dict[str, Any]:
     timing, verified = document["timing"], document["verified"]
     low, high = (f"{1e3 * seconds:.4g}" for seconds in timing["interval_s"])
     vendor = "cuBLAS was not timed"
-    if timing["share_of_cublas"] is not None:
-        low_share, high_share = timing["share_of_cublas_interval"]
-        vendor = f"{timing['share_of_cublas']:.3f} ({low_share:.3f} to {high_share:.3f}) of the speed of cuBLAS"
+    if timing["share_of_reference"] is not None:
+        low_share, high_share = timing["share_of_reference_interval"]
+        vendor = f"{timing['share_of_reference']:.3f} ({low_share:.3f} to {high_share:.3f}) of the speed of cuBLAS"
     ties = ", ".join(str(tie["trial"]) for tie in timing["ties"])
     sizes = ", ".join("x".join(map(str, size)) for size in verified["sizes"])
     major, minor = winner.device.compute_capability

@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from mltune.kernel.expressions import Expression
     from mltune.winner.winner import Winner
 
-SIZES = ("m", "n", "k")
-"""The variables of a problem that another call of the same kernel may change."""
-
 
 def formula(expression: Expression, known: Mapping[str, int], derived: Mapping[str, Expression]) -> str:
     """Put what is known into an expression, and work out whatever that decides.
@@ -56,11 +53,11 @@ def size_restrictions(winner: Winner) -> dict[str, str]:
         return formula(restriction.expression, known, winner.kernel.derived)
 
     found = {condition(restriction): restriction.reason for restriction in winner.kernel.restrictions}
-    return {text: reason for text, reason in found.items() if _names(_tree(text)) & {*SIZES}}
+    return {text: reason for text, reason in found.items() if _names(_tree(text)) & {*winner.problem.size_names}}
 
 
 def _known(winner: Winner) -> dict[str, int]:
-    variables = {name: value for name, value in winner.variables().items() if name not in SIZES}
+    variables = {name: value for name, value in winner.variables().items() if name not in winner.problem.size_names}
     return {**variables, **winner.record.configuration}
 
 

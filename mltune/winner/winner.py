@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mltune.kernel.bundle import Launch, device_variables
-from mltune.kernel.gemm import GemmProblem
+from mltune.problem.gemm import GemmProblem
 
 if TYPE_CHECKING:
     from mltune.device.facts import Device
     from mltune.kernel.bundle import Kernel
-    from mltune.kernel.problem import Problem
+    from mltune.problem.problem import Problem
     from mltune.records.declaration import Declaration
     from mltune.records.trial import Build, TrialRecord
 

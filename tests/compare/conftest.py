@@ -8,8 +8,8 @@ import pytest
 from mltune.compare.recording import Recording
 from mltune.device.known import H200
 from mltune.kernel.bundle import bare_kernel
-from mltune.kernel.problem import RecordedProblem
 from mltune.kernel.space import TableSpace
+from mltune.problem.recorded import RecordedProblem
 
 VALUES = {"P": (1, 2, 4, 8, 16), "Q": (1, 2, 4, 8), "R": tuple(range(6)), "S": (0, 1), "T": (0, 1, 2, 3, 4)}
 

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mltune.compare.game import Trace
 from mltune.compare.scores import (
     bands,
     best_so_far,
@@ -20,6 +19,7 @@ from mltune.compare.scores import (
     spent_seconds,
     standardised,
 )
+from mltune.compare.simulation import Trace
 
 
 def trace(indices: list[int], own: float = 0.0, recorded: float = 0.0) -> Trace:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mltune.compare.game import play
+from mltune.compare.simulation import play
 from mltune.compare.strategies import OURS, PEERS, strategy
 from mltune.errors import UsageError
 

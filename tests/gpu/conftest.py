@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from mltune.device.facts import Device
-from mltune.kernel.bundle import Kernel, load_kernel
-from mltune.kernel.gemm import GemmProblem, parse_problem
+from mltune.kernel.bundle import Kernel
+from mltune.kernel.reader import load_kernel
 from mltune.measure.build import NvrtcBuilder
 from mltune.measure.runner import GpuRunner
+from mltune.problem.gemm import GemmProblem, parse_problem
 from mltune.records.trial import Build, Measurement, TrialState
 
 HOSTILE = Path(__file__).parent / "hostile"

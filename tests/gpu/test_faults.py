@@ -5,9 +5,9 @@ import time
 import pytest
 
 from mltune.errors import WorkerError
-from mltune.kernel.gemm import parse_problem
 from mltune.measure.build import NvrtcBuilder
 from mltune.measure.runner import GpuRunner
+from mltune.problem.gemm import parse_problem
 from mltune.records.trial import TrialState
 
 pytestmark = pytest.mark.gpu

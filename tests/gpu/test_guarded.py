@@ -6,14 +6,14 @@ import time
 import pytest
 
 from mltune.errors import DeviceLostError
-from mltune.finals import declare
-from mltune.kernel.gemm import parse_problem
 from mltune.kernel.space import TableSpace
 from mltune.measure import runner as runner_module
-from mltune.measure.child import Child
 from mltune.measure.runner import GpuRunner
+from mltune.problem.gemm import parse_problem
+from mltune.process.child import Child
 from mltune.records.trial import Measurement, TrialRecord, TrialState
-from mltune.workbench import Workbench
+from mltune.tune.finals import declare
+from mltune.tune.session import Session
 
 pytestmark = pytest.mark.gpu
 
@@ -28,10 +28,10 @@ def make():
 def _seal():
     import cupy
 
-    from mltune.measure.integrity import Seal
+    from mltune.measure.operand_checksums import OperandChecksums
 
     numbers, unread = cupy.arange(2**25, dtype="float32"), cupy.full(1001, complex("nan+nanj"), dtype="complex128")
-    seal = Seal([("the numbers", numbers), ("what is not read", unread), ("the numbers", numbers[:2])])
+    seal = OperandChecksums([("the numbers", numbers), ("what is not read", unread), ("the numbers", numbers[:2])])
     found = {"before": seal.broken()}
     numbers[12345] += 1
     found["one number"] = seal.broken()
@@ -132,7 +132,7 @@ def test_kernels_are_raced_with_cublas(hostile):
 
     assert time.perf_counter() - started < 10
     assert result.state in MEASURED, result
-    assert result.rounds == len(result.cublas_s) >= 7, result
+    assert result.rounds == len(result.reference_s) >= 7, result
     ratio = statistics.median(four_times / once for four_times, once in result.samples_s)
     assert 2.5 < ratio < 4.5, f"four times the work took {ratio} times as long"
 
@@ -160,7 +160,7 @@ def test_who_wins_the_finals_is_right_and_fastest(hostile, hostile_kernel, devic
         for measured in [Measurement(TrialState.OK, samples_s=(1e-3,), median_s=1e-3)]
     ]
     space = TableSpace({"MISDEED": [0], "REPEAT": [1]})
-    bench = Workbench(
+    bench = Session(
         hostile_kernel, hostile.problem, device, space, hostile.builder, hostile.runner, {}, gpu=hostile.runner
     )
     started = time.perf_counter()
@@ -172,7 +172,7 @@ def test_who_wins_the_finals_is_right_and_fastest(hostile, hostile_kernel, devic
     assert set(found.rejected) <= {2}, found
     assert found.ties == (), found
     assert next(one for one in found.finalists if one.number == 0).ratio_low > 2, found
-    assert found.cublas.ratio_low < found.cublas.ratio < found.cublas.ratio_high, found
+    assert found.reference.ratio_low < found.reference.ratio < found.reference.ratio_high, found
     assert declare(bench, records, stop=lambda: True).rounds == 0
 
 

@@ -7,10 +7,11 @@ import pytest
 
 from mltune.device.peaks import peak_flops
 from mltune.device.query import available_devices
-from mltune.kernel.bundle import device_variables, load_kernel
-from mltune.kernel.gemm import parse_problem
+from mltune.kernel.bundle import device_variables
+from mltune.kernel.reader import load_kernel
 from mltune.measure.build import NvrtcBuilder
 from mltune.measure.runner import GpuRunner
+from mltune.problem.gemm import parse_problem
 from mltune.records.trial import TrialState
 
 pytestmark = pytest.mark.gpu

@@ -13,10 +13,10 @@ import pytest
 from winners import PROBLEMS, SMALL, cuda_include
 
 from mltune.device.facts import Device
-from mltune.kernel.bundle import load_kernel
-from mltune.kernel.gemm import GemmProblem, parse_problem
+from mltune.kernel.reader import load_kernel
 from mltune.measure.build import NvrtcBuilder, nvrtc_version
 from mltune.measure.runner import GpuRunner
+from mltune.problem.gemm import GemmProblem, parse_problem
 from mltune.records.declaration import Declaration, Finalist
 from mltune.records.trial import TrialRecord, TrialState
 from mltune.winner.folder import write_winner

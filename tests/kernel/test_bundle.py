@@ -8,9 +8,10 @@ import pytest
 
 from mltune.device.known import H200
 from mltune.errors import BundleError, ExpressionError
-from mltune.kernel.bundle import DEVICE_VARIABLES, Launch, device_variables, load_kernel
-from mltune.kernel.gemm import parse_problem
-from mltune.kernel.reader import PROBLEM_MACROS, PROBLEM_VARIABLES
+from mltune.kernel.bundle import DEVICE_VARIABLES, Launch, device_variables
+from mltune.kernel.reader import load_kernel
+from mltune.problem.gemm import parse_problem
+from mltune.problem.kinds import KINDS
 
 DOCUMENT = """
 [kernel]
@@ -214,8 +215,8 @@ def test_variables() -> None:
     assert set(device_variables(H200)) == set(DEVICE_VARIABLES)
     assert device_variables(H200)["compute_capability"] == 90
     problem = parse_problem("sgemm", trans="NT", m=1, n=1, k=1)
-    assert problem.variables().keys() == PROBLEM_VARIABLES["gemm"]
-    assert problem.macros().keys() == PROBLEM_MACROS["gemm"]
+    assert problem.variables().keys() == KINDS["gemm"].variables
+    assert problem.macros().keys() == KINDS["gemm"].macros
 
 
 def test_the_built_in_kernel() -> None:
@@ -240,7 +241,7 @@ lanes = [["DIM", "bytes"], ["warp_size", 0]]
 def test_accesses_are_read(tmp_path: Path) -> None:
     access = load_kernel(bundle(tmp_path, document=DOCUMENT + ACCESS)).accesses["fragments"]
     assert (access.memory, access.count.text, access.bytes.text) == ("shared", "THR", "4 * element_bytes")
-    assert [(radix.text, stride.text) for radix, stride in access.lanes] == [("DIM", "bytes"), ("warp_size", "0")]
+    assert [(radix.text, stride.text) for radix, stride in access.runs] == [("DIM", "bytes"), ("warp_size", "0")]
 
 
 @pytest.mark.parametrize(
@@ -248,7 +249,7 @@ def test_accesses_are_read(tmp_path: Path) -> None:
     [
         ('"shared"', '"texture"', "access.fragments.memory"),
         ('"THR"', '"MISSING"', "access.fragments.count.*MISSING"),
-        ('["warp_size", 0]', '["warp_size"]', "access.fragments.lanes"),
+        ('["warp_size", 0]', '["warp_size"]', "access.fragments.runs"),
     ],
 )
 def test_malformed_accesses_are_refused(tmp_path: Path, old: str, new: str, says: str) -> None:

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from mltune.device.known import H200
 from mltune.errors import SpaceError
-from mltune.kernel.bundle import Kernel, Restriction, device_variables, load_kernel
+from mltune.kernel.bundle import Kernel, Restriction, device_variables
+from mltune.kernel.columns import Columns, length, row
 from mltune.kernel.expressions import parse
-from mltune.kernel.gemm import parse_problem
+from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace, SearchSpace, TableSpace, draw
-from mltune.kernel.table import Columns, length, row
+from mltune.problem.gemm import parse_problem
 
 ONE = parse("1")
 

@@ -5,8 +5,8 @@ import pytest
 from emulation.host import COMPILER_EXISTS, HERE, EmulationError, HostKernel, build_runtime, place
 
 from mltune.kernel.bundle import Launch
-from mltune.kernel.gemm import GemmProblem
-from mltune.kernel.operands import GemmOperands
+from mltune.problem.gemm import GemmProblem
+from mltune.problem.gemm_operands import GemmOperands
 
 pytestmark = pytest.mark.skipif(not COMPILER_EXISTS, reason="needs g++")
 
@@ -49,7 +49,7 @@ def launch(runtime, problem: GemmProblem, operands: GemmOperands, fault: int = 0
 def test_a_right_kernel_is_right(runtime, precision, sizes):
     problem = GemmProblem(precision, "N", "N", *sizes, alpha=1.5, beta=-0.5, lda=21, ldb=29, ldc=23)
     operands = problem.operands(np, seed=1)
-    reference, bound = problem.reference(operands), problem.error_bound(operands)
+    reference, bound = problem.answer(operands), problem.error_bound(operands)
     operands = GemmOperands(*(place(matrix, 1) for matrix in (operands.A, operands.B, operands.C)))
     launch(runtime, problem, operands)
     assert problem.worst_error(problem.result(operands.C), reference, bound) < 1

@@ -8,9 +8,10 @@ import pytest
 pytest.importorskip("cuda.bindings.nvrtc", reason="needs the Python bindings of NVRTC")
 
 from mltune.device.known import H200
-from mltune.kernel.bundle import device_variables, load_kernel
-from mltune.kernel.gemm import CASES, parse_problem
+from mltune.kernel.bundle import device_variables
+from mltune.kernel.reader import load_kernel
 from mltune.measure.build import NvrtcBuilder
+from mltune.problem.gemm import CASES, parse_problem
 from mltune.records.trial import TrialState
 
 KERNEL = load_kernel("gemm_simt")

@@ -16,10 +16,11 @@ import pytest
 from emulation.host import COMPILER_EXISTS, EmulationError, HostKernel, build_runtime, place
 
 from mltune.device.known import H200
-from mltune.kernel.bundle import Kernel, device_variables, load_kernel
-from mltune.kernel.gemm import CASES, GemmProblem
-from mltune.kernel.operands import GemmOperands
+from mltune.kernel.bundle import Kernel, device_variables
+from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace
+from mltune.problem.gemm import CASES, GemmProblem
+from mltune.problem.gemm_operands import GemmOperands
 
 pytestmark = pytest.mark.skipif(not COMPILER_EXISTS, reason="needs g++")
 
@@ -105,7 +106,7 @@ def check(
     launch = kernel.launch(configuration, problem.variables() | device_variables(H200))
     for integers in (False, True):
         made = problem.operands(np, seed=1, integers=integers)
-        reference, bound = problem.reference(made), problem.error_bound(made)
+        reference, bound = problem.answer(made), problem.error_bound(made)
         buffers = zip((made.A, made.B, made.C), offsets, strict=True)
         operands = GemmOperands(*(place(buffer, offset) for buffer, offset in buffers))
         host.launch(problem, operands, launch)

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from mltune.device.known import H200
 from mltune.errors import BundleError
-from mltune.kernel.bundle import device_variables, load_kernel
-from mltune.kernel.gemm import GemmProblem
+from mltune.kernel.bundle import device_variables
+from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace
 from mltune.learn.astra import AstraThresholds
+from mltune.problem.gemm import GemmProblem
 
 PROBLEM = GemmProblem("s", "N", "T", 4096, 4096, 4096)
 

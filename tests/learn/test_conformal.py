@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mltune.kernel.bundle import load_kernel
+from mltune.dataset.dataset import list_datasets, load_dataset
+from mltune.kernel.reader import load_kernel
 from mltune.learn.conformal import UpperEnd, upper_quantile
 from mltune.learn.features import Features
-from mltune.learn.pruning import Gate
+from mltune.learn.gates import Gate
 from mltune.learn.trees import ExtraTreesModel
-from mltune.records.dataset import list_datasets, load_dataset
 from mltune.records.trial import TrialState
 
 

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from mltune.device.known import H200
-from mltune.kernel.bundle import device_variables, load_kernel
-from mltune.kernel.gemm import GemmProblem
+from mltune.kernel.bundle import device_variables
+from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace
 from mltune.learn.features import BUILD_COLUMNS, Features
+from mltune.problem.gemm import GemmProblem
 
 PROBLEM = GemmProblem("s", "N", "T", 4096, 4096, 4096)
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from mltune.dataset.dataset import list_datasets, load_dataset
 from mltune.device.known import H200
-from mltune.kernel.bundle import load_kernel
+from mltune.kernel.reader import load_kernel
 from mltune.learn.features import Features
 from mltune.learn.physics import physics
-from mltune.records.dataset import list_datasets, load_dataset
 
 TILE = {
     "threads": 256.0,

@@ -7,15 +7,9 @@ from scipy import integrate, stats
 
 from mltune.learn.candidates import ListedPool
 from mltune.learn.encoding import Encoding
-from mltune.learn.proposers import (
-    GaussianProposer,
-    RandomProposer,
-    Situation,
-    TpeProposer,
-    log_expected_improvement,
-)
+from mltune.learn.history import History, fastest_and_some, frozen_trial
+from mltune.learn.proposers import GaussianProposer, RandomProposer, Situation, TpeProposer, log_expected_improvement
 from mltune.learn.sampling import distributions_of
-from mltune.learn.study import History, fastest_and_some, frozen_trial
 from mltune.records.trial import TrialRecord, TrialState
 
 NOTHING = np.empty(0, dtype=np.int64)

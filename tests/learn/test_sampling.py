@@ -6,8 +6,8 @@ import pytest
 
 from mltune.errors import SpaceError
 from mltune.kernel.space import TableSpace
+from mltune.learn.history import frozen_trial, tell
 from mltune.learn.sampling import BatchSampler, SamplerOptions
-from mltune.learn.study import frozen_trial, tell
 from mltune.records.trial import TrialRecord, TrialState
 
 

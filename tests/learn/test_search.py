@@ -5,11 +5,12 @@ import pytest
 
 from mltune.device.known import H200
 from mltune.errors import BundleError
-from mltune.kernel.bundle import device_variables, load_kernel
-from mltune.kernel.gemm import GemmProblem
+from mltune.kernel.bundle import device_variables
+from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace
 from mltune.learn.features import Features
 from mltune.learn.search import SEARCHES, make_sampler
+from mltune.problem.gemm import GemmProblem
 
 PROBLEM = GemmProblem("s", "N", "T", 4096, 4096, 4096)
 

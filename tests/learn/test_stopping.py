@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mltune.kernel.bundle import load_kernel
+from mltune.dataset.dataset import load_dataset
+from mltune.kernel.reader import load_kernel
 from mltune.learn.features import Features
-from mltune.learn.pruning import Gate
+from mltune.learn.gates import Gate
 from mltune.learn.stopping import StoppingRule
 from mltune.learn.trees import ExtraTreesModel
-from mltune.records.dataset import load_dataset
 
 
 def judged(ends, best=-1.0, untried=None, patience=1, **options):

@@ -15,11 +15,11 @@ import pytest
 pytest.importorskip("cuda.bindings.nvrtc", reason="needs the Python bindings of NVRTC")
 
 from mltune.errors import BundleError, DeviceError, SpaceError, WorkerError
-from mltune.kernel.bundle import load_kernel
-from mltune.kernel.gemm import parse_problem
+from mltune.kernel.reader import load_kernel
 from mltune.measure.build import NvrtcBuilder, compile_options, default_cache, nvrtc_version
 from mltune.measure.compiler import code_bytes, parse_ptxas_log, supported_architectures
 from mltune.measure.cubin_cache import CubinCache, cache_key
+from mltune.problem.gemm import parse_problem
 from mltune.records.trial import Build, TrialState
 
 SOURCE = """

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from mltune.kernel.gemm import CASES, parse_problem
-from mltune.measure.integrity import _CHECKSUM
+from mltune.measure.operand_checksums import _CHECKSUM
 from mltune.measure.stopwatch import _SPIN
 from mltune.measure.verification import _COMPARE, _HostCase, size_cases, verification_cases
+from mltune.problem.gemm import CASES, parse_problem
 
 
 def cases_of(precision, trans):
@@ -39,7 +39,7 @@ def test_right_answer_passes_and_everything_else_is_guarded(precision, trans_a, 
         answer = host.before.copy()
         first = host.skip_bytes // problem.element_bytes * parts
         window = answer[first : first + problem.ldc * problem.n * parts].reshape(problem.n, problem.ldc, parts)
-        right = np.ascontiguousarray(problem.reference(operands).astype(problem.dtype).T)
+        right = np.ascontiguousarray(problem.answer(operands).astype(problem.dtype).T)
         window[:, : problem.m] = right.view(answer.dtype).reshape(problem.n, problem.m, parts)
 
         guarded = host.bound < 0

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from mltune.device.known import H200
-from mltune.kernel.gemm import GemmProblem
 from mltune.plan.plan import Plan, Task
+from mltune.problem.gemm import GemmProblem
 
 TEXT = """
 [plan]

@@ -5,13 +5,13 @@ import json
 
 import pytest
 
+from mltune.dataset.dataset import list_datasets
 from mltune.errors import PlanError
-from mltune.kernel.gemm import parse_problem
 from mltune.plan.forecast import even_shares, forecast
 from mltune.plan.placement import place
 from mltune.plan.rates import recorded_rate
 from mltune.plan.reader import load_plan, parse_plan
-from mltune.records.dataset import list_datasets
+from mltune.problem.gemm import parse_problem
 
 
 def test_with_a_gpu(text, gpu):

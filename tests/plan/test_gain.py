@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mltune.kernel.gemm import GemmProblem
 from mltune.plan.gain import LEAST_GAIN, allot, deficits, gain_constants, last_doubling
 from mltune.plan.plan import Standing, Task
+from mltune.problem.gemm import GemmProblem
 
 
 def task(slug, ops="NN", size=64, **changes):

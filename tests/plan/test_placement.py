@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from mltune.errors import PlanError
-from mltune.plan.placement import operand_bytes, place, recorded_for
+from mltune.plan.placement import place, recorded_for
 from mltune.plan.reader import parse_plan
 
 RECORDED = """
@@ -65,8 +65,8 @@ def test_operands_must_fit_into_memory(text, gpu, small_gpu):
 
 def test_operands_are_three_matrices(text):
     tasks = {task.slug: task for task in parse_plan(text, "few").tasks}
-    assert operand_bytes(tasks["sgemm-nn-512"]) == 3 * 512 * 512 * 4
-    assert operand_bytes(tasks["zgemm-nc-256x512x1024"]) == (256 * 1024 + 512 * 1024 + 256 * 512) * 16
+    assert tasks["sgemm-nn-512"].problem.operand_bytes == 3 * 512 * 512 * 4
+    assert tasks["zgemm-nc-256x512x1024"].problem.operand_bytes == (256 * 1024 + 512 * 1024 + 256 * 512) * 16
 
 
 def test_the_budget_must_hold_the_minima(text, gpu):

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from mltune import assets
 from mltune.errors import PlanError
-from mltune.kernel.gemm import CASES
 from mltune.plan.reader import MAX_BYTES, load_plan, parse_plan
+from mltune.problem.gemm import CASES
 
 REPLAYED = """
 [plan]

@@ -11,10 +11,10 @@ import pytest
 
 from mltune import assets
 from mltune.device.known import H200
-from mltune.kernel.gemm import CASES
 from mltune.plan.forecast import forecast
 from mltune.plan.placement import place
 from mltune.plan.reader import load_plan
+from mltune.problem.gemm import CASES
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted(assets.folder("search").glob("*.toml"))

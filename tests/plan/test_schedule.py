@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mltune import tuner
 from mltune.plan.gain import LEAST_GAIN
 from mltune.plan.plan import Standing
 from mltune.plan.schedule import BATCH, next_slice
+from mltune.tune import tuner
 
 
 def night(plan, *, overrun=0.0, stops=(), fails=(), curve=lambda slug, spent: [(1.0, 1.0)]):
@@ -198,7 +198,7 @@ class TestTimeThatNoRecordShows:
 
 
 def test_who_lies_behind_its_siblings_gets_more(make_plan):
-    from mltune.kernel.gemm import GemmProblem
+    from mltune.problem.gemm import GemmProblem
 
     plan = make_plan([60, 60], 1200)
     problems = [GemmProblem("s", "N", ops, 64, 64, 64) for ops in "NT"]

@@ -62,7 +62,12 @@ def test_lines_are_strict_json(tmp_path_factory, message):
 
 
 def test_numbers_of_numpy_are_numbers_and_what_is_not_finite_is_none(tmp_path):
-    facts = {"number": np.int64(4), "tflops": np.float64(2.5), "share_of_peak": math.nan, "share_of_cublas": math.inf}
+    facts = {
+        "number": np.int64(4),
+        "tflops": np.float64(2.5),
+        "share_of_peak": math.nan,
+        "share_of_reference": math.inf,
+    }
     (event,), _ = read_events(written(tmp_path, ("best", facts)))
     assert [event[name] for name in facts] == [4, 2.5, None, None]
 
@@ -176,4 +181,4 @@ def test_progress_is_written_once_a_minute_unless_it_must_be(tmp_path):
         log.snapshot([{"trials": 1}])
     log.snapshot([{"trials": 2}], at_once=True, left_s=0.0)
     events, _ = read_events(log.path)
-    assert [event["lanes"] for event in events] == [[{"trials": 1}], [{"trials": 2}]]
+    assert [event["runs"] for event in events] == [[{"trials": 1}], [{"trials": 2}]]

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from mltune.errors import RunDirectoryError
-from mltune.records.lock import in_use, lock_directory
+from mltune.records.directory import in_use, lock_directory
 
 
 def test_one_holds_it_until_it_lets_go(tmp_path):
@@ -24,7 +24,7 @@ def test_one_holds_it_until_it_lets_go(tmp_path):
 
 def test_a_dead_process_holds_none(tmp_path):
     script = (
-        "import os, signal, sys; from pathlib import Path; from mltune.records.lock import lock_directory;"
+        "import os, signal, sys; from pathlib import Path; from mltune.records.directory import lock_directory;"
         "lock_directory(Path(sys.argv[1])); print(flush=True); signal.pause()"
     )
     with subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE) as process:

@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from nights import bad_night
+from campaigns import bad_night
 
 from mltune.report.writing import write_report
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from campaigns import HOSTILE, RECORDS, REFERENCES, stored, trial
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nights import HOSTILE, RECORDS, REFERENCES, stored, trial
 
-from mltune.kernel.gemm import GemmProblem
+from mltune.problem.gemm import GemmProblem
 from mltune.records.trial import TrialState
 from mltune.report.evidence import HOURS, MOST_CELLS, Evidence, failures, hours
 from mltune.report.reading import read_night
@@ -24,9 +24,9 @@ def evidence_of(tmp_path):
     return read
 
 
-def test_the_curve_is_the_best_so_far_in_seconds_as_a_share_of_cublas(evidence_of):
+def test_the_curve_is_the_best_so_far_in_seconds_as_a_share_of_reference(evidence_of):
     medians = [3.0e-3, 4.0e-3, 2.0e-3, 2.5e-3]
-    curve = evidence_of([trial(at, median_s=median_s) for at, median_s in enumerate(medians)], cublas_s=2e-3).curve
+    curve = evidence_of([trial(at, median_s=median_s) for at, median_s in enumerate(medians)], reference_s=2e-3).curve
     assert curve.unit == "s"
     assert curve.of == "cuBLAS"
     assert curve.at.tolist() == [2.0, 6.0, 100.0]  # up to the end of the run
@@ -34,7 +34,7 @@ def test_the_curve_is_the_best_so_far_in_seconds_as_a_share_of_cublas(evidence_o
 
 
 def test_without_cublas_the_curve_ends_at_one(evidence_of):
-    curve = evidence_of(RECORDS[:10], cublas_s=None).curve
+    curve = evidence_of(RECORDS[:10], reference_s=None).curve
     assert curve.of == "final best"
     assert curve.share[-1] == 1.0
     assert np.all(np.diff(curve.share) >= 0.0)

@@ -4,9 +4,9 @@ import math
 from dataclasses import replace
 
 import pytest
-from nights import DECLARED, RECORDS, stored
+from campaigns import DECLARED, RECORDS, stored
 
-from mltune import seconds
+from mltune.records import seconds
 from mltune.records.declaration import Finalist
 from mltune.records.trial import TrialState
 from mltune.report.findings import findings
@@ -26,8 +26,8 @@ def test_a_declared_winner_comes_with_its_intervals(tmp_path):
     assert entry["tflops"] == pytest.approx(flops / 2.61e-3 / 1e12)
     low, high = entry["tflops_interval"]
     assert (low, high) == pytest.approx((flops / 2.62e-3 / 1e12, flops / 2.60e-3 / 1e12))
-    assert entry["cublas"]["share"] == 1.0153
-    assert entry["cublas"]["share_interval"] == [1.011, 1.019]
+    assert entry["reference"]["share"] == 1.0153
+    assert entry["reference"]["share_interval"] == [1.011, 1.019]
     assert entry["ties"] == [38]
     assert [one["tie"] for one in entry["finalists"]] == [True, False, False]
     assert entry["verified"]
@@ -45,7 +45,7 @@ def test_a_winner_that_was_noisy_is_said_to_be_one(tmp_path):
     ("low", "high", "verdict"), [(1.01, 1.02, "faster"), (0.99, 1.01, "level"), (0.9, 0.99, "slower")]
 )
 def test_what_cannot_be_told_from_cublas_is_level_with_it(tmp_path, low, high, verdict):
-    declared = replace(DECLARED, cublas=Finalist(-1, 2.6e-3, 2.6e-3, 2.6e-3, math.sqrt(low * high), low, high))
+    declared = replace(DECLARED, reference=Finalist(-1, 2.6e-3, 2.6e-3, 2.6e-3, math.sqrt(low * high), low, high))
     assert entry_of(tmp_path, declaration=declared.to_json())["verdict"] == verdict
 
 
@@ -54,7 +54,7 @@ def test_without_a_declaration_the_fastest_is_the_best_so_far(tmp_path):
     assert entry["state"] == "best so far"
     assert entry["median_s"] == min(record.median_s for record in RECORDS if record.median_s is not None)
     assert entry["interval_s"] is None
-    assert entry["cublas"]["share_interval"] is None
+    assert entry["reference"]["share_interval"] is None
     assert not entry["verified"]
 
 
@@ -73,12 +73,13 @@ def test_the_night_adds_up(report):
     assert document["problems"] == len(document["winners"])
     assert document["trials"] == sum(entry["trials"] for entry in document["winners"])
     assert sum(document["counts"].values()) == document["trials"]
-    shares = [entry["cublas"]["share"] for entry in document["winners"] if entry["cublas"]]
-    assert document["geometric_mean_share_of_cublas"] == pytest.approx(math.prod(shares) ** (1 / len(shares)))
-    assert sum(document["against_cublas"].values()) == len(shares)
+    shares = [entry["reference"]["share"] for entry in document["winners"] if entry["reference"]]
+    assert document["geometric_mean_share_of_reference"] == pytest.approx(math.prod(shares) ** (1 / len(shares)))
+    assert sum(document["against_reference"].values()) == len(shares)
     assert sum(those["problems"] for those in document["by_name"].values()) == len(shares)
     logs = [
-        those["problems"] * math.log(those["geometric_mean_share_of_cublas"]) for those in document["by_name"].values()
+        those["problems"] * math.log(those["geometric_mean_share_of_reference"])
+        for those in document["by_name"].values()
     ]
     assert sum(logs) == pytest.approx(sum(map(math.log, shares)))
 

@@ -47,7 +47,7 @@ def test_the_table_holds_the_figures_of_the_json(report, page):
             float(cell) if cell else None for cell in page.winners[entry["slug"]][:5]
         )
         assert speed == entry["tflops"]
-        assert of_cublas == (entry["cublas"]["share"] if entry["cublas"] else None)
+        assert of_cublas == (entry["reference"]["share"] if entry["reference"] else None)
         assert of_peak == entry["share_of_peak"]
         assert (ties, trials) == (len(entry["ties"]), entry["trials"])
 
@@ -58,7 +58,7 @@ def test_the_page_and_the_markdown_show_the_figures_of_the_json(report):
     for entry in report.document["winners"]:
         if entry["tflops"] is None:
             continue
-        share = percent(entry["cublas"]["share"]) if entry["cublas"] else UNKNOWN
+        share = percent(entry["reference"]["share"]) if entry["reference"] else UNKNOWN
         _, _, speed, _, of_cublas, _, of_peak, ties, trials, *_ = (
             cell.strip() for cell in rows[entry["label"].replace("_", "\\_")]
         )

@@ -4,7 +4,7 @@ import json
 import sqlite3
 
 import pytest
-from nights import RECORDS, REPLAYED, replayed, stored
+from campaigns import RECORDS, REPLAYED, replayed, stored
 
 from mltune.errors import RunDirectoryError, RunError
 from mltune.records.store import Store
@@ -85,8 +85,8 @@ def test_the_first_trials_are_enough(tmp_path, count):
     [
         ("UPDATE facts SET value = ? WHERE name = 'declaration'", ['{"number": 3}']),
         ("UPDATE facts SET value = ? WHERE name = 'declaration'", ["[" * 5000]),
-        ("UPDATE facts SET value = ? WHERE name = 'cublas_median_s'", ["-1.0"]),
-        ("UPDATE facts SET value = ? WHERE name = 'cublas_median_s'", ['"fast"']),
+        ("UPDATE facts SET value = ? WHERE name = 'reference_median_s'", ["-1.0"]),
+        ("UPDATE facts SET value = ? WHERE name = 'reference_median_s'", ['"fast"']),
         ("UPDATE trials SET median_s = ?", [0.0]),
         ("UPDATE trials SET median_s = ?", ["soon"]),
         ("UPDATE trials SET p_BLK_M = ?", ["wide"]),

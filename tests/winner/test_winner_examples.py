@@ -16,8 +16,8 @@ from emulation.host import CHECKS, COMPILER, HERE, HostKernel, build_runtime
 from winners import PROBLEMS, a_winner, cuda_include
 
 from mltune.kernel.bundle import Launch
-from mltune.kernel.gemm import GemmProblem
-from mltune.kernel.operands import GemmOperands
+from mltune.problem.gemm import GemmProblem
+from mltune.problem.gemm_operands import GemmOperands
 from mltune.winner.folder import write_winner
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")

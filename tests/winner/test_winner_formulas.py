@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from winners import PROBLEMS, SMALL, a_winner
 
-from mltune.kernel.bundle import Restriction, load_kernel
+from mltune.kernel.bundle import Restriction
 from mltune.kernel.expressions import parse
+from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace
 from mltune.winner.formulas import formula, launch_formulas, size_restrictions
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from winners import PROBLEMS, SMALL, a_winner, built_winner
 
-from mltune.measure.child import Child
+from mltune.process.child import Child
 from mltune.records.trial import TrialState
 from mltune.winner.document import describe
 from mltune.winner.source import kernel_source, nvcc

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from mltune.device.known import H200
-from mltune.kernel.bundle import load_kernel
-from mltune.kernel.gemm import GemmProblem
+from mltune.kernel.reader import load_kernel
+from mltune.problem.gemm import GemmProblem
 from mltune.records.declaration import Declaration, Finalist
 from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
 from mltune.winner.winner import Winner

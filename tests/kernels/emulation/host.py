@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from mltune.kernel.bundle import Launch
-from mltune.kernel.gemm import GemmProblem
-from mltune.kernel.operands import GemmOperands
+from mltune.problem.gemm import GemmProblem
+from mltune.problem.gemm_operands import GemmOperands
 
 HERE = Path(__file__).parent
 CHECKS = ["-fsanitize=thread", "-fsanitize=alignment,bounds,shift,integer-divide-by-zero,signed-integer-overflow"]

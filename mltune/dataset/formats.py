@@ -1,0 +1,229 @@
+"""Files of strangers as raw columns: CSV, Parquet, the caches of Kernel Tuner and results in T4. Nothing is trusted."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mltune.dataset.manifest import MAX_ROWS
+from mltune.errors import DatasetError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MAX_COLUMNS = 200
+"""Most parameters of a table."""
+
+MAX_BYTES = 200_000_000
+"""Largest file, and largest size of its wanted columns unpacked."""
+
+STATUS = "status"
+"""The column that holds the states where there is one and none is named."""
+
+COMPILE_TIMES = ("compile_s", "compile_ms", "compile_us", "compile_ns")
+"""Columns that are taken for the compile time where there is one and none is named."""
+
+_T4_STATES = {"correct": "ok", "timeout": "timeout", "compile": "compile", "correctness": "wrong"}
+_MILLISECONDS = {"s": 1e3, "seconds": 1e3, "us": 1e-3, "microseconds": 1e-3, "ns": 1e-6, "nanoseconds": 1e-6}
+
+
+@dataclass(frozen=True, eq=False)
+class RawTable:
+    """The columns of a file.
+
+    Attributes
+    ----------
+    parameters : pandas.DataFrame
+        The columns of the parameters.
+    time : pandas.Series
+        Times, or whatever stands in their place. Its name ends in the unit, unless the user named it.
+    status, compile_time : pandas.Series or None
+        States and compile times, where there are any.
+    """
+
+    parameters: pd.DataFrame
+    time: pd.Series[Any]
+    status: pd.Series[Any] | None
+    compile_time: pd.Series[Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnNames:
+    """Which columns of a table are what; see :func:`mltune.dataset.bare_table.read_table`."""
+
+    parameters: Sequence[str] | None = None
+    time: str | None = None
+    status: str | None = None
+    compile_time: str | None = None
+
+
+def read_raw(path: Path, names: ColumnNames) -> RawTable:
+    """Read the wanted columns of a file, whose suffix tells the format.
+
+    Raises
+    ------
+    DatasetError
+        There is no such file or column, or the file is malformed or too large.
+    """
+    readers: Mapping[str, Callable[..., pd.DataFrame]] = {".csv": _csv, ".parquet": _parquet}
+    suffix = path.suffix.lower()
+    if suffix not in (*readers, ".json"):
+        raise DatasetError(f"a table is a .csv, .parquet or .json file, got {path}.")
+    if names.parameters is not None:
+        _check_parameters(names.parameters, path)
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise DatasetError(f"a table must have at most {MAX_BYTES} bytes, but {path} has {path.stat().st_size}.")
+        if suffix == ".json":
+            return _json(path, names.parameters)
+        parameters, time = names.parameters, names.time
+        if not parameters or not time:
+            raise DatasetError(f"the columns of a table are named with --parameters A,B,C and --time T, for {path}.")
+        asked = [name for name in (time, names.status, names.compile_time) if name is not None]
+        if set(asked) & set(parameters) or len(set(asked)) != len(asked):
+            raise DatasetError(f"a column of a table is one thing only, got {[*parameters, *asked]} for {path}.")
+        frame = readers[suffix](path, [*parameters, *asked], (STATUS, *COMPILE_TIMES))
+    except OSError as error:
+        raise DatasetError(f"a table must be readable, but {path} is not: {error.strerror or error}.") from error
+    _check_rows(len(frame), path)
+    free = [name for name in frame if name not in {*parameters, *asked}]
+    status = names.status or next((name for name in free if name == STATUS), None)
+    compile_time = names.compile_time or next((name for name in free if name != STATUS), None)
+    return RawTable(
+        frame[[*parameters]],
+        frame[time],
+        None if status is None else frame[status],
+        None if compile_time is None else frame[compile_time],
+    )
+
+
+def _check_parameters(parameters: Sequence[str], path: Path) -> None:
+    if len(set(parameters)) != len(parameters) or not 1 <= len(parameters) <= MAX_COLUMNS:
+        raise DatasetError(
+            f"a table has 1 to {MAX_COLUMNS} parameters, each once, got {len(parameters)} for {path}: "
+            f"{', '.join(map(str, parameters[:50]))}."
+        )
+
+
+def _check_rows(rows: int, path: Path) -> None:
+    if not 1 <= rows <= MAX_ROWS:
+        raise DatasetError(f"a table must have 1 to {MAX_ROWS} rows, but {path} has {rows}.")
+
+
+def _selected(there: Sequence[str], wanted: Sequence[str], optional: Sequence[str], path: Path) -> list[str]:
+    """Return the columns to read."""
+    if len(set(there)) != len(there):
+        raise DatasetError(f"the columns of a table must have distinct names, but those of {path} do not.")
+    missing = [name for name in wanted if name not in there]
+    if missing:
+        raise DatasetError(
+            f"the columns of a table must be there, but {path} has no {', '.join(missing)}; "
+            f"it has {', '.join(there[:50])}."
+        )
+    return list(dict.fromkeys([*wanted, *(name for name in optional if name in there)]))
+
+
+def _csv(path: Path, wanted: Sequence[str], optional: Sequence[str]) -> pd.DataFrame:
+    import pandas as pd
+
+    try:
+        there = [str(name) for name in pd.read_csv(path, header=None, nrows=1, dtype=str).iloc[0]]
+        names = _selected(there, wanted, optional, path)
+        # text stays text: a parameter may have the value "None" or "NA"; one row more than allowed is enough to refuse
+        frame = pd.read_csv(
+            path, usecols=names, nrows=MAX_ROWS + 1, keep_default_na=False, na_values=[""], low_memory=False
+        )
+    except (ValueError, IndexError, pd.errors.ParserError) as error:
+        raise DatasetError(f"{path} must be a CSV file with a header, but is not: {str(error)[:300]}.") from error
+    return frame
+
+
+def _parquet(path: Path, wanted: Sequence[str], optional: Sequence[str]) -> pd.DataFrame:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            metadata = file.metadata
+            _check_rows(metadata.num_rows, path)
+            names = _selected(file.schema_arrow.names, wanted, optional, path)
+            nested = [name for name in names if pa.types.is_nested(file.schema_arrow.field(name).type)]
+            groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+            columns = [group.column(index) for group in groups for index in range(group.num_columns)]
+            size = sum(one.total_uncompressed_size for one in columns if one.path_in_schema in names)
+            if nested or size > MAX_BYTES:
+                raise DatasetError(
+                    f"the columns of a table hold single values, in all at most {MAX_BYTES} bytes, but {path} has "
+                    f"{size} bytes and nested columns {nested}."
+                )
+            frame: pd.DataFrame = file.read(columns=names).to_pandas()
+            return frame
+    except (pa.ArrowException, ValueError) as error:
+        raise DatasetError(f"{path} must be a Parquet file, but cannot be read: {str(error)[:300]}.") from error
+
+
+def _json(path: Path, parameters: Sequence[str] | None) -> RawTable:
+    """Read a cache of Kernel Tuner, or results in T4: both in milliseconds."""
+    import pandas as pd
+
+    try:
+        document = _document(path.read_text(encoding="utf-8"))
+        if isinstance(document.get("cache"), dict):
+            names = list(parameters or document["tune_params_keys"])
+            entries = [*document["cache"].values()]
+            outcomes = [_cached(entry) for entry in entries]
+        else:
+            results = document["results"]
+            entries = [one["configuration"] for one in results]
+            names = list(parameters or entries[0])
+            outcomes = [_t4(one) for one in results]
+        configurations = [[entry[name] for name in names] for entry in entries]
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise DatasetError(
+            f"a JSON table is a cache of Kernel Tuner or results in T4, but {path} is neither: {error!r:.300}."
+        ) from error
+    _check_rows(len(entries), path)
+    _check_parameters(names, path)
+    frame = pd.DataFrame(outcomes, columns=["time_ms", STATUS, "compile_ms"])
+    return RawTable(pd.DataFrame(configurations, columns=names), frame["time_ms"], frame[STATUS], frame["compile_ms"])
+
+
+def _document(text: str) -> dict[str, Any]:
+    """Parse JSON; Kernel Tuner closes its cache only when it has finished."""
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError:
+        document = json.loads(text.rstrip().rstrip(",") + "}}")
+    if not isinstance(document, dict):
+        raise TypeError(f"a JSON object was expected, not {type(document).__name__}")
+    return document
+
+
+def _cached(entry: Mapping[str, Any]) -> tuple[float, str, float]:
+    """Return time, state and compile time of an entry of a cache: a failure is named in place of its time."""
+    time = entry["time"]
+    return _number(time), time if isinstance(time, str) else "ok", _number(entry.get("compile_time"))
+
+
+def _t4(result: Mapping[str, Any]) -> tuple[float, str, float]:
+    """Return time, state and compile time of one result in T4."""
+    measured = {str(one["name"]): one for one in result.get("measurements") or ()}
+    objective = str((result.get("objectives") or ["time"])[0])
+    found = measured.get("time") or measured.get(objective) or {}
+    scale = _MILLISECONDS.get(str(found.get("unit")), 1.0)
+    times = result.get("times") or {}
+    invalidity = str(result.get("invalidity", "correct"))
+    compile_ms = _number(times.get("compilation", times.get("compilation_time")))
+    return scale * _number(found.get("value")), _T4_STATES.get(invalidity, invalidity), compile_ms
+
+
+def _number(value: object) -> float:
+    """Return a number of a JSON document; NaN for whatever else stands in its place."""
+    try:
+        return float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:
+        return math.nan

@@ -1,0 +1,478 @@
+"""GEMM, C = alpha op(A) op(B) + beta C, with the meaning that the BLAS gives it: a problem that kernels solve.
+
+It knows its arithmetic work, the arguments of a kernel, operands to try a kernel on, and what is right: a
+reference in higher precision and the bound that no correct kernel exceeds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import numbers
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from mltune.errors import ProblemError
+from mltune.problem.gemm_operands import (
+    LARGEST_INTEGER,
+    GemmOperands,
+    largest_ratio,
+    module,
+    moduli,
+    multiply_moduli,
+    op,
+    random_matrix,
+    scale_moduli,
+    view,
+)
+from mltune.problem.problem import DEFAULT_SIZE, DEFAULT_TRANS
+
+PRECISIONS = ("s", "d", "c", "z")
+TRANSPOSES = ("N", "T", "C")
+
+CASES: tuple[tuple[str, str, str], ...] = tuple(
+    (precision, trans_a, trans_b)
+    for precision in PRECISIONS
+    for trans_a in (TRANSPOSES if precision in "cz" else TRANSPOSES[:2])
+    for trans_b in (TRANSPOSES if precision in "cz" else TRANSPOSES[:2])
+)
+"""The 26 cases (precision, trans_a, trans_b) of GEMM."""
+
+_DTYPES = {"s": "float32", "d": "float64", "c": "complex64", "z": "complex128"}
+_WIDER = {"s": "float64", "d": "longdouble", "c": "complex128", "z": "clongdouble"}
+_LARGEST_EXTENT = 2**40
+_LARGEST_OPERAND_BYTES = 2**47
+_SCALAR_DENOMINATOR = 64
+
+
+@dataclass(frozen=True, slots=True)
+class GemmProblem:
+    """A GEMM: C = alpha op(A) op(B) + beta C, column-major, where op(A) is m x k, op(B) is k x n and C is m x n.
+
+    Attributes
+    ----------
+    precision : {"s", "d", "c", "z"}
+        The BLAS letter: real or complex, in 32 or 64 bits.
+    trans_a, trans_b : {"N", "T", "C"}
+        op: the matrix, its transpose, its conjugate transpose. ``"C"`` of a real matrix is kept as ``"T"``.
+    m, n, k : int
+        Extents, 0 or more.
+    alpha, beta : float or complex
+        Scalars; as the BLAS has it, A and B are not read when ``alpha == 0``, nor C when ``beta == 0``.
+    lda, ldb, ldc : int
+        Leading dimensions in elements; 0 asks for the smallest, and is replaced by it.
+
+    Raises
+    ------
+    ProblemError
+        An unknown precision or op, an impossible extent, leading dimension or scalar, or an operand of 2**47 bytes or
+        more.
+    """
+
+    precision: str
+    trans_a: str
+    trans_b: str
+    m: int
+    n: int
+    k: int
+    alpha: complex | float = 1.0
+    beta: complex | float = 0.0
+    lda: int = 0
+    ldb: int = 0
+    ldc: int = 0
+
+    kind: ClassVar[str] = "gemm"
+    size_names: ClassVar[tuple[str, ...]] = ("m", "n", "k")
+    reference: ClassVar[str] = "cuBLAS"
+
+    def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise ProblemError(f"the precision of a GEMM is one of s, d, c, z, got {self.precision!r}.")
+        for field in ("trans_a", "trans_b"):
+            trans = getattr(self, field)
+            if trans not in TRANSPOSES:
+                raise ProblemError(f"{field} is one of N, T, C, got {trans!r}.")
+            self._set(field, "T" if trans == "C" and not self.is_complex else trans)
+        for field in ("m", "n", "k"):
+            self._set(field, _extent(field, getattr(self, field)))
+        for field in ("alpha", "beta"):
+            self._set(field, self._scalar(field))
+        for field, (rows, columns) in zip(("lda", "ldb", "ldc"), self.shapes(), strict=True):
+            self._set(field, self._leading_dimension(field, rows, columns))
+
+    def _set(self, field: str, value: object) -> None:
+        object.__setattr__(self, field, value)
+
+    def _scalar(self, field: str) -> complex | float:
+        value = getattr(self, field)
+        if not isinstance(value, numbers.Complex):
+            raise ProblemError(f"{field} must be a number, got {value!r}.")
+        number = complex(value)
+        if number.imag and not self.is_complex:
+            raise ProblemError(
+                f"{field} of {self.name} must be real, got {value!r}; cgemm and zgemm take complex scalars."
+            )
+        largest = float(np.finfo(self.dtype).max)
+        if not (abs(number.real) <= largest and abs(number.imag) <= largest):
+            raise ProblemError(f"{field} of {self.name} must be finite in {self.dtype.name}, got {value!r}.")
+        return number if self.is_complex else number.real
+
+    def _leading_dimension(self, field: str, rows: int, columns: int) -> int:
+        leading = _extent(field, getattr(self, field) or 0) or max(1, rows)
+        if leading < max(1, rows):
+            raise ProblemError(
+                f"{field} >= {max(1, rows)} must hold for a matrix of {rows} rows, got {field}={leading}."
+            )
+        if leading * columns * self.element_bytes >= _LARGEST_OPERAND_BYTES:
+            raise ProblemError(
+                f"an operand must be smaller than 2**47 bytes, but {self.name} with {field}={leading} has one of "
+                f"{leading} x {columns} elements of {self.element_bytes} bytes; ask for a smaller problem."
+            )
+        return leading
+
+    def shapes(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
+        """Return rows and columns of A, B and C as they are stored."""
+        shape_a = (self.m, self.k) if self.trans_a == "N" else (self.k, self.m)
+        shape_b = (self.k, self.n) if self.trans_b == "N" else (self.n, self.k)
+        return shape_a, shape_b, (self.m, self.n)
+
+    @property
+    def name(self) -> str:
+        """The BLAS name, such as ``"sgemm"``."""
+        return f"{self.precision}gemm"
+
+    @property
+    def case(self) -> str:
+        """Precision and ops, such as ``"sgemm NT"``."""
+        return f"{self.name} {self.trans_a}{self.trans_b}"
+
+    @property
+    def label(self) -> str:
+        """The case and its size, such as ``"sgemm NT 4096"`` or ``"sgemm NT 4096x512x64"`` (m x n x k)."""
+        size = f"{self.m}" if self.m == self.n == self.k else f"{self.m}x{self.n}x{self.k}"
+        return f"{self.case} {size}"
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """NumPy's type of an element."""
+        return np.dtype(_DTYPES[self.precision])
+
+    @property
+    def element_bytes(self) -> int:
+        """Size of an element, bytes."""
+        return self.dtype.itemsize
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether the elements are complex."""
+        return self.precision in "cz"
+
+    @property
+    def arithmetic(self) -> str:
+        """The arithmetic whose peak bounds the problem: ``"fp32"`` or ``"fp64"``."""
+        return "fp32" if self.precision in "sc" else "fp64"
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations as the field counts them: 2 m n k, and 8 m n k when complex."""
+        return (8 if self.is_complex else 2) * self.m * self.n * self.k
+
+    @property
+    def bytes(self) -> int:
+        """Least memory traffic, bytes: A and B read once, C written once, and read once unless ``beta == 0``."""
+        inputs = self.m * self.k + self.k * self.n if self.alpha else 0
+        return (inputs + self.m * self.n * (2 if self.beta else 1)) * self.element_bytes
+
+    @property
+    def operand_bytes(self) -> int:
+        """Memory that A, B and C occupy on a GPU, bytes."""
+        leading = (self.lda, self.ldb, self.ldc)
+        elements = sum(ld * columns for ld, (_, columns) in zip(leading, self.shapes(), strict=True))
+        return elements * self.element_bytes
+
+    @property
+    def cost_class(self) -> str:
+        """The precision: compiling and timing cost the same per operation for all cases of a precision."""
+        return self.precision
+
+    @property
+    def work_class(self) -> tuple[str, int, int, int]:
+        """Precision and extents: all cases of them do the same work."""
+        return self.precision, self.m, self.n, self.k
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether integer operands (see :meth:`operands`) have one right answer, which every correct kernel returns.
+
+        So it is when the scalars are multiples of 1/64 and no sum in any order can leave the integers (in units of
+        1/64) that the precision holds.
+        """
+        scalars = (self.alpha.real, self.alpha.imag, self.beta.real, self.beta.imag)
+        if any(not (scalar * _SCALAR_DENOMINATOR).is_integer() for scalar in scalars):
+            return False
+        parts = 2 if self.is_complex else 1
+        alpha, beta = (abs(scalar.real) + abs(scalar.imag) for scalar in (self.alpha, self.beta))
+        product = self.k * parts * LARGEST_INTEGER**2
+        largest = product * max(1.0, alpha) + LARGEST_INTEGER * beta
+        return largest * _SCALAR_DENOMINATOR < 2.0 ** (np.finfo(self.dtype).nmant + 1)
+
+    def variables(self) -> dict[str, int]:
+        """Return what the expressions of a kernel bundle may name of the problem."""
+        return {
+            "m": self.m,
+            "n": self.n,
+            "k": self.k,
+            "element_bytes": self.element_bytes,
+            "words": self.element_bytes // 4,
+            "is_complex": int(self.is_complex),
+            "is_double": int(self.precision in "dz"),
+            "trans_a": int(self.trans_a != "N"),
+            "trans_b": int(self.trans_b != "N"),
+            "conj_a": int(self.trans_a == "C"),
+            "conj_b": int(self.trans_b == "C"),
+            "fma_per_mac": 4 if self.is_complex else 1,
+        }
+
+    def macros(self) -> dict[str, int]:
+        """Return the macros that choose the case when a kernel is compiled."""
+        variables = self.variables()
+        case = {name.upper(): variables[name] for name in ("trans_a", "trans_b", "conj_a", "conj_b")}
+        return {"PRECISION": PRECISIONS.index(self.precision), **case}
+
+    def operands(self, xp: Any, seed: int, *, integers: bool = False) -> GemmOperands:
+        """Make operands; what must not be read is NaN.
+
+        Elements (and both parts of complex ones) are uniform in [-1, 1). NaN are: the padding between the rows and the
+        leading dimension, A and B when ``alpha == 0``, and C when ``beta == 0``.
+
+        Parameters
+        ----------
+        xp : module
+            ``numpy`` or ``cupy``.
+        seed : int
+            Seed; the same seed gives the same operands within a module.
+        integers : bool
+            Draw integers from -3 to 3 instead: when :attr:`is_exact`, their GEMM has one right answer.
+
+        Returns
+        -------
+        GemmOperands
+        """
+        generator = xp.random.default_rng(seed)
+        leading = (self.lda, self.ldb, self.ldc)
+        scalars = (self.alpha, self.alpha, self.beta)
+        matrices = [
+            random_matrix(xp, generator, self.dtype, shape, ld, integers=integers, unread=not scalar)
+            for shape, ld, scalar in zip(self.shapes(), leading, scalars, strict=True)
+        ]
+        return GemmOperands(*matrices)
+
+    def kernel_arguments(self, operands: GemmOperands) -> tuple[Any, ...]:
+        """Return a kernel's arguments in order: m, n, k, alpha, A, lda, B, ldb, beta, C, ldc; integers are int64."""
+        scalar = self.dtype.type
+        return (
+            np.int64(self.m),
+            np.int64(self.n),
+            np.int64(self.k),
+            scalar(self.alpha),
+            operands.A,
+            np.int64(self.lda),
+            operands.B,
+            np.int64(self.ldb),
+            scalar(self.beta),
+            operands.C,
+            np.int64(self.ldc),
+        )
+
+    def result(self, C: Any) -> Any:
+        """Return the m x n matrix in a flat buffer C, as a view of shape (m, n)."""
+        return view(C, self.m, self.n, self.ldc)
+
+    def padding(self, C: Any) -> Any:
+        """Return what a kernel must leave alone inside a flat buffer C, as a view of shape (ldc - m, n)."""
+        return C[: self.ldc * self.n].reshape(self.n, self.ldc)[:, self.m :].T
+
+    def answer(self, operands: GemmOperands) -> Any:
+        """Return the right answer, computed in higher precision.
+
+        Single precision is computed in double where the operands are. Double precision is computed on the host in
+        NumPy's long double; for CuPy operands it is rounded to double, which the error bound allows for.
+
+        Returns
+        -------
+        array of shape (m, n)
+        """
+        on_host = isinstance(operands.C, np.ndarray)
+        if self.precision in "sc" or on_host:
+            return self._answer(operands)
+        host = GemmOperands(operands.A.get(), operands.B.get(), operands.C.get())
+        return module(operands.C).asarray(self._answer(host).astype(self.dtype))
+
+    def _answer(self, operands: GemmOperands) -> Any:
+        wider = np.dtype(_WIDER[self.precision])
+        alpha, beta = (wider.type(self.dtype.type(scalar)) for scalar in (self.alpha, self.beta))
+        answer = module(operands.C).zeros((self.m, self.n), dtype=wider)
+        if alpha and self.k:
+            answer = alpha * (self._op_a(operands.A).astype(wider) @ self._op_b(operands.B).astype(wider))
+        if beta:
+            answer = answer + beta * self.result(operands.C).astype(wider)
+        return answer
+
+    def error_bound(self, operands: GemmOperands) -> Any:
+        """Return the error that no correct kernel exceeds, element by element.
+
+        Higham, Accuracy and Stability of Numerical Algorithms, section 3.5: with unit roundoff u and
+        gamma(p) = p u / (1 - p u), the error is at most gamma(k + 2) (|alpha| |A| |B| + |beta| |C|) in any order of
+        summation, with or without fused multiply-adds. In complex arithmetic (the four-multiplication form) the same
+        holds for either part with its 2 k products and the one more rounding of a complex scaling.
+        One rounding is added for the reference's own.
+
+        Returns
+        -------
+        array of shape (m, n)
+            float64, or complex128 whose parts bound the errors of the parts.
+        """
+        roundings = (2 * self.k + 4) if self.is_complex else (self.k + 3)
+        unit = float(np.finfo(self.dtype).eps) / 2
+        gamma = roundings * unit / (1 - roundings * unit)
+        xp = module(operands.C)
+        bound = xp.zeros((self.m, self.n), dtype="complex128" if self.is_complex else "float64")
+        if self.alpha and self.k:
+            bound = scale_moduli(self.alpha, multiply_moduli(self._op_a(operands.A), self._op_b(operands.B)))
+        if self.beta:
+            bound = bound + scale_moduli(self.beta, moduli(self.result(operands.C)))
+        return gamma * bound
+
+    def worst_error(self, result: Any, reference: Any, bound: Any) -> float:
+        """Return the largest error as a share of its bound: above 1 is wrong; infinite where not a number.
+
+        Parameters
+        ----------
+        result, reference, bound : array of shape (m, n)
+            What a kernel computed, :meth:`answer`, :meth:`error_bound`.
+        """
+        if not result.size:
+            return 0.0
+        difference = result.astype(reference.dtype) - reference
+        parts = (
+            [(difference.real, bound.real), (difference.imag, bound.imag)] if self.is_complex else [(difference, bound)]
+        )
+        return max(largest_ratio(abs(error), limit) for error, limit in parts)
+
+    def _op_a(self, A: Any) -> Any:
+        return op(A, self.shapes()[0], self.lda, self.trans_a)
+
+    def _op_b(self, B: Any) -> Any:
+        return op(B, self.shapes()[1], self.ldb, self.trans_b)
+
+    def verification_problem(self, *, aligned: bool = True) -> GemmProblem:
+        """Return a small problem of the same case to verify kernels on.
+
+        Its extents are odd, so that every fringe occurs; its scalars are neither 0 nor 1, and exact in every precision.
+
+        Parameters
+        ----------
+        aligned : bool
+            Leading dimensions are multiples of 16 elements, so that wide loads are allowed; otherwise they are odd, and
+            ``beta == 0``, so that C starts as NaN.
+        """
+        m, n, k = 389, 293, 211
+        alpha, beta = (1.25 - 0.5j, -0.75 + 0.25j) if self.is_complex else (1.25, -0.75)
+        small = GemmProblem(self.precision, self.trans_a, self.trans_b, m, n, k, alpha, beta if aligned else 0.0)
+        leading = [rows + 2 if not aligned else (rows // 16 + 1) * 16 for rows, _ in small.shapes()]
+        return dataclasses.replace(small, lda=leading[0], ldb=leading[1], ldc=leading[2])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the problem as plain JSON values; complex scalars as [real, imaginary]."""
+        document = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        if self.is_complex:
+            document |= {name: [document[name].real, document[name].imag] for name in ("alpha", "beta")}
+        return document
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> GemmProblem:
+        """Rebuild a problem from :meth:`to_json`.
+
+        Raises
+        ------
+        ProblemError
+            The document is not that of a problem.
+        """
+        known = {field.name for field in dataclasses.fields(cls)}
+        if not isinstance(document, dict) or not set(document) <= {*known, "kind"}:
+            raise ProblemError(f"a problem has the fields {', '.join(sorted(known))}, got {document!r}.")
+        values = {name: value for name, value in document.items() if name != "kind"}
+        for name in ("alpha", "beta"):
+            if isinstance(values.get(name), list):
+                values[name] = _complex_from_json(name, values[name])
+        try:
+            return cls(**values)
+        except TypeError as error:
+            raise ProblemError(f"a problem needs precision, trans_a, trans_b, m, n and k, got {document!r}.") from error
+
+
+def parse_problem(
+    name: str,
+    *,
+    trans: str | None = None,
+    size: int | None = None,
+    m: int | None = None,
+    n: int | None = None,
+    k: int | None = None,
+    alpha: complex | float = 1.0,
+    beta: complex | float = 0.0,
+    default: GemmProblem | None = None,
+) -> GemmProblem:
+    """Make a problem from what a person writes.
+
+    Parameters
+    ----------
+    name : str
+        ``"sgemm"``, ``"dgemm"``, ``"cgemm"`` or ``"zgemm"``.
+    trans : str, optional
+        op(A) and op(B), such as ``"NT"``.
+    size : int, optional
+        m = n = k.
+    m, n, k : int, optional
+        Extents; each overrides ``size``.
+    alpha, beta : float or complex
+        Scalars.
+    default : GemmProblem, optional
+        Where transposition and extents that are not given come from; NT and 4096 without it.
+
+    Raises
+    ------
+    ProblemError
+        There is no such problem, or its size is impossible.
+
+    Examples
+    --------
+    >>> parse_problem("sgemm", trans="NT", size=512).label
+    'sgemm NT 512'
+    """
+    lowered = name.lower()
+    if lowered not in {f"{precision}gemm" for precision in PRECISIONS}:
+        raise ProblemError(f"a problem is one of sgemm, dgemm, cgemm, zgemm, got {name!r}.")
+    extents = (DEFAULT_SIZE,) * 3 if default is None else (default.m, default.n, default.k)
+    if size is not None:
+        extents = (size, size, size)
+    m, n, k = (usual if asked is None else asked for asked, usual in zip((m, n, k), extents, strict=True))
+    if trans is None:
+        trans = DEFAULT_TRANS if default is None else default.trans_a + default.trans_b
+    ops = trans.upper()
+    if len(ops) != 2 or not set(ops) <= set(TRANSPOSES):
+        raise ProblemError(f"the transposition is two of the letters N, T, C, such as NT, got {trans!r}.")
+    return GemmProblem(lowered[0], ops[0], ops[1], m, n, k, alpha, beta)
+
+
+def _extent(field: str, value: object) -> int:
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or not 0 <= value <= _LARGEST_EXTENT:
+        raise ProblemError(f"{field} must be an integer from 0 to 2**40, got {value!r}.")
+    return int(value)
+
+
+def _complex_from_json(name: str, parts: list[Any]) -> complex:
+    if len(parts) != 2 or any(not isinstance(part, int | float) for part in parts):
+        raise ProblemError(f"{name} must be a number or [real, imaginary], got {parts!r}.")
+    return complex(*parts)

@@ -1,0 +1,85 @@
+"""The problem protocol: the computation that a kernel performs, with its work, variables and arithmetic."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+ARITHMETICS = ("fp32", "fp64")
+DEFAULT_TRANS = "NT"
+DEFAULT_SIZE = 4096
+
+
+@runtime_checkable
+class Problem(Protocol):
+    """What features, records and replay ask of a problem. A GPU is asked for :class:`~mltune.problem.gemm.GemmProblem`.
+
+    Two problems are the same one when they are equal.
+    """
+
+    @property
+    def kind(self) -> str:
+        """The kind that a bundle names as its ``problem``: ``"gemm"`` or ``"recorded"``."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """What is computed, in a word, such as ``"sgemm"``."""
+        ...
+
+    @property
+    def label(self) -> str:
+        """The name and the size, for people, such as ``"sgemm NT 4096"``."""
+        ...
+
+    @property
+    def arithmetic(self) -> str:
+        """The arithmetic whose peak bounds it: one of :data:`ARITHMETICS`."""
+        ...
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations as the field counts them, at least 0."""
+        ...
+
+    @property
+    def precision(self) -> str:
+        """The precision that a bundle lists under ``precisions``, such as ``"s"``; empty for kinds without one."""
+        ...
+
+    @property
+    def bytes(self) -> int:
+        """Least memory traffic in bytes: every input read once, every output written once; 0 when unknown."""
+        ...
+
+    @property
+    def operand_bytes(self) -> int:
+        """Memory that the operands occupy on a GPU in bytes; 0 when unknown."""
+        ...
+
+    @property
+    def cost_class(self) -> str:
+        """The class of problems whose trials cost the same per operation, such as ``"s"``; empty when unknown."""
+        ...
+
+    @property
+    def work_class(self) -> tuple[Any, ...] | None:
+        """A key that problems with the same amount of work share, such as precision and extents; None when unknown."""
+        ...
+
+    @property
+    def size_names(self) -> tuple[str, ...]:
+        """The variables that another call of the same compiled kernel may change, such as ``("m", "n", "k")``."""
+        ...
+
+    @property
+    def reference(self) -> str:
+        """The name of the reference implementation that kernels are compared with, such as ``"cuBLAS"``, or empty."""
+        ...
+
+    def variables(self) -> dict[str, int]:
+        """Return what the expressions of a kernel bundle may name of the problem."""
+        ...
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the problem as plain JSON values, which :func:`problem_from_json` reads."""
+        ...

@@ -1,0 +1,264 @@
+"""A function that runs in a process of its own, with a deadline that the parent holds.
+
+Compilers hang and kernels poison their process, so both run in a child that can be killed and replaced. The child leads
+a process group of its own, dies with its parent, and speaks over a socket pair, so that nothing it prints can disturb
+the answers. Its deadline is held by the parent: native code that never returns to Python defeats any timer inside the
+child.
+The design follows the benchmark worker of Helion (pytorch/helion).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from mltune.errors import WorkerError
+
+_LOUD = "MLTUNE_LOUD_WORKERS"
+"""Environment variable: when set, what children write to stderr is shown. What a dying CUDA context has to say there is
+not news: how each trial ended is on record."""
+
+_ANSWER, _FAILURE, _TOLD = True, False, None
+"""What a message of a child is: the answer, why there is none, or something told before it."""
+
+_ROOT = str(Path(__file__).resolve().parents[2])
+_BOOTSTRAP = """
+import sys
+sys.path.append(sys.argv[1])  # to find this package before the parent has told the child where to look
+from mltune.process.child import serve
+serve(int(sys.argv[2]), int(sys.argv[3]))
+"""
+
+
+class ChildTimeoutError(Exception):
+    """The child did not answer in time. It has been killed."""
+
+
+class ChildDiedError(Exception):
+    """The child died before it answered."""
+
+
+class Child:
+    """A child process that serves one function.
+
+    Parameters
+    ----------
+    target : str
+        ``"module:factory"``. The child imports the module and calls ``factory(*arguments)``; what it returns is the
+        function that serves the requests, one at a time.
+    arguments : tuple
+        Picklable arguments of the factory.
+    start_s : float
+        Seconds allowed for starting: imports and the factory.
+
+    Notes
+    -----
+    The process is started at the first call, and again at the first call after it died or was killed. It dies with the
+    thread that started it, not only with the process of that thread: so Linux has it. What it prints is lost, but for
+    its standard error.
+    """
+
+    def __init__(self, target: str, arguments: tuple[Any, ...] = (), *, start_s: float = 120.0) -> None:
+        self._target = target
+        self._arguments = arguments
+        self._start_s = start_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the running child, or None."""
+        return self._process.pid if self._process is not None else None
+
+    def start(self) -> None:
+        """Start the child if it does not run.
+
+        Raises
+        ------
+        WorkerError
+            The child could not be started: its imports or its factory failed.
+        """
+        if self._process is not None:
+            return
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: S603
+                [sys.executable, "-c", _BOOTSTRAP, _ROOT, str(theirs.fileno()), str(os.getpid())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=None if os.environ.get(_LOUD) else subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        self._connection = Connection(ours.detach())
+        try:
+            self._connection.send((sys.path, self._target, self._arguments))
+            self._receive(self._start_s)
+        except (ChildTimeoutError, ChildDiedError, OSError) as error:
+            self.kill()
+            raise WorkerError(
+                f"a worker process must start within {self._start_s:g} s, but {self._target} did not: {error}"
+            ) from error
+
+    def call(self, request: Any, timeout_s: float, told: Callable[[Any], None] | None = None) -> Any:
+        """Send one request and wait for its answer.
+
+        Parameters
+        ----------
+        request : Any
+            Picklable, as is the answer.
+        timeout_s : float
+            Seconds until the answer, or until the next thing that the child tells.
+        told : callable, optional
+            Receives what the function tells meanwhile (:func:`tell`).
+
+        Raises
+        ------
+        ChildTimeoutError
+            No answer came in time; the child and its process group have been killed.
+        ChildDiedError
+            The child died, or answered with an exception: it has been killed.
+        WorkerError
+            The child could not be started.
+        """
+        self.start()
+        assert self._connection is not None  # noqa: S101
+        try:
+            self._connection.send(request)
+            while True:
+                kind, answer = self._receive(timeout_s)
+                if kind is _ANSWER:
+                    return answer
+                if told is not None:
+                    told(answer)
+        except (OSError, EOFError) as error:
+            status = self.kill()
+            raise ChildDiedError(f"the worker process died: {_describe(status)}") from error
+        except (ChildTimeoutError, ChildDiedError):
+            self.kill()
+            raise
+
+    def kill(self) -> int | None:
+        """Kill the child with its process group; return its exit status, or None if none ran."""
+        process, self._process = self._process, None
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+        if process is None:
+            return None
+        status = process.poll()
+        if status is None:
+            # It may be on its way out after a fatal signal of its own: that signal is worth reporting.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                status = process.wait(0.05)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        return process.returncode if status is None else status
+
+    def interrupt(self, number: signal.Signals = signal.SIGKILL) -> None:
+        """Send a signal to the child's process group, from another thread than the one that calls the child.
+
+        When the child dies of it, a call that is under way raises :class:`ChildDiedError`.
+        """
+        process = self._process
+        if process is not None and process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, number)
+
+    def _receive(self, timeout_s: float) -> tuple[bool | None, Any]:
+        assert self._connection is not None  # noqa: S101
+        if not self._connection.poll(timeout_s):
+            raise ChildTimeoutError(f"no answer within {timeout_s:g} s")
+        try:
+            kind, answer = self._connection.recv()
+        except EOFError as error:
+            assert self._process is not None  # noqa: S101
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(1.0)
+            raise ChildDiedError(f"the worker process died: {_describe(self._process.poll())}") from error
+        if kind is _FAILURE:
+            raise ChildDiedError(f"the worker process failed: {answer}")
+        return kind, answer
+
+
+def _describe(status: int | None) -> str:
+    """Say how a process ended."""
+    if status is None:
+        return "no exit status"
+    if status < 0:
+        with contextlib.suppress(ValueError):
+            return f"signal {signal.Signals(-status).name}"
+    return f"exit status {status}"
+
+
+def _die_with_parent(parent: int) -> None:
+    """Ask the kernel for SIGKILL when the parent dies (Linux)."""
+    with contextlib.suppress(OSError, AttributeError):
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+_to_parent: Connection | None = None
+
+
+def tell(message: Any) -> None:
+    """Tell the parent something before the answer; from the thread that serves the request, in a child only.
+
+    Raises
+    ------
+    WorkerError
+        This is not a child process.
+    """
+    if _to_parent is None:
+        raise WorkerError("only a child process tells its parent something, but this process is none.")
+    _to_parent.send((_TOLD, message))
+
+
+def serve(descriptor: int, parent: int) -> None:
+    """Run in the child: make the function, then answer requests until the parent hangs up.
+
+    Parameters
+    ----------
+    descriptor : int
+        File descriptor of the child's end of the socket pair.
+    parent : int
+        Process id of the parent.
+    """
+    _die_with_parent(parent)
+    for number in (signal.SIGINT, signal.SIGTERM):  # they may be sent to all processes of a job; the parent decides
+        signal.signal(number, signal.SIG_IGN)
+    global _to_parent
+    connection = _to_parent = Connection(descriptor)
+    path, target, arguments = connection.recv()
+    sys.path[:] = path
+    try:
+        module, _, name = target.partition(":")
+        function = getattr(importlib.import_module(module), name)(*arguments)
+        connection.send((_ANSWER, None))
+        while (request := _next_request(connection)) is not None:
+            connection.send((_ANSWER, function(request[0])))
+    except BaseException as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        with contextlib.suppress(OSError):
+            connection.send((_FAILURE, f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"))
+
+
+def _next_request(connection: Connection) -> tuple[Any] | None:
+    try:
+        return (connection.recv(),)
+    except EOFError:
+        return None

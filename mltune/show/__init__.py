@@ -1,0 +1,1 @@
+"""Display of results: tables, live progress, and export to Optuna studies."""

@@ -1,0 +1,76 @@
+"""What a person reads of a plan: what would happen, and for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from mltune.show.tables import table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_MINUTE = 60
+_HOUR = 3600
+
+
+def forecast(document: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Yield what to print of the document of ``mltune plan``."""
+    unit, problems = document["unit"], document["problems"]
+    yield f"{document['title']}: {len(problems)} problems, {amount(document['budget'], unit)}, on {_devices(document)}"
+    if document["obstacle"]:
+        replayed = sum(problem["recorded"] is not None for problem in problems)
+        yield f"It cannot run here: {document['obstacle']}"
+        yield f"Timings of {replayed} of {len(problems)} problems are recorded. What follows is for one GPU."
+    yield ""
+    yield table(
+        ["problem", ">priority", ">minimum", ">even share", ">trials at most", ">operands", "recorded timings"],
+        [
+            [
+                problem["slug"],
+                f"{problem['priority']:g}",
+                amount(problem["minimum"], unit),
+                amount(problem["share"], unit),
+                "unknown" if problem["trials"] is None else str(problem["trials"]),
+                "-" if problem["operand_bytes"] is None else _bytes(problem["operand_bytes"]),
+                problem["recorded"] or "-",
+            ]
+            for problem in problems
+        ],
+    )
+    yield ""
+    yield (
+        f"Every problem has its minimum after {amount(document['first_round'], unit)}; the rest of "
+        f"{amount(document['budget'], unit)} goes to where most is to be gained, an even share where nothing tells."
+    )
+    sources = sorted({problem["rate_from"] for problem in problems if problem["rate_from"]})
+    if sources:
+        yield (
+            f"Trials are at most so many, on {document['cores']} cores, by what a trial took when these were recorded: "
+            f"{', '.join(sources)}."
+        )
+    yield f"Written to the directory of the run: {', '.join(document['writes'])}"
+
+
+def amount(value: float, unit: str) -> str:
+    """Write a part of a budget: ``"1.5 min"``, ``"45 s"``, ``"300 trials"``."""
+    if unit == "trials":
+        return f"{value:.0f} trials"
+    if value < 2 * _MINUTE:
+        return f"{value:.0f} s"
+    if value < 2 * _HOUR:
+        return f"{value / _MINUTE:.1f} min"
+    return f"{value / _HOUR:.1f} h"
+
+
+def _devices(document: Mapping[str, Any]) -> str:
+    """Write what a plan runs on."""
+    if document["obstacle"]:
+        return "a GPU"
+    if document["devices"][0]["spec"] == "replay":
+        return "recorded timings"
+    return ", ".join(f"{device['spec']} ({device['name']})" for device in document["devices"])
+
+
+def _bytes(count: int) -> str:
+    return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.2f} MB"

@@ -1,0 +1,131 @@
+"""What a run measures on: a GPU, or timings recorded on one."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mltune.errors import DatasetError, DeviceError, UsageError
+
+if TYPE_CHECKING:
+    from mltune.device.facts import Device
+    from mltune.problem.problem import Problem
+
+_CUDA = re.compile(r"cuda:(\d{1,3})")
+_REPLAY = "replay:"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A device specification without ``auto``.
+
+    Attributes
+    ----------
+    cuda : int or None
+        Index of the GPU; None in replay.
+    dataset : str or None
+        Name or path of the dataset to replay; None on a GPU.
+    notice : str
+        What the user must be told about the choice; empty when the choice was theirs.
+    """
+
+    cuda: int | None = None
+    dataset: str | None = None
+    notice: str = ""
+
+    def __str__(self) -> str:
+        """Return the specification: ``"cuda:0"`` or ``"replay:NAME"``."""
+        return f"cuda:{self.cuda}" if self.dataset is None else f"{_REPLAY}{self.dataset}"
+
+
+def parse_device(text: str) -> Target | None:
+    """Read a device specification.
+
+    Parameters
+    ----------
+    text : str
+        ``"auto"``, ``"cuda:N"`` or ``"replay:NAME"``.
+
+    Returns
+    -------
+    Target or None
+        None for ``"auto"``: :func:`choose` decides.
+
+    Raises
+    ------
+    UsageError
+        It is none of the three.
+    """
+    if text == "auto":
+        return None
+    if match := _CUDA.fullmatch(text):
+        return Target(cuda=int(match[1]))
+    if text.startswith(_REPLAY) and len(text) > len(_REPLAY):
+        return Target(dataset=text.removeprefix(_REPLAY))
+    raise UsageError(
+        f"a device is auto, cuda:N or replay:NAME, got {text!r}; "
+        "see `mltune device` for the GPUs and `mltune datasets` for the recorded timings."
+    )
+
+
+def find_gpus() -> tuple[tuple[Device, ...], str]:
+    """Find the GPUs of this machine.
+
+    Returns
+    -------
+    tuple of Device
+        ``cuda:0`` first; empty when none can be used.
+    str
+        Why none can be used; empty when one can.
+    """
+    from mltune.device.query import available_devices
+
+    try:
+        found = available_devices()
+    except DeviceError as error:
+        return (), str(error).removesuffix(".")
+    return found, "" if found else "the NVIDIA driver shows none"
+
+
+def choose(kernel: str, problem: Problem, *, any_shape: bool = False) -> Target:
+    """Choose the first GPU, or without one the recorded timings of the same kernel and problem.
+
+    Of several datasets the one with most rows is taken.
+
+    Parameters
+    ----------
+    kernel : str
+        Name of the kernel.
+    problem : Problem
+        The problem.
+    any_shape : bool
+        Whether recorded timings of another transposition or size will do where there are none of this: nobody asked for
+        it in particular.
+
+    Raises
+    ------
+    DatasetError
+        There is no GPU, and no dataset of this kernel and problem.
+    """
+    gpus, reason = find_gpus()
+    if gpus:
+        return Target(cuda=0)
+    from mltune.dataset.dataset import find_datasets, list_datasets
+
+    found = find_datasets(kernel, problem)
+    of_kernel = [] if found else [manifest for manifest in list_datasets() if manifest.kernel == kernel]
+    if any_shape and not found:
+        found = [manifest for manifest in of_kernel if manifest.problem.name == problem.name]
+    if not found:
+        recorded = sorted({manifest.problem.label for manifest in of_kernel})
+        raise DatasetError(
+            f"without a GPU, the problem must be one whose timings are recorded, but there are none of {problem.label} "
+            f"for {kernel}; recorded are: {', '.join(recorded) or 'none'}. No GPU was found: {reason}."
+        )
+    manifest = max(found, key=lambda manifest: manifest.rows)
+    notice = (
+        f"no GPU found ({reason}): replaying timings of {manifest.problem.label} recorded on "
+        f"{manifest.device.name} (dataset {manifest.name})"
+    )
+    return Target(dataset=manifest.name, notice=notice)

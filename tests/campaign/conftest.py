@@ -1,0 +1,117 @@
+"""Nights in replay: small plans, runs of them in processes of their own, and what they leave behind."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mltune.errors import RunDirectoryError
+from mltune.plan.campaign import CampaignResult, run_plan
+from mltune.plan.placement import place
+from mltune.plan.plan import Plan
+from mltune.plan.reader import parse_plan
+from mltune.records.declaration import FACT
+from mltune.records.directory import runs_in
+from mltune.records.events import read_events
+from mltune.records.store import Store
+from mltune.records.trial import TrialRecord
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PLAN = """
+[plan]
+title = "Three problems"
+budget = "320 trials"
+minimum = "64 trials"
+produce = ["report", "winners"]
+
+[[problems]]
+datasets = ["h200-sgemm-nt-4096-random", "convolution_mi250x_gcd", "xgemm_rtx_2080_ti"]
+"""
+
+
+def placed(text: str = PLAN) -> Plan:
+    """Return a plan of recorded timings."""
+    return place(parse_plan(text, "test"), ())
+
+
+def records_of(directory: Path) -> dict[str, list[TrialRecord]]:
+    """Return the records of every problem by number, without the times at which they were made."""
+    found = {}
+    for folder in runs_in(directory):
+        with Store.read_only(folder) as store:
+            records = [dataclasses.replace(one, finished_at=0.0, elapsed_s=0.0) for one in store.records()]
+        found[folder.name] = sorted(records, key=lambda record: record.number)
+    return found
+
+
+def stored_trials(directory: Path) -> int:
+    """Return how many trials are on file, also while a store is being made."""
+    count = 0
+    for path in directory.glob("problems/*/run.sqlite"):
+        try:
+            with Store.read_only(path.parent) as store:
+                count += len(store)
+        except RunDirectoryError:
+            continue
+    return count
+
+
+def declarations_of(directory: Path) -> dict[str, object]:
+    found = {}
+    for folder in runs_in(directory):
+        with Store.read_only(folder) as store:
+            found[folder.name] = store.fact(FACT)
+    return found
+
+
+def events_of(directory: Path) -> list[dict[str, object]]:
+    return read_events(directory / "events.jsonl")[0]
+
+
+def start(
+    directory: Path, plan: str, *, worker: str = "mltune.plan.device_worker:make_device_worker", **environment: str
+) -> subprocess.Popen:
+    """Run a plan in a process of its own, as the command line does."""
+    script = (
+        "import sys; from pathlib import Path; from mltune.process.signals import Interrupt\n"
+        "from mltune.plan.campaign import run_plan; from tests.campaign.conftest import placed\n"
+        "with Interrupt() as interrupt:\n"
+        "    run_plan(placed(sys.argv[2]), Path(sys.argv[1]), stop=interrupt, worker=sys.argv[3], silence_s=6.0)\n"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", script, str(directory), plan, worker],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        start_new_session=True,
+    )
+
+
+def until(condition: Callable[[], bool], timeout_s: float = 60.0) -> bool:
+    """Wait until something holds; return whether it came to that."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return condition()
+
+
+def kill(process: subprocess.Popen) -> None:
+    """Kill a process and see it die."""
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> CampaignResult:
+    """Return a campaign to which nothing happens."""
+    return run_plan(placed(), tmp_path_factory.mktemp("campaign") / "undisturbed")

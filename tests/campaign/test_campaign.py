@@ -1,0 +1,150 @@
+"""A campaign in replay: every problem gets its due, whoever ends it, and going on is as if it had never ended."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mltune.errors import RunDirectoryError
+from mltune.plan.campaign import run_plan
+from mltune.records.directory import runs_in
+from tests.campaign.conftest import (
+    PLAN,
+    ROOT,
+    declarations_of,
+    events_of,
+    kill,
+    placed,
+    records_of,
+    start,
+    stored_trials,
+    until,
+)
+
+
+def names(directory: Path) -> list[str]:
+    return [str(event["event"]) for event in events_of(directory)]
+
+
+def test_every_problem_has_its_minimum_and_a_winner_and_the_budget_is_spent(undisturbed):
+    records = records_of(undisturbed.directory)
+
+    assert len(records) == 3
+    assert all(len(one) >= 64 for one in records.values())
+    assert sum(map(len, records.values())) == 320
+    assert all(declarations_of(undisturbed.directory).values())
+    assert {"report.html", "report.md", "winners.json", "plan.toml"} <= set(os.listdir(undisturbed.directory))
+    assert (undisturbed.directory / "plan.toml").read_text() == PLAN
+
+
+def test_its_diary_begins_ends_and_names_every_slice(undisturbed):
+    told = names(undisturbed.directory)
+
+    assert told[0] == "plan_started"
+    assert told[-2:] == ["plan_ended", "report_written"]
+    assert told.count("slice_started") == told.count("slice_ended") >= 3
+    assert not {"worker_died", "gpu_lost", "disk_full", "interrupted"} & set(told)
+
+
+def test_ended_night_is_not_done_again(undisturbed):
+    before = records_of(undisturbed.directory)
+
+    run_plan(placed(), undisturbed.directory)
+
+    assert records_of(undisturbed.directory) == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_within_ten_seconds_with_a_report_and_it_goes_on(number, undisturbed, tmp_path):
+    process = start(tmp_path, PLAN)
+    assert until(lambda: stored_trials(tmp_path) > 40)
+
+    process.send_signal(number)
+    sent = time.monotonic()
+    process.wait(timeout=30)
+
+    assert time.monotonic() - sent < 10
+    assert process.returncode == 0
+    assert "interrupted" in names(tmp_path)
+    assert (tmp_path / "report.html").is_file()
+    winners = json.loads((tmp_path / "winners.json").read_text())
+    assert winners
+    run_plan(placed(), tmp_path)
+    assert records_of(tmp_path) == records_of(undisturbed.directory)
+    assert declarations_of(tmp_path) == declarations_of(undisturbed.directory)
+
+
+def test_a_second_signal_ends_it_at_once(tmp_path):
+    process = start(tmp_path, PLAN, worker="tests.campaign.device_workers:deaf")
+    assert until(lambda: "slice_started" in names(tmp_path))
+    time.sleep(1.0)
+
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    sent = time.monotonic()
+    process.wait(timeout=30)
+
+    assert time.monotonic() - sent < 1
+    assert process.returncode == 128 + signal.SIGINT
+
+
+def test_a_lane_that_does_not_listen_does_not_keep_it_from_ending(tmp_path):
+    process = start(tmp_path, PLAN, worker="tests.campaign.device_workers:deaf")
+    assert until(lambda: "slice_started" in names(tmp_path))
+
+    process.send_signal(signal.SIGTERM)
+    sent = time.monotonic()
+    process.wait(timeout=30)
+
+    assert time.monotonic() - sent < 10
+    assert process.returncode == 0
+
+
+def test_a_second_run_in_the_directory_is_refused_and_a_dead_one_holds_no_lock(tmp_path):
+    process = start(tmp_path, PLAN)
+    assert until(lambda: stored_trials(tmp_path) > 0)
+    with pytest.raises(RunDirectoryError, match=f"in use by process {process.pid}"):
+        run_plan(placed(), tmp_path)
+
+    kill(process)
+
+    run_plan(placed(PLAN.replace("320", "192")), tmp_path)
+    assert stored_trials(tmp_path) == 192
+
+
+def test_another_plan_is_refused_and_a_larger_budget_is_not(tmp_path):
+    small = PLAN.replace("320", "192")
+    run_plan(placed(small), tmp_path)
+    with pytest.raises(RunDirectoryError, match="of another"):
+        run_plan(placed(small.replace(', "xgemm_rtx_2080_ti"', "")), tmp_path)
+    with pytest.raises(RunDirectoryError, match="of another"):
+        run_plan(placed(small.replace("budget", "seed = 5\nbudget")), tmp_path)
+
+    run_plan(placed(PLAN), tmp_path)
+
+    assert stored_trials(tmp_path) == 320
+
+
+def test_the_directory_of_a_single_run_is_refused(undisturbed):
+    with pytest.raises(RunDirectoryError, match="that of a single run"):
+        run_plan(placed(), runs_in(undisturbed.directory)[0])
+
+
+def test_the_command_runs_a_plan_and_goes_on_with_its_directory(tmp_path):
+    plan, directory = tmp_path / "three.toml", tmp_path / "run"
+    plan.write_text(PLAN)
+    command = [sys.executable, "-m", "mltune", "run"]
+    first = subprocess.run([*command, str(plan), "--run", str(directory), "--json"], cwd=ROOT, capture_output=True)
+    again = subprocess.run([*command, str(directory), "--json"], cwd=ROOT, capture_output=True)
+
+    assert first.returncode == again.returncode == 0, first.stderr
+    one, other = json.loads(first.stdout), json.loads(again.stdout)
+    assert [problem["trials"] for problem in one["problems"]] == [problem["trials"] for problem in other["problems"]]
+    assert all(problem["best"] for problem in one["problems"])

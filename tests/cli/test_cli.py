@@ -1,0 +1,422 @@
+"""The commands as a person or a script meets them: the real program, in a process of its own, without a GPU."""
+
+import json
+import math
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mltune.errors import UsageError
+from mltune.records.seconds import PHASES
+from mltune.records.trial import TrialState
+from mltune.tune.request import parse_duration
+
+ROOT = Path(__file__).resolve().parent.parent
+ENVIRONMENT = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
+
+
+def mltune(*arguments, cwd=None):
+    """Run the program to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "mltune", *map(str, arguments)],
+        cwd=cwd,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def answer(*arguments, cwd=None):
+    """Run the program with --json and return the document that it printed."""
+    result = mltune(*arguments, "--json", cwd=cwd)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def assert_refused(result, *parts):
+    """Assert that the program ended with one clear line on stderr and exit code 2."""
+    assert result.returncode == 2, result.stderr
+    assert result.stdout == ""
+    assert result.stderr.startswith("mltune: ")
+    assert "Traceback" not in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    for part in parts:
+        assert part in result.stderr
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory):
+    """Return the document of one small run, and its directory."""
+    directory = tmp_path_factory.mktemp("tuned") / "run"
+    return answer("tune", "sgemm", "--trials", 40, "--run", directory), directory
+
+
+class TestStart:
+    def test_help_names_every_command(self):
+        result = mltune("--help")
+        assert result.returncode == 0
+        for command in ("tune", "sweep", "show", "dashboard", "compare", "space", "device", "datasets"):
+            assert f"\n  {command} " in result.stdout
+
+    def test_help_answers_at_once(self):
+        def seconds(*command):
+            times = []
+            for _ in range(5):
+                start = time.perf_counter()
+                subprocess.run(command, check=True, capture_output=True, env=ENVIRONMENT)
+                times.append(time.perf_counter() - start)
+            return statistics.median(times)
+
+        bare = seconds(sys.executable, "-c", "pass")
+        # A busy machine starts everything late: what counts is what mltune adds to a bare interpreter.
+        assert seconds(sys.executable, "-m", "mltune", "--help") < 0.25 + 4 * bare
+
+    @pytest.mark.parametrize("module", ["numpy", "pandas", "sklearn", "optuna", "pydantic", "pyarrow", "cupy", "rich"])
+    def test_help_imports_nothing_heavy(self, module):
+        code = f"import sys, mltune.cli; sys.exit({module!r} in sys.modules)"
+        assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+    def test_version(self):
+        result = mltune("--version")
+        assert result.returncode == 0
+        assert result.stdout.startswith("mltune 0.")
+
+    @pytest.mark.parametrize(
+        "arguments", [("polish",), ("tune",), ("tune", "sgemm", "--colour"), ("tune", "sgemm", "--trials", 0)]
+    )
+    def test_misuse_is_exit_code_2(self, arguments):
+        result = mltune(*arguments)
+        assert result.returncode == 2
+        assert "Traceback" not in result.stderr
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("arguments", "parts"),
+        [
+            (("tune", "hgemm"), ("sgemm, dgemm, cgemm, zgemm", "'hgemm'")),
+            (("tune", "sgemm", "--trans", "NX"), ("N, T, C", "'NX'")),
+            (("tune", "sgemm", "--size", "-1"), ("-1",)),
+            (("tune", "sgemm", "--size", str(2**60)), (str(2**60),)),
+            (("tune", "sgemm", "--time", "soon"), ("30m", "'soon'")),
+            (("tune", "sgemm", "--time", "0s"), ("'0s'",)),
+            (("tune", "sgemm", "--device", "tpu"), ("cuda:N", "'tpu'")),
+            (("tune", "sgemm", "--device", "replay:no_such_dataset"), ("no_such_dataset",)),
+            (("tune", "sgemm", "--size", "4095"), ("sgemm NT 4095", "No GPU")),
+            (("tune", "sgemm", "--kernel", "no_such_kernel"), ("no_such_kernel",)),
+            (("tune", "--trials", "3"), ("a problem must be named",)),
+            (("tune", "sgemm", "--device", "replay:convolution_w6600"), ("holds convolution", "sgemm was asked for")),
+            (("tune", "--size", "8", "--device", "replay:convolution_w6600"), ("another size of convolution",)),
+            (("space", "convolution", "--size", "8"), ("only replayed", "another size")),
+            (("sweep", "sgemm", "--device", "replay:x"), ("a sweep times kernels on a GPU",)),
+            (("sweep", "sgemm"), ("a sweep times kernels on a GPU",)),
+            (("space", "no_such_kernel"), ("no_such_kernel",)),
+            (("space", "gemm_simt", "--precision", "h"), ("sgemm, dgemm, cgemm, zgemm",)),
+            (("show", "no/such/run"), ("no/such/run",)),
+        ],
+    )
+    def test_names_the_law_and_the_fact(self, arguments, parts, tmp_path):
+        assert_refused(mltune(*arguments, cwd=tmp_path), *parts)
+
+    def test_a_malformed_kernel_toml(self, tmp_path):
+        bundle = tmp_path / "bundle"
+        bundle.mkdir()
+        (bundle / "kernel.toml").write_text("[kernel]\nname = 'x'\nprecissions = ['s']\n")
+        assert_refused(mltune("space", bundle), "kernel.toml", "precissions")
+
+    def test_a_dataset_of_another_problem(self):
+        name = next(entry["name"] for entry in answer("datasets") if entry["label"].startswith("cgemm"))
+        assert_refused(mltune("tune", "sgemm", "--device", f"replay:{name}"), "cgemm", "sgemm", name)
+
+    def test_a_run_directory_of_another_run(self, tuned):
+        _, directory = tuned
+        result = mltune("tune", "sgemm", "--trials", 50, "--seed", 7, "--run", directory)
+        assert_refused(result_without_notice(result), "seed")
+
+    def test_a_run_directory_that_is_a_file(self, tmp_path):
+        (tmp_path / "file").write_text("mine")
+        result = mltune("tune", "sgemm", "--trials", 5, "--run", tmp_path / "file")
+        assert_refused(result_without_notice(result), "file")
+        assert (tmp_path / "file").read_text() == "mine"
+
+
+def result_without_notice(result):
+    """Drop the line that says that there is no GPU."""
+    lines = [line for line in result.stderr.splitlines() if not line.startswith("no GPU found")]
+    return subprocess.CompletedProcess(result.args, result.returncode, result.stdout, "\n".join(lines))
+
+
+class TestTune:
+    def test_without_a_gpu_it_says_so_in_one_line_and_replays(self):
+        result = mltune("tune", "sgemm", "--trials", 30)
+        assert result.returncode == 0
+        (line,) = result.stderr.splitlines()
+        assert line.startswith("no GPU found (")
+        assert "replaying timings of sgemm NT 4096 recorded on NVIDIA H200 (dataset " in line
+        assert "TFLOPS" in result.stdout
+        assert "BLK_M=" in result.stdout
+
+    @pytest.mark.parametrize("problem", ["dgemm", "cgemm", "zgemm"])
+    def test_every_precision_is_replayed_without_a_word_about_its_shape(self, problem, tmp_path):
+        document = answer("tune", problem, "--trials", 20, "--run", tmp_path / "run")
+        assert document["trials"] == 20
+        assert document["problem"]["precision"] == problem[0]
+
+    @pytest.mark.parametrize("problem", [(), ("convolution",)])
+    def test_a_replay_knows_its_own_problem_and_kernel(self, problem, tmp_path):
+        arguments = ("--device", "replay:convolution_mi250x_gcd", "--trials", 20, "--run", tmp_path / "run")
+        document = answer("tune", *problem, *arguments)
+        assert document["kernel"] == "convolution"
+        assert document["problem"]["kind"] == "recorded"
+        assert 0 < document["best"]["share_of_peak"] < 1
+
+    def test_the_document_has_exactly_the_promised_fields(self, tuned):
+        document, directory = tuned
+        assert list(document) == [
+            "problem",
+            "device",
+            "kernel",
+            "trials",
+            "counts",
+            "best",
+            "seconds",
+            "run",
+            "stopped",
+            "skips",
+        ]
+        assert document["kernel"] == "gemm_simt"
+        assert document["trials"] == 40 == sum(document["counts"].values())
+        assert set(document["counts"]) <= {str(state) for state in TrialState}
+        best = document["best"]
+        rating = {"median_s", "tflops", "share_of_peak", "share_of_reference"}
+        assert set(best) == {"configuration", "interval_s", "interval_share_of_reference", "ties", "verified"} | rating
+        assert math.isclose(best["tflops"], 2 * 4096**3 / best["median_s"] / 1e12)
+        assert 0 < best["share_of_peak"] < 1
+        assert set(document["seconds"]) == set(PHASES)
+        assert Path(document["run"]) == directory
+
+    def test_the_same_seed_finds_the_same(self, tuned, tmp_path):
+        document, _ = tuned
+        again = answer("tune", "sgemm", "--trials", 40, "--run", tmp_path / "again")
+        assert again["best"] == document["best"]
+        assert again["counts"] == document["counts"]
+
+    def test_the_same_command_with_more_trials_resumes(self, tmp_path):
+        directory = tmp_path / "run"
+        answer("tune", "sgemm", "--trials", 20, "--run", directory)
+        longer = answer("tune", "sgemm", "--trials", 45, "--run", directory)
+        assert longer["trials"] == 45
+
+    def test_what_is_not_given_comes_from_the_dataset(self):
+        entry = next(entry for entry in answer("datasets") if entry["label"].startswith("cgemm"))
+        document = answer("tune", "cgemm", "--trials", 20, "--device", f"replay:{entry['name']}")
+        assert document["problem"] == entry["problem"]
+
+    def test_time_is_a_budget(self):
+        start = time.perf_counter()
+        document = answer("tune", "sgemm", "--time", "3s", "--trials", 100_000)
+        assert document["trials"] > 0
+        assert time.perf_counter() - start < 30
+
+    def test_an_interrupted_run_reports_its_best_and_can_go_on(self, tmp_path):
+        command = [
+            sys.executable,
+            "-m",
+            "mltune",
+            "tune",
+            "sgemm",
+            "--time",
+            "10m",
+            "--no-stop",
+            "--run",
+            tmp_path / "run",
+            "--json",
+        ]
+        with subprocess.Popen(
+            command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            time.sleep(8)
+            process.send_signal(signal.SIGINT)
+            stdout, stderr = process.communicate(timeout=60)
+        assert "Traceback" not in stderr
+        document = json.loads(stdout)
+        assert document["best"]["tflops"] > 0
+        longer = answer("tune", "sgemm", "--no-stop", "--trials", document["trials"] + 5, "--run", tmp_path / "run")
+        assert longer["trials"] == document["trials"] + 5
+
+    @pytest.mark.slow
+    def test_three_hundred_trials_take_less_than_a_minute(self, tmp_path):
+        document = answer("tune", "sgemm", "--trials", 300, "--run", tmp_path / "run")
+        assert document["trials"] == 300
+        assert document["seconds"]["total"] < 60
+
+
+class TestShow:
+    def test_exports_the_trials_as_a_dataset_that_can_be_replayed(self, tuned, tmp_path):
+        _, directory = tuned
+        result = mltune("show", directory, "--export", tmp_path, "--json")
+        assert result.returncode == 0, result.stderr
+        again = answer("tune", "sgemm", "--trials", 5, "--device", f"replay:{tmp_path / 'run.parquet'}", cwd=tmp_path)
+        assert again["trials"] == 5
+
+    def test_lists_the_best_first(self, tuned):
+        document, directory = tuned
+        shown = answer("show", directory, "--top", 3)
+        assert len(shown["best"]) == min(3, document["counts"]["ok"])
+        assert shown["best"][0]["configuration"] == document["best"]["configuration"]
+        times = [entry["median_s"] for entry in shown["best"]]
+        assert times == sorted(times)
+        assert shown["trials"] == document["trials"]
+        assert {state: count for state, count in shown["counts"].items() if count} == {
+            state: count for state, count in document["counts"].items() if count
+        }
+        assert set(shown["seconds"]) >= {"search", "compile", "time", "wait"}
+
+    def test_for_a_person(self, tuned):
+        _, directory = tuned
+        result = mltune("show", directory)
+        assert result.returncode == 0
+        assert "sgemm NT 4096 on NVIDIA H200" in result.stdout
+        assert "of cuBLAS" in result.stdout
+
+    def test_follows_a_run_that_has_ended_and_shows_it(self, tuned):
+        document, directory = tuned
+        result = mltune("show", directory, "--follow", "--top", 1)
+        assert result.returncode == 0, result.stderr
+        assert "best so far" in result.stdout
+        assert f"trials   {document['trials']}" in result.stdout
+
+    def test_waits_for_a_run_until_the_user_has_seen_enough(self, tmp_path):
+        command = [sys.executable, "-m", "mltune", "show", tmp_path / "run", "--follow"]
+        with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            assert b"no run in" in process.stdout.readline()
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=30)
+        assert (process.returncode, errors) == (0, b"")
+
+    def test_following_is_for_people(self, tuned):
+        assert_refused(mltune("show", tuned[1], "--follow", "--json"), "--json", "events.jsonl")
+
+    def test_a_plan_is_a_table_of_its_problems(self, tuned, tmp_path):
+        document, directory = tuned
+        (tmp_path / "plan.toml").write_text("")
+        shutil.copytree(directory, tmp_path / "problems/sgemm-nt-4096")
+        (shown,) = answer("show", tmp_path)["problems"]
+        assert (shown["slug"], shown["state"], shown["trials"]) == ("sgemm-nt-4096", "declared", document["trials"])
+        assert shown["best"]["tflops"] == document["best"]["tflops"]
+        assert "sgemm-nt-4096" in mltune("show", tmp_path).stdout
+        assert mltune("show", tmp_path, "--export", tmp_path / "datasets").returncode == 0
+        assert (tmp_path / "datasets/sgemm-nt-4096.parquet").exists()
+
+
+class TestSpace:
+    def test_counts_and_explains(self):
+        document = answer("space", "gemm_simt")
+        assert 1_000_000 < document["valid"] < document["combinations"]
+        assert document["restrictions"]
+        for entry in document["restrictions"]:
+            assert entry["reason"]
+            assert 0 <= entry["removes_alone"] <= entry["removes"] <= 1
+
+    def test_a_kernel_that_is_only_replayed(self):
+        assert answer("space", "convolution")["valid"] == 4362
+        assert not answer("space", "clblast_xgemm")["has_source"]
+        assert "it can be replayed, but not built" in mltune("space", "clblast_xgemm").stdout
+
+    def test_depends_on_precision_and_transposition(self):
+        assert answer("space", "gemm_simt")["valid"] != answer("space", "gemm_simt", "--precision", "z")["valid"]
+        assert answer("space", "gemm_simt")["valid"] != answer("space", "gemm_simt", "--trans", "TN")["valid"]
+
+    def test_for_a_person(self):
+        result = mltune("space", "gemm_simt", "--precision", "d")
+        assert result.returncode == 0
+        assert "dgemm NT 4096" in result.stdout
+        assert "a block is made of whole warps" in result.stdout
+
+
+class TestDevice:
+    def test_without_a_gpu_it_says_why(self):
+        document = answer("device")
+        assert document["devices"] == []
+        assert document["reason"]
+        assert mltune("device").stdout.startswith("no GPU found: ")
+
+
+class TestDatasets:
+    def test_lists_what_can_be_replayed(self):
+        documents = [entry for entry in answer("datasets") if entry["kernel"] == "gemm_simt"]
+        assert {entry["kind"] for entry in documents} == {"random", "complete"}
+        recorded = {(entry["label"], entry["kind"]): entry["rows"] for entry in documents}
+        assert recorded["sgemm NT 4096", "random"] >= 5000
+        for label in ("sgemm NN 4096", "dgemm NT 4096", "cgemm NN 4096", "zgemm NN 4096", "sgemm NT 1024"):
+            assert recorded[label, "random"] >= 1500
+        for label in ("sgemm NT 4096", "cgemm NN 4096"):
+            assert recorded[label, "complete"] >= 4000
+
+    def test_those_of_others_say_so(self):
+        foreign = [entry for entry in answer("datasets") if entry["kernel"] in ("clblast_xgemm", "convolution")]
+        assert len(foreign) == 8
+        assert all(entry["source"] and entry["licence"].startswith("MIT") for entry in foreign)
+
+    def test_for_a_person(self):
+        result = mltune("datasets")
+        assert result.returncode == 0
+        assert "sgemm NT 4096" in result.stdout
+
+
+class TestCompare:
+    def test_prints_the_figures_of_each_strategy(self, tmp_path):
+        pytest.importorskip("matplotlib")
+        asked = ("--strategies", "random,astra", "--datasets", "h200-dgemm-nt-4096-random", "--evaluations", 30)
+        document = answer("compare", *asked, "--seeds", 2, "--jobs", 1, "--output", tmp_path)
+        for found in document["strategies"].values():
+            assert {"at", "to", "score", "seeds", "seconds"} <= found.keys()
+        assert (tmp_path / "table.md").exists()
+        again = mltune("compare", *asked, "--seeds", 2, "--jobs", 1, "--output", tmp_path)
+        assert again.returncode == 0
+        assert "random" in again.stdout
+
+    def test_refuses_in_one_line(self):
+        assert_refused(mltune("compare", "--strategies", "nosuch"), "nosuch", "hybrid_vndx")
+        assert_refused(mltune("compare", "--strategies", "random", "--datasets", "nosuch"), "nosuch")
+
+
+class TestDuration:
+    @pytest.mark.parametrize(
+        ("text", "seconds"),
+        [("90", 90), ("20s", 20), ("30m", 1800), ("1h", 3600), ("1h30m", 5400), ("1.5h", 5400), ("2m5.5s", 125.5)],
+    )
+    def test_reads(self, text, seconds):
+        assert parse_duration(text) == seconds
+
+    @pytest.mark.parametrize("text", ["", "0", "-3", "s", "30 minutes", "5m1h", "nan", "inf", "1e3"])
+    def test_refuses(self, text):
+        with pytest.raises(UsageError, match="a time is a positive number"):
+            parse_duration(text)
+
+
+def test_report_writes_one_page_and_prints_where(make_run, make_trial, tmp_path):
+    make_run(tmp_path / "run", *map(make_trial, range(5)))
+    result = mltune("report", tmp_path / "run")
+    assert result.returncode == 0, result.stderr
+    files = [Path(line) for line in result.stdout.splitlines()]
+    assert [file.name for file in files] == ["report.html", "report.md", "winners.json"]
+    elsewhere = tmp_path / "elsewhere"
+    document = answer("report", tmp_path / "run", "--output", elsewhere)
+    assert document == json.loads((elsewhere / "winners.json").read_text())
+    assert document["winners"][0]["tflops"] > 0
+
+
+def test_report_needs_a_run(tmp_path):
+    result = mltune("report", tmp_path)
+    assert result.returncode == 2
+    assert len(result.stderr.splitlines()) == 1

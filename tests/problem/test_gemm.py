@@ -1,0 +1,267 @@
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mltune.errors import ProblemError
+from mltune.problem.gemm import CASES, GemmProblem, parse_problem
+from mltune.problem.gemm_operands import GemmOperands
+
+CASE_IDS = ["".join(case) for case in CASES]
+cases = pytest.mark.parametrize("case", CASES, ids=CASE_IDS)
+
+
+def nontrivial(case: tuple[str, str, str], *, exact: bool = False) -> GemmProblem:
+    precision, trans_a, trans_b = case
+    alpha, beta = (1.3 - 0.2j, 0.7 + 0.1j) if precision in "cz" else (1.3, 0.7)
+    if exact:
+        alpha, beta = (2 - 1j, 0.5 + 1j) if precision in "cz" else (2.0, 0.5)
+    return GemmProblem(precision, trans_a, trans_b, 13, 9, 21, alpha, beta, lda=24, ldb=25, ldc=14)
+
+
+def multiply(problem: GemmProblem, operands: GemmOperands) -> np.ndarray:
+    """GEMM in the precision of the problem, written independently of the module."""
+
+    def stored(buffer: np.ndarray, rows: int, columns: int, leading: int) -> np.ndarray:
+        return np.array([[buffer[i + j * leading] for j in range(columns)] for i in range(rows)], dtype=problem.dtype)
+
+    def op(trans: str, buffer: np.ndarray, rows: int, columns: int, leading: int) -> np.ndarray:
+        if trans == "N":
+            return stored(buffer, rows, columns, leading)
+        matrix = stored(buffer, columns, rows, leading).T
+        return matrix.conj() if trans == "C" else matrix
+
+    m, n, k = problem.m, problem.n, problem.k
+    product = op(problem.trans_a, operands.A, m, k, problem.lda) @ op(problem.trans_b, operands.B, k, n, problem.ldb)
+    product = problem.dtype.type(problem.alpha) * product
+    if problem.beta:
+        product = product + problem.dtype.type(problem.beta) * stored(operands.C, m, n, problem.ldc)
+    return product
+
+
+def test_there_are_26_cases() -> None:
+    assert len(CASES) == len(set(CASES)) == 26
+    assert sum(precision in "sd" for precision, _, _ in CASES) == 8
+
+
+@cases
+def test_a_correct_product_stays_within_the_bound(case: tuple[str, str, str]) -> None:
+    problem = nontrivial(case)
+    operands = problem.operands(np, seed=1)
+    error = problem.worst_error(multiply(problem, operands), problem.answer(operands), problem.error_bound(operands))
+    assert 0 < error < 1
+
+
+@cases
+def test_a_wrong_element_exceeds_the_bound(case: tuple[str, str, str]) -> None:
+    problem = nontrivial(case)
+    operands = problem.operands(np, seed=1)
+    result = multiply(problem, operands)
+    result[12, 8] *= 1 + 2000 * np.finfo(problem.dtype).eps
+    assert problem.worst_error(result, problem.answer(operands), problem.error_bound(operands)) > 1
+
+
+@cases
+def test_integers_have_one_right_answer(case: tuple[str, str, str]) -> None:
+    problem = nontrivial(case, exact=True)
+    assert problem.is_exact
+    operands = problem.operands(np, seed=2, integers=True)
+    np.testing.assert_array_equal(multiply(problem, operands), problem.answer(operands))
+
+
+@pytest.mark.parametrize("precision", ["s", "d", "c", "z"])
+def test_integers_are_small_and_all_drawn(precision: str) -> None:
+    A = GemmProblem(precision, "N", "N", 50, 1, 50).operands(np, seed=3, integers=True).A
+    assert set(A.real.tolist()) == {-3, -2, -1, 0, 1, 2, 3}
+
+
+def test_integers_are_not_exact_where_a_sum_leaves_the_integers() -> None:
+    assert GemmProblem("s", "N", "N", 1, 1, 29000).is_exact
+    assert not GemmProblem("s", "N", "N", 1, 1, 30000).is_exact
+    assert GemmProblem("d", "N", "N", 1, 1, 2**30).is_exact
+    assert not GemmProblem("s", "N", "N", 8, 8, 8, alpha=0.1).is_exact
+
+
+def test_nan_and_infinity_are_wrong() -> None:
+    problem = nontrivial(("c", "N", "C"))
+    operands = problem.operands(np, seed=1)
+    for poison in (math.nan, math.inf, complex(0, math.nan), complex(1, -math.inf)):
+        result = multiply(problem, operands)
+        result[3, 4] = poison
+        assert problem.worst_error(result, problem.answer(operands), problem.error_bound(operands)) == math.inf
+
+
+def test_a_missing_answer_is_wrong_where_the_bound_is_zero() -> None:
+    problem = GemmProblem("s", "N", "N", 2, 2, 0)
+    operands = problem.operands(np, seed=0)
+    reference, bound = problem.answer(operands), problem.error_bound(operands)
+    assert problem.worst_error(np.zeros((2, 2), np.float32), reference, bound) == 0
+    assert problem.worst_error(np.full((2, 2), 1e-30, np.float32), reference, bound) > 1
+
+
+def test_what_must_not_be_read_is_nan() -> None:
+    problem = nontrivial(("d", "T", "N"))
+    operands = problem.operands(np, seed=1)
+    assert np.isnan(operands.A.reshape(-1, 24)[:, 21:]).all()
+    assert np.isnan(operands.B.reshape(-1, 25)[:, 21:]).all()
+    assert np.isnan(problem.padding(operands.C)).all()
+    assert problem.padding(operands.C).shape == (1, 9)
+    assert not np.isnan(problem.result(operands.C)).any()
+    idle = dataclasses.replace(problem, alpha=0.0, beta=0.0).operands(np, seed=1)
+    assert all(np.isnan(matrix).all() for matrix in (idle.A, idle.B, idle.C))
+
+
+def test_scalars_of_zero_ignore_nan() -> None:
+    problem = GemmProblem("z", "C", "T", 4, 5, 6, alpha=0, beta=2j)
+    operands = problem.operands(np, seed=1)
+    np.testing.assert_array_equal(problem.answer(operands), 2j * problem.result(operands.C))
+    assert (
+        problem.worst_error(2j * problem.result(operands.C), problem.answer(operands), problem.error_bound(operands))
+        == 0
+    )
+
+
+@cases
+def test_operands_are_reproducible_and_within_range(case: tuple[str, str, str]) -> None:
+    problem = dataclasses.replace(nontrivial(case), lda=0, ldb=0, ldc=0)
+    first, second, other = (problem.operands(np, seed=seed) for seed in (5, 5, 6))
+    for name in "ABC":
+        matrix = getattr(first, name)
+        assert matrix.dtype == problem.dtype
+        np.testing.assert_array_equal(matrix, getattr(second, name))
+        assert (matrix != getattr(other, name)).any()
+        assert (matrix.real >= -1).all()
+        assert (matrix.real < 1).all()
+        assert matrix.real.min() < -0.5 < 0.5 < matrix.real.max()
+
+
+def test_facts_of_a_problem() -> None:
+    problem = parse_problem("sgemm", trans="NT", m=4096, n=512, k=64)
+    assert (problem.name, problem.case, problem.label) == ("sgemm", "sgemm NT", "sgemm NT 4096x512x64")
+    assert parse_problem("ZGEMM", trans="nc", m=8, n=8, k=8).label == "zgemm NC 8"
+    assert problem.flops == 2 * 4096 * 512 * 64
+    assert problem.bytes == 4 * (4096 * 64 + 512 * 64 + 4096 * 512)
+    assert (problem.lda, problem.ldb, problem.ldc) == (4096, 512, 4096)
+    assert (problem.element_bytes, problem.arithmetic) == (4, "fp32")
+    complex_problem = GemmProblem("z", "T", "C", 2, 3, 4, beta=1)
+    assert complex_problem.flops == 8 * 24
+    assert complex_problem.bytes == 16 * (8 + 12 + 2 * 6)
+    assert (complex_problem.lda, complex_problem.ldb, complex_problem.ldc) == (4, 3, 2)
+    assert complex_problem.arithmetic == "fp64"
+
+
+def test_variables_and_macros() -> None:
+    problem = GemmProblem("z", "T", "C", 2, 3, 4)
+    assert problem.variables() == {
+        "m": 2, "n": 3, "k": 4, "element_bytes": 16, "words": 4, "is_complex": 1, "is_double": 1,
+        "trans_a": 1, "trans_b": 1, "conj_a": 0, "conj_b": 1, "fma_per_mac": 4,
+    }  # fmt: skip
+    assert problem.macros() == {"PRECISION": 3, "TRANS_A": 1, "TRANS_B": 1, "CONJ_A": 0, "CONJ_B": 1}
+    assert GemmProblem("s", "N", "C", 1, 1, 1) == GemmProblem("s", "N", "T", 1, 1, 1)
+
+
+def test_kernel_arguments_are_in_order_and_typed() -> None:
+    problem = GemmProblem("c", "N", "N", 2, 3, 4, alpha=2, beta=1j)
+    operands = GemmOperands("A", "B", "C")
+    arguments = problem.kernel_arguments(operands)
+    assert arguments == (2, 3, 4, 2, "A", 2, "B", 4, 1j, "C", 2)
+    assert [type(argument) for argument in arguments if not isinstance(argument, str)] == (
+        [np.int64] * 3 + [np.complex64] + [np.int64] * 2 + [np.complex64] + [np.int64]
+    )
+
+
+@pytest.mark.parametrize("aligned", [True, False])
+@cases
+def test_verification_problem(case: tuple[str, str, str], aligned: bool) -> None:
+    problem = GemmProblem(*case, 4096, 4096, 4096).verification_problem(aligned=aligned)
+    assert (problem.precision, problem.trans_a, problem.trans_b) == case
+    assert all(extent % 2 for extent in (problem.m, problem.n, problem.k))
+    assert all(leading % 16 == 0 if aligned else leading % 2 for leading in (problem.lda, problem.ldb, problem.ldc))
+    assert (problem.beta != 0) == aligned
+    assert problem.is_exact
+
+
+@given(
+    case=st.sampled_from(CASES),
+    sizes=st.tuples(*[st.integers(0, 2**12)] * 3),
+    padding=st.tuples(*[st.integers(0, 5)] * 3),
+    scalars=st.tuples(*[st.floats(-4, 4, width=32)] * 4),
+)
+def test_json_round_trip(
+    case: tuple[str, str, str],
+    sizes: tuple[int, int, int],
+    padding: tuple[int, int, int],
+    scalars: tuple[float, float, float, float],
+) -> None:
+    tight = GemmProblem(*case, *sizes)
+    alpha, beta = complex(*scalars[:2]), complex(*scalars[2:])
+    problem = dataclasses.replace(
+        tight,
+        alpha=alpha if tight.is_complex else alpha.real,
+        beta=beta if tight.is_complex else beta.real,
+        lda=tight.lda + padding[0],
+        ldb=tight.ldb + padding[1],
+        ldc=tight.ldc + padding[2],
+    )
+    assert GemmProblem.from_json(json.loads(json.dumps(problem.to_json()))) == problem
+
+
+@pytest.mark.parametrize("case", [("s", "N", "T"), ("z", "C", "N")])
+@pytest.mark.parametrize("sizes", [(0, 0, 0), (0, 3, 4), (3, 0, 4), (3, 4, 0), (1, 1, 1)])
+def test_empty_extents(case: tuple[str, str, str], sizes: tuple[int, int, int]) -> None:
+    problem = GemmProblem(*case, *sizes, beta=1)
+    operands = problem.operands(np, seed=1)
+    reference = problem.answer(operands)
+    assert reference.shape == problem.error_bound(operands).shape == problem.result(operands.C).shape == sizes[:2]
+    assert problem.worst_error(reference.astype(problem.dtype), reference, problem.error_bound(operands)) < 1
+    if not sizes[2]:
+        np.testing.assert_array_equal(reference, problem.result(operands.C))
+
+
+@pytest.mark.parametrize(
+    ("name", "keywords"),
+    [
+        ("hgemm", {}),
+        ("gemm", {}),
+        ("sgemm", {"trans": "NX"}),
+        ("sgemm", {"trans": "N"}),
+        ("sgemm", {"trans": ""}),
+        ("sgemm", {"m": -1}),
+        ("sgemm", {"n": 2**60}),
+        ("sgemm", {"k": 1.5}),
+        ("sgemm", {"k": True}),
+        ("zgemm", {"m": 2**22, "n": 2**22}),
+        ("sgemm", {"alpha": 1j}),
+        ("sgemm", {"alpha": 1e39}),
+        ("dgemm", {"beta": math.nan}),
+        ("dgemm", {"beta": "2"}),
+    ],
+)
+def test_impossible_problems(name: str, keywords: dict[str, object]) -> None:
+    with pytest.raises(ProblemError):
+        parse_problem(name, **({"trans": "NN", "m": 8, "n": 8, "k": 8} | keywords))
+
+
+def test_a_leading_dimension_holds_the_rows() -> None:
+    with pytest.raises(ProblemError, match=r"lda >= 8 must hold for a matrix of 8 rows, got lda=7"):
+        GemmProblem("s", "N", "N", 8, 8, 8, lda=7)
+    assert GemmProblem("s", "T", "N", 8, 8, 7, lda=7).lda == 7
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        {"precision": "s"},
+        {"precision": "s", "trans_a": "N", "trans_b": "N", "m": 1, "n": 1, "k": 1, "surprise": 1},
+        {"precision": "c", "trans_a": "N", "trans_b": "N", "m": 1, "n": 1, "k": 1, "alpha": [1, 2, 3]},
+        {"precision": "c", "trans_a": "N", "trans_b": "N", "m": "1", "n": 1, "k": 1},
+    ],
+)
+def test_malformed_documents(document: dict[str, object]) -> None:
+    with pytest.raises(ProblemError):
+        GemmProblem.from_json(document)

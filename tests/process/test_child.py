@@ -1,0 +1,250 @@
+"""A child process that hangs, dies or fails: real processes, really killed."""
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+
+from mltune.errors import WorkerError
+from mltune.process.child import Child, ChildDiedError, ChildTimeoutError
+
+TARGET = f"{__name__}:make"
+
+
+def make(greeting="hello"):
+    """Make the function that the children of these tests serve."""
+
+    def answer(request):
+        name, *values = request
+        return getattr(Deeds(greeting), name)(*values)
+
+    return answer
+
+
+class Deeds:
+    def __init__(self, greeting):
+        self.greeting = greeting
+
+    def greet(self, name):
+        return f"{self.greeting} {name}"
+
+    def pid(self):
+        return os.getpid()
+
+    def large(self, size):
+        return b"x" * size
+
+    def length(self, data):
+        return len(data)
+
+    def chatter(self):
+        print("noise on standard output", flush=True)  # noqa: T201
+        os.write(1, b"more noise")
+        return "done"
+
+    def sleep(self, seconds):
+        time.sleep(seconds)
+
+    def hang_in_native_code(self):
+        ctypes.PyDLL(None).sleep(100)  # holds the interpreter lock all the while
+
+    def ignore_signals(self):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        time.sleep(100)
+
+    def segfault(self):
+        ctypes.string_at(0)
+
+    def abort(self):
+        os.abort()
+
+    def leave(self, status):
+        os._exit(status)
+
+    def fail(self):
+        raise ArithmeticError("two and two is five")
+
+    def grandchild(self):
+        return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"]).pid
+
+
+def make_failing():
+    raise ImportError("nothing to serve with")
+
+
+def make_hanging():
+    time.sleep(100)
+
+
+@pytest.fixture
+def child():
+    made = Child(TARGET)
+    yield made
+    made.kill()
+
+
+def is_alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until_dead(pid, seconds=10.0):
+    until = time.monotonic() + seconds
+    while is_alive(pid) and time.monotonic() < until:
+        time.sleep(0.02)
+    return not is_alive(pid)
+
+
+def test_answers_come_back(child):
+    assert child.call(("greet", "world"), 20) == "hello world"
+    assert child.call(("greet", "again"), 20) == "hello again"
+
+
+def test_arguments_reach_the_factory():
+    child = Child(TARGET, ("good day",))
+    assert child.call(("greet", "sir"), 20) == "good day sir"
+    child.kill()
+
+
+def test_large_requests_and_answers_pass(child):
+    assert child.call(("length", b"y" * 5_000_000), 20) == 5_000_000
+    assert len(child.call(("large", 5_000_000), 20)) == 5_000_000
+
+
+def test_one_process_serves_all_requests(child):
+    first = child.call(("pid",), 20)
+
+    assert child.call(("pid",), 20) == first == child.pid
+    assert first != os.getpid()
+
+
+def test_what_a_child_prints_disturbs_nothing(child, capfd):
+    assert child.call(("chatter",), 20) == "done"
+    assert child.call(("greet", "world"), 20) == "hello world"
+    assert capfd.readouterr().out == ""
+
+
+@pytest.mark.parametrize("deed", [("sleep", 100), ("hang_in_native_code",), ("ignore_signals",)])
+def test_late_child_is_killed_and_replaced(child, deed):
+    child.start()
+    pid = child.pid
+    started = time.monotonic()
+    with pytest.raises(ChildTimeoutError, match="no answer within"):
+        child.call(deed, 0.3)
+
+    assert time.monotonic() - started < 5
+    assert not is_alive(pid)
+    assert child.pid is None
+    assert child.call(("greet", "next"), 20) == "hello next"
+
+
+@pytest.mark.parametrize(("deed", "words"), [("segfault", "SIGSEGV"), ("abort", "SIGABRT"), ("leave", "exit status 7")])
+def test_dead_child_is_reported_and_replaced(child, deed, words):
+    with pytest.raises(ChildDiedError, match=words):
+        child.call((deed, 7) if deed == "leave" else (deed,), 20)
+
+    assert child.call(("greet", "next"), 20) == "hello next"
+
+
+def test_exception_in_a_child_is_reported_with_its_place(child):
+    with pytest.raises(ChildDiedError, match=r"ArithmeticError: two and two is five \(test_child.py:\d+\)"):
+        child.call(("fail",), 20)
+
+    assert child.call(("greet", "next"), 20) == "hello next"
+
+
+def test_killed_child_is_replaced(child):
+    child.start()
+    os.kill(child.pid, signal.SIGKILL)
+    with pytest.raises(ChildDiedError, match="SIGKILL"):
+        child.call(("greet", "nobody"), 20)
+
+    assert child.call(("greet", "next"), 20) == "hello next"
+
+
+def test_whole_process_group_is_killed(child):
+    grandchild = child.call(("grandchild",), 20)
+    assert is_alive(grandchild)
+
+    child.kill()
+
+    assert wait_until_dead(grandchild)
+
+
+def test_factory_that_fails_is_a_worker_error():
+    with pytest.raises(WorkerError, match="nothing to serve with"):
+        Child(f"{__name__}:make_failing").start()
+
+
+def test_factory_that_does_not_exist_is_a_worker_error():
+    with pytest.raises(WorkerError, match="no_such_name"):
+        Child(f"{__name__}:no_such_name").start()
+
+
+def test_factory_that_hangs_is_a_worker_error():
+    child = Child(f"{__name__}:make_hanging", start_s=2.0)
+    with pytest.raises(WorkerError, match="within 2 s"):
+        child.start()
+
+    assert child.pid is None
+
+
+def test_interrupt_ends_a_call_from_another_thread(child):
+    child.start()
+    timer = threading.Timer(0.3, child.interrupt)
+    timer.start()
+    started = time.monotonic()
+    with pytest.raises(ChildDiedError, match="SIGKILL"):
+        child.call(("sleep", 100), 60)
+
+    assert time.monotonic() - started < 10
+    timer.join()
+
+
+def test_child_survives_control_c(child):
+    child.start()
+    os.kill(child.pid, signal.SIGINT)
+
+    assert child.call(("greet", "world"), 20) == "hello world"
+
+
+def test_killing_twice_is_harmless(child):
+    child.start()
+    child.kill()
+
+    assert child.kill() is None
+    child.interrupt()
+
+
+def test_child_dies_with_its_parent(tmp_path):
+    script = textwrap.dedent(
+        """
+        import sys, time
+        from mltune.process.child import Child
+        child = Child("time:sleep", (0,))  # the factory answers None; the child then waits for a request
+        child.start()
+        print(child.pid, flush=True)
+        time.sleep(100)
+        """
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
+        pid = int(parent.stdout.readline())
+        assert is_alive(pid)
+        parent.kill()
+
+    gone = wait_until_dead(pid)
+    if not gone:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    assert gone

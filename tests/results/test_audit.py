@@ -1,0 +1,97 @@
+"""A run's report on its own skips counts what was counted by hand."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import binom
+
+from mltune.records.trial import Build, Measurement, Skip, TrialRecord, TrialState
+from mltune.results.audit import audit_skips, pooled
+
+COMPILE_S = 0.5
+TIME_S = 0.02
+
+
+def trial(number, batch, median_s=None, *, gate=None, audited=False, state=None, time_s=TIME_S):
+    """Return a trial: measured in ``median_s`` seconds, skipped by a gate, or both if audited."""
+    skipped = gate is not None and not audited
+    state = state or (TrialState.SKIPPED if skipped else TrialState.OK)
+    return TrialRecord(
+        number,
+        batch,
+        number,
+        {"P": number},
+        state,
+        skip=None if gate is None else Skip(gate, -2.0, -1.5),
+        audited=audited,
+        build=None if skipped and gate == "before_compile" else Build(TrialState.OK, compile_s=COMPILE_S),
+        measurement=None if skipped else Measurement(state, median_s=median_s, verify_s=0.01, time_s=time_s),
+    )
+
+
+def test_a_false_skip_is_faster_than_everything_in_earlier_batches():
+    records = [
+        trial(0, 0, 1.0),
+        trial(1, 1, 0.9, gate="after_compile", audited=True),  # faster than 1.0: false
+        trial(2, 1, 0.5),
+        trial(3, 1, 0.95, gate="after_compile", audited=True),  # so is this: 0.5 was not known when it was judged
+        trial(4, 2, 0.6, gate="before_compile", audited=True),  # slower than 0.5: right
+        trial(5, 2, gate="before_compile", audited=True, state=TrialState.CRASHED),  # right
+    ]
+    audit = audit_skips(records, 0.0)
+    assert (audit.audited, audit.false, audit.false_share, audit.skipped) == (4, 2, 0.5, 0)
+    assert audit_skips(records[::-1], 0.0) == audit
+
+
+def test_what_was_saved():
+    records = [
+        *(trial(number, 0, 1.0, time_s=0.09) for number in range(5)),
+        *(trial(number, 1, gate="before_compile") for number in range(5, 9)),
+        *(trial(number, 1, gate="after_compile") for number in range(9, 15)),
+        trial(15, 1, 2.0, gate="after_compile", audited=True, time_s=0.01),
+    ]
+    audit = audit_skips(records, 0.05)
+    assert (audit.skipped, audit.before_compile, audit.after_compile) == (10, 4, 6)
+    assert audit.saved_time_s == pytest.approx(10 * 0.02)
+    assert audit.saved_compile_s == pytest.approx(4 * COMPILE_S)
+    assert audit.net_s == pytest.approx(0.2 - 0.05)
+    without = audit_skips(records[:-1], 0.0)
+    assert without.saved_time_s == pytest.approx(10 * 0.1)
+    assert (without.false_share, without.false_share_at_most) == (None, 1.0)
+
+
+def test_a_run_without_skips_says_so():
+    audit = audit_skips([trial(0, 0, 1.0)], 1.0)
+    assert (audit.skipped, audit.audited, audit.saved_time_s, audit.net_s) == (0, 0, 0.0, -1.0)
+    assert json.loads(json.dumps(audit.to_json()))["false_share"] is None
+
+
+@settings(deadline=None)  # the first example imports scipy.stats
+@given(st.integers(1, 60), st.data())
+def test_the_bound_is_the_largest_share_that_the_audit_does_not_rule_out(audited, data):
+    false = data.draw(st.integers(0, audited))
+    times = [0.5] * false + [2.0] * (audited - false)
+    records = [trial(0, 0, 1.0)]
+    records += [trial(1 + at, 1, median, gate="after_compile", audited=True) for at, median in enumerate(times)]
+    bound = audit_skips(records, 0.0).false_share_at_most
+    assert false / audited <= bound <= 1.0
+    if false < audited:
+        assert binom.cdf(false, audited, bound) == pytest.approx(0.05, abs=1e-6)
+
+
+def test_a_night_pools_what_its_runs_audited():
+    one = audit_skips(
+        [trial(0, 0, 1.0), *(trial(at, 1, 2.0, gate="after_compile", audited=True) for at in range(1, 4))], 0.5
+    )
+    other = audit_skips(
+        [trial(0, 0, 1.0), trial(1, 1, 0.5, gate="after_compile", audited=True), trial(2, 1, gate="before_compile")],
+        0.25,
+    )
+    both = pooled([one, other])
+    assert (both.audited, both.false, both.false_share, both.skipped) == (4, 1, 0.25, 1)
+    assert binom.cdf(1, 4, both.false_share_at_most) == pytest.approx(0.05)
+    assert both.saved_time_s == one.saved_time_s + other.saved_time_s
+    assert both.net_s == pytest.approx(both.saved_time_s - 0.75)
+    assert pooled([]).false_share_at_most == 1.0

@@ -1,0 +1,56 @@
+"""Every event can be told in one printable line, whatever it holds."""
+
+import re
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mltune.records.events import EVENTS, EVERYWHERE
+from mltune.results.messages import SENTENCES, sentence
+
+VALUE = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.lists(st.integers()) | st.just({"a": 1})
+)
+
+
+def test_every_event_has_its_sentence_of_its_own_fields():
+    assert SENTENCES.keys() == EVENTS.keys()
+    for event, text in SENTENCES.items():
+        assert set(re.findall(r"{(\w+)}", text)) <= EVENTS[event] | {"rated"}
+
+
+@given(
+    st.sampled_from([*EVENTS, "eureka"]).flatmap(
+        lambda name: st.fixed_dictionaries(
+            {"event": st.just(name), "at": st.text(max_size=30)},
+            optional=dict.fromkeys(EVENTS.get(name, frozenset()) | EVERYWHERE, VALUE),
+        )
+    )
+)
+def test_whatever_it_holds_it_is_one_printable_line(event):
+    assert sentence(event).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("event", "told"),
+    [
+        (
+            {"event": "best", "tflops": 45.314, "share_of_reference": 0.983, "number": 7, "slug": "sgemm-nt-64"},
+            "sgemm-nt-64: best so far 45.31 TFLOPS, 98.3 % of cuBLAS (trial 7)",
+        ),
+        ({"event": "failure", "number": 3, "state": "crashed", "detail": "it\ndied"}, "trial 3 crashed: it died"),
+        (
+            {"event": "best", "tflops": 11.9, "share_of_reference": None, "number": 7},
+            "best so far 11.90 TFLOPS (trial 7)",
+        ),
+        ({"event": "gpu_back", "lost_s": 75.0, "device": "cuda:1"}, "cuda:1: GPU back after 1m15s"),
+        ({"event": "plan_started", "plan": "overnight", "problems": ["a", "b"]}, "plan overnight begun: 2 problems"),
+        ({"event": "eureka", "depth": 3}, "eureka depth=3"),
+    ],
+)
+def test_what_is_said(event, told):
+    at = "2026-01-01T12:00:00.000+00:00"
+    clock = time.strftime("%H:%M:%S", time.localtime(1767268800))
+    assert sentence({"at": at, **event}) == f"{clock} {told}"

@@ -1,0 +1,66 @@
+"""A run in a few figures, as a document and as people read it."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from mltune.records.declaration import Declaration, Finalist
+from mltune.results.summary import summarise
+from mltune.show import tables as render
+
+WINNER = Finalist(1, 2e-3, 1.98e-3, 2.02e-3)
+DECLARED = Declaration(
+    1,
+    (WINNER, Finalist(0, 2.01e-3, 2e-3, 2.02e-3, 1.005, 0.999, 1.01), Finalist(2, 3e-3, 3e-3, 3e-3, 1.5, 1.4, 1.6)),
+    Finalist(-1, 1.9e-3, 1.9e-3, 1.9e-3, 0.951, 0.9501, 0.952),
+    rounds=31,
+    as_of=4,
+    rejected={3: "wrong"},
+    verified=True,
+)
+
+
+@pytest.fixture
+def run(tmp_path, make_run, make_trial):
+    def make(declaration, trials=4):
+        facts = {} if declaration is None else {"declaration": declaration.to_json()}
+        return make_run(tmp_path / "run", *(make_trial(number) for number in range(trials)), **facts)
+
+    return make
+
+
+def read(document):
+    """Return what a person reads."""
+    console = Console(file=io.StringIO(), width=400, markup=False)
+    for part in render.run_summary(document):
+        console.print(part)
+    return console.file.getvalue()
+
+
+def test_what_was_declared_is_in_the_document_as_it_is_on_file(run):
+    assert summarise(run(DECLARED), 1)["declaration"] == DECLARED.to_json()
+
+
+def test_the_winner_has_its_interval_its_share_of_cublas_and_its_ties(run):
+    shown = read(summarise(run(DECLARED), 1))
+    assert "trial 1: 68.72 TFLOPS (68.04 to 69.41, 95 %), 2.0000 ms" in shown
+    assert "95.1 % of cuBLAS (95.0 to 95.2), verified; ties: 0; faster, but failed the last verification: 3" in shown
+    assert "came later" not in shown
+
+
+def test_a_winner_of_replay_has_no_race_with_cublas(run):
+    shown = read(summarise(run(Declaration(1, (WINNER,), as_of=4, verified=True)), 0))
+    assert "cuBLAS" not in shown.splitlines()[4]
+    assert "ties: none" in shown
+
+
+def test_trials_after_the_declaration_are_told(run):
+    assert "ties: 0" in (shown := read(summarise(run(DECLARED, trials=6), 1)))
+    assert "2 trials came later" in shown
+
+
+def test_before_the_finals_there_is_no_winner(run):
+    document = summarise(run(None), 1)
+    assert document["declaration"] is None
+    assert "none declared yet" in read(document)

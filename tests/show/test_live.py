@@ -1,0 +1,162 @@
+"""How far a run is, as a person sees it: on a terminal, in a log file, and when the terminal is narrow."""
+
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from dataclasses import dataclass, replace
+from fcntl import ioctl
+from pathlib import Path
+
+import pytest
+
+from mltune.results.progress import Progress
+from mltune.show import live as progress
+from mltune.show.live import RunDisplay, campaign_line, run_line
+
+STATE = Progress(
+    problem="sgemm NT 4096",
+    device="cuda:0",
+    slug="sgemm-nt-4096",
+    trials=612,
+    elapsed_s=125.0,
+    counts={"ok": 341, "skipped": 230, "launch_error": 41, "crashed": 0},
+    audited=18,
+    best_tflops=45.314,
+    best_share_of_reference=0.983,
+    best_share_of_peak=0.678,
+    trials_per_min=512.4,
+    left_s=70.2,
+    trials_limit=1000,
+)
+
+
+@dataclass
+class Night:
+    runs: tuple = (STATE,)
+    done: int = 3
+    problems: int = 26
+    elapsed_s: float = 8000.0
+    left_s: float | None = 20_000.0
+    message: str | None = None
+
+
+def test_a_line_says_what_one_wants_to_know():
+    assert run_line(STATE) == (
+        "sgemm NT 4096 on cuda:0: best 45.31 TFLOPS, 98.3 % of cuBLAS, 67.8 % of the peak · "
+        "612 of 1000 trials: 341 ok, 230 skipped, 41 launch_error · 18 audited · 512 trials/min · 2m05s, 1m10s left"
+    )
+    assert campaign_line(Night()) == "3 of 26 problems done · 2h13m, 5h33m left"
+
+
+def test_what_is_not_known_is_left_out():
+    bare = Progress(problem="p", device="replay:x", trials=0, elapsed_s=0.0, counts={})
+    assert run_line(bare) == "p on replay:x: nothing found yet · 0 trials: none · 0s"
+    assert campaign_line(Night(left_s=None)) == "3 of 26 problems done · 2h13m"
+
+
+class TestWithoutATerminal:
+    def test_a_short_run_tells_nothing(self, capsys):
+        with RunDisplay() as display:
+            display(STATE)
+            display(replace(STATE, trials=700))
+        assert capsys.readouterr() == ("", "")
+
+    def test_a_line_when_it_is_time_and_one_at_the_end(self, capsys, monkeypatch):
+        monkeypatch.setattr(progress, "LINE_EVERY_S", 0.0)
+        with RunDisplay() as display:
+            display(STATE)
+            monkeypatch.setattr(progress, "LINE_EVERY_S", 1e9)
+            for trials in (700, 800, 900):
+                display(replace(STATE, trials=trials))
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert re.findall(r"^\d\d:\d\d:\d\d sgemm NT 4096 on cuda:0: .* (\d+) of 1000 trials", err, re.MULTILINE) == [
+            "612",
+            "700",
+            "900",
+        ]
+
+    def test_messages_and_new_problems_come_at_once_and_once(self, capsys):
+        other = replace(STATE, device="cuda:1", slug="dgemm-nn-64", problem="dgemm NN 64")
+        with RunDisplay() as display:
+            for night in (Night(), Night(runs=(STATE, other), message="cuda:1 is back"), Night(runs=(other, STATE))):
+                display(night)
+                display(replace(night, message=night.message))
+        told = [line.partition(" ")[2] for line in capsys.readouterr().err.splitlines()]
+        assert told == ["sgemm NT 4096 on cuda:0: begun", "cuda:1 is back", "dgemm NN 64 on cuda:1: begun"]
+
+    def test_several_devices_have_a_line_each(self, capsys, monkeypatch):
+        monkeypatch.setattr(progress, "LINE_EVERY_S", 0.0)
+        with RunDisplay(announce=False) as display:
+            display(Night(runs=tuple(replace(STATE, device=f"cuda:{index}") for index in range(3))))
+        lines = capsys.readouterr().err.splitlines()
+        assert [re.findall(r"cuda:\d|problems", line) for line in lines] == [
+            ["problems"],
+            ["cuda:0"],
+            ["cuda:1"],
+            ["cuda:2"],
+        ]
+
+
+SCRIPT = """
+import sys
+from dataclasses import replace
+sys.path.insert(0, sys.argv[1])
+from test_progress import STATE, Night
+from mltune.show import live as progress
+progress.DRAW_EVERY_S = 0.0
+with progress.RunDisplay() as display:
+    for runs in range(int(sys.argv[2]) + 1):
+        display(Night(runs=tuple(replace(STATE, device=f"cuda:{index}") for index in range(runs)), message="hear"))
+    if sys.argv[3] == "die":
+        import os
+        os._exit(1)
+print("the end")
+"""
+
+
+def on_terminal(runs, width=80, end=""):
+    """Run the display in a terminal and return what it drew."""
+    ours, theirs = pty.openpty()
+    ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
+    command = [sys.executable, "-c", SCRIPT, Path(__file__).parent, str(runs), end]
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
+    with subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environment | {"TERM": "xterm"}):
+        os.close(theirs)
+        drawn = bytearray()
+        while True:
+            try:
+                drawn += os.read(ours, 65536)
+            except OSError:  # the other end is closed
+                break
+    os.close(ours)
+    return drawn.decode()
+
+
+@pytest.mark.parametrize("width", [30, 80, 200])
+@pytest.mark.parametrize("runs", [1, 4])
+def test_the_picture_fits_the_terminal(runs, width):
+    drawn = on_terminal(runs, width)
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", drawn)
+    lines = [line for line in re.split(r"[\r\n]+", text) if line]
+    assert max(map(len, lines)) <= width
+    assert sum(line.startswith("hear") for line in lines) == 1
+    assert "Traceback" not in text
+    if width == 200:
+        assert "3 of 26 problems done" in text
+        assert "341 ok, 230 skipped" in text
+
+
+def test_the_picture_is_gone_at_the_end_and_the_cursor_is_there():
+    drawn = on_terminal(1)
+    assert drawn.rstrip().endswith("the end")
+    assert drawn.rindex("\x1b[?25h") > drawn.rindex("\x1b[?25l")
+
+
+def test_a_process_that_is_killed_leaves_the_cursor():
+    drawn = on_terminal(2, end="die")
+    assert drawn.rindex("\x1b[?25h") > drawn.rindex("\x1b[?25l")

@@ -1,0 +1,141 @@
+"""A run as an Optuna study says what the run's records say; the dashboard serves it to this machine alone."""
+
+import http.client
+import json
+import math
+import re
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import optuna
+import pytest
+
+from mltune.errors import RunDirectoryError, UsageError
+from mltune.records.directory import PLAN_FILE
+from mltune.records.trial import TrialState
+from mltune.show.study import FILE, Studies, served
+
+PEAK_TFLOPS = 132 * 128 * 2 * 1.98e9 / 1e12
+
+
+def load(studies, name):
+    """Read a study from its file, as somebody else does."""
+    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(studies.path)))
+    return optuna.load_study(study_name=name, storage=storage)
+
+
+class TestStudies:
+    def test_trials_are_complete_pruned_or_failed(self, tmp_path, make_run, make_trial):
+        make_run(
+            tmp_path / "night",
+            make_trial(0),
+            make_trial(1, TrialState.SKIPPED),
+            make_trial(2, TrialState.WRONG_RESULT),
+            make_trial(3, median_s=2e-3),
+        )
+        study = load(Studies(tmp_path / "night"), "night")
+        assert [trial.state.name for trial in study.trials] == ["COMPLETE", "PRUNED", "FAIL", "COMPLETE"]
+        assert study.best_trial.number == 3
+        assert study.best_value == pytest.approx(2 * 4096**3 / 2e-3 / 1e12)
+        assert study.best_params == {"BLK_M": 16, "STAGES": 2}
+        assert study.metric_names == ["TFLOPS"]
+        assert study.user_attrs["problem"] == "sgemm NT 4096"
+        assert study.trials[1].intermediate_values == {1: pytest.approx(math.exp(-2.0) * PEAK_TFLOPS)}
+        told = study.trials[2].user_attrs
+        assert (told["trial"], told["state"], told["registers"]) == (2, "wrong_result", 128)
+        assert told["detail"] == "what went wrong with 2"
+        assert told["predicted_tflops"] == pytest.approx(math.exp(-0.5) * PEAK_TFLOPS)
+
+    def test_times_are_those_of_the_run_not_of_the_clock(self, tmp_path, make_run, make_trial):
+        make_run(tmp_path, *(make_trial(number, finished_at=-5.0 * number) for number in range(3)))
+        trials = load(Studies(tmp_path), tmp_path.name).trials
+        assert [trial.datetime_complete.timestamp() - 1.75e9 for trial in trials] == [0.5, 1.0, 1.5]
+        assert all(trial.duration.total_seconds() == pytest.approx(0.2) for trial in trials)
+
+    def test_what_ends_later_is_added(self, tmp_path, make_run, make_trial):
+        make_run(tmp_path, make_trial(0))
+        studies = Studies(tmp_path)
+        assert studies.update() == 0
+        make_run(tmp_path, make_trial(2), make_trial(1))
+        assert studies.update() == 2
+        assert [trial.user_attrs["trial"] for trial in load(studies, tmp_path.name).trials] == [0, 2, 1]
+        again = load(Studies(tmp_path), tmp_path.name)
+        assert [trial.user_attrs["trial"] for trial in again.trials] == [0, 2, 1]
+
+    def test_a_plan_has_a_study_for_each_problem(self, tmp_path, make_run, make_trial):
+        (tmp_path / PLAN_FILE).write_text("")
+        make_run(tmp_path / "problems/sgemm-nt-64", make_trial(0))
+        studies = Studies(tmp_path)
+        make_run(tmp_path / "problems/dgemm-nn-64", make_trial(0), make_trial(1))
+        assert studies.update() == 2
+        assert [len(load(studies, slug).trials) for slug in ("sgemm-nt-64", "dgemm-nn-64")] == [1, 2]
+
+    def test_one_that_was_deleted_in_the_dashboard_stays_deleted(self, tmp_path, make_run, make_trial):
+        make_run(tmp_path, make_trial(0))
+        studies = Studies(tmp_path)
+        optuna.delete_study(study_name=tmp_path.name, storage=studies.storage)
+        make_run(tmp_path, make_trial(1))
+        assert studies.update() == 0
+
+    def test_a_configuration_outside_the_space_is_refused(self, tmp_path, make_run, make_trial):
+        make_run(tmp_path, replace(make_trial(0), configuration={"BLK_M": 17, "STAGES": 1}))
+        with pytest.raises(RunDirectoryError, match="17"):
+            Studies(tmp_path)
+
+    def test_thousands_of_trials_take_seconds(self, tmp_path, make_run, make_trial):
+        make_run(tmp_path, *map(make_trial, range(2000)))
+        started = time.perf_counter()
+        Studies(tmp_path)
+        assert time.perf_counter() - started < 10
+
+    def test_leaves_nothing_but_the_file(self, tmp_path, make_run, make_trial):
+        before = {path.name for path in make_run(tmp_path, make_trial(0)).iterdir()}
+        Studies(tmp_path)
+        assert {path.name for path in tmp_path.iterdir()} == before | {FILE}
+
+    def test_where_there_is_no_run_there_is_no_study(self, tmp_path):
+        with pytest.raises(RunDirectoryError):
+            Studies(tmp_path)
+        with pytest.raises(RunDirectoryError):
+            Studies(tmp_path / "nothing")
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_the_dashboard_shows_the_run_to_this_machine_alone(tmp_path, make_run, make_trial):
+    pytest.importorskip("optuna_dashboard")
+    make_run(tmp_path / "night", make_trial(0), make_trial(1))
+    studies = Studies(tmp_path / "night")
+    with served(studies, 0) as address:
+        host, port = re.fullmatch(r"http://(127\.0\.0\.1):(\d+)/", address).groups()
+
+        def get(path, name="localhost"):
+            connection = http.client.HTTPConnection(host, int(port), timeout=10)
+            connection.request("GET", path, headers={"Host": name})
+            response = connection.getresponse()
+            content = response.read()
+            connection.close()
+            return response.status, content
+
+        assert b"Optuna Dashboard" in get("/dashboard")[1]
+        (summary,) = json.loads(get("/api/studies")[1])["study_summaries"]
+        assert summary["study_name"] == "night"
+        found = json.loads(get(f"/api/studies/{summary['study_id']}?after=0")[1])
+        assert [trial["state"] for trial in found["trials"]] == ["Complete", "Complete"]
+        for name, status in (("127.0.0.1", 200), (f"localhost:{port}", 200), ("example.org:80", 403), ("", 403)):
+            assert get("/api/studies", name)[0] == status
+        with pytest.raises(UsageError, match="--port"), served(studies, int(port)):
+            pass
+
+
+def test_without_the_extra_the_study_is_written_all_the_same(tmp_path, make_run, make_trial):
+    make_run(tmp_path, make_trial(0))
+    script = "import sys; sys.modules['optuna_dashboard'] = None; from mltune.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", script, "dashboard", tmp_path], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert "pip install 'mltune[dashboard]'" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert (tmp_path / FILE).exists()

@@ -1,0 +1,129 @@
+"""The layout of the package: modules import only from lower floors, and heavy packages lazily."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import mltune
+
+PACKAGE = Path(mltune.__file__).parent
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+FLOORS: tuple[set[str], ...] = (
+    {"errors", "assets"},
+    {"process", "device", "problem", "records"},
+    {"kernel"},
+    {"learn", "dataset"},
+    {"measure", "results", "compare"},
+    {"show", "report", "winner"},
+    {"tune"},
+    {"plan"},
+    {"api"},
+    {"cli"},
+    {"__main__"},
+)
+"""The rooms of the package, from the bottom up: a module imports only from its own room and from lower floors."""
+
+NEVER = {("measure", "learn")}
+"""Further imports that are forbidden: the loop in tune/ joins measuring and learning."""
+
+ONLY_IN: dict[str, set[str]] = {
+    "cupy": {"measure", "device"},
+    "cupy_backends": {"measure", "device"},
+    "cuda": {"measure", "device"},
+    "pynvml": {"measure", "device"},
+    "sklearn": {"learn"},
+    "skops": {"learn"},
+    "optuna.samplers": {"learn", "compare"},
+    "kernel_tuner": {"compare"},
+    "torch": {"compare"},
+    "typer": {"cli"},
+    "rich": {"cli", "show"},
+}
+"""Packages that only these rooms import."""
+
+HEAVY = {"sklearn", "skops", "pandas", "pyarrow", "scipy", "cupy", "cupy_backends", "cuda", "pynvml"}
+HEAVY |= {"matplotlib", "jinja2", "kernel_tuner", "torch"}
+"""Packages that are imported inside functions only. (Optuna's base classes are subclassed, which cannot wait.)"""
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+def floor_of(room: str) -> int:
+    return next(floor for floor, rooms in enumerate(FLOORS) if room in rooms)
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """Yield the full names of what a tree imports: modules, and names of modules."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def executed_at_import(tree: ast.Module) -> Iterator[ast.stmt]:
+    """Yield the statements that run when the module is imported, without bodies of functions and conditional ones."""
+    for node in ast.walk(tree):
+        for statement in getattr(node, "body", []) if isinstance(node, ast.Module | ast.ClassDef) else []:
+            if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.If):
+                yield statement
+
+
+def within(name: str, package: str) -> bool:
+    return name == package or name.startswith(f"{package}.")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_module_imports_only_from_its_room_and_lower_floors(path: Path) -> None:
+    room = room_of(path)
+    for name in imported(ast.parse(path.read_text())):
+        package, _, rest = name.partition(".")
+        other = rest.partition(".")[0]
+        if package == "mltune" and room != "__init__" and other not in ("", "__version__", room):
+            assert floor_of(other) < floor_of(room), f"{room} must not import {name}"
+            assert (room, other) not in NEVER, f"{room} must not import {name}"
+        for heavy, homes in ONLY_IN.items():
+            assert not within(name, heavy) or room in homes, f"only {sorted(homes)} import {heavy}, not {room}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_heavy_packages_are_imported_inside_functions(path: Path) -> None:
+    for statement in executed_at_import(ast.parse(path.read_text())):
+        for name in imported(statement):
+            assert name.split(".")[0] not in HEAVY, f"{name} must be imported inside a function"
+
+
+def test_the_command_line_starts_light() -> None:
+    script = "import sys, mltune.cli; print(*{name.split('.')[0] for name in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert not set(done.stdout.split()) & (HEAVY | {"optuna", "numpy", "pydantic"})
+
+
+def test_every_module_has_a_room() -> None:
+    loose = {path.stem for path in PACKAGE.glob("*.py")}
+    assert loose <= {"__init__", "__main__", "errors", "assets", "api"}
+    folders = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
+    assert folders | (loose - {"__init__"}) <= set().union(*FLOORS)
+
+
+def test_there_are_no_circles() -> None:
+    """Importing any module first works: nothing hangs on the order of imports."""
+    names = [".".join(("mltune", *path.relative_to(PACKAGE).with_suffix("").parts)) for path in MODULES]
+    names = [name.removesuffix(".__init__") for name in names if not name.endswith("__main__")]
+    script = (
+        "import importlib, sys\n"
+        "for name in sys.argv[1:]:\n"
+        "    for loaded in [m for m in sys.modules if m.split('.')[0] == 'mltune']:\n"
+        "        del sys.modules[loaded]\n"
+        "    importlib.import_module(name)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, *names], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
