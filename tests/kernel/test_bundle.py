@@ -241,7 +241,7 @@ lanes = [["DIM", "bytes"], ["warp_size", 0]]
 def test_accesses_are_read(tmp_path: Path) -> None:
     access = load_kernel(bundle(tmp_path, document=DOCUMENT + ACCESS)).accesses["fragments"]
     assert (access.memory, access.count.text, access.bytes.text) == ("shared", "THR", "4 * element_bytes")
-    assert [(radix.text, stride.text) for radix, stride in access.runs] == [("DIM", "bytes"), ("warp_size", "0")]
+    assert [(radix.text, stride.text) for radix, stride in access.lanes] == [("DIM", "bytes"), ("warp_size", "0")]
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_accesses_are_read(tmp_path: Path) -> None:
     [
         ('"shared"', '"texture"', "access.fragments.memory"),
         ('"THR"', '"MISSING"', "access.fragments.count.*MISSING"),
-        ('["warp_size", 0]', '["warp_size"]', "access.fragments.runs"),
+        ('["warp_size", 0]', '["warp_size"]', "access.fragments.lanes"),
     ],
 )
 def test_malformed_accesses_are_refused(tmp_path: Path, old: str, new: str, says: str) -> None:

@@ -106,7 +106,7 @@ SCRIPT = """
 import sys
 from dataclasses import replace
 sys.path.insert(0, sys.argv[1])
-from test_progress import STATE, Night
+from test_live import STATE, Night
 from mltune.show import live as progress
 progress.DRAW_EVERY_S = 0.0
 with progress.RunDisplay() as display:
