@@ -6,9 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from mltune import __version__
 from mltune.compare.jobs import run_jobs
 from mltune.compare.journal import Ended, Job, Journal
@@ -17,8 +14,7 @@ from mltune.compare.request import CompareRequest
 from mltune.compare.scores import best_so_far, spent_seconds
 from mltune.compare.simulation import Trace
 from mltune.errors import RunError
-
-Floats = NDArray[np.float64]
+from mltune.kernel.columns import Floats
 
 Report = Callable[["Progress"], None]
 

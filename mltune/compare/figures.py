@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mltune.compare.scores import bands
 
@@ -15,8 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mltune.compare.comparison import Comparison
-
-Floats = NDArray[np.float64]
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c8c00")
 """Told apart by everybody (Okabe and Ito, 2008, "Color Universal Design"), but for the last."""

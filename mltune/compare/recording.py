@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mltune.errors import DatasetError
+from mltune.kernel.columns import Floats
 from mltune.kernel.space import TableSpace
 from mltune.learn.features import BUILD_COLUMNS
 from mltune.records.trial import TrialState
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from mltune.device.facts import Device
     from mltune.kernel.bundle import Kernel
     from mltune.problem.problem import Problem
-
-Floats = NDArray[np.float64]
 
 UNKNOWN_COMPILE_S = 1.0
 """Seconds that compiling is taken to cost where a table has no compile times at all."""

@@ -10,12 +10,12 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+
+from mltune.kernel.columns import Floats
 
 if TYPE_CHECKING:
     from mltune.compare.simulation import Trace
 
-Floats = NDArray[np.float64]
 Key = TypeVar("Key", bound=Hashable)
 
 SCORED_EVALUATIONS = 250

@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mltune.compare.comparison import Comparison, versions
 from mltune.compare.scores import evaluations_to, holm, paired_test, scores
-
-Floats = NDArray[np.float64]
+from mltune.kernel.columns import Floats
 
 AT = (25, 50, 100, 200, 400)
 """Evaluations after which the fraction of the optimum is given."""

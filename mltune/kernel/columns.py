@@ -1,11 +1,13 @@
-"""A table of configurations: one integer column per parameter. Everything on the hot path works on whole columns."""
+"""Tables of configurations: one integer column for each parameter, and the array types that all rooms share."""
 
 from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-Columns = Mapping[str, NDArray[np.int64]]
+Floats = NDArray[np.float64]
+Indices = NDArray[np.int64]
+Columns = Mapping[str, Indices]
 """Columns of equal length by parameter name, in the order of the kernel bundle."""
 
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from mltune.kernel.columns import Floats
+
 Integers = NDArray[np.int64]
 
 BANKS = 32

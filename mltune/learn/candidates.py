@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from mltune.kernel.columns import Floats, Indices
+
 if TYPE_CHECKING:
     from mltune.kernel.space import SearchSpace
     from mltune.learn.encoding import Encoding
-
-Floats = NDArray[np.float64]
-Indices = NDArray[np.int64]
 
 
 def breed(

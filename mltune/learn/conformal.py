@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from mltune.kernel.columns import Floats
 
 SLOPE = 0.2
 """Slope of the scale of an interval below the median of what was measured."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Protocol, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from mltune.kernel.columns import Floats
 
 
 def log_share(flops: float, median_s: float, peak_flops: float) -> float:

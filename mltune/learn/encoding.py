@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from mltune.kernel.columns import Columns, length
+from mltune.kernel.columns import Columns, Floats, length
 
 if TYPE_CHECKING:
     from mltune.kernel.space import SearchSpace
-
-Floats = NDArray[np.float64]
 
 SMALLEST_PRIOR = 0.02
 """Share of peak below which expected speeds are not told apart."""

@@ -12,12 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from mltune.device.facts import Device
 from mltune.kernel.bundle import Kernel, device_variables
-from mltune.kernel.columns import Columns, length
+from mltune.kernel.columns import Columns, Floats, length
 from mltune.learn.access import LaneLayout, Traffic, traffic
 from mltune.learn.physics import SMALLEST_SHARE, Physics, physics
 from mltune.problem.problem import Problem
-
-Floats = NDArray[np.float64]
 
 BUILD_COLUMNS = ("registers", "spill_bytes", "stack_bytes", "shared_bytes", "code_bytes")
 """What a build says that is used as a feature: fields of :class:`mltune.records.trial.Build`."""

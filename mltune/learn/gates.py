@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from mltune.kernel.columns import Columns
+from mltune.kernel.columns import Columns, Floats
 from mltune.learn.conformal import UpperEnd, upper_quantile
 from mltune.learn.cost_model import CostModel
 from mltune.learn.features import BUILD_COLUMNS, Features
@@ -21,7 +21,6 @@ from mltune.records.trial import GATES, Build, Skip
 if TYPE_CHECKING:
     from mltune.kernel.space import SearchSpace
 
-Floats = NDArray[np.float64]
 Verdicts = tuple[list[Skip | None], NDArray[np.bool_]]
 """For each configuration why it is skipped, or None; and whether the audit has it measured all the same."""
 

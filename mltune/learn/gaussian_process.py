@@ -13,9 +13,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from mltune.kernel.columns import Floats
 from mltune.learn.cost_model import Compression
-
-Floats = NDArray[np.float64]
 
 JITTER = 1e-6
 SMALLEST_VARIANCE = 1e-10

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from optuna.distributions import CategoricalDistribution
 from optuna.trial import TrialState as OptunaState
 
+from mltune.kernel.columns import Floats, Indices
 from mltune.records.trial import GATES, TrialRecord, TrialState
 
 if TYPE_CHECKING:
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial, Trial
 
     from mltune.kernel.space import SearchSpace
-
-Floats = NDArray[np.float64]
-Indices = NDArray[np.int64]
 
 FAILED_SCORE = -20.0
 """Log share of peak that Optuna is told for a failed configuration: far below any that ran."""

@@ -11,14 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mltune.device.facts import Device
 from mltune.device.occupancy import Occupancy, occupancy
 from mltune.device.peaks import peak_flops
+from mltune.kernel.columns import Floats
 from mltune.learn.access import Traffic
-
-Floats = NDArray[np.float64]
 
 SCHEDULERS = 4
 """Warp instructions that a multiprocessor issues in a clock."""

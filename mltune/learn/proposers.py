@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from mltune.kernel.columns import Floats, Indices
 from mltune.learn.cost_model import Compression
 from mltune.learn.encoding import Trend
 from mltune.learn.gaussian_process import GaussianProcess, Hyperparameters
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
     from mltune.kernel.space import SearchSpace
     from mltune.learn.candidates import Pool
     from mltune.learn.encoding import Encoding
-
-Floats = NDArray[np.float64]
-Indices = NDArray[np.int64]
 
 HOPEFUL = 16
 """Candidates for each proposal of a batch that are still looked at once the first is chosen."""

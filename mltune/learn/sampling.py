@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import optuna
-from numpy.typing import NDArray
 from optuna.distributions import CategoricalDistribution
 
 from mltune.errors import SpaceError
-from mltune.kernel.columns import Columns, row
+from mltune.kernel.columns import Columns, Floats, Indices, row
 from mltune.learn.candidates import ListedPool, OpenPool, spread_out
 from mltune.learn.encoding import Encoding
 from mltune.learn.history import History, HistoryReader
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
     from mltune.kernel.space import SearchSpace
-
-Floats = NDArray[np.float64]
-Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

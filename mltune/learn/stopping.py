@@ -5,10 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-Floats = NDArray[np.float64]
+from mltune.kernel.columns import Floats
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from mltune.kernel.columns import Floats
 from mltune.learn.cost_model import log_share
 from mltune.records.reference import usual_s
 from mltune.records.trial import TrialRecord, TrialState
@@ -18,8 +18,6 @@ from mltune.report.reading import ProblemRun
 
 if TYPE_CHECKING:
     from mltune.learn.importance import Importance
-
-Floats = NDArray[np.float64]
 
 FAILURES = (
     TrialState.COMPILE_ERROR,
