@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from mltune.learn.cost_model import Floats
+from mltune.kernel.columns import Floats
 
 if TYPE_CHECKING:
     from sklearn.ensemble import ExtraTreesClassifier

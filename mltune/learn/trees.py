@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from mltune.learn.cost_model import Compression, Floats
+from mltune.kernel.columns import Floats
+from mltune.learn.cost_model import Compression
 
 if TYPE_CHECKING:
     from sklearn.ensemble import BaseEnsemble, HistGradientBoostingRegressor
