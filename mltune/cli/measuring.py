@@ -134,7 +134,7 @@ def run(
     with RunDisplay() as progress, Interrupt() as interrupt:
         result = run_plan(placed, directory, progress=progress, stop=interrupt)
     document = result.to_json()
-    answer(document, as_json, lambda: render.overview(document))
+    answer(document, as_json, lambda: render.campaign_summary(document))
     if result.report is not None:
         typer.echo(f"written: {result.report.html}", err=True)
     if not all(problem["best"] for problem in document["problems"]):

@@ -45,14 +45,15 @@ def show(
         for folder in runs_in(run):
             typer.echo(f"written: {export_run(folder, export)}", err=True)
     if is_plan(run):
-        from mltune.results.overview import overview
+        from mltune.results.summary import summarise_campaign
 
-        document = overview(run)
-        answer(document, as_json, lambda: render.overview(document))
+        document = summarise_campaign(run)
+        answer(document, as_json, lambda: render.campaign_summary(document))
     else:
-        from mltune.results.summary import summarise
+        from mltune.results.run import read_run
+        from mltune.results.summary import summarise_run
 
-        document = summarise(run, top)
+        document = summarise_run(read_run(run), top)
         answer(document, as_json, lambda: render.run_summary(document))
 
 
@@ -86,7 +87,8 @@ def dashboard(
     Writes the run, or each problem of a plan, as an Optuna study to RUN/optuna.journal, and serves the dashboard to
     this machine until Ctrl-C; trials of a run that goes on are added. Needs the extra "dashboard".
     """
-    from mltune.show.study import Studies, served
+    from mltune.show.dashboard import served
+    from mltune.show.study import Studies
 
     studies = Studies(run)
     typer.echo(f"written: {studies.path}", err=True)
@@ -128,7 +130,7 @@ def space(
     """Show how large a kernel's search space is.
 
     It is counted for an NVIDIA H200. What each restriction removes is a share of the raw combinations, estimated on a
-    uniform sample of them: "removes" by itself, "only it does" what no other restriction removes.
+    uniform sample of them: "removes" by itself, "only this" what no other restriction removes.
     """
     from mltune.device.known import H200
     from mltune.kernel.bundle import device_variables

@@ -67,9 +67,9 @@ class CampaignResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain JSON values: what ``mltune run --json`` prints."""
-        from mltune.results.overview import overview
+        from mltune.results.summary import summarise_campaign
 
-        return overview(self.directory) | {
+        return summarise_campaign(self.directory) | {
             "interrupted": self.interrupted,
             "failed": {slug: standing.failed for slug, standing in self.standings.items() if standing.failed},
             "report": None if self.report is None else str(self.report.html),

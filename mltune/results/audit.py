@@ -1,8 +1,9 @@
-"""The audit of the skip: how often it was wrong, by the skips that were measured all the same, and what it saved."""
+"""Audit of skipped configurations: the share of false skips, estimated from a random sample, and the time saved."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -10,25 +11,25 @@ from typing import Any
 from mltune.records.trial import TrialRecord, TrialState
 
 CONFIDENCE = 0.95
-"""Of the bound on the share of false skips."""
+"""Confidence of the bound on the share of false skips."""
 
 
 @dataclass(frozen=True, slots=True)
 class SkipAudit:
-    """What a run says of its own skips.
+    """The audit of the configurations that a run skipped.
 
-    A skip was false if the configuration, measured after all, was faster than everything proposed in earlier batches:
-    the search would have missed an improvement. Audited skips are drawn at random, so their share of false ones is an
-    unbiased estimate for all skips.
+    A random sample of the skips is measured anyway. A skip was false if its configuration was faster than everything
+    proposed in earlier batches: the search would have missed an improvement. The share of false skips in the sample is
+    an unbiased estimate for all skips.
 
     Attributes
     ----------
     skipped : int
         Configurations that were not measured.
     before_compile, after_compile : int
-        Those of them that each gate skipped.
+        Number of them that each gate skipped.
     audited : int
-        Skips that were measured all the same.
+        Skips that were measured anyway.
     false : int
         Audited skips that were false.
     false_share : float or None
@@ -36,13 +37,13 @@ class SkipAudit:
     false_share_at_most : float
         Its one-sided upper bound at 95 % confidence (Clopper and Pearson, 1934): 1 where nothing was audited.
     saved_time_s : float
-        Seconds of verifying and timing saved: a skipped configuration counts as an audited one took on the average, or
-        as any measured one where none was audited.
+        Seconds of verifying and timing saved: per skipped configuration the mean of the audited ones, or of all measured
+        ones where none was audited.
     saved_compile_s : float
-        Seconds of one compiler saved by the gate before compiling, at the average of what was compiled. Compilers run
-        beside the GPU: a run is not shorter by them.
+        Seconds of one compiler saved by the gate before compiling, at the mean compile time. Compilers work in parallel
+        with the GPU, so this does not shorten a run.
     search_s : float
-        Seconds that the search itself took: every fit and prediction of a model, and the planning.
+        Seconds that the search took: fits, predictions and planning.
     net_s : float
         ``saved_time_s - search_s``.
     """
@@ -70,51 +71,41 @@ def audit_skips(records: Collection[TrialRecord], search_s: float) -> SkipAudit:
     Parameters
     ----------
     records : collection of TrialRecord
-        All of the run's trials, in any order.
+        All trials of the run, in any order.
     search_s : float
-        Seconds that the search itself took.
+        Seconds that the search took.
     """
-    by_gate = {"before_compile": 0, "after_compile": 0}
-    for record in records:
-        if record.state is TrialState.SKIPPED and record.skip is not None:
-            by_gate[record.skip.gate] += 1
+    skips = Counter(one.skip.gate for one in records if one.state is TrialState.SKIPPED and one.skip is not None)
     audited = [record for record in records if record.audited]
     earlier = _best_before(records)
-    false = sum(_succeeded(record) and _median(record) < earlier[record.batch] for record in audited)
-    saved_time_s = sum(by_gate.values()) * (_mean_time(audited) or _mean_time(records))
     compiled = [record.build.compile_s for record in records if record.build is not None]
-    return SkipAudit(
-        skipped=sum(by_gate.values()),
-        **by_gate,
+    return _audit(
+        before_compile=skips["before_compile"],
+        after_compile=skips["after_compile"],
         audited=len(audited),
-        false=false,
-        false_share=false / len(audited) if audited else None,
-        false_share_at_most=_upper_bound(false, len(audited)),
-        saved_time_s=saved_time_s,
-        saved_compile_s=by_gate["before_compile"] * sum(compiled) / max(len(compiled), 1),
+        false=sum(_time(record) < earlier[record.batch] for record in audited),
+        saved_time_s=skips.total() * (_mean_time(audited) or _mean_time(records)),
+        saved_compile_s=skips["before_compile"] * sum(compiled) / max(len(compiled), 1),
         search_s=search_s,
-        net_s=saved_time_s - search_s,
     )
 
 
 def pooled(audits: Collection[SkipAudit]) -> SkipAudit:
-    """Return the audit of several runs together: what one tells of its skips is little, all of a night tell more.
+    """Return the audit of several runs together. The larger sample gives a tighter bound than each run by itself."""
+    names = "before_compile after_compile audited false saved_time_s saved_compile_s search_s".split()
+    return _audit(**{name: sum(getattr(audit, name) for audit in audits) for name in names})
 
-    The share of false skips is that of all skips audited, and bounded as such.
-    """
-    audited, false = sum(audit.audited for audit in audits), sum(audit.false for audit in audits)
+
+def _audit(*, audited: int, false: int, **figures: Any) -> SkipAudit:
+    """Return an audit with the figures that follow from the others."""
     return SkipAudit(
-        skipped=sum(audit.skipped for audit in audits),
-        before_compile=sum(audit.before_compile for audit in audits),
-        after_compile=sum(audit.after_compile for audit in audits),
+        skipped=figures["before_compile"] + figures["after_compile"],
         audited=audited,
         false=false,
         false_share=false / audited if audited else None,
         false_share_at_most=_upper_bound(false, audited),
-        saved_time_s=sum(audit.saved_time_s for audit in audits),
-        saved_compile_s=sum(audit.saved_compile_s for audit in audits),
-        search_s=sum(audit.search_s for audit in audits),
-        net_s=sum(audit.net_s for audit in audits),
+        net_s=figures["saved_time_s"] - figures["search_s"],
+        **figures,
     )
 
 
@@ -131,8 +122,7 @@ def _best_before(records: Collection[TrialRecord]) -> dict[int, float]:
     """Return the fastest median of all earlier batches, by batch; infinite where there is none."""
     fastest: dict[int, float] = {}
     for record in records:
-        median_s = _median(record) if _succeeded(record) else math.inf
-        fastest[record.batch] = min(fastest.get(record.batch, math.inf), median_s)
+        fastest[record.batch] = min(fastest.get(record.batch, math.inf), _time(record))
     before, best = {}, math.inf
     for batch in sorted(fastest):
         before[batch] = best
@@ -140,15 +130,12 @@ def _best_before(records: Collection[TrialRecord]) -> dict[int, float]:
     return before
 
 
-def _succeeded(record: TrialRecord) -> bool:
-    return record.state is TrialState.OK and record.median_s is not None
-
-
-def _median(record: TrialRecord) -> float:
-    return math.inf if record.median_s is None else record.median_s
+def _time(record: TrialRecord) -> float:
+    """Return the median time of a trial; infinite where it did not succeed."""
+    return record.median_s if record.state is TrialState.OK and record.median_s is not None else math.inf
 
 
 def _mean_time(records: Collection[TrialRecord]) -> float:
-    """Return the seconds that a measurement took on the average; 0 where there is none."""
+    """Return the mean seconds of a measurement; 0 where there is none."""
     taken = [one.measurement.verify_s + one.measurement.time_s for one in records if one.measurement is not None]
     return sum(taken) / len(taken) if taken else 0.0

@@ -1,4 +1,4 @@
-"""Events in words: what a person reads of the diary of a run."""
+"""Events as text: one printable line for each event of a run."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
-from mltune.results.wording import duration, percent
+from mltune.results.wording import REFERENCE, duration, milliseconds, percent, printable, tflops
 
 UNKNOWN = "?"
-"""Stands for what an event does not say."""
+"""Stands for a field that an event does not have."""
 
-SENTENCES: dict[str, str] = {
-    "run_started": "{problem} begun with {kernel}",
-    "plan_started": "plan {plan} begun: {problems} problems",
+MESSAGES: dict[str, str] = {
+    "run_started": "run started: {problem} with {kernel}",
+    "plan_started": "plan {plan} started: {problems} problems",
     "resumed": "resumed at {trials} trials",
-    "slice_started": "{problem} is worked on",
-    "slice_ended": "{problem} {outcome} after {trials} trials, best {best_s}",
+    "slice_started": "{problem}: time slice started",
+    "slice_ended": "{problem}: time slice ended ({outcome}) after {trials} trials, best {best_s}",
     "progress": "{done} of {problems} problems done",
     "best": "best so far {rated} (trial {number})",
     "failure": "trial {number} {state}: {detail}",
     "reference": "reference timed: {median_s}",
-    "drift": "drift: the reference took {ratio} of its first time; trials {first} to {last} are marked",
-    "throttled": "the GPU was throttled in trial {number}: {discarded} samples taken again",
+    "drift": "drift: the reference took {ratio} of its usual time; trials {first} to {last} are marked",
+    "throttled": "the GPU was throttled in trial {number}: {discarded} samples measured again",
     "gpu_lost": "GPU lost: {detail}",
     "gpu_back": "GPU back after {lost_s}",
-    "worker_died": "the process at work died ({exit}): {detail}",
+    "worker_died": "worker process died ({exit}): {detail}",
     "disk_full": "disk full: {detail}",
     "disk_back": "disk has room again after {lost_s}",
     "declared": "winner declared: trial {number}, {rated}",
@@ -35,37 +35,44 @@ SENTENCES: dict[str, str] = {
     "run_ended": "{outcome}: {trials} trials, best {best_s}",
     "plan_ended": "plan {outcome}: {trials} trials",
 }
-"""How each event of :data:`mltune.records.events.EVENTS` is told; ``rated`` is all that rates its configuration."""
+"""Text of each event of :data:`mltune.records.events.EVENTS`; ``rated`` is the rating of its configuration."""
+
+_OLD_EVENTS = {"lane_died": "worker_died"}  # written before version 0.2
+_OLD_FIELDS = {"share_of_cublas": "share_of_reference"}
 
 
-def sentence(event: Mapping[str, Any]) -> str:
-    """Tell an event in one line of printable text.
+def message(event: Mapping[str, Any]) -> str:
+    """Write an event as one line of printable text.
 
     Parameters
     ----------
     event : mapping
-        As :func:`mltune.records.events.read_events` returns it: any of its fields may be missing or of another kind.
+        An event from :func:`mltune.records.events.read_events`: any of its fields may be missing or of another type.
+
+    Examples
+    --------
+    >>> message({"event": "best", "tflops": 45.3, "share_of_reference": 0.98, "number": 7, "slug": "sgemm-nt-64"})
+    '? sgemm-nt-64: best so far 45.30 TFLOPS, 98.0 % of cuBLAS (trial 7)'
     """
-    name = str(event.get("event"))
-    facts = _Facts({key: _word(key, value) for key, value in event.items()})
-    facts["rated"] = ", ".join(facts[key] for key in _RATES if event.get(key) is not None) or UNKNOWN
-    told = SENTENCES[name].format_map(facts) if name in SENTENCES else _plainly(event)
-    where = facts["slug"] if event.get("slug") else facts["device"] if event.get("device") else ""
-    return printable(f"{_clock(event)} {f'{where}: ' if where else ''}{told}")
+    event = {_OLD_FIELDS.get(name, name): value for name, value in event.items()}
+    name = _OLD_EVENTS.get(str(event.get("event")), str(event.get("event")))
+    reference = str(event.get("reference") or REFERENCE)
+    fields = _Fields({key: _text(key, value) for key, value in event.items()})
+    if event.get("share_of_reference") is not None:
+        fields["share_of_reference"] += f" of {reference}"
+    fields["rated"] = ", ".join(fields[key] for key in _RATES if event.get(key) is not None) or UNKNOWN
+    text = MESSAGES[name].format_map(fields) if name in MESSAGES else _unknown_event(event)
+    where = fields["slug"] if event.get("slug") else fields["device"] if event.get("device") else ""
+    return printable(f"{_clock(event)} {f'{where}: ' if where else ''}{text}")
 
 
-def printable(text: str) -> str:
-    """Return text without what would steer a terminal, in one line."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)
-
-
-class _Facts(dict[str, str]):
+class _Fields(dict[str, str]):
     def __missing__(self, key: str) -> str:
         return UNKNOWN
 
 
-def _plainly(event: Mapping[str, Any]) -> str:
-    """Tell an event of another version."""
+def _unknown_event(event: Mapping[str, Any]) -> str:
+    """Write an event of another version."""
     rest = {key: value for key, value in event.items() if key not in ("at", "event", "slug", "device")}
     return " ".join([str(event.get("event")), *(f"{key}={value}" for key, value in rest.items())])
 
@@ -80,25 +87,25 @@ def _clock(event: Mapping[str, Any]) -> str:
 
 _RATES = ("tflops", "share_of_reference", "share_of_peak")
 
-_FIGURES: dict[str, Callable[[float], str]] = {
-    "tflops": lambda value: f"{value:.2f} TFLOPS",
-    "share_of_reference": lambda value: f"{percent(value)} of cuBLAS",
+_FORMATS: dict[str, Callable[[float], str]] = {
+    "tflops": lambda value: f"{tflops(value)} TFLOPS",
+    "share_of_reference": percent,
     "share_of_peak": lambda value: f"{percent(value)} of the peak",
     "ratio": percent,
-    "best_s": lambda value: f"{1e3 * value:.4f} ms",
-    "median_s": lambda value: f"{1e3 * value:.4f} ms",
+    "best_s": milliseconds,
+    "median_s": milliseconds,
     "lost_s": duration,
     "seconds": duration,
     "elapsed_s": duration,
 }
 
 
-def _word(key: str, value: Any) -> str:
+def _text(key: str, value: Any) -> str:
     """Write the value of a field."""
     if isinstance(value, list):
         return str(len(value))
     if value is None:
         return UNKNOWN
-    if key in _FIGURES and isinstance(value, int | float) and math.isfinite(value):
-        return _FIGURES[key](value)
+    if key in _FORMATS and isinstance(value, int | float) and math.isfinite(value):
+        return _FORMATS[key](value)
     return str(value)

@@ -1,18 +1,18 @@
-"""What others see of a run: how far it is, and its diary of events."""
+"""Observation of a run: its progress, and the events of its trials."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter, deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from mltune.records.declaration import Declaration
 from mltune.records.events import EventWriter, no_events
 from mltune.records.trial import TrialRecord, TrialState
 from mltune.results.progress import Progress, Report
 from mltune.results.rating import declared_rating, rating
-from mltune.results.summary import counts
+from mltune.results.run import counts
 
 if TYPE_CHECKING:
     from mltune.device.facts import Device
@@ -22,68 +22,62 @@ REPORT_EVERY_S = 0.5
 """Seconds between two reports of progress."""
 
 RATE_OVER_S = 60.0
-"""Seconds over which the rate of trials is taken."""
+"""Seconds over which the rate of trials is averaged."""
 
 _ENDED_WELL = frozenset({TrialState.OK, TrialState.UNSTABLE, TrialState.SKIPPED})
 
 
-class Subject(Protocol):
-    """What is tuned: a :class:`mltune.tune.session.Session`, or as much of it as a store knows."""
-
-    @property
-    def problem(self) -> Problem: ...  # noqa: D102
-    @property
-    def device(self) -> Device: ...  # noqa: D102
-
-
 class Observer:
-    """Follows a run by its records, one by one: no question to it walks through all of them.
+    """Counts the trials of a run one by one, so that asking for its progress never walks through all of them.
 
     Parameters
     ----------
-    session : Subject
-    device : str
-        The device specification.
+    problem : Problem
+    device : Device
+    spec : str
+        The device specification, for display.
     trials_limit : int or None
     time_limit_s : float or None
     slug : str
         Name of the problem in its plan.
     report : callable, optional
-        Told now and then how far the run is.
-    diary : callable, optional
-        Where events are written.
+        Called now and then with the progress.
+    events : callable, optional
+        Writes events.
 
     Attributes
     ----------
     reference_s : float or None
-        Median time of cuBLAS, once it is known.
-    diary : callable
+        Median time of the reference kernel, once it is known.
+    events : callable
     """
 
     def __init__(
         self,
-        session: Subject,
-        device: str,
+        problem: Problem,
+        device: Device,
+        spec: str,
         *,
         trials_limit: int | None = None,
         time_limit_s: float | None = None,
         slug: str = "",
         report: Report | None = None,
-        diary: EventWriter | None = None,
+        events: EventWriter | None = None,
     ) -> None:
         self.reference_s: float | None = None
-        self._session = session
+        self.events = events or no_events
+        self._problem = problem
         self._device = device
+        self._spec = spec
         self._trials_limit = trials_limit
         self._time_limit_s = time_limit_s
         self._slug = slug
         self._report = report
-        self.diary = diary or no_events
         self._states: Counter[TrialState] = Counter()
         self._audited = 0
         self._best: TrialRecord | None = None
         self._reported = 0.0
-        self._paces: deque[tuple[float, int]] = deque()
+        self._recent: deque[tuple[float, int]] = deque()
 
     @property
     def trials(self) -> int:
@@ -91,20 +85,22 @@ class Observer:
         return self._states.total()
 
     def recall(self, records: Iterable[TrialRecord]) -> None:
-        """Take note of trials of an earlier part of the run: they are no news."""
+        """Count trials of an earlier part of the run, without events."""
         for record in records:
             self._note(record)
 
     def see(self, records: Iterable[TrialRecord]) -> None:
-        """Take note of trials that have just ended."""
+        """Count trials that have just ended, and write their events."""
         for record in records:
             if self._note(record):
-                self.diary("best", number=record.number, elapsed_s=record.elapsed_s, **self._rated(record, "median_s"))
+                figures = self._rating(record)
+                del figures["median_s"]
+                self.events("best", number=record.number, elapsed_s=record.elapsed_s, **figures)
             if record.state not in _ENDED_WELL:
-                self.diary("failure", number=record.number, state=str(record.state), detail=record.detail)
+                self.events("failure", number=record.number, state=str(record.state), detail=record.detail)
             measured = record.measurement
             if measured is not None and measured.discarded:
-                self.diary(
+                self.events(
                     "throttled",
                     number=record.number,
                     discarded=measured.discarded,
@@ -112,9 +108,9 @@ class Observer:
                 )
 
     def declared(self, declared: Declaration, elapsed_s: float) -> None:
-        """Take note of a declaration."""
-        figures = declared_rating(self._session.problem, self._session.device, declared, self.reference_s)
-        self.diary(
+        """Write the event of a declaration."""
+        figures = declared_rating(self._problem, self._device, declared, self.reference_s)
+        self.events(
             "declared",
             number=declared.number,
             elapsed_s=elapsed_s,
@@ -123,27 +119,29 @@ class Observer:
         )
 
     def tell(self, elapsed_s: float, message: str | None = None, *, at_once: bool = False) -> None:
-        """Report how far the run is, unless that was just done."""
+        """Report the progress, unless that was just done."""
         now = time.perf_counter()
         if self._report is not None and (at_once or message or now - self._reported >= REPORT_EVERY_S):
             self._reported = now
             self._report(self.progress(elapsed_s, message))
 
     def progress(self, elapsed_s: float, message: str | None = None) -> Progress:
-        """Return how far the run is."""
+        """Return the progress of the run."""
         rate = self._rate(elapsed_s)
-        figures = {} if self._best is None else self._rated(self._best, "median_s")
+        figures = {} if self._best is None else self._rating(self._best)
         return Progress(
-            problem=self._session.problem.label,
-            device=self._device,
+            problem=self._problem.label,
+            device=self._spec,
             trials=self.trials,
             elapsed_s=elapsed_s,
             counts=counts(self._states),
             slug=self._slug,
             audited=self._audited,
+            best_s=figures.get("median_s"),
             best_tflops=figures.get("tflops"),
             best_share_of_reference=figures.get("share_of_reference"),
             best_share_of_peak=figures.get("share_of_peak"),
+            reference=self._problem.reference,
             trials_per_min=None if rate is None else 60.0 * rate,
             left_s=self._left_s(elapsed_s, rate),
             trials_limit=self._trials_limit,
@@ -162,17 +160,16 @@ class Observer:
         self._best = record
         return True
 
-    def _rated(self, record: TrialRecord, *without: str) -> dict[str, float | None]:
+    def _rating(self, record: TrialRecord) -> dict[str, float | None]:
         assert record.median_s is not None  # noqa: S101 - a best has a time
-        figures = rating(self._session.problem, self._session.device, record.median_s, self.reference_s)
-        return {name: value for name, value in figures.items() if name not in without}
+        return rating(self._problem, self._device, record.median_s, self.reference_s)
 
     def _rate(self, elapsed_s: float) -> float | None:
-        """Return the trials per second of late; None at the beginning."""
-        self._paces.append((elapsed_s, self.trials))
-        while elapsed_s - self._paces[0][0] > RATE_OVER_S:
-            self._paces.popleft()
-        since_s, before = self._paces[0]
+        """Return the trials per second over the last :data:`RATE_OVER_S`; None at the beginning."""
+        self._recent.append((elapsed_s, self.trials))
+        while elapsed_s - self._recent[0][0] > RATE_OVER_S:
+            self._recent.popleft()
+        since_s, before = self._recent[0]
         return (self.trials - before) / (elapsed_s - since_s) if elapsed_s - since_s > 1.0 else None
 
     def _left_s(self, elapsed_s: float, rate: float | None) -> float | None:

@@ -1,4 +1,4 @@
-"""The progress of a run."""
+"""Progress of a run and of a campaign."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run is. Limits that a run does not have are None, and so is what is not known yet.
+    """The progress of a run. Limits that a run does not have are None, as are values that are not known yet.
 
     Attributes
     ----------
@@ -24,17 +24,21 @@ class Progress:
     counts : mapping of str to int
         Trials by state.
     audited : int
-        Trials that a gate would have skipped and the audit had measured.
+        Trials that a gate would have skipped, measured for the audit.
+    best_s : float or None
+        Median time of the fastest trial so far, seconds.
     best_tflops, best_share_of_reference, best_share_of_peak : float or None
-        Of the fastest trial so far.
+        Its rating.
+    reference : str
+        Name of the reference kernel; empty where there is none.
     trials_per_min : float or None
         Over the last minute.
     left_s : float or None
-        Seconds until the limit.
-    trials_limit, time_limit_s
-        The limits.
+        Estimated seconds until the first limit is reached.
+    trials_limit : int or None
+    time_limit_s : float or None
     message : str or None
-        Something to tell the user.
+        A message for the user.
     """
 
     problem: str
@@ -44,9 +48,11 @@ class Progress:
     counts: Mapping[str, int]
     slug: str = ""
     audited: int = 0
+    best_s: float | None = None
     best_tflops: float | None = None
     best_share_of_reference: float | None = None
     best_share_of_peak: float | None = None
+    reference: str = ""
     trials_per_min: float | None = None
     left_s: float | None = None
     trials_limit: int | None = None
@@ -58,33 +64,31 @@ class Progress:
         return asdict(self)
 
 
-Report = Callable[[Progress], None]
-
-
 @dataclass(frozen=True, slots=True)
 class CampaignProgress:
-    """How far a campaign is.
+    """The progress of a campaign.
 
     Attributes
     ----------
     runs : tuple of Progress
-        The time slices under way, one a device.
+        The time slices under way, one per device.
     done, problems : int
-        Problems that have had their minimum, and all.
+        Problems that have had their minimum, and all problems.
     elapsed_s : float
-        Seconds since the plan began, interruptions not counted.
+        Seconds since the campaign began, without interruptions.
     left_s : float or None
         Seconds until the budget is spent; None where it is counted in trials.
     message : str or None
-        Something to tell the user.
+        A message for the user.
     """
 
-    runs: tuple[Progress, ...]
-    done: int
-    problems: int
-    elapsed_s: float
-    left_s: float | None
+    runs: tuple[Progress, ...] = ()
+    done: int = 0
+    problems: int = 1
+    elapsed_s: float = 0.0
+    left_s: float | None = None
     message: str | None = None
 
 
+Report = Callable[[Progress], None]
 CampaignReport = Callable[[CampaignProgress], None]

@@ -16,27 +16,33 @@ def rating(problem: Problem, device: Device, median_s: float, reference_s: float
     Parameters
     ----------
     problem : Problem
-        What was computed.
     device : Device
-        What it was computed on.
     median_s : float
         Median time of the kernel, seconds.
     reference_s : float or None
-        Median time of cuBLAS for the same problem on the same device, when it is known.
+        Median time of the reference kernel for the same problem on the same device, seconds.
 
     Returns
     -------
     dict
-        ``median_s``; ``tflops``; ``share_of_peak`` of the device's theoretical peak for the problem's arithmetic;
-        ``share_of_reference`` (above 1: faster than cuBLAS), None when the time of cuBLAS is not known.
+        ``median_s``; ``tflops`` and ``share_of_peak`` (of the device's theoretical peak for the problem's arithmetic),
+        None where the problem does not count its operations; ``share_of_reference`` (above 1: faster than the
+        reference), None where the time of the reference is not known.
+
+    Examples
+    --------
+    >>> from mltune.device.known import H200
+    >>> from mltune.problem.gemm import GemmProblem
+    >>> rating(GemmProblem("s", "N", "T", 4096, 4096, 4096), H200, 2.5e-3, 2e-3)["share_of_reference"]
+    0.8
     """
     from mltune.device.peaks import peak_flops
 
-    rate = problem.flops / median_s
+    rate = problem.flops / median_s if problem.flops else None
     return {
         "median_s": median_s,
-        "tflops": rate / 1e12,
-        "share_of_peak": rate / peak_flops(device, problem.arithmetic),
+        "tflops": None if rate is None else rate / 1e12,
+        "share_of_peak": None if rate is None else rate / peak_flops(device, problem.arithmetic),
         "share_of_reference": None if reference_s is None else reference_s / median_s,
     }
 
@@ -44,7 +50,7 @@ def rating(problem: Problem, device: Device, median_s: float, reference_s: float
 def declared_rating(
     problem: Problem, device: Device, declared: Declaration, reference_s: float | None
 ) -> dict[str, Any]:
-    """Rate a winner by the race that it won.
+    """Rate a declared winner by its times in the finals.
 
     Parameters
     ----------
@@ -52,13 +58,13 @@ def declared_rating(
     device : Device
     declared : Declaration
     reference_s : float or None
-        Median time of cuBLAS outside the race: what counts where it did not take part.
+        Median time of the reference kernel outside the finals, seconds: used where it did not take part in them.
 
     Returns
     -------
     dict
-        What :func:`rating` returns, and ``interval_s`` of the median, ``interval_share_of_reference`` (None where it
-        was not in the race), ``ties`` (trial numbers), ``verified``.
+        The result of :func:`rating`, and ``interval_s`` of the median, ``interval_share_of_reference`` (None where the
+        reference was not in the finals), ``ties`` (trial numbers), ``verified``.
     """
     winner, reference = declared.winner, declared.reference
     figures: dict[str, Any] = dict(rating(problem, device, winner.median_s, reference_s))

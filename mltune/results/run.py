@@ -1,70 +1,445 @@
-"""The result of a run."""
+"""The result of a run, and the reader of run directories."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mltune.device.facts import Device
+from mltune.device.peaks import peak_flops
+from mltune.errors import DiskFullError, MltuneError, RunDirectoryError
+from mltune.problem.kinds import problem_from_json
 from mltune.problem.problem import Problem
-from mltune.records.declaration import Declaration
-from mltune.records.trial import TrialRecord
-from mltune.results.audit import audit_skips
-from mltune.results.rating import declared_rating
-from mltune.results.summary import counts
+from mltune.records.declaration import FACT, Declaration
+from mltune.records.directory import FILE
+from mltune.records.header import RunHeader
+from mltune.records.reference import Reference
+from mltune.records.store import Store
+from mltune.records.trial import TrialRecord, TrialState
+from mltune.results.audit import SkipAudit, audit_skips
+from mltune.results.checks import (
+    check_header,
+    checked_declaration,
+    checked_limit,
+    checked_record,
+    is_sound,
+    is_time,
+    time_of,
+)
+from mltune.results.rating import declared_rating, rating
+from mltune.results.wording import configuration, percent, spaced_duration, speed, states
 
 if TYPE_CHECKING:
-    from mltune.device.facts import Device
+    import pandas as pd
+
+LONGEST_TEXT = 2_000
+"""Characters of a stored text that are shown."""
+
+_DAMAGED = (MltuneError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
 class TuneResult:
-    """What a run has found.
+    """The result of a run, or of the part of a run that is on record.
 
     Attributes
     ----------
-    best : TrialRecord or None
-        The winner; None when no trial succeeded.
-    reference_s : float or None
-        Median time of cuBLAS for the same problem.
+    directory : pathlib.Path
+        The run directory.
+    slug : str
+        Name of the problem in its plan; outside a plan made of the problem's label.
+    header : RunHeader
+        Kernel, parameters, seed, versions and settings of the run.
+    problem : Problem
+    device : Device
+    records : sequence of TrialRecord
+        All trials by number. Every time in them is finite and not negative.
+    seconds : mapping of str to float
+        Time that the run spent in each of :data:`mltune.records.seconds.PHASES`.
     declaration : Declaration or None
-        How sure it is that the winner is the fastest, and faster trials that failed the last verification.
+        Winner, finalists and rejected trials; None where the run ended before its finals.
+    reference_s : float or None
+        Median time of the reference kernel, measured at the start of the run, seconds.
+    references : sequence of Reference
+        Repeated timings of the reference kernel, in the order in which they were made.
+    limit : mapping or None
+        Budget of the run while it goes on or after an interruption: ``trials`` and ``time_s``. None once it is spent.
     stopped : str
-        Why the run ended by itself before its budget was spent; empty when it did not.
+        Why the run ended before its budget was spent; empty if it did not.
     interrupted : bool
-        Whether it was told to end.
+        Whether a signal ended the run.
+
+    Examples
+    --------
+    >>> result = load_run("runs/sgemm-nt-4096")  # doctest: +SKIP
+    >>> result.best_config, result.best_time_s  # doctest: +SKIP
+    ({'BLK_M': 128, 'BLK_N': 128, ...}, 0.00265)
     """
 
+    directory: Path
+    slug: str
+    header: RunHeader
     problem: Problem
     device: Device
-    kernel: str
     records: Sequence[TrialRecord]
-    best: TrialRecord | None
-    reference_s: float | None
     seconds: Mapping[str, float]
-    run: Path
-    declaration: Declaration | None = None
-    stopped: str = ""
+    declaration: Declaration | None
+    reference_s: float | None
+    references: Sequence[Reference]
+    limit: Mapping[str, float | None] | None
+    stopped: str
     interrupted: bool = False
 
+    @property
+    def kernel(self) -> str:
+        """Name of the kernel."""
+        return self.header.kernel
+
+    @property
+    def replayed(self) -> bool:
+        """Whether the times were recorded earlier: seconds of the run then do not describe a GPU."""
+        return str(self.header.settings.get("target", "")).startswith("replay:")
+
+    @property
+    def peak_flops(self) -> float:
+        """Peak of the device for the problem's arithmetic, operations per second."""
+        return float(peak_flops(self.device, self.problem.arithmetic))
+
+    @property
+    def best(self) -> TrialRecord | None:
+        """The declared winner, else the fastest trial that succeeded; None where none did."""
+        if self.declaration is not None:
+            return self.trial(self.declaration.number)
+        return next(iter(fastest(self.records, 1)), None)
+
+    @property
+    def best_config(self) -> dict[str, int] | None:
+        """Configuration of the best trial."""
+        return None if self.best is None else dict(self.best.configuration)
+
+    @property
+    def best_time_s(self) -> float | None:
+        """Median time of the best trial, seconds: as measured in the finals, where there were any."""
+        if self.declaration is not None:
+            return self.declaration.winner.median_s
+        return None if self.best is None else self.best.median_s
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Number of trials by state."""
+        return counts(record.state for record in self.records)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds that the run took, without interruptions.
+
+        A run that was killed has not written its last total: the time of its last trial then counts.
+        """
+        return max(self.seconds.get("total", 0.0), max((record.elapsed_s for record in self.records), default=0.0))
+
+    def trial(self, number: int) -> TrialRecord | None:
+        """Return the record of a trial; None where it is not on record."""
+        return next((record for record in self.records if record.number == number), None)
+
+    def measured(self) -> list[TrialRecord]:
+        """Return the trials that succeeded, by number."""
+        return [record for record in self.records if record.state is TrialState.OK and record.median_s is not None]
+
+    def improvements(self, *, by_time: bool) -> list[tuple[float, float]]:
+        """Return the steps of the best time so far.
+
+        Parameters
+        ----------
+        by_time : bool
+            Whether to order trials by the time at which they ended, not by number.
+
+        Returns
+        -------
+        list of (float, float)
+            When (seconds of the run, or number of trials), and the best median time from then on, seconds.
+        """
+        ended = [(one.elapsed_s if by_time else one.number + 1.0, one.number, one.median_s) for one in self.measured()]
+        steps: list[tuple[float, float]] = []
+        for at, _, median_s in sorted(ended, key=lambda one: one[:2]):
+            if median_s is not None and (not steps or median_s < steps[-1][1]):
+                steps.append((at, median_s))
+        return steps
+
+    def best_rating(self) -> dict[str, Any] | None:
+        """Return the rating of the best trial.
+
+        The result of :func:`mltune.results.rating.declared_rating` for a declared winner, else that of
+        :func:`mltune.results.rating.rating` for the fastest trial; None where no trial succeeded.
+        """
+        if self.declaration is not None:
+            return declared_rating(self.problem, self.device, self.declaration, self.reference_s)
+        if self.best_time_s is None:
+            return None
+        return dict(rating(self.problem, self.device, self.best_time_s, self.reference_s))
+
+    def audit(self) -> SkipAudit:
+        """Return the audit of the skipped configurations."""
+        return audit_skips(self.records, self.seconds.get("search", 0.0))
+
     def to_json(self) -> dict[str, Any]:
-        """Return the result as plain JSON values: what ``mltune tune --json`` prints."""
-        found = None
-        if self.best is not None and self.declaration is not None:
-            found = {
-                "configuration": dict(self.best.configuration),
-                **declared_rating(self.problem, self.device, self.declaration, self.reference_s),
-            }
+        """Return the result as plain JSON values: the output of ``mltune tune --json``."""
+        best, figures = self.best, self.best_rating()
         return {
             "problem": self.problem.to_json(),
             "device": self.device.to_json(),
             "kernel": self.kernel,
             "trials": len(self.records),
-            "counts": counts(record.state for record in self.records),
-            "best": found,
+            "counts": self.counts,
+            "best": None if best is None or figures is None else {"configuration": dict(best.configuration), **figures},
             "seconds": dict(self.seconds),
-            "run": str(self.run),
+            "run": str(self.directory),
             "stopped": self.stopped,
-            "skips": audit_skips(self.records, self.seconds.get("search", 0.0)).to_json(),
+            "skips": self.audit().to_json(),
         }
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """Return all trials as a table, one row per trial.
+
+        Returns
+        -------
+        pandas.DataFrame
+            ``number``, ``batch``, ``state``, ``detail``, ``proposed_by``; one column per parameter; ``predicted_s``
+            (the time that the search expected); ``skipped_by`` (the gate) and ``audited`` (skipped, but measured to
+            check the gate); ``compile_s``, ``registers``, ``spill_bytes``; ``median_s``, ``noise``; ``tflops``, where
+            the problem counts its operations; ``elapsed_s``.
+        """
+        import pandas as pd
+
+        flops, peak = self.problem.flops, self.peak_flops
+        rows: list[dict[str, Any]] = []
+        for record in self.records:
+            build, measured, skip = record.build, record.measurement, record.skip
+            row: dict[str, Any] = {
+                "number": record.number,
+                "batch": record.batch,
+                "state": str(record.state),
+                "detail": record.detail,
+                "proposed_by": record.proposed_by,
+                **record.configuration,
+                "predicted_s": None
+                if record.predicted is None
+                else max(flops, 1) / (peak * math.exp(min(max(record.predicted, -700.0), 700.0))),
+                "skipped_by": None if skip is None else skip.gate,
+                "audited": record.audited,
+                "compile_s": None if build is None else build.compile_s,
+                "registers": None if build is None else build.registers,
+                "spill_bytes": None if build is None else build.spill_bytes,
+                "median_s": record.median_s,
+                "noise": None if measured is None else measured.noise,
+            }
+            if flops:
+                row["tflops"] = None if record.median_s is None else flops / record.median_s / 1e12
+            rows.append(row | {"elapsed_s": record.elapsed_s})
+        whole = dict.fromkeys(("registers", "spill_bytes"), "Int64")
+        real = dict.fromkeys(("predicted_s", "compile_s", "median_s", "noise", "tflops"), "float64")
+        table = pd.DataFrame(rows)
+        return table.astype({name: kind for name, kind in {**whole, **real}.items() if name in table})
+
+    def plot(self, ax: Any = None) -> Any:
+        """Plot the best result so far over the time of the run, with the reference kernel as a dashed line.
+
+        The vertical axis is in TFLOPS, or in milliseconds where the problem does not count its operations. The
+        horizontal axis counts trials for a replayed run.
+
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+            Where to plot; new axes without it.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+        """
+        if ax is None:
+            from matplotlib import pyplot
+
+            ax = pyplot.subplots()[1]
+        by_time, flops = not self.replayed, self.problem.flops
+        steps = self.improvements(by_time=by_time)
+
+        def height(median_s: float) -> float:
+            return flops / median_s / 1e12 if flops else 1e3 * median_s
+
+        if steps:
+            last = max(steps[-1][0], self.elapsed_s if by_time else float(len(self.records)))
+            at, medians = zip(*steps, (last, steps[-1][1]), strict=True)
+            ax.step(at, [height(median_s) for median_s in medians], where="post", label=self.kernel)
+        if self.reference_s is not None:
+            name = self.problem.reference or "reference"
+            ax.axhline(height(self.reference_s), color="0.4", linestyle="--", label=name)
+        ax.set(
+            title=self.problem.label, xlabel="seconds" if by_time else "trials", ylabel="TFLOPS" if flops else "time, ms"
+        )
+        if ax.get_legend_handles_labels()[0]:
+            ax.legend()
+        return ax
+
+    def _repr_html_(self) -> str:
+        figures = self.best_rating()
+        facts = {"problem": self.problem.label, "kernel": self.kernel, "device": self.device.name}
+        if figures is None:
+            facts["best"] = "no trial succeeded"
+        else:
+            facts["best"] = speed(figures["tflops"], figures["median_s"])
+            if figures["share_of_reference"] is not None:
+                facts["best"] += f", {percent(figures['share_of_reference'])} of {self.problem.reference or 'reference'}"
+            facts["configuration"] = configuration(self.best_config)
+        facts["trials"] = f"{len(self.records)}: {states(self.counts)}"
+        facts["time"] = spaced_duration(self.elapsed_s)
+        rows = (f"<tr><th>{name}</th><td>{escape(value)}</td></tr>" for name, value in facts.items())
+        return f"<table>{''.join(rows)}</table>"
+
+
+class RunReader:
+    """A reader of one run that keeps what it has read: each call reads only the trials that are new.
+
+    The run may still go on: nothing is written and nothing is locked.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+        The run directory.
+    slug : str
+        Name of the problem in its plan.
+
+    Attributes
+    ----------
+    ended : list of TrialRecord
+        The trials that were read, in the order in which they ended.
+    """
+
+    def __init__(self, directory: Path, slug: str = "") -> None:
+        self.ended: list[TrialRecord] = []
+        self._directory = Path(directory)
+        self._slug = slug
+        self._stamp: tuple[Any, ...] = ()
+        self._result: TuneResult | None = None
+
+    def read(self) -> TuneResult:
+        """Read what is new, and return the run as it is now.
+
+        Raises
+        ------
+        RunDirectoryError
+            The directory holds no run, or its store is damaged.
+        DiskFullError
+            A full disk keeps the store from being read.
+        """
+        stamp = tuple(_stamp(self._directory / f"{FILE}{suffix}") for suffix in ("", "-wal"))
+        if self._result is None or stamp != self._stamp:
+            with _as_run_error(self._directory), Store.read_only(self._directory) as store:
+                self._result = self._read(store)
+            self._stamp = stamp
+        return self._result
+
+    def _read(self, store: Store) -> TuneResult:
+        known = self._result
+        if known is not None and (known.header.created_at != store.header.created_at or len(store) < len(self.ended)):
+            self.ended = []  # another run was begun in the same directory
+        check_header(store.header)
+        self.ended += [checked_record(record, store.header) for record in store.records(after=len(self.ended))]
+        return _result(store, self.ended, self._slug)
+
+
+def read_run(directory: Path | str, slug: str = "") -> TuneResult:
+    """Read the run in a directory.
+
+    Parameters
+    ----------
+    directory : path-like
+        The run directory. The run may still go on.
+    slug : str
+        Name of the problem in its plan.
+
+    Raises
+    ------
+    RunDirectoryError
+        The directory holds no run, or its store is damaged.
+    DiskFullError
+        A full disk keeps the store from being read.
+
+    Examples
+    --------
+    >>> read_run("/no/such/run")
+    Traceback (most recent call last):
+    mltune.errors.RunDirectoryError: a run directory holds a file run.sqlite, but there is none in /no/such/run.
+    """
+    return RunReader(Path(directory), slug).read()
+
+
+def result_of(store: Store, *, slug: str = "") -> TuneResult:
+    """Return the result of the run in an open store; see :func:`read_run`."""
+    with _as_run_error(store.directory):
+        check_header(store.header)
+        return _result(store, [checked_record(record, store.header) for record in store.records()], slug)
+
+
+def fastest(records: Iterable[TrialRecord], count: int) -> list[TrialRecord]:
+    """Return the fastest trials that succeeded, fastest first."""
+    measured = [
+        (record.median_s, record.number, record)
+        for record in records
+        if record.state is TrialState.OK and record.median_s is not None
+    ]
+    return [record for *_, record in sorted(measured, key=lambda entry: entry[:2])[:count]]
+
+
+def counts(found: Iterable[TrialState]) -> dict[str, int]:
+    """Count trials by state: every state is named, in the order of :class:`TrialState`."""
+    counter = Counter(found)
+    return {str(state): counter[state] for state in TrialState}
+
+
+def _result(store: Store, records: Sequence[TrialRecord], slug: str) -> TuneResult:
+    """Return the result of a run whose header and records were checked."""
+    header, stopping = store.header, store.fact("stopping")
+    problem, device = problem_from_json(dict(header.problem)), Device.from_json(dict(header.device))
+    if not 0.0 < peak_flops(device, problem.arithmetic) < math.inf:
+        raise ValueError("a device has a peak above 0")
+    return TuneResult(
+        directory=store.directory,
+        slug=slug or "-".join(re.findall(r"[a-z0-9]+", problem.label.lower())) or "problem",
+        header=header,
+        problem=problem,
+        device=device,
+        records=tuple(sorted(records, key=lambda record: record.number)),
+        seconds={str(name): float(value) for name, value in store.seconds().items() if is_time(value, or_zero=True)},
+        declaration=checked_declaration(store.fact(FACT), {record.number for record in records}),
+        reference_s=time_of(store.fact("reference_median_s")),
+        references=tuple(filter(is_sound, store.references())),
+        limit=checked_limit(store.fact("limit")),
+        stopped=str(stopping.get("reason") or "")[:LONGEST_TEXT] if isinstance(stopping, dict) else "",
+    )
+
+
+@contextlib.contextmanager
+def _as_run_error(directory: Path) -> Iterator[None]:
+    """Turn what a damaged store raises into a RunDirectoryError."""
+    try:
+        yield
+    except (RunDirectoryError, DiskFullError):
+        raise
+    except _DAMAGED as error:
+        text = f"{type(error).__name__}: {error}"[:LONGEST_TEXT]
+        raise RunDirectoryError(f"a store holds the records of a run, but that in {directory} does not: {text}.") from error
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """Return values that change whenever a file does; None where there is no file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size

@@ -1,85 +1,43 @@
-"""A run in a few figures: how fast its configurations are, how its trials ended, where its seconds went."""
+"""Summaries as JSON documents: of a run, of a campaign, of a dataset."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mltune.records.trial import TrialRecord, TrialState
-from mltune.results.audit import audit_skips
+from mltune.records.directory import in_use, runs_in
+from mltune.records.events import FILE, planned, read_events
+from mltune.records.trial import TrialRecord
 from mltune.results.rating import rating
+from mltune.results.run import TuneResult, counts, fastest, read_run
 
 if TYPE_CHECKING:
     from mltune.dataset.manifest import Manifest
-    from mltune.device.facts import Device
-    from mltune.problem.problem import Problem
 
 
-def counts(states: Iterable[TrialState]) -> dict[str, int]:
-    """Count trials by state: every state is named, in the order of :class:`TrialState`."""
-    found = Counter(states)
-    return {str(state): found[state] for state in TrialState}
-
-
-def best(records: Iterable[TrialRecord], count: int) -> list[TrialRecord]:
-    """Return the fastest trials that succeeded, fastest first."""
-    measured = [
-        (record.median_s, record.number, record)
-        for record in records
-        if record.state is TrialState.OK and record.median_s is not None
-    ]
-    return [record for *_, record in sorted(measured, key=lambda entry: entry[:2])[:count]]
-
-
-def summarise(directory: Path, top: int) -> dict[str, Any]:
-    """Summarise a run from its records: what ``mltune show --json`` prints.
+def summarise_run(run: TuneResult, top: int) -> dict[str, Any]:
+    """Summarise a run: the output of ``mltune show --json``.
 
     Parameters
     ----------
-    directory : pathlib.Path
-        The run directory.
+    run : TuneResult
     top : int
         How many of the best configurations to list.
-
-    Raises
-    ------
-    RunDirectoryError
-        There is no run.
     """
-    from mltune.device.facts import Device
-    from mltune.problem.kinds import problem_from_json
-    from mltune.records.declaration import FACT, Declaration
-    from mltune.records.store import Store
-
-    with Store.read_only(directory) as store:
-        header, records, seconds = store.header, store.records(), store.seconds()
-        reference_s, declared = store.fact("reference_median_s"), store.fact(FACT)
-    problem, device = problem_from_json(dict(header.problem)), Device.from_json(dict(header.device))
-    return {
-        "run": str(directory),
-        "kernel": header.kernel,
-        "problem": problem.to_json(),
-        "device": device.to_json(),
-        "trials": len(records),
-        "counts": counts(record.state for record in records),
-        "declaration": None if declared is None else Declaration.from_json(declared).to_json(),
-        "best": [_entry(record, problem, device, reference_s) for record in best(records, top)],
-        "seconds": seconds,
-        "skips": audit_skips(records, seconds.get("search", 0.0)).to_json(),
+    return run.to_json() | {
+        "declaration": None if run.declaration is None else run.declaration.to_json(),
+        "best": [_entry(record, run) for record in fastest(run.records, top)],
     }
 
 
-def _entry(record: TrialRecord, problem: Problem, device: Device, reference_s: float | None) -> dict[str, Any]:
+def _entry(record: TrialRecord, run: TuneResult) -> dict[str, Any]:
     """Describe one trial that succeeded."""
     measurement, build = record.measurement, record.build
-    if measurement is None or measurement.median_s is None:
-        raise ValueError(f"trial {record.number} has no time")
+    assert measurement is not None and measurement.median_s is not None  # noqa: S101, PT018 - it succeeded
     return {
         "trial": record.number,
         "configuration": dict(record.configuration),
-        **rating(problem, device, measurement.median_s, reference_s),
+        **rating(run.problem, run.device, measurement.median_s, run.reference_s),
         "noise": measurement.noise,
         "samples": len(measurement.samples_s),
         "registers": None if build is None else build.registers,
@@ -87,8 +45,73 @@ def _entry(record: TrialRecord, problem: Problem, device: Device, reference_s: f
     }
 
 
+def summarise_campaign(directory: Path) -> dict[str, Any]:
+    """Summarise the directory of a campaign: the output of ``mltune show --json`` and of ``mltune run --json``.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+
+    Returns
+    -------
+    dict
+        ``plan``, the directory; ``running``; ``problems``, in the order of the plan where its event log names them,
+        each with
+
+        - ``slug``, and ``state``: ``waiting`` (not begun), ``running``, ``begun`` (interrupted before a winner was
+          declared), ``declared``, ``finished`` (declared, and nothing better is expected) or ``failed`` (no trial
+          succeeded),
+        - ``problem``, ``kernel``, ``device``, None while waiting,
+        - ``trials``, ``counts``, ``seconds``,
+        - ``best``: see :meth:`mltune.results.run.TuneResult.best_rating`.
+
+    Raises
+    ------
+    RunDirectoryError
+        There is no campaign, or one of its stores cannot be read.
+    """
+    folders = {folder.name: folder for folder in runs_in(directory)}
+    events, _ = read_events(directory / FILE)
+    slugs = dict.fromkeys([*planned(events), *folders])
+    return {
+        "plan": str(directory),
+        "running": in_use(directory),
+        "problems": [_waiting(slug) if slug not in folders else _problem(folders[slug]) for slug in slugs],
+    }
+
+
+def _waiting(slug: str) -> dict[str, Any]:
+    unknown: dict[str, Any] = {"problem": None, "kernel": None, "device": None, "best": None}
+    return {"slug": slug, "state": "waiting", **unknown, "trials": 0, "counts": counts([]), "seconds": {}}
+
+
+def _problem(folder: Path) -> dict[str, Any]:
+    run = read_run(folder, folder.name)
+    return {
+        "slug": run.slug,
+        "state": _state(run),
+        "problem": run.problem.to_json(),
+        "kernel": run.kernel,
+        "device": run.device.to_json(),
+        "best": run.best_rating(),
+        "trials": len(run.records),
+        "counts": run.counts,
+        "seconds": dict(run.seconds),
+    }
+
+
+def _state(run: TuneResult) -> str:
+    if in_use(run.directory):
+        return "running"
+    if run.records and run.best is None:
+        return "failed"
+    if run.declaration is None or run.declaration.as_of != len(run.records):
+        return "begun"
+    return "finished" if run.stopped else "declared"
+
+
 def describe_dataset(manifest: Manifest) -> dict[str, Any]:
-    """Describe a dataset: an entry of what ``mltune datasets --json`` prints."""
+    """Describe a dataset: an entry of the output of ``mltune datasets --json``."""
     figures: dict[str, float | None] = {"tflops": None, "share_of_peak": None, "share_of_reference": None}
     if manifest.best is not None:
         figures = rating(manifest.problem, manifest.device, manifest.best.median_s, manifest.reference_median_s)

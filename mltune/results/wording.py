@@ -1,18 +1,48 @@
-"""Text forms of values: shares, durations, configurations, trial states."""
+"""Text forms of values: rates, shares, times, durations, configurations, trial states."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
+UNKNOWN = "-"
+"""Stands for a value that is not known."""
 
-def configuration(values: Mapping[str, int]) -> str:
+REFERENCE = "cuBLAS"
+"""Name of the reference kernel where a record does not name it."""
+
+
+def configuration(values: Mapping[str, object] | None) -> str:
     """Write a configuration as ``NAME=VALUE`` pairs."""
-    return " ".join(f"{name}={value}" for name, value in values.items())
+    return UNKNOWN if values is None else " ".join(f"{name}={value}" for name, value in values.items())
 
 
-def percent(share: float | None) -> str:
-    """Write a share as a percentage; a dash when it is not known."""
-    return "-" if share is None else f"{100 * share:.1f} %"
+def percent(share: float | None, digits: int = 1) -> str:
+    """Write a share as a percentage."""
+    return UNKNOWN if share is None or not math.isfinite(share) else f"{100 * share:.{digits}f} %"
+
+
+def tflops(value: float | None) -> str:
+    """Write TFLOPS with two decimals, values below 10 with three significant digits."""
+    if value is None:
+        return UNKNOWN
+    return f"{value:.2f}" if value >= 10 or value == 0 else f"{value:.3g}"
+
+
+def milliseconds(seconds: float | None) -> str:
+    """Write the time of a kernel with four decimals, times below 0.1 ms with four significant digits.
+
+    >>> milliseconds(0.002), milliseconds(1.2345e-6)
+    ('2.0000 ms', '0.001234 ms')
+    """
+    if seconds is None:
+        return UNKNOWN
+    return f"{1e3 * seconds:.4f} ms" if seconds >= 1e-4 else f"{1e3 * seconds:.4g} ms"
+
+
+def speed(rate: float | None, median_s: float | None) -> str:
+    """Write the rate of a kernel, or its time where the number of operations is not known."""
+    return milliseconds(median_s) if rate is None else f"{tflops(rate)} TFLOPS"
 
 
 def states(counts: Mapping[str, int]) -> str:
@@ -28,3 +58,18 @@ def duration(seconds: float) -> str:
         return f"{whole}s"
     minutes, rest = divmod(whole, 60)
     return f"{minutes}m{rest:02}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02}m"
+
+
+def spaced_duration(seconds: float | None) -> str:
+    """Write seconds with spaces and decimals, for running text: ``4.50 s``, ``12 min 05 s``, ``8 h 30 min``."""
+    if seconds is None or not math.isfinite(seconds):
+        return UNKNOWN
+    if seconds < 60:
+        return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def printable(text: str) -> str:
+    """Return text in one line, without characters that control a terminal."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)

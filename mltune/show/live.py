@@ -1,4 +1,4 @@
-"""How far a run is, while it goes on: on a terminal a few lines that stay in place, elsewhere a plain line a minute."""
+"""Live display of progress: a few lines updated in place on a terminal, one plain line per minute elsewhere."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from mltune.results.wording import duration, percent, states
-from mltune.show.tables import console, table
+from mltune.results.wording import REFERENCE, UNKNOWN, duration, percent, speed, states, tflops
+from mltune.show.tables import console, of_reference, table
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -22,16 +22,16 @@ LINE_EVERY_S = 60.0
 """Seconds between two plain lines."""
 
 DRAW_EVERY_S = 0.2
-"""Least seconds between two drawings of the lines that stay in place."""
+"""Least seconds between two updates on a terminal."""
 
 _BAR_WIDTH = 24
 
 
 class Display:
-    """Shows how far something is; a context manager.
+    """A display of progress; a context manager.
 
-    On a terminal a picture that stays in place, and above it what is said. Elsewhere plain lines: one a minute, at once
-    what is said, and once more at the end of what took longer than that.
+    On a terminal, a picture is updated in place and messages appear above it. Elsewhere, messages appear at once, and
+    the state as plain lines once per minute and at the end of anything longer than a minute.
 
     Parameters
     ----------
@@ -44,14 +44,14 @@ class Display:
         self._on_terminal = (sys.stderr if stderr else sys.stdout).isatty() and not self._console.is_dumb_terminal
         self._live: Live | None = None
         self._lines: tuple[str, ...] = ()
-        self._told: tuple[str, ...] = ()
+        self._written: tuple[str, ...] = ()
         self._next_s = -math.inf if self._on_terminal else time.monotonic() + LINE_EVERY_S
 
     def __enter__(self) -> Self:
         if self._on_terminal:
             from rich.live import Live
 
-            redirect = sys.stdout.isatty()  # else what goes to a file would be drawn
+            redirect = sys.stdout.isatty()  # output to a file must not go to the terminal
             self._live = Live(console=self._console, auto_refresh=False, transient=True, redirect_stdout=redirect)
             self._live.start()
             self._console.show_cursor()  # a process that is killed must not leave a terminal without one
@@ -62,16 +62,16 @@ class Display:
     ) -> None:
         if self._live is not None:
             self._live.stop()
-        elif self._told:
-            self._tell()
+        elif self._written:
+            self._write()
 
     def say(self, text: str, *, timed: bool = False) -> None:
-        """Show a line that stays; elsewhere than on a terminal with the time, unless it is there."""
+        """Show a message. Without a terminal the time is put before it, unless ``timed`` says that it has one."""
         clock = "" if timed or self._on_terminal else f"{time.strftime('%H:%M:%S')} "
         self._console.print(f"{clock}{text}", soft_wrap=True)
 
     def show(self, picture: RenderableType, *lines: str) -> None:
-        """Show a state: the picture on a terminal, elsewhere the lines, when it is time to."""
+        """Show a state, not too often: the picture on a terminal, the lines elsewhere."""
         self._lines = lines
         now = time.monotonic()
         if now < self._next_s:
@@ -81,24 +81,24 @@ class Display:
             self._live.update(picture, refresh=True)
         elif not self._on_terminal:
             self._next_s = now + LINE_EVERY_S
-            self._tell()
+            self._write()
 
-    def _tell(self) -> None:
-        if self._lines != self._told:
-            self._told = self._lines
+    def _write(self) -> None:
+        if self._lines != self._written:
+            self._written = self._lines
             for line in self._lines:
                 self.say(line)
 
 
 class RunDisplay(Display):
-    """Shows the progress of a run, or of all the runs of a plan: whoever does them calls it with each state.
+    """A display of the progress of a run or of a campaign, called with each state.
 
     Parameters
     ----------
     stderr : bool
         Whether to write to stderr, not stdout.
     announce : bool
-        Whether a plain line says what problem is begun.
+        Whether to show a plain line when a problem is begun.
     """
 
     def __init__(self, *, stderr: bool = True, announce: bool = True) -> None:
@@ -124,14 +124,14 @@ class RunDisplay(Display):
         self.show(_Runs(progress), campaign_line(progress), *map(run_line, progress.runs))
 
     def _say_once(self, where: str, message: str | None) -> None:
-        """Say a message that was not there the last time."""
+        """Show a message unless it is the same as the last time."""
         before, self._said[where] = self._said.get(where), message
         if message and message != before:
             self.say(f"{where}: {message}" if where else message)
 
 
 class ComparisonDisplay(Display):
-    """Shows the progress of a comparison."""
+    """A display of the progress of a comparison."""
 
     def __call__(self, progress: ComparisonProgress) -> None:
         """Show one state of the comparison."""
@@ -141,22 +141,22 @@ class ComparisonDisplay(Display):
 
 
 def run_line(progress: Progress) -> str:
-    """Write how far a run is in one line, what matters most first."""
+    """Write the progress of a run in one line."""
     where = f"{progress.problem} on {progress.device}: {_best(progress)}"
-    return " · ".join((where, _trials(progress), *_tempo(progress), _time(progress.elapsed_s, progress.left_s)))
+    return " · ".join((where, _trials(progress), *_rates(progress), _time(progress.elapsed_s, progress.left_s)))
 
 
 def campaign_line(campaign: CampaignProgress) -> str:
-    """Write how far a plan is in one line."""
+    """Write the progress of a campaign in one line."""
     return f"{campaign.done} of {campaign.problems} problems done · {_time(campaign.elapsed_s, campaign.left_s)}"
 
 
 def _best(progress: Progress) -> str:
-    if progress.best_tflops is None:
+    if progress.best_tflops is None and progress.best_s is None:
         return "nothing found yet"
-    shares = {"cuBLAS": progress.best_share_of_reference, "the peak": progress.best_share_of_peak}
+    shares = {progress.reference or REFERENCE: progress.best_share_of_reference, "the peak": progress.best_share_of_peak}
     known = (f"{percent(share)} of {whole}" for whole, share in shares.items() if share is not None)
-    return ", ".join((f"best {progress.best_tflops:.2f} TFLOPS", *known))
+    return ", ".join((f"best {speed(progress.best_tflops, progress.best_s)}", *known))
 
 
 def _trials(progress: Progress) -> str:
@@ -164,7 +164,7 @@ def _trials(progress: Progress) -> str:
     return f"{progress.trials}{limit} trials: {states(progress.counts)}"
 
 
-def _tempo(progress: Progress) -> list[str]:
+def _rates(progress: Progress) -> list[str]:
     audited = [f"{progress.audited} audited"] if progress.audited else []
     return audited + ([] if progress.trials_per_min is None else [f"{progress.trials_per_min:.0f} trials/min"])
 
@@ -174,14 +174,14 @@ def _time(elapsed_s: float, left_s: float | None) -> str:
 
 
 def _share_done(progress: Progress) -> float:
-    """Return how much of the budget is spent: of trials or of time, whichever is further."""
+    """Return the share of the budget that is spent: of trials or of time, whichever is larger."""
     trials = progress.trials / progress.trials_limit if progress.trials_limit else 0.0
     seconds = progress.elapsed_s / progress.time_limit_s if progress.time_limit_s else 0.0
     return min(max(trials, seconds), 1.0)
 
 
 def _bar(done: float, text: str) -> RenderableType:
-    """Return a bar and a text beside it."""
+    """Return a progress bar with a text beside it."""
     from rich.progress_bar import ProgressBar
     from rich.table import Table
 
@@ -193,7 +193,7 @@ def _bar(done: float, text: str) -> RenderableType:
 
 
 class _Run:
-    """One run: where it is, its best, its trials."""
+    """The picture of one run: time, best result, trials."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -201,14 +201,14 @@ class _Run:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.text import Text
 
-        told = self._progress
-        yield _bar(_share_done(told), _time(told.elapsed_s, told.left_s))
-        yield Text(f"{told.problem} on {told.device}: {_best(told)}", no_wrap=True, overflow="ellipsis")
-        yield Text(" · ".join((_trials(told), *_tempo(told))), no_wrap=True, overflow="ellipsis")
+        run = self._progress
+        yield _bar(_share_done(run), _time(run.elapsed_s, run.left_s))
+        yield Text(f"{run.problem} on {run.device}: {_best(run)}", no_wrap=True, overflow="ellipsis")
+        yield Text(" · ".join((_trials(run), *_rates(run))), no_wrap=True, overflow="ellipsis")
 
 
 class _Runs:
-    """The runs of a plan: one as it is, several in a line each, with as many columns as there is room for."""
+    """The picture of a campaign: a single run in full, several as a table with as many columns as fit."""
 
     def __init__(self, campaign: CampaignProgress) -> None:
         self._campaign = campaign
@@ -227,7 +227,8 @@ class _Runs:
     def _fitting(self, console: Console, options: ConsoleOptions) -> RenderableType:
         from rich.measure import Measurement
 
-        rows = [_columns(run) for run in self._campaign.runs]
+        reference = of_reference(run.reference for run in self._campaign.runs)
+        rows = [_columns(run, reference) for run in self._campaign.runs]
         for count in range(len(rows[0]), 2, -1):
             made = table([*rows[0]][:count], [[*row.values()][:count] for row in rows])
             if Measurement.get(console, options.update(max_width=1000), made).maximum <= options.max_width:
@@ -235,17 +236,17 @@ class _Runs:
         return made
 
 
-def _columns(run: Progress) -> dict[str, str]:
-    """Return the columns of a run's line, those first that are kept where there is no room for all."""
+def _columns(run: Progress, reference: str) -> dict[str, str]:
+    """Return the row of a run, by column; the last columns are left out first where the terminal is narrow."""
     return {
         "device": run.device,
         "problem": run.problem,
-        ">TFLOPS": "-" if run.best_tflops is None else f"{run.best_tflops:.2f}",
-        ">of cuBLAS": percent(run.best_share_of_reference),
+        ">TFLOPS": tflops(run.best_tflops),
+        reference: percent(run.best_share_of_reference),
         ">of peak": percent(run.best_share_of_peak),
-        ">left": "-" if run.left_s is None else duration(run.left_s),
+        ">left": UNKNOWN if run.left_s is None else duration(run.left_s),
         ">trials": str(run.trials),
-        ">/min": "-" if run.trials_per_min is None else f"{run.trials_per_min:.0f}",
+        ">/min": UNKNOWN if run.trials_per_min is None else f"{run.trials_per_min:.0f}",
         ">audited": str(run.audited),
         "by state": states(run.counts),
     }

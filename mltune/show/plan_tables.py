@@ -1,10 +1,11 @@
-"""What a person reads of a plan: what would happen, and for how long."""
+"""Table of a plan: its problems, their shares of the budget, and what is recorded of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from mltune.results.wording import UNKNOWN
 from mltune.show.tables import table
 
 if TYPE_CHECKING:
@@ -15,13 +16,13 @@ _HOUR = 3600
 
 
 def forecast(document: Mapping[str, Any]) -> Iterator[RenderableType]:
-    """Yield what to print of the document of ``mltune plan``."""
+    """Yield the parts of the output of ``mltune plan``."""
     unit, problems = document["unit"], document["problems"]
     yield f"{document['title']}: {len(problems)} problems, {amount(document['budget'], unit)}, on {_devices(document)}"
     if document["obstacle"]:
         replayed = sum(problem["recorded"] is not None for problem in problems)
         yield f"It cannot run here: {document['obstacle']}"
-        yield f"Timings of {replayed} of {len(problems)} problems are recorded. What follows is for one GPU."
+        yield f"Timings of {replayed} of {len(problems)} problems are recorded. The table below is for one GPU."
     yield ""
     yield table(
         ["problem", ">priority", ">minimum", ">even share", ">trials at most", ">operands", "recorded timings"],
@@ -32,8 +33,8 @@ def forecast(document: Mapping[str, Any]) -> Iterator[RenderableType]:
                 amount(problem["minimum"], unit),
                 amount(problem["share"], unit),
                 "unknown" if problem["trials"] is None else str(problem["trials"]),
-                "-" if problem["operand_bytes"] is None else _bytes(problem["operand_bytes"]),
-                problem["recorded"] or "-",
+                UNKNOWN if problem["operand_bytes"] is None else _bytes(problem["operand_bytes"]),
+                problem["recorded"] or UNKNOWN,
             ]
             for problem in problems
         ],
@@ -41,19 +42,19 @@ def forecast(document: Mapping[str, Any]) -> Iterator[RenderableType]:
     yield ""
     yield (
         f"Every problem has its minimum after {amount(document['first_round'], unit)}; the rest of "
-        f"{amount(document['budget'], unit)} goes to where most is to be gained, an even share where nothing tells."
+        f"{amount(document['budget'], unit)} goes to the problems with the largest expected gain."
     )
     sources = sorted({problem["rate_from"] for problem in problems if problem["rate_from"]})
     if sources:
         yield (
-            f"Trials are at most so many, on {document['cores']} cores, by what a trial took when these were recorded: "
+            f"Trials are upper bounds for {document['cores']} cores, from the time per trial in the recordings "
             f"{', '.join(sources)}."
         )
-    yield f"Written to the directory of the run: {', '.join(document['writes'])}"
+    yield f"Written to the run directory: {', '.join(document['writes'])}"
 
 
 def amount(value: float, unit: str) -> str:
-    """Write a part of a budget: ``"1.5 min"``, ``"45 s"``, ``"300 trials"``."""
+    """Write an amount of a budget: ``"1.5 min"``, ``"45 s"``, ``"300 trials"``."""
     if unit == "trials":
         return f"{value:.0f} trials"
     if value < 2 * _MINUTE:
@@ -64,7 +65,7 @@ def amount(value: float, unit: str) -> str:
 
 
 def _devices(document: Mapping[str, Any]) -> str:
-    """Write what a plan runs on."""
+    """Write the devices of a plan."""
     if document["obstacle"]:
         return "a GPU"
     if document["devices"][0]["spec"] == "replay":

@@ -1,7 +1,7 @@
-"""A run as an Optuna study, in a file that Optuna and optuna-dashboard read; and the dashboard on it.
+"""Export of runs as Optuna studies, in a file that Optuna and optuna-dashboard read.
 
-The study is a copy for looking at: nothing is ever read back from it. It is kept as a journal, because a database costs
-some 25 times as much a trial.
+The studies are copies for display: nothing is read back from them. They are kept as a journal file, because a database
+costs about 25 times as much per trial.
 """
 
 from __future__ import annotations
@@ -9,48 +9,41 @@ from __future__ import annotations
 import contextlib
 import math
 import tempfile
-import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from mltune.errors import MltuneError, RunDirectoryError, UsageError
+from mltune.errors import MltuneError, RunDirectoryError
 from mltune.records.directory import is_plan, runs_in
 from mltune.records.events import LONGEST_TEXT
-from mltune.records.store import Store
-from mltune.records.trial import TrialRecord, TrialState
+from mltune.records.trial import GATES, TrialRecord, TrialState
+from mltune.results.run import RunReader, TuneResult
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
     from optuna.trial import FrozenTrial
 
-    from mltune.records.header import RunHeader
-
 FILE = "optuna.journal"
 
-HOST = "127.0.0.1"
-"""The dashboard knows no users: nobody but this machine may reach it."""
-
 UPDATE_EVERY_S = 5.0
-"""Seconds between two looks for new trials while the dashboard is served."""
-
-_Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+"""Seconds between two updates while the dashboard is served."""
 
 
 class Studies:
-    """The runs of a directory as Optuna studies, in its file :data:`FILE`, which is written anew.
+    """The runs of a directory as Optuna studies, in a new file :data:`FILE` there.
 
-    Trials that succeeded are complete, with their TFLOPS as value; skipped ones are pruned, with the TFLOPS that were
-    predicted; all others failed. What else is known of a trial are its user attributes; ``trial`` is its number in the
-    run, as Optuna numbers trials in the order in which they ended.
+    Trials that succeeded are complete, with their TFLOPS as value (their milliseconds where the problem does not
+    count its operations); skipped trials are pruned, with the predicted value; all others failed. Further facts of a
+    trial are user attributes; ``trial`` is its number in the run, because Optuna numbers trials in the order in which
+    they ended.
 
     Parameters
     ----------
     directory : pathlib.Path
-        Of a run or of a plan.
+        Of a run or of a campaign.
 
     Attributes
     ----------
@@ -70,18 +63,18 @@ class Studies:
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._directory = Path(directory)
-        self._begun: set[str] = set()
+        self._readers: dict[str, RunReader] = {}
         self.path = self._directory / FILE
         with _must_be_writable(self.path), tempfile.TemporaryDirectory(dir=directory, prefix=f".{FILE}.") as folder:
             draft = Path(folder) / FILE
-            journal = _gathered()
+            journal = _memory_journal()
             self._copy(JournalStorage(journal))
             JournalFileBackend(str(draft)).append_logs(journal.logs)
             draft.replace(self.path)
         self.storage = JournalStorage(JournalFileBackend(str(self.path)))
 
     def update(self) -> int:
-        """Add the trials that have ended since; return how many.
+        """Add the trials that have ended since the last update; return how many.
 
         Raises
         ------
@@ -92,14 +85,14 @@ class Studies:
             return self._copy(self.storage)
 
     def keep_up_to_date(self) -> NoReturn:
-        """Update again and again; what cannot be read or written at one time may be at the next."""
+        """Update forever; a store that cannot be read or a file that cannot be written is tried again."""
         while True:
             time.sleep(UPDATE_EVERY_S)
             with contextlib.suppress(MltuneError):
                 self.update()
 
     def _copy(self, storage: BaseStorage) -> int:
-        """Add what is new of all runs to their studies."""
+        """Add new trials of all runs to their studies."""
         whole = is_plan(self._directory)
         runs = {folder.name if whole else folder.resolve().name: folder for folder in runs_in(self._directory)}
         return sum(self._copy_run(storage, name, folder) for name, folder in runs.items())
@@ -107,146 +100,79 @@ class Studies:
     def _copy_run(self, storage: BaseStorage, name: str, folder: Path) -> int:
         import optuna
 
+        reader = self._readers.get(name) or RunReader(folder, name)
+        translation = _Translation(reader.read())
         try:
-            if name in self._begun:
+            if name in self._readers:
                 study = optuna.load_study(storage=storage, study_name=name)
             else:
-                study = optuna.create_study(storage=storage, study_name=name, direction="maximize")
+                study = optuna.create_study(storage=storage, study_name=name, direction=translation.direction)
         except KeyError:  # it was deleted in the dashboard
             return 0
-        with Store.read_only(folder) as store:
-            records = store.records(after=len(study.get_trials(deepcopy=False)))
-            header, reference_s = store.header, store.fact("reference_median_s")
+        records = reader.ended[len(study.get_trials(deepcopy=False)) :]
         try:
-            translation = _Translation(header, reference_s)
-            if name not in self._begun:
-                self._begun.add(name)
-                _describe(study, translation.attributes)
+            if name not in self._readers:
+                self._readers[name] = reader
+                translation.describe(study)
             study.add_trials([translation.trial(record) for record in records])
-        except (ValueError, TypeError, KeyError) as error:
+        except (ArithmeticError, ValueError, TypeError, KeyError) as error:
             raise RunDirectoryError(
                 f"a store holds the records of a run, but that in {folder} does not: {error!r}."
             ) from error
         return len(records)
 
 
-@contextlib.contextmanager
-def served(studies: Studies, port: int) -> Iterator[str]:
-    """Serve the dashboard to this machine while the context lasts.
-
-    Parameters
-    ----------
-    studies : Studies
-    port : int
-        0 chooses a free one.
-
-    Yields
-    ------
-    str
-        The address.
-
-    Raises
-    ------
-    UsageError
-        The extra ``dashboard`` is not installed, or the port is in use.
-    """
-    from wsgiref.simple_server import make_server
-
-    try:
-        from optuna_dashboard import wsgi
-    except ImportError as error:
-        raise UsageError(
-            "the dashboard needs the extra `dashboard`, but optuna-dashboard is not installed; "
-            f"pip install 'mltune[dashboard]'. The study is written all the same: {studies.path}."
-        ) from error
-    threaded, quiet = _server_classes()
-    try:
-        server = make_server(HOST, port, only_local(wsgi(studies.storage)), threaded, quiet)
-    except OSError as error:
-        raise UsageError(f"a dashboard needs a free port, but {port}: {error}; choose another --port.") from error
-    with server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://{HOST}:{server.server_port}/"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-def only_local(application: _Wsgi) -> _Wsgi:
-    """Return an application that answers under the names of this machine alone.
-
-    A page from elsewhere whose name is made to resolve to this machine (DNS rebinding) then reaches nothing.
-    """
-
-    def answer(environment: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-        host = str(environment.get("HTTP_HOST", "")).rpartition(":")[0] or environment.get("HTTP_HOST", "")
-        if host in (HOST, "localhost"):
-            return application(environment, start)
-        start("403 Forbidden", [("Content-Type", "text/plain")])
-        return [b"Only under the names of this machine.\n"]
-
-    return answer
-
-
-def _server_classes() -> tuple[Any, Any]:
-    """Return a server that answers several requests at a time, and a handler that logs none."""
-    from socketserver import ThreadingMixIn
-    from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
-
-    class Server(ThreadingMixIn, WSGIServer):
-        daemon_threads = True
-
-    class Handler(WSGIRequestHandler):
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    return Server, Handler
-
-
 class _Translation:
-    """What the trials of one run are to Optuna."""
+    """Translation of the trials of one run into Optuna's."""
 
-    def __init__(self, header: RunHeader, reference_s: Any) -> None:
+    def __init__(self, run: TuneResult) -> None:
         from optuna.distributions import CategoricalDistribution
 
-        from mltune.device.facts import Device
-        from mltune.device.peaks import peak_flops
-        from mltune.problem.kinds import problem_from_json
-
-        problem, device = problem_from_json(dict(header.problem)), Device.from_json(dict(header.device))
-        self._began_at = header.created_at
-        self._flops = problem.flops
-        self._peak = peak_flops(device, problem.arithmetic)
-        self._distributions = {name: CategoricalDistribution(values) for name, values in header.parameters.items()}
-        self.attributes = {
-            "kernel": header.kernel,
-            "problem": problem.label,
-            "device": device.name,
-            "peak_tflops": self._peak / 1e12,
-            "reference_tflops": self._flops / reference_s / 1e12 if reference_s else None,
+        self._run = run
+        self._flops = run.problem.flops
+        self._peak = run.peak_flops
+        self._unit = "TFLOPS" if self._flops else "ms"
+        self.direction = "maximize" if self._flops else "minimize"
+        self._distributions = {
+            name: CategoricalDistribution(values) for name, values in run.header.parameters.items()
         }
 
-    def trial(self, record: TrialRecord) -> FrozenTrial:
-        from optuna.trial import TrialState as Ending
-        from optuna.trial import create_trial
+    def describe(self, study: Any) -> None:
+        """Set the attributes of a study."""
+        from optuna.exceptions import ExperimentalWarning
 
-        from mltune.records.trial import GATES
+        run = self._run
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            study.set_metric_names([self._unit])
+        attributes = {
+            "kernel": run.kernel,
+            "problem": run.problem.label,
+            "device": run.device.name,
+            "peak_tflops": self._peak / 1e12,
+            "reference_tflops": self._flops / run.reference_s / 1e12 if self._flops and run.reference_s else None,
+        }
+        for name, value in _known(attributes).items():
+            study.set_user_attr(name, value)
+
+    def trial(self, record: TrialRecord) -> FrozenTrial:
+        """Translate one trial."""
+        from optuna.trial import TrialState as OptunaState
+        from optuna.trial import create_trial
 
         skip, measured = record.skip, record.measurement
         ok = record.state is TrialState.OK and record.median_s is not None
         pruned = record.state is TrialState.SKIPPED
         trial = create_trial(
-            state=Ending.COMPLETE if ok else Ending.PRUNED if pruned else Ending.FAIL,
-            value=self._flops / record.median_s / 1e12 if ok and record.median_s else None,
+            state=OptunaState.COMPLETE if ok else OptunaState.PRUNED if pruned else OptunaState.FAIL,
+            value=self._value(record.median_s) if ok and record.median_s else None,
             params=dict(record.configuration),
             distributions=self._distributions,
             user_attrs=self._attributes(record),
-            intermediate_values={GATES.index(skip.gate): self._tflops(skip.predicted)} if skip and pruned else None,
+            intermediate_values={GATES.index(skip.gate): self._predicted(skip.predicted)} if skip and pruned else None,
         )
-        # By the run's own clock: that of the host may have been set in between.
-        ended = self._began_at + record.elapsed_s
+        # By the clock of the run: that of the host may have been set in between.
+        ended = self._run.header.created_at + record.elapsed_s
         took = (record.build.compile_s if record.build else 0.0) + (
             measured.verify_s + measured.time_s if measured else 0.0
         )
@@ -255,54 +181,54 @@ class _Translation:
         trial.datetime_complete = datetime.fromtimestamp(ended, zone)
         return trial
 
-    def _tflops(self, log_share: float) -> float:
-        return math.exp(log_share) * self._peak / 1e12
+    def _value(self, median_s: float) -> float:
+        """Return the objective of a median time."""
+        return self._flops / median_s / 1e12 if self._flops else 1e3 * median_s
+
+    def _predicted(self, log_share: float) -> float:
+        """Return the objective that a predicted log share of the peak corresponds to."""
+        return self._value(max(self._flops, 1) / (self._peak * math.exp(log_share)))
 
     def _attributes(self, record: TrialRecord) -> dict[str, Any]:
         build, measured, skip = record.build, record.measurement, record.skip
-        known: dict[str, Any] = {
+        unit = self._unit.lower()
+        found: dict[str, Any] = {
             "trial": record.number,
             "state": str(record.state),
             "detail": record.detail[:LONGEST_TEXT] or None,
             "proposed_by": record.proposed_by or None,
-            "predicted_tflops": None if record.predicted is None else self._tflops(record.predicted),
+            f"predicted_{unit}": None if record.predicted is None else self._predicted(record.predicted),
         }
         if skip is not None:
-            known |= {"gate": skip.gate, "gate_tflops": self._tflops(skip.predicted), "audited": record.audited}
+            found |= {"gate": skip.gate, f"gate_{unit}": self._predicted(skip.predicted), "audited": record.audited}
         if build is not None:
-            known |= {"registers": build.registers, "spill_bytes": build.spill_bytes, "compile_s": build.compile_s}
+            found |= {"registers": build.registers, "spill_bytes": build.spill_bytes, "compile_s": build.compile_s}
         if measured is not None and measured.median_s is not None:
-            known |= {
+            found |= {
                 "median_ms": 1e3 * measured.median_s,
-                "share_of_peak": self._flops / measured.median_s / self._peak,
+                "share_of_peak": self._flops / measured.median_s / self._peak if self._flops else None,
                 "noise": measured.noise,
                 "sm_clock_mhz": None if measured.sm_clock_hz is None else measured.sm_clock_hz / 1e6,
                 "temperature_c": measured.temperature_c,
                 "power_w": measured.power_w,
             }
-        return {name: value for name, value in known.items() if _sayable(value)}
+        return _known(found)
 
 
-def _sayable(value: Any) -> bool:
-    return value is not None and not (isinstance(value, float) and not math.isfinite(value))
+def _known(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes that are known and that JSON can hold."""
+    return {
+        name: value
+        for name, value in attributes.items()
+        if value is not None and not (isinstance(value, float) and not math.isfinite(value))
+    }
 
 
-def _describe(study: Any, attributes: Mapping[str, Any]) -> None:
-    from optuna.exceptions import ExperimentalWarning
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExperimentalWarning)
-        study.set_metric_names(["TFLOPS"])
-    for name, value in attributes.items():
-        if _sayable(value):
-            study.set_user_attr(name, value)
-
-
-def _gathered() -> Any:
-    """Return a journal in memory: a file costs a synchronisation with the disk for each trial."""
+def _memory_journal() -> Any:
+    """Return a journal in memory: one in a file synchronises with the disk at every trial."""
     from optuna.storages.journal import BaseJournalBackend
 
-    class Gathered(BaseJournalBackend):  # type: ignore[misc]
+    class MemoryJournal(BaseJournalBackend):  # type: ignore[misc]
         def __init__(self) -> None:
             self.logs: list[dict[str, Any]] = []
 
@@ -312,7 +238,7 @@ def _gathered() -> Any:
         def append_logs(self, logs: list[dict[str, Any]]) -> None:
             self.logs += logs
 
-    return Gathered()
+    return MemoryJournal()
 
 
 @contextlib.contextmanager

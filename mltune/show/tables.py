@@ -1,7 +1,4 @@
-"""What a person reads: the JSON documents of the commands as tables.
-
-Every table is made from the document that ``--json`` prints, so that both say the same.
-"""
+"""Tables of results for the terminal, made from the JSON documents that the commands print with ``--json``."""
 
 from __future__ import annotations
 
@@ -9,7 +6,16 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mltune.results.wording import configuration, duration, percent, states
+from mltune.results.wording import (
+    REFERENCE,
+    configuration,
+    duration,
+    milliseconds,
+    percent,
+    speed,
+    states,
+    tflops,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -18,10 +24,11 @@ if TYPE_CHECKING:
 Document = Mapping[str, Any]
 
 _PIPE_WIDTH = 400
+"""Width of the output where it is not a terminal: lines are not wrapped for a program."""
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console that shows text as it is, and never wraps for a reader that is not a terminal."""
+    """Return a console that prints text unchanged, without markup."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
@@ -42,52 +49,10 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     return made
 
 
-def _seconds(seconds: Mapping[str, float]) -> str:
-    """Write where the seconds went."""
-    return ", ".join(f"{phase} {value:.1f}" for phase, value in seconds.items())
-
-
-def _skips(skips: Mapping[str, Any]) -> str:
-    """Write what was skipped, how often that was wrong, and what it saved."""
-    text = f"{skips['before_compile']} before compiling, {skips['after_compile']} after"
-    if skips["audited"]:
-        bound = percent(skips["false_share_at_most"])
-        text += f"; wrong: {skips['false']} of {skips['audited']} audited (at most {bound}, 95 % confidence)"
-    if skips["skipped"]:
-        text += f"; saved {skips['saved_time_s']:.1f} s, less {skips['search_s']:.1f} s of searching"
-    return text
-
-
-def _device_name(device: Any) -> str:
-    """Return the name in a device document, or the text that stands for it."""
-    return str(device["name"]) if isinstance(device, Mapping) else str(device)
-
-
-def _problem_label(problem: Any) -> str:
-    """Return the label of a problem document, such as ``"sgemm NT 4096"``."""
-    from mltune.problem.kinds import problem_from_json
-
-    return problem_from_json(problem).label
-
-
-def tuned(document: Document) -> Table:
-    """Show the result of ``mltune tune``."""
-    best = document["best"]
-    rows = [
-        ("problem", f"{_problem_label(document['problem'])} on {_device_name(document['device'])}"),
-        ("kernel", document["kernel"]),
-        ("trials", f"{document['trials']}: {states(document['counts'])}"),
-    ]
-    if best is None:
-        rows.append(("best", "none: no trial succeeded"))
-    else:
-        rows.append(("best", _declared(best)))
-        rows.append(("", configuration(best["configuration"])))
-    rows.append(("seconds", _seconds(document["seconds"])))
-    rows.append(("skipped", _skips(document["skips"])))
-    if document["run"] is not None:
-        rows.append(("run", str(document["run"])))
-    return _facts(rows)
+def of_reference(names: Iterable[str]) -> str:
+    """Return the heading of a column with shares of reference kernels, from the names of these."""
+    known = set(filter(None, names)) or {REFERENCE}
+    return f">of {known.pop() if len(known) == 1 else 'reference'}"
 
 
 def _facts(rows: Iterable[tuple[str, str]]) -> Table:
@@ -102,15 +67,55 @@ def _facts(rows: Iterable[tuple[str, str]]) -> Table:
     return made
 
 
-def _declared(figures: Document) -> str:
-    """Write the figures of a declared winner, how sure they are, and what cannot be told from it."""
+def _problem(document: Document) -> Any:
+    """Return the problem of a document."""
+    from mltune.problem.kinds import problem_from_json
+
+    return problem_from_json(document["problem"])
+
+
+def _run_facts(document: Document, winner: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the facts of a run."""
+    skips = document["skips"]
+    skipped = f"{skips['before_compile']} before compiling, {skips['after_compile']} after"
+    if skips["audited"]:
+        bound = percent(skips["false_share_at_most"])
+        skipped += f"; wrong: {skips['false']} of {skips['audited']} audited (at most {bound}, 95 % confidence)"
+    if skips["skipped"]:
+        skipped += f"; saved {skips['saved_time_s']:.1f} s, less {skips['search_s']:.1f} s of searching"
+    return [
+        ("problem", f"{_problem(document).label} on {document['device']['name']}"),
+        ("kernel", document["kernel"]),
+        ("trials", f"{document['trials']}: {states(document['counts'])}"),
+        *winner,
+        ("seconds", ", ".join(f"{phase} {value:.1f}" for phase, value in document["seconds"].items())),
+        ("skipped", skipped),
+    ]
+
+
+def tuned(document: Document) -> Table:
+    """Show the result of ``mltune tune``."""
+    best = document["best"]
+    winner = [("best", "none: no trial succeeded")]
+    if best is not None:
+        reference = _problem(document).reference
+        winner = [("best", _declared(best, reference)), ("", configuration(best["configuration"]))]
+    return _facts([*_run_facts(document, winner), ("run", document["run"])])
+
+
+def _declared(figures: Document, reference: str) -> str:
+    """Write the figures of a declared winner with their intervals, and its ties."""
     rate, median_s = figures["tflops"], figures["median_s"]
-    low, high = sorted(rate * median_s / end_s for end_s in figures["interval_s"])
-    text = f"{rate:.2f} TFLOPS ({low:.2f} to {high:.2f}, 95 %), {1e3 * median_s:.4f} ms"
-    text += f", {percent(figures['share_of_peak'])} of the peak"
+    if rate is None:
+        low, high = (milliseconds(end_s) for end_s in figures["interval_s"])
+        text = f"{milliseconds(median_s)} ({low} to {high}, 95 %)"
+    else:
+        low, high = map(tflops, sorted(rate * median_s / end_s for end_s in figures["interval_s"]))
+        text = f"{speed(rate, None)} ({low} to {high}, 95 %), {milliseconds(median_s)}"
+        text += f", {percent(figures['share_of_peak'])} of the peak"
     share, interval = figures["share_of_reference"], figures["interval_share_of_reference"]
     if share is not None:
-        text += f", {percent(share)} of cuBLAS"
+        text += f", {percent(share)} of {reference or REFERENCE}"
     if interval is not None:
         text += f" ({100 * interval[0]:.1f} to {100 * interval[1]:.1f})"
     verified = "verified" if figures["verified"] else "not verified"
@@ -118,17 +123,16 @@ def _declared(figures: Document) -> str:
 
 
 def _winner(document: Document) -> str:
-    """Write who won, and who would have but for the last verification."""
+    """Write the declared winner, and the faster trials that failed the last verification."""
     from mltune.device.facts import Device
-    from mltune.problem.kinds import problem_from_json
     from mltune.records.declaration import Declaration
     from mltune.results.rating import declared_rating
 
     if document["declaration"] is None:
         return "none declared yet"
-    declared = Declaration.from_json(document["declaration"])
-    problem, device = problem_from_json(document["problem"]), Device.from_json(document["device"])
-    text = f"trial {declared.number}: {_declared(declared_rating(problem, device, declared, None))}"
+    declared, problem = Declaration.from_json(document["declaration"]), _problem(document)
+    figures = declared_rating(problem, Device.from_json(document["device"]), declared, None)
+    text = f"trial {declared.number}: {_declared(figures, problem.reference)}"
     if declared.rejected:
         text += f"; faster, but failed the last verification: {', '.join(map(str, declared.rejected))}"
     later = document["trials"] - declared.as_of
@@ -137,58 +141,52 @@ def _winner(document: Document) -> str:
 
 def run_summary(document: Document) -> list[RenderableType]:
     """Show the result of ``mltune show``."""
-    facts = _facts(
-        [
-            ("run", document["run"]),
-            ("problem", f"{_problem_label(document['problem'])} on {_device_name(document['device'])}"),
-            ("kernel", document["kernel"]),
-            ("trials", f"{document['trials']}: {states(document['counts'])}"),
-            ("winner", _winner(document)),
-            ("seconds", _seconds(document["seconds"])),
-            ("skipped", _skips(document["skips"])),
-        ]
-    )
+    facts = _facts([("run", document["run"]), *_run_facts(document, [("winner", _winner(document))])])
     if not document["best"]:
         return [facts, "", "No trial succeeded yet."]
     rows = (
         (
             str(entry["trial"]),
-            f"{entry['tflops']:.2f}",
-            percent(entry["share_of_peak"]),
-            percent(entry["share_of_reference"]),
-            f"{1e3 * entry['median_s']:.4f}",
+            *_rated(entry),
+            milliseconds(entry["median_s"]).removesuffix(" ms"),
             configuration(entry["configuration"]),
         )
         for entry in document["best"]
     )
-    return [facts, "", table((">trial", ">TFLOPS", ">of peak", ">of cuBLAS", ">ms", "configuration"), rows)]
+    reference = of_reference([_problem(document).reference])
+    return [facts, "", table((">trial", ">TFLOPS", reference, ">of peak", ">ms", "configuration"), rows)]
 
 
-def overview(document: Document) -> list[RenderableType]:
-    """Show the result of ``mltune show`` on the directory of a plan."""
+def campaign_summary(document: Document) -> list[RenderableType]:
+    """Show the result of ``mltune run``, and of ``mltune show`` on the directory of a campaign."""
     rows = (
         (
             entry["slug"],
             entry["state"],
-            *_best_of(entry["best"]),
+            *_rated(entry["best"]),
             f"{entry['trials']}",
             duration(entry["seconds"].get("total", 0.0)),
             states(entry["counts"]),
         )
         for entry in document["problems"]
     )
-    columns = ("problem", "state", ">TFLOPS", ">of cuBLAS", ">of peak", ">trials", ">time", "by state")
+    reference = of_reference(_problem(entry).reference for entry in document["problems"] if entry["problem"])
+    columns = ("problem", "state", ">TFLOPS", reference, ">of peak", ">trials", ">time", "by state")
     running = "running" if document["running"] else "not running"
     done = sum(entry["state"] in ("declared", "finished") for entry in document["problems"])
     facts = f"{document['plan']}: {running}, {done} of {len(document['problems'])} problems have a winner"
     return [facts, "", table(columns, rows)]
 
 
-def _best_of(figures: Document | None) -> tuple[str, str, str]:
-    """Write TFLOPS and the shares of cuBLAS and of the peak."""
-    if figures is None:
-        return "-", "-", "-"
-    return f"{figures['tflops']:.2f}", percent(figures["share_of_reference"]), percent(figures["share_of_peak"])
+def _rated(figures: Document | None) -> tuple[str, str, str]:
+    """Write TFLOPS (the time where they are not known), and the shares of the reference and of the peak."""
+    figures = figures or {}
+    rate, median_s = figures.get("tflops"), figures.get("median_s")
+    return (
+        milliseconds(median_s) if rate is None else tflops(rate),
+        percent(figures.get("share_of_reference")),
+        percent(figures.get("share_of_peak")),
+    )
 
 
 def space(document: Document) -> list[RenderableType]:
@@ -197,9 +195,9 @@ def space(document: Document) -> list[RenderableType]:
         [
             (
                 "kernel",
-                f"{document['kernel']} for {_problem_label(document['problem'])} on {document['device']['name']}",
+                f"{document['kernel']} for {_problem(document).label} on {document['device']['name']}",
             ),
-            ("source", "in the bundle" if document["has_source"] else "none: it can be replayed, but not built"),
+            ("source", "in the bundle" if document["has_source"] else "none: recorded timings can be replayed, but nothing can be built"),
             ("combinations", f"{document['combinations']:,}"),
             ("valid", f"{document['valid']:,}"),
         ]
@@ -217,7 +215,7 @@ def space(document: Document) -> list[RenderableType]:
         "",
         table(("parameter", ">values", ""), parameters),
         "",
-        table((">removes", ">only it does", "restriction", "reason"), restrictions),
+        table((">removes", ">only this", "restriction", "reason"), restrictions),
     ]
 
 
@@ -233,25 +231,15 @@ def datasets(documents: Sequence[Document]) -> RenderableType:
             entry["device"],
             entry["kind"],
             f"{entry['rows']:,}",
-            "-" if entry["best_tflops"] is None else f"{entry['best_tflops']:.2f}",
-            percent(entry["best_share_of_peak"]),
+            tflops(entry["best_tflops"]),
             percent(entry["best_share_of_reference"]),
+            percent(entry["best_share_of_peak"]),
             entry["created"][:10],
         )
         for entry in documents
     )
-    columns = (
-        "dataset",
-        "kernel",
-        "problem",
-        "device",
-        "kind",
-        ">rows",
-        ">best TFLOPS",
-        ">of peak",
-        ">of cuBLAS",
-        "date",
-    )
+    reference = of_reference(_problem(entry).reference for entry in documents)
+    columns = ("dataset", "kernel", "problem", "device", "kind", ">rows", ">best TFLOPS", reference, ">of peak", "date")
     return table(columns, rows)
 
 

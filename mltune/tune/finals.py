@@ -15,7 +15,7 @@ from mltune.measure.race import how_many_fit
 from mltune.records.declaration import Declaration, Finalist
 from mltune.records.reference import Drift, Reference, drifts
 from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
-from mltune.results.summary import best
+from mltune.results.run import fastest as best
 from mltune.tune.ranking import REFERENCE, rank_race, rank_records
 
 if TYPE_CHECKING:

@@ -107,7 +107,7 @@ def measure_all(
 ) -> list[TrialRecord]:
     """Measure what the store does not hold yet; return all records by number."""
     records = {record.number: record for record in store.records()}
-    observer = Observer(session, "gpu", trials_limit=len(indices), report=progress)
+    observer = Observer(session.problem, session.device, "gpu", trials_limit=len(indices), report=progress)
     observer.recall(records.values())
     observer.reference_s = store.fact("reference_median_s")
     columns = session.space.rows(indices)

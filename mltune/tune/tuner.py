@@ -31,7 +31,7 @@ from mltune.records.store import Store
 from mltune.records.trial import GATES, Build, TrialRecord, TrialState
 from mltune.results.observer import Observer
 from mltune.results.progress import Report
-from mltune.results.run import TuneResult
+from mltune.results.run import TuneResult, result_of
 from mltune.tune.batch import BATCH, Batch, Pace, numbers_of
 from mltune.tune.event_log import RunEventLog
 from mltune.tune.finals import declare
@@ -103,13 +103,14 @@ def tune(
     own = RunEventLog(directory, progress) if diary is None else None
     with Store.open(directory, header) as store, session:
         observer = Observer(
-            session,
+            session.problem,
+            session.device,
             str(target),
             trials_limit=request.trials,
             time_limit_s=request.time_s,
             slug=slug,
             report=progress if own is None else own.tell,
-            diary=diary if own is None else own.write,
+            events=diary if own is None else own.write,
         )
         if own is not None:
             own.begin(store, request)
@@ -223,26 +224,14 @@ class Tuner:
         interrupted = interrupted or self._stop()
         self._pipeline.abandon()
         with self._seconds.spent_on("finals"):
-            declared = self._declare(lambda: interrupted or self._stop())
+            self._declare(lambda: interrupted or self._stop())
         with self._seconds.spent_on("record"):
             if not interrupted:
                 self._store.set_fact("limit", None)
             self._store.set_seconds(self._seconds.to_json())
             message = "interrupted: this is the best so far" if interrupted else self._verdict.reason or None
             self._observer.tell(self._seconds.elapsed, message, at_once=True)
-        return TuneResult(
-            problem=self._session.problem,
-            device=self._session.device,
-            kernel=self._session.kernel.name,
-            records=[self._records[number] for number in sorted(self._records)],
-            best=None if declared is None else self._records[declared.number],
-            reference_s=self._reference_s,
-            seconds=self._seconds.to_json(),
-            run=self._store.directory,
-            declaration=declared,
-            stopped=self._verdict.reason,
-            interrupted=interrupted,
-        )
+        return replace(result_of(self._store), stopped=self._verdict.reason, interrupted=interrupted)
 
     def _search(self) -> None:
         """Plan, measure and learn until the limit, or until told to stop."""
@@ -429,10 +418,10 @@ class Tuner:
         self._know_reference(measured.median_s)
         state = {name: getattr(measured, name) for name in ("median_s", "noise", *_GPU_STATE)}
         self._store.append_reference(Reference(len(self._records), self._seconds.elapsed, **state))
-        self._observer.diary("reference", after=len(self._records), elapsed_s=self._seconds.elapsed, **state)
+        self._observer.events("reference", after=len(self._records), elapsed_s=self._seconds.elapsed, **state)
         for drift in drifts(self._store.references())[-1:]:
             if drift.last >= len(self._records):
-                self._observer.diary("drift", **asdict(drift))
+                self._observer.events("drift", **asdict(drift))
 
     def _references_stale(self) -> bool:
         """Return whether trials were recorded since the reference kernel was timed."""

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mltune.records.events import EVENTS, EVERYWHERE
-from mltune.results.messages import SENTENCES, sentence
+from mltune.results.messages import MESSAGES, message
 
 VALUE = (
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.lists(st.integers()) | st.just({"a": 1})
@@ -16,8 +16,8 @@ VALUE = (
 
 
 def test_every_event_has_its_sentence_of_its_own_fields():
-    assert SENTENCES.keys() == EVENTS.keys()
-    for event, text in SENTENCES.items():
+    assert MESSAGES.keys() == EVENTS.keys()
+    for event, text in MESSAGES.items():
         assert set(re.findall(r"{(\w+)}", text)) <= EVENTS[event] | {"rated"}
 
 
@@ -30,7 +30,7 @@ def test_every_event_has_its_sentence_of_its_own_fields():
     )
 )
 def test_whatever_it_holds_it_is_one_printable_line(event):
-    assert sentence(event).isprintable()
+    assert message(event).isprintable()
 
 
 @pytest.mark.parametrize(
@@ -46,11 +46,11 @@ def test_whatever_it_holds_it_is_one_printable_line(event):
             "best so far 11.90 TFLOPS (trial 7)",
         ),
         ({"event": "gpu_back", "lost_s": 75.0, "device": "cuda:1"}, "cuda:1: GPU back after 1m15s"),
-        ({"event": "plan_started", "plan": "overnight", "problems": ["a", "b"]}, "plan overnight begun: 2 problems"),
+        ({"event": "plan_started", "plan": "overnight", "problems": ["a", "b"]}, "plan overnight started: 2 problems"),
         ({"event": "eureka", "depth": 3}, "eureka depth=3"),
     ],
 )
 def test_what_is_said(event, told):
     at = "2026-01-01T12:00:00.000+00:00"
     clock = time.strftime("%H:%M:%S", time.localtime(1767268800))
-    assert sentence({"at": at, **event}) == f"{clock} {told}"
+    assert message({"at": at, **event}) == f"{clock} {told}"

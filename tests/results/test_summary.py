@@ -6,7 +6,8 @@ import pytest
 from rich.console import Console
 
 from mltune.records.declaration import Declaration, Finalist
-from mltune.results.summary import summarise
+from mltune.results.run import read_run
+from mltune.results.summary import summarise_run
 from mltune.show import tables as render
 
 WINNER = Finalist(1, 2e-3, 1.98e-3, 2.02e-3)
@@ -39,28 +40,28 @@ def read(document):
 
 
 def test_what_was_declared_is_in_the_document_as_it_is_on_file(run):
-    assert summarise(run(DECLARED), 1)["declaration"] == DECLARED.to_json()
+    assert summarise_run(read_run(run(DECLARED)), 1)["declaration"] == DECLARED.to_json()
 
 
 def test_the_winner_has_its_interval_its_share_of_cublas_and_its_ties(run):
-    shown = read(summarise(run(DECLARED), 1))
+    shown = read(summarise_run(read_run(run(DECLARED)), 1))
     assert "trial 1: 68.72 TFLOPS (68.04 to 69.41, 95 %), 2.0000 ms" in shown
     assert "95.1 % of cuBLAS (95.0 to 95.2), verified; ties: 0; faster, but failed the last verification: 3" in shown
     assert "came later" not in shown
 
 
 def test_a_winner_of_replay_has_no_race_with_cublas(run):
-    shown = read(summarise(run(Declaration(1, (WINNER,), as_of=4, verified=True)), 0))
+    shown = read(summarise_run(read_run(run(Declaration(1, (WINNER,), as_of=4, verified=True))), 0))
     assert "cuBLAS" not in shown.splitlines()[4]
     assert "ties: none" in shown
 
 
 def test_trials_after_the_declaration_are_told(run):
-    assert "ties: 0" in (shown := read(summarise(run(DECLARED, trials=6), 1)))
+    assert "ties: 0" in (shown := read(summarise_run(read_run(run(DECLARED, trials=6)), 1)))
     assert "2 trials came later" in shown
 
 
 def test_before_the_finals_there_is_no_winner(run):
-    document = summarise(run(None), 1)
+    document = summarise_run(read_run(run(None)), 1)
     assert document["declaration"] is None
     assert "none declared yet" in read(document)

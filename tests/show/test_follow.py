@@ -40,14 +40,14 @@ class TestOneRun:
     def test_shows_what_is_on_record(self, tmp_path, make_run, make_trial):
         records = [make_trial(0), make_trial(1, median_s=2.5e-3), make_trial(2, TrialState.SKIPPED)]
         make_run(tmp_path, *records, limit={"trials": 10, "time_s": None})
-        (lane,) = Watch(tmp_path).look().runs
-        assert (lane.problem, lane.device, lane.trials, lane.trials_limit) == ("sgemm NT 4096", "replay:toy", 3, 10)
-        assert lane.best_tflops == pytest.approx(2 * 4096**3 / 2.5e-3 / 1e12)
-        assert lane.best_share_of_reference == pytest.approx(2.65 / 2.5)
-        assert {state: count for state, count in lane.counts.items() if count} == {"ok": 2, "skipped": 1}
-        assert lane.elapsed_s == 1.5
+        (run,) = Watch(tmp_path).look().runs
+        assert (run.problem, run.device, run.trials, run.trials_limit) == ("sgemm NT 4096", "replay:toy", 3, 10)
+        assert run.best_tflops == pytest.approx(2 * 4096**3 / 2.5e-3 / 1e12)
+        assert run.best_share_of_reference == pytest.approx(2.65 / 2.5)
+        assert {state: count for state, count in run.counts.items() if count} == {"ok": 2, "skipped": 1}
+        assert run.elapsed_s == 1.5
 
-    def test_knows_the_device_from_the_diary(self, tmp_path, make_run, make_trial):
+    def test_knows_the_device_from_the_event_log(self, tmp_path, make_run, make_trial):
         make_run(tmp_path, make_trial(0))
         EventLog(tmp_path).snapshot([{"slug": "", "device": "cuda:1"}, 5])
         assert Watch(tmp_path).look().runs[0].device == "cuda:1"
@@ -65,8 +65,8 @@ class TestOneRun:
     def test_what_has_not_begun_is_waited_for(self, tmp_path, make_run, make_trial):
         watch = Watch(tmp_path / "run")
         for _ in range(3):
-            sight = watch.look()
-            assert (sight.begun, sight.ended, sight.runs) == (False, False, ())
+            seen = watch.look()
+            assert (seen.begun, seen.ended, seen.runs) == (False, False, ())
         make_run(tmp_path / "run", make_trial(0))
         assert watch.look().begun
 
@@ -80,8 +80,8 @@ class TestOneRun:
         log.write("run_ended", outcome="interrupted")
         assert not watch.look().ended  # a report, say, is still being written
         os.close(held)
-        sight = watch.look()
-        assert (sight.ended, sight.message) == (True, None)
+        seen = watch.look()
+        assert (seen.ended, seen.message) == (True, None)
 
     def test_a_run_that_ended_before_has_ended_at_once(self, tmp_path, make_run, make_trial):
         make_run(tmp_path, make_trial(0))
@@ -103,9 +103,9 @@ class TestOneRun:
         watch = Watch(tmp_path)
         assert not watch.look().ended
         time.sleep(0.6)
-        sight = watch.look()
-        assert sight.ended
-        assert "no process" in sight.message
+        seen = watch.look()
+        assert seen.ended
+        assert "no process" in seen.message
 
     def test_old_events_are_told_in_part_and_new_ones_all(self, running):
         log = EventLog(running)
@@ -123,13 +123,13 @@ class TestOneRun:
     def test_a_store_that_is_none_shows_nothing(self, running, content):
         (running / FILE).write_bytes(content)
         (running / EVENTS_FILE).write_bytes(content + b'\n{"at": "x", "event": "progress", "done": "many"}\n')
-        sight = Watch(running).look()
-        assert (sight.runs, sight.events, sight.ended) == ((), (), False)
+        seen = Watch(running).look()
+        assert (seen.runs, seen.events, seen.ended) == ((), (), False)
 
     def test_facts_of_another_kind_are_passed_over(self, tmp_path, make_run, make_trial):
         make_run(tmp_path, make_trial(0), limit=["a"], reference_median_s="fast")
-        (lane,) = Watch(tmp_path).look().runs
-        assert (lane.trials, lane.trials_limit, lane.best_share_of_reference) == (1, None, None)
+        (run,) = Watch(tmp_path).look().runs
+        assert (run.trials, run.trials_limit, run.best_share_of_reference) == (1, None, None)
 
     def test_looking_writes_nothing(self, tmp_path, make_run, make_trial):
         make_run(tmp_path, make_trial(0))
@@ -157,20 +157,20 @@ class TestPlan:
 
     def test_shows_the_problems_at_work(self, plan):
         held = lock_directory(plan / "problems/b")
-        sight = Watch(plan).look()
+        seen = Watch(plan).look()
         os.close(held)
-        ((lane,), done, problems) = sight.runs, sight.done, sight.problems
-        assert (lane.slug, lane.device, lane.trials, done, problems) == ("b", "cuda:1", 2, 1, 3)
-        assert (sight.elapsed_s, sight.left_s) == (pytest.approx(60.0, abs=1.0), pytest.approx(120.0, abs=1.0))
+        ((run,), done, problems) = seen.runs, seen.done, seen.problems
+        assert (run.slug, run.device, run.trials, done, problems) == ("b", "cuda:1", 2, 1, 3)
+        assert (seen.elapsed_s, seen.left_s) == (pytest.approx(60.0, abs=1.0), pytest.approx(120.0, abs=1.0))
 
     def test_the_end_of_one_problem_is_not_the_end(self, plan):
         EventLog(plan).write("run_ended", slug="b", outcome="ended")
         assert not Watch(plan).look().ended
 
-    def test_without_a_diary_it_shows_what_the_stores_say(self, plan):
+    def test_without_a_event_log_it_shows_what_the_stores_say(self, plan):
         (plan / EVENTS_FILE).unlink()
-        sight = Watch(plan).look()
-        assert (sight.is_plan, sight.problems, sight.events) == (True, 2, ())
+        seen = Watch(plan).look()
+        assert (seen.is_plan, seen.problems, seen.events) == (True, 2, ())
 
 
 def test_follow_tells_what_happens_until_the_end(tmp_path, make_run, make_trial, capsys):
@@ -197,9 +197,9 @@ def test_a_real_run_is_watched_from_before_it_begins(tmp_path, end):
     ) as process:
         deadline = time.monotonic() + 60
         while not ended and time.monotonic() < deadline:
-            sight = watch.look()
-            trials += [lane.trials for lane in sight.runs]
-            ended = sight.ended
+            seen = watch.look()
+            trials += [run.trials for run in seen.runs]
+            ended = seen.ended
             if end is not None and trials[-1] > 50:
                 process.send_signal(end)
                 process.wait()

@@ -7,13 +7,13 @@ import struct
 import subprocess
 import sys
 import termios
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fcntl import ioctl
 from pathlib import Path
 
 import pytest
 
-from mltune.results.progress import Progress
+from mltune.results.progress import CampaignProgress, Progress
 from mltune.show import live as progress
 from mltune.show.live import RunDisplay, campaign_line, run_line
 
@@ -34,14 +34,7 @@ STATE = Progress(
 )
 
 
-@dataclass
-class Night:
-    runs: tuple = (STATE,)
-    done: int = 3
-    problems: int = 26
-    elapsed_s: float = 8000.0
-    left_s: float | None = 20_000.0
-    message: str | None = None
+CAMPAIGN = CampaignProgress((STATE,), done=3, problems=26, elapsed_s=8000.0, left_s=20_000.0)
 
 
 def test_a_line_says_what_one_wants_to_know():
@@ -49,13 +42,13 @@ def test_a_line_says_what_one_wants_to_know():
         "sgemm NT 4096 on cuda:0: best 45.31 TFLOPS, 98.3 % of cuBLAS, 67.8 % of the peak · "
         "612 of 1000 trials: 341 ok, 230 skipped, 41 launch_error · 18 audited · 512 trials/min · 2m05s, 1m10s left"
     )
-    assert campaign_line(Night()) == "3 of 26 problems done · 2h13m, 5h33m left"
+    assert campaign_line(CAMPAIGN) == "3 of 26 problems done · 2h13m, 5h33m left"
 
 
 def test_what_is_not_known_is_left_out():
     bare = Progress(problem="p", device="replay:x", trials=0, elapsed_s=0.0, counts={})
     assert run_line(bare) == "p on replay:x: nothing found yet · 0 trials: none · 0s"
-    assert campaign_line(Night(left_s=None)) == "3 of 26 problems done · 2h13m"
+    assert campaign_line(replace(CAMPAIGN, left_s=None)) == "3 of 26 problems done · 2h13m"
 
 
 class TestWithoutATerminal:
@@ -83,16 +76,16 @@ class TestWithoutATerminal:
     def test_messages_and_new_problems_come_at_once_and_once(self, capsys):
         other = replace(STATE, device="cuda:1", slug="dgemm-nn-64", problem="dgemm NN 64")
         with RunDisplay() as display:
-            for night in (Night(), Night(runs=(STATE, other), message="cuda:1 is back"), Night(runs=(other, STATE))):
-                display(night)
-                display(replace(night, message=night.message))
+            for state in (CAMPAIGN, replace(CAMPAIGN, runs=(STATE, other), message="cuda:1 is back"), replace(CAMPAIGN, runs=(other, STATE))):
+                display(state)
+                display(replace(state, message=state.message))
         told = [line.partition(" ")[2] for line in capsys.readouterr().err.splitlines()]
         assert told == ["sgemm NT 4096 on cuda:0: begun", "cuda:1 is back", "dgemm NN 64 on cuda:1: begun"]
 
     def test_several_devices_have_a_line_each(self, capsys, monkeypatch):
         monkeypatch.setattr(progress, "LINE_EVERY_S", 0.0)
         with RunDisplay(announce=False) as display:
-            display(Night(runs=tuple(replace(STATE, device=f"cuda:{index}") for index in range(3))))
+            display(replace(CAMPAIGN, runs=tuple(replace(STATE, device=f"cuda:{index}") for index in range(3))))
         lines = capsys.readouterr().err.splitlines()
         assert [re.findall(r"cuda:\d|problems", line) for line in lines] == [
             ["problems"],
@@ -106,12 +99,13 @@ SCRIPT = """
 import sys
 from dataclasses import replace
 sys.path.insert(0, sys.argv[1])
-from test_live import STATE, Night
+from test_live import CAMPAIGN, STATE
 from mltune.show import live as progress
 progress.DRAW_EVERY_S = 0.0
 with progress.RunDisplay() as display:
     for runs in range(int(sys.argv[2]) + 1):
-        display(Night(runs=tuple(replace(STATE, device=f"cuda:{index}") for index in range(runs)), message="hear"))
+        lines = tuple(replace(STATE, device=f"cuda:{index}") for index in range(runs))
+        display(replace(CAMPAIGN, runs=lines, message="hear"))
     if sys.argv[3] == "die":
         import os
         os._exit(1)

@@ -15,7 +15,8 @@ import pytest
 from mltune.errors import RunDirectoryError, UsageError
 from mltune.records.directory import PLAN_FILE
 from mltune.records.trial import TrialState
-from mltune.show.study import FILE, Studies, served
+from mltune.show.dashboard import served
+from mltune.show.study import FILE, Studies
 
 PEAK_TFLOPS = 132 * 128 * 2 * 1.98e9 / 1e12
 

@@ -69,7 +69,7 @@ def test_every_trial_ends_in_one_state_and_is_on_file(undisturbed):
 
     assert document["trials"] == sum(document["counts"].values()) == TRIALS
     assert [record.number for record in undisturbed.records] == list(range(TRIALS))
-    assert stored(undisturbed.run) == essence(undisturbed.records)
+    assert stored(undisturbed.directory) == essence(undisturbed.records)
 
 
 def test_no_configuration_is_proposed_twice(undisturbed):
@@ -176,7 +176,7 @@ def safely_stored(run: Path) -> list[TrialRecord]:
 
 
 def test_finished_run_is_not_run_again(undisturbed):
-    again = search(undisturbed.run)
+    again = search(undisturbed.directory)
 
     assert essence(again.records) == essence(undisturbed.records)
     assert again.best == undisturbed.best
@@ -230,7 +230,7 @@ def test_a_run_that_ends_by_itself_says_why(stopped):
 
 def test_a_run_that_ended_by_itself_is_not_taken_up_again_unless_told_to(stopped, tmp_path):
     run = tmp_path / "run"
-    shutil.copytree(stopped.run, run)
+    shutil.copytree(stopped.directory, run)
 
     again = search(run, trials=2 * ASKED["stopped"][0], dataset=STOPPED)
     assert essence(again.records) == essence(stopped.records)
@@ -260,7 +260,7 @@ def test_told_not_to_it_does_not_end_by_itself(stopped, tmp_path):
 
 def test_run_of_another_seed_is_refused(undisturbed):
     with pytest.raises(RunDirectoryError, match="seed"):
-        search(undisturbed.run, seed=5)
+        search(undisturbed.directory, seed=5)
 
 
 def test_time_limit_ends_the_run(tmp_path):

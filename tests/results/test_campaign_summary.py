@@ -9,7 +9,7 @@ from mltune.records.declaration import Declaration, Finalist
 from mltune.records.directory import PLAN_FILE, lock_directory
 from mltune.records.events import FILE, EventLog
 from mltune.records.trial import TrialState
-from mltune.results.overview import overview
+from mltune.results.summary import summarise_campaign
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def plan(tmp_path, make_run, make_trial):
 
 def test_every_problem_in_the_order_of_the_plan(plan):
     held = lock_directory(plan / "problems/going-on")
-    document = overview(plan)
+    document = summarise_campaign(plan)
     os.close(held)
     assert [(entry["slug"], entry["state"]) for entry in document["problems"]] == [
         ("finished", "finished"),
@@ -46,7 +46,7 @@ def test_every_problem_in_the_order_of_the_plan(plan):
 
 
 def test_the_best_is_the_declared_one_or_the_fastest_so_far(plan):
-    best = {entry["slug"]: entry["best"] for entry in overview(plan)["problems"]}
+    best = {entry["slug"]: entry["best"] for entry in summarise_campaign(plan)["problems"]}
     assert best["waiting"] is best["failed"] is None
     assert best["begun"]["median_s"] == 2e-3
     assert best["begun"]["share_of_reference"] == pytest.approx(2.65 / 2)
@@ -55,7 +55,7 @@ def test_the_best_is_the_declared_one_or_the_fastest_so_far(plan):
 
 def test_without_a_diary_it_is_what_the_stores_say(plan):
     (plan / FILE).unlink()
-    assert [entry["slug"] for entry in overview(plan)["problems"]] == [
+    assert [entry["slug"] for entry in summarise_campaign(plan)["problems"]] == [
         "begun",
         "declared",
         "failed",
@@ -66,10 +66,10 @@ def test_without_a_diary_it_is_what_the_stores_say(plan):
 
 def test_what_is_no_plan_is_refused(tmp_path):
     with pytest.raises(RunDirectoryError):
-        overview(tmp_path)
+        summarise_campaign(tmp_path)
 
 
 def test_a_store_that_no_run_has_written_is_refused(plan, make_run):
     make_run(plan / "problems/begun", declaration={"number": 3})
     with pytest.raises(RunDirectoryError, match="problems/begun"):
-        overview(plan)
+        summarise_campaign(plan)

@@ -1,0 +1,93 @@
+"""Server of optuna-dashboard on the studies of a run."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from mltune.errors import UsageError
+
+if TYPE_CHECKING:
+    from mltune.show.study import Studies
+
+HOST = "127.0.0.1"
+"""The dashboard has no user accounts, so only this machine may connect."""
+
+_Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+
+@contextlib.contextmanager
+def served(studies: Studies, port: int) -> Iterator[str]:
+    """Serve the dashboard to this machine while the context lasts.
+
+    Parameters
+    ----------
+    studies : Studies
+    port : int
+        0 chooses a free one.
+
+    Yields
+    ------
+    str
+        The address.
+
+    Raises
+    ------
+    UsageError
+        The extra ``dashboard`` is not installed, or the port is in use.
+    """
+    from wsgiref.simple_server import make_server
+
+    try:
+        from optuna_dashboard import wsgi
+    except ImportError as error:
+        raise UsageError(
+            "the dashboard needs the extra `dashboard`, but optuna-dashboard is not installed; "
+            f"pip install 'mltune[dashboard]'. The study was written nevertheless: {studies.path}."
+        ) from error
+    threaded, quiet = _server_classes()
+    try:
+        server = make_server(HOST, port, only_local(wsgi(studies.storage)), threaded, quiet)
+    except OSError as error:
+        raise UsageError(f"a dashboard needs a free port, but {port}: {error}; choose another --port.") from error
+    with server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://{HOST}:{server.server_port}/"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def only_local(application: _Wsgi) -> _Wsgi:
+    """Return an application that answers only requests for a name of this machine.
+
+    This stops DNS rebinding: a web page whose host name is made to resolve to this machine gets no answer.
+    """
+
+    def answer(environment: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        host = str(environment.get("HTTP_HOST", "")).rpartition(":")[0] or environment.get("HTTP_HOST", "")
+        if host in (HOST, "localhost"):
+            return application(environment, start)
+        start("403 Forbidden", [("Content-Type", "text/plain")])
+        return [b"Only under the names of this machine.\n"]
+
+    return answer
+
+
+def _server_classes() -> tuple[Any, Any]:
+    """Return a server that answers several requests at a time, and a handler that logs nothing."""
+    from socketserver import ThreadingMixIn
+    from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+    class Server(ThreadingMixIn, WSGIServer):
+        daemon_threads = True
+
+    class Handler(WSGIRequestHandler):
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    return Server, Handler
