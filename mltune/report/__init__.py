@@ -1,1 +1,1 @@
-"""The morning report: what a night has found, how sure that is, and what went wrong."""
+"""Reports: findings of a run or a campaign with their evidence, as HTML, Markdown and JSON."""

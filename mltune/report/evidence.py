@@ -1,10 +1,10 @@
-"""What stands behind the findings of one problem: plain arrays and figures, of which plots and tables are made."""
+"""Evidence for the findings of one problem: the arrays and figures behind the plots and tables of a report."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,9 @@ from mltune.kernel.columns import Floats
 from mltune.learn.cost_model import log_share
 from mltune.records.reference import usual_s
 from mltune.records.trial import TrialRecord, TrialState
-from mltune.report.reading import ProblemRun
+from mltune.report.reading import kernel_of
+from mltune.results.run import TuneResult
+from mltune.results.wording import REFERENCE
 
 if TYPE_CHECKING:
     from mltune.learn.importance import Importance
@@ -27,38 +29,39 @@ FAILURES = (
     TrialState.CRASHED,
     TrialState.UNSTABLE,
 )
-"""The states of a trial that went wrong."""
+"""States of trials that failed."""
 
 MOST_CELLS = 2_000
-"""Of a heat map."""
+"""Largest number of cells of a heat map."""
 
-HOURS = {
+TIME_USE = {
     "search": "searching",
     "wait": "waiting for builds and the GPU",
     "reference": "reference kernel and start",
     "finals": "finals",
-    "record": "recording and telling",
-    "rest": "the rest",
+    "record": "recording and display",
+    "rest": "other",
 }
-"""What the loop of a run does with its time, and how it is told."""
+"""Parts of the run time, and their names in a report."""
 
 FEWEST_PREDICTED = 5
-"""Trials below which no rank correlation is given."""
+"""Least number of trials for a rank correlation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The best so far of one problem.
+    """The best result so far of one problem, over its run.
 
     Attributes
     ----------
     at : ndarray of shape (n_steps,)
         When the best so far changed, and the end: seconds of the run, or trials.
     share : ndarray of shape (n_steps,)
-        The best so far then, as a share of ``of``.
-    of : {"cuBLAS", "final best"}
+        The speed of the best so far, as a share of that of ``of``.
+    of : str
+        Name of the reference kernel, or ``"final best"``.
     unit : {"s", "trials"}
-        Trials in replay, where seconds say nothing of a GPU, and where no times are on record.
+        Trials in replay, where seconds do not describe a GPU, and where no times are on record.
     """
 
     at: Floats
@@ -69,14 +72,14 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """What the search predicted when it proposed trials, and what was measured then.
+    """Predictions of the search, and what was measured of the same trials.
 
     Attributes
     ----------
     predicted, measured : ndarray of shape (n_predicted,)
         Shares of the device's peak.
     rank_correlation : float or None
-        Spearman's; None where there are fewer than :data:`FEWEST_PREDICTED`, or where all are equal.
+        Spearman's; None for fewer than :data:`FEWEST_PREDICTED` trials, and where all are equal.
     """
 
     predicted: Floats
@@ -86,7 +89,7 @@ class Predictions:
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """The best found for each pair of values of two parameters.
+    """The best time found for each pair of values of two parameters.
 
     Attributes
     ----------
@@ -94,26 +97,29 @@ class Cells:
         The parameter of the rows, and that of the columns.
     rows, columns : tuple of int
         Their values.
-    tflops : ndarray of shape (n_rows, n_columns)
+    unit : {"TFLOPS", "ms"}
+        Milliseconds where the problem does not count its operations.
+    values : ndarray of shape (n_rows, n_columns)
         NaN where nothing was measured.
     """
 
     names: tuple[str, str]
     rows: tuple[int, ...]
     columns: tuple[int, ...]
-    tflops: Floats
+    unit: str
+    values: Floats
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A kind of failure, and an example of it.
+    """A kind of failure, with an example.
 
     Attributes
     ----------
     state : str
     count : int
     slug : str
-        Of the example's problem.
+        Problem of the example.
     example : TrialRecord
     """
 
@@ -124,68 +130,60 @@ class Failure:
 
     @property
     def detail(self) -> str:
-        """What went wrong with the example."""
+        """Message of the example."""
         parts = (self.example, self.example.measurement, self.example.build)
         return next((part.detail for part in parts if part is not None and part.detail), "")
 
 
 @dataclass
 class Evidence:
-    """What stands behind one run. Everything is computed when first asked for.
+    """The evidence of one run. Every property is computed when it is first read.
 
     Attributes
     ----------
-    run : ProblemRun
-    reference_s : float or None
-        Time that shares are of: that of cuBLAS, or else of the best found.
+    run : TuneResult
     """
 
-    run: ProblemRun
-    measured: list[TrialRecord] = field(init=False)
+    run: TuneResult
 
-    def __post_init__(self) -> None:
-        self.measured = [
-            record for record in self.run.records if record.state is TrialState.OK and record.median_s is not None
-        ]
+    @cached_property
+    def measured(self) -> list[TrialRecord]:
+        """Trials that succeeded, by number."""
+        return self.run.measured()
 
     @cached_property
     def times(self) -> Floats:
-        """Times of what was measured, seconds: ndarray of shape (n_measured,)."""
+        """Median times of ``measured``, seconds: ndarray of shape (n_measured,)."""
         return np.array([record.median_s for record in self.measured], dtype=np.float64)
 
     @cached_property
     def reference_s(self) -> float | None:
-        """Time of cuBLAS: as raced against the winner, or as timed once."""
+        """Median time of the reference kernel, seconds: in the finals, else at the start of the run."""
         declared = self.run.declaration
-        return (
-            declared.reference.median_s
-            if declared is not None and declared.reference is not None
-            else self.run.reference_s
-        )
+        raced = None if declared is None else declared.reference
+        return self.run.reference_s if raced is None else raced.median_s
 
     @cached_property
     def curve(self) -> Curve | None:
         """The best so far; None where nothing was measured."""
         if not self.measured:
             return None
-        ends = np.array([record.elapsed_s for record in self.measured], dtype=np.float64)
-        in_seconds = not self.run.replayed and bool(np.all(np.isfinite(ends) & (ends > 0.0)))
-        at = ends if in_seconds else np.array([record.number + 1.0 for record in self.measured])
-        order = np.argsort(at, kind="stable")
-        at, best = at[order], np.minimum.accumulate(self.times[order])
-        steps = np.flatnonzero(np.diff(best, prepend=np.inf) < 0.0)
-        last = max(at[-1], self.run.seconds.get("total", 0.0) if in_seconds else float(len(self.run.records)))
-        of = self.reference_s if self.reference_s is not None else float(best[-1])
+        run, reference_s = self.run, self.reference_s
+        by_time = not run.replayed and all(record.elapsed_s > 0.0 for record in self.measured)
+        at, best = map(np.array, zip(*run.improvements(by_time=by_time), strict=True))
+        ends = [record.elapsed_s if by_time else record.number + 1.0 for record in self.measured]
+        last = max(*ends, run.seconds.get("total", 0.0) if by_time else float(len(run.records)))
+        of_s = float(best[-1]) if reference_s is None else reference_s
         return Curve(
-            np.append(at[steps], last),
-            of / np.append(best[steps], best[-1]),
-            "final best" if self.reference_s is None else "cuBLAS",
-            "s" if in_seconds else "trials",
+            np.append(at, last),
+            of_s / np.append(best, best[-1]),
+            "final best" if reference_s is None else run.problem.reference or REFERENCE,
+            "s" if by_time else "trials",
         )
 
     @cached_property
     def predictions(self) -> Predictions:
-        """What was predicted and measured, of trials that both is known of."""
+        """Predictions and measurements of the trials that have both."""
         known = [record for record in self.measured if _finite(record.predicted)]
         predicted = np.exp(np.clip([record.predicted for record in known if record.predicted is not None], -30.0, 3.0))
         flops, peak = float(self.run.problem.flops), self.run.peak_flops
@@ -194,7 +192,7 @@ class Evidence:
 
     @cached_property
     def importance(self) -> Importance | None:
-        """Which parameters mattered."""
+        """Importance of the parameters; None where nothing was measured."""
         from mltune.learn.importance import importance
 
         names = self.run.header.parameters
@@ -205,7 +203,7 @@ class Evidence:
 
     @cached_property
     def cells(self) -> Cells | None:
-        """The best found over two parameters; None where there are none to choose, or too few or too many to show."""
+        """The best found over two parameters; None where there are no two of them, or too many values to show."""
         names = self._block_shape() or self._two_most_important()
         if names is None or not self.measured:
             return None
@@ -216,12 +214,13 @@ class Evidence:
         fastest = np.full((len(rows), len(columns)), np.inf)
         at = np.searchsorted(rows, first), np.searchsorted(columns, second)
         np.minimum.at(fastest, at, self.times)
-        tflops = np.where(np.isfinite(fastest), self.run.problem.flops / fastest / 1e12, np.nan)
-        return Cells(names, rows, columns, tflops)
+        flops = self.run.problem.flops
+        values = np.where(np.isfinite(fastest), flops / fastest / 1e12 if flops else 1e3 * fastest, np.nan)
+        return Cells(names, rows, columns, "TFLOPS" if flops else "ms", values)
 
     def _block_shape(self) -> tuple[str, str] | None:
-        """Return the two parameters that the grid of a launch is computed from: the tile of a block."""
-        kernel = self.run.kernel
+        """Return the two parameters that the launch grid is computed from: the tile of a block."""
+        kernel = kernel_of(self.run)
         if kernel is None or kernel.source is None:
             return None
         names = kernel.parameters_of(name for expression in kernel.grid for name in expression.names)
@@ -238,16 +237,13 @@ class Evidence:
 
     @cached_property
     def intensity(self) -> float | None:
-        """Operations per byte that must cross the memory bus at least; None where the problem does not say.
-
-        Every operand counts once: A and B are read, C is written, and read where beta is not 0.
-        """
+        """Operations per byte of the least memory traffic; None where the problem does not count both."""
         problem = self.run.problem
         return problem.flops / problem.bytes if problem.flops and problem.bytes else None
 
     @cached_property
     def reference_changes(self) -> Floats:
-        """By which share each timing of the reference kernel was off its usual time: ndarray of shape (n_timings,).
+        """Relative deviation of each timing of the reference kernel from its usual time: ndarray of shape (n_timings,).
 
         See :func:`mltune.records.reference.usual_s`.
         """
@@ -257,12 +253,12 @@ class Evidence:
 
     @cached_property
     def discarded(self) -> int:
-        """Samples that were discarded because something held the clock down."""
+        """Samples that were discarded because the clock was throttled."""
         return sum(record.measurement.discarded for record in self.run.records if record.measurement is not None)
 
 
-def failures(runs: Sequence[ProblemRun]) -> list[Failure]:
-    """Return the kinds of failure that occurred, the most frequent first; the example is the first that says why."""
+def failures(runs: Sequence[TuneResult]) -> list[Failure]:
+    """Return the kinds of failure that occurred, the most frequent first, with the first example that has a message."""
     found: list[Failure] = []
     for state in FAILURES:
         failed = [(run.slug, record) for run in runs for record in run.records if record.state is state]
@@ -272,13 +268,13 @@ def failures(runs: Sequence[ProblemRun]) -> list[Failure]:
     return sorted(found, key=lambda failure: -failure.count)
 
 
-def hours(seconds: Mapping[str, float]) -> dict[str, float]:
-    """Return where the seconds of a run's clock went, by the keys of :data:`HOURS`.
+def time_use(seconds: Mapping[str, float]) -> dict[str, float]:
+    """Return the parts of the run time, by the keys of :data:`TIME_USE`.
 
-    A phase that its store does not count is 0, and its seconds are in the rest. Compilers and the GPU work side by side
-    with all of them.
+    A phase that a store does not count is 0, and its seconds are part of the rest. Compilers and the GPU work in
+    parallel with all of them.
     """
-    spent = {phase: seconds.get(phase, 0.0) for phase in HOURS if phase != "rest"}
+    spent = {phase: seconds.get(phase, 0.0) for phase in TIME_USE if phase != "rest"}
     return spent | {"rest": max(seconds.get("total", 0.0) - sum(spent.values()), 0.0)}
 
 

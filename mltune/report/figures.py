@@ -1,4 +1,4 @@
-"""The figures of a report. Each says in its caption what it shows, for those who read it and those who hear it."""
+"""Figures of a report. Every figure has a caption that also serves as its text alternative."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ import numpy as np
 from mltune.device.facts import Device
 from mltune.device.peaks import peak_flops
 from mltune.records.reference import drifts
-from mltune.report.evidence import HOURS, Cells, Curve, Evidence, Predictions, hours
+from mltune.report.evidence import TIME_USE, Cells, Curve, Evidence, Predictions, time_use
 from mltune.report.svg import FAINT, INK, SERIES, Plot, axes, dots, finish
+from mltune.results.wording import REFERENCE
 
 WIDE_IN, NARROW_IN = 5.4, 3.1
-"""Width of a figure that stands alone, and of one among many: both are read on a phone."""
+"""Widths of a figure by itself, and of one in a grid: both fit a phone."""
 
-LOOKED_AT = 0.7
-"""Share of the final best at which the axis of a curve begins."""
+CURVE_FROM = 0.7
+"""Share of the final best at which the vertical axis of a curve begins."""
 
 LONGEST_LABEL = 26
 
 FEWEST_REFERENCES = 5
-"""Timings of the reference kernel below which they are drawn only where one drifted: words say as much."""
+"""Number of timings of the reference kernel below which they are plotted only if one of them drifted."""
 
-_HOURS_COLOURS = (SERIES[1], SERIES[0], SERIES[3], SERIES[2], SERIES[4], FAINT)
+_TIME_COLOURS = (SERIES[1], SERIES[0], SERIES[3], SERIES[2], SERIES[4], FAINT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +38,9 @@ class Shade:
     ----------
     text : str
     colour : str
-        Of its ground, ``#rrggbb``.
+        Background, ``#rrggbb``.
     bright : bool
-        Whether the ground is so bright that text on it must be dark.
+        Whether the background is so bright that text on it must be dark.
     """
 
     text: str
@@ -65,9 +66,9 @@ class HeatMap:
 
 
 def best_so_far(curve: Curve, name: str, label: str, *, alone: bool) -> Plot:
-    """Draw the best so far of one problem over its time; from :data:`LOOKED_AT` of the final best on."""
+    """Plot the best so far of one problem over its run, from :data:`CURVE_FROM` of the final best on."""
     final = float(curve.share[-1])
-    lowest, highest = LOOKED_AT * final, (1.04 if 0.85 < final < 1.0 else 1.04 * final)
+    lowest, highest = CURVE_FROM * final, (1.04 if 0.85 < final < 1.0 else 1.04 * final)
     width, height = (WIDE_IN, 2.9) if alone else (NARROW_IN, 1.8)
     made = axes(width, height)
     scale, unit = _time_unit(float(curve.at[-1])) if curve.unit == "s" else (1.0, "trials")
@@ -82,7 +83,7 @@ def best_so_far(curve: Curve, name: str, label: str, *, alone: bool) -> Plot:
 
 
 def predicted_and_measured(found: Predictions, name: str, label: str) -> Plot:
-    """Draw what was measured over what was predicted, as shares of the peak."""
+    """Plot measured over predicted speed, as shares of the peak."""
     made = axes(NARROW_IN, 2.7)
     both = np.concatenate([found.predicted, found.measured])
     low, high = 0.0, min(1.05 * float(np.percentile(both, 99.5)), 1.5)
@@ -93,46 +94,48 @@ def predicted_and_measured(found: Predictions, name: str, label: str) -> Plot:
     made.yaxis.set_major_formatter(_percent)
     made.locator_params(nbins=5)
     rank = found.rank_correlation
-    said = "too few to rank" if rank is None else f"rank correlation {rank:.2f}"
+    ranked = "too few for a rank correlation" if rank is None else f"rank correlation {rank:.2f}"
     return finish(
         made,
         name,
         f"Predicted and measured: {label}",
-        f"{label}: {len(found.measured)} trials that were predicted and measured; {said}. "
-        "On the dashed line a prediction is right.",
+        f"{label}: {len(found.measured)} trials that were predicted and measured; {ranked}. "
+        "Correct predictions are on the dashed line.",
     )
 
 
 def heat_map(cells: Cells, label: str) -> HeatMap:
-    """Colour the best TFLOPS found in every cell of two parameters: a table, read aloud as one."""
+    """Colour the best result in every cell of two parameters, as a table that screen readers can read."""
     import matplotlib
     from matplotlib.colors import to_hex
 
-    low, high = float(np.nanmin(cells.tflops)), float(np.nanmax(cells.tflops))
-    shares = np.nan_to_num((cells.tflops - low) / max(high - low, 1e-9))
+    low, high = float(np.nanmin(cells.values)), float(np.nanmax(cells.values))
+    shares = np.nan_to_num((cells.values - low) / max(high - low, 1e-9))
+    if cells.unit == "ms":  # less is better
+        shares = 1.0 - shares
     shades = matplotlib.colormaps["viridis"](shares)
     rows = [
         [
             None if math.isnan(value) else Shade(_figure(value), to_hex(shade), bool(share > 0.6))
             for value, shade, share in zip(*row, strict=True)
         ]
-        for row in zip(cells.tflops, shades, shares, strict=True)
+        for row in zip(cells.values, shades, shares, strict=True)
     ]
-    row, column = np.unravel_index(int(np.nanargmax(cells.tflops)), cells.tflops.shape)
+    row, column = np.unravel_index(int(np.argmax(np.where(np.isnan(cells.values), -1.0, shares))), shares.shape)
     best = f"{cells.names[0]}={cells.rows[row]}, {cells.names[1]}={cells.columns[column]}"
-    missing, count = int(np.isnan(cells.tflops).sum()), cells.tflops.size
+    missing, count = int(np.isnan(cells.values).sum()), cells.values.size
     return HeatMap(
         cells,
         rows,
-        f"{label}: best TFLOPS found in each cell; the highest, {_figure(high)}, at {best}. "
+        f"{label}: best {cells.unit} found in each cell; the best of all, {_figure(cells.values[row, column])}, at {best}. "
         f"Nothing was measured in {missing} of {count} cells.",
     )
 
 
 def roofline(evidence: Sequence[Evidence], device: Device, name: str) -> Plot | None:
-    """Draw what the winners reach under the roofs of their device; None where no problem has an intensity."""
+    """Plot the winners under the roofline of their device; None where no problem has a known intensity."""
     points = [
-        (each.run, each.intensity, each.run.problem.flops / _winner_s(each))
+        (each.run, each.intensity, each.run.problem.flops / (each.run.best_time_s or math.inf))
         for each in evidence
         if each.intensity is not None and len(each.times) and each.run.device == device
     ]
@@ -160,13 +163,13 @@ def roofline(evidence: Sequence[Evidence], device: Device, name: str) -> Plot | 
         made,
         name,
         f"Roofline of {device.name}",
-        f"{device.name}: the best of {len(points)} {'problem' if len(points) == 1 else 'problems'} under the roofs of "
-        f"memory and arithmetic, at {_range(shares)} % of the peak. Each operand counts once in the intensity.",
+        f"{device.name}: the best of {len(points)} problem{'' if len(points) == 1 else 's'} under the limits of "
+        f"memory and arithmetic, at {_range(shares)} % of the peak. The intensity counts each operand once.",
     )
 
 
 def _draw_roofs(made: Any, roofs: Mapping[str, float], bytes_per_s: float, low: float, high: float) -> None:
-    """Draw a roof for each arithmetic: what memory allows, up to the peak, and from there on the peak."""
+    """Draw a roofline for each arithmetic: the limit of the memory, then the peak."""
     low = min(low, min(roofs.values()) / bytes_per_s / 2)
     high = max(high, max(roofs.values()) / bytes_per_s * 2)
     for arithmetic, roof in roofs.items():
@@ -179,20 +182,15 @@ def _draw_roofs(made: Any, roofs: Mapping[str, float], bytes_per_s: float, low: 
     made.set_xlim(low, high)
 
 
-def _winner_s(each: Evidence) -> float:
-    declared = each.run.declaration
-    return float(each.times.min()) if declared is None else declared.winner.median_s
-
-
-def where_the_hours_went(seconds: Mapping[str, Mapping[str, float]], name: str) -> Plot | None:
-    """Draw a bar a problem, of the parts of :data:`mltune.report.evidence.HOURS`; None where no seconds are known.
+def time_bars(seconds: Mapping[str, Mapping[str, float]], name: str) -> Plot | None:
+    """Plot a bar per problem with the parts of :data:`mltune.report.evidence.TIME_USE`; None where no time is known.
 
     Parameters
     ----------
     seconds : mapping of str to mapping
-        Those of each problem's store, by its label.
+        Seconds by phase of each problem, by its label.
     """
-    spent = {label: hours(of) for label, of in seconds.items() if of.get("total", 0.0) > 0.0}
+    spent = {label: time_use(of) for label, of in seconds.items() if of.get("total", 0.0) > 0.0}
     if not spent:
         return None
     longest = min(max(map(len, spent)), LONGEST_LABEL)
@@ -200,8 +198,8 @@ def where_the_hours_went(seconds: Mapping[str, Mapping[str, float]], name: str) 
     scale, unit = _time_unit(max(sum(parts.values()) for parts in spent.values()))
     place = np.arange(len(spent))
     done = np.zeros(len(spent))
-    totals = {phase: sum(parts[phase] for parts in spent.values()) for phase in HOURS}
-    for (phase, meaning), colour in zip(HOURS.items(), _HOURS_COLOURS, strict=True):
+    totals = {phase: sum(parts[phase] for parts in spent.values()) for phase in TIME_USE}
+    for (phase, meaning), colour in zip(TIME_USE.items(), _TIME_COLOURS, strict=True):
         if not totals[phase]:
             continue
         widths = np.array([parts[phase] for parts in spent.values()]) / scale
@@ -213,13 +211,13 @@ def where_the_hours_went(seconds: Mapping[str, Mapping[str, float]], name: str) 
     made.figure.legend(loc="upper left", ncols=2, borderpad=0.0, handlelength=1.0, columnspacing=1.0)
     everything = max(sum(totals.values()), 1e-9)
     shares = ", ".join(
-        f"{100 * totals[phase] / everything:.0f} % {meaning}" for phase, meaning in HOURS.items() if totals[phase]
+        f"{100 * totals[phase] / everything:.0f} % {meaning}" for phase, meaning in TIME_USE.items() if totals[phase]
     )
-    return finish(made, name, "Where the hours went", f"{everything / scale:.3g} {unit} in all: {shares}.")
+    return finish(made, name, "Time use", f"{everything / scale:.3g} {unit} in all: {shares}.")
 
 
 def reference_over_time(each: Evidence, name: str, label: str) -> Plot | None:
-    """Draw the time of the reference kernel over the run, against its usual time; None where words say as much."""
+    """Plot the time of the reference kernel over the run, relative to its usual time; None where nothing is to see."""
     found, change = each.run.references, each.reference_changes
     if len(found) < FEWEST_REFERENCES and not drifts(found):
         return None
@@ -236,8 +234,8 @@ def reference_over_time(each: Evidence, name: str, label: str) -> Plot | None:
         made,
         name,
         f"Reference kernel over time: {label}",
-        f"{label}: cuBLAS was timed {len(found)} times, between {100 * change.min():+.2f} and "
-        f"{100 * change.max():+.2f} % off its usual time.",
+        f"{label}: {each.run.problem.reference or REFERENCE} was timed {len(found)} times, between {100 * change.min():+.2f} and "
+        f"{100 * change.max():+.2f} % from its usual time.",
     )
 
 
@@ -255,13 +253,13 @@ def _percent(value: float, _: int) -> str:
     return f"{100 * value:.0f} %"
 
 
-def _figure(tflops: float) -> str:
-    """Write TFLOPS in the room of a cell."""
-    return f"{tflops:.1f}" if tflops >= 10 else f"{tflops:.3g}"
+def _figure(value: float) -> str:
+    """Write the value of a cell."""
+    return f"{value:.1f}" if value >= 10 else f"{value:.3g}"
 
 
 def _time_unit(longest_s: float) -> tuple[float, str]:
-    """Return the seconds of the unit that a stretch of time is best read in, and its name."""
+    """Return the seconds of the unit that suits a duration, and its name."""
     if longest_s < 180.0:
         return 1.0, "seconds"
     return (60.0, "minutes") if longest_s < 3 * 3600.0 else (3600.0, "hours")

@@ -1,4 +1,4 @@
-"""What a night has found: the one document that ``winners.json`` holds, and that both reports are written from."""
+"""Findings of a report: the JSON document in ``winners.json``, which both reports are written from."""
 
 from __future__ import annotations
 
@@ -14,55 +14,56 @@ from mltune.kernel.bundle import device_variables
 from mltune.records.declaration import Declaration, Finalist
 from mltune.records.seconds import PHASES
 from mltune.records.trial import TrialRecord, TrialState
-from mltune.report.reading import Night, ProblemRun, Unread
-from mltune.results.audit import audit_skips, pooled
+from mltune.report.reading import ReportInput, Unread, kernel_of
+from mltune.results.audit import pooled
 from mltune.results.rating import rating
-from mltune.results.summary import best, counts
+from mltune.results.run import TuneResult
+from mltune.results.wording import REFERENCE
 
 FORMAT = 1
-"""Of ``winners.json``; a field that changes its meaning changes it."""
+"""Format of ``winners.json``: changed whenever the meaning of a field changes."""
 
 
-def findings(night: Night, folders: Mapping[str, str]) -> dict[str, Any]:
-    """Return what a night has found: docs/report.md explains every field.
+def findings(source: ReportInput, folders: Mapping[str, str]) -> dict[str, Any]:
+    """Return the findings of a run or of a campaign; the documentation of the report explains every field.
 
     Parameters
     ----------
-    night : Night
+    source : ReportInput
     folders : mapping of str to str
-        Where the winner of a problem lies, by slug, relative to the report.
+        Folder of the exported winner of each problem, by slug, relative to the report.
 
     Returns
     -------
     dict
         Plain JSON values.
     """
-    entries = [_entry(run, folders.get(run.slug)) for run in night.runs]
-    entries += [_missing(unread) for unread in night.unread]
+    entries = [_entry(run, folders.get(run.slug)) for run in source.runs]
+    entries += [_missing(unread) for unread in source.unread]
     labels = Counter(entry["label"] for entry in entries)
     for entry in entries:  # several kernels or devices for one problem
         if labels[entry["label"]] > 1:
             entry["label"] = entry["slug"]
     shares: dict[str, list[float]] = {}
-    for run, entry in zip(night.runs, entries, strict=False):
-        if entry["reference"] and entry["tflops"] is not None:
+    for run, entry in zip(source.runs, entries, strict=False):
+        if entry["reference"]:
             shares.setdefault(run.problem.name, []).append(entry["reference"]["share"])
-    audit = pooled([audit_skips(run.records, run.seconds.get("search", 0.0)) for run in night.runs])
+    audit = pooled([run.audit() for run in source.runs])
     states = Counter[str]()
-    for run in night.runs:
-        states.update(counts(record.state for record in run.records))
+    for run in source.runs:
+        states.update(run.counts)
     return {
         "format": FORMAT,
-        "title": night.title,
-        "run": str(night.directory),
+        "title": source.title,
+        "run": str(source.directory),
         "mltune": __version__,
         "written_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "began_at": _moment(min((run.header.created_at for run in night.runs), default=None)),
-        "devices": distinct(run.device.to_json() for run in night.runs),
-        "versions": distinct(dict(run.header.versions) for run in night.runs),
-        "seeds": distinct(run.header.seed for run in night.runs),
+        "began_at": _moment(min((run.header.created_at for run in source.runs), default=None)),
+        "devices": distinct(run.device.to_json() for run in source.runs),
+        "versions": distinct(dict(run.header.versions) for run in source.runs),
+        "seeds": distinct(run.header.seed for run in source.runs),
         "problems": len(entries),
-        "with_winner": sum(entry["tflops"] is not None for entry in entries),
+        "with_winner": sum(entry["median_s"] is not None for entry in entries),
         "against_reference": dict(Counter(entry["verdict"] for entry in entries if entry["verdict"])),
         "geometric_mean_share_of_reference": _geometric_mean(list(chain.from_iterable(shares.values()))),
         "by_name": {
@@ -71,23 +72,23 @@ def findings(night: Night, folders: Mapping[str, str]) -> dict[str, Any]:
         },
         "trials": sum(entry["trials"] for entry in entries),
         "counts": dict(states),
-        "seconds": {phase: sum(run.seconds.get(phase, 0.0) for run in night.runs) for phase in PHASES},
+        "seconds": {phase: sum(run.seconds.get(phase, 0.0) for run in source.runs) for phase in PHASES},
         "skips": audit.to_json(),
         "winners": entries,
     }
 
 
-def _entry(run: ProblemRun, folder: str | None) -> dict[str, Any]:
+def _entry(run: TuneResult, folder: str | None) -> dict[str, Any]:
     """Return the entry of one problem."""
     found = _found(run)
     entry = _blank(run.slug) | {
         "label": run.problem.label,
         "problem": run.problem.to_json(),
-        "kernel": run.header.kernel,
+        "kernel": run.kernel,
         "device": run.device.name,
         "replayed": run.replayed,
         "trials": len(run.records),
-        "counts": counts(record.state for record in run.records),
+        "counts": run.counts,
         "seconds": dict(run.seconds),
         "stopped": run.stopped,
         "notes": _notes(run, found),
@@ -106,8 +107,8 @@ def _entry(run: ProblemRun, folder: str | None) -> dict[str, Any]:
         "median_s": timed.median_s,
         "interval_s": [timed.low_s, timed.high_s] if timed_again else None,
         "tflops": figures["tflops"],
-        "tflops_interval": [run.problem.flops / end / 1e12 for end in (timed.high_s, timed.low_s)]
-        if timed_again
+        "tflops_interval": [_tflops(run, end_s) for end_s in (timed.high_s, timed.low_s)]
+        if timed_again and run.problem.flops
         else None,
         "share_of_peak": figures["share_of_peak"],
         "reference": reference,
@@ -121,8 +122,12 @@ def _entry(run: ProblemRun, folder: str | None) -> dict[str, Any]:
     }
 
 
+def _tflops(run: TuneResult, median_s: float) -> float | None:
+    return run.problem.flops / median_s / 1e12 if run.problem.flops else None
+
+
 def _blank(slug: str) -> dict[str, Any]:
-    """Return an entry of which nothing is known: every entry has the same fields."""
+    """Return an entry with all fields and no values."""
     unknown = "problem kernel device trial configuration median_s interval_s tflops tflops_interval share_of_peak"
     return {
         "slug": slug,
@@ -146,20 +151,18 @@ def _missing(unread: Unread) -> dict[str, Any]:
     return _blank(unread.slug) | {"state": "unreadable" if begun else "not begun", "notes": [unread.reason]}
 
 
-def _found(run: ProblemRun) -> tuple[TrialRecord, Finalist] | None:
-    """Return the winner and its time: as declared, or the fastest so far."""
+def _found(run: TuneResult) -> tuple[TrialRecord, Finalist] | None:
+    """Return the best trial with its times: as declared, else as first measured."""
+    record, median_s = run.best, run.best_time_s
+    if record is None or median_s is None:
+        return None
     if run.declaration is not None:
-        record = run.of_trial(run.declaration.number)
-        if record is not None:
-            return record, run.declaration.winner
-    for record in best(run.records, 1):
-        if record.median_s is not None:
-            return record, Finalist(record.number, record.median_s, record.median_s, record.median_s)
-    return None
+        return record, run.declaration.winner
+    return record, Finalist(record.number, median_s, median_s, median_s)
 
 
-def _reference(run: ProblemRun, timed: Finalist) -> dict[str, Any] | None:
-    """Return cuBLAS beside the winner: raced against it, or timed once in the same run."""
+def _reference(run: TuneResult, timed: Finalist) -> dict[str, Any] | None:
+    """Return the reference kernel compared with the winner: in the finals, else as timed once in the same run."""
     raced = None if run.declaration is None else run.declaration.reference
     if raced is not None:
         return {
@@ -179,16 +182,16 @@ def _reference(run: ProblemRun, timed: Finalist) -> dict[str, Any] | None:
 
 
 def _verdict(reference: Mapping[str, Any] | None) -> str | None:
-    """Say in a word how a winner stands against cuBLAS; what lies within the interval is a tie."""
+    """Compare a winner with the reference in a word; a ratio whose interval contains 1 is a tie."""
     if reference is None:
         return None
     low, high = reference["share_interval"] or (reference["share"], reference["share"])
     return "faster" if low > 1.0 else "slower" if high < 1.0 else "level"
 
 
-def _finalist(run: ProblemRun, declared: Declaration, one: Finalist) -> dict[str, Any]:
-    """Return a finalist, and where its configuration differs from the winner's."""
-    record, winner = run.of_trial(one.number), run.of_trial(declared.number)
+def _finalist(run: TuneResult, declared: Declaration, one: Finalist) -> dict[str, Any]:
+    """Return a finalist, with the parameters in which it differs from the winner."""
+    record, winner = run.trial(one.number), run.trial(declared.number)
     differs = {}
     if record is not None and winner is not None:
         differs = {
@@ -198,7 +201,7 @@ def _finalist(run: ProblemRun, declared: Declaration, one: Finalist) -> dict[str
         "trial": one.number,
         "median_s": one.median_s,
         "interval_s": [one.low_s, one.high_s],
-        "tflops": run.problem.flops / one.median_s / 1e12,
+        "tflops": _tflops(run, one.median_s),
         "ratio": one.ratio,
         "ratio_interval": [one.ratio_low, one.ratio_high],
         "tie": one.number in declared.ties,
@@ -206,8 +209,8 @@ def _finalist(run: ProblemRun, declared: Declaration, one: Finalist) -> dict[str
     }
 
 
-def _notes(run: ProblemRun, found: tuple[TrialRecord, Finalist] | None) -> list[str]:
-    """Say what a reader must know before the winner is believed."""
+def _notes(run: TuneResult, found: tuple[TrialRecord, Finalist] | None) -> list[str]:
+    """Return the reservations about a winner."""
     declared, notes = run.declaration, []
     if not run.records:
         notes.append("no trial on record")
@@ -225,8 +228,8 @@ def _notes(run: ProblemRun, found: tuple[TrialRecord, Finalist] | None) -> list[
             notes.append(f"declared {_many(later, 'trial')} before the end")
     if found is not None and found[0].state is TrialState.UNSTABLE:
         notes.append("noisy when first timed")
-    if found is not None and _reference(run, found[1]) is None:
-        notes.append("cuBLAS was not timed")
+    if found is not None and run.problem.reference and _reference(run, found[1]) is None:
+        notes.append(f"{run.problem.reference or REFERENCE} was not timed")
     return notes
 
 
@@ -234,17 +237,18 @@ def _many(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def _launch(run: ProblemRun, record: TrialRecord) -> dict[str, Any] | None:
-    """Return how the winner is launched, where its bundle is at hand."""
-    if run.kernel is None or run.kernel.source is None:
+def _launch(run: TuneResult, record: TrialRecord) -> dict[str, Any] | None:
+    """Return the launch configuration of the winner, if its bundle is known."""
+    kernel = kernel_of(run)
+    if kernel is None or kernel.source is None:
         return None
     variables = {**run.problem.variables(), **device_variables(run.device)}
-    launch = run.kernel.launch(record.configuration, variables)
+    launch = kernel.launch(record.configuration, variables)
     return {"grid": list(launch.grid), "block": list(launch.block), "shared_bytes": launch.shared_bytes}
 
 
 def distinct(values: Iterable[Any]) -> list[Any]:
-    """Return values, each once, in the order in which they came first."""
+    """Return each value once, in the order of first occurrence."""
     found: list[Any] = []
     for value in values:
         if value not in found:
@@ -257,7 +261,7 @@ def _geometric_mean(values: Sequence[float]) -> float | None:
 
 
 def _moment(seconds: float | None) -> str | None:
-    """Return a moment, given in seconds since the epoch, as ISO 8601."""
+    """Return seconds since the epoch as ISO 8601."""
     if seconds is None or not 0.0 < seconds < 1e11:
         return None
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

@@ -1,4 +1,4 @@
-"""The parts of a report, in the order of reading: what both its HTML and its Markdown are filled from."""
+"""Sections of a report, which both its HTML and its Markdown are filled from."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from mltune.learn.importance import Importance, mean_importance
 from mltune.records.reference import Drift, drifts
 from mltune.records.trial import TrialRecord
 from mltune.report import figures
-from mltune.report.breaks import breaks, times
 from mltune.report.evidence import Evidence, Failure, failures
 from mltune.report.findings import distinct
-from mltune.report.reading import Night
+from mltune.report.interruptions import interruptions, times
+from mltune.report.reading import ReportInput
 from mltune.report.svg import Plot, plotting
-from mltune.results.audit import SkipAudit, audit_skips
-from mltune.results.messages import sentence
-from mltune.results.summary import best
+from mltune.results.audit import SkipAudit
+from mltune.results.messages import message
+from mltune.results.run import fastest
+from mltune.results.wording import REFERENCE
 
 ROUTINE = frozenset(
     {
@@ -38,32 +39,32 @@ ROUTINE = frozenset(
         "throttled",
     }
 )
-"""Events of every night. All others are told: those of other versions too."""
+"""Events of every campaign. The report lists all others, also those of other versions."""
 
 ALARMING = {
     "gpu_lost": "the GPU was lost",
     "disk_full": "the disk was full",
-    "worker_died": "a process that tunes died",
+    "worker_died": "a worker process died",
 }
-"""Events that a reader should know of first."""
+"""Events that are listed at the top of the report."""
 
 MOST_EVENTS = 200
 LONGEST_EVENT = 600
 MOST_PARAMETERS = 8
 MOST_OPEN = 3
-"""Problems up to which their details are open from the start."""
+"""Number of problems up to which their details are open at first."""
 
 FASTEST = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ProblemSection:
     """The details of one problem.
 
     Attributes
     ----------
     entry : mapping
-        Of ``winners.json``.
+        Its entry in ``winners.json``.
     evidence : Evidence
     fastest : sequence of TrialRecord
     importance : Importance or None
@@ -87,31 +88,33 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Sections:
-    """All of a report but its findings.
+    """The content of a report besides its findings.
 
     Attributes
     ----------
     attention : sequence of (str, str)
-        What went wrong, and the slug of the problem that tells more; empty where that is all of the night.
-    problems : sequence of Problem
+        Each problem or failure to look at first, and the slug of its section; empty for the campaign as a whole.
+    problems : sequence of ProblemSection
     importance : mapping of str to (mapping of str to float)
-        By kernel: the mean importance of its parameters.
+        Mean importance of the parameters, by kernel.
     failures : sequence of Failure
     events : sequence of (str, str)
-        The day, and what happened.
+        The day, and the message.
     more_events : int
-        Events that are not listed.
+        Number of events that are not listed.
     references, discarded : int
-        Timings of the reference kernel, and samples that were discarded for a throttled clock.
+        Number of timings of the reference kernel, and of samples discarded for a throttled clock.
     roofs : sequence of Plot
-    hours : Plot or None
+    time : Plot or None
+    reference : str
+        Name of the reference kernel.
     plan : str or None
     quick : bool
-        Whether it was made without figures and importances.
+        Whether figures and importances are left out.
     """
 
     attention: Sequence[tuple[str, str]]
-    problems: Sequence[Problem]
+    problems: Sequence[ProblemSection]
     importance: Mapping[str, Mapping[str, float]]
     failures: Sequence[Failure]
     events: Sequence[tuple[str, str]]
@@ -119,57 +122,60 @@ class Sections:
     references: int
     discarded: int
     roofs: Sequence[Plot]
-    hours: Plot | None
+    time: Plot | None
+    reference: str
     plan: str | None
     quick: bool
 
 
-def sections(night: Night, document: Mapping[str, Any], *, quick: bool = False) -> Sections:
-    """Return the parts of the report on a night, its figures drawn.
+def sections(source: ReportInput, document: Mapping[str, Any], *, quick: bool = False) -> Sections:
+    """Return the sections of a report, with their figures.
 
     Parameters
     ----------
-    night : Night
+    source : ReportInput
     document : mapping
-        What :func:`mltune.report.findings.findings` found.
+        The result of :func:`mltune.report.findings.findings`.
     quick : bool
-        Leave out what takes seconds: figures and importances.
+        Leave out figures and importances, which take seconds.
     """
-    evidence = [Evidence(run) for run in night.runs]
+    evidence = [Evidence(run) for run in source.runs]
     problems = [_problem(each, entry, quick) for each, entry in zip(evidence, document["winners"], strict=False)]
-    roofs, hours = [], None
+    roofs, time = [], None
     if not quick:
         with plotting():
             problems = [_illustrated(problem, number, len(problems)) for number, problem in enumerate(problems)]
             devices = distinct(each.run.device for each in evidence)
             roofs = [figures.roofline(evidence, device, f"roofline-{at}") for at, device in enumerate(devices)]
             spent = {entry["label"]: entry["seconds"] for entry in document["winners"]}
-            hours = figures.where_the_hours_went(spent, "hours")
-    events = [event for event in night.events if event["event"] not in ROUTINE]
+            time = figures.time_bars(spent, "time")
+    names = {run.problem.reference for run in source.runs if run.problem.reference} or {REFERENCE}
+    events = [event for event in source.events if event["event"] not in ROUTINE]
     return Sections(
-        attention=_attention(night, document),
+        attention=_attention(source, document),
         problems=problems,
         importance=_by_kernel(problems),
-        failures=failures(night.runs),
-        events=[_told(event) for event in events[:MOST_EVENTS]],
+        failures=failures(source.runs),
+        events=[_listed(event) for event in events[:MOST_EVENTS]],
         more_events=max(len(events) - MOST_EVENTS, 0),
-        references=sum(len(run.references) for run in night.runs),
+        references=sum(len(run.references) for run in source.runs),
         discarded=sum(each.discarded for each in evidence),
         roofs=[roof for roof in roofs if roof is not None],
-        hours=hours,
-        plan=night.plan,
+        time=time,
+        reference=names.pop() if len(names) == 1 else "the reference",
+        plan=source.plan,
         quick=quick,
     )
 
 
-def _problem(each: Evidence, entry: Mapping[str, Any], quick: bool) -> Problem:
+def _problem(each: Evidence, entry: Mapping[str, Any], quick: bool) -> ProblemSection:
     """Return the details of a problem, without figures."""
-    return Problem(
+    return ProblemSection(
         entry=entry,
         evidence=each,
-        fastest=best(each.run.records, FASTEST),
+        fastest=fastest(each.run.records, FASTEST),
         importance=None if quick else each.importance,
-        audit=audit_skips(each.run.records, each.run.seconds.get("search", 0.0)),
+        audit=each.run.audit(),
         drifts=drifts(each.run.references),
         curve=None,
         heat=None,
@@ -177,13 +183,13 @@ def _problem(each: Evidence, entry: Mapping[str, Any], quick: bool) -> Problem:
     )
 
 
-def _illustrated(problem: Problem, number: int, count: int) -> Problem:
-    """Return a problem with its figures drawn."""
+def _illustrated(problem: ProblemSection, number: int, count: int) -> ProblemSection:
+    """Return a problem with its figures."""
     each, label, curve, heat = problem.evidence, problem.entry["label"], None, None
     plots: list[Plot | None] = []
     if each.curve is not None:
         curve = figures.best_so_far(each.curve, f"best-{number}", label, alone=count == 1)
-    if len(each.predictions.measured) > 1:
+    if len(each.predictions.measured) > 1 and each.run.problem.flops:
         plots.append(figures.predicted_and_measured(each.predictions, f"predicted-{number}", label))
     if each.cells is not None:
         heat = figures.heat_map(each.cells, label)
@@ -191,14 +197,14 @@ def _illustrated(problem: Problem, number: int, count: int) -> Problem:
     return replace(problem, curve=curve, heat=heat, plots=[plot for plot in plots if plot is not None])
 
 
-def _by_kernel(problems: Sequence[Problem]) -> dict[str, dict[str, float]]:
-    kernels = dict.fromkeys(problem.evidence.run.header.kernel for problem in problems)
+def _by_kernel(problems: Sequence[ProblemSection]) -> dict[str, dict[str, float]]:
+    kernels = dict.fromkeys(problem.evidence.run.kernel for problem in problems)
     means = {
         kernel: mean_importance(
             [
                 problem.importance
                 for problem in problems
-                if problem.importance is not None and problem.evidence.run.header.kernel == kernel
+                if problem.importance is not None and problem.evidence.run.kernel == kernel
             ]
         )
         for kernel in kernels
@@ -206,32 +212,32 @@ def _by_kernel(problems: Sequence[Problem]) -> dict[str, dict[str, float]]:
     return {kernel: dict(list(mean.items())[:MOST_PARAMETERS]) for kernel, mean in means.items() if mean}
 
 
-def _attention(night: Night, document: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Say what went wrong, the worst first."""
-    said: list[tuple[str, str]] = []
+def _attention(source: ReportInput, document: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what to look at first, the worst first."""
+    found: list[tuple[str, str]] = []
     for entry in document["winners"]:
         if entry["state"] in ("unreadable", "none", "not begun"):
-            said.append((f"{entry['label']}: {'; '.join(entry['notes'])}", entry["slug"]))
-    happened = Counter(event["event"] for event in night.events)
+            found.append((f"{entry['label']}: {'; '.join(entry['notes'])}", entry["slug"]))
+    happened = Counter(event["event"] for event in source.events)
     for event, text in ALARMING.items():
         if happened[event]:
-            said.append((f"{text} {times(happened[event])}", ""))
-    if found := breaks(night.events):
-        said.append((found.told(), ""))
+            found.append((f"{text} {times(happened[event])}", ""))
+    if interrupted := interruptions(source.events):
+        found.append((interrupted.text(), ""))
     for entry in document["winners"]:
         if entry["state"] == "best so far":
-            said.append((f"{entry['label']}: {'; '.join(entry['notes'])}", entry["slug"]))
+            found.append((f"{entry['label']}: {'; '.join(entry['notes'])}", entry["slug"]))
         elif entry["state"] == "declared" and not entry["verified"] and not entry["replayed"]:
-            said.append((f"{entry['label']}: the winner is not verified", entry["slug"]))
+            found.append((f"{entry['label']}: the winner is not verified", entry["slug"]))
         for number, reason in entry["rejected"].items():
-            said.append((f"{entry['label']}: trial {number} was faster, but {reason}", entry["slug"]))
-    return said
+            found.append((f"{entry['label']}: trial {number} was faster, but {reason}", entry["slug"]))
+    return found
 
 
-def _told(event: Mapping[str, Any]) -> tuple[str, str]:
-    """Return an event as it is told: the day, and a sentence that begins with the time of day."""
+def _listed(event: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the day of an event, and its message, which begins with the time of day."""
     try:
         day = datetime.fromisoformat(event["at"]).astimezone().date().isoformat()
     except (ValueError, OverflowError):
         day = ""
-    return day, sentence(event)[:LONGEST_EVENT]
+    return day, message(event)[:LONGEST_EVENT]

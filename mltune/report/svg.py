@@ -1,4 +1,4 @@
-"""Plots for a page that is light or dark: Matplotlib's SVG, made small, in colours that the style sheet sets."""
+"""SVG plots made with Matplotlib: compact, with colours from the style sheet so that they fit light and dark pages."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from html import escape
 from typing import Any
 
 INK, FAINT = "#0a0b0c", "#0d0e0f"
-"""What stands for the colour of the page's text, and of its lines: no figure is drawn in these."""
+"""Placeholders for the page's colours of text and of lines. No figure uses these colours otherwise."""
 
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-"""What stands for the page's colours of series (Okabe and Ito, 2008, "Color Universal Design")."""
+"""Placeholders for the page's colours of series (Okabe and Ito, 2008, "Color Universal Design")."""
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _THEMED = {INK: "currentColor", FAINT: "var(--line)"} | {
@@ -25,8 +25,8 @@ _METADATA = ("Date", "Creator", "Format", "Type")
 _LONG_NUMBER = re.compile(r"-?\d+\.\d{2,}")
 
 STYLE = {
-    "svg.fonttype": "none",  # text stays text: the page's font, found by searching, read aloud
-    "text.parse_math": False,  # names come from files of others
+    "svg.fonttype": "none",  # keep text: in the page's font, searchable, readable by screen readers
+    "text.parse_math": False,  # names come from third parties
     "path.simplify": False,
     "font.size": 8.5,
     "axes.edgecolor": FAINT,
@@ -55,11 +55,11 @@ class Plot:
     Attributes
     ----------
     svg : str
-        To stand in HTML as it is: every text in it is escaped, and it holds its own text alternative.
+        Safe to include in HTML: all text in it is escaped. It contains its text alternative.
     caption : str
-        What it shows, for everybody; plain text.
+        Plain text.
     width_px : int
-        Width at which its text has the size of a caption.
+        Width at which its text is as large as a caption.
     """
 
     svg: str
@@ -69,7 +69,7 @@ class Plot:
 
 @contextmanager
 def plotting() -> Iterator[None]:
-    """Set Matplotlib up for plots of a page, for as long as the context lasts."""
+    """Configure Matplotlib for plots of a page while the context lasts."""
     import matplotlib
 
     with matplotlib.rc_context(STYLE):
@@ -77,7 +77,7 @@ def plotting() -> Iterator[None]:
 
 
 def axes(width_in: float, height_in: float, *, left: float = 0.52, bottom: float = 0.42, top: float = 0.1) -> Any:
-    """Return the axes of a new figure, with margins in inches. Automatic layouts would draw everything twice."""
+    """Return the axes of a new figure, with margins in inches: automatic layouts would draw everything twice."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width_in, height_in))
@@ -93,7 +93,7 @@ def axes(width_in: float, height_in: float, *, left: float = 0.52, bottom: float
 
 
 def dots(made: Any, x: Any, y: Any, colour: str, *, size: float = 3.0, label: str | None = None) -> None:
-    """Draw points as one path of lines without length and with round ends: a tenth of the size of markers."""
+    """Plot points as one path of zero-length lines with round ends: a tenth of the file size of markers."""
     import numpy as np
 
     gaps = np.full(len(x), np.nan)
@@ -109,14 +109,14 @@ def finish(made: Any, name: str, title: str, caption: str) -> Plot:
     made : Axes
         Made by :func:`axes`, in the context of :func:`plotting`.
     name : str
-        Of the plot, unique in its page; letters, digits and ``-``.
+        Unique in the page; letters, digits and ``-``.
     title, caption : str
-        The text alternative: what it is, and what it shows.
+        The text alternative.
     """
     import matplotlib
 
     figure, file = made.figure, io.StringIO()
-    matplotlib.rcParams["svg.hashsalt"] = name  # ids are then unique in the page, and always the same
+    matplotlib.rcParams["svg.hashsalt"] = name  # ids are then unique in the page, and reproducible
     figure.savefig(file, format="svg", transparent=True, metadata=dict.fromkeys(_METADATA))
     width_pt, height_pt = figure.get_size_inches() * 72.0
     body = file.getvalue().partition("<g ")
@@ -128,12 +128,12 @@ def finish(made: Any, name: str, title: str, caption: str) -> Plot:
 
 
 def clean(text: str) -> str:
-    """Replace characters that are not seen, and those that turn the direction of writing."""
+    """Replace invisible characters, and those that change the direction of writing."""
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def _shorten(svg: str) -> str:
-    """Drop what a page does not need, and give the colours to the style sheet."""
+    """Remove what a page does not need, and replace placeholder colours by variables of the style sheet."""
     svg = re.sub(r'<g id="[^"]*"', "<g", svg)
     svg = re.sub(r" font-family: [^;\"]*;?", "", svg)
     svg = re.sub(r' transform="rotate\(-?0 [^"]*\)"', "", svg)

@@ -1,4 +1,4 @@
-"""Writes the report on a night: ``report.html``, ``report.md``, ``winners.json``, and the winners' folders."""
+"""Writing of a report: ``report.html``, ``report.md``, ``winners.json``, and the folders of the winners."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mltune.errors import RunError
 from mltune.records.directory import WINNER, WINNERS, is_plan, write_whole
 from mltune.report.findings import findings
 from mltune.report.page import html, markdown
-from mltune.report.reading import Night, read_night
+from mltune.report.reading import ReportInput, read_input
 from mltune.report.sections import sections
 
 HTML, MARKDOWN, JSON = "report.html", "report.md", "winners.json"
@@ -23,13 +23,13 @@ HTML, MARKDOWN, JSON = "report.html", "report.md", "winners.json"
 
 @dataclass(frozen=True, slots=True)
 class ReportPaths:
-    """Where the report lies.
+    """The files of a report.
 
     Attributes
     ----------
     html, markdown, winners : pathlib.Path
     document : dict
-        What ``winners.json`` holds.
+        The content of ``winners.json``.
     """
 
     html: Path
@@ -39,17 +39,17 @@ class ReportPaths:
 
 
 def write_report(directory: Path, folder: Path | None = None, *, quick: bool = False) -> ReportPaths:
-    """Write the report on the directory of a run or of a plan. No GPU is needed, and the night may still go on.
+    """Write the report on the directory of a run or of a campaign, which may still go on. No GPU is needed.
 
-    What is missing or damaged is said in the report. Each file is written as a whole or not at all.
+    The report names what is missing or damaged. Each file is written as a whole or not at all.
 
     Parameters
     ----------
     directory : pathlib.Path
     folder : pathlib.Path, optional
-        Where it goes; by default into ``directory``.
+        Where to write it; by default ``directory``.
     quick : bool
-        Leave out what takes seconds: figures, and which parameters mattered.
+        Leave out figures and importances, which take seconds.
 
     Raises
     ------
@@ -60,17 +60,17 @@ def write_report(directory: Path, folder: Path | None = None, *, quick: bool = F
     """
     directory = Path(directory)
     folder = directory if folder is None else Path(folder)
-    night = read_night(directory)
+    source = read_input(directory)
     with _into(folder):
-        document = _collect(night, folder)
-        found = sections(night, document, quick=quick)
+        document = _collect(source, folder)
+        found = sections(source, document, quick=quick)
         _write(folder / MARKDOWN, markdown(document, found))
         _write(folder / HTML, html(document, found))
     return ReportPaths(folder / HTML, folder / MARKDOWN, folder / JSON, document)
 
 
 def write_winners(directory: Path) -> Path:
-    """Write ``winners.json`` of the directory of a run or of a plan, and copy the winners to where it says; no report.
+    """Write ``winners.json`` and copy the folders of the winners, without a report.
 
     Raises
     ------
@@ -80,15 +80,15 @@ def write_winners(directory: Path) -> Path:
         They cannot be written.
     """
     directory = Path(directory)
-    night = read_night(directory)
+    source = read_input(directory)
     with _into(directory):
-        _collect(night, directory)
+        _collect(source, directory)
     return directory / JSON
 
 
 @contextlib.contextmanager
 def _into(folder: Path) -> Iterator[None]:
-    """Make a folder, and say what keeps it from being written."""
+    """Make a folder; raise a RunError if it cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield
@@ -99,21 +99,21 @@ def _into(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def _collect(night: Night, folder: Path) -> dict[str, Any]:
-    """Bring the winners, write what was found as JSON, and return it."""
-    document = findings(night, _bring_winners(night, folder))
+def _collect(source: ReportInput, folder: Path) -> dict[str, Any]:
+    """Copy the winners; write the findings as JSON and return them."""
+    document = findings(source, _copy_winners(source, folder))
     _write(folder / JSON, json.dumps(document, indent=2, allow_nan=False) + "\n")
     return document
 
 
-def _bring_winners(night: Night, folder: Path) -> dict[str, str]:
-    """Copy what can be taken away to where the report lies; return where it lies, by slug, relative to the report."""
+def _copy_winners(source: ReportInput, folder: Path) -> dict[str, str]:
+    """Copy the exported winners next to the report; return their folders by slug, relative to the report."""
     places = {}
-    for run in night.runs:
+    for run in source.runs:
         winner = run.directory / WINNER
         if not winner.is_dir() or winner.is_symlink():
             continue
-        if not is_plan(night.directory) and folder.resolve() == run.directory.resolve():
+        if not is_plan(source.directory) and folder.resolve() == run.directory.resolve():
             places[run.slug] = WINNER
             continue
         _copy(winner, folder / WINNERS / run.slug)

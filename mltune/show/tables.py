@@ -197,7 +197,7 @@ def space(document: Document) -> list[RenderableType]:
                 "kernel",
                 f"{document['kernel']} for {_problem(document).label} on {document['device']['name']}",
             ),
-            ("source", "in the bundle" if document["has_source"] else "none: recorded timings can be replayed, but nothing can be built"),
+            ("source", "in the bundle" if document["has_source"] else "none: it can be replayed, but not built"),
             ("combinations", f"{document['combinations']:,}"),
             ("valid", f"{document['valid']:,}"),
         ]

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from mltune.problem.gemm import GemmProblem
 from mltune.records.trial import TrialState
-from mltune.report.evidence import HOURS, MOST_CELLS, Evidence, failures, hours
-from mltune.report.reading import read_night
+from mltune.report.evidence import TIME_USE, MOST_CELLS, Evidence, failures, time_use
+from mltune.report.reading import read_input
 
 
 @pytest.fixture
 def evidence_of(tmp_path):
     def read(records, **options):
         stored(tmp_path, records, **options)
-        return Evidence(read_night(tmp_path).runs[0])
+        return Evidence(read_input(tmp_path).runs[0])
 
     return read
 
@@ -41,7 +41,7 @@ def test_without_cublas_the_curve_ends_at_one(evidence_of):
 
 
 def test_the_curve_of_a_replay_is_over_trials(night):
-    runs = {run.slug: run for run in read_night(night).runs}
+    runs = {run.slug: run for run in read_input(night).runs}
     curve = Evidence(runs["convolution-rtx-a4000"]).curve
     assert curve.unit == "trials"
     assert curve.at[-1] == len(runs["convolution-rtx-a4000"].records)
@@ -59,11 +59,11 @@ def test_cells_hold_the_best_of_each(evidence_of):
                 if (record.configuration[cells.names[0]], record.configuration[cells.names[1]]) == (first, second)
             ]
             expected = each.run.problem.flops / min(medians) / 1e12 if medians else math.nan
-            assert cells.tflops[row, column] == pytest.approx(expected, nan_ok=True)
+            assert cells.values[row, column] == pytest.approx(expected, nan_ok=True)
 
 
 def test_cells_of_a_kernel_of_ours_are_its_tiles(night):
-    runs = {run.slug: run for run in read_night(night).runs}
+    runs = {run.slug: run for run in read_input(night).runs}
     assert Evidence(runs["h200-sgemm-nt-4096-complete"]).cells.names == ("BLK_M", "BLK_N")
 
 
@@ -102,10 +102,10 @@ def test_a_matrix_of_each_operand_crosses_the_bus_once(evidence_of):
     assert each.intensity == pytest.approx(2 * 10 * 20 * 30 / (4 * (10 * 30 + 30 * 20 + 10 * 20)))
 
 
-@given(st.dictionaries(st.sampled_from([*HOURS, "total", "time"]).filter("rest".__ne__), st.floats(0.0, 1e6)))
+@given(st.dictionaries(st.sampled_from([*TIME_USE, "total", "time"]).filter("rest".__ne__), st.floats(0.0, 1e6)))
 @settings(max_examples=50)
-def test_hours_are_never_negative(seconds):
-    parts = hours(seconds)
-    assert parts.keys() == HOURS.keys()
+def test_parts_of_the_time_are_never_negative(seconds):
+    parts = time_use(seconds)
+    assert parts.keys() == TIME_USE.keys()
     assert all(part >= 0.0 for part in parts.values())
     assert sum(parts.values()) >= seconds.get("total", 0.0) - 1e-6

@@ -10,12 +10,12 @@ from mltune.records import seconds
 from mltune.records.declaration import Finalist
 from mltune.records.trial import TrialState
 from mltune.report.findings import findings
-from mltune.report.reading import read_night
+from mltune.report.reading import read_input
 
 
 def entry_of(directory, records=RECORDS, **facts):
     stored(directory, records, **facts)
-    (entry,) = findings(read_night(directory), {})["winners"]
+    (entry,) = findings(read_input(directory), {})["winners"]
     return entry
 
 
@@ -59,7 +59,7 @@ def test_without_a_declaration_the_fastest_is_the_best_so_far(tmp_path):
 
 
 def test_the_launch_is_that_of_the_bundle_that_was_run(night):
-    entries = {entry["slug"]: entry for entry in findings(read_night(night), {})["winners"]}
+    entries = {entry["slug"]: entry for entry in findings(read_input(night), {})["winners"]}
     launch = entries["h200-sgemm-nt-4096-complete"]["launch"]
     configuration = entries["h200-sgemm-nt-4096-complete"]["configuration"]
     assert launch["block"] == [configuration["DIM_X"] * configuration["DIM_Y"], 1, 1]

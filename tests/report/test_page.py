@@ -6,9 +6,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from mltune.report.page import UNKNOWN, duration, markdown, percent, tflops
-from mltune.report.reading import read_night
+from mltune.report.page import markdown
+from mltune.report.reading import read_input
 from mltune.report.sections import sections
+from mltune.results.wording import UNKNOWN, percent, spaced_duration, tflops
 
 
 class Page(HTMLParser):
@@ -100,13 +101,13 @@ def test_a_plan_is_kept_as_text_on_the_page(report):
 
 
 def test_both_are_made_from_any_night(report):
-    night = read_night(report.html.parent)
+    night = read_input(report.html.parent)
     assert markdown(report.document, sections(night, report.document, quick=True)).startswith("# A bad night")
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"),
+    ("seconds", "text"),
     [(0.0005, "0.00 s"), (59, "59.0 s"), (61, "1 min 01 s"), (3599.7, "1 h 00 min"), (28_680, "7 h 58 min")],
 )
-def test_durations_are_told_as_people_say_them(seconds, told):
-    assert duration(seconds) == told
+def test_durations(seconds, text):
+    assert spaced_duration(seconds) == text

@@ -127,7 +127,7 @@ def test_the_quick_report_says_that_it_is_one(night):
     paths = write_report(night, quick=True)
     page = paths.html.read_text()
     assert "<svg" not in page
-    assert "in haste" in page
+    assert "Quick report" in page
     assert entries(paths)["declared"]["tflops"] > 0
 
 

@@ -1,10 +1,10 @@
 "use strict";
-// Empty cells come last, whichever way a column is sorted.
+// Sort the rows of a table by a column; empty cells come last in both directions.
 function sort(table, column, descending) {
   const value = (row) => {
     const cell = row.cells[column];
     const text = cell.dataset.sort ?? cell.textContent.trim();
-    return { text, number: Number(text), known: text !== "" && text !== "–" };
+    return { text, number: Number(text), known: text !== "" && text !== "-" };
   };
   const rows = [...table.tBodies[0].rows].map((row) => ({ row, key: value(row) }));
   const numeric = rows.every(({ key }) => !key.known || !Number.isNaN(key.number));

@@ -1,4 +1,4 @@
-"""How often a night broke off, and was gone on with: as far as its diary tells."""
+"""Interruptions of a run or of a campaign, counted from its event log."""
 
 from __future__ import annotations
 
@@ -13,49 +13,51 @@ LONGEST_SIGNAL = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Breaks:
-    """When a night broke off.
+class Interruptions:
+    """The interruptions of a run or of a campaign.
 
     Attributes
     ----------
     signals : tuple of str
-        What ended each part of the night that did not end by itself; empty for one that was killed, or lost its power,
-        and could not say so.
+        The signal of each interruption; empty for one without a record, such as a kill or a power failure.
     resumed : int
-        How many of them were gone on with.
+        How many of them were followed by a resumption.
     """
 
     signals: tuple[str, ...]
     resumed: int
 
     def __bool__(self) -> bool:
-        """Return whether it broke off at all."""
+        """Return whether there was any."""
         return bool(self.signals)
 
-    def told(self) -> str:
+    def text(self) -> str:
         """Return a sentence."""
         count, known = len(self.signals), Counter(filter(None, self.signals))
         by = ", ".join(
             f"{times(number)} by {signal}" if count > 1 else f"by {signal}" for signal, number in known.items()
         )
-        on = (
-            ""
-            if not self.resumed
-            else " and gone on with" + ("" if self.resumed == count else f" {times(self.resumed)}")
-        )
-        return f"the night was broken off {times(count)}{f' ({by})' if by else ''}{on}"
+        resumed = ""
+        if self.resumed:
+            resumed = " and resumed" + ("" if self.resumed == count else f" {times(self.resumed)}")
+        return f"interrupted {times(count)}{f' ({by})' if by else ''}{resumed}"
 
 
-def breaks(events: Sequence[Mapping[str, Any]]) -> Breaks:
-    """Return how often a night broke off.
+def interruptions(events: Sequence[Mapping[str, Any]]) -> Interruptions:
+    """Count interruptions.
 
-    A part that neither ended nor was interrupted before the next one began was killed. Whether the last one was cannot
-    be told from a night that goes on.
+    A part that neither ended nor was interrupted by a signal before the next one began was killed. Whether the last part
+    was killed or still goes on cannot be known from events.
 
     Parameters
     ----------
     events : sequence of mapping
-        As :func:`mltune.records.events.read_events` returns them.
+        The result of :func:`mltune.records.events.read_events`.
+
+    Examples
+    --------
+    >>> interruptions([{"event": "run_started"}, {"event": "interrupted", "signal": "SIGTERM"}]).text()
+    'interrupted once (by SIGTERM)'
     """
     signals: list[str] = []
     resumed, running, broken = 0, False, False
@@ -74,9 +76,9 @@ def breaks(events: Sequence[Mapping[str, Any]]) -> Breaks:
                 signals.append("")
                 broken = True
             running = False
-    return Breaks(tuple(signals), resumed)
+    return Interruptions(tuple(signals), resumed)
 
 
 def times(count: int) -> str:
-    """Say how often."""
+    """Write a number of times."""
     return {1: "once", 2: "twice"}.get(count, f"{count} times")
