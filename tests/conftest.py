@@ -1,4 +1,4 @@
-"""Runs on record, made without a GPU: what watches, shows and reports them reads stores alone."""
+"""Stored runs, made without a GPU, for the tests of everything that reads stores."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -46,7 +46,7 @@ def trial(number, state=TrialState.OK, median_s=3e-3, **facts):
 
 @dataclass
 class RunMaker:
-    """Makes a run in a directory, or goes on with it."""
+    """A maker of stored runs, which can also continue one."""
 
     header: RunHeader = HEADER
     facts: dict = field(default_factory=lambda: {"reference_median_s": CUBLAS_S})
@@ -74,5 +74,5 @@ def make_trial():
 
 
 def pytest_addoption(parser):
-    parser.addoption("--kills", type=int, default=8, help="how often nights in replay are killed")
+    parser.addoption("--kills", type=int, default=8, help="number of times that replayed campaigns are killed")
     parser.addoption("--faults-output", help="file that the tally of those kills is written to")

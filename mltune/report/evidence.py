@@ -214,7 +214,7 @@ class Evidence:
         fastest = np.full((len(rows), len(columns)), np.inf)
         at = np.searchsorted(rows, first), np.searchsorted(columns, second)
         np.minimum.at(fastest, at, self.times)
-        flops = self.run.problem.flops
+        flops = self.run.flops
         values = np.where(np.isfinite(fastest), flops / fastest / 1e12 if flops else 1e3 * fastest, np.nan)
         return Cells(names, rows, columns, "TFLOPS" if flops else "ms", values)
 
@@ -238,8 +238,8 @@ class Evidence:
     @cached_property
     def intensity(self) -> float | None:
         """Operations per byte of the least memory traffic; None where the problem does not count both."""
-        problem = self.run.problem
-        return problem.flops / problem.bytes if problem.flops and problem.bytes else None
+        flops, size = self.run.flops, self.run.problem.bytes
+        return flops / size if flops and size else None
 
     @cached_property
     def reference_changes(self) -> Floats:

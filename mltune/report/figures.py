@@ -127,7 +127,7 @@ def heat_map(cells: Cells, label: str) -> HeatMap:
     return HeatMap(
         cells,
         rows,
-        f"{label}: best {cells.unit} found in each cell; the best of all, {_figure(cells.values[row, column])}, at {best}. "
+        f"{label}: best {cells.unit} found in each cell; {_figure(cells.values[row, column])} at {best} is best. "
         f"Nothing was measured in {missing} of {count} cells.",
     )
 
@@ -234,8 +234,8 @@ def reference_over_time(each: Evidence, name: str, label: str) -> Plot | None:
         made,
         name,
         f"Reference kernel over time: {label}",
-        f"{label}: {each.run.problem.reference or REFERENCE} was timed {len(found)} times, between {100 * change.min():+.2f} and "
-        f"{100 * change.max():+.2f} % from its usual time.",
+        f"{label}: {each.run.problem.reference or REFERENCE} was timed {len(found)} times, between "
+        f"{100 * change.min():+.2f} and {100 * change.max():+.2f} % from its usual time.",
     )
 
 

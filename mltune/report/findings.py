@@ -108,7 +108,7 @@ def _entry(run: TuneResult, folder: str | None) -> dict[str, Any]:
         "interval_s": [timed.low_s, timed.high_s] if timed_again else None,
         "tflops": figures["tflops"],
         "tflops_interval": [_tflops(run, end_s) for end_s in (timed.high_s, timed.low_s)]
-        if timed_again and run.problem.flops
+        if timed_again and run.flops
         else None,
         "share_of_peak": figures["share_of_peak"],
         "reference": reference,
@@ -123,7 +123,7 @@ def _entry(run: TuneResult, folder: str | None) -> dict[str, Any]:
 
 
 def _tflops(run: TuneResult, median_s: float) -> float | None:
-    return run.problem.flops / median_s / 1e12 if run.problem.flops else None
+    return run.flops / median_s / 1e12 if run.flops else None
 
 
 def _blank(slug: str) -> dict[str, Any]:

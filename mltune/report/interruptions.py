@@ -46,8 +46,8 @@ class Interruptions:
 def interruptions(events: Sequence[Mapping[str, Any]]) -> Interruptions:
     """Count interruptions.
 
-    A part that neither ended nor was interrupted by a signal before the next one began was killed. Whether the last part
-    was killed or still goes on cannot be known from events.
+    A part that neither ended nor was interrupted by a signal before the next one began was killed. Events do not
+    show whether the last part was killed or still goes on.
 
     Parameters
     ----------

@@ -189,7 +189,7 @@ def _illustrated(problem: ProblemSection, number: int, count: int) -> ProblemSec
     plots: list[Plot | None] = []
     if each.curve is not None:
         curve = figures.best_so_far(each.curve, f"best-{number}", label, alone=count == 1)
-    if len(each.predictions.measured) > 1 and each.run.problem.flops:
+    if len(each.predictions.measured) > 1 and each.run.flops:
         plots.append(figures.predicted_and_measured(each.predictions, f"predicted-{number}", label))
     if each.cells is not None:
         heat = figures.heat_map(each.cells, label)

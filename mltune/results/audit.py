@@ -37,8 +37,8 @@ class SkipAudit:
     false_share_at_most : float
         Its one-sided upper bound at 95 % confidence (Clopper and Pearson, 1934): 1 where nothing was audited.
     saved_time_s : float
-        Seconds of verifying and timing saved: per skipped configuration the mean of the audited ones, or of all measured
-        ones where none was audited.
+        Seconds of verifying and timing saved: per skipped configuration the mean of the audited ones, or of all
+        measured ones where none was audited.
     saved_compile_s : float
         Seconds of one compiler saved by the gate before compiling, at the mean compile time. Compilers work in parallel
         with the GPU, so this does not shorten a run.
@@ -92,7 +92,7 @@ def audit_skips(records: Collection[TrialRecord], search_s: float) -> SkipAudit:
 
 def pooled(audits: Collection[SkipAudit]) -> SkipAudit:
     """Return the audit of several runs together. The larger sample gives a tighter bound than each run by itself."""
-    names = "before_compile after_compile audited false saved_time_s saved_compile_s search_s".split()
+    names = ["before_compile", "after_compile", "audited", "false", "saved_time_s", "saved_compile_s", "search_s"]
     return _audit(**{name: sum(getattr(audit, name) for audit in audits) for name in names})
 
 

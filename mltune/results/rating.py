@@ -38,13 +38,19 @@ def rating(problem: Problem, device: Device, median_s: float, reference_s: float
     """
     from mltune.device.peaks import peak_flops
 
-    rate = problem.flops / median_s if problem.flops else None
+    flops = known_flops(problem)
+    rate = flops / median_s if flops else None
     return {
         "median_s": median_s,
         "tflops": None if rate is None else rate / 1e12,
         "share_of_peak": None if rate is None else rate / peak_flops(device, problem.arithmetic),
         "share_of_reference": None if reference_s is None else reference_s / median_s,
     }
+
+
+def known_flops(problem: Problem) -> int:
+    """Return the operations of a problem; 0 where they are not known (a recorded problem then counts 1)."""
+    return problem.flops if problem.flops > 1 else 0
 
 
 def declared_rating(

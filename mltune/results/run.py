@@ -33,7 +33,7 @@ from mltune.results.checks import (
     is_time,
     time_of,
 )
-from mltune.results.rating import declared_rating, rating
+from mltune.results.rating import declared_rating, known_flops, rating
 from mltune.results.wording import configuration, percent, spaced_duration, speed, states
 
 if TYPE_CHECKING:
@@ -101,6 +101,11 @@ class TuneResult:
     def kernel(self) -> str:
         """Name of the kernel."""
         return self.header.kernel
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of the problem; 0 where they are not known."""
+        return known_flops(self.problem)
 
     @property
     def replayed(self) -> bool:
@@ -217,7 +222,7 @@ class TuneResult:
         """
         import pandas as pd
 
-        flops, peak = self.problem.flops, self.peak_flops
+        flops, peak = self.flops, self.peak_flops
         rows: list[dict[str, Any]] = []
         for record in self.records:
             build, measured, skip = record.build, record.measurement, record.skip
@@ -266,7 +271,7 @@ class TuneResult:
             from matplotlib import pyplot
 
             ax = pyplot.subplots()[1]
-        by_time, flops = not self.replayed, self.problem.flops
+        by_time, flops = not self.replayed, self.flops
         steps = self.improvements(by_time=by_time)
 
         def height(median_s: float) -> float:
@@ -280,7 +285,9 @@ class TuneResult:
             name = self.problem.reference or "reference"
             ax.axhline(height(self.reference_s), color="0.4", linestyle="--", label=name)
         ax.set(
-            title=self.problem.label, xlabel="seconds" if by_time else "trials", ylabel="TFLOPS" if flops else "time, ms"
+            title=self.problem.label,
+            xlabel="seconds" if by_time else "trials",
+            ylabel="TFLOPS" if flops else "time, ms",
         )
         if ax.get_legend_handles_labels()[0]:
             ax.legend()
@@ -294,7 +301,9 @@ class TuneResult:
         else:
             facts["best"] = speed(figures["tflops"], figures["median_s"])
             if figures["share_of_reference"] is not None:
-                facts["best"] += f", {percent(figures['share_of_reference'])} of {self.problem.reference or 'reference'}"
+                facts["best"] += (
+                    f", {percent(figures['share_of_reference'])} of {self.problem.reference or 'reference'}"
+                )
             facts["configuration"] = configuration(self.best_config)
         facts["trials"] = f"{len(self.records)}: {states(self.counts)}"
         facts["time"] = spaced_duration(self.elapsed_s)
@@ -433,7 +442,9 @@ def _as_run_error(directory: Path) -> Iterator[None]:
         raise
     except _DAMAGED as error:
         text = f"{type(error).__name__}: {error}"[:LONGEST_TEXT]
-        raise RunDirectoryError(f"a store holds the records of a run, but that in {directory} does not: {text}.") from error
+        raise RunDirectoryError(
+            f"a store holds the records of a run, but that in {directory} does not: {text}."
+        ) from error
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

@@ -154,7 +154,10 @@ def campaign_line(campaign: CampaignProgress) -> str:
 def _best(progress: Progress) -> str:
     if progress.best_tflops is None and progress.best_s is None:
         return "nothing found yet"
-    shares = {progress.reference or REFERENCE: progress.best_share_of_reference, "the peak": progress.best_share_of_peak}
+    shares = {
+        progress.reference or REFERENCE: progress.best_share_of_reference,
+        "the peak": progress.best_share_of_peak,
+    }
     known = (f"{percent(share)} of {whole}" for whole, share in shares.items() if share is not None)
     return ", ".join((f"best {speed(progress.best_tflops, progress.best_s)}", *known))
 

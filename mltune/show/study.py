@@ -129,13 +129,11 @@ class _Translation:
         from optuna.distributions import CategoricalDistribution
 
         self._run = run
-        self._flops = run.problem.flops
+        self._flops = run.flops
         self._peak = run.peak_flops
         self._unit = "TFLOPS" if self._flops else "ms"
         self.direction = "maximize" if self._flops else "minimize"
-        self._distributions = {
-            name: CategoricalDistribution(values) for name, values in run.header.parameters.items()
-        }
+        self._distributions = {name: CategoricalDistribution(values) for name, values in run.header.parameters.items()}
 
     def describe(self, study: Any) -> None:
         """Set the attributes of a study."""

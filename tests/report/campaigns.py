@@ -1,4 +1,4 @@
-"""Nights to report on: real runs in replay, and stores with all that a bad night leaves behind."""
+"""Campaigns to report on: real runs in replay, and stores with the traces of many failures."""
 
 import json
 from dataclasses import replace
@@ -16,7 +16,7 @@ from mltune.tune.request import TuneRequest
 from mltune.tune.tuner import tune
 
 HOSTILE = "</script><script>alert('x')</script><img src=http://a.invalid/x onerror=alert(1)> $x_1$ | `b` \x1b[2J\u202e"
-"""What a stranger may write wherever text goes."""
+"""Text that a third party may write into any text field."""
 
 REPLAYED = ("h200-sgemm-nt-4096-complete", "convolution_rtx_a4000")
 
@@ -111,16 +111,16 @@ DECLARED = Declaration(
 REFERENCES = [Reference(10 * at, 20.0 * at, 2.65e-3 * (1.1 if at == 3 else 1.0), 1e-3) for at in range(1, 6)]
 
 
-def bad_night(directory):
-    """Make the directory of a plan after a night in which much went wrong."""
+def failed_campaign(directory):
+    """Make the directory of a campaign in which much went wrong."""
     problems = directory / "problems"
     problems.mkdir(parents=True)
-    (directory / "plan.toml").write_text(f'title = "A bad night"\n# {HOSTILE.replace(chr(27), "")}\n')
+    (directory / "plan.toml").write_text(f'title = "A failed campaign"\n# {HOSTILE.replace(chr(27), "")}\n')
     for name in REPLAYED:
         replayed(problems / name.replace("_", "-"), name)
     stored(problems / "declared", RECORDS, references=REFERENCES, declaration=DECLARED.to_json())
     stored(problems / "interrupted", RECORDS[:20], reference_s=None, problem=GemmProblem("z", "N", "C", 64, 64, 64))
-    stored(problems / "hopeless", RECORDS[40:])
+    stored(problems / "no-success", RECORDS[40:])
     stored(problems / "empty", [])
     (problems / "damaged").mkdir()
     (problems / "damaged" / "run.sqlite").write_bytes(b"SQLite format 3\0" + b"\xff" * 4000)
@@ -129,7 +129,7 @@ def bad_night(directory):
         for file in files:
             (problems / slug / "winner" / file).write_text(file)
     log = EventLog(directory)
-    log.write("plan_started", plan="bad", problems=["hopeless", "declared", "interrupted", "never", "../../etc"])
+    log.write("plan_started", plan="bad", problems=["no-success", "declared", "interrupted", "never", "../../etc"])
     log.write("gpu_lost", slug="interrupted", detail=HOSTILE)
     log.write("interrupted", signal="SIGTERM")
     log.write("progress", done=1)

@@ -1,4 +1,4 @@
-"""The report in a browser: what people see, sort, and are read aloud; nothing is fetched and nothing fails."""
+"""The report in a browser: layout, sorting, accessibility; no request and no error."""
 
 import re
 import shutil
@@ -25,7 +25,7 @@ def browser():
 
 @pytest.fixture
 def open_page(browser, report):
-    """Return what opens the report, and fails when the page complains or asks for anything but itself."""
+    """Return a function that opens the report; fail on messages of the page and on requests for anything else."""
     contexts, complaints = [], []
 
     def open_it(viewport=DESK, **options):
@@ -141,7 +141,7 @@ def contrast(one, other):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_is_legible_by_day_and_by_night(open_page, scheme):
+def test_the_contrast_suffices_in_light_and_dark(open_page, scheme):
     page = open_page(color_scheme=scheme)
     ground = [
         int(part) for part in re.findall(r"\d+", page.evaluate("getComputedStyle(document.body).backgroundColor"))

@@ -1,4 +1,4 @@
-"""The evidence is what the records say, counted another way."""
+"""The evidence agrees with the records, counted another way."""
 
 import math
 from dataclasses import replace
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mltune.problem.gemm import GemmProblem
 from mltune.records.trial import TrialState
-from mltune.report.evidence import TIME_USE, MOST_CELLS, Evidence, failures, time_use
+from mltune.report.evidence import MOST_CELLS, TIME_USE, Evidence, failures, time_use
 from mltune.report.reading import read_input
 
 
@@ -40,8 +40,8 @@ def test_without_cublas_the_curve_ends_at_one(evidence_of):
     assert np.all(np.diff(curve.share) >= 0.0)
 
 
-def test_the_curve_of_a_replay_is_over_trials(night):
-    runs = {run.slug: run for run in read_input(night).runs}
+def test_the_curve_of_a_replay_is_over_trials(campaign):
+    runs = {run.slug: run for run in read_input(campaign).runs}
     curve = Evidence(runs["convolution-rtx-a4000"]).curve
     assert curve.unit == "trials"
     assert curve.at[-1] == len(runs["convolution-rtx-a4000"].records)
@@ -62,8 +62,8 @@ def test_cells_hold_the_best_of_each(evidence_of):
             assert cells.values[row, column] == pytest.approx(expected, nan_ok=True)
 
 
-def test_cells_of_a_kernel_of_ours_are_its_tiles(night):
-    runs = {run.slug: run for run in read_input(night).runs}
+def test_cells_of_a_kernel_of_ours_are_its_tiles(campaign):
+    runs = {run.slug: run for run in read_input(campaign).runs}
     assert Evidence(runs["h200-sgemm-nt-4096-complete"]).cells.names == ("BLK_M", "BLK_N")
 
 

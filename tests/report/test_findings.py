@@ -1,4 +1,4 @@
-"""The findings: who won, how sure that is, and what a reader is told besides."""
+"""The findings: winners, their intervals, and their notes."""
 
 import math
 from dataclasses import replace
@@ -44,7 +44,7 @@ def test_a_winner_that_was_noisy_is_said_to_be_one(tmp_path):
 @pytest.mark.parametrize(
     ("low", "high", "verdict"), [(1.01, 1.02, "faster"), (0.99, 1.01, "level"), (0.9, 0.99, "slower")]
 )
-def test_what_cannot_be_told_from_cublas_is_level_with_it(tmp_path, low, high, verdict):
+def test_a_ratio_whose_interval_contains_one_is_level(tmp_path, low, high, verdict):
     declared = replace(DECLARED, reference=Finalist(-1, 2.6e-3, 2.6e-3, 2.6e-3, math.sqrt(low * high), low, high))
     assert entry_of(tmp_path, declaration=declared.to_json())["verdict"] == verdict
 
@@ -58,8 +58,8 @@ def test_without_a_declaration_the_fastest_is_the_best_so_far(tmp_path):
     assert not entry["verified"]
 
 
-def test_the_launch_is_that_of_the_bundle_that_was_run(night):
-    entries = {entry["slug"]: entry for entry in findings(read_input(night), {})["winners"]}
+def test_the_launch_is_that_of_the_bundle_that_was_run(campaign):
+    entries = {entry["slug"]: entry for entry in findings(read_input(campaign), {})["winners"]}
     launch = entries["h200-sgemm-nt-4096-complete"]["launch"]
     configuration = entries["h200-sgemm-nt-4096-complete"]["configuration"]
     assert launch["block"] == [configuration["DIM_X"] * configuration["DIM_Y"], 1, 1]
@@ -68,7 +68,7 @@ def test_the_launch_is_that_of_the_bundle_that_was_run(night):
     assert entries["declared"]["launch"] is None  # of a bundle that is not ours
 
 
-def test_the_night_adds_up(report):
+def test_the_totals_are_those_of_the_entries(report):
     document = report.document
     assert document["problems"] == len(document["winners"])
     assert document["trials"] == sum(entry["trials"] for entry in document["winners"])

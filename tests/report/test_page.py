@@ -1,4 +1,4 @@
-"""The page, the Markdown and winners.json say the same; what strangers wrote stays text."""
+"""The page, the Markdown and winners.json agree; text from third parties stays text."""
 
 import json
 import re
@@ -69,13 +69,13 @@ def test_the_page_and_the_markdown_show_the_figures_of_the_json(report):
             assert f">{figure}<" in shown
 
 
-def test_nothing_that_strangers_wrote_is_an_element(report, page):
+def test_text_from_third_parties_is_no_element(report, page):
     text = report.html.read_text()
     assert page.tags.count("script") == 1
     assert "img" not in page.tags
     assert page.events == []
     assert all(address.startswith(("#", "data:,", "winners/")) for address in page.addresses)
-    assert text.count("alert(&#39;x&#39;)") > 10  # it is told, as text
+    assert text.count("alert(&#39;x&#39;)") > 10  # shown as text
     assert "\x1b" not in text
     assert "\u202e" not in text
 
@@ -90,19 +90,19 @@ def test_links_lead_somewhere(report, page):
             assert address[1:] in page.ids
 
 
-def test_markdown_is_not_steered_by_strangers(report):
+def test_text_from_third_parties_is_no_markdown(report):
     text = report.markdown.read_text()
     outside_code = re.sub(r"`[^`\n]*`", "", text.replace("\\`", ""))
     assert not re.search(r"(?<!\\)<", outside_code)
 
 
 def test_a_plan_is_kept_as_text_on_the_page(report):
-    assert "title = &#34;A bad night&#34;" in report.html.read_text()
+    assert "title = &#34;A failed campaign&#34;" in report.html.read_text()
 
 
-def test_both_are_made_from_any_night(report):
-    night = read_input(report.html.parent)
-    assert markdown(report.document, sections(night, report.document, quick=True)).startswith("# A bad night")
+def test_the_markdown_is_written_from_a_failed_campaign(report):
+    source = read_input(report.html.parent)
+    assert markdown(report.document, sections(source, report.document, quick=True)).startswith("# A failed campaign")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Whatever a night leaves behind, its report is written, and says what is missing."""
+"""A report is written from any directory, and names what is missing."""
 
 import json
 import sqlite3
@@ -15,11 +15,11 @@ def entries(paths):
     return {entry["slug"]: entry for entry in json.loads(paths.winners.read_text())["winners"]}
 
 
-def test_every_problem_is_told_in_the_order_of_the_plan(report):
-    told = entries(report)
-    assert list(told)[:3] == ["hopeless", "declared", "interrupted"]
-    assert {slug: entry["state"] for slug, entry in told.items()} == {
-        "hopeless": "none",
+def test_every_problem_is_listed_in_the_order_of_the_plan(report):
+    found = entries(report)
+    assert list(found)[:3] == ["no-success", "declared", "interrupted"]
+    assert {slug: entry["state"] for slug, entry in found.items()} == {
+        "no-success": "none",
         "declared": "declared",
         "interrupted": "best so far",
         "convolution-rtx-a4000": "declared",
@@ -38,22 +38,22 @@ def test_every_problem_is_told_in_the_order_of_the_plan(report):
         assert said in page
 
 
-def test_winners_are_gathered_beside_the_report(night):
-    (night / "problems/declared/winner/passwd").symlink_to("/etc/passwd")
+def test_winners_are_gathered_beside_the_report(campaign):
+    (campaign / "problems/declared/winner/passwd").symlink_to("/etc/passwd")
     for _ in range(2):
-        told = entries(write_report(night))
-    assert told["declared"]["folder"] == "winners/declared"
-    assert {path.name for path in (night / "winners/declared").iterdir()} == {"kernel.cu", "winner.json"}
-    assert told["interrupted"]["folder"] is None
-    assert [path.name for path in (night / "winners").iterdir()] == ["declared"]
+        found = entries(write_report(campaign))
+    assert found["declared"]["folder"] == "winners/declared"
+    assert {path.name for path in (campaign / "winners/declared").iterdir()} == {"kernel.cu", "winner.json"}
+    assert found["interrupted"]["folder"] is None
+    assert [path.name for path in (campaign / "winners").iterdir()] == ["declared"]
 
 
-def test_a_report_is_written_elsewhere_and_leaves_the_run_alone(night, tmp_path):
-    before = {path: path.stat().st_mtime_ns for path in night.rglob("*") if path.is_file()}
-    paths = write_report(night, tmp_path / "out/side")
+def test_a_report_is_written_elsewhere_and_leaves_the_run_alone(campaign, tmp_path):
+    before = {path: path.stat().st_mtime_ns for path in campaign.rglob("*") if path.is_file()}
+    paths = write_report(campaign, tmp_path / "out/side")
     assert paths.html.parent == tmp_path / "out/side"
     assert (tmp_path / "out/side/winners/declared/kernel.cu").is_file()
-    assert {path: path.stat().st_mtime_ns for path in night.rglob("*") if path.is_file()} == before
+    assert {path: path.stat().st_mtime_ns for path in campaign.rglob("*") if path.is_file()} == before
 
 
 def test_a_single_run_has_its_report(tmp_path):
@@ -71,7 +71,7 @@ def test_a_run_that_goes_on_has_its_report(tmp_path):
         first = entries(write_report(tmp_path))
         store.append(RECORDS[10])
         second = entries(write_report(tmp_path))
-    assert [next(iter(told.values()))["trials"] for told in (first, second)] == [10, 11]
+    assert [next(iter(found.values()))["trials"] for found in (first, second)] == [10, 11]
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 5])
@@ -115,16 +115,16 @@ def test_the_first_trials_are_enough(tmp_path, count):
         ("DROP TABLE facts", []),
     ],
 )
-def test_what_is_damaged_in_a_store_does_not_keep_the_others_from_being_told(night, statement, values):
-    with sqlite3.connect(night / "problems/declared/run.sqlite") as connection:
+def test_what_is_damaged_in_a_store_does_not_keep_the_others_from_the_report(campaign, statement, values):
+    with sqlite3.connect(campaign / "problems/declared/run.sqlite") as connection:
         connection.execute(statement, values)
-    told = entries(write_report(night, quick=True))
-    assert told["h200-sgemm-nt-4096-complete"]["state"] == "declared"
-    assert "declared" in told
+    found = entries(write_report(campaign, quick=True))
+    assert found["h200-sgemm-nt-4096-complete"]["state"] == "declared"
+    assert "declared" in found
 
 
-def test_the_quick_report_says_that_it_is_one(night):
-    paths = write_report(night, quick=True)
+def test_the_quick_report_says_that_it_is_one(campaign):
+    paths = write_report(campaign, quick=True)
     page = paths.html.read_text()
     assert "<svg" not in page
     assert "Quick report" in page
@@ -136,10 +136,10 @@ def test_a_directory_of_neither_is_refused(tmp_path):
         write_report(tmp_path)
 
 
-def test_where_nothing_can_be_written_is_said(night, tmp_path):
+def test_where_nothing_can_be_written_is_said(campaign, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="cannot be written"):
-        write_report(night, tmp_path / "file")
+        write_report(campaign, tmp_path / "file")
 
 
 def test_nothing_half_written_stays(report):

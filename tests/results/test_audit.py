@@ -1,4 +1,4 @@
-"""A run's report on its own skips counts what was counted by hand."""
+"""The audit of skips agrees with counts by hand."""
 
 import json
 
@@ -81,7 +81,7 @@ def test_the_bound_is_the_largest_share_that_the_audit_does_not_rule_out(audited
         assert binom.cdf(false, audited, bound) == pytest.approx(0.05, abs=1e-6)
 
 
-def test_a_night_pools_what_its_runs_audited():
+def test_the_audits_of_several_runs_are_pooled():
     one = audit_skips(
         [trial(0, 0, 1.0), *(trial(at, 1, 2.0, gate="after_compile", audited=True) for at in range(1, 4))], 0.5
     )

@@ -1,4 +1,4 @@
-"""How far each problem of a plan is, by its store."""
+"""The summary of a campaign: the state and the best of each problem."""
 
 import os
 
@@ -53,7 +53,7 @@ def test_the_best_is_the_declared_one_or_the_fastest_so_far(plan):
     assert (best["declared"]["median_s"], best["declared"]["ties"]) == (2.5e-3, [1])
 
 
-def test_without_a_diary_it_is_what_the_stores_say(plan):
+def test_without_an_event_log_the_stores_suffice(plan):
     (plan / FILE).unlink()
     assert [entry["slug"] for entry in summarise_campaign(plan)["problems"]] == [
         "begun",

@@ -1,4 +1,4 @@
-"""Every event can be told in one printable line, whatever it holds."""
+"""Every event has a message of one printable line, whatever its fields hold."""
 
 import re
 import time
@@ -15,7 +15,7 @@ VALUE = (
 )
 
 
-def test_every_event_has_its_sentence_of_its_own_fields():
+def test_every_event_has_a_message_of_its_own_fields():
     assert MESSAGES.keys() == EVENTS.keys()
     for event, text in MESSAGES.items():
         assert set(re.findall(r"{(\w+)}", text)) <= EVENTS[event] | {"rated"}
@@ -34,7 +34,7 @@ def test_whatever_it_holds_it_is_one_printable_line(event):
 
 
 @pytest.mark.parametrize(
-    ("event", "told"),
+    ("event", "text"),
     [
         (
             {"event": "best", "tflops": 45.314, "share_of_reference": 0.983, "number": 7, "slug": "sgemm-nt-64"},
@@ -47,10 +47,13 @@ def test_whatever_it_holds_it_is_one_printable_line(event):
         ),
         ({"event": "gpu_back", "lost_s": 75.0, "device": "cuda:1"}, "cuda:1: GPU back after 1m15s"),
         ({"event": "plan_started", "plan": "overnight", "problems": ["a", "b"]}, "plan overnight started: 2 problems"),
+        ({"event": "best", "share_of_cublas": 0.5, "number": 7}, "best so far 50.0 % of cuBLAS (trial 7)"),
+        ({"event": "best", "share_of_reference": 0.5, "reference": "BLIS"}, "best so far 50.0 % of BLIS (trial ?)"),
+        ({"event": "lane_died", "exit": -9, "detail": "killed"}, "worker process died (-9): killed"),
         ({"event": "eureka", "depth": 3}, "eureka depth=3"),
     ],
 )
-def test_what_is_said(event, told):
+def test_the_message(event, text):
     at = "2026-01-01T12:00:00.000+00:00"
     clock = time.strftime("%H:%M:%S", time.localtime(1767268800))
-    assert message({"at": at, **event}) == f"{clock} {told}"
+    assert message({"at": at, **event}) == f"{clock} {text}"

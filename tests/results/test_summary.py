@@ -1,4 +1,4 @@
-"""A run in a few figures, as a document and as people read it."""
+"""The summary of a run, as a document and as a table."""
 
 import io
 
@@ -56,7 +56,7 @@ def test_a_winner_of_replay_has_no_race_with_cublas(run):
     assert "ties: none" in shown
 
 
-def test_trials_after_the_declaration_are_told(run):
+def test_trials_after_the_declaration_are_counted(run):
     assert "ties: 0" in (shown := read(summarise_run(read_run(run(DECLARED, trials=6)), 1)))
     assert "2 trials came later" in shown
 

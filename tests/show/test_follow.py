@@ -1,4 +1,4 @@
-"""Watching a run from outside: whatever state it is in is shown, and it goes on as if nobody looked."""
+"""Following a run: every state is shown, and the run is not disturbed."""
 
 import os
 import signal
@@ -107,7 +107,7 @@ class TestOneRun:
         assert seen.ended
         assert "no process" in seen.message
 
-    def test_old_events_are_told_in_part_and_new_ones_all(self, running):
+    def test_the_last_old_events_and_all_new_ones_are_shown(self, running):
         log = EventLog(running)
         for number in range(50):
             log.write("best", number=number)
@@ -167,7 +167,7 @@ class TestPlan:
         EventLog(plan).write("run_ended", slug="b", outcome="ended")
         assert not Watch(plan).look().ended
 
-    def test_without_a_event_log_it_shows_what_the_stores_say(self, plan):
+    def test_without_an_event_log_it_shows_what_the_stores_say(self, plan):
         (plan / EVENTS_FILE).unlink()
         seen = Watch(plan).look()
         assert (seen.is_plan, seen.problems, seen.events) == (True, 2, ())

@@ -1,4 +1,4 @@
-"""How far a run is, as a person sees it: on a terminal, in a log file, and when the terminal is narrow."""
+"""The live display of progress: on a terminal, in a log file, on narrow terminals."""
 
 import os
 import pty
@@ -76,11 +76,15 @@ class TestWithoutATerminal:
     def test_messages_and_new_problems_come_at_once_and_once(self, capsys):
         other = replace(STATE, device="cuda:1", slug="dgemm-nn-64", problem="dgemm NN 64")
         with RunDisplay() as display:
-            for state in (CAMPAIGN, replace(CAMPAIGN, runs=(STATE, other), message="cuda:1 is back"), replace(CAMPAIGN, runs=(other, STATE))):
+            for state in (
+                CAMPAIGN,
+                replace(CAMPAIGN, runs=(STATE, other), message="cuda:1 is back"),
+                replace(CAMPAIGN, runs=(other, STATE)),
+            ):
                 display(state)
                 display(replace(state, message=state.message))
-        told = [line.partition(" ")[2] for line in capsys.readouterr().err.splitlines()]
-        assert told == ["sgemm NT 4096 on cuda:0: begun", "cuda:1 is back", "dgemm NN 64 on cuda:1: begun"]
+        found = [line.partition(" ")[2] for line in capsys.readouterr().err.splitlines()]
+        assert found == ["sgemm NT 4096 on cuda:0: begun", "cuda:1 is back", "dgemm NN 64 on cuda:1: begun"]
 
     def test_several_devices_have_a_line_each(self, capsys, monkeypatch):
         monkeypatch.setattr(progress, "LINE_EVERY_S", 0.0)

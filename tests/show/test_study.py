@@ -1,4 +1,4 @@
-"""A run as an Optuna study says what the run's records say; the dashboard serves it to this machine alone."""
+"""A run exported as an Optuna study agrees with its records; the dashboard serves it to this machine only."""
 
 import http.client
 import json
@@ -30,13 +30,13 @@ def load(studies, name):
 class TestStudies:
     def test_trials_are_complete_pruned_or_failed(self, tmp_path, make_run, make_trial):
         make_run(
-            tmp_path / "night",
+            tmp_path / "run",
             make_trial(0),
             make_trial(1, TrialState.SKIPPED),
             make_trial(2, TrialState.WRONG_RESULT),
             make_trial(3, median_s=2e-3),
         )
-        study = load(Studies(tmp_path / "night"), "night")
+        study = load(Studies(tmp_path / "run"), "run")
         assert [trial.state.name for trial in study.trials] == ["COMPLETE", "PRUNED", "FAIL", "COMPLETE"]
         assert study.best_trial.number == 3
         assert study.best_value == pytest.approx(2 * 4096**3 / 2e-3 / 1e12)
@@ -44,10 +44,10 @@ class TestStudies:
         assert study.metric_names == ["TFLOPS"]
         assert study.user_attrs["problem"] == "sgemm NT 4096"
         assert study.trials[1].intermediate_values == {1: pytest.approx(math.exp(-2.0) * PEAK_TFLOPS)}
-        told = study.trials[2].user_attrs
-        assert (told["trial"], told["state"], told["registers"]) == (2, "wrong_result", 128)
-        assert told["detail"] == "what went wrong with 2"
-        assert told["predicted_tflops"] == pytest.approx(math.exp(-0.5) * PEAK_TFLOPS)
+        found = study.trials[2].user_attrs
+        assert (found["trial"], found["state"], found["registers"]) == (2, "wrong_result", 128)
+        assert found["detail"] == "what went wrong with 2"
+        assert found["predicted_tflops"] == pytest.approx(math.exp(-0.5) * PEAK_TFLOPS)
 
     def test_times_are_those_of_the_run_not_of_the_clock(self, tmp_path, make_run, make_trial):
         make_run(tmp_path, *(make_trial(number, finished_at=-5.0 * number) for number in range(3)))
@@ -106,8 +106,8 @@ class TestStudies:
 
 def test_the_dashboard_shows_the_run_to_this_machine_alone(tmp_path, make_run, make_trial):
     pytest.importorskip("optuna_dashboard")
-    make_run(tmp_path / "night", make_trial(0), make_trial(1))
-    studies = Studies(tmp_path / "night")
+    make_run(tmp_path / "run", make_trial(0), make_trial(1))
+    studies = Studies(tmp_path / "run")
     with served(studies, 0) as address:
         host, port = re.fullmatch(r"http://(127\.0\.0\.1):(\d+)/", address).groups()
 
@@ -121,7 +121,7 @@ def test_the_dashboard_shows_the_run_to_this_machine_alone(tmp_path, make_run, m
 
         assert b"Optuna Dashboard" in get("/dashboard")[1]
         (summary,) = json.loads(get("/api/studies")[1])["study_summaries"]
-        assert summary["study_name"] == "night"
+        assert summary["study_name"] == "run"
         found = json.loads(get(f"/api/studies/{summary['study_id']}?after=0")[1])
         assert [trial["state"] for trial in found["trials"]] == ["Complete", "Complete"]
         for name, status in (("127.0.0.1", 200), (f"localhost:{port}", 200), ("example.org:80", 403), ("", 403)):
