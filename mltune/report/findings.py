@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import chain
+from statistics import geometric_mean
 from typing import Any
 
 from mltune import __version__
@@ -257,7 +257,7 @@ def distinct(values: Iterable[Any]) -> list[Any]:
 
 
 def _geometric_mean(values: Sequence[float]) -> float | None:
-    return math.exp(sum(map(math.log, values)) / len(values)) if values else None
+    return geometric_mean(values) if values else None
 
 
 def _moment(seconds: float | None) -> str | None:

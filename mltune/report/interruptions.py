@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from mltune.records.events import BEGINNINGS, ENDS
@@ -12,42 +11,11 @@ from mltune.records.events import BEGINNINGS, ENDS
 LONGEST_SIGNAL = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Interruptions:
-    """The interruptions of a run or of a campaign.
+def interruptions(events: Sequence[Mapping[str, Any]]) -> str:
+    """Return a sentence on the interruptions and their signals; empty where there was none.
 
-    Attributes
-    ----------
-    signals : tuple of str
-        The signal of each interruption; empty for one without a record, such as a kill or a power failure.
-    resumed : int
-        How many of them were followed by a resumption.
-    """
-
-    signals: tuple[str, ...]
-    resumed: int
-
-    def __bool__(self) -> bool:
-        """Return whether there was any."""
-        return bool(self.signals)
-
-    def text(self) -> str:
-        """Return a sentence."""
-        count, known = len(self.signals), Counter(filter(None, self.signals))
-        by = ", ".join(
-            f"{times(number)} by {signal}" if count > 1 else f"by {signal}" for signal, number in known.items()
-        )
-        resumed = ""
-        if self.resumed:
-            resumed = " and resumed" + ("" if self.resumed == count else f" {times(self.resumed)}")
-        return f"interrupted {times(count)}{f' ({by})' if by else ''}{resumed}"
-
-
-def interruptions(events: Sequence[Mapping[str, Any]]) -> Interruptions:
-    """Count interruptions.
-
-    A part that neither ended nor was interrupted by a signal before the next one began was killed. Events do not
-    show whether the last part was killed or still goes on.
+    A part that neither ended nor was interrupted by a signal before the next one began was killed. Events do not show
+    whether the last part was killed or still goes on.
 
     Parameters
     ----------
@@ -56,10 +24,10 @@ def interruptions(events: Sequence[Mapping[str, Any]]) -> Interruptions:
 
     Examples
     --------
-    >>> interruptions([{"event": "run_started"}, {"event": "interrupted", "signal": "SIGTERM"}]).text()
-    'interrupted once (by SIGTERM)'
+    >>> interruptions([{"event": "run_started"}, {"event": "interrupted", "signal": "SIGTERM"}, {"event": "resumed"}])
+    'interrupted once (by SIGTERM) and resumed'
     """
-    signals: list[str] = []
+    signals: list[str] = []  # empty for an interruption without a record: a kill, a power failure
     resumed, running, broken = 0, False, False
     for event in events:
         name = event["event"]
@@ -76,7 +44,16 @@ def interruptions(events: Sequence[Mapping[str, Any]]) -> Interruptions:
                 signals.append("")
                 broken = True
             running = False
-    return Interruptions(tuple(signals), resumed)
+    return _text(signals, resumed)
+
+
+def _text(signals: Sequence[str], resumed: int) -> str:
+    count, known = len(signals), Counter(filter(None, signals))
+    if not count:
+        return ""
+    by = ", ".join(f"{times(number)} by {signal}" if count > 1 else f"by {signal}" for signal, number in known.items())
+    again = "" if resumed == count else f" {times(resumed)}"
+    return f"interrupted {times(count)}{f' ({by})' if by else ''}{f' and resumed{again}' if resumed else ''}"
 
 
 def times(count: int) -> str:

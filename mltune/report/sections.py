@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from mltune.learn.importance import Importance, mean_importance
+from mltune.records.events import EVENTS
 from mltune.records.reference import Drift, drifts
 from mltune.records.trial import TrialRecord
 from mltune.report import figures
@@ -22,24 +23,8 @@ from mltune.results.messages import message
 from mltune.results.run import fastest
 from mltune.results.wording import REFERENCE
 
-ROUTINE = frozenset(
-    {
-        "best",
-        "declared",
-        "failure",
-        "plan_ended",
-        "plan_started",
-        "progress",
-        "reference",
-        "report_written",
-        "run_ended",
-        "run_started",
-        "slice_ended",
-        "slice_started",
-        "throttled",
-    }
-)
-"""Events of every campaign. The report lists all others, also those of other versions."""
+NOTABLE = {"resumed", "interrupted", "drift", "gpu_lost", "gpu_back", "worker_died", "disk_full", "disk_back"}
+"""Events that the report lists, besides those of other versions."""
 
 ALARMING = {
     "gpu_lost": "the GPU was lost",
@@ -59,21 +44,7 @@ FASTEST = 5
 
 @dataclass(frozen=True, slots=True)
 class ProblemSection:
-    """The details of one problem.
-
-    Attributes
-    ----------
-    entry : mapping
-        Its entry in ``winners.json``.
-    evidence : Evidence
-    fastest : sequence of TrialRecord
-    importance : Importance or None
-    audit : SkipAudit
-    drifts : sequence of Drift
-    curve : Plot or None
-    heat : HeatMap or None
-    plots : sequence of Plot
-    """
+    """The details of one problem; ``entry`` is its entry in ``winners.json``."""
 
     entry: Mapping[str, Any]
     evidence: Evidence
@@ -150,7 +121,7 @@ def sections(source: ReportInput, document: Mapping[str, Any], *, quick: bool = 
             spent = {entry["label"]: entry["seconds"] for entry in document["winners"]}
             time = figures.time_bars(spent, "time")
     names = {run.problem.reference for run in source.runs if run.problem.reference} or {REFERENCE}
-    events = [event for event in source.events if event["event"] not in ROUTINE]
+    events = [event for event in source.events if event["event"] in NOTABLE or event["event"] not in EVENTS]
     return Sections(
         attention=_attention(source, document),
         problems=problems,
@@ -198,17 +169,11 @@ def _illustrated(problem: ProblemSection, number: int, count: int) -> ProblemSec
 
 
 def _by_kernel(problems: Sequence[ProblemSection]) -> dict[str, dict[str, float]]:
-    kernels = dict.fromkeys(problem.evidence.run.kernel for problem in problems)
-    means = {
-        kernel: mean_importance(
-            [
-                problem.importance
-                for problem in problems
-                if problem.importance is not None and problem.evidence.run.kernel == kernel
-            ]
-        )
-        for kernel in kernels
-    }
+    known: dict[str, list[Importance]] = {}
+    for problem in problems:
+        if problem.importance is not None:
+            known.setdefault(problem.evidence.run.kernel, []).append(problem.importance)
+    means = {kernel: mean_importance(those) for kernel, those in known.items()}
     return {kernel: dict(list(mean.items())[:MOST_PARAMETERS]) for kernel, mean in means.items() if mean}
 
 
@@ -223,7 +188,7 @@ def _attention(source: ReportInput, document: Mapping[str, Any]) -> list[tuple[s
         if happened[event]:
             found.append((f"{text} {times(happened[event])}", ""))
     if interrupted := interruptions(source.events):
-        found.append((interrupted.text(), ""))
+        found.append((interrupted, ""))
     for entry in document["winners"]:
         if entry["state"] == "best so far":
             found.append((f"{entry['label']}: {'; '.join(entry['notes'])}", entry["slug"]))

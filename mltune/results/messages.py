@@ -37,9 +37,6 @@ MESSAGES: dict[str, str] = {
 }
 """Text of each event of :data:`mltune.records.events.EVENTS`; ``rated`` is the rating of its configuration."""
 
-_OLD_EVENTS = {"lane_died": "worker_died"}  # written before version 0.2
-_OLD_FIELDS = {"share_of_cublas": "share_of_reference"}
-
 
 def message(event: Mapping[str, Any]) -> str:
     """Write an event as one line of printable text.
@@ -54,8 +51,7 @@ def message(event: Mapping[str, Any]) -> str:
     >>> message({"event": "best", "tflops": 45.3, "share_of_reference": 0.98, "number": 7, "slug": "sgemm-nt-64"})
     '? sgemm-nt-64: best so far 45.30 TFLOPS, 98.0 % of cuBLAS (trial 7)'
     """
-    event = {_OLD_FIELDS.get(name, name): value for name, value in event.items()}
-    name = _OLD_EVENTS.get(str(event.get("event")), str(event.get("event")))
+    name = str(event.get("event"))
     reference = str(event.get("reference") or REFERENCE)
     fields = _Fields({key: _text(key, value) for key, value in event.items()})
     if event.get("share_of_reference") is not None:

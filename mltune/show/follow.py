@@ -184,8 +184,7 @@ class _Events:
         self._add_device(event)
         if name == "progress":
             self.progress, self.progress_at = event, time.monotonic()
-            runs = event.get("runs", event.get("lanes"))  # "lanes" before version 0.2
-            for run in runs if isinstance(runs, list) else ():
+            for run in event["runs"] if isinstance(event.get("runs"), list) else ():
                 self._add_device(run)
         elif name == "plan_started" and isinstance(event.get("problems"), list):
             self.slugs = tuple(map(str, event["problems"]))

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from mltune.results.wording import UNKNOWN
+from mltune.results.wording import UNKNOWN, spaced_duration
 from mltune.show.tables import table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-_MINUTE = 60
-_HOUR = 3600
 
 
 def forecast(document: Mapping[str, Any]) -> Iterator[RenderableType]:
@@ -54,14 +51,8 @@ def forecast(document: Mapping[str, Any]) -> Iterator[RenderableType]:
 
 
 def amount(value: float, unit: str) -> str:
-    """Write an amount of a budget: ``"1.5 min"``, ``"45 s"``, ``"300 trials"``."""
-    if unit == "trials":
-        return f"{value:.0f} trials"
-    if value < 2 * _MINUTE:
-        return f"{value:.0f} s"
-    if value < 2 * _HOUR:
-        return f"{value / _MINUTE:.1f} min"
-    return f"{value / _HOUR:.1f} h"
+    """Write an amount of a budget: ``"8 h 30 min"``, ``"300 trials"``."""
+    return f"{value:.0f} trials" if unit == "trials" else spaced_duration(value)
 
 
 def _devices(document: Mapping[str, Any]) -> str:

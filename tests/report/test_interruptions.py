@@ -35,7 +35,7 @@ BEST = {"event": "best"}
     ],
 )
 def test_the_sentence(events, text):
-    assert interruptions(events).text() == text
+    assert interruptions(events) == text
 
 
 @pytest.mark.parametrize("events", [[], [BEGUN], [BEGUN, ENDED], [BEGUN, ENDED, RESUMED, ENDED], [RESUMED, BEST]])

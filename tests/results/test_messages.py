@@ -47,9 +47,7 @@ def test_whatever_it_holds_it_is_one_printable_line(event):
         ),
         ({"event": "gpu_back", "lost_s": 75.0, "device": "cuda:1"}, "cuda:1: GPU back after 1m15s"),
         ({"event": "plan_started", "plan": "overnight", "problems": ["a", "b"]}, "plan overnight started: 2 problems"),
-        ({"event": "best", "share_of_cublas": 0.5, "number": 7}, "best so far 50.0 % of cuBLAS (trial 7)"),
         ({"event": "best", "share_of_reference": 0.5, "reference": "BLIS"}, "best so far 50.0 % of BLIS (trial ?)"),
-        ({"event": "lane_died", "exit": -9, "detail": "killed"}, "worker process died (-9): killed"),
         ({"event": "eureka", "depth": 3}, "eureka depth=3"),
     ],
 )
