@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,18 +30,8 @@ FEWEST_REFERENCES = 5
 _TIME_COLOURS = (SERIES[1], SERIES[0], SERIES[3], SERIES[2], SERIES[4], FAINT)
 
 
-@dataclass(frozen=True, slots=True)
-class Shade:
-    """A cell of a heat map.
-
-    Attributes
-    ----------
-    text : str
-    colour : str
-        Background, ``#rrggbb``.
-    bright : bool
-        Whether the background is so bright that text on it must be dark.
-    """
+class Shade(NamedTuple):
+    """A cell of a heat map: its text, its background (``#rrggbb``), and whether that needs dark text."""
 
     text: str
     colour: str

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -61,27 +62,9 @@ class ProblemSection:
 class Sections:
     """The content of a report besides its findings.
 
-    Attributes
-    ----------
-    attention : sequence of (str, str)
-        Each problem or failure to look at first, and the slug of its section; empty for the campaign as a whole.
-    problems : sequence of ProblemSection
-    importance : mapping of str to (mapping of str to float)
-        Mean importance of the parameters, by kernel.
-    failures : sequence of Failure
-    events : sequence of (str, str)
-        The day, and the message.
-    more_events : int
-        Number of events that are not listed.
-    references, discarded : int
-        Number of timings of the reference kernel, and of samples discarded for a throttled clock.
-    roofs : sequence of Plot
-    time : Plot or None
-    reference : str
-        Name of the reference kernel.
-    plan : str or None
-    quick : bool
-        Whether figures and importances are left out.
+    ``attention`` holds what to look at first, each with the slug of its problem or nothing; ``importance`` the mean
+    importance of the parameters by kernel; ``events`` the day and the message of each, except for ``more_events``;
+    ``references`` and ``discarded`` the numbers of reference timings and of samples discarded for a throttled clock.
     """
 
     attention: Sequence[tuple[str, str]]
@@ -111,15 +94,16 @@ def sections(source: ReportInput, document: Mapping[str, Any], *, quick: bool = 
         Leave out figures and importances, which take seconds.
     """
     evidence = [Evidence(run) for run in source.runs]
-    problems = [_problem(each, entry, quick) for each, entry in zip(evidence, document["winners"], strict=False)]
     roofs, time = [], None
-    if not quick:
-        with plotting():
-            problems = [_illustrated(problem, number, len(problems)) for number, problem in enumerate(problems)]
+    with contextlib.nullcontext() if quick else plotting():
+        problems = [
+            _problem(each, entry, f"{number}", alone=len(evidence) == 1, quick=quick)
+            for number, (each, entry) in enumerate(zip(evidence, document["winners"], strict=False))
+        ]
+        if not quick:
             devices = distinct(each.run.device for each in evidence)
             roofs = [figures.roofline(evidence, device, f"roofline-{at}") for at, device in enumerate(devices)]
-            spent = {entry["label"]: entry["seconds"] for entry in document["winners"]}
-            time = figures.time_bars(spent, "time")
+            time = figures.time_bars({entry["label"]: entry["seconds"] for entry in document["winners"]}, "time")
     names = {run.problem.reference for run in source.runs if run.problem.reference} or {REFERENCE}
     events = [event for event in source.events if event["event"] in NOTABLE or event["event"] not in EVENTS]
     return Sections(
@@ -139,8 +123,18 @@ def sections(source: ReportInput, document: Mapping[str, Any], *, quick: bool = 
     )
 
 
-def _problem(each: Evidence, entry: Mapping[str, Any], quick: bool) -> ProblemSection:
-    """Return the details of a problem, without figures."""
+def _problem(each: Evidence, entry: Mapping[str, Any], name: str, *, alone: bool, quick: bool) -> ProblemSection:
+    """Return the details of a problem; the names of its figures end with ``name``."""
+    label, curve, heat = entry["label"], None, None
+    plots: list[Plot | None] = []
+    if not quick:
+        if each.curve is not None:
+            curve = figures.best_so_far(each.curve, f"best-{name}", label, alone=alone)
+        if len(each.predictions.measured) > 1 and each.run.flops:
+            plots.append(figures.predicted_and_measured(each.predictions, f"predicted-{name}", label))
+        if each.cells is not None:
+            heat = figures.heat_map(each.cells, label)
+        plots.append(figures.reference_over_time(each, f"reference-{name}", label))
     return ProblemSection(
         entry=entry,
         evidence=each,
@@ -148,24 +142,10 @@ def _problem(each: Evidence, entry: Mapping[str, Any], quick: bool) -> ProblemSe
         importance=None if quick else each.importance,
         audit=each.run.audit(),
         drifts=drifts(each.run.references),
-        curve=None,
-        heat=None,
-        plots=(),
+        curve=curve,
+        heat=heat,
+        plots=[plot for plot in plots if plot is not None],
     )
-
-
-def _illustrated(problem: ProblemSection, number: int, count: int) -> ProblemSection:
-    """Return a problem with its figures."""
-    each, label, curve, heat = problem.evidence, problem.entry["label"], None, None
-    plots: list[Plot | None] = []
-    if each.curve is not None:
-        curve = figures.best_so_far(each.curve, f"best-{number}", label, alone=count == 1)
-    if len(each.predictions.measured) > 1 and each.run.flops:
-        plots.append(figures.predicted_and_measured(each.predictions, f"predicted-{number}", label))
-    if each.cells is not None:
-        heat = figures.heat_map(each.cells, label)
-    plots.append(figures.reference_over_time(each, f"reference-{number}", label))
-    return replace(problem, curve=curve, heat=heat, plots=[plot for plot in plots if plot is not None])
 
 
 def _by_kernel(problems: Sequence[ProblemSection]) -> dict[str, dict[str, float]]:

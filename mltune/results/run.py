@@ -155,7 +155,7 @@ class TuneResult:
 
     def measured(self) -> list[TrialRecord]:
         """Return the trials that succeeded, by number."""
-        return [record for record in self.records if record.state is TrialState.OK and record.median_s is not None]
+        return _measured(self.records)
 
     def improvements(self, *, by_time: bool) -> list[tuple[float, float]]:
         """Return the steps of the best time so far.
@@ -170,11 +170,10 @@ class TuneResult:
         list of (float, float)
             When (seconds of the run, or number of trials), and the best median time from then on, seconds.
         """
-        ended = [(one.elapsed_s if by_time else one.number + 1.0, one.number, one.median_s) for one in self.measured()]
         steps: list[tuple[float, float]] = []
-        for at, _, median_s in sorted(ended, key=lambda one: one[:2]):
-            if median_s is not None and (not steps or median_s < steps[-1][1]):
-                steps.append((at, median_s))
+        for record in sorted(self.measured(), key=lambda one: (one.elapsed_s if by_time else 0.0, one.number)):
+            if record.median_s and (not steps or record.median_s < steps[-1][1]):
+                steps.append((record.elapsed_s if by_time else record.number + 1.0, record.median_s))
         return steps
 
     def best_rating(self) -> dict[str, Any] | None:
@@ -397,12 +396,11 @@ def result_of(store: Store, *, slug: str = "") -> TuneResult:
 
 def fastest(records: Iterable[TrialRecord], count: int) -> list[TrialRecord]:
     """Return the fastest trials that succeeded, fastest first."""
-    measured = [
-        (record.median_s, record.number, record)
-        for record in records
-        if record.state is TrialState.OK and record.median_s is not None
-    ]
-    return [record for *_, record in sorted(measured, key=lambda entry: entry[:2])[:count]]
+    return sorted(_measured(records), key=lambda record: (record.median_s or 0.0, record.number))[:count]
+
+
+def _measured(records: Iterable[TrialRecord]) -> list[TrialRecord]:
+    return [record for record in records if record.state is TrialState.OK and record.median_s is not None]
 
 
 def counts(found: Iterable[TrialState]) -> dict[str, int]:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 import sys
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from mltune.results.progress import CampaignProgress, Progress
 from mltune.results.wording import REFERENCE, UNKNOWN, duration, percent, speed, states, tflops
 from mltune.show.tables import console, of_reference, table
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+    from rich.console import Console, RenderableType
     from rich.live import Live
 
     from mltune.compare.comparison import Progress as ComparisonProgress
-    from mltune.results.progress import CampaignProgress, Progress
 
 LINE_EVERY_S = 60.0
 """Seconds between two plain lines."""
@@ -70,15 +71,17 @@ class Display:
         clock = "" if timed or self._on_terminal else f"{time.strftime('%H:%M:%S')} "
         self._console.print(f"{clock}{text}", soft_wrap=True)
 
-    def show(self, picture: RenderableType, *lines: str) -> None:
+    def show(self, picture: Sequence[RenderableType], *lines: str) -> None:
         """Show a state, not too often: the picture on a terminal, the lines elsewhere."""
         self._lines = lines
+        from rich.console import Group
+
         now = time.monotonic()
         if now < self._next_s:
             return
         if self._live is not None:
             self._next_s = now + DRAW_EVERY_S
-            self._live.update(picture, refresh=True)
+            self._live.update(Group(*picture), refresh=True)
         elif not self._on_terminal:
             self._next_s = now + LINE_EVERY_S
             self._write()
@@ -109,11 +112,9 @@ class RunDisplay(Display):
 
     def __call__(self, progress: Progress | CampaignProgress) -> None:
         """Show a state."""
-        from mltune.results.progress import Progress
-
         if isinstance(progress, Progress):
             self._say_once("", progress.message)
-            self.show(_Run(progress), run_line(progress))
+            self.show(_run_picture(progress), run_line(progress))
             return
         self._say_once("", progress.message)
         for run in progress.runs:
@@ -121,7 +122,8 @@ class RunDisplay(Display):
             if self._announces and run.slug not in self._begun:
                 self._begun.add(run.slug)
                 self.say(f"{run.problem} on {run.device}: begun")
-        self.show(_Runs(progress), campaign_line(progress), *map(run_line, progress.runs))
+        picture = _campaign_picture(progress, self._console)
+        self.show(picture, campaign_line(progress), *map(run_line, progress.runs))
 
     def _say_once(self, where: str, message: str | None) -> None:
         """Show a message unless it is the same as the last time."""
@@ -137,7 +139,7 @@ class ComparisonDisplay(Display):
         """Show one state of the comparison."""
         failed = f" · {progress.failed} failed" if progress.failed else ""
         text = f"{progress.done}/{progress.jobs} runs{failed} · {progress.last}"
-        self.show(_bar(progress.done / max(progress.jobs, 1), text), text)
+        self.show([_bar(progress.done / max(progress.jobs, 1), text)], text)
 
 
 def run_line(progress: Progress) -> str:
@@ -195,48 +197,36 @@ def _bar(done: float, text: str) -> RenderableType:
     return row
 
 
-class _Run:
-    """The picture of one run: time, best result, trials."""
+def _run_picture(run: Progress) -> list[RenderableType]:
+    """Return the picture of one run: time, best result, trials."""
+    from rich.text import Text
 
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.text import Text
-
-        run = self._progress
-        yield _bar(_share_done(run), _time(run.elapsed_s, run.left_s))
-        yield Text(f"{run.problem} on {run.device}: {_best(run)}", no_wrap=True, overflow="ellipsis")
-        yield Text(" · ".join((_trials(run), *_rates(run))), no_wrap=True, overflow="ellipsis")
+    lines = f"{run.problem} on {run.device}: {_best(run)}", " · ".join((_trials(run), *_rates(run)))
+    bar = _bar(_share_done(run), _time(run.elapsed_s, run.left_s))
+    return [bar, *(Text(line, no_wrap=True, overflow="ellipsis") for line in lines)]
 
 
-class _Runs:
-    """The picture of a campaign: a single run in full, several as a table with as many columns as fit."""
+def _campaign_picture(campaign: CampaignProgress, console: Console) -> list[RenderableType]:
+    """Return the picture of a campaign: a single run in full, several as a table with as many columns as fit."""
+    done = campaign.done / max(campaign.problems, 1)
+    if campaign.left_s is not None:
+        done = campaign.elapsed_s / max(campaign.elapsed_s + campaign.left_s, 1e-9)
+    bar = _bar(done, campaign_line(campaign))
+    if len(campaign.runs) == 1:
+        return [bar, *_run_picture(campaign.runs[0])[1:]]
+    return [bar, _fitting_table(campaign.runs, console)] if campaign.runs else [bar]
 
-    def __init__(self, campaign: CampaignProgress) -> None:
-        self._campaign = campaign
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        campaign = self._campaign
-        done = campaign.done / max(campaign.problems, 1)
-        if campaign.left_s is not None:
-            done = campaign.elapsed_s / max(campaign.elapsed_s + campaign.left_s, 1e-9)
-        yield _bar(done, campaign_line(campaign))
-        if len(campaign.runs) == 1:
-            yield from list(_Run(campaign.runs[0]).__rich_console__(console, options))[1:]
-        elif campaign.runs:
-            yield self._fitting(console, options)
+def _fitting_table(runs: Sequence[Progress], console: Console) -> RenderableType:
+    from rich.measure import Measurement
 
-    def _fitting(self, console: Console, options: ConsoleOptions) -> RenderableType:
-        from rich.measure import Measurement
-
-        reference = of_reference(run.reference for run in self._campaign.runs)
-        rows = [_columns(run, reference) for run in self._campaign.runs]
-        for count in range(len(rows[0]), 2, -1):
-            made = table([*rows[0]][:count], [[*row.values()][:count] for row in rows])
-            if Measurement.get(console, options.update(max_width=1000), made).maximum <= options.max_width:
-                break
-        return made
+    reference = of_reference(run.reference for run in runs)
+    rows = [_columns(run, reference) for run in runs]
+    for count in range(len(rows[0]), 2, -1):
+        made = table([*rows[0]][:count], [[*row.values()][:count] for row in rows])
+        if Measurement.get(console, console.options.update(max_width=1000), made).maximum <= console.width:
+            break
+    return made
 
 
 def _columns(run: Progress, reference: str) -> dict[str, str]:

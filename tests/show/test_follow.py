@@ -189,7 +189,8 @@ def test_follow_tells_what_happens_until_the_end(tmp_path, make_run, make_trial,
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, None], ids=["killed", "to its end"])
 def test_a_real_run_is_watched_from_before_it_begins(tmp_path, end):
-    arguments = ["tune", "sgemm", "--time", "1s" if end is None else "10m", "--no-stop", "--run", tmp_path / "run"]
+    budget = ["--trials", "64"] if end is None else ["--time", "10m"]
+    arguments = ["tune", "sgemm", *budget, "--no-stop", "--run", tmp_path / "run"]
     watch, trials, ended = Watch(tmp_path / "run"), [0], False
     assert not watch.look().begun
     with subprocess.Popen(
