@@ -16,9 +16,7 @@ from mltune.records.seconds import PHASES
 from mltune.records.trial import TrialRecord, TrialState
 from mltune.report.reading import ReportInput, Unread, kernel_of
 from mltune.results.audit import pooled
-from mltune.results.rating import rating
 from mltune.results.run import TuneResult
-from mltune.results.wording import REFERENCE
 
 FORMAT = 1
 """Format of ``winners.json``: changed whenever the meaning of a field changes."""
@@ -80,7 +78,7 @@ def findings(source: ReportInput, folders: Mapping[str, str]) -> dict[str, Any]:
 
 def _entry(run: TuneResult, folder: str | None) -> dict[str, Any]:
     """Return the entry of one problem."""
-    found = _found(run)
+    best, figures, declared = run.best, run.best_rating(), run.declaration
     entry = _blank(run.slug) | {
         "label": run.problem.label,
         "problem": run.problem.to_json(),
@@ -91,34 +89,32 @@ def _entry(run: TuneResult, folder: str | None) -> dict[str, Any]:
         "counts": run.counts,
         "seconds": dict(run.seconds),
         "stopped": run.stopped,
-        "notes": _notes(run, found),
+        "notes": _notes(run, figures),
     }
-    if found is None:
-        return entry | {"state": "none"}
-    record, timed = found
-    declared = run.declaration
-    timed_again = declared is not None and timed.low_s < timed.high_s
-    figures = rating(run.problem, run.device, timed.median_s, None)
-    reference = _reference(run, timed)
-    return entry | {
-        "state": "best so far" if declared is None else "declared",
-        "trial": record.number,
-        "configuration": dict(record.configuration),
-        "median_s": timed.median_s,
-        "interval_s": [timed.low_s, timed.high_s] if timed_again else None,
-        "tflops": figures["tflops"],
-        "tflops_interval": [_tflops(run, end_s) for end_s in (timed.high_s, timed.low_s)]
-        if timed_again and run.flops
-        else None,
-        "share_of_peak": figures["share_of_peak"],
+    if best is None or figures is None:
+        return entry
+    reference = _reference(run, figures)
+    entry |= {name: figures[name] for name in ("median_s", "tflops", "share_of_peak")} | {
+        "state": "best so far",
+        "trial": best.number,
+        "configuration": dict(best.configuration),
         "reference": reference,
-        "verdict": _verdict(reference),
-        "finalists": [] if declared is None else [_finalist(run, declared, one) for one in declared.finalists],
-        "ties": [] if declared is None else list(declared.ties),
-        "rejected": {} if declared is None else {str(at): reason for at, reason in declared.rejected.items()},
-        "verified": declared is not None and declared.verified,
-        "launch": _launch(run, record),
+        "verdict": _compared(reference),
+        "launch": _launch(run, best),
         "folder": folder,
+    }
+    if declared is None:
+        return entry
+    low_s, high_s = figures["interval_s"]
+    timed = low_s < high_s
+    return entry | {
+        "state": "declared",
+        "interval_s": [low_s, high_s] if timed else None,
+        "tflops_interval": [_tflops(run, high_s), _tflops(run, low_s)] if timed and run.flops else None,
+        "finalists": [_finalist(run, declared, one) for one in declared.finalists],
+        "ties": figures["ties"],
+        "rejected": {str(number): reason for number, reason in declared.rejected.items()},
+        "verified": figures["verified"],
     }
 
 
@@ -151,37 +147,20 @@ def _missing(unread: Unread) -> dict[str, Any]:
     return _blank(unread.slug) | {"state": "unreadable" if begun else "not begun", "notes": [unread.reason]}
 
 
-def _found(run: TuneResult) -> tuple[TrialRecord, Finalist] | None:
-    """Return the best trial with its times: as declared, else as first measured."""
-    record, median_s = run.best, run.best_time_s
-    if record is None or median_s is None:
-        return None
-    if run.declaration is not None:
-        return record, run.declaration.winner
-    return record, Finalist(record.number, median_s, median_s, median_s)
-
-
-def _reference(run: TuneResult, timed: Finalist) -> dict[str, Any] | None:
+def _reference(run: TuneResult, figures: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the reference kernel compared with the winner: in the finals, else as timed once in the same run."""
-    raced = None if run.declaration is None else run.declaration.reference
-    if raced is not None:
-        return {
-            "median_s": raced.median_s,
-            "interval_s": [raced.low_s, raced.high_s],
-            "share": raced.ratio,
-            "share_interval": [raced.ratio_low, raced.ratio_high],
-        }
-    if run.reference_s is None:
+    if figures["share_of_reference"] is None:
         return None
+    raced = None if run.declaration is None else run.declaration.reference
     return {
-        "median_s": run.reference_s,
-        "interval_s": None,
-        "share": run.reference_s / timed.median_s,
-        "share_interval": None,
+        "median_s": run.reference_s if raced is None else raced.median_s,
+        "interval_s": None if raced is None else [raced.low_s, raced.high_s],
+        "share": figures["share_of_reference"],
+        "share_interval": figures.get("interval_share_of_reference"),
     }
 
 
-def _verdict(reference: Mapping[str, Any] | None) -> str | None:
+def _compared(reference: Mapping[str, Any] | None) -> str | None:
     """Compare a winner with the reference in a word; a ratio whose interval contains 1 is a tie."""
     if reference is None:
         return None
@@ -209,12 +188,12 @@ def _finalist(run: TuneResult, declared: Declaration, one: Finalist) -> dict[str
     }
 
 
-def _notes(run: TuneResult, found: tuple[TrialRecord, Finalist] | None) -> list[str]:
+def _notes(run: TuneResult, figures: Mapping[str, Any] | None) -> list[str]:
     """Return the reservations about a winner."""
     declared, notes = run.declaration, []
     if not run.records:
         notes.append("no trial on record")
-    elif found is None:
+    elif figures is None:
         notes.append("no trial succeeded")
     elif declared is None:
         notes.append("not verified: interrupted before its finals")
@@ -226,10 +205,10 @@ def _notes(run: TuneResult, found: tuple[TrialRecord, Finalist] | None) -> list[
         later = len(run.records) - declared.as_of
         if later > 0:
             notes.append(f"declared {_many(later, 'trial')} before the end")
-    if found is not None and found[0].state is TrialState.UNSTABLE:
+    if run.best is not None and run.best.state is TrialState.UNSTABLE:
         notes.append("noisy when first timed")
-    if found is not None and run.problem.reference and _reference(run, found[1]) is None:
-        notes.append(f"{run.problem.reference or REFERENCE} was not timed")
+    if figures is not None and run.problem.reference and figures["share_of_reference"] is None:
+        notes.append(f"{run.problem.reference} was not timed")
     return notes
 
 
