@@ -67,7 +67,7 @@ class TestCommand:
     def test_prints_what_a_person_reads(self):
         result = plan(ROOT / "search/overnight.toml")
         assert result.returncode == 0, result.stderr
-        for part in ("12.0 h", "on a GPU", "It cannot run here", "sgemm-nt-4096", "zgemm-nn-8192", "problems/"):
+        for part in ("12 h 00 min", "on a GPU", "It cannot run here", "sgemm-nt-4096", "zgemm-nn-8192", "problems/"):
             assert part in result.stdout
 
     def test_prints_one_document(self, tmp_path):
