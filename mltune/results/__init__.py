@@ -1,1 +1,1 @@
-"""Reading runs: one reader of a stored run, and its summary, rating, audit and progress."""
+"""Results of runs: the reader of stored runs, summaries, ratings, the audit of skips, progress and messages."""

@@ -224,7 +224,6 @@ class TuneResult:
         flops, peak = self.flops, self.peak_flops
         rows: list[dict[str, Any]] = []
         for record in self.records:
-            build, measured, skip = record.build, record.measurement, record.skip
             row: dict[str, Any] = {
                 "number": record.number,
                 "batch": record.batch,
@@ -235,13 +234,10 @@ class TuneResult:
                 "predicted_s": None
                 if record.predicted is None
                 else max(flops, 1) / (peak * math.exp(min(max(record.predicted, -700.0), 700.0))),
-                "skipped_by": None if skip is None else skip.gate,
+                "skipped_by": getattr(record.skip, "gate", None),
                 "audited": record.audited,
-                "compile_s": None if build is None else build.compile_s,
-                "registers": None if build is None else build.registers,
-                "spill_bytes": None if build is None else build.spill_bytes,
-                "median_s": record.median_s,
-                "noise": None if measured is None else measured.noise,
+                **{name: getattr(record.build, name, None) for name in ("compile_s", "registers", "spill_bytes")},
+                **{name: getattr(record.measurement, name, None) for name in ("median_s", "noise")},
             }
             if flops:
                 row["tflops"] = None if record.median_s is None else flops / record.median_s / 1e12
