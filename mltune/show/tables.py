@@ -99,7 +99,8 @@ def tuned(document: Document) -> Table:
     winner = [("best", "none: no trial succeeded")]
     if best is not None:
         reference = _problem(document).reference
-        winner = [("best", _declared(best, reference)), ("", configuration(best["configuration"]))]
+        text = _declared(best, reference) if "interval_s" in best else speed(best["tflops"], best["median_s"])
+        winner = [("best", text), ("", configuration(best["configuration"]))]
     return _facts([*_run_facts(document, winner), ("run", document["run"])])
 
 
