@@ -78,9 +78,13 @@ class TuneResult:
 
     Examples
     --------
-    >>> result = load_run("runs/sgemm-nt-4096")  # doctest: +SKIP
-    >>> result.best_config, result.best_time_s  # doctest: +SKIP
-    ({'BLK_M': 128, 'BLK_N': 128, ...}, 0.00265)
+    >>> import mltune, tempfile
+    >>> dataset, run = "replay:h200-sgemm-nt-4096-random", tempfile.mkdtemp() + "/run"
+    >>> result = mltune.tune(trials=20, device=dataset, run=run, progress=None)
+    >>> result.best_config["BLK_M"], f"{1e3 * result.best_time_s:.1f} ms"
+    (128, '2.6 ms')
+    >>> len(mltune.load_run(run).to_dataframe())
+    20
     """
 
     directory: Path
