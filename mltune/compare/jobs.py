@@ -13,7 +13,7 @@ from multiprocessing.process import BaseProcess
 
 from mltune.compare.journal import Ended, Job
 from mltune.compare.recording import Recording
-from mltune.compare.simulation import play
+from mltune.compare.simulation import simulate
 from mltune.compare.sources import Source
 
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -105,7 +105,7 @@ def _serve(connection: Connection, sources: Mapping[str, Source], evaluations: i
         try:
             if job.dataset not in recordings:
                 recordings[job.dataset] = sources[job.dataset].load()
-            ended = Ended(job, play(strategy(job.strategy), recordings[job.dataset], evaluations, job.seed))
+            ended = Ended(job, simulate(strategy(job.strategy), recordings[job.dataset], evaluations, job.seed))
         except Exception:  # a strategy of somebody else may raise anything: it is recorded
             ended = Ended(job, None, traceback.format_exc(limit=-4)[-2000:])
         connection.send(ended)

@@ -13,9 +13,7 @@ from typing import Literal
 
 from mltune.plan.gain import allot, gain_constants
 from mltune.plan.plan import Plan, Slice, Standing, Task
-
-BATCH = 16
-"""Trials of a batch of the search: limits are multiples of it, because a batch that is cut is planned twice."""
+from mltune.records.candidate import BATCH
 
 LEAST = 0.5
 """Shortest slice, in minima: a shorter one spends its time on beginning and ending."""

@@ -14,7 +14,8 @@ import numpy as np
 from mltune.dataset.dataset import dataset_from_records, write_dataset
 from mltune.errors import UsageError
 from mltune.kernel.columns import row
-from mltune.measure.pipeline import Candidate, Pipeline
+from mltune.measure.pipeline import Pipeline
+from mltune.records.candidate import Candidate
 from mltune.records.directory import new_directory
 from mltune.records.seconds import Seconds
 from mltune.records.store import Store

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from mltune.plan.gain import LEAST_GAIN
 from mltune.plan.plan import Standing
-from mltune.plan.schedule import BATCH, next_slice
-from mltune.tune import tuner
+from mltune.plan.schedule import next_slice
+from mltune.records.candidate import BATCH
 
 
 def night(plan, *, overrun=0.0, stops=(), fails=(), curve=lambda slug, spent: [(1.0, 1.0)]):
@@ -144,7 +144,6 @@ class TestOrder:
         assert (chosen.slug, chosen.reason) == ("p0", "gain")
 
     def test_limits_of_trials_are_whole_batches(self, make_plan):
-        assert BATCH == tuner.BATCH
         _, slices = night(make_plan([50, 50, 50], 700, unit="trials"))
         gains = [one for one in slices if one.reason == "gain"]
         assert gains
