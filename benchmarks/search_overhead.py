@@ -1,8 +1,8 @@
 """Overhead of the search: CPU milliseconds for each proposal, by the number of known trials.
 
 Each row replays a search that already knows a number of trials, most of them from random places, and measures a few
-batches: ``ask`` (proposals and the gate before compiling), ``decide`` (the gate after compiling) and ``tell``. Models are
-fitted on a schedule; ``refit`` is what a batch costs in which all of them are fitted.
+batches: ``ask`` (proposals and the gate before compiling), ``decide`` (the gate after compiling) and ``tell``. Models
+are fitted on a schedule; ``refit`` is the cost of a batch in which all of them are fitted.
 
     OMP_NUM_THREADS=1 python benchmarks/search_overhead.py [--output benchmarks/results/search_overhead.json]
 """
