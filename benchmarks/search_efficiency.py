@@ -93,8 +93,8 @@ def left_out(summary: Mapping) -> str:
         columns[f"without {title}"] = [space for space in spaces if space not in group]
         columns[f"{title} alone"] = group
     lines = [
-        "Mean score of each strategy over subsets of the spaces. The constants of the search were set with all spaces in",
-        "view: these means show that no group carries the result; they are not results on unseen kernels.",
+        "Mean score of each strategy over subsets of the spaces. The constants of the search were set with all spaces",
+        "in view: these means show that no group carries the result; they are not results on unseen kernels.",
         "",
         "| strategy | "
         + " | ".join(f"{title} ({len(of)})" for title, of in columns.items())
