@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from mltune.learn.gates import Gate, Verdict
 from mltune.learn.stopping import StoppingRule
-from mltune.learn.trees import ExtraTreesModel
+from mltune.learn.extra_trees import ExtraTreesModel
 
 Floats = NDArray[np.float64]
 

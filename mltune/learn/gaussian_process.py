@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mltune.kernel.columns import Floats
-from mltune.learn.cost_model import Compression
 
 JITTER = 1e-6
 SMALLEST_VARIANCE = 1e-10
@@ -131,14 +130,6 @@ class GaussianProcess:
         mean = self._mean + self._deviation * (self._weights @ shared)
         return Posterior(self.hyperparameters, X, mean, explained, self._deviation)
 
-    def unseen(self) -> tuple[Floats, Floats]:
-        """Return what the others say of each point: means and deviations (Rasmussen and Williams, equation 5.12)."""
-        from scipy.linalg import cho_solve
-
-        inverse = np.diag(cho_solve((self._factor, True), np.eye(len(self._X)), check_finite=False))
-        mean = self._z - self._weights / inverse
-        return self._mean + self._deviation * mean, self._deviation / np.sqrt(inverse)
-
 
 class Posterior:
     """What a Gaussian process knows of a set of points.
@@ -190,46 +181,6 @@ class Posterior:
         row = covariance / math.sqrt(variance + self._hyperparameters.noise**2)
         self._explained.append(row[None, :])
         self._variance = self._variance - row * row
-
-
-class GaussianProcessModel:
-    """A Gaussian process as a cost model; see :class:`mltune.learn.cost_model.CostModel`.
-
-    Features are scaled to the unit cube of the rows that it learns from. Cubic in their number: for hundreds.
-
-    Parameters
-    ----------
-    compression : float
-        See :class:`mltune.learn.cost_model.Compression`.
-    """
-
-    def __init__(self, *, compression: float = 0.2) -> None:
-        self._target = Compression(compression)
-
-    def fit(self, X: Floats, y: Floats) -> Self:
-        """Learn; see :meth:`mltune.learn.cost_model.CostModel.fit`."""
-        X = np.asarray(X, dtype=np.float64)
-        target = self._target.fit(len(X), np.asarray(y, dtype=np.float64))
-        self._low, extent = X.min(axis=0), np.ptp(X, axis=0)
-        self._varies = extent > 0
-        self._extent = extent[self._varies]
-        points = self._points(X)
-        self._process = GaussianProcess(Hyperparameters.most_likely(points, target)).fit(points, target)
-        return self
-
-    def predict(self, X: Floats) -> tuple[Floats, Floats]:
-        """Predict; see :meth:`mltune.learn.cost_model.CostModel.predict`."""
-        posterior = self._process.posterior(self._points(np.asarray(X, dtype=np.float64)))
-        return self._target.expand(posterior.mean), posterior.spread
-
-    def unseen(self) -> tuple[Floats, Floats]:
-        """Predict rows unseen; see :meth:`mltune.learn.cost_model.CostModel.unseen`."""
-        mean, spread = self._process.unseen()
-        return self._target.expand(mean), spread
-
-    def _points(self, X: Floats) -> Floats:
-        points: Floats = (X - self._low)[:, self._varies] / self._extent
-        return points
 
 
 def _deviation(y: Floats) -> float:

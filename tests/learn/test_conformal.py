@@ -12,7 +12,7 @@ from mltune.kernel.reader import load_kernel
 from mltune.learn.conformal import UpperEnd, upper_quantile
 from mltune.learn.features import Features
 from mltune.learn.gates import Gate
-from mltune.learn.trees import ExtraTreesModel
+from mltune.learn.extra_trees import ExtraTreesModel
 from mltune.records.trial import TrialState
 
 

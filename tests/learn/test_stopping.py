@@ -10,7 +10,7 @@ from mltune.kernel.reader import load_kernel
 from mltune.learn.features import Features
 from mltune.learn.gates import Gate
 from mltune.learn.stopping import StoppingRule
-from mltune.learn.trees import ExtraTreesModel
+from mltune.learn.extra_trees import ExtraTreesModel
 
 
 def judged(ends, best=-1.0, untried=None, patience=1, **options):
