@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from models import BoostingModel, FailureModel, GaussianProcessModel, RandomForestModel
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 from sklearn.metrics import roc_auc_score
@@ -40,6 +39,7 @@ from mltune.learn.extra_trees import ExtraTreesModel
 from mltune.learn.features import Features
 from mltune.learn.gates import Gate
 from mltune.records.trial import TrialState
+from models import BoostingModel, FailureModel, GaussianProcessModel, RandomForestModel
 
 SIZES = (50, 200, 1000)
 HELD_OUT = 2000

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from mltune.errors import SpaceError
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Codes
+from mltune.kernel.columns import number_rows
 from mltune.kernel.ordering import Rule, choose_order
 
 MAX_STATES = 5_000_000
@@ -182,7 +183,7 @@ class _Automaton:
         for name, extent in zip(reversed(rule.names), reversed(rule.table.shape), strict=True):
             rows = state.reshape(-1, extent)
             live = (rows >= 0).any(axis=1)
-            number, representative = _distinct(list((rows[live] + 1).T), [size + 1] * extent)
+            number, representative = number_rows(list((rows[live] + 1).T), [size + 1] * extent)
             self.steps[name] = rows[live][representative].astype(np.int32)
             self.sizes[name] = size
             state = np.full(len(rows), -1)
@@ -210,10 +211,10 @@ def _walk(order: Sequence[str], extents: Mapping[str, int], rules: Sequence[Rule
         parent, _ = np.nonzero(alive)
         kept = [i for i in states if i not in moved]
         continued = [i for i in moved if last[i] != name]
-        settled, first = _distinct([states[i] for i in kept], [sizes[i] for i in kept], n_states)
+        settled, first = number_rows([states[i] for i in kept], [sizes[i] for i in kept], n_states)
         columns = [targets[i][alive] for i in continued]
         sizes |= {i: automata[i].sizes[name] for i in continued}
-        number, representative = _distinct(
+        number, representative = number_rows(
             [settled[parent], *columns], [max(len(first), 1), *(sizes[i] for i in continued)]
         )
         if len(representative) > MAX_STATES:
@@ -252,32 +253,3 @@ def _count(order: tuple[str, ...], layers: Sequence[NDArray[np.int32]]) -> Layer
         renumbered = np.full(len(targets) + 1, -1, dtype=np.int32)
         renumbered[keep] = np.arange(len(keep))
     return Layers(order, kept_steps, kept_before)
-
-
-def _distinct(
-    columns: Sequence[NDArray[np.integer]], extents: Sequence[int], length: int | None = None
-) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
-    """Return a number for each row, from 0 on and equal where rows are equal, and one row of each number."""
-    size = len(columns[0]) if length is None else length
-    number = np.zeros(size, dtype=np.int64)
-    extent = 1
-    for column, radix in zip(columns, extents, strict=True):
-        if extent * radix >= 2**62:
-            number, extent = _dense(number, extent)
-        number = number * radix + column
-        extent *= radix
-    number, extent = _dense(number, extent)
-    representative = np.zeros(extent, dtype=np.intp)
-    representative[number] = np.arange(size)
-    return number, representative
-
-
-def _dense(number: NDArray[np.int64], extent: int) -> tuple[NDArray[np.int64], int]:
-    """Renumber so that every number from 0 on occurs."""
-    if extent > max(8 * len(number), 1 << 16):
-        found, inverse = np.unique(number, return_inverse=True)
-        return inverse, len(found)
-    occurs = np.zeros(extent, dtype=bool)
-    occurs[number] = True
-    renumbered = np.cumsum(occurs) - 1
-    return renumbered[number], int(np.count_nonzero(occurs))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mltune.kernel.columns import Floats, Indices
 from mltune.learn.cost_model import Compression
-from mltune.learn.encoding import Trend
+from mltune.learn.encoding import MeanFunction
 from mltune.learn.gaussian_process import GaussianProcess, Hyperparameters
 from mltune.learn.history import History, ask_tpe, fastest_and_some, milestone
 
@@ -125,7 +125,7 @@ class GaussianProposer:
         self.most = most
         self.most_skipped = most // 2
         self._target = Compression(compression)
-        self._trend = Trend(encoding.trend_weights)
+        self._trend = MeanFunction(encoding.mean_weights)
         self._known: dict[int, Hyperparameters] = {}
 
     def propose(self, situation: Situation, count: int) -> Choice:

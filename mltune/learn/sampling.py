@@ -15,7 +15,7 @@ from optuna.distributions import CategoricalDistribution
 
 from mltune.errors import SpaceError
 from mltune.kernel.columns import Columns, Floats, Indices, row
-from mltune.learn.candidates import ListedPool, OpenPool, spread_out
+from mltune.learn.candidates import EnumeratedPool, SampledPool, maximin_subset
 from mltune.learn.encoding import Encoding
 from mltune.learn.history import History, HistoryReader
 from mltune.learn.proposers import Choice, GaussianProposer, Proposer, Situation
@@ -212,8 +212,8 @@ class BatchSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
     @cached_property
     def _model(self) -> GaussianProposer:
         options = self.options
-        make = ListedPool if self.space.count <= options.listed else OpenPool
-        pool = make(self.space, self._encoding, drawn=options.drawn, near=options.near, elites=options.elites)
+        make = EnumeratedPool if self.space.count <= options.listed else SampledPool
+        pool = make(self.space, self._encoding, drawn=options.drawn, near=options.near, incumbents=options.elites)
         return GaussianProposer(self._encoding, pool, seed=self.seed)
 
     @cached_property
@@ -227,7 +227,7 @@ class BatchSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
         head = np.argsort(-trends[:, -1], kind="stable")[: max(4 * self.options.start_trials, int(share * len(pool)))]
         if self.prior is None:
             head = rng.permutation(head)
-        return pool[head[spread_out(points[head], LONGEST_OPENING, chosen=1 if self.prior is None else 2)]]
+        return pool[head[maximin_subset(points[head], LONGEST_OPENING, fixed=1 if self.prior is None else 2)]]
 
 
 def distributions_of(space: SearchSpace) -> dict[str, CategoricalDistribution]:

@@ -197,7 +197,7 @@ class Tuner:
         self._pace = Pace()
         self._judgement: Gates | None = None
         self._verdict = _Verdict(**(store.fact("stopping") or {})) if request.stop else _Verdict()
-        self._stopping.held = self._verdict.held
+        self._stopping.streak = self._verdict.held
         self._next = 0
         self._reference_s: float | None = store.fact("reference_median_s")
         self._reference_due_s = -math.inf if session.gpu is not None else math.inf
@@ -333,14 +333,14 @@ class Tuner:
         untried = space.sample(LOOKED_AT, rng, history.tried)
         around = [untried[:0], *(space.neighbours(index) for index in history.best(ELITES).tolist())]
         near = np.setdiff1d(np.concatenate(around), np.fromiter(history.tried, dtype=np.int64))
-        reason = self._stopping.judge(
+        reason = self._stopping.check(
             judgement.optimistic(space.rows(untried)),
             float(np.nanmax(history.scores)) if history.measured else -math.inf,
             measured=history.measured,
             untried=space.count - len(history.tried),
             near=judgement.optimistic(space.rows(near)) if len(near) else None,
         )
-        self._verdict = _Verdict(judgement.fitted_to, self._stopping.held, str(reason or ""), self._next)
+        self._verdict = _Verdict(judgement.fitted_to, self._stopping.streak, str(reason or ""), self._next)
         self._store.set_fact("stopping", asdict(self._verdict))
 
     def _begin(self, batch: Batch, candidates: Sequence[Candidate]) -> None:

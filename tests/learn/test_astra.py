@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import numpy as np
-import optuna
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -106,19 +105,3 @@ def test_a_higher_threshold_never_keeps_more(kernel, sample, name, value):
 def test_a_bundle_without_resources_is_refused(bare_bundle):
     with pytest.raises(BundleError, match=r"bare does not name threads, registers, register_reuse"):
         AstraThresholds(load_kernel(bare_bundle), PROBLEM, H200)
-
-
-def test_optuna_prunes_by_the_configuration(kernel):
-    study = optuna.create_study(pruner=AstraThresholds(kernel, PROBLEM, H200))
-    distributions = {
-        name: optuna.distributions.CategoricalDistribution(values) for name, values in kernel.all_parameters.items()
-    }
-
-    def pruned(columns):
-        study.enqueue_trial({name: int(column[0]) for name, column in columns.items()})
-        return study.ask(distributions).should_prune()
-
-    assert not pruned(tile())
-    assert pruned(tile(BLK_M=32, BLK_N=32))
-    with pytest.raises(ValueError, match="whole configurations"):
-        study.ask().should_prune()
