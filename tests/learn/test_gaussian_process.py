@@ -1,4 +1,4 @@
-"""The Gaussian process agrees with the textbook, with itself one point later, and with what made the data."""
+"""The Gaussian process agrees with the textbook formulas and with finite differences."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ def test_gradient_is_that_of_finite_differences(seed):
 
 
 def test_the_loss_is_the_negative_log_posterior():
-    """Up to a constant that hangs on neither the data nor the hyperparameters."""
+    """Equality holds up to a constant that depends on neither the data nor the hyperparameters."""
     from scipy.stats import multivariate_normal
 
     centre, z = Hyperparameters.usual(4)._logs(), (Y - Y.mean()) / Y.std()
@@ -66,7 +66,7 @@ def test_posterior_is_that_of_the_textbook():
 
 
 def test_expecting_points_is_conditioning_on_their_means():
-    """What a point that turned out as expected would have taught: no mean moves, and as much certainty is gained."""
+    """Means stay, and variances shrink as if the point had been measured with its mean as the target."""
     posterior = GaussianProcess(SOME).fit(X, Y).posterior(NEW)
     means, points = posterior.mean.copy(), X
     for position in (3, 8, 3):
@@ -98,7 +98,7 @@ def test_hyperparameters_tell_which_dimensions_matter():
 
 
 @pytest.mark.parametrize("targets", [np.zeros(6), np.array([0.0, 0.0, 0.0, 0.0, 0.0, 1e6])])
-def test_equal_points_and_equal_targets_are_borne(targets):
+def test_equal_points_and_equal_targets_are_handled(targets):
     points = np.zeros((6, 2))
     process = GaussianProcess(Hyperparameters.most_likely(points, targets)).fit(points, targets)
     posterior = process.posterior(np.array([[0.0, 0.0], [1.0, 1.0]]))

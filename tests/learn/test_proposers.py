@@ -48,7 +48,9 @@ def situation(history, seed=0, study=None):
 @pytest.fixture
 def gaussian(landscape):
     encoding = Encoding(landscape.space, landscape.prior)
-    return GaussianProposer(encoding, EnumeratedPool(landscape.space, encoding, drawn=4000, near=0, incumbents=1), seed=0)
+    return GaussianProposer(
+        encoding, EnumeratedPool(landscape.space, encoding, drawn=4000, near=0, incumbents=1), seed=0
+    )
 
 
 class TestGaussianProposer:
