@@ -18,8 +18,6 @@ from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace, SearchSpace, TableSpace, draw
 from mltune.problem.gemm import parse_problem
 
-ONE = parse("1")
-
 
 def make_kernel(
     parameters: dict[str, tuple[int, ...]], restrictions: list[str], derived: dict[str, str] | None = None
@@ -27,21 +25,11 @@ def make_kernel(
     return Kernel(
         name="small",
         folder=Path("small"),
-        source=None,
-        source_hash="",
-        space_hash="",
-        entry=None,
         problem="gemm",
         precisions=("s",),
         parameters=parameters,
-        launch_parameters={},
-        arguments=(),
         derived={name: parse(text) for name, text in (derived or {}).items()},
         restrictions=tuple(Restriction(parse(text), f"because of {text}") for text in restrictions),
-        resources={},
-        block=(ONE, ONE, ONE),
-        grid=(ONE, ONE, ONE),
-        shared_bytes=parse("0"),
     )
 
 
