@@ -147,8 +147,8 @@ def _make_rules(kernel: Kernel, variables: Mapping[str, int]) -> list[Rule]:
         shape = tuple(len(values[name]) for name in ordered)
         if math.prod(shape) > MAX_COMBINATIONS:
             raise SpaceError(
-                f"the parameters of one restriction must have at most {MAX_COMBINATIONS} combinations, but "
-                f"`{by_size[members[0]][1].text}` depends on {', '.join(ordered)}, which have {math.prod(shape)}; split it"
+                f"the parameters of one restriction must have at most {MAX_COMBINATIONS} combinations, but those of "
+                f"`{by_size[members[0]][1].text}`, {', '.join(ordered)}, have {math.prod(shape)}; split it"
             )
         flat = np.empty(math.prod(shape), dtype=bool)
         for start in range(0, flat.size, _CHUNK):
