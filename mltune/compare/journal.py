@@ -111,19 +111,11 @@ class Journal:
             The journal cannot be written.
         """
         trace = outcome.trace
-        values = (
-            (None,) * 7
-            if trace is None
-            else (
-                trace.indices.tobytes(),
-                trace.own_s.tobytes(),
-                trace.recorded_s.tobytes(),
-                trace.repeats,
-                trace.invalid,
-                trace.skipped_before,
-                trace.skipped_after,
-            )
-        )
+        values: tuple[Any, ...] = (None,) * 7
+        if trace is not None:
+            columns = (trace.indices, trace.own_s, trace.recorded_s)
+            counts = (trace.repeats, trace.invalid, trace.skipped_before, trace.skipped_after)
+            values = (*(column.tobytes() for column in columns), *counts)
         try:
             self._database.execute(
                 f"insert or replace into runs values ({', '.join('?' * 11)})",  # noqa: S608

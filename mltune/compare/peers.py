@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mltune.compare.projection import Projection, report_instead
+from mltune.compare.projection import Projection
 from mltune.errors import UsageError
 
 if TYPE_CHECKING:
@@ -181,11 +181,10 @@ class OptunaGp:
             median_s = simulation.evaluate(index)
             score = worst if median_s is None else -math.log(median_s)
             worst = min(worst, score)
+            study.tell(trial, state=optuna.trial.TrialState.FAIL)  # the sampler ignores it: the projection counts
             if math.isfinite(score):
                 params = dict(zip(space.names, projection.codes[index].tolist(), strict=True))
-                report_instead(study, trial, params, distributions, score)
-            else:
-                study.tell(trial, state=optuna.trial.TrialState.FAIL)
+                study.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=score))
 
 
 def _optuna_with_torch() -> Any:

@@ -10,10 +10,6 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from optuna.distributions import BaseDistribution
-    from optuna.study import Study
-    from optuna.trial import Trial
-
     from mltune.kernel.space import TableSpace
 
 SPARSE = 0.01
@@ -66,15 +62,3 @@ class Projection:
     def code(self, configuration: Mapping[str, int]) -> list[int]:
         """Return the position of each value of a configuration among the values of its parameter."""
         return [int(np.searchsorted(self._values[name], configuration[name])) for name in self._names]
-
-
-def report_instead(
-    study: Study, trial: Trial, params: Mapping[str, int], distributions: Mapping[str, BaseDistribution], score: float
-) -> None:
-    """Report another configuration than the one that a study proposed; samplers ignore the failed trial."""
-    import optuna
-
-    study.tell(trial, state=optuna.trial.TrialState.FAIL)
-    study.add_trial(
-        optuna.trial.create_trial(params=dict(params), distributions=dict(distributions), value=float(score))
-    )

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mltune.errors import DatasetError
 from mltune.kernel.columns import Floats
@@ -107,6 +108,8 @@ def record(dataset: Dataset, kernel: Kernel) -> Recording:
     """
     timed = np.isin(dataset.states, [TrialState.OK.value, TrialState.UNSTABLE.value])
     median_s = np.where(timed, dataset.numbers("median_s"), np.nan)
+    compile_s, run_s = dataset.numbers("compile_s"), dataset.numbers("verify_s") + dataset.numbers("time_s")
+    known_s = compile_s[_known(compile_s)]
     builds = {name: dataset.numbers(name) for name in BUILD_COLUMNS}
     return Recording(
         name=dataset.manifest.name,
@@ -115,20 +118,13 @@ def record(dataset: Dataset, kernel: Kernel) -> Recording:
         device=dataset.manifest.device,
         space=TableSpace(dataset.columns),
         median_s=median_s,
-        compile_s=_compile_seconds(dataset.numbers("compile_s")),
-        run_s=_run_seconds(dataset.numbers("verify_s") + dataset.numbers("time_s"), median_s),
+        compile_s=np.where(
+            _known(compile_s), compile_s, float(np.median(known_s)) if len(known_s) else UNKNOWN_COMPILE_S
+        ),
+        run_s=np.where(_known(run_s), run_s, UNKNOWN_RUNS * np.nan_to_num(median_s)),
         builds={name: column for name, column in builds.items() if np.isfinite(column).any()},
     )
 
 
-def _compile_seconds(recorded: Floats) -> Floats:
-    """Return compile times with assumptions for unknown ones."""
-    known = recorded[np.isfinite(recorded) & (recorded > 0)]
-    usual = float(np.median(known)) if len(known) else UNKNOWN_COMPILE_S
-    return np.where(np.isfinite(recorded) & (recorded > 0), recorded, usual)
-
-
-def _run_seconds(recorded: Floats, median_s: Floats) -> Floats:
-    """Return costs of timing with assumptions for unknown ones."""
-    estimated = UNKNOWN_RUNS * np.nan_to_num(median_s)
-    return np.where(np.isfinite(recorded) & (recorded > 0), recorded, estimated)
+def _known(seconds: Floats) -> NDArray[np.bool_]:
+    return np.isfinite(seconds) & (seconds > 0)

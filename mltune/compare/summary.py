@@ -31,8 +31,10 @@ def summarise(comparison: Comparison) -> dict[str, Any]:
         ``strategies``: by name, best score first, the figures over all datasets and, under ``datasets``, for each.
         ``significance``: the score of the reference minus that of each other strategy, with its p-value.
     """
-    spaces = {name: _by_dataset(comparison, name) for name in comparison.strategies}
-    found = {name: _over_all(each) | {"datasets": each} for name, each in spaces.items()}
+    found = {}
+    for name in comparison.strategies:
+        spaces = {dataset: _on_dataset(comparison, name, dataset) for dataset in comparison.recordings}
+        found[name] = _over_all(spaces) | {"datasets": spaces}
     order = sorted(found, key=lambda name: -found[name]["score"])
     return {
         "evaluations": comparison.evaluations,
@@ -54,10 +56,6 @@ def summarise(comparison: Comparison) -> dict[str, Any]:
 def run_scores(comparison: Comparison, name: str, dataset: str) -> Floats:
     """Return the score of each run of a strategy on a dataset: ndarray of shape (n_seeds,)."""
     return scores(comparison.runs[name, dataset].best_s, comparison.recordings[dataset].pessimal_s)
-
-
-def _by_dataset(comparison: Comparison, name: str) -> dict[str, dict[str, Any]]:
-    return {dataset: _on_dataset(comparison, name, dataset) for dataset in comparison.recordings}
 
 
 def _on_dataset(comparison: Comparison, name: str, dataset: str) -> dict[str, Any]:

@@ -81,13 +81,6 @@ class Layers:
             state = steps.ravel()[place].astype(np.int64)
         return np.where(state >= 0, ranks, -1)
 
-    def contains(self, codes: Codes) -> NDArray[np.bool_]:
-        """Return which configurations are valid."""
-        state = np.zeros(len(codes[self.order[0]]), dtype=np.int64)
-        for name, steps in zip(self.order, self.steps, strict=True):
-            state = steps.ravel()[state * steps.shape[1] + codes[name]].astype(np.int64)
-        return state >= 0
-
     def repair(self, codes: Codes) -> Codes:
         """Return valid codes near given ones: in each layer the nearest value in the list that can be completed."""
         state = np.zeros(len(codes[self.order[0]]), dtype=np.int64)

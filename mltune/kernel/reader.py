@@ -7,6 +7,7 @@ import json
 import keyword
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -197,18 +198,15 @@ class _Reader:
             if name in parameters | self.variables | FUNCTIONS.keys():
                 raise self.error(f"derived.{name}", "a derived name must not be a parameter, a variable or a function")
         known = parameters | self.variables | texts.keys()
-        waiting = {name: self.expression(f"derived.{name}", text, known) for name, text in texts.items()}
-        ordered: dict[str, Expression] = {}
-        while waiting:
-            ready = {name: e for name, e in waiting.items() if not e.names & waiting.keys()}
-            if not ready:
-                circle = ", ".join(f"{name} = `{e}`" for name, e in waiting.items())
-                raise self.error(
-                    "derived", f"derived names must not depend on each other in a circle, but these do: {circle}"
-                )
-            ordered |= ready
-            waiting = {name: e for name, e in waiting.items() if name not in ready}
-        return ordered
+        expressions = {name: self.expression(f"derived.{name}", text, known) for name, text in texts.items()}
+        uses = {name: expression.names & texts.keys() for name, expression in expressions.items()}
+        try:
+            return {name: expressions[name] for name in TopologicalSorter(uses).static_order()}
+        except CycleError as error:
+            circle = ", ".join(f"{name} = `{texts[name]}`" for name in error.args[1][1:])
+            raise self.error(
+                "derived", f"derived names must not depend on each other in a circle, but these do: {circle}"
+            ) from error
 
     def access(self, name: str, table: AccessTable, known: Iterable[str]) -> Access:
         key = f"access.{name}"

@@ -204,11 +204,6 @@ class ConstrainedSpace:
             [self.layers.rank(self.layers.repair(_chunk(codes, start))) for start in _starts(length(columns))]
         )
 
-    def check(self, columns: Columns) -> NDArray[np.bool_]:
-        """Return the mask of the configurations with legal values that satisfy every restriction."""
-        codes = self._encode(columns)
-        return np.concatenate([self.layers.contains(_chunk(codes, start)) for start in _starts(length(columns))])
-
     def explain(self) -> list[Removal]:
         """Return the share that each restriction removes, from a uniform sample of 65,536 raw combinations."""
         rng = np.random.default_rng(0)

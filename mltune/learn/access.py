@@ -102,11 +102,6 @@ def shared_wavefronts(layout: LaneLayout, warp_size: int) -> Floats:
     The lanes are served in phases of 128 bytes. A phase takes as many passes as its busiest bank has distinct words
     (lanes that read the same word share it).
 
-    Parameters
-    ----------
-    layout : LaneLayout
-    warp_size : int
-
     Returns
     -------
     ndarray of shape (n_configs,)
@@ -136,11 +131,6 @@ def shared_wavefronts(layout: LaneLayout, warp_size: int) -> Floats:
 
 def line_wavefronts(layout: LaneLayout, warp_size: int) -> Floats:
     """Return the number of cache lines that an access touches, summed over phases; lane 0 is at the start of a line.
-
-    Parameters
-    ----------
-    layout : LaneLayout
-    warp_size : int
 
     Returns
     -------

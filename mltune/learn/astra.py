@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -82,8 +82,8 @@ class AstraThresholds:
         Its ``[resources]`` define at least ``threads``, ``registers`` and ``register_reuse``.
     problem : Problem
     device : Device
-    min_threads_per_sm, min_register_reuse, min_blocks_per_sm : float, optional
-        By default the paper's thresholds for the precision of the problem (:data:`LAWN_267`).
+    thresholds : Thresholds, optional
+        By default those of the paper for the precision of the problem (:data:`LAWN_267`).
 
     Attributes
     ----------
@@ -95,16 +95,7 @@ class AstraThresholds:
         The bundle does not define the resources.
     """
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        problem: Problem,
-        device: Device,
-        *,
-        min_threads_per_sm: float | None = None,
-        min_register_reuse: float | None = None,
-        min_blocks_per_sm: float | None = None,
-    ) -> None:
+    def __init__(self, kernel: Kernel, problem: Problem, device: Device, thresholds: Thresholds | None = None) -> None:
         missing = [name for name in NEEDED if name not in kernel.resources]
         if missing:
             raise BundleError(
@@ -115,11 +106,7 @@ class AstraThresholds:
         is_complex = bool(variables.get("is_complex", 0))
         paper = LAWN_267[_PRECISIONS[problem.arithmetic, is_complex]]
         share = device.max_threads_per_sm / KEPLER_THREADS_PER_SM
-        self.thresholds = Thresholds(
-            paper.threads_per_sm * share if min_threads_per_sm is None else min_threads_per_sm,
-            paper.register_reuse if min_register_reuse is None else min_register_reuse,
-            paper.blocks_per_sm if min_blocks_per_sm is None else min_blocks_per_sm,
-        )
+        self.thresholds = thresholds or replace(paper, threads_per_sm=paper.threads_per_sm * share)
         self._kernel = kernel
         self._device = device
         self._variables = variables | device_variables(device)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import cache
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mltune.kernel.coding import ValueList
 from mltune.kernel.columns import Floats, Indices
 
 if TYPE_CHECKING:
@@ -70,12 +72,7 @@ def offspring(
 def _codes(space: SearchSpace, indices: Indices) -> NDArray[np.int64]:
     """Return the position of each value among its parameter's values: ndarray of shape (n_configs, n_parameters)."""
     columns = space.rows(indices)
-    return np.column_stack([_positions(space.values[name], columns[name]) for name in space.names])
-
-
-def _positions(values: tuple[int, ...], column: NDArray[np.int64]) -> NDArray[np.int64]:
-    order = np.argsort(values)
-    return order[np.searchsorted(values, column, sorter=order)]
+    return np.column_stack([ValueList(space.values[name]).encode(columns[name]) for name in space.names])
 
 
 def maximin_subset(points: Floats, count: int, *, fixed: int = 1) -> Indices:
@@ -159,8 +156,8 @@ class EnumeratedPool:
         everything = np.arange(space.count)
         self._points, self._basis = encoding.describe(space.rows(everything))
         self._codes = _codes(space, everything).astype(np.int16)
-        self._limits = drawn, near
-        self._neighbourhoods = _Neighbourhoods(self._around, incumbents)
+        self._limits = drawn, near, incumbents
+        self._around = cache(self._differing_in_two)
 
     def describe(self, indices: Indices) -> tuple[Floats, Floats]:
         """Return points and basis functions; see :meth:`Pool.describe`."""
@@ -168,14 +165,14 @@ class EnumeratedPool:
 
     def draw(self, best: Indices, taken: Collection[int], rng: np.random.Generator) -> Indices:
         """Draw candidates; see :meth:`Pool.draw`."""
-        drawn, near = self._limits
+        drawn, near, incumbents = self._limits
         free = np.ones(len(self._points), dtype=bool)
         free[np.fromiter(taken, dtype=np.int64, count=len(taken))] = False
-        close = self._neighbourhoods.of(best)
+        close = _near(self._around, best[:incumbents])
         parts = [(np.flatnonzero(free), drawn), (close[free[close]], near)]
         return np.unique(np.concatenate([_some(part, count, rng) for part, count in parts]))
 
-    def _around(self, index: int) -> Indices:
+    def _differing_in_two(self, index: int) -> Indices:
         return np.flatnonzero((self._codes != self._codes[index]).sum(axis=1) <= 2)
 
 
@@ -198,7 +195,7 @@ class SampledPool:
         self._space = space
         self._encoding = encoding
         self._limits = drawn, near, incumbents
-        self._neighbourhoods = _Neighbourhoods(space.neighbours, incumbents)
+        self._neighbours = cache(space.neighbours)
 
     def describe(self, indices: Indices) -> tuple[Floats, Floats]:
         """Return points and basis functions; see :meth:`Pool.describe`."""
@@ -209,25 +206,15 @@ class SampledPool:
         drawn, near, incumbents = self._limits
         parts = (
             self._space.sample(drawn, rng, taken),
-            _some(self._neighbourhoods.of(best), near // 2, rng),
+            _some(_near(self._neighbours, best[:incumbents]), near // 2, rng),
             offspring(self._space, best[: 4 * incumbents], near - near // 2, rng),
         )
         found = np.unique(np.concatenate(parts))
         return found[~np.isin(found, np.fromiter(taken, dtype=np.int64, count=len(taken)))]
 
 
-class _Neighbourhoods:
-    """The configurations near the best ones, computed once for each."""
-
-    def __init__(self, around: Callable[[int], Indices], incumbents: int) -> None:
-        self._around = around
-        self._incumbents = incumbents
-        self._known: dict[int, Indices] = {}
-
-    def of(self, best: Indices) -> Indices:
-        incumbents = best[: self._incumbents].tolist()
-        self._known |= {index: self._around(index) for index in incumbents if index not in self._known}
-        return np.unique(np.concatenate([best[:0], *(self._known[index] for index in incumbents)]))
+def _near(around: Callable[[int], Indices], incumbents: Indices) -> Indices:
+    return np.unique(np.concatenate([incumbents[:0], *map(around, incumbents.tolist())]))
 
 
 def _some(indices: Indices, count: int, rng: np.random.Generator) -> Indices:

@@ -23,13 +23,8 @@ BUILD_COLUMNS = ("registers", "spill_bytes", "stack_bytes", "shared_bytes", "cod
 NEEDED = ("threads", "registers", "tiles", "fma")
 """Resources that a bundle must define for the physical prior."""
 
-LINEAR = frozenset(
-    (
-        *("occupancy", "limiter", "register_pressure", "tail_efficiency", "useful_share"),
-        *("issue_bound", "cache_bound", "l2_bound", "memory_bound", "latency_bound"),
-    )
-)
-"""Derived columns that are shares or codes. All others are sizes, whose logarithms are features."""
+LINEAR = frozenset({"occupancy", "limiter", "register_pressure", "tail_efficiency", "useful_share"})
+"""Derived columns that, like the bounds, are shares or codes. All others are sizes, whose logarithms are features."""
 
 BY_REGISTERS = (
     *("blocks_per_sm", "warps_per_sm", "occupancy", "blocks_by_registers", "limiter", "waves", "tail_efficiency"),
@@ -209,7 +204,7 @@ def _known(builds: Mapping[str, ArrayLike], size: int) -> dict[str, Floats]:
 
 
 def _feature(name: str, values: Floats) -> Floats:
-    return values if name in LINEAR else _log2(values)
+    return values if name in LINEAR or name.endswith("_bound") else _log2(values)
 
 
 def _log_share(share: Floats) -> Floats:

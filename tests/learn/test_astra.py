@@ -40,9 +40,14 @@ def tile(**changes):
     return {name: np.array([value]) for name, value in (classic | changes).items()}
 
 
-def keeps(kernel, columns, precision="s", device=H200, builds=None, **thresholds):
-    problem = replace(PROBLEM, precision=precision)
-    return bool(AstraThresholds(kernel, problem, device, **thresholds).keeps(columns, builds)[0])
+def thresholds(kernel, problem=PROBLEM, **changes):
+    """Return the paper's thresholds with some replaced."""
+    paper = AstraThresholds(kernel, problem, H200).thresholds
+    return AstraThresholds(kernel, problem, H200, replace(paper, **changes))
+
+
+def keeps(kernel, columns, precision="s", builds=None, **changes):
+    return bool(thresholds(kernel, replace(PROBLEM, precision=precision), **changes).keeps(columns, builds)[0])
 
 
 @pytest.mark.parametrize(
@@ -60,18 +65,18 @@ def test_on_a_smaller_multiprocessor_occupancy_is_the_same_share(kernel):
 
 def test_register_reuse_is_fmas_per_scalar_loaded(kernel):
     # 4 x 4 outputs: 16 FMAs for 8 scalars in S; in C, 64 FMAs for 16 scalars.
-    assert keeps(kernel, tile(), min_register_reuse=2.0)
-    assert not keeps(kernel, tile(), min_register_reuse=2.01)
-    assert keeps(kernel, tile(), "c", min_register_reuse=4.0, min_threads_per_sm=0)
-    assert not keeps(kernel, tile(), "c", min_register_reuse=4.01, min_threads_per_sm=0)
+    assert keeps(kernel, tile(), register_reuse=2.0)
+    assert not keeps(kernel, tile(), register_reuse=2.01)
+    assert keeps(kernel, tile(), "c", register_reuse=4.0, threads_per_sm=0)
+    assert not keeps(kernel, tile(), "c", register_reuse=4.01, threads_per_sm=0)
 
 
 def test_occupancy_is_counted_in_threads(kernel):
     # Estimated at 16 + 8 + 32 = 56 registers: 4 blocks of 256 threads, as 65536 // 56 // 256 = 4.
-    assert keeps(kernel, tile(), min_threads_per_sm=1024)
-    assert not keeps(kernel, tile(), min_threads_per_sm=1025)
-    assert keeps(kernel, tile(), min_blocks_per_sm=4)
-    assert not keeps(kernel, tile(), min_blocks_per_sm=5)
+    assert keeps(kernel, tile(), threads_per_sm=1024)
+    assert not keeps(kernel, tile(), threads_per_sm=1025)
+    assert keeps(kernel, tile(), blocks_per_sm=4)
+    assert not keeps(kernel, tile(), blocks_per_sm=5)
 
 
 def test_after_compiling_the_true_registers_count(kernel):
@@ -82,7 +87,7 @@ def test_after_compiling_the_true_registers_count(kernel):
 
 
 def test_what_cannot_be_launched_is_never_kept(kernel):
-    nothing = {"min_threads_per_sm": 0, "min_register_reuse": 0, "min_blocks_per_sm": 0}
+    nothing = {"threads_per_sm": 0, "register_reuse": 0, "blocks_per_sm": 0}
     assert keeps(kernel, tile(), **nothing)
     assert not keeps(kernel, tile(), builds={"registers": [300]}, **nothing)
 
@@ -93,12 +98,10 @@ def test_some_are_kept_and_some_are_not(kernel, sample):
     assert 0.01 < kept.mean() < 0.6
 
 
-@given(st.sampled_from(["min_threads_per_sm", "min_register_reuse", "min_blocks_per_sm"]), st.floats(0, 4))
+@given(st.sampled_from(["threads_per_sm", "register_reuse", "blocks_per_sm"]), st.floats(0, 4))
 def test_a_higher_threshold_never_keeps_more(kernel, sample, name, value):
-    scale = 512 if name == "min_threads_per_sm" else 1
-    low, high = (
-        AstraThresholds(kernel, PROBLEM, H200, **{name: limit * scale}).keeps(sample) for limit in (value, value + 1)
-    )
+    scale = 512 if name == "threads_per_sm" else 1
+    low, high = (thresholds(kernel, **{name: limit * scale}).keeps(sample) for limit in (value, value + 1))
     assert not (high & ~low).any()
 
 
