@@ -19,13 +19,7 @@ def length(columns: Columns) -> int:
 
 
 def row(columns: Columns, position: int) -> dict[str, int]:
-    """Return one configuration of a table.
-
-    Examples
-    --------
-    >>> row({"BLK": np.array([16, 32]), "DIM": np.array([8, 4])}, 1)
-    {'BLK': 32, 'DIM': 4}
-    """
+    """Return one configuration of a table."""
     return {name: int(column[position]) for name, column in columns.items()}
 
 
@@ -49,12 +43,6 @@ def number_rows(
         Equal where rows are equal, in the order of the rows.
     representative : ndarray of shape (n_distinct,)
         The position of one row with each number.
-
-    Examples
-    --------
-    >>> number, representative = number_rows([np.array([1, 0, 1]), np.array([2, 0, 2])], [2, 3])
-    >>> number.tolist(), representative.tolist()
-    ([1, 0, 1], [1, 2])
     """
     size = len(columns[0]) if size is None else size
     number = np.zeros(size, dtype=np.int64)

@@ -122,18 +122,6 @@ class ConstrainedSpace:
     ``neighbours`` returns every valid configuration that differs in one parameter; if the change of one parameter is
     not valid, it is repaired by ``nearest``. ``nearest`` goes through the parameters in the order of the layers and
     takes the nearest value in the list that can be completed to a valid configuration.
-
-    Examples
-    --------
-    >>> from mltune.device.known import H200
-    >>> from mltune.kernel.bundle import device_variables
-    >>> from mltune.kernel.reader import load_kernel
-    >>> from mltune.problem.gemm import parse_problem
-    >>> problem = parse_problem("sgemm", trans="NT", size=4096)
-    >>> space = ConstrainedSpace(load_kernel("gemm_simt"), problem.variables() | device_variables(H200))
-    >>> drawn = space.sample(3, np.random.default_rng(0))
-    >>> (space.index_of(space.rows(drawn)) == drawn).all()
-    np.True_
     """
 
     def __init__(self, kernel: Kernel, variables: Mapping[str, int]) -> None:

@@ -89,11 +89,6 @@ def maximin_subset(points: Floats, count: int, *, fixed: int = 1) -> Indices:
     -------
     ndarray of shape (min(count, n_points),)
         Positions in the order of choice.
-
-    Examples
-    --------
-    >>> maximin_subset(np.array([[0.0], [0.1], [0.9], [1.0]]), 2).tolist()
-    [0, 3]
     """
     count = min(count, len(points))
     chosen = list(range(min(max(fixed, 1), count)))

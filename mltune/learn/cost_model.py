@@ -22,11 +22,6 @@ def log_share(flops: float, median_s: float, peak_flops: float) -> float:
         Run time, seconds.
     peak_flops : float
         Peak of the device for the problem's arithmetic, operations per second.
-
-    Examples
-    --------
-    >>> log_share(flops=1e12, median_s=1.0, peak_flops=1e12)
-    0.0
     """
     return float(np.log(max(flops, 1.0) / (median_s * peak_flops)))
 
@@ -75,16 +70,7 @@ class CostModel(Protocol):
 
 
 def compress(speed: Floats, knee: float, slope: float) -> Floats:
-    """Scale the distances of speeds below the knee by a slope.
-
-    Parameters
-    ----------
-    speed : ndarray of shape (n_configs,)
-    knee : float
-        Speeds above it do not change.
-    slope : float
-        Above 0; 1 changes nothing.
-    """
+    """Return speeds with their distances below the knee multiplied by a slope above 0."""
     return np.where(speed < knee, knee + slope * (speed - knee), speed)
 
 

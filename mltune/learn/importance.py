@@ -61,13 +61,6 @@ def importance(columns: Columns, median_s: ArrayLike, *, random_state: int = 0) 
     -------
     Importance or None
         None if there are fewer than :data:`FEWEST_ROWS`, or nothing varied.
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> columns = {name: rng.integers(0, 8, 100) for name in ("BLK", "PAD")}
-    >>> importance(columns, 1e-3 * (1 + columns["BLK"])).top(1)[0][0]
-    'BLK'
     """
     varied = [name for name, column in columns.items() if len(np.unique(column)) > 1]
     times = np.asarray(median_s, dtype=np.float64)

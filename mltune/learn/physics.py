@@ -91,9 +91,10 @@ def physics(
     if spilled is None:
         spilled = _expected_spills(of["registers"] - _cap(device, of))
     step = _step(device, arithmetic, of, traffic or _plain_traffic(of), spilled, blocks)
+    fma = step.bounds["fma"]
     clocks, waves, tail = _launch(device, of, step, blocks)
     useful = 1.0 / np.maximum(of.get("covered", 1.0), 1.0)
-    work = of["tiles"] * of.get("steps", 1.0) * step.bounds["fma"] * useful / device.sm_count
+    work = of["tiles"] * of.get("steps", 1.0) * fma * useful / device.sm_count
     share = np.where(blocks > 0, work / np.maximum(clocks, 1.0), 0.0)
     columns = _occupancy_columns(device, of, resident, blocks) | {
         "register_pressure": pressure,
@@ -101,7 +102,7 @@ def physics(
         "waves": waves,
         "tail_efficiency": tail,
         "useful_share": useful,
-        **{f"{name}_bound": step.bounds["fma"] / np.maximum(step.bounds["fma"], value) for name, value in step.others},
+        **{f"{name}_bound": fma / np.maximum(fma, bound) for name, bound in step.bounds.items() if name != "fma"},
         "latency_bound": blocks * step.throughput / np.maximum(blocks * step.throughput, np.maximum(step.latency, 1.0)),
         "fma_resident": of["fma"] * blocks * step.warps,
         "wave_bytes": step.wave_bytes,
@@ -140,10 +141,6 @@ class _Step:
     latency: Floats
     wave_bytes: Floats
     traffic: Traffic
-
-    @property
-    def others(self) -> list[tuple[str, Floats]]:
-        return [(name, clocks) for name, clocks in self.bounds.items() if name != "fma"]
 
 
 def _cap(device: Device, of: _Resources) -> Floats:
