@@ -40,13 +40,7 @@ _Shape = tuple[Expression, Expression, Expression]
 def device_variables(device: Device) -> dict[str, int]:
     """Return the variables of a device that the expressions of a kernel bundle may use.
 
-    ``compute_capability`` is ``10 * major + minor``.
-
-    Examples
-    --------
-    >>> from mltune.device.known import H200
-    >>> device_variables(H200)["compute_capability"]
-    90
+    ``compute_capability`` is ``10 * major + minor``: 90 for compute capability 9.0.
     """
     major, minor = device.compute_capability
     facts = {name: getattr(device, name) for name in DEVICE_VARIABLES}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import math
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -36,14 +38,23 @@ class Partial:
 
 
 COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Eq: lambda a, b: a == b,
-    ast.NotEq: lambda a, b: a != b,
-    ast.Lt: lambda a, b: a < b,
-    ast.LtE: lambda a, b: a <= b,
-    ast.Gt: lambda a, b: a > b,
-    ast.GtE: lambda a, b: a >= b,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
 }
 """Comparisons by their syntax node."""
+
+_ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
 
 
 def evaluate(tree: ast.expr, text: str, variables: Mapping[str, Value | Partial]) -> Partial:
@@ -112,29 +123,17 @@ class _Walk:
         left, right = self.visit(node.left), self.visit(node.right)
         a, b = _number(left.value), _number(right.value)
         defined = _both(left.defined, right.defined)
-        match node.op:
-            case ast.Add():
-                return Partial(a + b, defined)
-            case ast.Sub():
-                return Partial(a - b, defined)
-            case ast.Mult():
-                if not (_is_float(a) or _is_float(b)):
-                    self._bound(_magnitude(a) * _magnitude(b))
-                return Partial(a * b, defined)
-            case ast.Pow():
-                return Partial(self._power(a, b), defined)
-        b, nonzero = _divisor(b)
-        defined = _both(defined, nonzero)
-        match node.op:
-            case ast.Div():
-                return Partial(a / b, defined)
-            case ast.FloorDiv():
-                return Partial(a // b, defined)
-            case _:
-                return Partial(a % b, defined)
+        if isinstance(node.op, ast.Pow):
+            return Partial(self._power(a, b), defined)
+        if isinstance(node.op, ast.Div | ast.FloorDiv | ast.Mod):
+            b, nonzero = _divisor(b)
+            defined = _both(defined, nonzero)
+        elif isinstance(node.op, ast.Mult) and not (_is_float(a) or _is_float(b)):
+            self._bound(_magnitude(a) * _magnitude(b))
+        return Partial(_ARITHMETIC[type(node.op)](a, b), defined)
 
     def _power(self, base: Value, exponent: Value) -> Value:
-        lowest, highest = (exponent, exponent) if _is_scalar(exponent) else _range(exponent)
+        lowest, highest = _range(exponent) if isinstance(exponent, np.ndarray) else (exponent, exponent)
         if _is_float(exponent) or lowest < 0 or highest > 64:
             raise ExpressionError(f"an exponent must be an integer from 0 to 64, but it is not in `{self.text}`")
         self._bound(_magnitude(base) ** int(highest))
@@ -196,9 +195,7 @@ class _Walk:
 
     def _call(self, name: str, arguments: list[Partial]) -> Partial:
         values = [_number(argument.value) for argument in arguments]
-        defined: Mask = True
-        for argument in arguments:
-            defined = _both(defined, argument.defined)
+        defined = reduce(_both, (argument.defined for argument in arguments))
         first = values[0]
         match name:
             case "min" | "max":
@@ -264,10 +261,6 @@ def _truth(value: Value) -> Mask:
 
 def _plain(value: Any) -> Mask:
     return value if isinstance(value, np.ndarray) else bool(value)
-
-
-def _is_scalar(value: Value) -> bool:
-    return not isinstance(value, np.ndarray)
 
 
 def _is_float(value: Value) -> bool:

@@ -96,7 +96,7 @@ class _Estimate:
         """
         bound = [sets & rule.mask for rule in self.rules]
         open_ = [(rule.mask & ~sets != 0) & (part != 0) for rule, part in zip(self.rules, bound, strict=True)]
-        figures = [rule.figures(part) for rule, part in zip(self.rules, bound, strict=True)]
+        estimates = [rule.estimates(part) for rule, part in zip(self.rules, bound, strict=True)]
         by_class = [np.zeros(len(sets), dtype=bool) for _ in self.rules]
 
         def total() -> NDArray[np.float64]:
@@ -106,7 +106,7 @@ class _Estimate:
             logs = np.zeros(len(sets))
             for bit, log in self.logs:
                 logs += np.where(by_value & bit, log, 0.0)
-            for part, (classes, share), is_open, classed in zip(bound, figures, open_, by_class, strict=True):
+            for part, (classes, share), is_open, classed in zip(bound, estimates, open_, by_class, strict=True):
                 logs += np.where(part & ~by_value == 0, share, 0.0)
                 logs += np.where(is_open & classed, classes, 0.0)
             return logs
@@ -134,13 +134,13 @@ class _RuleEstimate:
         self.mask = np.int64(sum(self.bits))
         self.known: dict[int, tuple[float, float]] = {}
 
-    def figures(self, bound: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def estimates(self, bound: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the logarithms of the number of classes, and of the share of combinations that can be completed."""
         masks, inverse = np.unique(bound, return_inverse=True)
-        found = np.array([self.figure(int(mask)) for mask in masks])[inverse]
+        found = np.array([self._estimate(int(mask)) for mask in masks])[inverse]
         return found[:, 0], found[:, 1]
 
-    def figure(self, mask: int) -> tuple[float, float]:
+    def _estimate(self, mask: int) -> tuple[float, float]:
         if mask not in self.known:
             axes = [axis for axis, bit in enumerate(self.bits) if mask & bit]
             others = [axis for axis, bit in enumerate(self.bits) if not mask & bit]
