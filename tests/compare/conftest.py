@@ -1,4 +1,4 @@
-"""A recording small enough to know by heart, with failures and known costs."""
+"""A small recording with failures and known costs."""
 
 import itertools
 

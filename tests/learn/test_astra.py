@@ -1,4 +1,4 @@
-"""ASTRA's thresholds are those of the paper, computed by hand for known tiles."""
+"""ASTRA's thresholds equal those of the paper, computed by hand for known tiles."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ def sample(kernel):
 
 
 def tile(**changes):
-    """Return a 64 x 64 x 16 tile of 16 x 16 threads, 4 x 4 outputs each, two blocks asked for."""
+    """Return a 64 x 64 x 16 tile of 16 x 16 threads, 4 x 4 outputs each, two blocks per multiprocessor."""
     classic = {
         "BLK_M": 64, "BLK_N": 64, "BLK_K": 16, "DIM_X": 16, "DIM_Y": 16, "LANE_X": 8, "LANE_ORDER": 0,
         "DIM_XA": 16, "DIM_XB": 16, "VEC_A": 1, "VEC_B": 1, "VEC_M": 1, "VEC_N": 1, "PAD_A": 0, "PAD_B": 0,

@@ -1,4 +1,4 @@
-"""Intervals cover as often as they say: on paper, against MAPIE, and on every recorded sweep."""
+"""Intervals have their nominal coverage: by definition, against MAPIE, and on every recorded sweep."""
 
 import math
 

@@ -53,7 +53,7 @@ def test_one_batch_is_not_enough():
     assert [reason is not None for reason in reasons] == [False] * 7 + [True]
 
 
-def test_too_few_measurements_say_nothing():
+def test_too_few_measurements_do_not_stop_a_search():
     rule = StoppingRule(patience=1, minimum=100)
     assert rule.check(np.array([-2.0]), -1.0, measured=99, untried=1) is None
 
