@@ -35,12 +35,11 @@ from sklearn.metrics import roc_auc_score
 from mltune.dataset.dataset import list_datasets, load_dataset
 from mltune.kernel.reader import load_kernel
 from mltune.learn.cost_model import CostModel
-from mltune.learn.failures import FailureModel
+from mltune.learn.extra_trees import ExtraTreesModel
 from mltune.learn.features import Features
 from mltune.learn.gates import Gate
-from mltune.learn.gaussian_process import GaussianProcessModel
-from mltune.learn.trees import BoostingModel, ExtraTreesModel, RandomForestModel
 from mltune.records.trial import TrialState
+from models import BoostingModel, FailureModel, GaussianProcessModel, RandomForestModel
 
 SIZES = (50, 200, 1000)
 HELD_OUT = 2000

@@ -25,7 +25,7 @@ from mltune.compare.scores import expected_minimum
 from mltune.dataset.dataset import Dataset, list_datasets, load_dataset
 from mltune.kernel.columns import Columns
 from mltune.kernel.reader import load_kernel
-from mltune.learn.candidates import spread_out
+from mltune.learn.candidates import maximin_subset
 from mltune.learn.features import Features
 
 CHOICES = (1, 5, 10, 25)
@@ -39,7 +39,7 @@ def opening(prior: np.ndarray, columns: Columns, count: int) -> np.ndarray:
     order = np.argsort(-prior, kind="stable")
     near = order[: max(count, int(np.count_nonzero(prior >= NEAR * prior.max())))]
     points = np.column_stack([np.log2(1.0 + column[near]) for column in columns.values()])
-    return near[spread_out(points, count, chosen=TAKEN)]
+    return near[maximin_subset(points, count, fixed=TAKEN)]
 
 
 def row_of(dataset: Dataset) -> dict[str, Any]:

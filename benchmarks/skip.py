@@ -27,9 +27,9 @@ import numpy as np
 from cost_models import Space, document, spaces
 from numpy.typing import NDArray
 
+from mltune.learn.extra_trees import ExtraTreesModel
 from mltune.learn.gates import Gate, Verdict
 from mltune.learn.stopping import StoppingRule
-from mltune.learn.trees import ExtraTreesModel
 
 Floats = NDArray[np.float64]
 
@@ -79,7 +79,7 @@ def search(space: Space, seed: int) -> Iterator[dict[str, Any]]:
         if len(tried) in LOOKED_AT:
             yield {"rows": len(tried), **figures(gate, verdict, y[untried], mean, spread, best)}
         ends = None if gate.is_open else verdict.optimistic
-        stop = rule.judge(ends, best, measured=len(tried), untried=len(untried))
+        stop = rule.check(ends, best, measured=len(tried), untried=len(untried))
         if stop is not None or len(tried) >= MOST:
             yield {"rows": len(tried), "stopped": stop is not None, "found": float(np.exp(best - np.nanmax(y)))}
             return

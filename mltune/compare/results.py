@@ -1,4 +1,4 @@
-"""The files that a comparison leaves: its summary, its table, every evaluation, and its figures."""
+"""The result files of a comparison: summary, table, evaluations and figures."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from mltune.dataset.formats import ColumnNames, read_raw
 from mltune.dataset.parquet import schema
 from mltune.device.known import UNKNOWN
 from mltune.errors import DatasetError
-from mltune.kernel.bundle import Kernel, bare_kernel
+from mltune.kernel.bundle import Kernel
 from mltune.problem.recorded import RecordedProblem
 from mltune.records.trial import TrialState
 
@@ -121,7 +121,8 @@ def read_table(
     columns, codes = _columns(raw.parameters[measured], path)
     columns, outcomes = _distinct(columns, states[measured], time_s[measured], compile_s[measured])
     name = re.sub(r"[^a-z0-9_-]+", "-", path.stem.lower()).strip("-_")[:60] or "table"
-    kernel = bare_kernel(name, {parameter: np.unique(column).tolist() for parameter, column in columns.items()})
+    values = {parameter: tuple(np.unique(column).tolist()) for parameter, column in columns.items()}
+    kernel = Kernel(name=name, problem=RecordedProblem.kind, parameters=values)
     dataset = foreign_dataset(
         columns,
         outcomes,

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from mltune.kernel.columns import Columns, Floats
 from mltune.learn.conformal import UpperEnd, upper_quantile
 from mltune.learn.cost_model import CostModel
+from mltune.learn.extra_trees import ExtraTreesModel
 from mltune.learn.features import BUILD_COLUMNS, Features
 from mltune.learn.history import History, fastest_and_some, milestone
-from mltune.learn.trees import ExtraTreesModel
 from mltune.records.trial import GATES, Build, Skip
 
 if TYPE_CHECKING:

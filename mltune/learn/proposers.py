@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mltune.kernel.columns import Floats, Indices
 from mltune.learn.cost_model import Compression
-from mltune.learn.encoding import Trend
+from mltune.learn.encoding import MeanFunction
 from mltune.learn.gaussian_process import GaussianProcess, Hyperparameters
 from mltune.learn.history import History, ask_tpe, fastest_and_some, milestone
 
@@ -126,7 +126,7 @@ class GaussianProposer:
         self.most = most
         self.most_skipped = most // 2
         self._target = Compression(compression)
-        self._trend = Trend(encoding.trend_weights)
+        self._mean_function = MeanFunction(encoding.mean_weights)
         self._known: dict[int, Hyperparameters] = {}
 
     def propose(self, context: ProposalContext, count: int) -> Choice:
@@ -142,15 +142,15 @@ class GaussianProposer:
         skipped = history.skipped[-self.most_skipped :]
         target = np.concatenate([target[rows], self._target.compress(history.predicted[-self.most_skipped :])])
         parts = (np.concatenate([history.indices[rows], skipped]), history.running, candidates)
-        points, trends = self.pool.describe(np.concatenate(parts))  # in one call: its overhead equals many rows
+        points, basis = self.pool.describe(np.concatenate(parts))  # in one call: its overhead equals many rows
         known, running, new = np.split(points, np.cumsum([len(part) for part in parts[:-1]]))
-        weights = self._trend.fit(trends[: len(rows)], target[: len(rows)])
-        left = target - trends[: len(known)] @ weights
+        weights = self._mean_function.fit(basis[: len(rows)], target[: len(rows)])
+        residual = target - basis[: len(known)] @ weights
         process = GaussianProcess(self._hyperparameters(history, points.shape[1])).fit(known, left)
         if len(running):
             process.fit(np.concatenate([known, running]), np.concatenate([left, process.mean(running)]))
         posterior = process.posterior(new)
-        mean = posterior.mean + trends[-len(new) :] @ weights
+        mean = posterior.mean + basis[-len(new) :] @ weights
         gain = log_expected_improvement(mean, posterior.spread, best)
         hopeful = np.sort(np.argsort(-gain, kind="stable")[: HOPEFUL * count])  # gains only fall from here on
         candidates, mean, posterior = candidates[hopeful], mean[hopeful], posterior.among(hopeful)
@@ -174,8 +174,8 @@ class GaussianProposer:
             target = Compression(self._target.slope).fit(first, scores)
             rng = np.random.default_rng((self.seed, first))
             rows = fastest_and_some(target, self.most, self.most // 2, rng)
-            points, trends = self.pool.describe(history.indices[rows])
-            left = target[rows] - trends @ self._trend.fit(trends, target[rows])
+            points, basis = self.pool.describe(history.indices[rows])
+            residual = target[rows] - basis @ self._mean_function.fit(basis, target[rows])
             self._known[first] = Hyperparameters.most_likely(points, left)
         return self._known[first]
 

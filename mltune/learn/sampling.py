@@ -15,7 +15,7 @@ from optuna.distributions import CategoricalDistribution
 
 from mltune.errors import SpaceError
 from mltune.kernel.columns import Columns, Floats, Indices, row
-from mltune.learn.candidates import ListedPool, OpenPool, spread_out
+from mltune.learn.candidates import EnumeratedPool, SampledPool, maximin_subset
 from mltune.learn.encoding import Encoding
 from mltune.learn.history import History, HistoryReader
 from mltune.learn.proposers import Choice, GaussianProposer, ProposalContext, Proposer
@@ -194,8 +194,8 @@ class BatchSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
     @cached_property
     def _model(self) -> GaussianProposer:
         options = self.options
-        make = ListedPool if self.space.count <= options.listed else OpenPool
-        pool = make(self.space, self._encoding, drawn=options.drawn, near=options.near, elites=options.incumbents)
+        make = EnumeratedPool if self.space.count <= options.listed else SampledPool
+        pool = make(self.space, self._encoding, drawn=options.drawn, near=options.near, incumbents=options.incumbents)
         return GaussianProposer(self._encoding, pool, seed=self.seed)
 
     @cached_property
@@ -203,13 +203,13 @@ class BatchSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
         """Configurations to measure first: far from each other among the most promising by the mean function."""
         rng = np.random.default_rng(self.seed)
         pool = self.space.sample(self.options.start_pool, rng)
-        points, trends = self._encoding.describe(self.space.rows(pool))
+        points, basis = self._encoding.describe(self.space.rows(pool))
         # Without a prior the order within the head is not known.
         share = self.options.start_head * (1.0 if self.prior is not None else 2.0)
-        head = np.argsort(-trends[:, -1], kind="stable")[: max(4 * self.options.start_trials, int(share * len(pool)))]
+        head = np.argsort(-basis[:, -1], kind="stable")[: max(4 * self.options.start_trials, int(share * len(pool)))]
         if self.prior is None:
             head = rng.permutation(head)
-        return pool[head[spread_out(points[head], LARGEST_DESIGN, chosen=1 if self.prior is None else 2)]]
+        return pool[head[maximin_subset(points[head], LARGEST_DESIGN, fixed=1 if self.prior is None else 2)]]
 
 
 def distributions_of(space: SearchSpace) -> dict[str, CategoricalDistribution]:

@@ -211,7 +211,7 @@ class Search:
         self._peak_flops = _peak_flops(features)
         self._rule = StoppingRule()
         self.stopping = Stopping(**(stopping or {})) if stop else Stopping()
-        self._rule.held = self.stopping.held
+        self._rule.streak = self.stopping.held
         self._throughput = _Throughput()
         self._builds: dict[int, Build] = {}
         self._gates: Gates | None = None
@@ -348,14 +348,14 @@ class Search:
         untried = space.sample(LOOKED_AT, rng, history.tried)
         around = [untried[:0], *(space.neighbours(index) for index in history.best(INCUMBENTS).tolist())]
         near = np.setdiff1d(np.concatenate(around), np.fromiter(history.tried, dtype=np.int64))
-        reason = self._rule.judge(
+        reason = self._rule.check(
             gates.optimistic(space.rows(untried)),
             float(np.nanmax(history.scores)) if history.measured else -math.inf,
             measured=history.measured,
             untried=space.count - len(history.tried),
             near=gates.optimistic(space.rows(near)) if len(near) else None,
         )
-        self.stopping = Stopping(gates.fitted_to, self._rule.held, str(reason or ""), self._next)
+        self.stopping = Stopping(gates.fitted_to, self._rule.streak, str(reason or ""), self._next)
 
 
 def _proposer(search: str, space: SearchSpace, features: Features) -> Proposer | None:

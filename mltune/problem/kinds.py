@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mltune.errors import ProblemError
-from mltune.problem.gemm import GemmProblem
+from mltune.problem.gemm import PRECISIONS, GemmProblem
 from mltune.problem.problem import Problem
 from mltune.problem.recorded import RecordedProblem
 
@@ -24,17 +24,29 @@ class ProblemKind:
         Macros that select the case when a kernel is compiled; no parameter may have one of these names.
     from_json : callable
         Rebuilds a problem from its JSON document.
+    precisions : tuple of str
+        Precisions of which a bundle lists at least one; empty for a kind without precisions.
+    can_be_built : bool
+        Whether kernels of the kind may have a source. Others are only replayed.
     """
 
     variables: frozenset[str]
     macros: frozenset[str]
     from_json: Callable[[Any], Problem]
+    precisions: tuple[str, ...] = ()
+    can_be_built: bool = False
 
 
 _SAMPLE = GemmProblem("s", "N", "N", 1, 1, 1)
 
 KINDS: Mapping[str, ProblemKind] = {
-    GemmProblem.kind: ProblemKind(frozenset(_SAMPLE.variables()), frozenset(_SAMPLE.macros()), GemmProblem.from_json),
+    GemmProblem.kind: ProblemKind(
+        variables=frozenset(_SAMPLE.variables()),
+        macros=frozenset(_SAMPLE.macros()),
+        from_json=GemmProblem.from_json,
+        precisions=PRECISIONS,
+        can_be_built=True,
+    ),
     RecordedProblem.kind: ProblemKind(frozenset(), frozenset(), RecordedProblem.from_json),
 }
 """The kinds of problems by name. A new kind is a module of this room and an entry here."""
