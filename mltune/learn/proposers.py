@@ -146,9 +146,9 @@ class GaussianProposer:
         known, running, new = np.split(points, np.cumsum([len(part) for part in parts[:-1]]))
         weights = self._mean_function.fit(basis[: len(rows)], target[: len(rows)])
         residual = target - basis[: len(known)] @ weights
-        process = GaussianProcess(self._hyperparameters(history, points.shape[1])).fit(known, left)
+        process = GaussianProcess(self._hyperparameters(history, points.shape[1])).fit(known, residual)
         if len(running):
-            process.fit(np.concatenate([known, running]), np.concatenate([left, process.mean(running)]))
+            process.fit(np.concatenate([known, running]), np.concatenate([residual, process.mean(running)]))
         posterior = process.posterior(new)
         mean = posterior.mean + basis[-len(new) :] @ weights
         gain = log_expected_improvement(mean, posterior.spread, best)
@@ -176,7 +176,7 @@ class GaussianProposer:
             rows = fastest_and_some(target, self.most, self.most // 2, rng)
             points, basis = self.pool.describe(history.indices[rows])
             residual = target[rows] - basis @ self._mean_function.fit(basis, target[rows])
-            self._known[first] = Hyperparameters.most_likely(points, left)
+            self._known[first] = Hyperparameters.most_likely(points, residual)
         return self._known[first]
 
 
