@@ -19,6 +19,8 @@ the state of a trial. Exceptions are for misuse and for broken machines::
         └── StoreError          records cannot be written
             └── DiskFullError   there is no room for them, or the disk fails: room can be made
 
+    MltuneWarning               a choice that was made for the user, such as a replay where there is no GPU
+
 A message states the law, then the facts, then the next step.
 """
 
@@ -81,3 +83,7 @@ class StoreError(RunError):
 
 class DiskFullError(StoreError):
     """There is no room for records, or the disk fails."""
+
+
+class MltuneWarning(UserWarning):
+    """A choice that was made for the user, such as a replay where there is no GPU."""

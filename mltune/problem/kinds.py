@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mltune.errors import ProblemError
-from mltune.problem.gemm import GemmProblem
+from mltune.problem.gemm import GemmProblem, parse_problem
 from mltune.problem.problem import Problem
 from mltune.problem.recorded import RecordedProblem
 
@@ -24,17 +24,22 @@ class ProblemKind:
         Macros that select the case when a kernel is compiled; no parameter may have one of these names.
     from_json : callable
         Rebuilds a problem from its JSON document.
+    parse : callable or None
+        Makes a problem from a name and the options of :func:`problem_from_name`; None where problems have no names.
     """
 
     variables: frozenset[str]
     macros: frozenset[str]
     from_json: Callable[[Any], Problem]
+    parse: Callable[..., Problem] | None = None
 
 
 _SAMPLE = GemmProblem("s", "N", "N", 1, 1, 1)
 
 KINDS: Mapping[str, ProblemKind] = {
-    GemmProblem.kind: ProblemKind(frozenset(_SAMPLE.variables()), frozenset(_SAMPLE.macros()), GemmProblem.from_json),
+    GemmProblem.kind: ProblemKind(
+        frozenset(_SAMPLE.variables()), frozenset(_SAMPLE.macros()), GemmProblem.from_json, parse_problem
+    ),
     RecordedProblem.kind: ProblemKind(frozenset(), frozenset(), RecordedProblem.from_json),
 }
 """The kinds of problems by name. A new kind is a module of this room and an entry here."""
@@ -57,3 +62,26 @@ def problem_from_json(document: Any) -> Problem:
     if not isinstance(kind, str) or kind not in KINDS:
         raise ProblemError(f"the kind of a problem is one of {', '.join(KINDS)}, got {kind!r:.80}.")
     return KINDS[kind].from_json(document)
+
+
+def problem_from_name(name: str, **options: Any) -> Problem:
+    """Make a problem from its name; so far only GEMM problems have one.
+
+    Parameters
+    ----------
+    name : str
+        Such as ``"sgemm"``.
+    **options
+        See :func:`mltune.problem.gemm.parse_problem`.
+
+    Raises
+    ------
+    ProblemError
+        There is no such problem, or its size is impossible.
+
+    Examples
+    --------
+    >>> problem_from_name("dgemm", trans="NT", m=64, n=32, k=16).label
+    'dgemm NT 64x32x16'
+    """
+    return parse_problem(name, **options)
