@@ -26,7 +26,9 @@ def main() -> None:
         sys.exit(2 if isinstance(error, UsageError) else 1)
 
 
-def _warning(message: Warning | str, category: type[Warning], filename: str, line: int, text: str | None = None) -> str:
+def _warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
     """Write a warning of mltune in one line, and any other with its place in the code."""
-    place = "" if issubclass(category, MltuneWarning) else f"{filename}:{line}: {category.__name__}: "
+    place = "" if issubclass(category, MltuneWarning) else f"{filename}:{lineno}: {category.__name__}: "
     return f"{place}{message}\n"

@@ -40,7 +40,8 @@ def compare(
         int | None, typer.Option("--jobs", min=1, help="Processes.  [default: one per processor]", show_default=False)
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", metavar="DIR", help="Directory of the results; a comparison there is resumed.")
+        Path | None,
+        typer.Option("--output", metavar="DIR", help="Directory of the results; a comparison there is resumed."),
     ] = None,
     share: Annotated[
         str, typer.Option("--share", metavar="I/N", help="Do the I-th of N shares, one on each of N machines, say.")

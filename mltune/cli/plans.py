@@ -59,9 +59,7 @@ def run(
 
 @app.command()
 def plan(
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help="A plan (TOML), or the name of a built-in one: quick.")
-    ],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A plan (TOML), or the name of a built-in one: quick.")],
     as_json: AsJson = False,
 ) -> None:
     """Forecast a plan: devices, order, time and trials of each problem, and files. Nothing is run.

@@ -23,7 +23,7 @@ from mltune.cli.application import (
     app,
 )
 from mltune.errors import UsageError
-from mltune.tune.request import DEFAULT_KERNEL
+from mltune.tune.request import DEFAULT_KERNEL, TuneRequest
 
 
 @app.command()
@@ -118,12 +118,12 @@ def sweep(
     The configurations are a uniform random sample of the search space, or all of it; failures are recorded too. With
     --only it is a sub-space. An existing run is resumed.
     """
+    from mltune.problem.kinds import problem_from_name
     from mltune.show.live import RunDisplay
-    from mltune.tune.request import sweep_request
     from mltune.tune.sweep import sweep as record_sweep
 
-    shape = {"trans": trans, "size": size, "m": m, "n": n, "k": k}
-    request = sweep_request(problem, shape, device=device, kernel=kernel or DEFAULT_KERNEL, seed=seed, run=run)
+    named = problem_from_name(problem, trans=trans, size=size, m=m, n=n, k=k)
+    request = TuneRequest(named, kernel or DEFAULT_KERNEL, device, seed=seed, run=run)
     with RunDisplay() as progress:
         path = record_sweep(request, None if complete else count, values=_values(only or []), progress=progress)
     answer({"dataset": str(path)}, as_json, lambda: [str(path)])

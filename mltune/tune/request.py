@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mltune.errors import DatasetError, UsageError
 from mltune.problem.problem import Problem
-from mltune.tune.target import Target, choose, find_gpus, parse_device
+from mltune.tune.target import choose, parse_device
 
 if TYPE_CHECKING:
     from mltune.kernel.bundle import Kernel
@@ -131,36 +131,6 @@ def tune_request(
         trials, time_s = (None, GPU_TIME_S) if target.dataset is None else (REPLAY_TRIALS, None)
     request = TuneRequest(found, str(kernel), str(target), trials=trials, time_s=time_s, **options)
     return request, target.notice
-
-
-def sweep_request(name: str, shape: Shape, *, device: str, **options: Any) -> TuneRequest:
-    """Resolve the options of ``mltune sweep``.
-
-    Parameters
-    ----------
-    name : str
-        Name of the problem.
-    shape : mapping
-        See :data:`Shape`.
-    device : str
-    **options
-        Further fields of :class:`TuneRequest`.
-
-    Raises
-    ------
-    UsageError
-        The request cannot be met: a sweep needs a GPU.
-    """
-    target = parse_device(device)
-    if target is not None and target.dataset is not None:
-        raise UsageError(
-            f"a sweep times kernels on a GPU and cannot replay, got --device {device}; give cuda:N or auto."
-        )
-    problem = _named(name, shape, device)
-    gpus, reason = find_gpus()
-    if not gpus:
-        raise UsageError(f"a sweep times kernels on a GPU, but none was found: {reason}.")
-    return TuneRequest(problem, device=str(target or Target(cuda=0)), **options)
 
 
 def space_problem(kernel: Kernel, precision: str, shape: Shape) -> Problem:

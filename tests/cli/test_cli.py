@@ -18,7 +18,7 @@ from mltune.records.seconds import PHASES
 from mltune.records.trial import TrialState
 from mltune.tune.request import parse_duration
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
 
 
