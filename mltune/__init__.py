@@ -5,9 +5,9 @@ Names are imported when they are first used: ``import mltune`` itself takes a fe
 Examples
 --------
 >>> import mltune
->>> result = mltune.tune(trials=40, device="replay:h200-sgemm-nt-4096-random")
->>> sorted(result.best.configuration)[:3]
-['BLK_K', 'BLK_M', 'BLK_N']
+>>> result = mltune.tune("sgemm", trans="NT", size=4096, trials=40, device="replay:h200-sgemm-nt-4096-random")
+>>> len(result.records)
+40
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return __all__
 
 
 class _Package(ModuleType):

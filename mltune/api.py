@@ -132,6 +132,7 @@ def tune(
         run=None if run is None else Path(run),
         compilers=compilers,
     )
+    warnings.filterwarnings("ignore", "IProgress not found")  # Optuna's progress bars, in notebooks, are not used
     if notice:
         warnings.warn(notice, MltuneWarning, stacklevel=2)
     with _progress_bar(progress, "RunDisplay") as report, _interruptible(interrupt) as interrupted:

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from importlib import import_module
 from pathlib import Path
 
@@ -124,10 +123,8 @@ class TestTune:
 
     def test_time_is_a_duration_or_seconds(self):
         for limit in ("1.5s", 1.5):
-            start = time.perf_counter()
             result = mltune.tune(time=limit, stop=False, trials=100_000, device=REPLAY)
-            assert result.records
-            assert time.perf_counter() - start < 30
+            assert 1.5 <= result.seconds["total"] < 15
         with pytest.raises(UsageError, match="positive"):
             mltune.tune(time=-1, device=REPLAY)
 
@@ -201,18 +198,13 @@ class TestCompare:
             mltune.compare("nosuch")
 
 
-@pytest.mark.parametrize(
-    "name", ["mltune", "mltune.api", "mltune.problem.gemm", "mltune.problem.kinds", "mltune.results.run"]
-)
+DOCUMENTED = ("api", "problem.gemm", "problem.kinds", "results.run")
+DOCUMENTED += ("tune.ranking", "tune.request", "tune.session", "tune.target")
+
+
+@pytest.mark.parametrize("name", ["mltune", *(f"mltune.{name}" for name in DOCUMENTED)])
 def test_the_examples_of_the_docstrings_run(name):
-    failed, tried = doctest.testmod(import_module(name), optionflags=doctest.ELLIPSIS)
-    assert failed == 0
-    assert tried or name == "mltune.results.run"
-
-
-@pytest.mark.parametrize("name", ["request", "ranking", "session", "target"])
-def test_the_examples_of_the_tuning_room_run(name):
-    failed, tried = doctest.testmod(import_module(f"mltune.tune.{name}"))
+    failed, tried = doctest.testmod(import_module(name))
     assert (failed, tried > 0) == (0, True)
 
 
@@ -222,5 +214,6 @@ def test_the_first_notebook_runs(tmp_path, monkeypatch):
     notebook = nbformat.read(ROOT / "docs/notebooks/first_steps.ipynb", as_version=4)
     assert not any(cell.get("outputs") for cell in notebook.cells), "a notebook is kept without outputs"
     NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    assert not [one for cell in notebook.cells for one in cell.get("outputs", ()) if one.output_type == "stream"]
     kinds = {kind for cell in notebook.cells for one in cell.get("outputs", ()) for kind in one.get("data", ())}
     assert {"image/png", "text/html"} <= kinds
