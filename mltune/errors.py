@@ -1,7 +1,7 @@
 """The exceptions of mltune.
 
-What goes wrong with one configuration (it does not compile, crashes, is wrong, is late) is never an exception: it is
-the state of a trial. Exceptions are for misuse and for broken machines::
+A configuration that fails (a compile error, a crash, a wrong result, a timeout) is never an exception, but the state of
+a trial. Exceptions are for misuse and for broken machines::
 
     MltuneError
     ├── UsageError              the request cannot be met as it stands: exit code 2
@@ -15,18 +15,18 @@ the state of a trial. Exceptions are for misuse and for broken machines::
     │   └── DeviceError         no such device, or what it needs is not installed
     └── RunError                a run failed: exit code 1
         ├── WorkerError         a worker process cannot be started or kept alive
-        ├── DeviceLostError     the GPU cannot be used now: it is gone, or somebody else has taken it
+        ├── DeviceLostError     the GPU cannot be used now: it has failed, or another process uses it
         └── StoreError          records cannot be written
-            └── DiskFullError   there is no room for them, or the disk fails: room can be made
+            └── DiskFullError   the disk is full, or it fails
 
     MltuneWarning               a choice that was made for the user, such as a replay where there is no GPU
 
-A message states the law, then the facts, then the next step.
+A message states the rule, then the facts, then the next step.
 """
 
 
 class MltuneError(Exception):
-    """Everything that mltune raises on purpose."""
+    """The base of all exceptions of mltune."""
 
 
 class UsageError(MltuneError):
@@ -74,7 +74,7 @@ class WorkerError(RunError):
 
 
 class DeviceLostError(RunError):
-    """The GPU cannot be used now: it is gone, or somebody else has taken it. No trial is to blame, none is recorded."""
+    """The GPU cannot be used now: it has failed, or another process uses it. No trial is recorded as failed."""
 
 
 class StoreError(RunError):
@@ -82,7 +82,7 @@ class StoreError(RunError):
 
 
 class DiskFullError(StoreError):
-    """There is no room for records, or the disk fails."""
+    """The disk is full, or it fails."""
 
 
 class MltuneWarning(UserWarning):

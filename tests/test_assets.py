@@ -1,4 +1,4 @@
-"""The four asset folders travel with the code."""
+"""The asset folders in a checkout, a source distribution and a wheel."""
 
 import subprocess
 import sys

@@ -57,8 +57,8 @@ def tune(
     """Find the fastest configuration of a kernel.
 
     Without --trials and --time the budget is 60 s on a GPU and 300 trials in replay. Without a GPU, timings recorded
-    on one are replayed. Ctrl-C ends the run with the best so far. The run also ends by itself, and says so, once
-    nothing untried can be expected to be faster. Exits with 1 when no trial succeeded.
+    on one are replayed. Ctrl-C ends the run with the best so far. The run also ends once no untried configuration can
+    be expected to be faster, and says so. Exits with 1 when no trial succeeded.
     """
     from mltune import api
     from mltune.process.signals import Interrupt

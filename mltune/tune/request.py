@@ -187,8 +187,8 @@ def _named(problem: str | Problem | None, shape: Shape, device: str) -> Problem:
         return problem_from_name(problem, **shape)
     if problem is None:
         raise UsageError(
-            f"a problem must be named to be measured, but --device is {device}: write `mltune tune sgemm`. "
-            "Only a replay knows its own: --device replay:DATASET."
+            f"a problem must be named to be measured, such as sgemm, but there is none and the device is {device}; "
+            "only a replay has a problem of its own (device replay:DATASET)."
         )
     if shape:
         raise UsageError(f"a problem has its own shape, but {problem.label} was given with {', '.join(shape)}.")

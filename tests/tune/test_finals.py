@@ -1,4 +1,4 @@
-"""The finals: on recorded timings, and through a runner whose GPU is imagined."""
+"""Finals in replay, and with a runner whose GPU is simulated."""
 
 from dataclasses import replace
 
@@ -41,10 +41,10 @@ def imagined(tmp_path, monkeypatch):
 def test_the_fastest_of_the_race_is_declared_with_its_ties_and_its_share_of_reference(imagined):
     """On record trial 1 is the fastest; timed side by side it is trial 2."""
     records = [trial(0, 2.3e-3), trial(1, 1.99e-3), trial(2, 2.0e-3), trial(3, 2.01e-3)]
-    told = {0: {"time_s": 2.3e-3}, 1: {"time_s": 2.1e-3}, 2: {"time_s": 2.0e-3}, 3: {"time_s": 2.0001e-3}}
-    for behaviour in told.values():
+    behaviours = {0: {"time_s": 2.3e-3}, 1: {"time_s": 2.1e-3}, 2: {"time_s": 2.0e-3}, 3: {"time_s": 2.0001e-3}}
+    for behaviour in behaviours.values():
         behaviour["noise"] = 0.002
-    with imagined(told) as session:
+    with imagined(behaviours) as session:
         found = declare(session, records)
 
     assert found.number in (2, 3)
@@ -58,10 +58,10 @@ def test_the_fastest_of_the_race_is_declared_with_its_ties_and_its_share_of_refe
     assert Declaration.from_json(found.to_json()) == found
 
 
-def test_whoever_fails_the_verification_is_struck_and_the_next_is_verified(imagined):
+def test_a_trial_that_fails_the_verification_is_rejected_and_the_next_is_verified(imagined):
     records = [trial(0, 2.0e-3), trial(1, 2.1e-3), trial(2, 2.2e-3)]
-    told = {0: {"time_s": 2.0e-3, "deed": "wrong at full size"}, 1: {"time_s": 2.1e-3}, 2: {"time_s": 2.2e-3}}
-    with imagined(told) as session:
+    behaviours = {0: {"time_s": 2.0e-3, "deed": "wrong at full size"}, 1: {"time_s": 2.1e-3}, 2: {"time_s": 2.2e-3}}
+    with imagined(behaviours) as session:
         found = declare(session, records)
 
     assert found.number == 1
@@ -73,8 +73,8 @@ def test_whoever_fails_the_verification_is_struck_and_the_next_is_verified(imagi
 
 def test_a_loser_is_not_verified(imagined):
     records = [trial(0, 2.0e-3), trial(1, 2.1e-3)]
-    told = {0: {"time_s": 2.0e-3}, 1: {"time_s": 2.1e-3, "deed": "wrong at full size"}}
-    with imagined(told) as session:
+    behaviours = {0: {"time_s": 2.0e-3}, 1: {"time_s": 2.1e-3, "deed": "wrong at full size"}}
+    with imagined(behaviours) as session:
         found = declare(session, records)
 
     assert (found.number, dict(found.rejected)) == (0, {})
@@ -82,8 +82,8 @@ def test_a_loser_is_not_verified(imagined):
 
 def test_a_tie_is_verified(imagined):
     records = [trial(0, 2.0e-3), trial(1, 2.0e-3)]
-    told = {0: {"time_s": 2.0e-3}, 1: {"time_s": 2.0e-3, "deed": "wrong at full size"}}
-    with imagined(told) as session:
+    behaviours = {0: {"time_s": 2.0e-3}, 1: {"time_s": 2.0e-3, "deed": "wrong at full size"}}
+    with imagined(behaviours) as session:
         found = declare(session, records)
 
     assert found.number == 0
@@ -100,7 +100,7 @@ def test_when_a_whole_set_fails_the_next_is_tried(imagined):
     assert len(found.rejected) == FINALISTS
 
 
-def test_when_all_fail_nobody_is_declared(imagined):
+def test_when_all_fail_none_is_declared(imagined):
     with imagined({0: {"deed": "wrong at full size"}, 1: {"deed": "no build"}}) as session:
         assert declare(session, [trial(0, 2e-3), trial(1, 2e-3)]) is None
         assert declare(session, []) is None
@@ -114,7 +114,7 @@ def test_what_cannot_be_built_again_is_rejected(imagined):
     assert "the compiler died" in found.rejected[0]
 
 
-def test_told_to_stop_it_declares_what_is_on_record_and_leaves_the_gpu_alone(imagined, tmp_path):
+def test_when_stopped_it_declares_what_is_on_record_and_leaves_the_gpu_alone(imagined, tmp_path):
     (tmp_path / "absent").touch()
     with imagined({}) as session:
         found = declare(session, [trial(0, 2.1e-3), trial(1, 2e-3)], stop=lambda: True)
@@ -125,7 +125,7 @@ def test_told_to_stop_it_declares_what_is_on_record_and_leaves_the_gpu_alone(ima
     assert found.reference is None
 
 
-def test_told_to_stop_after_the_race_it_declares_the_race(imagined):
+def test_when_stopped_after_the_race_it_declares_the_race(imagined):
     answers = iter([False, False])  # one before each build
     with imagined({0: {"time_s": 2e-3}, 1: {"time_s": 1.9e-3}}) as session:
         found = declare(session, [trial(0, 2e-3), trial(1, 2e-3)], stop=lambda: next(answers, True))
@@ -152,7 +152,7 @@ def test_a_race_that_kills_its_worker_leaves_what_is_on_record(imagined):
     assert found.rounds == 0
 
 
-def test_a_gpu_that_is_lost_is_told(imagined):
+def test_a_lost_gpu_is_an_error(imagined):
     with imagined({0: {"deed": "take the GPU along in a race"}, 1: {}}) as session, pytest.raises(DeviceLostError):
         declare(session, [trial(0, 2e-3), trial(1, 2.1e-3)])
 
@@ -162,8 +162,8 @@ def test_what_was_slow_while_the_gpu_was_slow_gets_a_second_chance(imagined):
     times_s = [2.0e-3, 2.01e-3, 2.02e-3, 2.03e-3, 2.04e-3, 2.5e-3, 2.3e-3, 2.35e-3]
     records = [trial(number, time_s) for number, time_s in enumerate(times_s)]
     references = [Reference(after, 0.0, time_s) for after, time_s in ((0, 3e-3), (6, 3e-3), (8, 3.6e-3))]
-    told = {number: {"time_s": time_s} for number, time_s in enumerate(times_s)} | {7: {"time_s": 1.9e-3}}
-    with imagined(told) as session:
+    behaviours = {number: {"time_s": time_s} for number, time_s in enumerate(times_s)} | {7: {"time_s": 1.9e-3}}
+    with imagined(behaviours) as session:
         found = declare(session, records, references=references)
 
     assert found.number == 7

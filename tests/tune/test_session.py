@@ -1,3 +1,5 @@
+"""Sessions: kernels that can and cannot be built, and problems of another kind."""
+
 import pytest
 
 from mltune.dataset.dataset import load_dataset

@@ -1,4 +1,4 @@
-"""A sweep without a GPU: which configurations it takes, that it resumes, and what it refuses."""
+"""Sweeps in replay: the choice of configurations, resumption, and refusals."""
 
 from pathlib import Path
 
