@@ -261,7 +261,7 @@ def _joined(names: str | Sequence[str] | None) -> str | None:
 
 @contextmanager
 def _progress_bar(progress: Any, display: str) -> Iterator[Any]:
-    """Give the callable that is told the progress: for ``"auto"`` a display, where there is a person to see it."""
+    """Return the callable that receives the progress: for ``"auto"`` a display on a terminal or in a notebook."""
     from mltune.show import live
 
     if progress != "auto":
@@ -275,7 +275,7 @@ def _progress_bar(progress: Any, display: str) -> Iterator[Any]:
 
 @contextmanager
 def _interruptible(interrupt: Callable[[], bool] | None) -> Iterator[Callable[[], bool]]:
-    """Give the callable that ends a run: by default one that a first Ctrl-C makes true; a second one acts as usual."""
+    """Return the callable that ends a run: by default true after a first Ctrl-C; a second one acts as usual."""
     pressed = threading.Event()
     if interrupt is not None or threading.current_thread() is not threading.main_thread():
         yield interrupt or pressed.is_set

@@ -8,7 +8,7 @@ a trial. Exceptions are for misuse and for broken machines::
     │   ├── BundleError         a kernel bundle is malformed
     │   ├── ExpressionError     an expression of a bundle is malformed, or cannot be evaluated
     │   ├── ProblemError        no such problem, or an impossible size
-    │   ├── SpaceError          the search space is empty, or a configuration lies outside it
+    │   ├── SpaceError          the search space is empty, or does not contain a configuration
     │   ├── DatasetError        a dataset is malformed, of another kernel, or does not exist
     │   ├── PlanError           a plan is malformed, or cannot be carried out here
     │   ├── RunDirectoryError   a run directory is in use, belongs to another run, or cannot be written
@@ -46,7 +46,7 @@ class ProblemError(UsageError):
 
 
 class SpaceError(UsageError):
-    """The search space is empty, or a configuration lies outside it."""
+    """The search space is empty, or does not contain a configuration."""
 
 
 class DatasetError(UsageError):

@@ -92,7 +92,7 @@ class TestTune:
         assert result.best.median_s < 1.5 * load_manifest(DATASET).best.median_s
         assert result.to_json()["run"] == "a/run"
         assert Path("a/run/run.sqlite").exists()
-        assert capsys.readouterr() == ("", ""), "where nobody watches there is no progress bar"
+        assert capsys.readouterr() == ("", ""), "without a terminal there is no progress bar"
 
     def test_the_best_configuration_is_at_hand(self):
         result = mltune.tune("sgemm", trans="NT", size=4096, trials=60, device=REPLAY)
@@ -111,7 +111,7 @@ class TestTune:
         problem = mltune.load_dataset("h200-sgemm-nt-1024-random").manifest.problem
         result = mltune.tune(problem, trials=20, device="replay:h200-sgemm-nt-1024-random")
         assert result.problem == problem
-        with pytest.raises(DatasetError, match="sgemm NT 1024 was asked for"):
+        with pytest.raises(DatasetError, match="sgemm NT 1024 was requested"):
             mltune.tune(problem, device=REPLAY)
         with pytest.raises(UsageError, match="has its own shape"):
             mltune.tune(problem, size=4096, device=REPLAY)
@@ -192,6 +192,16 @@ class TestCompare:
         assert mltune.compare("random", self.ONE, share="2/2", **options) is None
         assert mltune.compare("random", self.ONE, **options).runs["random", self.ONE].seeds == (0, 1)
 
+    def test_a_script_needs_no_main_block(self):
+        Path("script.py").write_text(
+            "import mltune\n"
+            "print('once')\n"
+            f"found = mltune.compare('random', '{self.ONE}', evaluations=20, seeds=2, processes=2, output='here')\n"
+            "print(found.strategies)\n"
+        )
+        done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, timeout=120)
+        assert (done.stdout, done.stderr) == ("once\n('random',)\n", "")
+
     def test_refuses_what_does_not_exist(self):
         with pytest.raises(UsageError, match="nosuch"):
             mltune.compare("nosuch")
@@ -208,7 +218,7 @@ def test_the_examples_of_the_docstrings_run(name):
 
 
 def test_the_first_notebook_runs(tmp_path, monkeypatch):
-    """Run the notebook without a display, in an empty folder, as a user does who follows it."""
+    """Run the notebook without a display, in an empty folder."""
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     notebook = nbformat.read(ROOT / "docs/notebooks/first_steps.ipynb", as_version=4)
     assert not any(cell.get("outputs") for cell in notebook.cells), "a notebook is kept without outputs"

@@ -25,7 +25,7 @@ def show(
     """Show the results of a run.
 
     Its best configurations, its trials by state, and its seconds by phase; of a plan, the progress of each problem.
-    --follow shows a run of another terminal while it goes on, and waits for one that has not begun.
+    --follow shows a run that is under way in another terminal, and waits for one that has not started.
     """
     from mltune.records.directory import is_plan, runs_in
     from mltune.show import tables
@@ -75,7 +75,7 @@ def dashboard(
     """Show a run in optuna-dashboard.
 
     Writes the run, or each problem of a plan, as an Optuna study to RUN/optuna.journal, and serves the dashboard to
-    this machine until Ctrl-C; trials of a run that goes on are added. Needs the extra "dashboard".
+    this machine until Ctrl-C; trials of a run that is under way are added. Needs the extra "dashboard".
     """
     from mltune.show.study import Studies, served
 

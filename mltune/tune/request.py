@@ -151,7 +151,7 @@ def space_problem(kernel: Kernel, precision: str, shape: Shape) -> Problem:
     if not recorded or any(value is not None for value in shape.values()):
         raise UsageError(
             f"the space of a kernel that is only replayed is that of its recorded problem, but for {kernel.name} "
-            f"{'there is none' if not recorded else 'another size was asked for'}; see `mltune datasets`."
+            f"{'there is none' if not recorded else 'another size was requested'}; see `mltune datasets`."
         )
     return recorded[0]
 
@@ -209,6 +209,6 @@ def _recorded(problem: str | Problem | None, shape: Shape, recorded: Problem, de
     else:
         text = f"another size of {recorded.name}" if problem in (None, recorded.name) else str(problem)
     raise DatasetError(
-        f"a replay answers for the problem that was recorded, but {device} holds {recorded.label}, and "
-        f"{text} was asked for; `mltune datasets` lists what is recorded."
+        f"a replay needs the problem that was recorded, but {device} holds {recorded.label}, and {text} was requested; "
+        "see `mltune datasets`."
     )
