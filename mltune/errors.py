@@ -1,32 +1,31 @@
 """The exceptions of mltune.
 
-A configuration that fails (a compile error, a crash, a wrong result, a timeout) is never an exception, but the state of
-a trial. Exceptions are for misuse and for broken machines::
+What goes wrong with one configuration (it does not compile, crashes, is wrong, is late) is never an exception: it is
+the state of a trial. Exceptions are for misuse and for broken machines::
 
+    MltuneWarning               a choice made for the user, such as a replay where there is no GPU
     MltuneError
     ├── UsageError              the request cannot be met as it stands: exit code 2
     │   ├── BundleError         a kernel bundle is malformed
     │   ├── ExpressionError     an expression of a bundle is malformed, or cannot be evaluated
     │   ├── ProblemError        no such problem, or an impossible size
-    │   ├── SpaceError          the search space is empty, or does not contain a configuration
+    │   ├── SpaceError          the search space is empty, or a configuration lies outside it
     │   ├── DatasetError        a dataset is malformed, of another kernel, or does not exist
     │   ├── PlanError           a plan is malformed, or cannot be carried out here
     │   ├── RunDirectoryError   a run directory is in use, belongs to another run, or cannot be written
     │   └── DeviceError         no such device, or what it needs is not installed
     └── RunError                a run failed: exit code 1
         ├── WorkerError         a worker process cannot be started or kept alive
-        ├── DeviceLostError     the GPU cannot be used now: it has failed, or another process uses it
+        ├── DeviceLostError     the GPU cannot be used now: it is gone, or somebody else has taken it
         └── StoreError          records cannot be written
-            └── DiskFullError   the disk is full, or it fails
+            └── DiskFullError   there is no room for them, or the disk fails: room can be made
 
-    MltuneWarning               a choice that was made for the user, such as a replay where there is no GPU
-
-A message states the rule, then the facts, then the next step.
+A message states the law, then the facts, then the next step.
 """
 
 
 class MltuneError(Exception):
-    """The base of all exceptions of mltune."""
+    """Everything that mltune raises on purpose."""
 
 
 class UsageError(MltuneError):
@@ -46,7 +45,7 @@ class ProblemError(UsageError):
 
 
 class SpaceError(UsageError):
-    """The search space is empty, or does not contain a configuration."""
+    """The search space is empty, or a configuration lies outside it."""
 
 
 class DatasetError(UsageError):
@@ -74,7 +73,7 @@ class WorkerError(RunError):
 
 
 class DeviceLostError(RunError):
-    """The GPU cannot be used now: it has failed, or another process uses it. No trial is recorded as failed."""
+    """The GPU cannot be used now: it is gone, or somebody else has taken it. No trial is to blame, none is recorded."""
 
 
 class StoreError(RunError):
@@ -82,8 +81,8 @@ class StoreError(RunError):
 
 
 class DiskFullError(StoreError):
-    """The disk is full, or it fails."""
+    """There is no room for records, or the disk fails."""
 
 
 class MltuneWarning(UserWarning):
-    """A choice that was made for the user, such as a replay where there is no GPU."""
+    """A choice made for the user, such as a replay where there is no GPU."""

@@ -38,7 +38,10 @@ _SAMPLE = GemmProblem("s", "N", "N", 1, 1, 1)
 
 KINDS: Mapping[str, ProblemKind] = {
     GemmProblem.kind: ProblemKind(
-        frozenset(_SAMPLE.variables()), frozenset(_SAMPLE.macros()), GemmProblem.from_json, parse_problem
+        variables=frozenset(_SAMPLE.variables()),
+        macros=frozenset(_SAMPLE.macros()),
+        from_json=GemmProblem.from_json,
+        parse=parse_problem,
     ),
     RecordedProblem.kind: ProblemKind(frozenset(), frozenset(), RecordedProblem.from_json),
 }
