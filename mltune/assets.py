@@ -1,4 +1,4 @@
-"""Where the four asset folders stand: in a checkout where they are, in a wheel under ``mltune/_data``."""
+"""Locations of the four asset folders: the root of a checkout, or ``mltune/_data`` in a wheel."""
 
 from functools import cache
 from pathlib import Path

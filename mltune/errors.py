@@ -3,6 +3,7 @@
 What goes wrong with one configuration (it does not compile, crashes, is wrong, is late) is never an exception: it is
 the state of a trial. Exceptions are for misuse and for broken machines::
 
+    MltuneWarning               a choice made for the user, such as a replay where there is no GPU
     MltuneError
     ├── UsageError              the request cannot be met as it stands: exit code 2
     │   ├── BundleError         a kernel bundle is malformed
@@ -81,3 +82,7 @@ class StoreError(RunError):
 
 class DiskFullError(StoreError):
     """There is no room for records, or the disk fails."""
+
+
+class MltuneWarning(UserWarning):
+    """A choice made for the user, such as a replay where there is no GPU."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from mltune import __version__
@@ -80,6 +81,13 @@ class Comparison:
         ndarray of shape (n_seeds, n_evaluations)
         """
         return self.recordings[dataset].optimum_s / self.runs[name, dataset].best_s
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """The figures of all strategies as a JSON document: see :func:`mltune.compare.summary.summarise`."""
+        from mltune.compare.summary import summarise
+
+        return summarise(self)
 
 
 def compare(request: CompareRequest, progress: Report | None = None) -> Comparison | None:

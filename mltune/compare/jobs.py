@@ -5,11 +5,13 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from types import ModuleType
 
 from mltune.compare.journal import Job, Outcome
 from mltune.compare.recording import Recording
@@ -61,7 +63,7 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(target=_serve, args=(theirs, *self._arguments), daemon=True)
-        with _single_threaded():
+        with _isolated():
             process.start()
         theirs.close()
         return ours, process
@@ -112,13 +114,19 @@ def _serve(connection: Connection, sources: Mapping[str, Source], evaluations: i
 
 
 @contextmanager
-def _single_threaded() -> Iterator[None]:
-    """Limit processes that are started inside to one thread of computation."""
+def _isolated() -> Iterator[None]:
+    """Let a process that is started here compute on one thread, and not import the main module of the caller again.
+
+    The main module may be a script whose statements must run only once.
+    """
     before = dict(os.environ)
     os.environ.update(dict.fromkeys(_THREADS, "1"))
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
     try:
         yield
     finally:
+        sys.modules["__main__"] = main
         for name in _THREADS:
             del os.environ[name]
         os.environ.update(before)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mltune.errors import ProblemError
-from mltune.problem.gemm import PRECISIONS, GemmProblem
+from mltune.problem.gemm import PRECISIONS, GemmProblem, parse_problem
 from mltune.problem.problem import Problem
 from mltune.problem.recorded import RecordedProblem
 
@@ -28,6 +28,8 @@ class ProblemKind:
         Precisions of which a bundle lists at least one; empty for a kind without precisions.
     can_be_built : bool
         Whether kernels of the kind may have a source. Others are only replayed.
+    parse : callable or None
+        Makes a problem from a name and the options of :func:`problem_from_name`; None where problems have no names.
     """
 
     variables: frozenset[str]
@@ -35,6 +37,7 @@ class ProblemKind:
     from_json: Callable[[Any], Problem]
     precisions: tuple[str, ...] = ()
     can_be_built: bool = False
+    parse: Callable[..., Problem] | None = None
 
 
 _SAMPLE = GemmProblem("s", "N", "N", 1, 1, 1)
@@ -46,6 +49,7 @@ KINDS: Mapping[str, ProblemKind] = {
         from_json=GemmProblem.from_json,
         precisions=PRECISIONS,
         can_be_built=True,
+        parse=parse_problem,
     ),
     RecordedProblem.kind: ProblemKind(frozenset(), frozenset(), RecordedProblem.from_json),
 }
@@ -69,3 +73,26 @@ def problem_from_json(document: Any) -> Problem:
     if not isinstance(kind, str) or kind not in KINDS:
         raise ProblemError(f"the kind of a problem is one of {', '.join(KINDS)}, got {kind!r:.80}.")
     return KINDS[kind].from_json(document)
+
+
+def problem_from_name(name: str, **options: Any) -> Problem:
+    """Make a problem from its name; so far only GEMM problems have one.
+
+    Parameters
+    ----------
+    name : str
+        Such as ``"sgemm"``.
+    **options
+        See :func:`mltune.problem.gemm.parse_problem`.
+
+    Raises
+    ------
+    ProblemError
+        There is no such problem, or its size is impossible.
+
+    Examples
+    --------
+    >>> problem_from_name("dgemm", trans="NT", m=64, n=32, k=16).label
+    'dgemm NT 64x32x16'
+    """
+    return parse_problem(name, **options)

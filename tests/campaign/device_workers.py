@@ -18,12 +18,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import mltune.tune.tuner
 from mltune.errors import DeviceLostError
 from mltune.measure.protocols import Runner
 from mltune.plan.device_worker import Answer, Order, Outcome, make_device_worker
 from mltune.records.trial import Build, Measurement
 from mltune.results.run import TuneResult
+from mltune.tune import tuner
 from mltune.tune.session import Session
 
 LIES = {"nan": math.nan, "zero": 0.0, "negative": -1e-3, "infinite": math.inf, "faster than light": 1e-9}
@@ -43,18 +43,18 @@ def deaf() -> Callable[[Order], Answer]:
 def spoiled() -> Callable[[Order], Answer]:
     """Return a worker that replays as usual, but for its deeds."""
     script = Script()
-    opened = mltune.tune.tuner.open_session
+    opened = tuner.open_session
 
     def open_spoiled(*arguments: Any, **options: Any) -> Session:
-        bench = opened(*arguments, **options)
-        bench.runner = SpoiledRunner(bench.runner, script)
-        return bench
+        session = opened(*arguments, **options)
+        session.runner = SpoiledRunner(session.runner, script)
+        return session
 
     def tune(*arguments: Any, **options: Any) -> TuneResult:
         script.begin()
-        return mltune.tune.tuner.tune(*arguments, **options)
+        return tuner.tune(*arguments, **options)
 
-    mltune.tune.tuner.open_session = open_spoiled
+    tuner.open_session = open_spoiled
     return make_device_worker(tune)
 
 

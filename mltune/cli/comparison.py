@@ -1,4 +1,4 @@
-"""The command that compares search strategies."""
+"""The command ``compare``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def compare(
         typer.Option(
             "--strategies",
             metavar="A,B|all",
-            help="What is compared; NAME@N with N seeds.  [default: mltune,tpe,random]",
+            help="Names; NAME@N with N seeds.  [default: mltune,tpe,random]",
         ),
     ] = None,
     datasets: Annotated[
@@ -40,44 +40,45 @@ def compare(
         int | None, typer.Option("--jobs", min=1, help="Processes.  [default: one per processor]", show_default=False)
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", metavar="DIR", help="Where results go; a comparison there is resumed.")
+        Path | None,
+        typer.Option("--output", metavar="DIR", help="Directory of the results; a comparison there is resumed."),
     ] = None,
     share: Annotated[
-        str, typer.Option("--share", metavar="I/N", help="Do the I-th of N shares, on one machine of N, say.")
+        str, typer.Option("--share", metavar="I/N", help="Do the I-th of N shares, one on each of N machines, say.")
     ] = "1/1",
     as_json: AsJson = False,
 ) -> None:
     """Compare search strategies on recorded timings.
 
-    Each strategy searches each dataset with each seed; what it proposes is looked up. Our strategies: mltune and its
-    ablations mltune-noskip, mltune-nobuild and mltune-raw, tpe, tpe+skip, astra, random. Those of others need the
-    extra "peers": hybrid_vndx, adaptive_tabu_greywolf, genetic_algorithm, simulated_annealing, bayes_opt or any
-    kernel_tuner:NAME, and gp. Resume, or join the shares of several machines, with the same --output.
+    Each strategy searches each dataset with each seed, and each configuration that it proposes is looked up.
+    Strategies of mltune: mltune and its ablations mltune-noskip, mltune-nobuild and mltune-raw, tpe, tpe+skip, astra,
+    random. Strategies of other packages, with the extra "peers": hybrid_vndx, adaptive_tabu_greywolf,
+    genetic_algorithm, simulated_annealing, bayes_opt or any kernel_tuner:NAME, and gp. The same --output resumes a
+    comparison, or joins the shares of several machines.
     """
-    from mltune.compare.comparison import compare as run
-    from mltune.compare.request import compare_request
-    from mltune.compare.results import write_results
-    from mltune.show import tables as render
+    from mltune import api
+    from mltune.compare.request import default_output
+    from mltune.show import tables
     from mltune.show.live import ComparisonDisplay
 
-    request = compare_request(
-        strategies=strategies,
-        datasets=datasets,
-        table=table,
-        parameters=parameters,
-        times=time,
-        evaluations=evaluations,
-        seeds=seeds,
-        processes=jobs,
-        output=output,
-        share=share,
-    )
+    output = output or default_output()
     with ComparisonDisplay() as progress:
-        comparison = run(request, progress)
-    typer.echo(f"written: {request.output}", err=True)
+        comparison = api.compare(
+            strategies,
+            datasets,
+            table=table,
+            parameters=parameters,
+            time=time,
+            evaluations=evaluations,
+            seeds=seeds,
+            processes=jobs,
+            output=output,
+            share=share,
+            progress=progress,
+        )
+    typer.echo(f"written: {output}", err=True)
     if comparison is None:
         return
     for job, error in comparison.errors.items():
         typer.echo(f"{' '.join(map(str, job))} failed: {error.strip().splitlines()[-1]}", err=True)
-    document = write_results(comparison, request.output)
-    answer(document, as_json, lambda: render.comparison(document))
+    answer(comparison.summary, as_json, lambda: tables.comparison(comparison.summary))
