@@ -13,7 +13,7 @@ DOCUMENTS = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("*/R
 
 
 def test_the_example_of_a_bundle_is_one(tmp_path):
-    example, *_ = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/kernel-toml.md").read_text(), re.DOTALL)
+    example, *_ = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/reference/kernel-toml.md").read_text(), re.DOTALL)
     (tmp_path / "kernel.toml").write_text(example)
     (tmp_path / "tiled.cu").write_text("// a source")
     kernel = load_kernel(tmp_path)
@@ -37,7 +37,7 @@ def test_readme_gives_two_commands_that_do_all_the_set_up():
 def test_every_dependency_has_its_reason():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     groups = [project["dependencies"], *project["optional-dependencies"].values()]
-    reasons = (ROOT / "docs/dependencies.md").read_text()
+    reasons = (ROOT / "docs/explanation/dependencies.md").read_text()
     for requirement in chain.from_iterable(groups):
         name = re.match(r"[a-z0-9-]+", requirement)[0]
         assert re.sub(r"-cuda1\dx$", "", name) in reasons
@@ -50,7 +50,7 @@ def test_links_lead_somewhere():
 
 
 def test_every_event_is_explained():
-    rows = re.findall(r"^\| (`.*?) \| .* \| (.*) \|$", (ROOT / "docs/watching.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| (`.*?) \| .* \| (.*) \|$", (ROOT / "docs/reference/events.md").read_text(), re.MULTILINE)
     explained = {
         name: set(re.findall(r"`(\w+)`", fields)) for names, fields in rows for name in re.findall(r"`(\w+)`", names)
     }
