@@ -1,10 +1,10 @@
-"""How well each cost model ranks what it has not seen, how honest its interval is, and what it costs.
+"""Quality and cost of cost models: ranking of unseen configurations, coverage of the interval, CPU seconds.
 
-On every recorded space: fitted to random configurations, judged on others of the same space.
+On every recorded space a model is fitted to random configurations and evaluated on others of the same space.
 
 - rank: Spearman's correlation of prediction and speed.
-- regret: how much slower than the best held-out configuration the best of the ten that the model likes most is.
-- fast: share of the fastest 1 % among the 5 % that the model likes most.
+- regret: how much slower than the best held-out configuration the best of the ten highest predictions is.
+- fast: share of the fastest 1 % among the 5 % with the highest predictions.
 - coverage: share of the held-out below the one-sided conformal end at 95 %.
 - fit, predict: CPU seconds of one core; predictions are of 10,000 configurations.
 

@@ -1,6 +1,6 @@
 """How few measurements each strategy needs: mltune, its ablations and the strategies of others, on all recorded spaces.
 
-One run of ``mltune compare`` over every dataset; its definitions are in docs/explanation/comparison.md. The runs are journalled in
+One run of ``mltune compare`` over every dataset; its definitions are in docs/measurement.md. The runs are journalled in
 --work, so that it can be interrupted, resumed, and split over machines (--share 1/2 here and 2/2 there, then their
 ``runs-*.sqlite`` in one directory and no --share). Results go to benchmarks/results/search_efficiency/. Optuna's
 Gaussian process takes half a minute a run: it gets fewer seeds.
