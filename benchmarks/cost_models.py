@@ -81,7 +81,7 @@ class Space:
         return Space(self.name, self.before[some], self.after[some], self.speed[some])
 
     def split(self, size: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return random rows to learn from, at most half of all, and others that ran to judge by."""
+        """Return random rows to learn from, at most half of all, and others that ran, to evaluate on."""
         order = np.random.default_rng(seed).permutation(len(self.speed))
         half = len(order) // 2
         held_out = order[half:]
@@ -120,7 +120,7 @@ def judge(model: CostModel, space: Space, size: int, seed: int) -> dict[str, flo
 
 
 def judge_failures(space: Space, size: int, seed: int) -> dict[str, float]:
-    """Return how well failures are told: areas under the ROC curve, and the Brier score over that of the rate alone."""
+    """Return the quality of predicted failures: areas under the ROC curve, Brier score over that of the rate alone."""
     failed = ~np.isfinite(space.speed)
     order = np.random.default_rng(seed).permutation(len(failed))
     known, held_out = order[:size], order[len(order) // 2 :]

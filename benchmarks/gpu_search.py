@@ -37,7 +37,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
 }
 
 MOMENTS = (5, 10, 20, 30, 45, 60)
-"""Seconds at which the table says what has been found."""
+"""Seconds at which the table shows the best so far."""
 
 
 def measure(search: str, case: str, size: int, time_s: float, seed: int) -> dict[str, Any]:
