@@ -1,9 +1,9 @@
-"""What the physical prior is worth before the first measurement, on every recorded space.
+"""Value of the physical prior before the first measurement, on every recorded space.
 
-For each dataset: the share of its fastest configuration that the first choices of the prior reach, in its own order
-and as an opening (the first three, then configurations spread out over those within 5 % of the highest prior), beside
-the exact expectation of as many random configurations. Configurations that failed count as 0. Also Spearman's rank
-correlation among those that ran, and the milliseconds that features and prior take for 20,000 configurations.
+For each dataset: the share of its fastest configuration that the first choices of the prior reach, in its own order and
+as an initial design (the first three, then configurations spread out over those within 5 % of the highest prior),
+beside the exact expectation of as many random configurations. Configurations that failed count as 0. Also Spearman's
+rank correlation among those that ran, and the milliseconds that features and prior take for 20,000 configurations.
 
     python benchmarks/prior.py [--folder datasets] [--output prior.json]
 """

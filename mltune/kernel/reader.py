@@ -85,7 +85,7 @@ def _validated(path: Path, text: str) -> Document:
             f"{'.'.join(str(part) for part in problem['loc'])}: {problem['msg']}, got {problem['input']!r:.80}"
             for problem in error.errors()[:5]
         )
-        raise BundleError(f"{path}: {problems}. See docs/kernel-toml.md.") from error
+        raise BundleError(f"{path}: {problems}. See docs/reference/kernel-toml.md.") from error
 
 
 class _Reader:
@@ -103,7 +103,7 @@ class _Reader:
         self.variables = {*self.problem_variables, *DEVICE_VARIABLES}
 
     def error(self, key: str, message: object) -> BundleError:
-        return BundleError(f"{self.path}: {key}: {message}. See docs/kernel-toml.md.")
+        return BundleError(f"{self.path}: {key}: {message}. See docs/reference/kernel-toml.md.")
 
     def check_kernel_table(self) -> None:
         """Check that the table has the keys of its kind of problem."""

@@ -27,7 +27,7 @@ MAX_BYTES = 2**20
 
 _LONGEST_SLUG = 100
 _TRIALS = re.compile(r"(\d{1,12}) trials?")
-_SEE = "See docs/plans.md."
+_SEE = "See docs/reference/plans.md."
 
 
 def load_plan(name_or_path: str | Path) -> Plan:

@@ -58,7 +58,7 @@ def test_every_plan_of_ours_is_described():
 
 
 def test_the_example_in_the_documents_is_a_plan(tmp_path):
-    example, *_ = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/plans.md").read_text(), re.DOTALL)
+    example, *_ = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/reference/plans.md").read_text(), re.DOTALL)
     (tmp_path / "mine.toml").write_text(example)
     assert len(load_plan(tmp_path / "mine.toml").tasks) > 1
 

@@ -1,10 +1,10 @@
-"""A real night on a GPU, broken off twice: by SIGTERM, as a job scheduler does, and by SIGKILL; then its report.
+"""A campaign on a GPU that is interrupted twice, by SIGTERM (as a job scheduler does) and by SIGKILL, and its report.
 
-    python benchmarks/night.py                      # search/blas_cases.toml: nine minutes on one GPU
-    python benchmarks/night.py --plan quick --breaks TERM@200,KILL@100
+    python benchmarks/campaign.py                   # search/blas_cases.toml: nine minutes on one GPU
+    python benchmarks/campaign.py --plan quick --breaks TERM@200,KILL@100
 
-Recorded are how long the night took to end when it was told to, how many trials were on file before and after each
-break, what recording and reporting took, and beside that the report itself.
+The result has the seconds from each signal to the end of the process, the trials on file before and after it, the
+seconds of recording and reporting, and the report itself.
 """
 
 from __future__ import annotations
@@ -36,37 +36,37 @@ KEPT = ("report.html", "report.md", "winners.json")
 
 
 def main() -> None:
-    """Run the night, break it off, go on with it, and write what happened."""
+    """Run the campaign, interrupt it, continue it, and write the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plan", default="blas_cases")
-    parser.add_argument("--breaks", default="TERM@150,KILL@150", help="signals, each so many seconds after a start")
-    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/night"))
+    parser.add_argument("--breaks", default="TERM@150,KILL@150", help="signals, each with the seconds after a start")
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/campaign"))
     arguments = parser.parse_args()
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["XDG_CACHE_HOME"] = scratch  # no cubins from earlier runs
-        night = Path(scratch) / "night"
-        breaks = [break_off(arguments.plan, night, *one.split("@")) for one in arguments.breaks.split(",") if one]
-        subprocess.run(command(arguments.plan, night), check=True)
+        campaign = Path(scratch) / "campaign"
+        breaks = [break_off(arguments.plan, campaign, *one.split("@")) for one in arguments.breaks.split(",") if one]
+        subprocess.run(command(arguments.plan, campaign), check=True)
         total_s = time.monotonic() - started
         arguments.output.mkdir(parents=True, exist_ok=True)
-        result = {**facts(), "seconds": total_s, "breaks": breaks, **overhead(night, total_s)}
-        (arguments.output / "night.json").write_text(json.dumps(result, indent=1) + "\n")
+        result = {**facts(), "seconds": total_s, "breaks": breaks, **overhead(campaign, total_s)}
+        (arguments.output / "campaign.json").write_text(json.dumps(result, indent=1) + "\n")
         for name in KEPT:
-            shutil.copy(night / name, arguments.output / name)
+            shutil.copy(campaign / name, arguments.output / name)
     print(json.dumps(result, indent=1))
 
 
-def command(plan: str, night: Path) -> list[str]:
-    """Return the command that begins the night, or goes on with it."""
-    return [sys.executable, "-m", "mltune", "run", plan, "--run", str(night)]
+def command(plan: str, campaign: Path) -> list[str]:
+    """Return the command that begins or continues the campaign."""
+    return [sys.executable, "-m", "mltune", "run", plan, "--run", str(campaign)]
 
 
-def break_off(plan: str, night: Path, name: str, after_s: str) -> dict[str, Any]:
-    """Start the night, end it by a signal, and return what that took and left."""
-    process = subprocess.Popen(command(plan, night))
+def break_off(plan: str, campaign: Path, name: str, after_s: str) -> dict[str, Any]:
+    """Start the campaign, end it by a signal, and return the seconds that this took and the trials on file."""
+    process = subprocess.Popen(command(plan, campaign))
     time.sleep(float(after_s))
-    before = trials(night)
+    before = trials(campaign)
     process.send_signal(signal.Signals[f"SIG{name}"])
     sent = time.monotonic()
     code = process.wait()
@@ -77,35 +77,35 @@ def break_off(plan: str, night: Path, name: str, after_s: str) -> dict[str, Any]
         "ended_s": ended_s,
         "exit": code,
         "trials_before": before,
-        "trials_after": trials(night),
-        "report": (night / "report.html").is_file(),
+        "trials_after": trials(campaign),
+        "report": (campaign / "report.html").is_file(),
     }
 
 
-def trials(night: Path) -> int:
-    """Return how many trials are on file."""
+def trials(campaign: Path) -> int:
+    """Return the number of trials on file."""
     count = 0
-    for folder in runs_in(night):
+    for folder in runs_in(campaign):
         with contextlib.suppress(RunDirectoryError), Store.read_only(folder) as store:
             count += len(store)
     return count
 
 
-def overhead(night: Path, total_s: float) -> dict[str, Any]:
-    """Return where the seconds went, and what share of all recording and reporting took."""
+def overhead(campaign: Path, total_s: float) -> dict[str, Any]:
+    """Return the seconds of each phase, and the share of recording and reporting."""
     spent: Counter[str] = Counter()
-    for folder in runs_in(night):
+    for folder in runs_in(campaign):
         with Store.read_only(folder) as store:
             spent.update(store.seconds())
-    events, _ = read_events(night / "events.jsonl")
+    events, _ = read_events(campaign / "events.jsonl")
     at = {
         name: [event["elapsed_s"] for event in events if event["event"] == name]
         for name in ("plan_ended", "report_written")
     }
     report_s = sum(written - ended for ended, written in zip(at["plan_ended"], at["report_written"], strict=True))
     return {
-        "trials": trials(night),
-        "problems": len(runs_in(night)),
+        "trials": trials(campaign),
+        "problems": len(runs_in(campaign)),
         "spent_s": dict(spent),
         "report_s": report_s,
         "recording_share": spent["record"] / total_s,
@@ -114,7 +114,7 @@ def overhead(night: Path, total_s: float) -> dict[str, Any]:
 
 
 def facts() -> dict[str, Any]:
-    """Return when, with what and on what the night was run."""
+    """Return the date, the command, the hardware and the versions."""
     from mltune.device.query import driver_version, query_device
 
     return {
