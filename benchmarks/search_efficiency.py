@@ -1,6 +1,6 @@
 """Evaluations that search strategies need on all recorded spaces: mltune, its ablations and other tools.
 
-One run of ``mltune compare`` over every dataset; docs/explanation/measurement.md defines its scores. ``mltune`` runs as
+One run of ``mltune compare`` over every dataset; docs/explanation/comparison.md defines its scores. ``mltune`` runs as
 shipped: batches of 16 with three batches in flight. The runs are journalled in ``--work``, so that they can be
 interrupted, resumed and split over machines (``--share 1/2`` here, ``2/2`` there, then both ``runs-*.sqlite`` in one
 directory and no ``--share``). Results go to benchmarks/results/search_efficiency/: the files of ``mltune compare``, and

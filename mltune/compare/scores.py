@@ -1,6 +1,6 @@
 """Scores of searches: fractions of the optimum, evaluations to a target, and the autotuning methodology's score.
 
-docs/measurement.md has the definitions and their sources.
+docs/explanation/comparison.md has the definitions and their sources.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ REFERENCE = "mltune"
 
 
 def summarise(comparison: Comparison) -> dict[str, Any]:
-    """Return the figures of a comparison as a JSON document; docs/measurement.md defines them.
+    """Return the figures of a comparison as a JSON document; docs/explanation/comparison.md defines them.
 
     Returns
     -------

@@ -1,7 +1,7 @@
 """Bank conflicts in shared memory and cache lines of global memory, computed from the addresses of a warp's lanes.
 
-A bundle declares each load or store of its main loop as a layout of lanes (``[access]``, docs/kernel-toml.md). This
-module computes the addresses of all lanes once for every distinct layout.
+A bundle declares each load or store of its main loop as a layout of lanes (``[access]``,
+docs/reference/kernel-toml.md). This module computes the addresses of all lanes once for every distinct layout.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Features of configurations for the cost models, before and after compiling, and the physical prior.
 
-docs/features.md gives the formula and the source of each feature.
+docs/explanation/features.md gives the formula and the source of each feature.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Features:
         return self._physics(resources, accesses).share
 
     def derived(self, columns: Columns, builds: Mapping[str, ArrayLike] | None = None) -> dict[str, Floats]:
-        """Return the resources and the columns derived from them by name, in their own units (docs/features.md).
+        """Return the resources and the columns derived from them by name, in their own units.
 
         Parameters
         ----------

@@ -1,8 +1,8 @@
 """A roofline model with latencies: bounds on the speed of configurations, computed without measurements.
 
 A step of a block takes the clocks of its busiest unit, or its latency if too few blocks are resident to hide it
-(Little's law; Volkov, "Understanding latency hiding on GPUs", 2016). docs/features.md derives the formulas. The
-constants are properties of hardware; nothing is fitted to run times.
+(Little's law; Volkov, "Understanding latency hiding on GPUs", 2016). docs/explanation/features.md derives the formulas.
+The constants are properties of hardware; nothing is fitted to run times.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class Measurement:
     median_s : float or None
         Median of the samples.
     noise : float or None
-        Relative noise of the samples (see docs/measurement.md).
+        Relative noise of the samples (see docs/explanation/measurement.md).
     stopped_early : bool
         Whether sampling ended because the configuration was hopelessly slow.
     error : float or None

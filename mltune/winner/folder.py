@@ -29,7 +29,7 @@ def write_winner(folder: Path, winner: Winner) -> None:
     """Write a folder that holds all that a user of C++ or CuPy needs; one that is there is replaced.
 
     It holds ``kernel.cu``, ``kernel.cubin``, ``winner.json``, ``example.py``, ``example.cpp`` and ``README.txt``; of a
-    winner without machine code (in replay) ``winner.json`` alone, which says why. See docs/winners.md.
+    winner without machine code (in replay) ``winner.json`` alone, which says why. See docs/reference/winner.md.
 
     Parameters
     ----------
