@@ -26,7 +26,7 @@ from mltune.errors import DatasetError
 from mltune.kernel.columns import Columns
 from mltune.problem.kinds import problem_from_json
 from mltune.problem.problem import Problem
-from mltune.records.directory import write_whole
+from mltune.records.atomic import write_file_atomically
 from mltune.records.header import RunHeader
 from mltune.records.store import Store
 from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
@@ -253,8 +253,8 @@ def write_dataset(dataset: Dataset, folder: Path, *, overwrite: bool = False) ->
         raise DatasetError(f"a dataset's name must be new to its folder, but {described} exists; choose another name.")
     try:
         table.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(table, data)
-        write_whole(described, (json.dumps(manifest.to_json(), indent=1) + "\n").encode())
+        write_file_atomically(table, data)
+        write_file_atomically(described, (json.dumps(manifest.to_json(), indent=1) + "\n").encode())
     except OSError as error:
         raise DatasetError(f"a dataset needs a folder that can be written, but {folder}: {error}.") from error
     return Dataset(manifest, dataset.table)

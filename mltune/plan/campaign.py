@@ -26,7 +26,8 @@ from mltune.plan.plan import Plan, Slice, Standing, Task
 from mltune.plan.schedule import next_slice
 from mltune.plan.standing import is_declared, read_standing
 from mltune.process.child import Child
-from mltune.records.directory import PLAN_FILE, PROBLEMS, lock_directory, write_whole
+from mltune.records.atomic import write_file_atomically
+from mltune.records.directory import PLAN_FILE, PROBLEMS, lock_directory
 from mltune.records.events import EventLog
 from mltune.results.progress import CampaignProgress, CampaignReport
 from mltune.tune.request import TuneRequest
@@ -134,7 +135,7 @@ def _keep_plan(plan: Plan, directory: Path) -> None:
     elif any(directory.glob("*.sqlite")):
         raise RunDirectoryError(f"a directory belongs to one plan, but {directory} is that of a single run.")
     try:
-        write_whole(path, plan.text.encode())
+        write_file_atomically(path, plan.text.encode())
     except OSError as error:
         raise RunDirectoryError(f"a run directory must be writable, but {directory} is not: {error}.") from error
 

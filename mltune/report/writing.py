@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from mltune.errors import RunError
-from mltune.records.directory import WINNER, WINNERS, is_plan, write_whole
+from mltune.records.atomic import write_file_atomically
+from mltune.records.directory import WINNER, WINNERS, is_plan
 from mltune.report.findings import findings
 from mltune.report.page import html, markdown
 from mltune.report.reading import Night, read_night
@@ -136,4 +137,4 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    write_whole(path, text.encode("utf-8", "backslashreplace"))
+    write_file_atomically(path, text.encode("utf-8", "backslashreplace"))
