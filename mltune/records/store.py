@@ -1,4 +1,4 @@
-"""The store of a run: every trial, in one SQLite file, written before anything else is told of it."""
+"""The store of a run: one SQLite file with every trial, written before the search receives the result."""
 
 from __future__ import annotations
 
@@ -17,24 +17,26 @@ from mltune.errors import DiskFullError, RunDirectoryError, StoreError
 from mltune.records.directory import FILE, lock_directory
 from mltune.records.header import RunHeader
 from mltune.records.reference import Reference
-from mltune.records.rows import COLUMNS, PARAMETER_PREFIX, from_row, to_row
+from mltune.records.rows import COLUMNS, PARAMETER_PREFIX, SINCE_FORMAT_2, from_row, to_row
 from mltune.records.trial import TrialRecord
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_APPLICATION = 0x6D6C7475  # "mltu": tells our files from other SQLite files
+_APPLICATION = 0x6D6C7475  # "mltu" distinguishes our files from other SQLite files
 _FORMAT = 2
-_OLD_NAMES = {"reference_median_s": ("cublas_median_s",)}  # names of facts in stores written before version 0.2
+_OLD_FACTS = {"reference_median_s": "cublas_median_s"}  # names in stores written before version 0.2
 _NO_ROOM = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
 
 
 class Store:
     """The records of one run, in its directory.
 
-    Made by :meth:`open`, :meth:`resume` or :meth:`read_only`; a context manager. When :meth:`append` has returned, the
-    records are on file: a process that is killed at any moment after loses none of them. One process at a time writes;
-    others may read meanwhile.
+    Created by :meth:`open`, :meth:`resume` or :meth:`read_only`; a context manager. Once :meth:`append` has returned,
+    the records are on file and survive the death of the process. One process at a time writes; others may read at the
+    same time.
+
+    Stores of format 1, the first, can be read: what they lack is returned as unknown. They cannot be written.
 
     Attributes
     ----------
@@ -44,16 +46,16 @@ class Store:
         The header on file: that of the first :meth:`open`.
     """
 
-    def __init__(self, directory: Path, connection: sqlite3.Connection, header: RunHeader, lock: int | None) -> None:
+    def __init__(self, directory: Path, connection: sqlite3.Connection, lock: int | None = None) -> None:
         self.directory = directory
-        self.header = header
+        self._format, self.header = _read_header(connection, directory)
         self._connection = connection
         self._lock = lock
-        self._names = tuple(header.parameters)
+        self._names = tuple(self.header.parameters)
 
     @classmethod
     def open(cls, directory: Path, header: RunHeader) -> Self:
-        """Open the store of a run for writing; make it if the directory holds none.
+        """Open the store of a run for writing; create it if the directory holds none.
 
         Raises
         ------
@@ -92,7 +94,7 @@ class Store:
         with contextlib.ExitStack() as undo:
             connection = _connect(location, directory)
             undo.callback(connection.close)
-            store = cls(directory, connection, _read_header(connection, directory), None)
+            store = cls(directory, connection)
             undo.pop_all()
             return store
 
@@ -105,27 +107,31 @@ class Store:
                 _create(directory, header)
             connection = _connect(f"file:{quote(str((directory / FILE).absolute()))}?mode=rwc", directory)
             undo.callback(connection.close)
-            found = _read_header(connection, directory)  # before anything is written to a file of someone else's
-            with _on_file(directory):
-                connection.execute("PRAGMA journal_mode = WAL")
-                connection.execute("PRAGMA synchronous = NORMAL")
-            difference = "" if header is None else found.difference(header)
+            store = cls(directory, connection, lock)  # checks the file before anything is written to it
+            if store._format != _FORMAT:
+                raise RunDirectoryError(
+                    f"a run that is resumed has a store of format {_FORMAT}, but {directory / FILE} is of format "
+                    f"{store._format}, which can only be read; choose another directory."
+                )
+            difference = "" if header is None else store.header.difference(header)
             if difference:
                 raise RunDirectoryError(
                     f"a run directory belongs to one run, but in {directory} {difference}; "
                     "choose another directory, or repeat the command that began the run."
                 )
-            store = cls(directory, connection, found, lock)
+            with _on_file(directory):
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = NORMAL")
             undo.pop_all()
             return store
 
     def append(self, *records: TrialRecord) -> None:
-        """Write records in one transaction: all of them or, when that fails, none.
+        """Write records in one transaction: all of them or, if that fails, none.
 
         Raises
         ------
         StoreError
-            The disk is full or broken, or a record's number is already there. Everything written before stays.
+            The disk is full or broken, or the number of a record exists already. Earlier records are unchanged.
         """
         rows = [to_row(record, self._names) for record in records]
         columns = _columns(self._names)
@@ -134,7 +140,7 @@ class Store:
             self._connection.executemany(f"INSERT INTO trials ({', '.join(columns)}) VALUES ({marks})", rows)  # noqa: S608
 
     def records(self, after: int = 0) -> list[TrialRecord]:
-        """Return all records, but for so many that came first, in the order in which they were appended."""
+        """Return all records in order of appending, without the first ``after``."""
         return [from_row(row, self._names) for row in self._rows(after)]
 
     def __len__(self) -> int:
@@ -163,11 +169,11 @@ class Store:
         return frame
 
     def seconds(self) -> dict[str, float]:
-        """Return the seconds spent in every phase of the run."""
+        """Return the seconds spent in every phase of the run; see :mod:`mltune.records.seconds`."""
         return dict(self._query("SELECT name, value FROM seconds ORDER BY rowid"))
 
     def set_seconds(self, seconds: Mapping[str, float]) -> None:
-        """Write the seconds spent in some phases so far, in place of what was written for them before."""
+        """Replace the seconds spent in some phases."""
         with self._transaction():
             self._connection.executemany(
                 "INSERT INTO seconds VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
@@ -175,13 +181,14 @@ class Store:
             )
 
     def fact(self, name: str) -> Any:
-        """Return a fact of the run, or None if it is not known."""
-        names = (name, *_OLD_NAMES.get(name, ()))
-        found = [row for one in names for row in self._query("SELECT value FROM facts WHERE name = ?", one)]
+        """Return a fact of the run, or None if it is unknown."""
+        found = self._query("SELECT value FROM facts WHERE name = ?", name)
+        if not found and name in _OLD_FACTS:
+            return self.fact(_OLD_FACTS[name])
         return json.loads(found[0][0]) if found else None
 
     def set_fact(self, name: str, value: Any) -> None:
-        """Write a fact of the run (the time of cuBLAS, its result), a plain JSON value, in place of an earlier one."""
+        """Write or replace a fact of the run, such as ``"reference_median_s"``: a plain JSON value."""
         with self._transaction():
             self._connection.execute(
                 "INSERT INTO facts VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
@@ -189,20 +196,22 @@ class Store:
             )
 
     def append_reference(self, reference: Reference) -> None:
-        """Write a timing of the reference kernel."""
+        """Append a timing of the reference kernel."""
         values = dataclasses.astuple(reference)
         with self._transaction():
             marks = ", ".join("?" * len(values))
             self._connection.execute(f"INSERT INTO reference_timings VALUES ({marks})", values)  # noqa: S608
 
     def references(self) -> list[Reference]:
-        """Return the timings of the reference kernel in the order in which they were made."""
+        """Return the timings of the reference kernel in order of measurement."""
+        if self._format == 1:
+            return []
         return [Reference(*row) for row in self._query("SELECT * FROM reference_timings ORDER BY rowid")]
 
     def close(self) -> None:
-        """Release the run directory. What was appended is on file already."""
+        """Close the file and release the run directory. Appended records are on file already."""
         if self._lock is not None:
-            # Back to one plain file, which reads from a medium that cannot be written. A reader may be in the way.
+            # Back to one plain file, which can be read from a read-only medium. A reader may prevent that.
             with contextlib.suppress(sqlite3.Error):
                 self._connection.execute("PRAGMA busy_timeout = 100")
                 self._connection.execute("PRAGMA journal_mode = DELETE")
@@ -221,7 +230,8 @@ class Store:
         self.close()
 
     def _rows(self, after: int = 0) -> list[tuple[Any, ...]]:
-        columns = ", ".join(_columns(self._names))
+        lacking = {f'"{name}"' for name in SINCE_FORMAT_2} if self._format == 1 else frozenset()
+        columns = ", ".join("NULL" if column in lacking else column for column in _columns(self._names))
         return self._query(f"SELECT {columns} FROM trials WHERE sequence > ? ORDER BY sequence", after)  # noqa: S608
 
     def _query(self, text: str, *values: str | int) -> list[tuple[Any, ...]]:
@@ -243,7 +253,7 @@ class Store:
 
 @contextlib.contextmanager
 def _on_file(directory: Path) -> Iterator[None]:
-    """Turn what SQLite raises into a StoreError."""
+    """Convert exceptions of SQLite to StoreError."""
     try:
         yield
     except sqlite3.IntegrityError as error:
@@ -258,8 +268,8 @@ def _on_file(directory: Path) -> Iterator[None]:
 
 
 def _lacks_room(error: Exception) -> bool:
-    """Return whether something failed for want of room, or of a disk that works."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _NO_ROOM  # the lowest byte: the others are details
+    """Return whether an operation failed because the disk is full or broken."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _NO_ROOM  # the other bytes hold details
 
 
 def _must_exist(directory: Path) -> Path:
@@ -289,13 +299,13 @@ def _holds_something(path: Path) -> bool:
 
 
 def _create(directory: Path, header: RunHeader) -> None:
-    """Make the store beside its place and put it there: a killed process, or a full disk, leaves all or nothing."""
+    """Create the store under another name and rename it: a crash or a full disk leaves all of it or nothing."""
     new = (directory / FILE).with_suffix(".new")
     with _on_file(directory):
         try:
             new.unlink(missing_ok=True)
             with contextlib.closing(sqlite3.connect(new, isolation_level=None)) as connection:
-                connection.execute("PRAGMA journal_mode = MEMORY")  # no second file that could be left behind
+                connection.execute("PRAGMA journal_mode = MEMORY")  # no second file to leave behind
                 _fill(connection, header)
             new.replace(directory / FILE)
         except OSError as error:
@@ -303,7 +313,7 @@ def _create(directory: Path, header: RunHeader) -> None:
 
 
 def _fill(connection: sqlite3.Connection, header: RunHeader) -> None:
-    """Make the tables and write the header."""
+    """Create the tables and write the header."""
     columns = [f"{name} {kind}" for name, kind in _columns(header.parameters).items()]
     for statement in (
         "BEGIN IMMEDIATE",
@@ -321,23 +331,24 @@ def _fill(connection: sqlite3.Connection, header: RunHeader) -> None:
     connection.execute("COMMIT")
 
 
-def _read_header(connection: sqlite3.Connection, directory: Path) -> RunHeader:
+def _read_header(connection: sqlite3.Connection, directory: Path) -> tuple[int, RunHeader]:
+    """Return the format of a store and its header."""
     with _readable(directory):
         application = connection.execute("PRAGMA application_id").fetchone()[0]
         version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if (application, version) != (_APPLICATION, _FORMAT):
+        if application != _APPLICATION or not 1 <= version <= _FORMAT:
             raise RunDirectoryError(
-                f"a run directory holds a store of format {_FORMAT}, but {directory / FILE} is "
+                f"a run directory holds a store of format 1 to {_FORMAT}, but {directory / FILE} is "
                 + (f"of format {version}" if application == _APPLICATION else "no store of mltune")
                 + "; choose another directory."
             )
         rows = connection.execute("SELECT name, value FROM header ORDER BY rowid").fetchall()
-        return RunHeader.from_json({name: json.loads(value) for name, value in rows})
+        return version, RunHeader.from_json({name: json.loads(value) for name, value in rows})
 
 
 @contextlib.contextmanager
 def _readable(directory: Path) -> Iterator[None]:
-    """Turn what a file raises that is no store into a RunDirectoryError."""
+    """Convert the exceptions of a file that is not a store to RunDirectoryError."""
     try:
         yield
     except (sqlite3.Error, ValueError, TypeError, KeyError, AttributeError) as error:
