@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,18 +24,37 @@ class ProblemKind:
         Macros that select the case when a kernel is compiled; no parameter may have one of these names.
     from_json : callable
         Rebuilds a problem from its JSON document.
+    expand : callable
+        Yields the problems of a plan's ``[[problems]]`` table, given the keys that only this kind has. Raises
+        :class:`~mltune.errors.ProblemError` or ``pydantic.ValidationError``.
     """
 
     variables: frozenset[str]
     macros: frozenset[str]
     from_json: Callable[[Any], Problem]
+    expand: Callable[[Mapping[str, Any]], Iterator[Problem]]
+
+
+def _expand_gemm(table: Mapping[str, Any]) -> Iterator[Problem]:
+    from mltune.problem.gemm_cases import expand
+
+    return expand(table)
+
+
+def _expand_recorded(table: Mapping[str, Any]) -> Iterator[Problem]:
+    raise ProblemError(
+        "a kernel of kind recorded has no problems but those of its datasets; name them under `datasets`, "
+        f"not {', '.join(table) or 'the kernel alone'}."
+    )
 
 
 _SAMPLE = GemmProblem("s", "N", "N", 1, 1, 1)
 
 KINDS: Mapping[str, ProblemKind] = {
-    GemmProblem.kind: ProblemKind(frozenset(_SAMPLE.variables()), frozenset(_SAMPLE.macros()), GemmProblem.from_json),
-    RecordedProblem.kind: ProblemKind(frozenset(), frozenset(), RecordedProblem.from_json),
+    GemmProblem.kind: ProblemKind(
+        frozenset(_SAMPLE.variables()), frozenset(_SAMPLE.macros()), GemmProblem.from_json, _expand_gemm
+    ),
+    RecordedProblem.kind: ProblemKind(frozenset(), frozenset(), RecordedProblem.from_json, _expand_recorded),
 }
 """The kinds of problems by name. A new kind is a module of this room and an entry here."""
 
