@@ -1,4 +1,4 @@
-"""The table of a dataset: its columns, its laws, and its Parquet file."""
+"""The table of a dataset: its columns, the constraints on them, and its Parquet file."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _MAX_DETAIL = 500
 _BUILD_INTS = ("registers", "spill_bytes", "stack_bytes", "shared_bytes", "code_bytes")
 _TEXTS = ("state", "build_state", "detail")
 TIME_BITS = 20
-"""Significant bits that times keep."""
+"""Significant bits of median times and samples."""
 BITS = 12
-"""Significant bits that all other floats keep."""
+"""Significant bits of all other floats."""
 _STATES = {state.value for state in TrialState} - {TrialState.SKIPPED.value}
 
 _KNOWN = ("compile_s", "verify_s", "time_s", "stopped_early", "samples_s", *_TEXTS)
-"""Columns that hold a value in every row, as the parameters do."""
+"""Columns without null, like the parameters."""
 
 
 def _positive(values: NDArray[Any]) -> NDArray[np.bool_]:
@@ -40,7 +40,7 @@ def _not_negative(values: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _share(values: NDArray[Any]) -> NDArray[np.bool_]:
-    return np.asarray(values >= 0)  # infinite: a result that is no number
+    return np.asarray(values >= 0)  # infinite: the result is not a number
 
 
 _Law = tuple[str, Callable[[NDArray[Any]], NDArray[np.bool_]]]
@@ -66,9 +66,8 @@ def schema(parameters: Sequence[str]) -> Any:
     Returns
     -------
     pyarrow.Schema
-        Every parameter; ``state``, the state that the trial ended in; ``build_state``, that of its build (``"ok"``
-        where the GPU had a part); ``detail``; then the fields of :class:`~mltune.records.trial.Build` and of
-        :class:`~mltune.records.trial.Measurement` under their names.
+        The parameters; ``state``, the final state of the trial; ``build_state``, that of its build; ``detail``; then
+        fields of :class:`~mltune.records.trial.Build` and :class:`~mltune.records.trial.Measurement` by name.
 
     Raises
     ------
@@ -94,15 +93,15 @@ def schema(parameters: Sequence[str]) -> Any:
 
 
 def arrow_table(records: Sequence[TrialRecord], parameters: Sequence[str]) -> Any:
-    """Make the table of trials that were all built.
+    """Create the table of trials.
 
-    Times keep 20 significant bits (one part in a million, a thousandth of the noise of timing), all other floats 12:
-    what a measurement does not know should not fill a file. A NaN becomes null.
+    Times are rounded to 20 significant bits (one part in a million, a thousandth of the noise of timing), all other
+    floats to 12, which makes files smaller. NaN becomes null.
 
     Parameters
     ----------
     records : sequence of TrialRecord
-        The trials, none of them without a build.
+        Trials with a build.
     parameters : sequence of str
         The names of the parameters.
 
@@ -130,21 +129,21 @@ def arrow_table(records: Sequence[TrialRecord], parameters: Sequence[str]) -> An
 
 
 def check_table(table: Any, parameters: Mapping[str, tuple[int, ...]], where: str) -> None:
-    """Check that a table of the right columns holds possible values only.
+    """Check the values of a table with the columns of :func:`schema`.
 
     Parameters
     ----------
     table : pyarrow.Table
         The table.
     parameters : mapping of str to tuple of int
-        The values that each parameter may have.
+        The legal values of each parameter.
     where : str
-        What to call the table in a message.
+        Name of the table in messages.
 
     Raises
     ------
     DatasetError
-        The first law that does not hold, and the row.
+        The first constraint that does not hold, and the row.
     """
     for name in (*parameters, *_KNOWN):
         _require(table[name].is_valid().to_numpy(), f"`{name}` must be known", table[name], where)
@@ -163,11 +162,11 @@ def check_table(table: Any, parameters: Mapping[str, tuple[int, ...]], where: st
     first = np.unique(configurations, axis=0, return_index=True)[1]
     new = np.zeros(len(configurations), dtype=np.bool_)
     new[first] = True
-    _require(new, "a configuration must come once", configurations, where)
+    _require(new, "a configuration must occur once", configurations, where)
 
 
 def write_parquet(table: Any) -> bytes:
-    """Return the Parquet file of a table, as small as it gets."""
+    """Return the Parquet file of a table, with strong compression."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -188,12 +187,12 @@ def write_parquet(table: Any) -> bytes:
 
 
 def read_parquet(path: Path, sha256: str, rows: int, parameters: Sequence[str]) -> Any:
-    """Read a Parquet file whose hash, size and columns are known.
+    """Read a Parquet file with a given hash, size and columns.
 
     Raises
     ------
     DatasetError
-        Any of them is another, or the file cannot be read.
+        One of them differs, or the file cannot be read.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -217,7 +216,7 @@ def read_parquet(path: Path, sha256: str, rows: int, parameters: Sequence[str]) 
 
 
 def _check_layout(file: Any, rows: int, expected: Any, path: Path) -> None:
-    """Check columns and sizes by the file's metadata, before anything is unpacked."""
+    """Check columns and sizes in the metadata of a file, before decompression."""
     metadata = file.metadata
     types = {field.name: field.type for field in file.schema_arrow}
     unknown = [name for name in types if name not in expected.names]
@@ -227,7 +226,11 @@ def _check_layout(file: Any, rows: int, expected: Any, path: Path) -> None:
             f"{path} must have the columns {expected.names}, but has unknown ones {unknown}, lacks {missing}, "
             f"or has them in another order."
         )
-    wrong = [f"{field.name}: {types[field.name]}, not {field.type}" for field in expected if not _same(field, types)]
+    wrong = [
+        f"{name}: {types[name]}, not {kind}"
+        for name, kind in zip(expected.names, expected.types, strict=True)
+        if not kind.equals(types[name])
+    ]
     if wrong:
         raise DatasetError(f"the columns of {path} must have their types, but {'; '.join(wrong)}.")
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
@@ -238,10 +241,6 @@ def _check_layout(file: Any, rows: int, expected: Any, path: Path) -> None:
             f"{path} must have {rows} rows, at most {_MAX_VALUES} values in a column and {_MAX_TABLE_BYTES} bytes "
             f"unpacked, but has {metadata.num_rows} rows, {values} values and {unpacked} bytes."
         )
-
-
-def _same(field: Any, types: Mapping[str, Any]) -> bool:
-    return bool(field.type.equals(types[field.name]))
 
 
 def _check_states(table: Any, where: str) -> None:
@@ -271,9 +270,9 @@ def _require(holds: NDArray[np.bool_], law: str, values: Any, where: str) -> Non
 
 
 def _cell(record: TrialRecord, name: str) -> Any:
-    """Return one cell of the table: where the GPU had no part, what a measurement has by default."""
+    """Return one cell of the table; without a measurement its default value."""
     build, measurement = record.build, record.measurement
-    assert build is not None  # noqa: S101 - the caller's promise
+    assert build is not None  # noqa: S101 - required of the caller
     if name in record.configuration:
         return int(record.configuration[name])
     if name == "state":

@@ -29,7 +29,7 @@ MAX_BYTES = 2**20
 
 _LONGEST_SLUG = 100
 _TRIALS = re.compile(r"(\d{1,12}) trials?")
-_SEE = "See docs/plans.md."
+_SEE = "See docs/reference/plans.md."
 
 
 def load_plan(name_or_path: str | Path) -> Plan:
@@ -86,7 +86,7 @@ def parse_plan(text: str, name: str, *, where: str = "") -> Plan:
     Parameters
     ----------
     text : str
-        TOML; see docs/plans.md.
+        TOML; see docs/reference/plans.md.
     name : str
         Name of the plan.
     where : str, optional
@@ -197,7 +197,7 @@ class _Reader:
         if any(recorded) and (not all(recorded) or devices not in (["auto"], [REPLAY])):
             raise self.error(
                 "problems",
-                "a plan with `datasets` is replayed as a whole: all problems have `datasets`, and no GPU is named",
+                "a plan with `datasets` is replayed as a whole: no `kernel`s and no GPUs beside them",
             )
         return (REPLAY,) if all(recorded) else tuple(devices)
 

@@ -41,7 +41,7 @@ class PlanTable(_Table):
 class ProblemsTable(_Table):
     """``[[problems]]``: problems of one kernel, or recorded timings.
 
-    All other keys belong to the kind of problem that the kernel solves (:attr:`mltune.problem.kinds.ProblemKind.expand`).
+    Other keys belong to the kind of problem of the kernel (:attr:`mltune.problem.kinds.ProblemKind.expand`).
     """
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)

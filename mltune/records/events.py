@@ -43,7 +43,7 @@ EVENTS: dict[str, frozenset[str]] = {
     "run_ended": frozenset({"outcome", "detail", "trials", "best_s", "seconds"}),
     "plan_ended": frozenset({"outcome", "detail", "trials", "seconds"}),
 }
-"""Every event, and the fields that it may have besides those of :data:`EVERYWHERE`; docs/watching.md explains them.
+"""Every event, and its fields besides those of :data:`EVERYWHERE`; docs/reference/events.md explains them.
 
 An unknown field is left out or None.
 """

@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 from urllib.parse import quote
 
 from mltune.errors import DiskFullError, RunDirectoryError, StoreError
@@ -19,9 +19,6 @@ from mltune.records.header import RunHeader
 from mltune.records.reference import Reference
 from mltune.records.rows import COLUMNS, PARAMETER_PREFIX, SINCE_FORMAT_2, from_row, to_row
 from mltune.records.trial import TrialRecord
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _APPLICATION = 0x6D6C7475  # "mltu" distinguishes our files from other SQLite files
 _FORMAT = 2
@@ -145,28 +142,6 @@ class Store:
 
     def __len__(self) -> int:
         return int(self._query("SELECT COUNT(*) FROM trials")[0][0])
-
-    def table(self) -> pd.DataFrame:
-        """Return all records as a flat table, one row per trial.
-
-        Returns
-        -------
-        pandas.DataFrame
-            The columns of :data:`mltune.records.rows.COLUMNS`, with ``samples_s`` as tuples, then one column per
-            parameter. Integers that may be missing have pandas' ``Int64`` type.
-        """
-        import pandas as pd
-
-        names = [*COLUMNS, *self._names]
-        frame = pd.DataFrame(self._rows(), columns=pd.Index(names), dtype=object)
-        kinds = {"INTEGER": "Int64", "REAL": "float64", "TEXT": "object"}
-        frame = frame.astype({name: kinds[COLUMNS.get(name, "INTEGER")] for name in names})
-        for name in ("audited", "cached", "stopped_early"):
-            frame[name] = frame[name].astype("boolean")
-        whole = ["number", "batch", "index", *self._names]
-        frame[whole] = frame[whole].astype("int64")
-        frame["samples_s"] = [() if cell is None else tuple(json.loads(cell)) for cell in frame["samples_s"]]
-        return frame
 
     def seconds(self) -> dict[str, float]:
         """Return the seconds spent in every phase of the run; see :mod:`mltune.records.seconds`."""

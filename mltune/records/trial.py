@@ -75,7 +75,7 @@ class Measurement:
     median_s : float or None
         Median of the samples, seconds.
     noise : float or None
-        Relative noise of the samples (see docs/measurement.md).
+        Relative noise of the samples (see docs/explanation/measurement.md).
     stopped_early : bool
         Whether sampling ended early because the configuration cannot be the best.
     error : float or None

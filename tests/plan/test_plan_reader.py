@@ -1,4 +1,4 @@
-"""Plans as files: what they mean, and how a malformed or hostile one is refused."""
+"""Plan files: their meaning, and the refusal of malformed or hostile ones."""
 
 import re
 import shutil
@@ -128,7 +128,7 @@ class TestRefusals:
     def test_a_message_names_the_place_the_law_and_the_fact(self, text, change, parts):
         with pytest.raises(PlanError) as refused:
             parse_plan(changed(text, change), "few", where="few.toml")
-        for part in ("few.toml", *parts, "docs/plans.md"):
+        for part in ("few.toml", *parts, "docs/reference/plans.md"):
             assert part in str(refused.value)
 
     @pytest.mark.parametrize(
