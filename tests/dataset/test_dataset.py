@@ -314,8 +314,8 @@ def test_missing_rows_columns_doubles_and_other_bytes_are_refused(written, tmp_p
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"surprise": 1}, "`surprise` is not as a manifest has it"),
-        ({"kind": "lucky"}, "`kind` is not as a manifest has it"),
+        ({"surprise": 1}, "`surprise` is malformed"),
+        ({"kind": "lucky"}, "`kind` is malformed"),
         ({"format": 2}, "`format` must be 1"),
         ({"rows": 10**9}, "rows <="),
         ({"sha256": "../../etc/passwd"}, "64 hex digits"),
