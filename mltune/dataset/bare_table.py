@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from mltune.dataset.dataset import Dataset
 from mltune.dataset.foreign import Outcomes, foreign_dataset
-from mltune.dataset.formats import ColumnNames, read_raw
+from mltune.dataset.formats import read_raw
 from mltune.dataset.parquet import schema
 from mltune.device.known import UNKNOWN
 from mltune.errors import DatasetError
@@ -107,7 +107,7 @@ def read_table(
         The file or a column does not exist, the file is malformed or too large, or no row was measured.
     """
     path = Path(path)
-    raw = read_raw(path, ColumnNames(parameters, time, status, compile_time))
+    raw = read_raw(path, parameters, time, status, compile_time)
     states = _states(raw.time if raw.status is None else raw.status, failures_only=raw.status is None)
     time_s = _numbers(raw.time) * _unit(raw.time, time_unit, path)
     compile_s = np.zeros(len(states))

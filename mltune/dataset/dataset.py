@@ -104,12 +104,7 @@ class Dataset:
         return frame
 
     def check_kernel(self, kernel: Kernel) -> str:
-        """Check that the dataset belongs to a kernel.
-
-        Returns
-        -------
-        str
-            A warning, such as that the source of the kernel has changed since; empty for none.
+        """Check that the dataset belongs to a kernel; return a warning if its source has changed since, else "".
 
         Raises
         ------
@@ -191,16 +186,7 @@ def dataset_from_records(
 
 
 def make_dataset(table: Any, parameters: Mapping[str, tuple[int, ...]], **facts: Any) -> Dataset:
-    """Check a table, and complete its manifest.
-
-    Parameters
-    ----------
-    table : pyarrow.Table
-        With the columns of :func:`mltune.dataset.parquet.schema`.
-    parameters : mapping of str to tuple of int
-        The legal values of each parameter.
-    **facts
-        All other attributes of the manifest.
+    """Check a table, and complete a manifest that is otherwise given by ``facts``.
 
     Raises
     ------
@@ -219,19 +205,7 @@ def dataset_from_store(store: Store, *, name: str, kind: Kind = "search") -> Dat
 
 
 def export_run(directory: Path, folder: Path) -> Path:
-    """Write the records of a run as a dataset, named after the run's directory.
-
-    Parameters
-    ----------
-    directory : pathlib.Path
-        Directory of the run.
-    folder : pathlib.Path
-        The folder of the Parquet file and its manifest; created if missing.
-
-    Returns
-    -------
-    pathlib.Path
-        The Parquet file.
+    """Write the records of a run as a dataset, named after the run's directory; return the Parquet file.
 
     Raises
     ------

@@ -51,18 +51,10 @@ class RawTable:
     compile_time: pd.Series[Any] | None
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnNames:
-    """Roles of the columns of a table; see :func:`mltune.dataset.bare_table.read_table`."""
-
-    parameters: Sequence[str] | None = None
-    time: str | None = None
-    status: str | None = None
-    compile_time: str | None = None
-
-
-def read_raw(path: Path, names: ColumnNames) -> RawTable:
-    """Read the columns of a file in the format of its suffix.
+def read_raw(
+    path: Path, parameters: Sequence[str] | None, time: str | None, status: str | None, compile_time: str | None
+) -> RawTable:
+    """Read the columns of a file in the format of its suffix; see :func:`mltune.dataset.bare_table.read_table`.
 
     Raises
     ------
@@ -73,26 +65,25 @@ def read_raw(path: Path, names: ColumnNames) -> RawTable:
     suffix = path.suffix.lower()
     if suffix not in (*readers, ".json"):
         raise DatasetError(f"a table is a .csv, .parquet or .json file, got {path}.")
-    if names.parameters is not None:
-        _check_parameters(names.parameters, path)
+    if parameters is not None:
+        _check_parameters(parameters, path)
     try:
         if path.stat().st_size > MAX_BYTES:
             raise DatasetError(f"a table must have at most {MAX_BYTES} bytes, but {path} has {path.stat().st_size}.")
         if suffix == ".json":
-            return _json(path, names.parameters)
-        parameters, time = names.parameters, names.time
+            return _json(path, parameters)
         if not parameters or not time:
             raise DatasetError(f"the columns of a table are named with --parameters A,B,C and --time T, for {path}.")
-        others = [name for name in (time, names.status, names.compile_time) if name is not None]
+        others = [name for name in (time, status, compile_time) if name is not None]
         if set(others) & set(parameters) or len(set(others)) != len(others):
             raise DatasetError(f"a column of a table has one role, got {[*parameters, *others]} for {path}.")
         frame = readers[suffix](path, [*parameters, *others], (STATUS, *COMPILE_TIMES))
     except OSError as error:
         raise DatasetError(f"a table must be readable, but {path} is not: {error.strerror or error}.") from error
     _check_rows(len(frame), path)
-    free = [name for name in frame if name not in {*parameters, *others}]
-    status = names.status or next((name for name in free if name == STATUS), None)
-    compile_time = names.compile_time or next((name for name in free if name != STATUS), None)
+    free = [str(name) for name in frame if name not in {*parameters, *others}]
+    status = status or next((name for name in free if name == STATUS), None)
+    compile_time = compile_time or next((name for name in free if name != STATUS), None)
     return RawTable(
         frame[[*parameters]],
         frame[time],

@@ -139,12 +139,7 @@ def _divisors(device: Device) -> tuple[float, ...]:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read the manifest of a dataset and check it.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The JSON file.
+    """Read the JSON file of a manifest and check it.
 
     Raises
     ------

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mltune.errors import DatasetError
-from mltune.records.trial import TrialRecord, TrialState
+from mltune.records.trial import Measurement, TrialRecord, TrialState
 
 _MAX_FILE_BYTES = 64_000_000
 _MAX_TABLE_BYTES = 1_000_000_000
@@ -35,39 +35,23 @@ def _positive(values: NDArray[Any]) -> NDArray[np.bool_]:
     return np.asarray(np.isfinite(values) & (values > 0))
 
 
-def _not_negative(values: NDArray[Any]) -> NDArray[np.bool_]:
-    return np.asarray(np.isfinite(values) & (values >= 0))
-
-
-def _share(values: NDArray[Any]) -> NDArray[np.bool_]:
-    return np.asarray(values >= 0)  # infinite: the result is not a number
-
-
 _Law = tuple[str, Callable[[NDArray[Any]], NDArray[np.bool_]]]
 _LAWS: Mapping[str, _Law] = {
     "median_s": ("be finite and positive", _positive),
-    "error": ("be at least 0", _share),
+    "error": ("be at least 0", lambda values: values >= 0),
     **dict.fromkeys(
         (*_BUILD_INTS, "compile_s", "noise", "verify_s", "time_s", "sm_clock_hz", "power_w", "throttle_reasons"),
-        ("be finite and at least 0", _not_negative),
+        ("be finite and at least 0", lambda values: np.isfinite(values) & (values >= 0)),
     ),
     "temperature_c": ("be finite", np.isfinite),
 }
 
 
 def schema(parameters: Sequence[str]) -> Any:
-    """Return the columns of a dataset and their types.
+    """Return the columns of a dataset and their types, a ``pyarrow.Schema``.
 
-    Parameters
-    ----------
-    parameters : sequence of str
-        The names of the parameters.
-
-    Returns
-    -------
-    pyarrow.Schema
-        The parameters; ``state``, the final state of the trial; ``build_state``, that of its build; ``detail``; then
-        fields of :class:`~mltune.records.trial.Build` and :class:`~mltune.records.trial.Measurement` by name.
+    The columns are the parameters; ``state``, the final state of the trial; ``build_state``, that of its build;
+    ``detail``; then fields of :class:`~mltune.records.trial.Build` and :class:`~mltune.records.trial.Measurement`.
 
     Raises
     ------
@@ -93,22 +77,10 @@ def schema(parameters: Sequence[str]) -> Any:
 
 
 def arrow_table(records: Sequence[TrialRecord], parameters: Sequence[str]) -> Any:
-    """Create the table of trials.
+    """Create the table of trials with a build, with the columns of :func:`schema`.
 
     Times are rounded to 20 significant bits (one part in a million, a thousandth of the noise of timing), all other
     floats to 12, which makes files smaller. NaN becomes null.
-
-    Parameters
-    ----------
-    records : sequence of TrialRecord
-        Trials with a build.
-    parameters : sequence of str
-        The names of the parameters.
-
-    Returns
-    -------
-    pyarrow.Table
-        With the columns of :func:`schema`.
     """
     import pyarrow as pa
 
@@ -129,16 +101,7 @@ def arrow_table(records: Sequence[TrialRecord], parameters: Sequence[str]) -> An
 
 
 def check_table(table: Any, parameters: Mapping[str, tuple[int, ...]], where: str) -> None:
-    """Check the values of a table with the columns of :func:`schema`.
-
-    Parameters
-    ----------
-    table : pyarrow.Table
-        The table.
-    parameters : mapping of str to tuple of int
-        The legal values of each parameter.
-    where : str
-        Name of the table in messages.
+    """Check the values of a table with the columns of :func:`schema`, called ``where`` in messages.
 
     Raises
     ------
@@ -271,7 +234,7 @@ def _require(holds: NDArray[np.bool_], law: str, values: Any, where: str) -> Non
 
 def _cell(record: TrialRecord, name: str) -> Any:
     """Return one cell of the table; without a measurement its default value."""
-    build, measurement = record.build, record.measurement
+    build, measurement = record.build, record.measurement or Measurement(record.state)
     assert build is not None  # noqa: S101 - required of the caller
     if name in record.configuration:
         return int(record.configuration[name])
@@ -280,13 +243,9 @@ def _cell(record: TrialRecord, name: str) -> Any:
     if name == "build_state":
         return build.state.value
     if name == "detail":
-        text = (measurement.detail if measurement else build.detail) or record.detail
+        text = (measurement.detail if record.measurement else build.detail) or record.detail
         return text.encode("utf-8", "backslashreplace").decode()[:_MAX_DETAIL]
-    if name in _BUILD_INTS or name == "compile_s":
-        return getattr(build, name)
-    if measurement is None:
-        return {"stopped_early": False, "verify_s": 0.0, "time_s": 0.0}.get(name)
-    return getattr(measurement, name)
+    return getattr(build if name in (*_BUILD_INTS, "compile_s") else measurement, name)
 
 
 def _samples(records: Sequence[TrialRecord], kind: Any) -> Any:

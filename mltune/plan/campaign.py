@@ -45,16 +45,7 @@ REPORT_SHARE = 0.01
 
 @dataclass(frozen=True, slots=True)
 class CampaignResult:
-    """The result of a campaign.
-
-    Attributes
-    ----------
-    directory : pathlib.Path
-    standings : dict of str to Standing
-        The standing of every task, by slug.
-    interrupted : bool
-    report : ReportPaths or None
-    """
+    """The result of a campaign, with the standing of every task by slug."""
 
     directory: Path
     standings: dict[str, Standing]
@@ -144,13 +135,7 @@ def _write_plan(plan: Plan, directory: Path) -> None:
 class Campaign:
     """A plan that is carried out by this process. A context manager: leaving it ends the workers.
 
-    Parameters
-    ----------
-    plan : Plan
-    directory : pathlib.Path
-        Locked; it holds the plan.
-    progress, stop, worker, heartbeat_timeout_s
-        See :func:`run_plan`.
+    The parameters are those of :func:`run_plan`; the directory is locked and holds the plan.
     """
 
     def __init__(

@@ -51,17 +51,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SliceRequest:
-    """A time slice as sent to a worker.
-
-    Attributes
-    ----------
-    request : TuneRequest
-        With the limit of the time slice.
-    slug : str
-        The task.
-    log : pathlib.Path
-        Directory of the campaign, whose event log the worker writes to.
-    """
+    """A time slice as sent to a worker: the request with its limit, the task, and the folder of the event log."""
 
     request: TuneRequest
     slug: str
@@ -85,23 +75,12 @@ class DeviceWorker:
     device : str
         The device specification.
     child : Child
-        Created with :data:`DEVICE_WORKER`.
-    heartbeat_timeout_s : float
-        Seconds without a message after which the child is killed.
-    time_slice : TimeSlice or None
-        The time slice under way.
-    future : Future of SliceResult or None
-        Its result.
-    progress : Progress or None
-        Its last progress.
+        Created with :data:`DEVICE_WORKER`; killed after ``heartbeat_timeout_s`` seconds without a message.
+    time_slice, future, progress
+        The time slice under way, its result, and its last progress.
     missing : Outcome or None
-        ``GPU_LOST`` or ``DISK_FULL`` after a time slice with that outcome, until one works again.
-    missing_since : float
-        Start of that, on the monotonic clock.
-    failures : int
-        Time slices with such an outcome in a row.
-    ready_at : float
-        End of the pause, on the monotonic clock.
+        ``GPU_LOST`` or ``DISK_FULL`` after a time slice with that outcome, until one works again. It began at
+        ``missing_since`` and was the outcome of ``failures`` time slices in a row; the pause ends at ``ready_at``.
     """
 
     device: str

@@ -122,13 +122,5 @@ def _rates(plan: Plan, device: Device | None) -> dict[str, Rate]:
 
     manifests = list_datasets()
     kernels = {name: load_kernel(name).name for name in {task.kernel for task in plan.tasks}}
-    found: dict[tuple[str, str, int], Rate | None] = {}
-    rates: dict[str, Rate] = {}
-    for task in plan.tasks:
-        key = (task.kernel, task.problem.name, task.problem.flops)
-        if key not in found:
-            found[key] = recorded_rate(kernels[task.kernel], task.problem, manifests, device)
-        rate = found[key]
-        if rate is not None:
-            rates[task.slug] = rate
-    return rates
+    found = {task.slug: recorded_rate(kernels[task.kernel], task.problem, manifests, device) for task in plan.tasks}
+    return {slug: rate for slug, rate in found.items() if rate is not None}

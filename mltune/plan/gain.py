@@ -23,19 +23,7 @@ LEAST_GAIN = 0.01
 
 
 def gain_constants(tasks: Sequence[Task], standings: Mapping[str, Standing]) -> dict[str, float]:
-    """Estimate the constant c of gap(t) = c / t for each task.
-
-    Parameters
-    ----------
-    tasks : sequence of Task
-    standings : mapping of str to Standing
-        One for each task, by slug.
-
-    Returns
-    -------
-    dict of str to float
-        By slug, in the unit of the plan; positive.
-    """
+    """Estimate the constant c of gap(t) = c / t for each task, in the unit of the plan; by slug, positive."""
     found = {slug: standing for slug, standing in standings.items() if standing.curve and standing.spent > 0}
     if not found:
         return {task.slug: 1.0 for task in tasks}
@@ -80,18 +68,11 @@ def allot(room: float, spent: Sequence[float], weights: Sequence[float], most: S
     Parameters
     ----------
     room : float
-        The budget to share out.
-    spent : sequence of float
-        Lower bounds: what each has spent already.
+        The budget to share out, on top of ``spent``.
+    spent, most : sequence of float
+        Lower and upper bounds of each share; a share that is larger than its upper bound already is kept.
     weights : sequence of float
         Positive; shares within their bounds are proportional to them.
-    most : sequence of float
-        Upper bounds; a share that is larger already is kept.
-
-    Returns
-    -------
-    list of float
-        The shares, including what was spent: together at most ``room`` more than before.
 
     Examples
     --------

@@ -14,9 +14,6 @@ Unit = Literal["s", "trials"]
 REPLAY = "replay"
 """The device of a plan without a GPU: every problem is replayed from its recorded timings."""
 
-PRODUCTS = ("report", "winners", "datasets")
-"""Files that a campaign may write at its end, besides its records."""
-
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -75,7 +72,7 @@ class Plan:
     seed : int
         Seed of every search.
     produce : frozenset of str
-        Subset of :data:`PRODUCTS`.
+        Some of ``"report"``, ``"winners"`` and ``"datasets"``, written at the end.
     text : str
         Text of the file.
     """
@@ -87,7 +84,7 @@ class Plan:
     tasks: tuple[Task, ...]
     devices: tuple[str, ...] = ("auto",)
     seed: int = 0
-    produce: frozenset[str] = frozenset(PRODUCTS[:2])
+    produce: frozenset[str] = frozenset({"report", "winners"})
     text: str = ""
 
     @property
@@ -101,17 +98,8 @@ class Plan:
         return self.devices == (REPLAY,)
 
     def task(self, slug: str) -> Task:
-        """Return the task with a slug.
-
-        Raises
-        ------
-        KeyError
-            There is none.
-        """
-        for task in self.tasks:
-            if task.slug == slug:
-                return task
-        raise KeyError(slug)
+        """Return the task with a slug, which must exist."""
+        return next(task for task in self.tasks if task.slug == slug)
 
 
 @dataclass(frozen=True, slots=True)

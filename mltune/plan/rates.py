@@ -24,19 +24,7 @@ _PREFERRED = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """The cost of a trial.
-
-    Attributes
-    ----------
-    compile_s : float
-        Seconds of one core to compile.
-    verify_s : float
-        Seconds of the GPU to verify, independent of the size.
-    time_s : float
-        Seconds of the GPU to time.
-    recorded : str
-        Name of the dataset.
-    """
+    """The cost of a trial: seconds of one core to compile, and seconds of the GPU, as in the dataset ``recorded``."""
 
     compile_s: float
     verify_s: float
@@ -54,22 +42,8 @@ class Rate:
 def recorded_rate(kernel: str, problem: Problem, manifests: Sequence[Manifest], device: Device | None) -> Rate | None:
     """Estimate the cost of a trial from the dataset of the same kernel and precision with the nearest size.
 
-    The time is scaled by the number of operations and, for another device, by the ratio of the peaks.
-
-    Parameters
-    ----------
-    kernel : str
-        Name of the kernel.
-    problem : Problem
-    manifests : sequence of Manifest
-        All datasets.
-    device : Device or None
-        The GPU; None for that of the dataset.
-
-    Returns
-    -------
-    Rate or None
-        None without such a dataset.
+    The time is scaled by the number of operations and, for another device, by the ratio of the peaks. Without a device
+    the estimate is for that of the dataset; without such a dataset it is None.
     """
     if not problem.cost_class:
         return None

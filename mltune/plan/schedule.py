@@ -51,20 +51,7 @@ def next_slice(
 
 
 class _State:
-    """The state of a plan at one moment.
-
-    Attributes
-    ----------
-    standings : dict of str to Standing
-    free : list of Task
-        The tasks that this device may work on.
-    unassigned : float
-        Part of the budget that is not spent, and not assigned to another device.
-    longest : float
-        Most that one time slice can have.
-    least : float
-        Least that one time slice can have: one trial, or any time.
-    """
+    """The state of a plan at one moment."""
 
     def __init__(self, plan: Plan, standings: Sequence[Standing], busy: Collection[str], left: float | None) -> None:
         known = {standing.slug: standing for standing in standings}
@@ -75,7 +62,10 @@ class _State:
         unspent = plan.capacity - sum(standing.spent for standing in self.standings.values())
         if left is not None:
             unspent = min(unspent, left if plan.unit == "trials" else left * len(plan.devices))
-        self.unassigned = max(0.0, unspent - elsewhere)
+        self.unassigned = max(
+            0.0, unspent - elsewhere
+        )  # the budget that is neither spent nor reserved by other devices
+        # the longest and the shortest time slice
         self.longest = self.unassigned if left is None else max(0.0, min(self.unassigned, left))
         self.least = 1.0 if plan.unit == "trials" else 0.0
 

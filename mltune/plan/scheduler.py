@@ -21,13 +21,6 @@ MAX_FAILURES = 3
 class Scheduler:
     """Chooses the time slices of a campaign.
 
-    Parameters
-    ----------
-    plan : Plan
-        Placed (:func:`mltune.plan.placement.place`).
-    directory : pathlib.Path
-        The directory of the campaign.
-
     Attributes
     ----------
     standings : dict of str to Standing
@@ -57,14 +50,10 @@ class Scheduler:
         return self._directory / PROBLEMS / task.slug
 
     def next(self, running: Collection[str], left_s: float | None) -> TimeSlice | None:
-        """Choose the time slice of a free device, or None if there is nothing for it to do.
+        """Choose the time slice of a free device; None if there is nothing for it to do.
 
-        Parameters
-        ----------
-        running : collection of str
-            Slugs of the tasks that other devices work on.
-        left_s : float or None
-            Seconds that are left of the budget, if it is counted in seconds.
+        ``running`` holds the slugs of the tasks that other devices work on. ``left_s`` are the seconds left of a budget
+        in seconds.
         """
         running = set(running)
         put_last = {slug for slug, failures in self._failures.items() if failures >= MAX_FAILURES}

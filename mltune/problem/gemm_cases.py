@@ -10,8 +10,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, St
 from mltune.errors import ProblemError
 from mltune.problem.gemm import CASES, GemmProblem
 
-KEYS = ("precisions", "trans", "sizes")
-
 
 def _distinct(values: list[Any]) -> list[Any]:
     if len({str(value) for value in values}) != len(values):
@@ -54,7 +52,7 @@ def expand(table: Mapping[str, Any]) -> Iterator[GemmProblem]:
     >>> [problem.label for problem in expand({"precisions": ["s"], "trans": ["NN", "NC"], "sizes": [64, [8, 4, 2]]})]
     ['sgemm NN 64', 'sgemm NT 64', 'sgemm NN 8x4x2', 'sgemm NT 8x4x2']
     """
-    if not set(KEYS) <= table.keys():
+    if not _Table.model_fields.keys() <= table.keys():
         raise ProblemError("problems are given by precisions, trans and sizes, or else by datasets; some are missing.")
     cases = _Table.model_validate(table)
     for size in cases.sizes:

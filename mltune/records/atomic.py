@@ -42,13 +42,6 @@ def replace_folder_atomically(folder: Path, files: Mapping[str, bytes]) -> None:
     one step (over NFS), the old one is renamed ``.NAME.old`` first; if the writer is killed between the two renames,
     the next call restores the old folder. One process at a time may write a folder.
 
-    Parameters
-    ----------
-    folder : pathlib.Path
-        Its parent folders are created if missing.
-    files : mapping of str to bytes
-        Contents by file name.
-
     Raises
     ------
     OSError

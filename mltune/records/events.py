@@ -80,16 +80,6 @@ class EventLog:
 
     An event is one line, appended by one write, so several processes may log to one file. On a full disk events are
     dropped without an exception; the next event that is written has their number in its field ``dropped``.
-
-    Parameters
-    ----------
-    directory : pathlib.Path
-
-    Attributes
-    ----------
-    path : pathlib.Path
-    dropped : int
-        Number of events dropped since the last one that was written.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -98,14 +88,9 @@ class EventLog:
         self._snapshot_at = -math.inf
 
     def write(self, event: str, **facts: Any) -> None:
-        """Append one event.
+        """Append an event of :data:`EVENTS` with its fields: plain values, mappings and sequences.
 
-        Parameters
-        ----------
-        event : str
-            One of :data:`EVENTS`.
-        **facts
-            Its fields: plain values, mappings and sequences. Long texts are shortened; NaN and infinity become None.
+        Long texts are shortened; NaN and infinity become None.
 
         Raises
         ------
@@ -127,16 +112,9 @@ class EventLog:
             self.dropped = 0
 
     def snapshot(self, runs: Any, *, at_once: bool = False, **facts: Any) -> None:
-        """Append an event ``progress``, unless there was one in the last minute.
+        """Append an event ``progress``, at most once a minute unless ``at_once``.
 
-        Parameters
-        ----------
-        runs : sequence of mapping
-            The progress on each device: :meth:`mltune.results.progress.Progress.to_json`.
-        at_once : bool
-            Whether to write it in any case, as at the beginning and at the end.
-        **facts
-            The other fields of ``progress``.
+        ``runs`` holds the progress on each device (:meth:`mltune.results.progress.Progress.to_json`).
         """
         now = time.monotonic()
         if at_once or now - self._snapshot_at >= SNAPSHOT_EVERY_S:

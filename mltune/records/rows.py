@@ -118,19 +118,7 @@ def _decode(part: _Part, cells: Sequence[Any]) -> dict[str, Any]:
 
 
 def to_row(record: TrialRecord, parameters: Sequence[str]) -> tuple[Value, ...]:
-    """Flatten a record.
-
-    Parameters
-    ----------
-    record : TrialRecord
-        Its cubin is not stored.
-    parameters : sequence of str
-        Names of the run's parameters, in order.
-
-    Returns
-    -------
-    tuple
-        The cells of :data:`COLUMNS`, then the value of every parameter.
+    """Return the cells of :data:`COLUMNS`, then the values of all parameters. The cubin is not stored.
 
     Raises
     ------
@@ -149,7 +137,7 @@ def to_row(record: TrialRecord, parameters: Sequence[str]) -> tuple[Value, ...]:
 
 
 def from_row(row: Sequence[Any], parameters: Sequence[str]) -> TrialRecord:
-    """Rebuild the record that :func:`to_row` flattened.
+    """Rebuild a record from :func:`to_row`.
 
     The records are equal with two exceptions: the cubin is empty, and a NaN is read as None where the attribute may be
     None, because SQL has no NaN.

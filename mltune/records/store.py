@@ -29,9 +29,8 @@ _NO_ROOM = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
 class Store:
     """The records of one run, in its directory.
 
-    Created by :meth:`open`, :meth:`resume` or :meth:`read_only`; a context manager. Once :meth:`append` has returned,
-    the records are on file and survive the death of the process. One process at a time writes; others may read at the
-    same time.
+    A context manager, created by :meth:`open` or :meth:`read_only`. Records survive the death of the process once
+    :meth:`append` has returned. One process at a time writes; others may read at the same time.
 
     Stores of format 1, the first, can be read: what they lack is returned as unknown. They cannot be written.
 
@@ -51,8 +50,15 @@ class Store:
         self._names = tuple(self.header.parameters)
 
     @classmethod
-    def open(cls, directory: Path, header: RunHeader) -> Self:
-        """Open the store of a run for writing; create it if the directory holds none.
+    def open(cls, directory: Path, header: RunHeader | None = None) -> Self:
+        """Open the store of a run for writing.
+
+        Parameters
+        ----------
+        directory : pathlib.Path
+        header : RunHeader, optional
+            The header of the run; its store is created if the directory holds none. Without a header the directory
+            must hold a run, which is resumed.
 
         Raises
         ------
@@ -61,19 +67,34 @@ class Store:
         StoreError
             The store cannot be created on a full disk.
         """
-        return cls._write(Path(directory), header)
-
-    @classmethod
-    def resume(cls, directory: Path) -> Self:
-        """Open the store of an existing run for writing.
-
-        Raises
-        ------
-        RunDirectoryError
-            The directory holds no run, is in use, or cannot be written.
-        """
-        _must_exist(Path(directory))
-        return cls._write(Path(directory), None)
+        directory = Path(directory)
+        path = directory / FILE
+        if header is None:
+            _must_exist(directory)
+        with contextlib.ExitStack() as undo:
+            lock = lock_directory(directory)
+            undo.callback(os.close, lock)
+            if header is not None and not (path.exists() and path.stat().st_size):
+                _create(directory, header)
+            connection = _connect(f"file:{quote(str(path.absolute()))}?mode=rwc", directory)
+            undo.callback(connection.close)
+            store = cls(directory, connection, lock)  # checks the file before anything is written to it
+            if store._format != _FORMAT:
+                raise RunDirectoryError(
+                    f"a run that is resumed has a store of format {_FORMAT}, but {path} is of format "
+                    f"{store._format}, which can only be read; choose another directory."
+                )
+            difference = "" if header is None else store.header.difference(header)
+            if difference:
+                raise RunDirectoryError(
+                    f"a run directory belongs to one run, but in {directory} {difference}; "
+                    "choose another directory, or repeat the command that began the run."
+                )
+            with _on_file(directory):
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = NORMAL")
+            undo.pop_all()
+            return store
 
     @classmethod
     def read_only(cls, directory: Path) -> Self:
@@ -92,33 +113,6 @@ class Store:
             connection = _connect(location, directory)
             undo.callback(connection.close)
             store = cls(directory, connection)
-            undo.pop_all()
-            return store
-
-    @classmethod
-    def _write(cls, directory: Path, header: RunHeader | None) -> Self:
-        with contextlib.ExitStack() as undo:
-            lock = lock_directory(directory)
-            undo.callback(os.close, lock)
-            if header is not None and not _holds_something(directory / FILE):
-                _create(directory, header)
-            connection = _connect(f"file:{quote(str((directory / FILE).absolute()))}?mode=rwc", directory)
-            undo.callback(connection.close)
-            store = cls(directory, connection, lock)  # checks the file before anything is written to it
-            if store._format != _FORMAT:
-                raise RunDirectoryError(
-                    f"a run that is resumed has a store of format {_FORMAT}, but {directory / FILE} is of format "
-                    f"{store._format}, which can only be read; choose another directory."
-                )
-            difference = "" if header is None else store.header.difference(header)
-            if difference:
-                raise RunDirectoryError(
-                    f"a run directory belongs to one run, but in {directory} {difference}; "
-                    "choose another directory, or repeat the command that began the run."
-                )
-            with _on_file(directory):
-                connection.execute("PRAGMA journal_mode = WAL")
-                connection.execute("PRAGMA synchronous = NORMAL")
             undo.pop_all()
             return store
 
@@ -149,11 +143,9 @@ class Store:
 
     def set_seconds(self, seconds: Mapping[str, float]) -> None:
         """Replace the seconds spent in some phases."""
+        rows = [(name, float(value)) for name, value in seconds.items()]
         with self._transaction():
-            self._connection.executemany(
-                "INSERT INTO seconds VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-                [(name, float(value)) for name, value in seconds.items()],
-            )
+            self._connection.executemany("INSERT OR REPLACE INTO seconds VALUES (?, ?)", rows)
 
     def fact(self, name: str) -> Any:
         """Return a fact of the run, or None if it is unknown."""
@@ -165,10 +157,7 @@ class Store:
     def set_fact(self, name: str, value: Any) -> None:
         """Write or replace a fact of the run, such as ``"reference_median_s"``: a plain JSON value."""
         with self._transaction():
-            self._connection.execute(
-                "INSERT INTO facts VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-                (name, json.dumps(value)),
-            )
+            self._connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, json.dumps(value)))
 
     def append_reference(self, reference: Reference) -> None:
         """Append a timing of the reference kernel."""
@@ -264,13 +253,6 @@ def _columns(parameters: Iterable[str]) -> dict[str, str]:
     columns = {f'"{name}"': kind for name, kind in COLUMNS.items()}
     quoted = ((PARAMETER_PREFIX + name).replace('"', '""') for name in parameters)
     return columns | {f'"{name}"': "INTEGER NOT NULL" for name in quoted}
-
-
-def _holds_something(path: Path) -> bool:
-    try:
-        return path.stat().st_size > 0
-    except FileNotFoundError:
-        return False
 
 
 def _create(directory: Path, header: RunHeader) -> None:

@@ -328,7 +328,7 @@ def test_missing_rows_columns_doubles_and_other_bytes_are_refused(written, tmp_p
         ({"device": {**H200.to_json(), "warp_size": 0}}, "a device has positive"),
         ({"name": "other"}, "carry its name"),
         ({"problem": {"precision": "q"}}, "must be the manifest|precision"),
-        ({"device": {"name": "GPU"}}, r"`device\.compute_capability` is not"),
+        ({"device": {"name": "GPU"}}, r"`device\.compute_capability` is malformed"),
     ],
 )
 def test_malformed_manifests_are_refused(written, tmp_path, changes, message):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from mltune.plan.campaign import run_plan
 from mltune.plan.placement import place
 from mltune.plan.reader import load_plan
 from mltune.plan.standing import is_declared, read_standing
@@ -26,3 +27,12 @@ def test_the_standing_of_a_problem_is_read(slug, tmp_path):
     assert (standing.spent, standing.limit, standing.trials, standing.failed) == (40, None, 40, "")
     assert standing.curve
     assert is_declared(directory)
+
+
+def test_a_campaign_that_has_ended_is_resumed_without_new_trials(tmp_path):
+    directory = Path(shutil.copytree(GOLDEN, tmp_path / "campaign"))
+    before = {path: path.read_bytes() for path in directory.glob("problems/*/run.sqlite")}
+    result = run_plan(place(load_plan(directory / "plan.toml"), ()), directory)
+    assert [standing.trials for standing in result.standings.values()] == [40, 40]
+    assert {path: path.read_bytes() for path in directory.glob("problems/*/run.sqlite")} == before
+    assert result.report.html.is_file()

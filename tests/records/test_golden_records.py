@@ -65,7 +65,7 @@ def test_a_store_of_format_1_is_not_resumed_and_not_changed(copy_of):
     directory = copy_of("run-format-1")
     before = (directory / "run.sqlite").read_bytes()
     with pytest.raises(RunDirectoryError, match="of format 1, which can only be read"):
-        Store.resume(directory)
+        Store.open(directory)
     assert (directory / "run.sqlite").read_bytes() == before
 
 
@@ -82,7 +82,7 @@ def test_a_store_of_a_later_format_is_refused(copy_of):
 
 def test_what_only_format_2_has_is_read(copy_of):
     directory = copy_of("run-format-2")
-    with Store.resume(directory) as store:
+    with Store.open(directory) as store:
         records, references = store.records(), store.references()
         assert [record.state for record in records[48:]] == [TrialState.SKIPPED, TrialState.COMPILE_ERROR]
         assert records[48].skip.gate == "after_compile"

@@ -115,7 +115,7 @@ def test_records_come_back_exactly_and_in_order(records, tmp_path_factory):
     with Store.open(directory, HEADER) as store:
         store.append(*records)
         assert store.records() == records
-    with Store.resume(directory) as store:
+    with Store.open(directory) as store:
         assert store.records() == records
         assert [record.finished_at for record in store.records()] == [record.finished_at for record in records]
         assert [type(record.state) for record in store.records()] == [TrialState] * len(records)
@@ -174,7 +174,7 @@ def test_the_same_command_resumes_and_another_header_is_refused(tmp_path):
     ):
         with pytest.raises(RunDirectoryError, match=message):
             Store.open(tmp_path, changed)
-    with Store.resume(tmp_path) as store:
+    with Store.open(tmp_path) as store:
         assert store.header == HEADER
 
 
@@ -200,7 +200,7 @@ def test_a_finished_run_reads_from_a_medium_that_cannot_be_written(tmp_path, mon
 
 def test_what_is_no_run_is_refused(tmp_path):
     with pytest.raises(RunDirectoryError, match="there is none"):
-        Store.resume(tmp_path)
+        Store.open(tmp_path)
     with pytest.raises(RunDirectoryError, match="there is none"):
         Store.read_only(tmp_path / "missing")
     (tmp_path / "file").write_text("")
@@ -307,7 +307,7 @@ def check_full(directory: Path, kind: str) -> None:
     message, count = out.splitlines()
     assert "every trial must be recorded" in message
     assert "make room on the disk" in message
-    with Store.resume(directory) as store:
+    with Store.open(directory) as store:
         assert [record.number for record in store.records()] == list(range(int(count) + 1))
     assert int(count) > 20
 
