@@ -62,10 +62,8 @@ class _State:
         unspent = plan.capacity - sum(standing.spent for standing in self.standings.values())
         if left is not None:
             unspent = min(unspent, left if plan.unit == "trials" else left * len(plan.devices))
-        self.unassigned = max(
-            0.0, unspent - elsewhere
-        )  # the budget that is neither spent nor reserved by other devices
-        # the longest and the shortest time slice
+        # the budget that no device uses yet, and the longest and the shortest time slice
+        self.unassigned = max(0.0, unspent - elsewhere)
         self.longest = self.unassigned if left is None else max(0.0, min(self.unassigned, left))
         self.least = 1.0 if plan.unit == "trials" else 0.0
 
