@@ -307,7 +307,7 @@ def _located(name_or_path: str | Path) -> Path:
     ours = {found.stem: found for found in sorted(assets.folder("datasets").glob("*/*.json"))}
     if path.name not in ours:
         raise DatasetError(
-            f"a dataset is one of ours or a path, but there is none called {path.name!r}; "
+            f"a dataset is a shipped one or a path, but there is none called {path.name!r}; "
             f"there are: {', '.join(ours) or 'none'}."
         )
     return ours[path.name]

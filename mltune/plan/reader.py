@@ -77,7 +77,7 @@ def find_plan(name_or_path: str | Path) -> Path:
     ours = {found.stem: found for found in sorted(assets.folder("search").glob("*.toml"))}
     if str(name_or_path) in ours:
         return ours[str(name_or_path)]
-    raise PlanError(f"a plan is one of ours ({', '.join(ours) or 'none'}) or a TOML file, got {str(name_or_path)!r}.")
+    raise PlanError(f"a plan is a shipped one ({', '.join(ours) or 'none'}) or a TOML file, got {str(name_or_path)!r}.")
 
 
 def parse_plan(text: str, name: str, *, where: str = "") -> Plan:

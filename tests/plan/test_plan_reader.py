@@ -156,7 +156,7 @@ class TestRefusals:
         for name, law in (
             ("huge.toml", "at most"),
             ("binary.toml", "UTF-8"),
-            ("missing.toml", "a plan is one of ours"),
+            ("missing.toml", "a plan is a shipped one"),
         ):
             with pytest.raises(PlanError, match=law):
                 load_plan(tmp_path / name)
