@@ -18,12 +18,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import mltune.tune.tuner
 from mltune.errors import DeviceLostError
 from mltune.measure.protocols import Runner
 from mltune.plan.device_worker import Outcome, SliceRequest, SliceResult, make_device_worker
 from mltune.records.trial import Build, Measurement
 from mltune.results.run import TuneResult
+from mltune.tune import tuner
 from mltune.tune.session import Session
 
 TIMES = {"nan": math.nan, "zero": 0.0, "negative": -1e-3, "infinite": math.inf, "faster than light": 1e-9}
@@ -43,7 +43,7 @@ def unresponsive_worker() -> Callable[[SliceRequest], SliceResult]:
 def faulty_worker() -> Callable[[SliceRequest], SliceResult]:
     """Return a worker that replays as usual, except for its faults."""
     faults = Faults()
-    open_session = mltune.tune.tuner.open_session
+    open_session = tuner.open_session
 
     def open_faulty_session(*arguments: Any, **options: Any) -> Session:
         session = open_session(*arguments, **options)
@@ -52,9 +52,9 @@ def faulty_worker() -> Callable[[SliceRequest], SliceResult]:
 
     def tune(*arguments: Any, **options: Any) -> TuneResult:
         faults.begin_slice()
-        return mltune.tune.tuner.tune(*arguments, **options)
+        return tuner.tune(*arguments, **options)
 
-    mltune.tune.tuner.open_session = open_faulty_session
+    tuner.open_session = open_faulty_session
     return make_device_worker(tune)
 
 
