@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,14 +30,31 @@ class ProblemKind:
         Whether kernels of the kind may have a source. Others are only replayed.
     parse : callable or None
         Makes a problem from a name and the options of :func:`problem_from_name`; None where problems have no names.
+    expand : callable
+        Yields the problems of a plan's ``[[problems]]`` table, given the keys that only this kind has. Raises
+        :class:`~mltune.errors.ProblemError` or ``pydantic.ValidationError``.
     """
 
     variables: frozenset[str]
     macros: frozenset[str]
     from_json: Callable[[Any], Problem]
+    expand: Callable[[Mapping[str, Any]], Iterator[Problem]]
     precisions: tuple[str, ...] = ()
     can_be_built: bool = False
     parse: Callable[..., Problem] | None = None
+
+
+def _expand_gemm(table: Mapping[str, Any]) -> Iterator[Problem]:
+    from mltune.problem.gemm_cases import expand
+
+    return expand(table)
+
+
+def _expand_recorded(table: Mapping[str, Any]) -> Iterator[Problem]:
+    raise ProblemError(
+        "a kernel of kind recorded has no problems but those of its datasets; name them under `datasets`, "
+        f"not {', '.join(table) or 'the kernel alone'}."
+    )
 
 
 _SAMPLE = GemmProblem("s", "N", "N", 1, 1, 1)
@@ -47,11 +64,14 @@ KINDS: Mapping[str, ProblemKind] = {
         variables=frozenset(_SAMPLE.variables()),
         macros=frozenset(_SAMPLE.macros()),
         from_json=GemmProblem.from_json,
+        expand=_expand_gemm,
         precisions=PRECISIONS,
         can_be_built=True,
         parse=parse_problem,
     ),
-    RecordedProblem.kind: ProblemKind(frozenset(), frozenset(), RecordedProblem.from_json),
+    RecordedProblem.kind: ProblemKind(
+        variables=frozenset(), macros=frozenset(), from_json=RecordedProblem.from_json, expand=_expand_recorded
+    ),
 }
 """The kinds of problems by name. A new kind is a module of this room and an entry here."""
 

@@ -1,4 +1,4 @@
-"""The plans that are shipped, and the command that reads them, in a process of its own."""
+"""The shipped plans, and the command ``mltune plan`` in its own process."""
 
 import json
 import os
