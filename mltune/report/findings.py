@@ -23,7 +23,7 @@ FORMAT = 1
 
 
 def findings(source: ReportInput, folders: Mapping[str, str]) -> dict[str, Any]:
-    """Return the findings of a run or of a campaign; the documentation of the report explains every field.
+    """Return the findings of a run or of a campaign: docs/reference/report.md explains every field.
 
     Parameters
     ----------

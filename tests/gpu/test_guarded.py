@@ -160,11 +160,11 @@ def test_who_wins_the_finals_is_right_and_fastest(hostile, hostile_kernel, devic
         for measured in [Measurement(TrialState.OK, samples_s=(1e-3,), median_s=1e-3)]
     ]
     space = TableSpace({"MISDEED": [0], "REPEAT": [1]})
-    bench = Session(
+    session = Session(
         hostile_kernel, hostile.problem, device, space, hostile.builder, hostile.runner, {}, gpu=hostile.runner
     )
     started = time.perf_counter()
-    found = declare(bench, records)
+    found = declare(session, records)
 
     assert time.perf_counter() - started < 20
     assert found.number == 1, found
@@ -173,7 +173,7 @@ def test_who_wins_the_finals_is_right_and_fastest(hostile, hostile_kernel, devic
     assert found.ties == (), found
     assert next(one for one in found.finalists if one.number == 0).ratio_low > 2, found
     assert found.reference.ratio_low < found.reference.ratio < found.reference.ratio_high, found
-    assert declare(bench, records, stop=lambda: True).rounds == 0
+    assert declare(session, records, stop=lambda: True).rounds == 0
 
 
 def test_a_gpu_whose_memory_others_took_is_lost_until_they_leave(hostile_kernel, hostile, device, monkeypatch):
