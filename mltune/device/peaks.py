@@ -1,4 +1,4 @@
-"""Theoretical arithmetic peaks: results per clock of a multiprocessor, by compute capability."""
+"""Theoretical arithmetic peaks from the throughput of a multiprocessor, by compute capability."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ FMA_PER_CLOCK: dict[tuple[int, int], tuple[int, int]] = {
 }
 """Fused multiply-adds per clock and multiprocessor outside the tensor cores, (FP32, FP64), by compute capability.
 
-From the throughput table of the CUDA C++ Programming Guide ("Throughput of Native Arithmetic Instructions"); for those
-that it does not list, from the vendor's data sheets: peak / (2 x clock x multiprocessors).
+From the throughput table of the CUDA C++ Programming Guide ("Throughput of Native Arithmetic Instructions"); entries
+that it lacks, from the vendor's data sheets: peak / (2 x clock x multiprocessors).
 """
 
 
@@ -39,13 +39,12 @@ def peak_flops(device: Device, arithmetic: str) -> float:
     Parameters
     ----------
     device : Device
-        Its clock and its number of multiprocessors count.
     arithmetic : {"fp32", "fp64"}
 
     Raises
     ------
     DeviceError
-        Its throughput is not known, neither by itself nor by its compute capability.
+        Neither the device's throughput nor that of its compute capability is known.
     """
     if arithmetic not in ("fp32", "fp64"):
         raise ValueError(f"an arithmetic is fp32 or fp64, got {arithmetic!r}")
@@ -54,7 +53,7 @@ def peak_flops(device: Device, arithmetic: str) -> float:
 
 
 def _fma_per_clock(device: Device) -> tuple[float, float]:
-    """Look a compute capability up; one newer than the table is taken for the last known of its generation."""
+    """Look up a compute capability; one newer than the table counts as the last known of its generation."""
     if device.fma_per_clock is not None:
         return device.fma_per_clock
     capability = device.compute_capability

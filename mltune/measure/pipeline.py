@@ -1,4 +1,4 @@
-"""From candidates to records: builds run ahead on all cores, the gate after compiling, then the runner, one by one."""
+"""The pipeline from candidates to records: parallel builds, the gate after compiling, measurements one by one."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from mltune.measure.protocols import Builder, Runner
 from mltune.records.seconds import Seconds
 from mltune.records.trial import Build, Measurement, Skip, TrialRecord, TrialState
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A configuration on its way to a measurement; the attributes are those of :class:`TrialRecord`."""
+    """A configuration that is to be measured; the attributes are those of :class:`TrialRecord`."""
 
     number: int
     batch: int
@@ -37,7 +37,7 @@ class Candidate:
         build: Build | None = None,
         measurement: Measurement | None = None,
     ) -> TrialRecord:
-        """Return the record of how it ended."""
+        """Return the record of the candidate in its final state."""
         return TrialRecord(
             number=self.number,
             batch=self.batch,
@@ -55,59 +55,59 @@ class Candidate:
         )
 
 
-Judge = Callable[[Sequence[tuple[Candidate, Build]]], Iterable[Candidate]]
-"""The gate after compiling: candidates with their builds, to the same candidates with its verdicts filled in."""
+Gate = Callable[[Sequence[tuple[Candidate, Build]]], Iterable[Candidate]]
+"""The gate after compiling: from candidates with their builds to the same candidates with its decisions."""
 
 
 class Pipeline:
-    """Takes candidates, gives records. Nothing of it is random, and nothing waits for anything it need not wait for.
+    """Build and measure candidates, and return their records.
 
     Parameters
     ----------
     builder : Builder
     runner : Runner
-    judge : callable, optional
-        See :data:`Judge`.
+    gate : callable, optional
+        See :data:`Gate`.
     seconds : Seconds, optional
-        Where those spent waiting for builder and runner are counted.
+        Counts the seconds spent waiting for builder and runner.
     check : callable, optional
-        What every measurement goes through, such as :func:`mltune.measure.timing_limits.within_limits`.
+        Applied to every measurement, such as :func:`mltune.measure.timing_limits.within_limits`.
 
     Attributes
     ----------
     best_s : float or None
-        Fastest median so far: what is hopelessly slower is not sampled further.
+        Fastest median so far: a much slower kernel is not sampled further.
     """
 
     def __init__(
         self,
         builder: Builder,
         runner: Runner,
-        judge: Judge | None = None,
+        gate: Gate | None = None,
         *,
         seconds: Seconds | None = None,
         check: Callable[[Measurement], Measurement] | None = None,
     ) -> None:
         self.best_s: float | None = None
-        self._check = check or _believe
-        self._trouble: RunError | None = None
+        self._check = check
+        self._error: RunError | None = None
         self._seconds = seconds or Seconds({})
         self._builder = builder
         self._runner = runner
-        self._judge = judge or _keep_all
+        self._gate = gate or _keep_all
         self._building: dict[int, tuple[Candidate, Future[Build]]] = {}
         self._running: dict[int, tuple[Candidate, Build, Future[Measurement]]] = {}
 
     def __len__(self) -> int:
-        """Return the number of candidates under way."""
+        """Return the number of unfinished candidates."""
         return len(self._building) + len(self._running)
 
     def submit(self, candidate: Candidate) -> None:
-        """Begin with a candidate."""
+        """Start to build a candidate."""
         self._building[candidate.number] = (candidate, self._builder.submit(candidate.configuration))
 
     def abandon(self) -> None:
-        """Give up what has not begun; what has is left to builder and runner."""
+        """Cancel all candidates; builder and runner finish those that they have started."""
         for _, building in self._building.values():
             building.cancel()
         for *_, running in self._running.values():
@@ -116,7 +116,7 @@ class Pipeline:
         self._running.clear()
 
     def advance(self, timeout_s: float | None = None) -> list[TrialRecord]:
-        """Wait until something happens, move everything on, and return the records that came of it, by number.
+        """Wait until a build or a measurement ends, and return the new records, by number.
 
         Parameters
         ----------
@@ -126,10 +126,11 @@ class Pipeline:
         Raises
         ------
         RunError
-            Builder or runner cannot go on (the GPU is lost, say). What had ended before was returned by then.
+            Builder or runner cannot continue, for example because the GPU is lost. All earlier records have been
+            returned before.
         """
-        if self._trouble is not None:
-            raise self._trouble
+        if self._error is not None:
+            raise self._error
         futures: list[Future[Any]] = [future for _, future in self._building.values()]
         futures += [future for *_, future in self._running.values()]
         with self._seconds.spent_on("wait"):
@@ -138,13 +139,13 @@ class Pipeline:
         return sorted(records, key=lambda record: record.number)
 
     def _take_builds(self) -> list[TrialRecord]:
-        """Record what did not compile and what the gate skips; hand the others to the runner."""
+        """Record failed builds and skipped candidates; pass the others to the runner."""
         done = sorted(number for number, (_, future) in self._building.items() if future.done())
         ended = ((candidate, self._result(future)) for candidate, future in (self._building.pop(one) for one in done))
         built = [(candidate, build) for candidate, build in ended if build is not None]
         records = [one.record(build.state, build.detail, build=build) for one, build in built if build.state != "ok"]
         good = [(one, build) for one, build in built if build.state == "ok"]
-        for candidate, (_, build) in zip(self._judge(good) if good else (), good, strict=True):
+        for candidate, (_, build) in zip(self._gate(good) if good else (), good, strict=True):
             if candidate.skip is not None and not candidate.audited:
                 records.append(candidate.record(TrialState.SKIPPED, build=build))
             else:
@@ -156,29 +157,24 @@ class Pipeline:
         done = sorted(number for number, (*_, future) in self._running.items() if future.done())
         records = []
         for candidate, build, future in (self._running.pop(one) for one in done):
-            answer = self._result(future)
-            if answer is None:
+            measured = self._result(future)
+            if measured is None:
                 continue
-            measured = self._check(answer)
+            measured = self._check(measured) if self._check else measured
             if measured.state is TrialState.OK and measured.median_s is not None:
                 self.best_s = min(measured.median_s, self.best_s or measured.median_s)
             records.append(candidate.record(measured.state, measured.detail, build=build, measurement=measured))
         return records
 
-    def _result(self, future: Future[Answer]) -> Answer | None:
-        """Return what a future holds; None, and trouble next time, where that is no answer."""
+    def _result(self, future: Future[Result]) -> Result | None:
+        """Return the result of a future; None, and an error at the next call, where builder or runner failed."""
         try:
             return future.result()
         except RunError as error:
-            self._trouble = error
+            self._error = error
             return None
 
 
-def _believe(measured: Measurement) -> Measurement:
-    """Take a measurement for what it says."""
-    return measured
-
-
 def _keep_all(built: Sequence[tuple[Candidate, Build]]) -> Iterable[Candidate]:
-    """Judge without skipping anything."""
+    """Skip nothing."""
     return (candidate for candidate, _ in built)

@@ -13,7 +13,7 @@ from typing import Any
 
 from mltune.errors import DeviceError, DeviceLostError, DiskFullError, UsageError, WorkerError
 from mltune.plan.plan import Slice
-from mltune.process.child import Child, ChildDiedError, ChildTimeoutError, tell
+from mltune.process.child import Child, ChildDiedError, ChildTimeoutError, send_to_parent
 from mltune.process.signals import Interrupt
 from mltune.records.events import EventLog
 from mltune.results.progress import Progress
@@ -220,7 +220,7 @@ class _Beats:
 
     def tell(self, message: Any) -> None:
         self._told_at = time.monotonic()
-        tell(message)
+        send_to_parent(message)
 
     def beat(self) -> None:
         if time.monotonic() - self._told_at >= BEAT_EVERY_S:

@@ -20,7 +20,6 @@ from mltune.kernel.bundle import Kernel, device_variables
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace
 from mltune.problem.gemm import CASES, GemmProblem
-from mltune.problem.gemm_operands import GemmOperands
 
 pytestmark = pytest.mark.skipif(not COMPILER_EXISTS, reason="needs g++")
 
@@ -107,16 +106,16 @@ def check(
     for integers in (False, True):
         made = problem.operands(np, seed=1, integers=integers)
         reference, bound = problem.answer(made), problem.error_bound(made)
-        buffers = zip((made.A, made.B, made.C), offsets, strict=True)
-        operands = GemmOperands(*(place(buffer, offset) for buffer, offset in buffers))
+        placed = zip(made.items(), offsets, strict=True)
+        operands = {name: place(buffer, offset) for (name, buffer), offset in placed}
         host.launch(problem, operands, launch)
-        result = problem.result(operands.C)
+        result = problem.result(operands["C"])
         error = problem.worst_error(result, reference, bound)
         assert error <= 1, (
             f"error {error} of the bound, first at {np.argwhere(~(abs(result - reference) <= abs(bound)))[:1].tolist()}"
         )
         assert not integers or (result == reference).all()
-        assert np.isnan(problem.padding(operands.C)).all(), "the padding of C was written"
+        assert np.isnan(problem.padding(operands["C"])).all(), "the padding of C was written"
 
 
 def check_configurations(

@@ -17,7 +17,6 @@ from winners import PROBLEMS, a_winner, cuda_include
 
 from mltune.kernel.bundle import Launch
 from mltune.problem.gemm import GemmProblem
-from mltune.problem.gemm_operands import GemmOperands
 from mltune.winner.folder import write_winner
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
@@ -53,7 +52,7 @@ class EmulatedModule:
             *(of.precision, of.trans_a, of.trans_b, *map(int, (m, n, k)), alpha, beta), *map(int, (lda, ldb, ldc))
         )
         launch = Launch(grid, block, shared_mem, tuple(map(int, launched)))
-        self.kernel.launch(problem, GemmOperands(A, B, C), launch)
+        self.kernel.launch(problem, {"A": A, "B": B, "C": C}, launch)
         self.launches += 1
 
 
