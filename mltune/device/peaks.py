@@ -6,25 +6,11 @@ from mltune.device.facts import Device
 from mltune.errors import DeviceError
 
 FMA_PER_CLOCK: dict[tuple[int, int], tuple[int, int]] = {
-    (5, 0): (128, 4),
-    (5, 2): (128, 4),
-    (5, 3): (128, 4),
-    (6, 0): (64, 32),
-    (6, 1): (128, 4),
-    (6, 2): (128, 4),
-    (7, 0): (64, 32),
-    (7, 2): (64, 32),
+    **dict.fromkeys([(5, 0), (5, 2), (5, 3), (6, 1), (6, 2)], (128, 4)),
+    **dict.fromkeys([(6, 0), (7, 0), (7, 2), (8, 0)], (64, 32)),
     (7, 5): (64, 2),
-    (8, 0): (64, 32),
-    (8, 6): (128, 2),
-    (8, 7): (128, 2),
-    (8, 9): (128, 2),
-    (9, 0): (128, 64),
-    (10, 0): (128, 64),
-    (10, 3): (128, 2),
-    (11, 0): (128, 2),
-    (12, 0): (128, 2),
-    (12, 1): (128, 2),
+    **dict.fromkeys([(8, 6), (8, 7), (8, 9), (10, 3), (11, 0), (12, 0), (12, 1)], (128, 2)),
+    **dict.fromkeys([(9, 0), (10, 0)], (128, 64)),
 }
 """Fused multiply-adds per clock and multiprocessor outside the tensor cores, (FP32, FP64), by compute capability.
 

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from mltune.errors import BundleError, DeviceError, SpaceError, WorkerError
@@ -48,7 +47,9 @@ def available_cores() -> int:
 def compile_options(architecture: str, macros: Mapping[str, int]) -> tuple[str, ...]:
     """Return the options of one compile.
 
-    They are made from typed values only, because some options of NVRTC read and write files.
+    They are made from typed values only, because some options of NVRTC read and write files. NVRTC's own cache is off,
+    so that a compile time is that of a compile. Included files are not searched for, so that the hash of the source
+    covers everything that is compiled. (The oldest supported NVRTC lacks both of these options.)
 
     Parameters
     ----------
@@ -66,8 +67,17 @@ def compile_options(architecture: str, macros: Mapping[str, int]) -> tuple[str, 
     SpaceError
         A value is not an integer.
     """
-    _check_architecture(architecture)
-    return (*_fixed_options(architecture), *_macro_options(macros))
+    match = _ARCHITECTURE.fullmatch(architecture)
+    if match is None:
+        raise DeviceError(f"an architecture must be like sm_90 or sm_90a, got {architecture!r}.")
+    if int(match[1]) not in supported_architectures():
+        known = ", ".join(f"sm_{number}" for number in supported_architectures())
+        raise DeviceError(
+            f"NVRTC {nvrtc_version()} compiles for {known}, but not for {architecture}; install an NVRTC that does."
+        )
+    required = [f"--gpu-architecture={architecture}", "--std=c++17", "-default-device", "--ptxas-options=-v"]
+    optional = [option for option in ("--no-cache", "--no-source-include") if accepts_option(option)]
+    return (*required, *optional, *(_macro_option(name, value) for name, value in macros.items()))
 
 
 class NvrtcBuilder:
@@ -117,7 +127,7 @@ class NvrtcBuilder:
         self._parameters = tuple(kernel.parameters)
         self._problem_macros = dict(problem.macros())
         compile_options(architecture, self._problem_macros | dict.fromkeys(self._parameters, 0))
-        self._fixed = _fixed_options(architecture)
+        self._architecture = architecture
         self._version = nvrtc_version()
         self._timeout_s = timeout_s
         self._cache = CubinCache(cache) if cache is not None else None
@@ -145,9 +155,7 @@ class NvrtcBuilder:
             self._threads.append(thread)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Stop at once: waiting builds are cancelled, running compilers are killed and their builds cancelled."""
         with self._lock:
             self._open = False
@@ -187,7 +195,7 @@ class NvrtcBuilder:
         WorkerError
             The builder is not open.
         """
-        options = self._fixed + _macro_options(self._macros(configuration))
+        options = compile_options(self._architecture, self._macros(configuration))
         key = cache_key(self._source, self._entry, options, self._version)
         future: Future[Build] = Future()
         with self._lock:
@@ -293,35 +301,10 @@ def _source(kernel: Kernel) -> tuple[str, str]:
     return kernel.source, kernel.entry
 
 
-def _check_architecture(architecture: str) -> None:
-    match = _ARCHITECTURE.fullmatch(architecture)
-    if match is None:
-        raise DeviceError(f"an architecture must be like sm_90 or sm_90a, got {architecture!r}.")
-    if int(match[1]) not in supported_architectures():
-        known = ", ".join(f"sm_{number}" for number in supported_architectures())
-        raise DeviceError(
-            f"NVRTC {nvrtc_version()} compiles for {known}, but not for {architecture}; install an NVRTC that does."
-        )
-
-
-def _fixed_options(architecture: str) -> tuple[str, ...]:
-    """Return the options that all configurations share.
-
-    NVRTC's own cache is off, so that a compile time is that of a compile. Included files are not searched for, so that
-    the hash of the source covers everything that is compiled. (The oldest supported NVRTC lacks both options.)
-    """
-    required = (f"--gpu-architecture={architecture}", "--std=c++17", "-default-device", "--ptxas-options=-v")
-    return required + tuple(option for option in ("--no-cache", "--no-source-include") if accepts_option(option))
-
-
-def _macro_options(macros: Mapping[str, int]) -> tuple[str, ...]:
-    options = []
-    for name, value in macros.items():
-        if _MACRO_NAME.fullmatch(name) is None:
-            raise BundleError(f"a parameter's name must consist of capitals, digits and _, got {name!r}; rename it.")
-        try:
-            number = operator.index(value)
-        except TypeError:
-            raise SpaceError(f"a parameter must be an integer, got {name}={value!r}.") from None
-        options.append(f"-D{name}={number}")
-    return tuple(options)
+def _macro_option(name: str, value: int) -> str:
+    if _MACRO_NAME.fullmatch(name) is None:
+        raise BundleError(f"a parameter's name must consist of capitals, digits and _, got {name!r}; rename it.")
+    try:
+        return f"-D{name}={operator.index(value)}"
+    except TypeError:
+        raise SpaceError(f"a parameter must be an integer, got {name}={value!r}.") from None

@@ -14,7 +14,7 @@ import resource
 import struct
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -28,28 +28,6 @@ _INSTALL = (
     "install one with `pip install 'cuda-bindings>=13.0,<14' 'nvidia-cuda-nvrtc==13.0.*'` "
     "(it must not be newer than the driver's CUDA)"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class PtxasReport:
-    """The report of ``ptxas -v`` on one kernel.
-
-    Attributes
-    ----------
-    registers : int
-        Registers per thread.
-    stack_bytes : int
-        Stack frame, bytes per thread.
-    spill_bytes : int
-        Spill stores plus spill loads, bytes per thread: static counts of the instructions in the code.
-    shared_bytes : int
-        Static shared memory, bytes per block.
-    """
-
-    registers: int
-    stack_bytes: int
-    spill_bytes: int
-    shared_bytes: int
 
 
 @cache
@@ -132,8 +110,15 @@ def make_compiler(source: str, entry: str, memory_bytes: int) -> Callable[[tuple
     return compile_one
 
 
-def parse_ptxas_log(log: str, entry: str) -> PtxasReport | None:
-    """Read the resources of one kernel from the log of ``ptxas -v``; None when the log does not mention it."""
+def parse_ptxas_log(log: str, entry: str) -> dict[str, Any] | None:
+    """Read the resources of one kernel from the log of ``ptxas -v``; None when the log does not mention it.
+
+    Returns
+    -------
+    dict or None
+        The fields ``registers``, ``stack_bytes``, ``spill_bytes`` (stores plus loads, static counts) and
+        ``shared_bytes`` (static) of :class:`~mltune.records.trial.Build`.
+    """
     start = re.search(rf"^ptxas info\s*: Compiling entry function '{re.escape(entry)}'", log, re.MULTILINE)
     if start is None:
         return None
@@ -148,12 +133,12 @@ def parse_ptxas_log(log: str, entry: str) -> PtxasReport | None:
     if frame is None or used is None:
         return None
     shared = re.search(r"(\d+) bytes smem", used[0])
-    return PtxasReport(
-        registers=int(used[1]),
-        stack_bytes=int(frame[1]),
-        spill_bytes=int(frame[2]) + int(frame[3]),
-        shared_bytes=int(shared[1]) if shared else 0,
-    )
+    return {
+        "registers": int(used[1]),
+        "stack_bytes": int(frame[1]),
+        "spill_bytes": int(frame[2]) + int(frame[3]),
+        "shared_bytes": int(shared[1]) if shared else 0,
+    }
 
 
 def code_bytes(cubin: bytes, entry: str) -> int | None:
@@ -183,20 +168,12 @@ def _compile(nvrtc: Any, source: bytes, entry: str, options: tuple[str, ...]) ->
         if int(status) != _NVRTC_SUCCESS:
             return Build(TrialState.CRASHED, f"NVRTC failed: {status.name}: {_errors(log)}")
         cubin = _bytes(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
-    report = parse_ptxas_log(log, entry)
+    resources = parse_ptxas_log(log, entry)
     size = code_bytes(cubin, entry)
-    if report is None or size is None:
+    if resources is None or size is None:
         rule = f'the source must define the entry {entry!r} as `extern "C" __global__`'
         return Build(TrialState.COMPILE_ERROR, f"{rule}, but its cubin does not contain it")
-    return Build(
-        TrialState.OK,
-        cubin=cubin,
-        registers=report.registers,
-        spill_bytes=report.spill_bytes,
-        stack_bytes=report.stack_bytes,
-        shared_bytes=report.shared_bytes,
-        code_bytes=size,
-    )
+    return Build(TrialState.OK, cubin=cubin, code_bytes=size, **resources)
 
 
 def _errors(log: str) -> str:

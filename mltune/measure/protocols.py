@@ -9,25 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol
 
 from mltune.records.trial import Build, Measurement
 
 
-class Builder(Protocol):
-    """Compiles configurations of one kernel for one problem and one architecture. A context manager."""
+class Builder(AbstractContextManager[Any], Protocol):
+    """Compile configurations of one kernel for one problem and one architecture. A context manager."""
 
     def submit(self, configuration: Mapping[str, int]) -> Future[Build]:
         """Queue one configuration; its failure is the state of the build, never an exception of the future."""
         ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +47,8 @@ class SamplingRule:
     max_s: float = 1.0
 
 
-class Runner(Protocol):
-    """Verifies and times builds on one GPU, one at a time. A context manager."""
+class Runner(AbstractContextManager[Any], Protocol):
+    """Verify and time builds on one GPU, one at a time. A context manager."""
 
     def submit(
         self, configuration: Mapping[str, int], build: Build, *, best_s: float | None = None
@@ -72,9 +66,3 @@ class Runner(Protocol):
             by the time that it runs the build.
         """
         ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Future
-from types import TracebackType
-from typing import Generic, NoReturn, Self, TypeVar
+from typing import Generic, Self, TypeVar
 
 from mltune.dataset.dataset import Dataset
 from mltune.errors import DatasetError
@@ -24,23 +23,18 @@ class _Replay(Generic[Result]):
         self._results = dict(zip(zip(*columns, strict=True), results, strict=True))
 
     def _recorded(self, configuration: Mapping[str, int]) -> Result:
-        try:
-            return self._results[tuple([configuration[name] for name in self._parameters])]
-        except KeyError:
-            self._refuse(configuration)
-
-    def _refuse(self, configuration: Mapping[str, int]) -> NoReturn:
-        raise DatasetError(
-            f"in replay a configuration must be recorded, but dataset {self._name} does not hold "
-            f"{dict(configuration)}; search in the dataset's own configurations."
-        ) from None
+        key = tuple([configuration[name] for name in self._parameters if name in configuration])
+        if key not in self._results:
+            raise DatasetError(
+                f"in replay a configuration must be recorded, but dataset {self._name} does not hold "
+                f"{dict(configuration)}; search in the dataset's own configurations."
+            )
+        return self._results[key]
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Do nothing: there is nothing to release."""
 
 

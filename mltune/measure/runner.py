@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from types import TracebackType
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, Self
 
 from mltune.device.facts import Device
@@ -34,27 +33,6 @@ _CHECK_TIMEOUT_S = 120.0
 _RACE_TIMEOUT_S = 30.0
 _PING_TIMEOUT_S = 30.0
 _PAUSES_S = (1.0, 2.0, 4.0)  # the memory of a killed process is free after some seconds, and so may be that of others
-
-
-@dataclass(frozen=True, slots=True)
-class WinnerCheck:
-    """One verification of a winner.
-
-    Attributes
-    ----------
-    problem : RunnableProblem
-    state : TrialState
-        ``OK`` when the result was correct.
-    error : float or None
-        Largest error as a share of its bound; None when the kernel did not finish.
-    detail : str
-        Empty, or the failure.
-    """
-
-    problem: RunnableProblem
-    state: TrialState
-    error: float | None
-    detail: str
 
 
 class GpuRunner:
@@ -135,9 +113,7 @@ class GpuRunner:
         self._thread.submit(self._start)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._closing.set()
         self._thread.shutdown(wait=False, cancel_futures=True)
         self._child.interrupt()
@@ -203,8 +179,8 @@ class GpuRunner:
         configuration: Mapping[str, int],
         build: Build,
         others: Iterable[RunnableProblem] | None = None,
-    ) -> tuple[WinnerCheck, ...]:
-        """Verify a build on the runner's problem and on others.
+    ) -> dict[RunnableProblem, Measurement]:
+        """Verify a build on the runner's problem and on others; return measurements without times.
 
         Parameters
         ----------
@@ -215,12 +191,12 @@ class GpuRunner:
             The other problems; those that the problem lists for winners when missing.
         """
         others = self._problem.winner_problems() if others is None else others
-        return tuple(self._check(configuration, build, problem) for problem in (self._problem, *others))
-
-    def _check(self, configuration: Mapping[str, int], build: Build, problem: RunnableProblem) -> WinnerCheck:
-        request = Check(build.cubin, problem, self._kernel.launch(configuration, self._variables(problem)))
-        measured = self._answer(request, max(self._timeout_s, _CHECK_TIMEOUT_S))
-        return WinnerCheck(problem, measured.state, measured.error, measured.detail)
+        timeout_s = max(self._timeout_s, _CHECK_TIMEOUT_S)
+        found = {}
+        for problem in (self._problem, *others):
+            launch = self._kernel.launch(configuration, self._variables(problem))
+            found[problem] = self._answer(Check(build.cubin, problem, launch), timeout_s)
+        return found
 
     def _variables(self, problem: RunnableProblem) -> dict[str, int]:
         return {**self._device, **problem.variables()}

@@ -373,21 +373,10 @@ class GemmProblem:
         )
         return max(largest_ratio(abs(error), limit) for error, limit in parts)
 
-    def verification_cases(self) -> tuple[gemm_verification.GemmCase, ...]:
-        """Return small cases, aligned and unaligned, on random and integer operands."""
-        return gemm_verification.verification_cases(self)
-
-    def own_cases(self) -> tuple[gemm_verification.GemmCase, ...]:
-        """Return the cases of this size; none when it is too large to be solved on the host."""
-        return gemm_verification.own_cases(self)
-
-    def winner_problems(self) -> tuple[GemmProblem, ...]:
-        """Return the problems of the sizes :data:`~mltune.problem.gemm_verification.WINNER_SIZES`."""
-        return tuple(gemm_verification.resized(self, *size) for size in gemm_verification.WINNER_SIZES)
-
-    def verification_document(self) -> dict[str, Any]:
-        """Return the sizes, leading dimensions and addresses that a winner is verified on as plain JSON values."""
-        return gemm_verification.verification_document(self)
+    verification_cases = gemm_verification.verification_cases
+    own_cases = gemm_verification.own_cases
+    winner_problems = gemm_verification.winner_problems
+    verification_document = gemm_verification.verification_document
 
     def device_error(self, before: Operands, after: Operands, run_reference: Callable[[Operands], None]) -> float:
         """Return the largest error of a kernel on a problem that is too large for the host, as a share of its bound.

@@ -100,8 +100,9 @@ def verification_problem(problem: GemmProblem, *, aligned: bool) -> GemmProblem:
         ``beta == 0``, so that C starts as NaN.
     """
     alpha, beta = (1.25 - 0.5j, -0.75 + 0.25j) if problem.is_complex else (1.25, -0.75)
-    small = resized(problem, 389, 293, 211, alpha=alpha, beta=beta if aligned else 0.0)
-    leading = [rows + 2 if not aligned else (rows // 16 + 1) * 16 for rows, _ in small.shapes()]
+    scaled = dataclasses.replace(problem, alpha=alpha, beta=beta if aligned else 0.0)
+    small = dataclasses.replace(scaled, m=389, n=293, k=211, lda=0, ldb=0, ldc=0)
+    leading = [(rows // 16 + 1) * 16 if aligned else rows + 2 for rows, _ in small.shapes()]
     return dataclasses.replace(small, lda=leading[0], ldb=leading[1], ldc=leading[2])
 
 
@@ -129,9 +130,9 @@ def own_cases(problem: GemmProblem) -> tuple[GemmCase, ...]:
     return tuple(GemmCase(problem, integers, 0) for integers in (False, True) if not integers or problem.is_exact)
 
 
-def resized(problem: GemmProblem, m: int, n: int, k: int, **changes: Any) -> GemmProblem:
-    """Return a problem with other extents and the smallest leading dimensions."""
-    return dataclasses.replace(problem, m=m, n=n, k=k, lda=0, ldb=0, ldc=0, **changes)
+def winner_problems(problem: GemmProblem) -> tuple[GemmProblem, ...]:
+    """Return the problems of :data:`WINNER_SIZES`, with the smallest leading dimensions."""
+    return tuple(dataclasses.replace(problem, m=m, n=n, k=k, lda=0, ldb=0, ldc=0) for m, n, k in WINNER_SIZES)
 
 
 def verification_document(problem: GemmProblem) -> dict[str, Any]:

@@ -98,8 +98,8 @@ class Session:
         if self.gpu is None:
             return ""
         build = self.builder.submit(record.configuration).result()
-        checks = self.gpu.verify_winner(record.configuration, build)
-        wrong = [f"{check.problem.label}: {check.state} {check.detail}" for check in checks if check.state != "ok"]
+        checks = self.gpu.verify_winner(record.configuration, build).items()
+        wrong = [f"{problem.label}: {check.state} {check.detail}" for problem, check in checks if check.state != "ok"]
         return "; ".join(wrong)
 
 
