@@ -1,4 +1,4 @@
-"""The pipeline from candidates to records: parallel builds, the gate after compiling, measurements one by one."""
+"""From candidates to records: builds run ahead on all cores, the gate after compiling, then the runner, one by one."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from mltune.measure.protocols import Builder, Runner
 from mltune.records.seconds import Seconds
 from mltune.records.trial import Build, Measurement, Skip, TrialRecord, TrialState
 
-Result = TypeVar("Result")
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A configuration that is to be measured; the attributes are those of :class:`TrialRecord`."""
+    """A configuration on its way to a measurement; the attributes are those of :class:`TrialRecord`."""
 
     number: int
     batch: int
@@ -37,7 +37,7 @@ class Candidate:
         build: Build | None = None,
         measurement: Measurement | None = None,
     ) -> TrialRecord:
-        """Return the record of the candidate in its final state."""
+        """Return the record of how it ended."""
         return TrialRecord(
             number=self.number,
             batch=self.batch,
@@ -55,59 +55,59 @@ class Candidate:
         )
 
 
-Gate = Callable[[Sequence[tuple[Candidate, Build]]], Iterable[Candidate]]
-"""The gate after compiling: from candidates with their builds to the same candidates with its decisions."""
+Judge = Callable[[Sequence[tuple[Candidate, Build]]], Iterable[Candidate]]
+"""The gate after compiling: candidates with their builds, to the same candidates with its verdicts filled in."""
 
 
 class Pipeline:
-    """Build and measure candidates, and return their records.
+    """Takes candidates, gives records. Nothing of it is random, and nothing waits for anything it need not wait for.
 
     Parameters
     ----------
     builder : Builder
     runner : Runner
-    gate : callable, optional
-        See :data:`Gate`.
+    judge : callable, optional
+        See :data:`Judge`.
     seconds : Seconds, optional
-        Counts the seconds spent waiting for builder and runner.
+        Where those spent waiting for builder and runner are counted.
     check : callable, optional
-        Applied to every measurement, such as :func:`mltune.measure.timing_limits.within_limits`.
+        What every measurement goes through, such as :func:`mltune.measure.timing_limits.within_limits`.
 
     Attributes
     ----------
     best_s : float or None
-        Fastest median so far: a much slower kernel is not sampled further.
+        Fastest median so far: what is hopelessly slower is not sampled further.
     """
 
     def __init__(
         self,
         builder: Builder,
         runner: Runner,
-        gate: Gate | None = None,
+        judge: Judge | None = None,
         *,
         seconds: Seconds | None = None,
         check: Callable[[Measurement], Measurement] | None = None,
     ) -> None:
         self.best_s: float | None = None
-        self._check = check
-        self._error: RunError | None = None
+        self._check = check or _believe
+        self._trouble: RunError | None = None
         self._seconds = seconds or Seconds({})
         self._builder = builder
         self._runner = runner
-        self._gate = gate or _keep_all
+        self._judge = judge or _keep_all
         self._building: dict[int, tuple[Candidate, Future[Build]]] = {}
         self._running: dict[int, tuple[Candidate, Build, Future[Measurement]]] = {}
 
     def __len__(self) -> int:
-        """Return the number of unfinished candidates."""
+        """Return the number of candidates under way."""
         return len(self._building) + len(self._running)
 
     def submit(self, candidate: Candidate) -> None:
-        """Start to build a candidate."""
+        """Begin with a candidate."""
         self._building[candidate.number] = (candidate, self._builder.submit(candidate.configuration))
 
     def abandon(self) -> None:
-        """Cancel all candidates; builder and runner finish those that they have started."""
+        """Give up what has not begun; what has is left to builder and runner."""
         for _, building in self._building.values():
             building.cancel()
         for *_, running in self._running.values():
@@ -116,7 +116,7 @@ class Pipeline:
         self._running.clear()
 
     def advance(self, timeout_s: float | None = None) -> list[TrialRecord]:
-        """Wait until a build or a measurement ends, and return the new records, by number.
+        """Wait until something happens, move everything on, and return the records that came of it, by number.
 
         Parameters
         ----------
@@ -126,11 +126,10 @@ class Pipeline:
         Raises
         ------
         RunError
-            Builder or runner cannot continue, for example because the GPU is lost. All earlier records have been
-            returned before.
+            Builder or runner cannot go on (the GPU is lost, say). What had ended before was returned by then.
         """
-        if self._error is not None:
-            raise self._error
+        if self._trouble is not None:
+            raise self._trouble
         futures: list[Future[Any]] = [future for _, future in self._building.values()]
         futures += [future for *_, future in self._running.values()]
         with self._seconds.spent_on("wait"):
@@ -139,13 +138,13 @@ class Pipeline:
         return sorted(records, key=lambda record: record.number)
 
     def _take_builds(self) -> list[TrialRecord]:
-        """Record failed builds and skipped candidates; pass the others to the runner."""
+        """Record what did not compile and what the gate skips; hand the others to the runner."""
         done = sorted(number for number, (_, future) in self._building.items() if future.done())
         ended = ((candidate, self._result(future)) for candidate, future in (self._building.pop(one) for one in done))
         built = [(candidate, build) for candidate, build in ended if build is not None]
         records = [one.record(build.state, build.detail, build=build) for one, build in built if build.state != "ok"]
         good = [(one, build) for one, build in built if build.state == "ok"]
-        for candidate, (_, build) in zip(self._gate(good) if good else (), good, strict=True):
+        for candidate, (_, build) in zip(self._judge(good) if good else (), good, strict=True):
             if candidate.skip is not None and not candidate.audited:
                 records.append(candidate.record(TrialState.SKIPPED, build=build))
             else:
@@ -157,24 +156,29 @@ class Pipeline:
         done = sorted(number for number, (*_, future) in self._running.items() if future.done())
         records = []
         for candidate, build, future in (self._running.pop(one) for one in done):
-            measured = self._result(future)
-            if measured is None:
+            answer = self._result(future)
+            if answer is None:
                 continue
-            measured = self._check(measured) if self._check else measured
+            measured = self._check(answer)
             if measured.state is TrialState.OK and measured.median_s is not None:
                 self.best_s = min(measured.median_s, self.best_s or measured.median_s)
             records.append(candidate.record(measured.state, measured.detail, build=build, measurement=measured))
         return records
 
-    def _result(self, future: Future[Result]) -> Result | None:
-        """Return the result of a future; None, and an error at the next call, where builder or runner failed."""
+    def _result(self, future: Future[Answer]) -> Answer | None:
+        """Return what a future holds; None, and trouble next time, where that is no answer."""
         try:
             return future.result()
         except RunError as error:
-            self._error = error
+            self._trouble = error
             return None
 
 
+def _believe(measured: Measurement) -> Measurement:
+    """Take a measurement for what it says."""
+    return measured
+
+
 def _keep_all(built: Sequence[tuple[Candidate, Build]]) -> Iterable[Candidate]:
-    """Skip nothing."""
+    """Judge without skipping anything."""
     return (candidate for candidate, _ in built)
