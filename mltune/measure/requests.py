@@ -46,14 +46,12 @@ class Measure:
         """Verify, then time."""
         started = time.perf_counter()
         with LoadedKernel(self.cubin, worker.entry) as kernel:
-            result = worker.verification.check(kernel, self.verified)
+            measured = verified = worker.verification.check(kernel, self.verified)
             verify_s = time.perf_counter() - started
-            if result.detail:
-                measured = Measurement(TrialState.WRONG_RESULT, result.detail)
-            else:
+            if verified.state is TrialState.OK:
                 measured = worker.time(kernel.bind(self.timed, worker.arguments), self.rule, self.best_s)
             measured = _unless_changed(measured, worker.changed_buffers())
-        return replace(measured, error=result.error, verify_s=verify_s)
+        return replace(measured, error=verified.error, verify_s=verify_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +68,12 @@ class Check:
         with LoadedKernel(self.cubin, worker.entry) as kernel:
             verification = worker.verification_of(self.problem)
             if verification is not None:
-                result = verification.check(kernel, [self.launch] * verification.cases)
-                error, detail = result.error, result.detail
+                verified = verification.check(kernel, [self.launch] * verification.cases)
+                changed = worker.changed_buffers(self.problem)
             else:
-                error = worker.device_error(kernel, self.problem, self.launch)
-                detail = "" if error <= 1 else f"{self.problem.label}: wrong by up to {error:.3g} times the bound"
-            state = TrialState.WRONG_RESULT if detail else TrialState.OK
-            checked = () if verification is None else (self.problem,)
-            measured = _unless_changed(Measurement(state, detail), worker.changed_buffers(*checked))
-        return replace(measured, error=error, verify_s=time.perf_counter() - started)
+                verified = worker.check_on_device(kernel, self.problem, self.launch)
+                changed = worker.changed_buffers()
+        return replace(_unless_changed(verified, changed), error=verified.error, verify_s=time.perf_counter() - started)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ its guard zones, the value that a correct kernel leaves there and the largest er
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from mltune.measure.gpu import LoadedKernel, problem_arguments
 from mltune.problem.runnable import CaseOutput, VerificationCase
+from mltune.records.trial import Measurement, TrialState
 
 if TYPE_CHECKING:
     from mltune.kernel.bundle import Launch
@@ -59,22 +59,6 @@ extern "C" __global__ void compare(const REAL* output, const REAL* before, const
 """
 
 
-@dataclass(frozen=True, slots=True)
-class VerificationResult:
-    """The result of a verification.
-
-    Attributes
-    ----------
-    error : float
-        Largest error as a share of its bound; infinite where an exact result is missed, or is not a number.
-    detail : str
-        Empty when the kernel is correct, else its errors.
-    """
-
-    error: float
-    detail: str
-
-
 class Verification:
     """Operands, expected results and bounds of some cases on the GPU.
 
@@ -116,7 +100,7 @@ class Verification:
         """Return the buffers on the GPU that a kernel must not change, each with a name for messages."""
         return [(name, copy) for name, copy, _ in self._copies]
 
-    def check(self, kernel: LoadedKernel, launches: Sequence[Launch]) -> VerificationResult:
+    def check(self, kernel: LoadedKernel, launches: Sequence[Launch]) -> Measurement:
         """Run a kernel on every case and compare its output.
 
         Parameters
@@ -124,6 +108,12 @@ class Verification:
         kernel : LoadedKernel
         launches : sequence of Launch
             Its launch for each case.
+
+        Returns
+        -------
+        Measurement
+            ``OK`` or ``WRONG_RESULT``, with the largest error as a share of its bound: infinite where an exact result
+            is missed, or is not a number.
 
         Raises
         ------
@@ -135,7 +125,7 @@ class Verification:
             if not case.problem.is_empty:
                 kernel.bind(launch, arguments)()
         result = self._compare()
-        if result.detail:
+        if result.state is TrialState.WRONG_RESULT:
             for _, copy, original in self._copies:  # a wrong kernel may have written into them
                 copy.set(original)
         return result
@@ -151,7 +141,7 @@ class Verification:
         for outputs, _ in self._outputs:
             outputs.clear()
 
-    def _compare(self) -> VerificationResult:
+    def _compare(self) -> Measurement:
         worst, details = 0.0, []
         for outputs, names in self._outputs:
             for (label, name), (share, wrong, words, outside) in zip(names, outputs.compare(), strict=True):
@@ -160,7 +150,8 @@ class Verification:
                     details.append(f"{label}: {wrong} of {words} values wrong, by up to {share:.3g} times the bound")
                 if outside:
                     details.append(f"{label}: {outside} values written outside {name}")
-        return VerificationResult(worst, "; ".join(details[:_MOST_DETAILS]))
+        state = TrialState.WRONG_RESULT if details else TrialState.OK
+        return Measurement(state, "; ".join(details[:_MOST_DETAILS]), error=worst)
 
 
 class _Outputs:

@@ -203,13 +203,17 @@ class Worker:
         readings = _Readings(self._nvml)
         return Series(tuple(self.stopwatch.take_each(launches, readings.take)), tuple(readings.states))
 
-    def device_error(self, kernel: LoadedKernel, problem: RunnableProblem, launch: Launch) -> float:
-        """Return the largest error of a kernel on a problem that is too large for the host, as a share of its bound."""
+    def check_on_device(self, kernel: LoadedKernel, problem: RunnableProblem, launch: Launch) -> Measurement:
+        """Verify a kernel on a problem that is too large for the host."""
         after = self._fresh_operands() if problem == self.problem else _operands(problem)
         inputs = {one.name for one in problem.buffers if one.role == "in"}
         before = {name: array if name in inputs else array.copy() for name, array in after.items()}
         kernel.bind(launch, problem_arguments(problem, _addresses(after)))()
-        return problem.device_error(before, after, lambda operands: bind_reference(problem, _addresses(operands))())
+        error = problem.device_error(before, after, lambda operands: bind_reference(problem, _addresses(operands))())
+        if error <= 1:
+            return Measurement(TrialState.OK, error=error)
+        detail = f"{problem.label}: wrong by up to {error:.3g} times the bound"
+        return Measurement(TrialState.WRONG_RESULT, detail, error=error)
 
     def _fresh_operands(self) -> Operands:
         """Return the worker's own operands, with outputs that no kernel has written."""

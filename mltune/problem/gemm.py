@@ -130,7 +130,7 @@ class GemmProblem:
         if leading * columns * self.element_bytes >= _LARGEST_OPERAND_BYTES:
             raise ProblemError(
                 f"an operand must be smaller than 2**47 bytes, but {self.name} with {field}={leading} has one of "
-                f"{leading} x {columns} elements of {self.element_bytes} bytes; ask for a smaller problem."
+                f"{leading} x {columns} elements of {self.element_bytes} bytes; choose a smaller problem."
             )
         return leading
 
@@ -467,7 +467,7 @@ def parse_problem(
     extents = (DEFAULT_SIZE,) * 3 if default is None else (default.m, default.n, default.k)
     if size is not None:
         extents = (size, size, size)
-    m, n, k = (usual if asked is None else asked for asked, usual in zip((m, n, k), extents, strict=True))
+    m, n, k = (usual if given is None else given for given, usual in zip((m, n, k), extents, strict=True))
     if trans is None:
         trans = DEFAULT_TRANS if default is None else default.trans_a + default.trans_b
     ops = trans.upper()

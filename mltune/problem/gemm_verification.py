@@ -1,8 +1,8 @@
 """Verification of GEMM kernels: the sizes, layouts and operands, and the correct content of every word around C.
 
-Each matrix lies between guard zones, and C also has guards in the padding below its columns. A correct kernel leaves a
-known word everywhere: a result within an error bound, an exact result (integer operands have no rounding), or the word
-that was there before.
+Each matrix is surrounded by guard zones, and the padding below the columns of C is one as well. A correct kernel leaves
+a known word everywhere: a result within an error bound, an exact result (integer operands have no rounding), or the
+word from before.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from mltune.problem.problem import Problem
 
 Operands = Mapping[str, Any]
-"""The buffers of a problem by name: NumPy or CuPy arrays, or whatever stands for a pointer."""
+"""The buffers of a problem by name: NumPy or CuPy arrays, device addresses, or anything else that represents them."""
 
 
 @dataclass(frozen=True, slots=True)
