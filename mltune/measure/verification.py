@@ -60,12 +60,7 @@ extern "C" __global__ void compare(const REAL* output, const REAL* before, const
 
 
 class Verification:
-    """Operands, expected results and bounds of some cases on the GPU.
-
-    Parameters
-    ----------
-    cases : sequence of VerificationCase
-    """
+    """Operands, expected results and bounds of some cases on the GPU."""
 
     def __init__(self, cases: Sequence[VerificationCase]) -> None:
         self._cases = tuple(cases)

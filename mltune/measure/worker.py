@@ -94,10 +94,6 @@ def make_worker(setup: Setup) -> Callable[[Request], Answer]:
 class Worker:
     """The state of the process: context, operands, verification and stopwatch, made once.
 
-    Parameters
-    ----------
-    setup : Setup
-
     Raises
     ------
     DeviceError

@@ -71,6 +71,12 @@ class GemmProblem:
     ProblemError
         An unknown precision or op, an impossible extent, leading dimension or scalar, or an operand of 2**47 bytes or
         more.
+
+    Examples
+    --------
+    >>> problem = GemmProblem("c", "N", "C", 4096, 512, 64)
+    >>> problem.label, problem.flops, problem.ldb
+    ('cgemm NC 4096x512x64', 1073741824, 512)
     """
 
     precision: str
