@@ -1,9 +1,9 @@
-"""What readings of a GPU come to."""
+"""Readings of the state of a GPU, and their summary."""
 
 from mltune.device.nvml import GpuState, Nvml, summarize
 
 
-def test_readings_are_summarize():
+def test_readings_are_summarized():
     states = [
         GpuState(1.98e9, 50.0, 600.0, 0x4),
         GpuState(1.95e9, throttle_reasons=0x40),

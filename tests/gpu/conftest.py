@@ -19,7 +19,7 @@ HOSTILE = Path(__file__).parent / "hostile"
 
 
 class Rig:
-    """A kernel, a problem, a runner: from a configuration to a measurement in one call."""
+    """Builder and runner of a kernel for a problem: from a configuration to a measurement in one call."""
 
     def __init__(self, kernel: Kernel, problem: GemmProblem, device: Device, timeout_s: float = 10.0) -> None:
         self.problem = problem

@@ -152,7 +152,7 @@ def test_a_race_with_a_misdeed_has_no_times_and_leaves_no_harm(hostile, misdeed,
 
 
 def test_who_wins_the_finals_is_right_and_fastest(hostile, hostile_kernel, device):
-    """The kernel that forgets the last step of k may be as fast as the right one: then it must be found out."""
+    """The kernel that omits the last step of k may be as fast as the correct one; then it must be rejected."""
     configurations = [{"MISDEED": misdeed, "REPEAT": repeat} for misdeed, repeat in ((0, 4), (0, 1), (5, 1))]
     records = [
         TrialRecord(number, 0, number, configuration, TrialState.OK, measurement=measured)

@@ -1,4 +1,4 @@
-"""The emulator is believed because it finds each fault planted in a small kernel, and none in the kernel itself."""
+"""The emulator finds every fault planted in a small kernel, and none in the kernel itself."""
 
 import numpy as np
 import pytest

@@ -32,7 +32,7 @@ SMALL = {
     "MIN_BLOCKS": (1,),
     "RASTER_GROUP": (1, 2, 4),
 }
-"""Values that leave small tiles, which are quick to play."""
+"""Values of small tiles, which are quick to emulate."""
 
 PIPELINES = {
     "ASTRA's": lambda c: c["STAGES"] == 1,
@@ -76,7 +76,7 @@ def sizes(configuration: Configuration) -> Iterator[tuple[int, int, int]]:
 def problems(
     case: tuple[str, str, str], configuration: Configuration
 ) -> Iterator[tuple[GemmProblem, tuple[int, int, int]]]:
-    """Problems around a configuration's tile, each with how many elements A, B and C lie behind an aligned address."""
+    """Problems around a configuration's tile, each with the offsets of A, B and C from an aligned address in elements."""
     is_complex = case[0] in "cz"
     alpha, beta = (1.25 - 0.5j, -0.75 + 0.25j) if is_complex else (1.25, -0.75)
     for number, (m, n, k) in enumerate(sizes(configuration)):
@@ -121,7 +121,7 @@ def check(
 def check_configurations(
     kernel: Kernel, case: tuple[str, str, str], runtime: Path, configurations: Iterable[Configuration]
 ) -> None:
-    """Compile configurations and run each on all its problems; a failure names all that it takes to repeat it."""
+    """Compile configurations and run each on all its problems; a failure contains everything needed to repeat it."""
     macros = GemmProblem(*case, 1, 1, 1).macros()
 
     def build(configuration: Configuration) -> tuple[Configuration, HostKernel]:

@@ -78,7 +78,7 @@ def test_where_the_next_worker_runs_the_failure_is_the_kernels(folder, deed, sta
 
 
 def test_a_worker_that_is_killed_from_outside_costs_no_trial(folder):
-    """The first to be asked kills itself, as the kernel does when memory runs out; the next one measures."""
+    """The first worker is killed, as by the operating system when memory runs out; the next one measures."""
     with imaginary_runner() as runner:
         ask(runner, "").result()
         measured = ask(runner, "be killed, once").result()

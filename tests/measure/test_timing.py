@@ -1,4 +1,4 @@
-"""The sampling rules, on made-up streams of run times."""
+"""The sampling rules on simulated run times."""
 
 import itertools
 import statistics
@@ -15,7 +15,7 @@ RULE = SamplingRule(min_samples=3, max_samples=20, noise_target=0.005, slow_rati
 
 
 class Stream:
-    """Hands out run times in order and counts the runs."""
+    """A kernel with given run times that counts its runs."""
 
     def __init__(self, times_s):
         self._times_s = iter(times_s)

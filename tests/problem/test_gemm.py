@@ -293,7 +293,7 @@ def test_a_winner_is_verified_at_other_sizes_with_its_own_scalars() -> None:
 
 @pytest.mark.parametrize("precision", ["s", "d", "c", "z"])
 def test_an_error_on_the_device_is_a_share_of_the_bound(precision: str) -> None:
-    """In double precision the reference implementation is compared with, and its error allowed for."""
+    """In double precision the kernel is compared with the reference implementation, whose error is allowed for."""
     problem = nontrivial((precision, "T", "N"))
     before = problem.operands(np, seed=1)
 

@@ -1,4 +1,4 @@
-"""The finals: on recorded timings, and through a runner whose GPU is imagined."""
+"""The finals: on recorded timings, and through a runner with a simulated GPU."""
 
 from dataclasses import replace
 

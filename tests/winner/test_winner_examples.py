@@ -1,4 +1,4 @@
-"""The examples run, without a GPU: against an emulated kernel, compiled from the folder's own kernel.cu."""
+"""The examples without a GPU: they run an emulated kernel, compiled from the folder's own kernel.cu."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def runtime(tmp_path_factory):
 
 
 class EmulatedModule:
-    """What CuPy makes of a cubin, on NumPy's arrays: the kernel compiled for the host from the source beside it."""
+    """A stand-in for CuPy's module of a cubin: the kernel of kernel.cu, compiled for the host, on NumPy arrays."""
 
     def __init__(self, path: str, runtime: Path) -> None:
         folder = Path(path).parent
@@ -57,7 +57,7 @@ class EmulatedModule:
 
 
 def emulated_cupy(runtime: Path) -> dict[str, ModuleType]:
-    """Return modules with the names of CuPy's that do what the example asks of them with NumPy and the emulator."""
+    """Return stand-ins for CuPy's modules that run the example with NumPy and the emulator."""
     cupy, cupyx, profiler = (ModuleType(name) for name in ("cupy", "cupyx", "cupyx.profiler"))
     cupy.random, cupy.matmul = np.random, np.matmul
     cupy.RawModule = lambda path: EmulatedModule(path, runtime)
@@ -109,7 +109,7 @@ def emulated_driver(folder: Path, runtime: Path) -> None:
 
 
 def build_example(folder: Path, *options: str) -> None:
-    """Compile the C++ example by the line that stands in it, with this machine's cuda.h and strict warnings."""
+    """Compile the C++ example with the command in its comment, this machine's cuda.h and strict warnings."""
     line = (folder / "example.cpp").read_text().splitlines()[1].removeprefix("// ").partition(" && ")[0]
     command = line.replace("-I/usr/local/cuda/include", f"-I{cuda_include()}").split()
     warnings = ["-Wall", "-Wextra", "-Werror"]

@@ -1,4 +1,4 @@
-"""A winner's folder holds what was timed, is replaced as a whole, and outlives kills and full disks."""
+"""A winner's folder contains the timed kernel, is replaced as a whole, and survives kills and full disks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiles a GEMM kernel's CUDA source for the host and launches it on NumPy buffers; runtime.cpp has the checks."""
+"""Compile a GEMM kernel's CUDA source for the host and launch it on NumPy buffers; runtime.cpp has the checks."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class HostKernel:
 
 
 def place(buffer: np.ndarray, offset: int) -> np.ndarray:
-    """Copy a flat buffer to an address that lies some elements behind a multiple of 256 bytes."""
+    """Copy a flat buffer to an address some elements behind a multiple of 256 bytes."""
     room = np.empty(buffer.nbytes + 512 + offset * buffer.itemsize, dtype=np.uint8)
     start = -room.ctypes.data % 256 + offset * buffer.itemsize
     placed = room[start : start + buffer.nbytes].view(buffer.dtype)
@@ -127,7 +127,7 @@ def place(buffer: np.ndarray, offset: int) -> np.ndarray:
 
 
 def _extent(problem: GemmProblem, operands: dict[str, np.ndarray], name: str) -> tuple[int, int]:
-    """Return address and size of what the BLAS lets a kernel touch: the last column ends with its last row."""
+    """Return address and size of the memory that a kernel may touch: the last column ends with its last row."""
     rows, columns = dict(zip("ABC", problem.shapes(), strict=True))[name]
     leading = {"A": problem.lda, "B": problem.ldb, "C": problem.ldc}[name]
     elements = leading * (columns - 1) + rows if rows and columns else 0
