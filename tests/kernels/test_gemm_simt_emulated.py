@@ -76,7 +76,7 @@ def sizes(configuration: Configuration) -> Iterator[tuple[int, int, int]]:
 def problems(
     case: tuple[str, str, str], configuration: Configuration
 ) -> Iterator[tuple[GemmProblem, tuple[int, int, int]]]:
-    """Problems around a configuration's tile, each with the offsets of A, B and C from an aligned address in elements."""
+    """Problems around a configuration's tile, each with the offsets of A, B and C from an aligned address, elements."""
     is_complex = case[0] in "cz"
     alpha, beta = (1.25 - 0.5j, -0.75 + 0.25j) if is_complex else (1.25, -0.75)
     for number, (m, n, k) in enumerate(sizes(configuration)):
