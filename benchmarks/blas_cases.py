@@ -1,12 +1,12 @@
-"""What a short tune finds for each of the 26 cases of BLAS GEMM, beside cuBLAS and the arithmetic peak.
+"""Short tunes of the 26 cases of BLAS GEMM, compared with cuBLAS and the arithmetic peak.
 
-Every case gets a run of its own, from nothing: no model, no cubins. cuBLAS is timed in the same worker process, by the
-same protocol, on the same operands. The same file records where the seconds went: compile rate, timing rate, share of
-verification, seconds of search per trial.
+Every case has a run of its own, without a model or cubins from before. cuBLAS is timed in the same worker process, by
+the same protocol, on the same operands. The result also has the seconds of each phase: compile rate, timing rate, share
+of verification, seconds of search per trial.
 
     python benchmarks/blas_cases.py --time 20 --output benchmarks/results
-    python benchmarks/blas_cases.py --cases sNN,sNT --name some     # some of them: another GPU may take the others
-    python benchmarks/blas_cases.py --merge some others             # and then one result is made of both
+    python benchmarks/blas_cases.py --cases sNN,sNT --name some     # some cases; another GPU can run the others
+    python benchmarks/blas_cases.py --merge some others             # join both into one result
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def measure(case: tuple[str, str, str], size: int, time_s: float, seed: int, cub
 
 
 def rates(result: TuneResult) -> dict[str, float]:
-    """Return how fast the parts of the loop were."""
+    """Return the rates of the parts of the loop."""
     built = [record.build for record in result.records if record.build is not None]
     ran = [record.measurement for record in result.records if record.measurement is not None]
     verify_s, time_s = sum(one.verify_s for one in ran), sum(one.time_s for one in ran)
@@ -69,7 +69,7 @@ def rates(result: TuneResult) -> dict[str, float]:
 
 
 def curve(records: list[TrialRecord], started: float, flops: float) -> list[tuple[float, float]]:
-    """Return the best TFLOPS so far at every moment that it rose: (seconds since the start, TFLOPS)."""
+    """Return the best TFLOPS so far at every improvement: (seconds since the start, TFLOPS)."""
     points: list[tuple[float, float]] = []
     for record in sorted(records, key=lambda record: record.finished_at):
         if record.state == "ok" and record.median_s is not None:
@@ -97,14 +97,14 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Measure the cases asked for, and write JSON and Markdown."""
+    """Measure the chosen cases, and write JSON and Markdown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--time", type=float, default=20.0, help="seconds per case")
     parser.add_argument("--size", type=int, default=4096)
-    parser.add_argument("--cases", default=",".join("".join(case) for case in CASES), help="such as sNN,zTC")
+    parser.add_argument("--cases", default=",".join("".join(case) for case in CASES), help="for example sNN,zTC")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--name", default="blas_cases")
-    parser.add_argument("--merge", nargs="+", metavar="NAME", help="results to make one of, in place of measuring")
+    parser.add_argument("--merge", nargs="+", metavar="NAME", help="results to join, in place of measuring")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
     arguments = parser.parse_args()
     if arguments.merge:
@@ -122,7 +122,7 @@ def main() -> None:
 
 
 def facts(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return when, with what and on what the cases are measured."""
+    """Return the date, the hardware and the versions."""
     from mltune.device.query import driver_version, query_device
 
     return {
@@ -141,7 +141,7 @@ def facts(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def merge(folder: Path, names: list[str], name: str) -> None:
-    """Make one result of several that were measured side by side on GPUs of one kind."""
+    """Join several results that were measured side by side on GPUs of one kind."""
     parts = [json.loads((folder / f"{part}.json").read_text()) for part in names]
     order = [f"{precision}gemm {a}{b}" for precision, a, b in CASES]
     rows = sorted((row for part in parts for row in part["cases"]), key=lambda row: order.index(row["case"]))
@@ -149,7 +149,7 @@ def merge(folder: Path, names: list[str], name: str) -> None:
 
 
 def write(folder: Path, name: str, result: dict[str, Any]) -> None:
-    """Write what there is: a run that is stopped keeps the cases that it has finished."""
+    """Write the finished cases, so that an interrupted run keeps them."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
     cores = sorted({row["cores"] for row in result["cases"]})

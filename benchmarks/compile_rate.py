@@ -1,8 +1,8 @@
-"""How many configurations a second the builder compiles, with a cold cache, on 1, 2, ... all cores.
+"""Compile rate of the builder with a cold cache, on 1, 2, ... all cores.
 
-Random valid configurations of ``gemm_simt`` for sgemm NT are compiled for an H200, which need not be there. Every
-number of cores gets the same configurations in the same order. The clock runs from an idle pool of started processes to
-the moment when it runs dry (as many builds are missing as there are workers), because in a tune it never does. Targets:
+Random valid configurations of ``gemm_simt`` for sgemm NT are compiled for an H200; no GPU is needed. Every number of
+cores compiles the same configurations in the same order. The clock runs from an idle pool of started processes until it
+runs dry (as many builds are missing as there are workers), because in a tune it never does. Targets:
 at least 40 configurations/s on 16 cores, and at least 1.8 times as many on two cores as on one.
 
     python benchmarks/compile_rate.py [--configurations 256] [--workers 1,2,4] [--output compile_rate.json]
@@ -43,7 +43,7 @@ def random_configurations(count: int, seed: int) -> list[dict[str, int]]:
 
 
 def compile_all(configurations: list[dict[str, int]], warm_up: list[dict[str, int]], workers: int) -> dict[str, Any]:
-    """Compile everything on some cores, without a cache; return what it took. The warm-up is not counted."""
+    """Compile everything on some cores, without a cache; return the seconds. The warm-up is not counted."""
     with NvrtcBuilder(KERNEL, PROBLEM, H200.architecture, cache=None, workers=workers) as builder:
         wait([builder.submit(configuration) for configuration in warm_up[: 2 * workers]])
         started = time.perf_counter()

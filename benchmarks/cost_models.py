@@ -1,16 +1,16 @@
-"""How well each cost model ranks what it has not seen, how honest its interval is, and what it costs.
+"""Quality and cost of cost models: ranking of unseen configurations, coverage of the interval, CPU seconds.
 
-On every recorded space: fitted to random configurations, judged on others of the same space.
+On every recorded space a model is fitted to random configurations and evaluated on others of the same space.
 
 - rank: Spearman's correlation of prediction and speed.
-- regret: how much slower than the best held-out configuration the best of the ten that the model likes most is.
-- fast: share of the fastest 1 % among the 5 % that the model likes most.
+- regret: how much slower than the best held-out configuration the best of the ten highest predictions is.
+- fast: share of the fastest 1 % among the 5 % with the highest predictions.
 - coverage: share of the held-out below the one-sided conformal end at 95 %.
 - fit, predict: CPU seconds of one core; predictions are of 10,000 configurations.
 
     OMP_NUM_THREADS=1 python benchmarks/cost_models.py [--seeds 2] [--spaces NAME,NAME] [--output cost_models.json]
 
-docs/cost-models.md holds the table.
+docs/explanation/cost-models.md holds the table.
 """
 
 from __future__ import annotations
@@ -35,12 +35,11 @@ from sklearn.metrics import roc_auc_score
 from mltune.dataset.dataset import list_datasets, load_dataset
 from mltune.kernel.reader import load_kernel
 from mltune.learn.cost_model import CostModel
-from mltune.learn.failures import FailureModel
+from mltune.learn.extra_trees import ExtraTreesModel
 from mltune.learn.features import Features
 from mltune.learn.gates import Gate
-from mltune.learn.gaussian_process import GaussianProcessModel
-from mltune.learn.trees import BoostingModel, ExtraTreesModel, RandomForestModel
 from mltune.records.trial import TrialState
+from models import BoostingModel, FailureModel, GaussianProcessModel, RandomForestModel
 
 SIZES = (50, 200, 1000)
 HELD_OUT = 2000
@@ -81,7 +80,7 @@ class Space:
         return Space(self.name, self.before[some], self.after[some], self.speed[some])
 
     def split(self, size: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return random rows to learn from, at most half of all, and others that ran to judge by."""
+        """Return random rows to learn from, at most half of all, and others that ran, to evaluate on."""
         order = np.random.default_rng(seed).permutation(len(self.speed))
         half = len(order) // 2
         held_out = order[half:]
@@ -120,7 +119,7 @@ def judge(model: CostModel, space: Space, size: int, seed: int) -> dict[str, flo
 
 
 def judge_failures(space: Space, size: int, seed: int) -> dict[str, float]:
-    """Return how well failures are told: areas under the ROC curve, and the Brier score over that of the rate alone."""
+    """Return the quality of predicted failures: areas under the ROC curve, Brier score over that of the rate alone."""
     failed = ~np.isfinite(space.speed)
     order = np.random.default_rng(seed).permutation(len(failed))
     known, held_out = order[:size], order[len(order) // 2 :]

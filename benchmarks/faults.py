@@ -1,7 +1,7 @@
-"""A sweep over kernels that misbehave: each becomes the record of its trial, and the run goes on.
+"""A sweep over faulty kernels: each becomes the record of its trial, and the run continues.
 
-The bundle tests/gpu/hostile holds a plain GEMM and sixteen ways to spoil it. The sweep takes the road of every run:
-builder, runner, store. Written down are the state and the words of every trial, and how long the whole took.
+The bundle tests/gpu/hostile holds a plain GEMM and sixteen faulty variants of it. The sweep uses builder, runner and
+store as every run does. The result has the state and the message of every trial, and the seconds of the whole.
 
     python benchmarks/faults.py --output benchmarks/results
 """

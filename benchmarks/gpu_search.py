@@ -1,7 +1,8 @@
-"""Searches side by side on a GPU, each with the same wall clock: what they find, when, and where their seconds go.
+"""Searches on a GPU, each with the same wall clock: the best over time, and the seconds of each phase.
 
-Every run begins from nothing: no model, no cubins. The searches of one seed follow each other, so that all see the
-same GPU. ``astra`` is chance within the hand-set thresholds of LAWN 267, ``tpe`` is Optuna's TPE made valid.
+Every run begins without a model or cubins from before. The searches of one seed follow each other, so that all see the
+same GPU. ``astra`` is random search within the hand-set thresholds of LAWN 267, ``tpe`` is Optuna's TPE restricted to
+valid configurations.
 
     python benchmarks/gpu_search.py --cases sNT --seeds 3 --time 60 --name gpu_search_s
     python benchmarks/gpu_search.py --cases cNT --seeds 1 --time 60 --name gpu_search_c
@@ -36,7 +37,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
 }
 
 MOMENTS = (5, 10, 20, 30, 45, 60)
-"""Seconds at which the table says what has been found."""
+"""Seconds at which the table shows the best so far."""
 
 
 def measure(search: str, case: str, size: int, time_s: float, seed: int) -> dict[str, Any]:

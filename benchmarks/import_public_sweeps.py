@@ -54,7 +54,7 @@ def import_sweep(name: str, entry: dict[str, Any], device: Device, table: pd.Dat
     table = table[table["status"] != "not_measured"]
     source = f"{entry['source']}; median of the recorded runs"
     if "sample_kind" in table:
-        # what was drawn at random stands first: it alone is an unbiased sample of the space
+        # random rows come first: they alone are an unbiased sample of the space
         table = table.sort_values("sample_kind", key=lambda kinds: kinds != "random", kind="stable")
         drawn = int((table["sample_kind"] == "random").sum())
         source += f"; the first {drawn} rows are a uniform random sample, the others the steps of local searches"

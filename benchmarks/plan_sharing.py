@@ -1,8 +1,8 @@
-"""What sharing a night out by expected gain brings over even shares; and what foretells a gain.
+"""Campaigns that share time by expected gain, compared with even shares; and predictors of a gain.
 
-Curves of best times are cut and joined to nights: every problem has its minimum, and what remains is shared out by
-mltune.plan.schedule, to the same total as an even share. Two sources: searches of 20 s of the 26 cases of GEMM on an
-H200 (blas_cases_four_gpus.json), and searches of 512 trials of all recorded timings, made here in replay.
+Curves of best times are cut and joined to campaigns: every problem has its minimum, and the rest is shared out by
+mltune.plan.schedule, to the same total as an even share. There are two sources: searches of 20 s of the 26 cases of
+GEMM on an H200 (blas_cases_four_gpus.json), and searches of 512 trials of all recorded timings, made here in replay.
 
     python benchmarks/plan_sharing.py
 """
@@ -31,30 +31,30 @@ from mltune.tune.tuner import tune
 RESULTS = Path(__file__).parent / "results"
 TRIALS = 512
 GPU_S = 20.0
-GPU_NIGHTS = ((6.0, 9.0), (6.0, 12.0), (8.0, 12.0), (10.0, 13.0), (12.0, 15.0))
-REPLAY_NIGHTS = ((32.0, 48.0), (32.0, 64.0), (64.0, 96.0), (64.0, 128.0), (64.0, 192.0))
+GPU_CAMPAIGNS = ((6.0, 9.0), (6.0, 12.0), (8.0, 12.0), (10.0, 13.0), (12.0, 15.0))
+REPLAY_CAMPAIGNS = ((32.0, 48.0), (32.0, 64.0), (64.0, 96.0), (64.0, 128.0), (64.0, 192.0))
 
 Curve = Sequence[tuple[float, float]]
 Curves = Mapping[str, Curve]
 
 
 def best_at(curve: Curve, spent: float) -> float:
-    """Return the best time when so much was spent; before the first one, the first."""
+    """Return the best time after some seconds or trials; before the first one, the first."""
     return [best for at, best in curve if at <= spent or at == curve[0][0]][-1]
 
 
 def standing(slug: str, curve: Curve, spent: float) -> Standing:
-    """Return how a problem stands when so much was spent."""
+    """Return the standing of a problem after some seconds or trials."""
     return Standing(slug, spent, curve=[point for point in curve if point[0] <= spent])
 
 
 def gap(curves: Curves, spent: Mapping[str, float]) -> float:
-    """Return by how much times are longer than the best of the whole curves: the mean of logarithms."""
+    """Return the mean logarithm of the ratio of times to the best of the whole curves."""
     return float(np.mean([math.log(best_at(curve, spent[name]) / curve[-1][1]) for name, curve in curves.items()]))
 
 
-def night(plan: Plan, curves: Curves) -> tuple[dict[str, float], int]:
-    """Share a night out; return what each problem got, and the number of slices."""
+def campaign(plan: Plan, curves: Curves) -> tuple[dict[str, float], int]:
+    """Share the time of a campaign; return the share of each problem, and the number of time slices."""
     spent, slices = {task.slug: 0.0 for task in plan.tasks}, 0
     while chosen := next_slice(plan, [standing(slug, curves[slug], has) for slug, has in spent.items()]):
         spent[chosen.slug] = chosen.limit
@@ -63,7 +63,7 @@ def night(plan: Plan, curves: Curves) -> tuple[dict[str, float], int]:
 
 
 def at_one_go(tasks: Sequence[Task], curves: Curves, minimum: float, share: float, by: str) -> dict[str, float]:
-    """Share all that follows the minima out at one go, by the last doubling of each problem or by its siblings."""
+    """Share all time after the minima at once, by the last doubling of each problem or by its siblings."""
     at = {task.slug: standing(task.slug, curves[task.slug], minimum) for task in tasks}
     found = {slug: one for slug, one in at.items() if one.curve}
     doublings = {slug: last_doubling(one) for slug, one in found.items()}
@@ -76,14 +76,16 @@ def at_one_go(tasks: Sequence[Task], curves: Curves, minimum: float, share: floa
     return {task.slug: got for task, got in zip(tasks, shares, strict=True)}
 
 
-def nights(unit: Unit, problems: Mapping[str, Task], curves: Curves, cases: Sequence[tuple[float, float]]) -> list[Any]:
-    """Compare ways to share nights of several lengths out."""
+def campaigns(
+    unit: Unit, problems: Mapping[str, Task], curves: Curves, cases: Sequence[tuple[float, float]]
+) -> list[Any]:
+    """Compare ways to share the time of campaigns of several lengths."""
     from dataclasses import replace
 
     rows = []
     for minimum, share in cases:
         tasks = tuple(replace(task, minimum=minimum) for task in problems.values())
-        spent, slices = night(Plan("n", "n", unit, share * len(tasks), tasks, devices=("cuda:0",)), curves)
+        spent, slices = campaign(Plan("n", "n", unit, share * len(tasks), tasks, devices=("cuda:0",)), curves)
         even = sum(spent.values()) / len(tasks)
         row = {"minimum": minimum, "even_share": even, "slices": slices}
         row |= {"shortest": min(spent.values()), "longest": max(spent.values())}
@@ -95,7 +97,7 @@ def nights(unit: Unit, problems: Mapping[str, Task], curves: Curves, cases: Sequ
 
 
 def foretold(problems: Mapping[str, Task], curves: Curves, spent: float) -> dict[str, Any]:
-    """Return the rank correlations of what the next doubling brings with what is known before."""
+    """Return the rank correlations of the gain of the next doubling with what is known before."""
     from scipy.stats import spearmanr
 
     at = {slug: standing(slug, curve, spent) for slug, curve in curves.items()}
@@ -157,7 +159,7 @@ def main() -> None:
         "curves": "blas_cases_four_gpus.json",
         "unit": "s",
         "foretold": [foretold(tasks, curves, spent) for spent in (6.0, 8.0, 10.0)],
-        "nights": nights("s", tasks, curves, GPU_NIGHTS),
+        "campaigns": campaigns("s", tasks, curves, GPU_CAMPAIGNS),
     }
     in_replay = []
     for seed in range(arguments.seeds):
@@ -167,13 +169,13 @@ def main() -> None:
                 "seed": seed,
                 "unit": "trials",
                 "foretold": [foretold(tasks, curves, spent) for spent in (32.0, 64.0, 128.0)],
-                "nights": nights("trials", tasks, curves, REPLAY_NIGHTS),
+                "campaigns": campaigns("trials", tasks, curves, REPLAY_CAMPAIGNS),
             }
         )
     result = {"mltune": __version__, "gpu": on_gpu, "replay": in_replay}
     (RESULTS / "plan_sharing.json").write_text(json.dumps(result, indent=1) + "\n")
     for name, parts in (("GPU", [on_gpu]), ("replay", in_replay)):
-        for rows in zip(*(part["nights"] for part in parts), strict=True):
+        for rows in zip(*(part["campaigns"] for part in parts), strict=True):
             mean = {key: float(np.mean([row[key] for row in rows])) for key in rows[0]}
             print(name, ", ".join(f"{key} {value:.4g}" for key, value in mean.items()))
 

@@ -25,7 +25,7 @@ RUNS = {
 
 
 def draw_shares(axes: Axes, runs: dict[str, list[dict[str, Any]]]) -> None:
-    """Draw what each run found for the cases of S and C, as a share of cuBLAS."""
+    """Draw the best of each run for the cases of S and C, as a share of cuBLAS."""
     cases = list(dict.fromkeys(row["case"] for rows in runs.values() for row in rows if row["case"][0] in "sc"))
     cases.sort(key=lambda case: case[0] != "s")
     for (label, rows), marker in zip(runs.items(), "os", strict=False):

@@ -1,9 +1,9 @@
-"""What the physical prior is worth before the first measurement, on every recorded space.
+"""Value of the physical prior before the first measurement, on every recorded space.
 
-For each dataset: the share of its fastest configuration that the first choices of the prior reach, in its own order
-and as an opening (the first three, then configurations spread out over those within 5 % of the highest prior), beside
-the exact expectation of as many random configurations. Configurations that failed count as 0. Also Spearman's rank
-correlation among those that ran, and the milliseconds that features and prior take for 20,000 configurations.
+For each dataset: the share of its fastest configuration that the first choices of the prior reach, in its own order and
+as an initial design (the first three, then configurations spread out over those within 5 % of the highest prior),
+beside the exact expectation of as many random configurations. Configurations that failed count as 0. Also Spearman's
+rank correlation among those that ran, and the milliseconds that features and prior take for 20,000 configurations.
 
     python benchmarks/prior.py [--folder datasets] [--output prior.json]
 """
@@ -25,7 +25,7 @@ from mltune.compare.scores import expected_minimum
 from mltune.dataset.dataset import Dataset, list_datasets, load_dataset
 from mltune.kernel.columns import Columns
 from mltune.kernel.reader import load_kernel
-from mltune.learn.candidates import spread_out
+from mltune.learn.candidates import maximin_subset
 from mltune.learn.features import Features
 
 CHOICES = (1, 5, 10, 25)
@@ -39,7 +39,7 @@ def opening(prior: np.ndarray, columns: Columns, count: int) -> np.ndarray:
     order = np.argsort(-prior, kind="stable")
     near = order[: max(count, int(np.count_nonzero(prior >= NEAR * prior.max())))]
     points = np.column_stack([np.log2(1.0 + column[near]) for column in columns.values()])
-    return near[spread_out(points, count, chosen=TAKEN)]
+    return near[maximin_subset(points, count, fixed=TAKEN)]
 
 
 def row_of(dataset: Dataset) -> dict[str, Any]:

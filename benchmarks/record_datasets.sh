@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# How the datasets of datasets/gemm_simt were recorded, on a machine with an H200.
+# Record the datasets of datasets/gemm_simt, on a machine with an H200.
 #
-#     benchmarks/record_datasets.sh FOLDER s    # FOLDER receives the datasets; then dcz, then c
+#     benchmarks/record_datasets.sh FOLDER s    # FOLDER receives the datasets; then with dcz, then with c
 set -euo pipefail
 
 folder=$1

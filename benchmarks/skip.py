@@ -1,7 +1,7 @@
-"""What the gates skip of random proposals, how often that is wrong, and when a search would stop by itself.
+"""Skips of the gates on random proposals, their errors, and the end of a search by the stopping rule.
 
-On every recorded space, for several numbers of random measurements: the model and the gate are fitted to them and judge
-others of the space, of which the truth is known.
+On every recorded space, for several numbers of random measurements: the model and the gate are fitted to them and
+decide on others of the space, of which the truth is known.
 
 - covered: share below the end of the interval (95 % promised), and below the end that the gate decides by.
 - skipped: share of the others that the gate skips.
@@ -9,8 +9,8 @@ others of the space, of which the truth is known.
 - missed: share of what was faster than the best measured that is skipped.
 
 Then the same where the rows were chosen by a search (extra trees, 15 of a batch by upper confidence bound and one at
-random): how often all untried configurations are judged wrongly by a model that saw mostly its own proposals, and when
-the rule of mltune/learn/stopping.py ends it.
+random): errors on all untried configurations of a model that saw mostly its own proposals, and the batch at which the
+rule of mltune/learn/stopping.py ends the search.
 
     OMP_NUM_THREADS=1 python benchmarks/skip.py [--seeds 4] [--searches 3] [--spaces NAME,NAME] [--output skip.json]
 """
@@ -27,9 +27,9 @@ import numpy as np
 from cost_models import Space, document, spaces
 from numpy.typing import NDArray
 
+from mltune.learn.extra_trees import ExtraTreesModel
 from mltune.learn.gates import Gate, Verdict
 from mltune.learn.stopping import StoppingRule
-from mltune.learn.trees import ExtraTreesModel
 
 Floats = NDArray[np.float64]
 
@@ -79,7 +79,7 @@ def search(space: Space, seed: int) -> Iterator[dict[str, Any]]:
         if len(tried) in LOOKED_AT:
             yield {"rows": len(tried), **figures(gate, verdict, y[untried], mean, spread, best)}
         ends = None if gate.is_open else verdict.optimistic
-        stop = rule.judge(ends, best, measured=len(tried), untried=len(untried))
+        stop = rule.check(ends, best, measured=len(tried), untried=len(untried))
         if stop is not None or len(tried) >= MOST:
             yield {"rows": len(tried), "stopped": stop is not None, "found": float(np.exp(best - np.nanmax(y)))}
             return

@@ -1,3 +1,92 @@
-"""Find the fastest version of a parametrised GPU kernel while measuring few of its versions."""
+"""Find the fastest version of a parametrised GPU kernel while measuring few of its versions.
 
-__version__ = "0.1.0"
+Names are imported when they are first used: ``import mltune`` itself takes a few milliseconds.
+
+Examples
+--------
+>>> import mltune
+>>> result = mltune.tune("sgemm", trans="NT", size=4096, trials=40, device="replay:h200-sgemm-nt-4096-random")
+>>> len(result.records)
+40
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from mltune import errors
+from mltune.errors import MltuneError, MltuneWarning, RunError, UsageError
+
+if TYPE_CHECKING:
+    from mltune.api import compare, load_run, tune
+    from mltune.compare.comparison import Comparison
+    from mltune.dataset.dataset import Dataset, load_dataset
+    from mltune.kernel.bundle import Kernel
+    from mltune.kernel.reader import load_kernel
+    from mltune.problem.problem import Problem
+    from mltune.results.run import TuneResult
+
+__version__ = "0.2.0.dev0"
+
+__all__ = [
+    "Comparison",
+    "Dataset",
+    "Kernel",
+    "MltuneError",
+    "MltuneWarning",
+    "Problem",
+    "RunError",
+    "TuneResult",
+    "UsageError",
+    "__version__",
+    "compare",
+    "errors",
+    "load_dataset",
+    "load_kernel",
+    "load_run",
+    "tune",
+]
+
+_MODULES = {
+    "Comparison": "mltune.compare.comparison",
+    "Dataset": "mltune.dataset.dataset",
+    "Kernel": "mltune.kernel.bundle",
+    "Problem": "mltune.problem.problem",
+    "TuneResult": "mltune.results.run",
+    "compare": "mltune.api",
+    "load_dataset": "mltune.dataset.dataset",
+    "load_kernel": "mltune.kernel.reader",
+    "load_run": "mltune.api",
+    "tune": "mltune.api",
+}
+"""The module of each public name that is imported on first use."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_MODULES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return list(__all__)
+
+
+class _Package(ModuleType):
+    """The class of this module: keeps the functions ``tune`` and ``compare`` apart from the subpackages of these names.
+
+    The import system assigns an imported subpackage to its parent, which would replace the function. Subpackages are
+    reached by ``from mltune.tune import ...``.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name not in _MODULES or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

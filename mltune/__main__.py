@@ -1,4 +1,4 @@
-"""``python -m mltune`` is the command ``mltune``."""
+"""The command ``mltune``, as ``python -m mltune``."""
 
 from mltune.cli import main
 

@@ -1,4 +1,4 @@
-"""Where the four asset folders stand: in a checkout where they are, in a wheel under ``mltune/_data``."""
+"""Locations of the four asset folders: the repository root in a checkout, ``mltune/_data`` in a wheel."""
 
 from functools import cache
 from pathlib import Path
@@ -17,7 +17,7 @@ def folder(name: str) -> Path:
     Returns
     -------
     pathlib.Path
-        In a wheel ``mltune/_data/<name>``, in a checkout ``<root>/<name>``.
+        ``mltune/_data/<name>`` in a wheel, ``<root>/<name>`` in a checkout.
     """
     if name not in FOLDERS:
         raise ValueError(f"an asset folder is one of {FOLDERS}, got {name!r}")

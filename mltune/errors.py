@@ -1,8 +1,8 @@
 """The exceptions of mltune.
 
-What goes wrong with one configuration (it does not compile, crashes, is wrong, is late) is never an exception: it is
-the state of a trial. Exceptions are for misuse and for broken machines::
+::
 
+    MltuneWarning               a choice made for the user, such as a replay where there is no GPU
     MltuneError
     ├── UsageError              the request cannot be met as it stands: exit code 2
     │   ├── BundleError         a kernel bundle is malformed
@@ -15,16 +15,17 @@ the state of a trial. Exceptions are for misuse and for broken machines::
     │   └── DeviceError         no such device, or what it needs is not installed
     └── RunError                a run failed: exit code 1
         ├── WorkerError         a worker process cannot be started or kept alive
-        ├── DeviceLostError     the GPU cannot be used now: it is gone, or somebody else has taken it
+        ├── DeviceLostError     the GPU cannot be used now: it is gone, or another process holds it
         └── StoreError          records cannot be written
-            └── DiskFullError   there is no room for them, or the disk fails: room can be made
+            └── DiskFullError   the disk is full or broken
 
-A message states the law, then the facts, then the next step.
+The failure of one configuration (compile error, crash, wrong result, timeout) is the state of a trial, not an
+exception. A message states the law, then the facts, then the next step.
 """
 
 
 class MltuneError(Exception):
-    """Everything that mltune raises on purpose."""
+    """Base class of all exceptions that mltune raises."""
 
 
 class UsageError(MltuneError):
@@ -72,7 +73,7 @@ class WorkerError(RunError):
 
 
 class DeviceLostError(RunError):
-    """The GPU cannot be used now: it is gone, or somebody else has taken it. No trial is to blame, none is recorded."""
+    """The GPU cannot be used now: it is gone, or another process holds it. No trial is recorded."""
 
 
 class StoreError(RunError):
@@ -80,4 +81,8 @@ class StoreError(RunError):
 
 
 class DiskFullError(StoreError):
-    """There is no room for records, or the disk fails."""
+    """Records cannot be written because the disk is full or broken."""
+
+
+class MltuneWarning(UserWarning):
+    """A choice made for the user, such as a replay where there is no GPU."""

@@ -74,5 +74,5 @@ def make_trial():
 
 
 def pytest_addoption(parser):
-    parser.addoption("--kills", type=int, default=8, help="how often nights in replay are killed")
+    parser.addoption("--kills", type=int, default=8, help="number of times that campaigns in replay are killed")
     parser.addoption("--faults-output", help="file that the tally of those kills is written to")

@@ -1,4 +1,4 @@
-"""The four asset folders travel with the code."""
+"""The asset folders in a checkout, a source distribution and a wheel."""
 
 import subprocess
 import sys
@@ -69,7 +69,7 @@ def test_the_sdist_holds_every_tracked_file(distributions, name):
 def test_the_wheel_holds_the_code_the_licence_and_nothing_else(distributions):
     with zipfile.ZipFile(distributions[1]) as wheel:
         held = wheel.namelist()
-    assert "mltune/cli/__init__.py" in held
+    assert {"mltune/cli/__init__.py", "mltune/py.typed"} <= set(held)
     assert any(path.endswith("licenses/LICENSE") for path in held)
     assert all(path.startswith(("mltune/", "mltune-")) for path in held)
     assert not [path for path in held if "__pycache__" in path or path.endswith(".whl")]

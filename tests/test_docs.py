@@ -1,19 +1,47 @@
-"""What the documents say is so."""
+"""The documentation agrees with the code: examples run, paths exist, tables are complete, the site builds."""
 
+import os
 import re
+import shlex
+import subprocess
+import sys
 import tomllib
 from itertools import chain
 from pathlib import Path
+
+import pytest
 
 from mltune.kernel.reader import load_kernel
 from mltune.records.events import EVENTS
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("*/README.md")])
+PAGES = sorted(ROOT.glob("docs/**/*.md"))
+DOCUMENTS = [ROOT / "README.md", *PAGES, *sorted(ROOT.glob("*/README.md"))]
+
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+PATH = re.compile(r"`((?:benchmarks|datasets|docs|kernels|mltune|search|tests)/[^`\s{]*)`")
+NOT_IN_A_CHECKOUT = {"mltune/_data/", "datasets/KERNEL/"}
+
+
+def name(path):
+    return str(path.relative_to(ROOT))
+
+
+def programs(path):
+    return [
+        text for language, text in BLOCK.findall(path.read_text()) if language == "python" and "import mltune" in text
+    ]
+
+
+def run(command, folder):
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, env={**os.environ, "MPLBACKEND": "Agg"}, timeout=300
+    )
+    assert done.returncode == 0, f"{command}: {done.stderr}"
 
 
 def test_the_example_of_a_bundle_is_one(tmp_path):
-    example, *_ = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/kernel-toml.md").read_text(), re.DOTALL)
+    example, *_ = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/reference/kernel-toml.md").read_text(), re.DOTALL)
     (tmp_path / "kernel.toml").write_text(example)
     (tmp_path / "tiled.cu").write_text("// a source")
     kernel = load_kernel(tmp_path)
@@ -37,23 +65,77 @@ def test_readme_gives_two_commands_that_do_all_the_set_up():
 def test_every_dependency_has_its_reason():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     groups = [project["dependencies"], *project["optional-dependencies"].values()]
-    reasons = (ROOT / "docs/dependencies.md").read_text()
+    reasons = (ROOT / "docs/explanation/dependencies.md").read_text()
     for requirement in chain.from_iterable(groups):
-        name = re.match(r"[a-z0-9-]+", requirement)[0]
-        assert re.sub(r"-cuda1\dx$", "", name) in reasons
+        package = re.match(r"[a-z0-9-]+", requirement)[0]
+        assert re.sub(r"-cuda1\dx$", "", package) in reasons
 
 
-def test_links_lead_somewhere():
-    for document in DOCUMENTS:
-        for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
-            assert (document.parent / target).exists(), f"{document.relative_to(ROOT)} links to {target}"
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name)
+def test_links_lead_to_files(document):
+    for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", document.read_text()):
+        assert (document.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name)
+def test_paths_in_code_font_exist(document):
+    paths = set(PATH.findall(document.read_text())) - NOT_IN_A_CHECKOUT
+    assert {path for path in paths if not (ROOT / path).exists()} == set()
+
+
+def test_pages_that_the_code_refers_to_exist():
+    sources = [path for folder in ("mltune", "benchmarks", "kernels") for path in ROOT.glob(f"{folder}/**/*.*")]
+    text = "\n".join(path.read_text() for path in sources if path.suffix in (".py", ".toml", ".md"))
+    pages = set(re.findall(r"\bdocs/[\w/-]+\.md", text))
+    assert pages
+    assert {page for page in pages if not (ROOT / page).exists()} == set()
 
 
 def test_every_event_is_explained():
-    rows = re.findall(r"^\| (`.*?) \| .* \| (.*) \|$", (ROOT / "docs/watching.md").read_text(), re.MULTILINE)
+    text = (ROOT / "docs/reference/events.md").read_text()
+    rows = re.findall(r"^\| (`.*?) \| .* \| (.*) \|$", text, re.MULTILINE)
     explained = {
-        name: set(re.findall(r"`(\w+)`", fields)) for names, fields in rows for name in re.findall(r"`(\w+)`", names)
+        event: set(re.findall(r"`(\w+)`", fields)) for names, fields in rows for event in re.findall(r"`(\w+)`", names)
     }
     assert explained.keys() == EVENTS.keys()
     for event, fields in EVENTS.items():
         assert fields <= explained[event]
+
+
+def test_every_page_is_in_the_navigation():
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    assert [name(page) for page in PAGES if f": {page.relative_to(ROOT / 'docs')}\n" not in navigation] == []
+
+
+def test_the_site_builds_without_a_warning(tmp_path):
+    run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", ROOT / "mkdocs.yml", "-d", tmp_path],
+        ROOT,
+    )
+    assert (tmp_path / "tutorial/index.html").exists()
+    fetched = [
+        url
+        for page in tmp_path.rglob("*.html")
+        for url in re.findall(r'(?:src|href)="(https?:[^"]*\.(?:js|css|woff2?))"', page.read_text())
+    ]
+    assert fetched == []
+
+
+@pytest.mark.slow
+def test_the_tutorial_runs(tmp_path):
+    blocks = BLOCK.findall((ROOT / "docs/tutorial.md").read_text())
+    lines = chain.from_iterable(text.splitlines() for language, text in blocks if language == "")
+    commands = [shlex.split(line) for line in lines if line.startswith("mltune ") and "--follow" not in line]
+    assert len(commands) > 5
+    for command in commands:
+        run([sys.executable, "-m", *command], tmp_path)
+    for program in programs(ROOT / "docs/tutorial.md"):
+        run([sys.executable, "-c", program], tmp_path)
+
+
+@pytest.mark.parametrize(
+    "document", [path for path in DOCUMENTS if programs(path) and path.name != "tutorial.md"], ids=name
+)
+def test_python_examples_run(document, tmp_path):
+    for program in programs(document):
+        run([sys.executable, "-c", program], tmp_path)

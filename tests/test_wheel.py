@@ -1,4 +1,4 @@
-"""The wheel, installed into a fresh environment far from the checkout, runs the first command of README."""
+"""The wheel, installed into a fresh environment outside the checkout, runs the first command of README."""
 
 import json
 import os
@@ -24,11 +24,11 @@ def installed(tmp_path_factory):
     return work / "venv/bin"
 
 
-def run(installed, cwd, *arguments):
-    """Run the installed command from an empty folder, without a GPU."""
+def run(installed, cwd, *arguments, program="mltune"):
+    """Run an installed program in an empty folder, without a GPU."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     return subprocess.run(
-        [installed / "mltune", *arguments],
+        [installed / program, *arguments],
         cwd=cwd,
         env=environment | {"CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
@@ -54,3 +54,13 @@ def test_the_folders_are_found_in_the_wheel(installed, tmp_path):
     counted = run(installed, tmp_path, "space", "gemm_simt", "--json")
     assert counted.returncode == 0, counted.stderr
     assert json.loads(counted.stdout)["valid"] > 1_000_000
+
+
+def test_the_python_interface_is_typed_and_tunes(installed, tmp_path):
+    code = (
+        "import mltune, pathlib\n"
+        "assert pathlib.Path(mltune.__file__).with_name('py.typed').exists()\n"
+        "print(len(mltune.tune(trials=20, device='replay:h200-sgemm-nt-4096-random').records))"
+    )
+    done = run(installed, tmp_path, "-c", code, program="python")
+    assert (done.returncode, done.stdout.strip()) == (0, "20"), done.stderr

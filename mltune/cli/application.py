@@ -1,4 +1,4 @@
-"""The application: its options that several commands share, and how a command answers."""
+"""The command-line application: options that several commands share, and the output of documents."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 
 from mltune import __version__
 from mltune.problem.problem import DEFAULT_SIZE, DEFAULT_TRANS
+from mltune.tune.request import DEFAULT_KERNEL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -26,8 +27,23 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-ProblemName = Annotated[str, typer.Argument(metavar="PROBLEM", help="sgemm, dgemm, cgemm or zgemm.")]
-KernelName = Annotated[str, typer.Option("--kernel", help="A built-in kernel, or the folder of a kernel bundle.")]
+
+class Search(Enum):
+    """The names in :data:`mltune.learn.search.SEARCHES`, which is slow to import; a test compares them."""
+
+    MODEL = "model"
+    TPE = "tpe"
+    RANDOM = "random"
+    ASTRA = "astra"
+
+
+KernelName = Annotated[
+    str | None,
+    typer.Option(
+        "--kernel",
+        help=f"A built-in kernel, or the folder of a bundle.  [default: {DEFAULT_KERNEL}, or the replayed one]",
+    ),
+]
 Trans = Annotated[
     str | None,
     typer.Option("--trans", metavar="AB", help=f"op(A) and op(B): two of N, T, C.  [default: {DEFAULT_TRANS}]"),
@@ -36,28 +52,17 @@ Size = Annotated[int | None, typer.Option("--size", help=f"m = n = k.  [default:
 M = Annotated[int | None, typer.Option("--m", help="Rows of C, in place of --size.")]
 N = Annotated[int | None, typer.Option("--n", help="Columns of C, in place of --size.")]
 K = Annotated[int | None, typer.Option("--k", help="Inner dimension, in place of --size.")]
-
-
-class Search(Enum):
-    """Those of :data:`mltune.learn.search.SEARCHES`, which would be slow to import here; a test compares them."""
-
-    MODEL = "model"
-    TPE = "tpe"
-    RANDOM = "random"
-    ASTRA = "astra"
-
-
 Seed = Annotated[int, typer.Option("--seed", min=0, help="The same seed proposes the same trials.")]
-DeviceSpec = Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cuda:N or replay:DATASET.")]
-RunDirectory = Annotated[
+DeviceName = Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cuda:N or replay:DATASET.")]
+NewRun = Annotated[
     Path | None, typer.Option("--run", metavar="DIR", help="Directory of the run; an existing run is resumed.")
 ]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run, or of a plan.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
-def _print_version(asked: bool) -> None:
-    """Print the version and end."""
-    if asked:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         typer.echo(f"mltune {__version__}")
         raise typer.Exit
 
@@ -72,7 +77,7 @@ def _options(
 
 
 def answer(document: Any, as_json: bool, renderables: Callable[[], Iterable[RenderableType]]) -> None:
-    """Print a document as JSON, or what a person reads instead."""
+    """Print a document as JSON, or else its tables."""
     if as_json:
         typer.echo(json.dumps(document, indent=2, allow_nan=False))
         return

@@ -1,1 +1,1 @@
-"""Search strategies side by side, on recorded timings."""
+"""Comparison of search strategies on recorded timings."""

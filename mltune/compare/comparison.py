@@ -1,14 +1,15 @@
-"""A comparison: strategies x datasets x seeds, run and summed up."""
+"""Comparison of search strategies: run every strategy on every dataset with every seed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from mltune import __version__
 from mltune.compare.jobs import run_jobs
-from mltune.compare.journal import Ended, Job, Journal
+from mltune.compare.journal import Job, Journal, Outcome
 from mltune.compare.recording import Recording
 from mltune.compare.request import CompareRequest
 from mltune.compare.scores import best_so_far, spent_seconds
@@ -21,7 +22,7 @@ Report = Callable[["Progress"], None]
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a comparison is: its jobs, those that are done and those of them that failed, and the last to end."""
+    """The progress of a comparison: the numbers of jobs, of finished and of failed ones, and the last that finished."""
 
     jobs: int
     done: int
@@ -39,9 +40,9 @@ class Runs:
     traces : tuple of Trace
         One per seed.
     best_s : ndarray of shape (n_seeds, n_evaluations)
-        See :func:`mltune.compare.scores.best_so_far`.
+        Best times so far (:func:`mltune.compare.scores.best_so_far`).
     spent_s : ndarray of shape (n_seeds, n_evaluations)
-        See :func:`mltune.compare.scores.spent_seconds`.
+        Seconds spent so far (:func:`mltune.compare.scores.spent_seconds`).
     """
 
     seeds: tuple[int, ...]
@@ -52,7 +53,7 @@ class Runs:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """What a comparison found.
+    """The runs of a comparison.
 
     Attributes
     ----------
@@ -61,9 +62,9 @@ class Comparison:
         By name of the dataset.
     evaluations : int
     runs : mapping of (str, str) to Runs
-        By strategy and dataset. A strategy without a run on some dataset is left out altogether.
+        By strategy and dataset. A strategy that has no run on one of the datasets is left out.
     errors : mapping of Job to str
-        The runs that failed.
+        Messages of the runs that failed.
     """
 
     strategies: tuple[str, ...]
@@ -73,7 +74,7 @@ class Comparison:
     errors: Mapping[Job, str] = field(default_factory=dict)
 
     def fraction(self, name: str, dataset: str) -> Floats:
-        """Return the best so far as fractions of the optimum; 0 until something succeeds.
+        """Return the best so far as fractions of the optimum; 0 until a configuration succeeds.
 
         Returns
         -------
@@ -81,34 +82,44 @@ class Comparison:
         """
         return self.recordings[dataset].optimum_s / self.runs[name, dataset].best_s
 
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """The figures of all strategies as a JSON document: see :func:`mltune.compare.summary.summarise`."""
+        from mltune.compare.summary import summarise
+
+        return summarise(self)
+
 
 def compare(request: CompareRequest, progress: Report | None = None) -> Comparison | None:
-    """Run what is not in the journal yet, and return everything that is.
-
-    One share of several is run and returns None: a comparison that is whole joins them.
+    """Run the jobs that are not in the journal, and return the comparison of all that are.
 
     Parameters
     ----------
     request : CompareRequest
     progress : callable, optional
-        Told after every run.
+        Called after every run.
+
+    Returns
+    -------
+    Comparison or None
+        None for one share of several: a request without shares joins them.
 
     Raises
     ------
     UsageError
         A dataset cannot be loaded, or the journal is of another comparison.
     RunError
-        Some strategy has no run at all: its error is said.
+        No strategy has a run on every dataset; the message has the error of the first failed run.
     """
     recordings = {source.name: source.load() for source in request.sources}
     facts = {"evaluations": request.evaluations, "version": __version__}
     facts |= {f"dataset {name}": recording.fingerprint for name, recording in recordings.items()}
     with Journal(request.output, facts, request.share) as journal:
         _run(request, journal, progress)
-        ended = list(journal.ended())
+        outcomes = list(journal.outcomes())
     if request.share != (1, 1):
         return None
-    return _comparison(request, recordings, ended)
+    return _comparison(request, recordings, outcomes)
 
 
 def _run(request: CompareRequest, journal: Journal, progress: Report | None) -> None:
@@ -117,29 +128,30 @@ def _run(request: CompareRequest, journal: Journal, progress: Report | None) -> 
     missing = [job for job in jobs if job not in known]
     done, failed = len(jobs) - len(missing), 0
     sources = {source.name: source for source in request.sources}
-    for ended in run_jobs(missing, sources, request.evaluations, request.processes):
-        journal.add(ended)
-        done, failed = done + 1, failed + bool(ended.error)
+    for outcome in run_jobs(missing, sources, request.evaluations, request.processes):
+        journal.add(outcome)
+        done, failed = done + 1, failed + bool(outcome.error)
         if progress is not None:
-            progress(Progress(len(jobs), done, failed, " ".join(map(str, ended.job))))
+            progress(Progress(len(jobs), done, failed, " ".join(map(str, outcome.job))))
 
 
-def _comparison(request: CompareRequest, recordings: Mapping[str, Recording], ended: list[Ended]) -> Comparison:
+def _comparison(request: CompareRequest, recordings: Mapping[str, Recording], outcomes: list[Outcome]) -> Comparison:
     pairs = [(name, dataset) for name in request.strategies for dataset in recordings]
     traces: dict[tuple[str, str], dict[int, Trace]] = {pair: {} for pair in pairs}
     errors = {}
-    for job, trace, error in ((one.job, one.trace, one.error) for one in ended):
+    for outcome in outcomes:
+        job, trace = outcome.job, outcome.trace
         limit = request.fewer_seeds.get(job.strategy, request.seeds)
         if (job.strategy, job.dataset) not in traces or job.seed >= min(limit, request.seeds):
             continue
         if trace is None:
-            errors[job] = error
+            errors[job] = outcome.error
         else:
             traces[job.strategy, job.dataset][job.seed] = trace
     complete = tuple(name for name in request.strategies if all(traces[name, dataset] for dataset in recordings))
     if not complete:
         reason = next(iter(errors.values()), "nothing was run").strip().splitlines()[-1]
-        raise RunError(f"a comparison needs a strategy that has run on every dataset, but there is none: {reason}")
+        raise RunError(f"at least one strategy must have run on every dataset, but none has: {reason}")
     runs = {
         (name, dataset): _runs(recordings[dataset], traces[name, dataset], request.evaluations)
         for name in complete
@@ -156,7 +168,7 @@ def _runs(recording: Recording, traces: Mapping[int, Trace], evaluations: int) -
 
 
 def versions() -> dict[str, Any]:
-    """Return the versions of what the strategies run on, as far as installed."""
+    """Return the versions of the packages that the strategies use, if installed."""
     from importlib.metadata import PackageNotFoundError, version
 
     found = {"mltune": __version__}

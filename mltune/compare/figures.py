@@ -1,4 +1,4 @@
-"""A comparison as figures: the mean fraction of the optimum over evaluations, of each space and of all."""
+"""Figures of a comparison: the mean fraction of the optimum over evaluations, for each space and for all."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from mltune.compare.comparison import Comparison
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c8c00")
-"""Told apart by everybody (Okabe and Ito, 2008, "Color Universal Design"), but for the last."""
+"""Colours that colour-blind readers can distinguish (Okabe and Ito, 2008, "Color Universal Design"), and one more."""
 
 DASHES = ("-", "--", ":", "-.")
 COLUMNS = 4
 LOWEST = 0.5
-"""Fractions below this are not drawn: what matters happens above."""
+"""Fractions below this are not drawn, to show the relevant range in detail."""
 
 
 def draw(comparison: Comparison, order: Sequence[str], stem: Path) -> list[Path]:
@@ -33,7 +33,7 @@ def draw(comparison: Comparison, order: Sequence[str], stem: Path) -> list[Path]
     order : sequence of str
         The strategies, in the order of their colours.
     stem : pathlib.Path
-        Of the files, without a suffix: ``STEM.svg`` and ``STEM.png`` are all spaces together, ``STEM-spaces`` each.
+        Path without a suffix: ``STEM.svg`` and ``STEM.png`` show all spaces together, ``STEM-spaces`` each space.
     """
     from matplotlib.figure import Figure
 
@@ -63,7 +63,7 @@ def _save(figure: Any, stem: Path) -> list[Path]:
 def _panel(
     axes: Any, comparison: Comparison, order: Sequence[str], datasets: Sequence[str], title: str, *, labels: bool
 ) -> None:
-    """Draw the strategies over some datasets into one panel."""
+    """Draw the curves of all strategies, averaged over some datasets, into one panel."""
     evaluations = np.arange(1, comparison.evaluations + 1)
     ends = {}
     for position, name in enumerate(order):
@@ -88,7 +88,7 @@ def _panel(
 
 
 def _label(axes: Any, ends: dict[str, tuple[float, str]], apart: float) -> None:
-    """Write each name beside the end of its curve, moved down where it would cover the one above."""
+    """Write each name beside the end of its curve, moved down if it would cover the label above."""
     above = math.inf
     for name, (value, colour) in sorted(ends.items(), key=lambda item: -item[1][0]):
         above = min(value, above - apart)

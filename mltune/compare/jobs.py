@@ -1,34 +1,36 @@
-"""Jobs over processes: each run by itself, so that one that dies takes no other with it."""
+"""Run the jobs of a comparison in worker processes, so that a crash affects only one job."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import signal
+import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from types import ModuleType
 
-from mltune.compare.journal import Ended, Job
+from mltune.compare.journal import Job, Outcome
 from mltune.compare.recording import Recording
-from mltune.compare.simulation import play
+from mltune.compare.simulation import simulate
 from mltune.compare.sources import Source
 
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-def run_jobs(jobs: Sequence[Job], sources: Mapping[str, Source], evaluations: int, processes: int) -> Iterator[Ended]:
-    """Run jobs over processes of one thread each, and yield how each ended, as it does.
+def run_jobs(jobs: Sequence[Job], sources: Mapping[str, Source], evaluations: int, processes: int) -> Iterator[Outcome]:
+    """Run jobs in single-threaded processes, and yield the outcome of each when it ends.
 
-    A job that raises, or whose process dies, ends with an error; its process is replaced.
+    A job that raises an exception, or whose process dies, ends with an error; a dead process is replaced.
 
     Parameters
     ----------
     jobs : sequence of Job
     sources : mapping of str to Source
-        Where each dataset that the jobs name comes from.
+        The sources of the datasets by name.
     evaluations : int
     processes : int
     """
@@ -50,7 +52,7 @@ def run_jobs(jobs: Sequence[Job], sources: Mapping[str, Source], evaluations: in
 
 
 class _Worker:
-    """A process that runs one job at a time."""
+    """A worker process that runs one job at a time."""
 
     def __init__(self, sources: Mapping[str, Source], evaluations: int) -> None:
         self._arguments = (sources, evaluations)
@@ -61,7 +63,7 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(target=_serve, args=(theirs, *self._arguments), daemon=True)
-        with _single_threaded():
+        with _isolated():
             process.start()
         theirs.close()
         return ours, process
@@ -71,19 +73,19 @@ class _Worker:
         if not self.process.is_alive():
             self.stop()
             self.connection, self.process = self._start()
-        with suppress(OSError):  # that it has died since is noticed where its answer is waited for
+        with suppress(OSError):  # a process that has just died is noticed in `end`
             self.connection.send(job)
 
-    def end(self) -> Ended:
-        """Return how the job has ended."""
+    def end(self) -> Outcome:
+        """Return the outcome of the job."""
         job, self.job = self.job, None
         assert job is not None  # noqa: S101
         try:
-            ended: Ended = self.connection.recv()
+            outcome: Outcome = self.connection.recv()
         except (EOFError, OSError):
             self.process.join()
-            return Ended(job, None, f"the process died with exit code {self.process.exitcode}")
-        return ended
+            return Outcome(job, None, f"the process died with exit code {self.process.exitcode}")
+        return outcome
 
     def stop(self) -> None:
         self.connection.close()
@@ -92,7 +94,7 @@ class _Worker:
 
 
 def _serve(connection: Connection, sources: Mapping[str, Source], evaluations: int) -> None:
-    """Run jobs until there are no more; an interrupt is the parent's business."""
+    """Run jobs until the connection is closed; the parent process handles interrupts."""
     from mltune.compare.strategies import strategy
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -105,22 +107,26 @@ def _serve(connection: Connection, sources: Mapping[str, Source], evaluations: i
         try:
             if job.dataset not in recordings:
                 recordings[job.dataset] = sources[job.dataset].load()
-            ended = Ended(job, play(strategy(job.strategy), recordings[job.dataset], evaluations, job.seed))
-        except Exception:  # a strategy of somebody else may raise anything: it is recorded
-            ended = Ended(job, None, traceback.format_exc(limit=-4)[-2000:])
-        connection.send(ended)
+            outcome = Outcome(job, simulate(strategy(job.strategy), recordings[job.dataset], evaluations, job.seed))
+        except Exception:  # a strategy of a third party may raise anything
+            outcome = Outcome(job, None, traceback.format_exc(limit=-4)[-2000:])
+        connection.send(outcome)
 
 
 @contextmanager
-def _single_threaded() -> Iterator[None]:
-    """Have a process that is started here compute on one thread."""
-    before = {name: os.environ.get(name) for name in _THREADS}
+def _isolated() -> Iterator[None]:
+    """Let a process that is started here compute on one thread, and not import the main module of the caller again.
+
+    The main module may be a script whose statements must run only once.
+    """
+    before = dict(os.environ)
     os.environ.update(dict.fromkeys(_THREADS, "1"))
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        sys.modules["__main__"] = main
+        for name in _THREADS:
+            del os.environ[name]
+        os.environ.update(before)

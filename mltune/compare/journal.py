@@ -1,4 +1,4 @@
-"""The journal of a comparison: every run that ended, in one SQLite file, so that it can be split and resumed."""
+"""The journal of a comparison: an SQLite file of finished runs, with which it is split and resumed."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Job(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """How a job ended: with a trace, or with the error that it died of."""
+class Outcome:
+    """The outcome of a job: a trace, or an error."""
 
     job: Job
     trace: Trace | None
@@ -46,25 +46,24 @@ class Ended:
 class Journal:
     """The runs of a comparison. A context manager.
 
-    Each share of a comparison writes a file of its own, ``runs-PARTofPARTS.sqlite``, and reads those of all: shares
-    that ran on other machines are joined by copying their files into one directory. A run is written as a whole or not
-    at all.
+    Each share of a comparison writes its own file, ``runs-PARTofPARTS.sqlite``, and reads the files of all shares: to
+    join shares from several machines, copy their files into one directory. Each run is written atomically.
 
     Parameters
     ----------
     directory : pathlib.Path
-        Made if missing.
+        Created if missing.
     facts : mapping of str to str
-        What all runs have in common: those of an existing journal must be the same.
+        Facts that all runs share; those of an existing journal must be equal.
     share : tuple of (int, int)
         Part, and number of parts.
 
     Raises
     ------
     RunDirectoryError
-        The journal there is of another comparison.
+        The directory has the journal of another comparison.
     StoreError
-        It cannot be written.
+        The journal cannot be written.
     """
 
     def __init__(self, directory: Path, facts: Mapping[str, Any], share: tuple[int, int] = (1, 1)) -> None:
@@ -76,7 +75,7 @@ class Journal:
             self._database.execute("pragma journal_mode = wal")
             self._database.executescript(_TABLES)
         except (OSError, sqlite3.Error) as error:
-            raise StoreError(f"a comparison is written as it goes, but {self._file} cannot be: {error}.") from error
+            raise StoreError(f"a comparison writes a journal, but {self._file} cannot be written: {error}.") from error
         self._agree({name: json.dumps(value, sort_keys=True) for name, value in facts.items()})
 
     def _agree(self, facts: Mapping[str, str]) -> None:
@@ -88,8 +87,8 @@ class Journal:
             if differing:
                 name = differing[0]
                 raise RunDirectoryError(
-                    f"the runs of a comparison have the same {name}, but {path} has {there[name]} and now it is "
-                    f"{facts[name]}; choose another --output."
+                    f"all runs of a comparison must have the same {name}, but in {path} it is {there[name]} and "
+                    f"now it is {facts[name]}; choose another --output."
                 )
 
     def _files(self) -> list[Path]:
@@ -103,61 +102,53 @@ class Journal:
     ) -> None:
         self._database.close()
 
-    def add(self, ended: Ended) -> None:
-        """Write how a job ended.
+    def add(self, outcome: Outcome) -> None:
+        """Write the outcome of a job.
 
         Raises
         ------
         StoreError
-            It cannot be written.
+            The journal cannot be written.
         """
-        trace = ended.trace
-        values = (
-            (None,) * 7
-            if trace is None
-            else (
-                trace.indices.tobytes(),
-                trace.own_s.tobytes(),
-                trace.recorded_s.tobytes(),
-                trace.repeats,
-                trace.invalid,
-                trace.skipped_before,
-                trace.skipped_after,
-            )
-        )
+        trace = outcome.trace
+        values: tuple[Any, ...] = (None,) * 7
+        if trace is not None:
+            columns = (trace.indices, trace.own_s, trace.recorded_s)
+            counts = (trace.repeats, trace.invalid, trace.skipped_before, trace.skipped_after)
+            values = (*(column.tobytes() for column in columns), *counts)
         try:
             self._database.execute(
                 f"insert or replace into runs values ({', '.join('?' * 11)})",  # noqa: S608
-                (*ended.job, ended.error, *values),
+                (*outcome.job, outcome.error, *values),
             )
         except sqlite3.Error as error:
-            raise StoreError(f"a run is written when it ends, but {self._file} cannot be: {error}.") from error
+            raise StoreError(f"a run is written when it ends, but {self._file} cannot be written: {error}.") from error
 
-    def ended(self) -> Iterator[Ended]:
-        """Yield every run of every journal in the directory, the same job at most once, and one that failed last."""
-        known: dict[Job, Ended] = {}
+    def outcomes(self) -> Iterator[Outcome]:
+        """Yield the outcome of every job in the journals of the directory; a trace takes precedence over an error."""
+        known: dict[Job, Outcome] = {}
         for path in self._files():
             with closing(sqlite3.connect(path, timeout=60)) as database:
                 for row in database.execute("select * from runs"):
-                    one = _ended(row)
+                    one = _outcome(row)
                     if one.job not in known or known[one.job].trace is None:
                         known[one.job] = one
         yield from known.values()
 
     def done(self) -> set[Job]:
-        """Return the jobs that need not be done again: those that left a trace."""
-        return {one.job for one in self.ended() if one.trace is not None}
+        """Return the jobs that have a trace, which need not be repeated."""
+        return {one.job for one in self.outcomes() if one.trace is not None}
 
 
-def _ended(row: tuple[Any, ...]) -> Ended:
+def _outcome(row: tuple[Any, ...]) -> Outcome:
     strategy, dataset, seed, error, indices, own_s, recorded_s, *counts = row
     job = Job(strategy, dataset, seed)
     if indices is None:
-        return Ended(job, None, error)
+        return Outcome(job, None, error)
     trace = Trace(
         np.frombuffer(indices, dtype=np.int32),
         np.frombuffer(own_s, dtype=np.float32),
         np.frombuffer(recorded_s, dtype=np.float32),
         *counts,
     )
-    return Ended(job, trace)
+    return Outcome(job, trace)

@@ -1,4 +1,4 @@
-"""Other people's strategies, on their own code: Kernel Tuner's, and Optuna's Gaussian process."""
+"""Strategies of third parties, run with their own code: Kernel Tuner's, and Optuna's Gaussian process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mltune.compare.projection import Projection, tell_instead
+from mltune.compare.projection import Projection
 from mltune.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,14 +25,14 @@ class KernelTuner:
     """A strategy of Kernel Tuner (van Werkhoven, 2019, 10.1016/j.future.2018.08.004) with its default options.
 
     Its ``tune`` function runs with its own search space, made of exactly the recorded configurations, and a runner that
-    answers from the game: times in milliseconds, failures as its own error type. Proposals that it discards itself as
-    invalid never come here and are not counted.
+    answers from the simulation: times in milliseconds, failures as its own error type. Proposals that Kernel Tuner
+    discards as invalid do not reach the simulation and are not counted.
 
     Attributes
     ----------
     name : str
     strategy : str
-        Its name in Kernel Tuner.
+        Name of the strategy in Kernel Tuner.
 
     Raises
     ------
@@ -43,15 +43,15 @@ class KernelTuner:
     name: str
     strategy: str
 
-    def search(self, game: Simulation, seed: int) -> None:
-        """Play as Kernel Tuner's simulation mode would; see :class:`mltune.compare.simulation.Strategy`."""
+    def search(self, simulation: Simulation, seed: int) -> None:
+        """Search as in Kernel Tuner's simulation mode; see :class:`mltune.compare.simulation.Strategy`."""
         with _quiet():
             module = self._module()
-            space = _kernel_tuner_space(game)
-            runner = _runner(game)
-            options = _tuning_options(game, self.strategy, space, seed)
+            space = _kernel_tuner_space(simulation)
+            runner = _runner(simulation)
+            options = _tuning_options(simulation, self.strategy, space, seed)
         with _quiet(), _seeded(seed):
-            game.begin()
+            simulation.begin()
             module.tune(space, runner, options)
 
     def _module(self) -> Any:
@@ -69,11 +69,11 @@ class KernelTuner:
         return strategy_map[self.strategy]
 
 
-def _kernel_tuner_space(game: Simulation) -> Any:
+def _kernel_tuner_space(simulation: Simulation) -> Any:
     """Return Kernel Tuner's search space of exactly the recorded configurations."""
     from kernel_tuner.searchspace import Searchspace
 
-    space = game.space
+    space = simulation.space
     columns = [column.tolist() for column in space.rows(np.arange(space.count)).values()]
     configurations = {
         str(row): dict(zip(space.names, values, strict=True)) for row, values in enumerate(zip(*columns, strict=True))
@@ -82,12 +82,12 @@ def _kernel_tuner_space(game: Simulation) -> Any:
     return Searchspace(None, None, None, from_cache={"tune_params": parameters, "cache": configurations})
 
 
-def _tuning_options(game: Simulation, strategy: str, space: Any, seed: int) -> Any:
-    """Return what Kernel Tuner's strategies read of their options, as its ``tune_kernel`` makes them."""
+def _tuning_options(simulation: Simulation, strategy: str, space: Any, seed: int) -> Any:
+    """Return the options that Kernel Tuner's strategies read, as its ``tune_kernel`` makes them."""
     from kernel_tuner.interface import Options
     from kernel_tuner.util import TuningBudget
 
-    limit = game.budget
+    limit = simulation.budget
     return Options(
         {
             "tune_params": space.tune_params,
@@ -110,15 +110,17 @@ def _tuning_options(game: Simulation, strategy: str, space: Any, seed: int) -> A
     )
 
 
-def _runner(game: Simulation) -> Any:
-    """Return a runner of Kernel Tuner that answers from a game."""
+def _runner(simulation: Simulation) -> Any:
+    """Return a runner of Kernel Tuner that answers from a simulation."""
     from kernel_tuner.runners.runner import Runner
     from kernel_tuner.util import RuntimeFailedConfig
 
-    rows = zip(*(column.tolist() for column in game.space.rows(np.arange(game.space.count)).values()), strict=True)
+    rows = zip(
+        *(column.tolist() for column in simulation.space.rows(np.arange(simulation.space.count)).values()), strict=True
+    )
     index_of = {values: index for index, values in enumerate(rows)}
 
-    class GameRunner(Runner):  # type: ignore[misc]
+    class SimulationRunner(Runner):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.dev = SimpleNamespace(max_threads=1_000_000_000, name="recorded", quiet=True)
@@ -137,23 +139,23 @@ def _runner(game: Simulation) -> Any:
 
         def _answer(self, values: tuple[int, ...], tuning_options: Any) -> dict[str, Any]:
             index = index_of.get(values, -1)
-            if index >= 0 and not game.seen(index):
+            if index >= 0 and not simulation.seen(index):
                 tuning_options.budget.add_evaluations(1)
-            median_s = game.evaluate(index)
-            answer: dict[str, Any] = dict(zip(game.space.names, values, strict=True))
+            median_s = simulation.evaluate(index)
+            answer: dict[str, Any] = dict(zip(simulation.space.names, values, strict=True))
             if median_s is None:
                 return answer | {"__error__": RuntimeFailedConfig()}
             return answer | {"time": 1e3 * median_s, "times": [1e3 * median_s]}
 
-    return GameRunner()
+    return SimulationRunner()
 
 
 @dataclass(frozen=True, slots=True)
 class OptunaGp:
-    """Optuna's GPSampler; each proposal is projected to the nearest configuration of the space not tried yet.
+    """Optuna's GPSampler; each proposal is projected to the nearest untried configuration of the space.
 
-    Parameters are numbered by the order of their values. The Gaussian process is told of the projection as if it had
-    been proposed; a failure counts as the slowest so far.
+    The value of a parameter is its position in the sorted list of values. The projected configuration is reported to
+    the sampler as if it had been proposed; a failure counts as the slowest so far.
 
     Attributes
     ----------
@@ -162,32 +164,31 @@ class OptunaGp:
 
     name: str = "gp"
 
-    def search(self, game: Simulation, seed: int) -> None:
-        """Play one proposal at a time; see :class:`mltune.compare.simulation.Strategy`."""
+    def search(self, simulation: Simulation, seed: int) -> None:
+        """Search one proposal at a time; see :class:`mltune.compare.simulation.Strategy`."""
         optuna = _optuna_with_torch()
         from optuna.distributions import IntDistribution
 
-        space = game.space
+        space = simulation.space
         projection = Projection(space)
         distributions = {name: IntDistribution(0, len(space.values[name]) - 1) for name in space.names}
         study = optuna.create_study(direction="maximize", sampler=optuna.samplers.GPSampler(seed=seed))
         worst = np.inf
-        game.begin()
+        simulation.begin()
         while not projection.exhausted:
             trial = study.ask(distributions)
             index = projection.take([trial.params[name] for name in space.names])
-            median_s = game.evaluate(index)
+            median_s = simulation.evaluate(index)
             score = worst if median_s is None else -math.log(median_s)
             worst = min(worst, score)
+            study.tell(trial, state=optuna.trial.TrialState.FAIL)  # the sampler ignores it: the projection counts
             if math.isfinite(score):
                 params = dict(zip(space.names, projection.codes[index].tolist(), strict=True))
-                tell_instead(study, trial, params, distributions, score)
-            else:
-                study.tell(trial, state=optuna.trial.TrialState.FAIL)
+                study.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=score))
 
 
 def _optuna_with_torch() -> Any:
-    """Import Optuna, and torch on one thread."""
+    """Import Optuna, and limit torch to one thread."""
     try:
         import torch
     except ImportError as error:
@@ -203,7 +204,7 @@ def _optuna_with_torch() -> Any:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep other people's code from printing and warning."""
+    """Suppress the output and the warnings of third-party code."""
     import warnings
 
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), warnings.catch_warnings():
@@ -213,12 +214,12 @@ def _quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Seed the global generators that Kernel Tuner draws from, and restore them."""
-    ours, theirs = random.getstate(), np.random.get_state()
+    """Seed the global generators that Kernel Tuner uses, and restore them afterwards."""
+    state, numpy_state = random.getstate(), np.random.get_state()
     random.seed(seed)
     np.random.seed(seed)
     try:
         yield
     finally:
-        random.setstate(ours)
-        np.random.set_state(theirs)
+        random.setstate(state)
+        np.random.set_state(numpy_state)

@@ -1,4 +1,4 @@
-"""Projection: what a strategy proposes that knows nothing of a space's gaps, moved to the nearest configuration."""
+"""Projection of proposals outside a space to the nearest untried configuration of it."""
 
 from __future__ import annotations
 
@@ -10,25 +10,21 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from optuna.distributions import BaseDistribution
-    from optuna.study import Study
-    from optuna.trial import Trial
-
     from mltune.kernel.space import TableSpace
 
 SPARSE = 0.01
-"""A space with less than this share of the raw combinations of its values is sparse: hardly a proposal is in it."""
+"""A space with less than this share of the raw combinations of its values is sparse: few proposals are in it."""
 
 
 def is_sparse(space: TableSpace) -> bool:
-    """Return whether nearly all combinations of values lie outside a space, as they do in a sample of a larger one."""
+    """Return whether nearly all combinations of values are outside a space, as in a sample of a larger space."""
     return space.count < SPARSE * math.prod(len(values) for values in space.values.values())
 
 
 class Projection:
-    """Finds the nearest configuration that was not tried.
+    """The nearest untried configuration for any combination of values.
 
-    A parameter counts by how many of its values lie between, as a share of its range.
+    The distance of two values of a parameter is the number of values between them, as a share of all its values.
 
     Parameters
     ----------
@@ -45,11 +41,11 @@ class Projection:
 
     @property
     def exhausted(self) -> bool:
-        """Whether everything has been tried."""
+        """Whether all configurations have been tried."""
         return bool(self._tried.all())
 
     def take(self, codes: Any) -> int:
-        """Return the index of the nearest untried configuration, which then is tried.
+        """Return the index of the nearest untried configuration, and mark it as tried.
 
         Parameters
         ----------
@@ -66,15 +62,3 @@ class Projection:
     def code(self, configuration: Mapping[str, int]) -> list[int]:
         """Return the position of each value of a configuration among the values of its parameter."""
         return [int(np.searchsorted(self._values[name], configuration[name])) for name in self._names]
-
-
-def tell_instead(
-    study: Study, trial: Trial, params: Mapping[str, int], distributions: Mapping[str, BaseDistribution], score: float
-) -> None:
-    """Tell a study of another configuration than the one that it proposed: its trial is forgotten (FAIL is ignored)."""
-    import optuna
-
-    study.tell(trial, state=optuna.trial.TrialState.FAIL)
-    study.add_trial(
-        optuna.trial.create_trial(params=dict(params), distributions=dict(distributions), value=float(score))
-    )

@@ -1,4 +1,4 @@
-"""A recording: what a search in replay may propose, what each configuration took, and what finding that out cost."""
+"""Recordings: the configurations of a simulated search, with their recorded times and costs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mltune.errors import DatasetError
 from mltune.kernel.columns import Floats
@@ -23,15 +24,15 @@ if TYPE_CHECKING:
     from mltune.problem.problem import Problem
 
 UNKNOWN_COMPILE_S = 1.0
-"""Seconds that compiling is taken to cost where a table has no compile times at all."""
+"""Assumed seconds of a compilation, for a table without compile times."""
 
 UNKNOWN_RUNS = 7
-"""Runs that timing is taken to cost where a table does not say: what Kernel Tuner times by default."""
+"""Assumed number of runs of a timing, for a table without costs: the default of Kernel Tuner."""
 
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """The recorded outcomes of every configuration that a search in replay may propose.
+    """The recorded outcomes of every configuration of a simulated search.
 
     Attributes
     ----------
@@ -44,9 +45,9 @@ class Recording:
     median_s : ndarray of shape (n_configs,)
         Median time, seconds; NaN for a configuration that failed.
     compile_s, run_s : ndarray of shape (n_configs,)
-        Seconds that compiling it, and verifying and timing it, took when it was recorded.
+        Recorded seconds of compiling a configuration, and of verifying and timing it.
     builds : mapping of str to ndarray of shape (n_configs,)
-        What the compiler said, NaN where it is not known; empty when nothing is known of any configuration.
+        Recorded results of compiling, NaN where not known; columns without any known value are left out.
 
     Raises
     ------
@@ -66,11 +67,11 @@ class Recording:
 
     def __post_init__(self) -> None:
         if not np.isfinite(self.median_s).any():
-            raise DatasetError(f"strategies are compared by the best they find, but nothing in {self.name} succeeded.")
+            raise DatasetError(f"a recording must have a configuration that succeeded, but {self.name} has none.")
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of the configurations and their times: runs on another recording are not runs on this."""
+        """A hash of the configurations and their times, which identifies the recording."""
         digest = hashlib.sha256()
         for name, column in self.space.rows(np.arange(self.space.count)).items():
             digest.update(name.encode() + column.tobytes())
@@ -79,28 +80,26 @@ class Recording:
 
     @cached_property
     def optimum_s(self) -> float:
-        """The best time in it, seconds."""
+        """The shortest time, seconds."""
         return float(np.nanmin(self.median_s))
 
     @cached_property
     def pessimal_s(self) -> Floats:
-        """Times where a failure counts as the slowest of those that ran: ndarray of shape (n_configs,)."""
+        """Times with failures as the slowest that ran: ndarray of shape (n_configs,)."""
         return np.where(np.isfinite(self.median_s), self.median_s, np.nanmax(self.median_s))
 
 
 def record(dataset: Dataset, kernel: Kernel) -> Recording:
     """Make a recording of a dataset.
 
-    Where the table does not know what a configuration cost, it is taken to have compiled in the median compile time of
-    the others (:data:`UNKNOWN_COMPILE_S` if there is none), and to have run :data:`UNKNOWN_RUNS` times. What did not
-    compile was not run.
+    An unknown compile time is assumed to be the median of the known ones (:data:`UNKNOWN_COMPILE_S` if there is none),
+    an unknown cost of timing that of :data:`UNKNOWN_RUNS` runs. A configuration that did not run has no cost of timing.
 
     Parameters
     ----------
     dataset : Dataset
-        Or what has its ``manifest``, ``columns``, ``states`` and ``numbers``.
     kernel : Kernel
-        The kernel it is of.
+        The kernel of the dataset.
 
     Raises
     ------
@@ -109,6 +108,8 @@ def record(dataset: Dataset, kernel: Kernel) -> Recording:
     """
     timed = np.isin(dataset.states, [TrialState.OK.value, TrialState.UNSTABLE.value])
     median_s = np.where(timed, dataset.numbers("median_s"), np.nan)
+    compile_s, run_s = dataset.numbers("compile_s"), dataset.numbers("verify_s") + dataset.numbers("time_s")
+    known_s = compile_s[_known(compile_s)]
     builds = {name: dataset.numbers(name) for name in BUILD_COLUMNS}
     return Recording(
         name=dataset.manifest.name,
@@ -117,20 +118,13 @@ def record(dataset: Dataset, kernel: Kernel) -> Recording:
         device=dataset.manifest.device,
         space=TableSpace(dataset.columns),
         median_s=median_s,
-        compile_s=_compile_seconds(dataset.numbers("compile_s")),
-        run_s=_run_seconds(dataset.numbers("verify_s") + dataset.numbers("time_s"), median_s),
+        compile_s=np.where(
+            _known(compile_s), compile_s, float(np.median(known_s)) if len(known_s) else UNKNOWN_COMPILE_S
+        ),
+        run_s=np.where(_known(run_s), run_s, UNKNOWN_RUNS * np.nan_to_num(median_s)),
         builds={name: column for name, column in builds.items() if np.isfinite(column).any()},
     )
 
 
-def _compile_seconds(recorded: Floats) -> Floats:
-    """Fill in what compiling cost where it is not known."""
-    known = recorded[np.isfinite(recorded) & (recorded > 0)]
-    usual = float(np.median(known)) if len(known) else UNKNOWN_COMPILE_S
-    return np.where(np.isfinite(recorded) & (recorded > 0), recorded, usual)
-
-
-def _run_seconds(recorded: Floats, median_s: Floats) -> Floats:
-    """Fill in what running cost where it is not known."""
-    estimated = UNKNOWN_RUNS * np.nan_to_num(median_s)
-    return np.where(np.isfinite(recorded) & (recorded > 0), recorded, estimated)
+def _known(seconds: Floats) -> NDArray[np.bool_]:
+    return np.isfinite(seconds) & (seconds > 0)

@@ -131,10 +131,15 @@ def compare_request(
         evaluations=evaluations,
         seeds=seeds,
         processes=processes or os.cpu_count() or 1,
-        output=output or Path("runs") / time.strftime("compare-%Y%m%d-%H%M%S"),
+        output=output or default_output(),
         share=_share(share),
         fewer_seeds={name: limit for name, limit in limits.items() if limit is not None},
     )
+
+
+def default_output() -> Path:
+    """Return a directory for a new comparison, named after the time."""
+    return Path("runs") / time.strftime("compare-%Y%m%d-%H%M%S")
 
 
 def _split(text: str | None) -> tuple[str, ...]:

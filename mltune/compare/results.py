@@ -1,4 +1,4 @@
-"""The files that a comparison leaves: its summary, its table, every evaluation, and its figures."""
+"""The result files of a comparison: summary, table, evaluations and figures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mltune.compare.figures import draw
-from mltune.compare.summary import summarise
 from mltune.compare.tables import markdown, write_parquet
 from mltune.errors import StoreError
 
@@ -21,14 +20,14 @@ def write_results(comparison: Comparison, directory: Path) -> dict[str, Any]:
     Returns
     -------
     dict
-        The summary: :func:`mltune.compare.summary.summarise`.
+        The summary: :attr:`mltune.compare.comparison.Comparison.summary`.
 
     Raises
     ------
     StoreError
         A file cannot be written.
     """
-    document = summarise(comparison)
+    document = comparison.summary
     try:
         (directory / "summary.json").write_text(json.dumps(document, indent=1) + "\n")
         (directory / "table.md").write_text(markdown(document))

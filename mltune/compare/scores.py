@@ -1,6 +1,6 @@
-"""How good a search was: fractions of the optimum, targets reached, and the autotuning methodology's score.
+"""Scores of searches: fractions of the optimum, evaluations to a target, and the autotuning methodology's score.
 
-The definitions, with their sources, are in docs/measurement.md.
+docs/explanation/comparison.md has the definitions and their sources.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 Key = TypeVar("Key", bound=Hashable)
 
 SCORED_EVALUATIONS = 250
-"""The score is taken over at most so many evaluations."""
+"""Largest number of evaluations that the score covers."""
 
 CUTOFF, CUTOFF_START = 0.95, 0.01
-"""Where random search is expected to be between the median and the optimum at the end and the start of the score."""
+"""Expected positions of random search between median and optimum, at the end and the start of the scored range."""
 
 RESAMPLES = 9999
 
@@ -40,23 +40,23 @@ def best_so_far(median_s: Floats, traces: Sequence[Trace], evaluations: int) -> 
     Returns
     -------
     ndarray of shape (n_runs, evaluations)
-        Infinite until a configuration succeeds. A run that ended early keeps the best it had.
+        Infinite until a configuration succeeds. A run that ended early keeps its last value.
     """
     best = np.full((len(traces), evaluations), np.inf)
     for run, trace in zip(best, traces, strict=True):
-        told = median_s[trace.indices[:evaluations]]
-        run[: len(told)] = np.where(np.isfinite(told), told, np.inf)
+        times = median_s[trace.indices[:evaluations]]
+        run[: len(times)] = np.where(np.isfinite(times), times, np.inf)
     best = np.minimum.accumulate(best, axis=1)
     return best
 
 
 def spent_seconds(traces: Sequence[Trace], evaluations: int) -> Floats:
-    """Return the seconds, the strategy's own and the recorded ones, until each evaluation of each run had ended.
+    """Return the seconds until the end of each evaluation of each run, the strategy's own and the recorded ones.
 
     Returns
     -------
     ndarray of shape (n_runs, evaluations)
-        A run that ended early spends no more.
+        A run that ended early keeps its last value.
     """
     seconds = np.zeros((len(traces), evaluations))
     for run, trace in zip(seconds, traces, strict=True):
@@ -66,24 +66,29 @@ def spent_seconds(traces: Sequence[Trace], evaluations: int) -> Floats:
 
 
 def expected_minimum(values: Floats, draws: int) -> Floats:
-    """Return the exact expectation of the least of 1 to ``draws`` values drawn without replacement.
+    """Return the exact expectation of the minimum of 1 to ``draws`` values drawn without replacement.
 
-    With the values in ascending order, the least of n of N draws exceeds the k-th value with the hypergeometric
+    With the values in ascending order, the minimum of n draws of N exceeds the k-th value with the hypergeometric
     probability C(N - k, n) / C(N, n).
 
     Parameters
     ----------
     values : ndarray of shape (n_values,)
     draws : int
-        No more than there are values.
+        At most the number of values.
 
     Returns
     -------
     ndarray of shape (draws,)
+
+    Examples
+    --------
+    >>> expected_minimum(np.array([1.0, 2.0, 3.0]), 3).round(3).tolist()
+    [2.0, 1.333, 1.0]
     """
     ascending = np.sort(values)
     steps = np.diff(ascending)
-    above = np.arange(len(values) - 1, 0, -1, dtype=np.float64)  # how many values are above the k-th
+    above = np.arange(len(values) - 1, 0, -1, dtype=np.float64)  # number of values above the k-th
     exceeds = np.ones(len(steps))
     expected = np.empty(draws)
     for drawn in range(draws):
@@ -93,11 +98,11 @@ def expected_minimum(values: Floats, draws: int) -> Floats:
 
 
 def scored_range(times: Floats, evaluations: int) -> tuple[int, int]:
-    """Return the first and the last evaluation that the score is taken over.
+    """Return the first and the last evaluation that the score covers.
 
-    Random search gets 1 % and 95 % of the way from the median to the optimum there (Willemsen et al., 2024,
-    10.1016/j.future.2024.05.021, equations 5 to 7), as the package ``autotuning_methodology`` computes it; the end is
-    never after ``evaluations`` or :data:`SCORED_EVALUATIONS`.
+    At these, random search is expected to be 1 % and 95 % of the way from the median to the optimum (Willemsen et al.,
+    2024, 10.1016/j.future.2024.05.021, equations 5 to 7), as computed by the package ``autotuning_methodology``. The
+    last is at most ``evaluations`` and :data:`SCORED_EVALUATIONS`.
 
     Parameters
     ----------
@@ -111,7 +116,7 @@ def scored_range(times: Floats, evaluations: int) -> tuple[int, int]:
 
 
 def _evaluations_to(times: Floats, share: float) -> int:
-    """Return how many random evaluations are expected to get a share of the way from the median to the optimum."""
+    """Return the expected number of random evaluations to reach a share of the way from the median to the optimum."""
     descending = np.sort(times)[::-1]
     optimum, median = descending[-1], float(np.median(times))
     place = int(np.argmax(descending <= optimum + (median - optimum) * (1.0 - share)))
@@ -121,11 +126,10 @@ def _evaluations_to(times: Floats, share: float) -> int:
 
 
 def scores(best: Floats, times: Floats) -> Floats:
-    """Return the score of each run: how far it is on the way from random search to the optimum, on average.
+    """Return the score of each run: its mean position between random search (0) and the optimum (1).
 
-    0 is as good as random search is expected to be, 1 is the optimum from the first evaluation on (Willemsen et al.,
-    2024, equation 8). The expectation of random search is exact (:func:`expected_minimum`), where the package
-    approximates it.
+    A score of 1 is the optimum from the first evaluation on (Willemsen et al., 2024, equation 8). The expectation of
+    random search is exact here (:func:`expected_minimum`) and approximate in the package.
 
     Parameters
     ----------
@@ -145,14 +149,14 @@ def scores(best: Floats, times: Floats) -> Floats:
 
 
 def standardised(best: Floats, random: Floats, times: Floats) -> Floats:
-    """Return curves on the scale where random search is 0 and the optimum 1; a run without success has the slowest."""
+    """Return curves scaled to 0 for random search and 1 for the optimum; a run without success has the slowest time."""
     optimum = times.min()
     curves: Floats = (random - np.minimum(best, times.max())) / np.maximum(random - optimum, np.finfo(float).tiny)
     return curves
 
 
 def evaluations_to(fraction: Floats, target: float) -> Floats:
-    """Return after how many evaluations each run reached a fraction of the optimum; infinite where it did not.
+    """Return the number of evaluations after which each run reached a fraction of the optimum, or infinity.
 
     Parameters
     ----------
@@ -164,9 +168,9 @@ def evaluations_to(fraction: Floats, target: float) -> Floats:
 
 
 def bands(curves: Sequence[Floats], rng: np.random.Generator, resamples: int = 1000, level: float = 0.95) -> Floats:
-    """Return the bootstrap confidence band of the mean of some spaces' mean curves.
+    """Return the bootstrap confidence band of the mean over spaces of the mean curves.
 
-    Runs are drawn with replacement within each space; the spaces are as they are.
+    Runs are drawn with replacement within each space; the spaces are fixed.
 
     Parameters
     ----------
@@ -193,9 +197,8 @@ def bands(curves: Sequence[Floats], rng: np.random.Generator, resamples: int = 1
 def paired_test(ours: Sequence[Floats], theirs: Sequence[Floats], seed: int = 0) -> tuple[float, float]:
     """Compare two strategies over pairs of runs with the same space and seed.
 
-    A permutation test of the mean difference: under the null hypothesis the two runs of a pair may be swapped. It tests
-    the figure that is reported, the mean, and supposes nothing of its distribution; a signed-rank test would test a
-    median that nobody reports.
+    A permutation test of the mean difference: under the null hypothesis the two runs of a pair are exchangeable. It
+    tests the mean, which is the reported figure, and assumes no distribution.
 
     Parameters
     ----------
@@ -228,13 +231,18 @@ def paired_test(ours: Sequence[Floats], theirs: Sequence[Floats], seed: int = 0)
 
 
 def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:
-    """Return p-values adjusted for their number.
+    """Return p-values adjusted for multiple tests.
 
     Holm (1979), "A simple sequentially rejective multiple test procedure".
 
     Parameters
     ----------
     p_values : mapping of hashable to float
+
+    Examples
+    --------
+    >>> holm({"a": 0.04, "b": 0.01})
+    {'a': 0.04, 'b': 0.02}
     """
     ordered = sorted(p_values, key=p_values.__getitem__)
     adjusted: dict[Key, float] = {}

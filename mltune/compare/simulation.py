@@ -1,7 +1,7 @@
-"""The game: a strategy asks for configurations by index and is told their times, until its evaluations are spent.
+"""Simulation of a tuning run: a strategy evaluates configurations by index until its budget is spent.
 
-Control is inverted so that strategies with a loop of their own fit: :meth:`Simulation.evaluate` raises when the budget
-is spent, through whatever loop called it.
+Strategies of other tools have a loop of their own. :meth:`Simulation.evaluate` therefore raises an exception when the
+budget is spent, which ends that loop.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ if TYPE_CHECKING:
     from mltune.compare.recording import Recording
 
 IDLE_MOVES = 50
-"""Moves per evaluation after which a strategy that only repeats, skips or errs has stalled, and its game ends."""
+"""Moves per evaluation after which a strategy that only repeats, skips or errs is stopped."""
 
 SKIP_MOVES = 5
-"""Moves that a skip counts for: it was thought about."""
+"""Moves that a skip counts as."""
 
 
 class _BudgetSpent(BaseException):
-    """The game is over. Not an :class:`Exception`: a strategy that forgives errors must not forgive this."""
+    """The budget is spent. Not an :class:`Exception`, so that strategies which catch errors do not catch this."""
 
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """What one strategy did in one game.
+    """The evaluations of one strategy in one simulated run.
 
     Attributes
     ----------
     indices : ndarray of shape (n_evaluations,), int32
         The configurations evaluated, each once, in order.
     own_s : ndarray of shape (n_evaluations,), float32
-        CPU seconds that the strategy thought between the evaluation before and this one.
+        CPU seconds that the strategy used between the previous evaluation and this one.
     recorded_s : ndarray of shape (n_evaluations,), float32
-        Recorded seconds of compiling and running it, and of compiling what was skipped since the one before.
+        Recorded seconds of compiling and running it, and of compiling what was skipped since the previous one.
     repeats, invalid : int
-        How often it asked for what it had been told before, and for what is not in the space.
+        Number of repeated evaluations, and of proposals outside the space.
     skipped_before, skipped_after : int
-        Configurations that it skipped before and after compiling.
+        Configurations skipped before and after compiling.
     """
 
     indices: NDArray[np.int32]
@@ -56,17 +56,17 @@ class Trace:
 
 
 class Simulation:
-    """One strategy against one recording, with a budget of evaluations of distinct configurations.
+    """One run of one strategy on one recording, with a budget of evaluations of distinct configurations.
 
-    Thinking is counted in CPU seconds of the process between two calls, and goes to the evaluation that follows: it
-    does not depend on what else the machine does. What is before :meth:`begin` (imports, building the search space) is
-    not counted.
+    The strategy's own time is measured in CPU seconds of the process between two calls, and is attributed to the
+    following evaluation: it does not depend on the load of the machine. Time before :meth:`begin` (imports, building
+    the search space) is not counted.
 
     Parameters
     ----------
     recording : Recording
     evaluations : int
-        The budget; never more than the recording holds.
+        The budget, at most the number of recorded configurations.
     """
 
     def __init__(self, recording: Recording, evaluations: int) -> None:
@@ -87,7 +87,7 @@ class Simulation:
 
     @property
     def left(self) -> int:
-        """Evaluations that are left."""
+        """Number of evaluations left."""
         return self.budget - len(self._indices)
 
     def seen(self, index: int) -> bool:
@@ -95,14 +95,14 @@ class Simulation:
         return index in self._seen
 
     def begin(self) -> None:
-        """Start the strategy's clock: what it did so far was preparation."""
+        """Start the clock of the strategy: everything before was preparation."""
         self._thinking_since = time.process_time()
 
     def evaluate(self, index: int) -> float | None:
-        """Return what a configuration took.
+        """Return the recorded time of a configuration.
 
-        A configuration that was evaluated before costs nothing and counts as a repeat; a negative index is a proposal
-        outside the space: it counts as invalid and has failed.
+        A configuration that was evaluated before costs nothing and counts as a repeat. A negative index stands for a
+        proposal outside the space, which counts as invalid and as failed.
 
         Parameters
         ----------
@@ -126,7 +126,7 @@ class Simulation:
         return median_s if median_s == median_s else None
 
     def skip(self, index: int, *, after_compile: bool) -> None:
-        """Record that the strategy skips a configuration; after compiling, its compile time has been spent."""
+        """Record that the strategy skips a configuration. After compiling, its compile time has been spent."""
         if after_compile:
             self._skipped_after += 1
             self._skip_s += self._compile_s[index]
@@ -135,7 +135,7 @@ class Simulation:
         self._idle_move(SKIP_MOVES)
 
     def trace(self) -> Trace:
-        """Return what happened so far."""
+        """Return the trace so far."""
         return Trace(
             np.array(self._indices, dtype=np.int32),
             np.array(self._own_s, dtype=np.float32),
@@ -165,26 +165,26 @@ class Simulation:
 
 
 class Strategy(Protocol):
-    """A way to search. The same game and seed give the same moves."""
+    """A search strategy. The same recording and seed give the same evaluations."""
 
     @property
     def name(self) -> str:
-        """What it is called in tables and figures."""
+        """Its name in tables and figures."""
         ...
 
-    def search(self, game: Simulation, seed: int) -> None:
-        """Play until :meth:`Simulation.evaluate` ends the game; returning earlier gives up the rest of the budget.
+    def search(self, simulation: Simulation, seed: int) -> None:
+        """Search until :meth:`Simulation.evaluate` ends the run. Returning earlier forfeits the rest of the budget.
 
         Parameters
         ----------
-        game : Simulation
+        simulation : Simulation
         seed : int
         """
         ...
 
 
-def play(strategy: Strategy, recording: Recording, evaluations: int, seed: int) -> Trace:
-    """Have a strategy play one game.
+def simulate(strategy: Strategy, recording: Recording, evaluations: int, seed: int) -> Trace:
+    """Run a strategy on a recording.
 
     Parameters
     ----------
@@ -193,7 +193,7 @@ def play(strategy: Strategy, recording: Recording, evaluations: int, seed: int) 
     evaluations : int
     seed : int
     """
-    game = Simulation(recording, evaluations)
+    simulation = Simulation(recording, evaluations)
     with contextlib.suppress(_BudgetSpent):
-        strategy.search(game, seed)
-    return game.trace()
+        strategy.search(simulation, seed)
+    return simulation.trace()

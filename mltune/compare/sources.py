@@ -1,4 +1,4 @@
-"""Where a recording comes from: one of the datasets, or a bare table."""
+"""Sources of recordings: a dataset or a bare table."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from mltune.compare.recording import Recording, record
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a worker process needs to load a recording.
+    """The source of a recording, from which a worker process loads it.
 
     Attributes
     ----------
     name : str
-        Name or path of a dataset; of a table the name that it goes by.
+        Name or path of a dataset, or the display name of a table.
     table : pathlib.Path or None
         A bare table: CSV, Parquet or JSON (:func:`mltune.dataset.bare_table.read_table`).
     parameters : tuple of str
-        Its columns of parameters; none where the format says them.
+        Parameter columns of the table; empty if the format defines them.
     time : str or None
-        Its column of times.
+        Time column of the table.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Source:
         Raises
         ------
         DatasetError
-            There is none, or it is malformed.
+            The source does not exist, or is malformed.
         """
         from mltune.dataset.dataset import load_dataset
         from mltune.kernel.reader import load_kernel

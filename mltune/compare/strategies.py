@@ -1,29 +1,30 @@
-"""The strategies by name."""
+"""The table of strategies by name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
 
-from mltune.compare.ours import Astra, Learned, Random, StockTpe
+from mltune.compare.baselines import Astra, Random, StockTpe
 from mltune.compare.peers import KernelTuner, OptunaGp
+from mltune.compare.shipped import ShippedSearch
 from mltune.compare.simulation import Strategy
 from mltune.errors import UsageError
 
 KERNEL_TUNER = "kernel_tuner:"
-"""Prefix of the name of any strategy of Kernel Tuner."""
+"""Prefix of the names of Kernel Tuner's strategies."""
 
 OURS: dict[str, Callable[..., Strategy]] = {
-    "mltune": Learned,
-    "mltune-noskip": partial(Learned, skip=False),
-    "mltune-nobuild": partial(Learned, build=False),
-    "mltune-raw": partial(Learned, build=False, resources=False),
+    "mltune": ShippedSearch,
+    "mltune-noskip": partial(ShippedSearch, skip=False),
+    "mltune-nobuild": partial(ShippedSearch, build=False),
+    "mltune-raw": partial(ShippedSearch, build=False, resources=False),
+    "mltune-tpe": partial(ShippedSearch, proposer="tpe"),
     "tpe": StockTpe,
-    "tpe+skip": partial(StockTpe, skip=True),
     "astra": Astra,
     "random": Random,
 }
-"""What mltune brings itself."""
+"""The strategies that need no further package."""
 
 PEERS: dict[str, Callable[..., Strategy]] = {
     name: partial(KernelTuner, strategy=name)
@@ -35,7 +36,7 @@ PEERS: dict[str, Callable[..., Strategy]] = {
         "bayes_opt",
     )
 } | {"gp": OptunaGp}
-"""What needs the optional extra ``peers``."""
+"""The strategies of other tools. They need the extra ``peers``."""
 
 
 def strategy(text: str) -> Strategy:
@@ -45,7 +46,7 @@ def strategy(text: str) -> Strategy:
     ----------
     text : str
         One of :data:`OURS` or :data:`PEERS`, or ``"kernel_tuner:NAME"``; options of a strategy follow its name, as in
-        ``"mltune:batch=16"``.
+        ``"mltune:batch=4:in_flight=1"``.
 
     Raises
     ------

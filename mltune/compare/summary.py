@@ -1,7 +1,9 @@
-"""What a comparison says: one document, from which tables, figures and JSON are made."""
+"""Summary of a comparison: one document for tables, figures and JSON."""
 
 from __future__ import annotations
 
+import operator
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -11,27 +13,28 @@ from mltune.compare.scores import evaluations_to, holm, paired_test, scores
 from mltune.kernel.columns import Floats
 
 AT = (25, 50, 100, 200, 400)
-"""Evaluations after which the fraction of the optimum is given."""
+"""Numbers of evaluations for which the fraction of the optimum is given."""
 
 TO = (0.95, 0.98, 0.99)
-"""Fractions of the optimum to which evaluations and seconds are given."""
-
+"""Fractions of the optimum for which the necessary evaluations and seconds are given."""
 
 REFERENCE = "mltune"
 """The strategy that the others are tested against."""
 
 
 def summarise(comparison: Comparison) -> dict[str, Any]:
-    """Return the figures of a comparison as a JSON document; docs/measurement.md defines each.
+    """Return the figures of a comparison as a JSON document; docs/explanation/comparison.md defines them.
 
     Returns
     -------
     dict
-        ``strategies``: by name, best score first, the figures over all datasets and, under ``datasets``, of each.
-        ``significance``: the difference of the reference's score to each other strategy's, and its p-value.
+        ``strategies``: by name, best score first, the figures over all datasets and, under ``datasets``, for each.
+        ``significance``: the score of the reference minus that of each other strategy, with its p-value.
     """
-    spaces = {name: _by_dataset(comparison, name) for name in comparison.strategies}
-    found = {name: _over_all(each) | {"datasets": each} for name, each in spaces.items()}
+    found = {}
+    for name in comparison.strategies:
+        spaces = {dataset: _on_dataset(comparison, name, dataset) for dataset in comparison.recordings}
+        found[name] = _over_all(spaces) | {"datasets": spaces}
     order = sorted(found, key=lambda name: -found[name]["score"])
     return {
         "evaluations": comparison.evaluations,
@@ -53,10 +56,6 @@ def summarise(comparison: Comparison) -> dict[str, Any]:
 def run_scores(comparison: Comparison, name: str, dataset: str) -> Floats:
     """Return the score of each run of a strategy on a dataset: ndarray of shape (n_seeds,)."""
     return scores(comparison.runs[name, dataset].best_s, comparison.recordings[dataset].pessimal_s)
-
-
-def _by_dataset(comparison: Comparison, name: str) -> dict[str, dict[str, Any]]:
-    return {dataset: _on_dataset(comparison, name, dataset) for dataset in comparison.recordings}
 
 
 def _on_dataset(comparison: Comparison, name: str, dataset: str) -> dict[str, Any]:
@@ -85,7 +84,7 @@ def _on_dataset(comparison: Comparison, name: str, dataset: str) -> dict[str, An
 
 
 def _to(fraction: Floats, spent_s: Floats, target: float) -> dict[str, float]:
-    """Return the median evaluations and seconds to a target; a run that never reached it counts with all it spent."""
+    """Return the median evaluations and seconds to a target; a run that did not reach it counts with its total."""
     needed = evaluations_to(fraction, target)
     there = np.isfinite(needed)
     counted = np.where(there, needed, fraction.shape[1]).astype(int)
@@ -102,13 +101,7 @@ def _over_all(spaces: dict[str, dict[str, Any]]) -> dict[str, Any]:
     each = list(spaces.values())
 
     def mean(*path: str) -> float:
-        values = []
-        for one in each:
-            value: Any = one
-            for key in path:
-                value = value[key]
-            values.append(value)
-        return float(np.mean(values))
+        return float(np.mean([reduce(operator.getitem, path, one) for one in each]))
 
     first = each[0]
     errors = [one["score_error"] for one in each]
@@ -125,7 +118,7 @@ def _over_all(spaces: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def _significance(comparison: Comparison, order: list[str]) -> list[dict[str, Any]]:
-    """Return a test of :data:`REFERENCE`, or else of the best, against each other strategy."""
+    """Test :data:`REFERENCE`, or if it is absent the best strategy, against each other strategy."""
     reference = REFERENCE if REFERENCE in order else order[0]
     scored = {
         (name, dataset): dict(zip(runs.seeds, run_scores(comparison, name, dataset).tolist(), strict=True))
@@ -144,6 +137,6 @@ def _significance(comparison: Comparison, order: list[str]) -> list[dict[str, An
 
 
 def _pairs(ours: dict[int, float], theirs: dict[int, float]) -> tuple[Floats, Floats]:
-    """Return the scores of the seeds that both have."""
+    """Return the scores of the seeds that both strategies have."""
     seeds = sorted(ours.keys() & theirs.keys())
     return np.array([ours[seed] for seed in seeds]), np.array([theirs[seed] for seed in seeds])

@@ -1,4 +1,4 @@
-"""A comparison as tables: Markdown for people, Parquet of every evaluation for whoever computes on."""
+"""Tables of a comparison: a Markdown summary, and a Parquet file of every evaluation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def markdown(document: Mapping[str, Any]) -> str:
     ]
     reference = next((one["first"] for one in document["significance"]), "")
     compared = [
-        f"Score of `{reference}` over that of the others (permutation test of pairs, Holm's correction):",
+        f"Score of `{reference}` minus that of the others (permutation test of pairs, Holm's correction):",
         "",
         *_lines(["other", "difference", "p"], tests),
         "",
@@ -42,7 +42,7 @@ def markdown(document: Mapping[str, Any]) -> str:
     return "\n".join(
         [
             f"Means over {len(datasets)} recorded spaces; at most {limit} distinct configurations a run. `at N`:",
-            "fraction of the optimum after N evaluations. A run that did not reach a target counts with all it had.",
+            "fraction of the optimum after N evaluations. A run that misses a target counts with all its evaluations.",
             "",
             *_lines(header, overall),
             "",
@@ -104,7 +104,7 @@ def _rows(name: str, dataset: str, runs: Runs, optimum_s: float) -> Any:
 
 
 def _rounded(seconds: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Keep 11 bits of each number, three digits: what is noise beyond would not compress."""
+    """Round to 11 bits, three digits: further digits are noise and would not compress."""
     mantissa, exponent = np.frexp(seconds)
     kept: NDArray[np.float32] = np.ldexp(np.round(mantissa * 2**11), exponent - 11).astype(np.float32)
     return kept

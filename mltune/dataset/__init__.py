@@ -1,1 +1,1 @@
-"""Datasets: recorded timings as Parquet tables with a manifest, and readers of foreign formats."""
+"""Datasets: recorded timings as Parquet tables with a manifest, and readers of other formats."""

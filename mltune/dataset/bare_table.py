@@ -1,7 +1,7 @@
-"""Bare tables: timings of strangers, in a CSV, Parquet or JSON file, that replay and compare use as a dataset.
+"""Reader of bare tables: timings in a CSV, Parquet or JSON file as a dataset for replay and comparison.
 
-Nothing is known of such a table but parameters and times: its kernel has no resources, its problem no operations, its
-device no facts. Times are then compared with each other only.
+A bare table holds only parameters and times. Its kernel has no resources, its problem no number of operations and its
+device no facts, so times are compared only with each other.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from mltune.dataset.dataset import Dataset
 from mltune.dataset.foreign import Outcomes, foreign_dataset
-from mltune.dataset.formats import ColumnNames, read_raw
+from mltune.dataset.formats import read_raw
 from mltune.dataset.parquet import schema
 from mltune.device.known import UNKNOWN
 from mltune.errors import DatasetError
-from mltune.kernel.bundle import Kernel, bare_kernel
+from mltune.kernel.bundle import Kernel
 from mltune.problem.recorded import RecordedProblem
 from mltune.records.trial import TrialState
 
@@ -32,7 +32,7 @@ SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 """Units of time, in seconds."""
 
 NOT_MEASURED = frozenset({"not_measured", "not measured", "skipped", "unmeasured"})
-"""States of rows that hold no outcome: they are left out."""
+"""States of rows without an outcome, which are left out."""
 
 _OK = frozenset({"", "ok", "correct", "success", "valid", "passed", "pass", "true", "1", "1.0"})
 _FAILURES = (
@@ -48,16 +48,16 @@ _SHORTEST_S, _LONGEST_S = 1e-30, 1e30
 
 @dataclass(frozen=True, eq=False)
 class BareTable:
-    """A stranger's table as a dataset and its kernel.
+    """A bare table as a dataset and its kernel.
 
     Attributes
     ----------
     kernel : Kernel
-        Without restrictions, resources and source; its parameters are those of the table.
+        Its parameters are those of the table; it has no restrictions, resources and source.
     dataset : Dataset
         In memory only: its manifest has no hash.
     codes : mapping of str to tuple
-        For each parameter whose values are no integers: the value that each code from 0 on stands for.
+        For each parameter with values other than integers, the values of the codes 0, 1, ...
     """
 
     kernel: Kernel
@@ -65,7 +65,7 @@ class BareTable:
     codes: Mapping[str, tuple[object, ...]]
 
     def describe(self, configuration: Mapping[str, int]) -> dict[str, object]:
-        """Return a configuration with the values that stand in the table in place of their codes."""
+        """Return a configuration with the values of the table in place of codes."""
         return {name: self.codes[name][value] if name in self.codes else value for name, value in configuration.items()}
 
 
@@ -80,34 +80,34 @@ def read_table(
 ) -> BareTable:
     """Read a table of configurations and their times.
 
-    A configuration has failed where its status says so, or its time is missing, no number, or not positive. Rows that
-    were not measured are left out. Rows of one configuration are taken for repeated measurements of it: it ran if any
-    of them did, in the median of their times, which is what a dataset holds of repeated samples.
+    A configuration has failed if its status says so, or if its time is missing, not a number, or not positive. Rows
+    that were not measured are left out. Several rows of one configuration are repeated measurements: it is ``ok`` if
+    any of them is, and its time is their median.
 
     Parameters
     ----------
     path : str or pathlib.Path
         A ``.csv`` or ``.parquet`` file, or a ``.json`` file: a cache of Kernel Tuner, or results in T4, the exchange
-        format of the autotuning community. Of JSON, the parameters, times and states are known.
+        format of the autotuning community. JSON files define their own parameters, times and states.
     parameters : sequence of str, optional
-        The columns of the parameters; needed but for JSON. Values that are no integers (floats, text, booleans) become
-        codes in sorted order.
+        The columns of the parameters; required except for JSON. Values that are not integers (floats, text, booleans)
+        become codes in sorted order.
     time : str, optional
-        The column of the times; needed but for JSON.
+        The column of the times; required except for JSON.
     time_unit : {"s", "ms", "us", "ns"}, optional
-        Unit of the times; by default what the column's name ends in, as in ``time_ms``.
+        Unit of the times; by default the suffix of the column's name, as in ``time_ms``.
     status : str, optional
-        The column of the states; by default ``status``, if there is one.
+        The column of the states; ``status`` by default, if it exists.
     compile_time : str, optional
-        The column of the compile times; by default ``compile_ms`` or its like in another unit, if there is one.
+        The column of the compile times; by default ``compile_s``, ``compile_ms``, ``compile_us`` or ``compile_ns``.
 
     Raises
     ------
     DatasetError
-        There is no such file or column, the file is malformed or too large, or nothing in it was measured.
+        The file or a column does not exist, the file is malformed or too large, or no row was measured.
     """
     path = Path(path)
-    raw = read_raw(path, ColumnNames(parameters, time, status, compile_time))
+    raw = read_raw(path, parameters, time, status, compile_time)
     states = _states(raw.time if raw.status is None else raw.status, failures_only=raw.status is None)
     time_s = _numbers(raw.time) * _unit(raw.time, time_unit, path)
     compile_s = np.zeros(len(states))
@@ -121,7 +121,8 @@ def read_table(
     columns, codes = _columns(raw.parameters[measured], path)
     columns, outcomes = _distinct(columns, states[measured], time_s[measured], compile_s[measured])
     name = re.sub(r"[^a-z0-9_-]+", "-", path.stem.lower()).strip("-_")[:60] or "table"
-    kernel = bare_kernel(name, {parameter: np.unique(column).tolist() for parameter, column in columns.items()})
+    values = {parameter: tuple(np.unique(column).tolist()) for parameter, column in columns.items()}
+    kernel = Kernel(name=name, problem=RecordedProblem.kind, parameters=values)
     dataset = foreign_dataset(
         columns,
         outcomes,
@@ -136,7 +137,7 @@ def read_table(
 
 
 def _unit(column: pd.Series[Any], unit: str | None, path: Path) -> float:
-    """Return the seconds of a unit: the one that is given, or else the one that a column's name ends in."""
+    """Return the length of a unit in seconds; by default that of the suffix of the column's name."""
     name = str(column.name)
     if unit is None:
         suffix = re.search(r"(?:^|[_\s([.-])(s|ms|us|ns)[)\]]?$", name)
@@ -150,14 +151,14 @@ def _unit(column: pd.Series[Any], unit: str | None, path: Path) -> float:
 
 
 def _numbers(column: pd.Series[Any]) -> NDArray[np.float64]:
-    """Return numbers; NaN for what is none."""
+    """Return a column as numbers, NaN for other values."""
     import pandas as pd
 
     return np.asarray(pd.to_numeric(column, errors="coerce"), dtype=np.float64)
 
 
 def _states(column: pd.Series[Any], *, failures_only: bool) -> NDArray[np.object_]:
-    """Return the state of every row: what its status says, or the text that stands in place of its time."""
+    """Return the state of every row, from its status or from a text in place of its time."""
     import pandas as pd
 
     if failures_only:
@@ -168,7 +169,7 @@ def _states(column: pd.Series[Any], *, failures_only: bool) -> NDArray[np.object
 
 
 def _state(word: str) -> str:
-    """Return the state that a word in a table means, or the word itself when nothing was measured."""
+    """Return the state that a word stands for; a word of :data:`NOT_MEASURED` is returned as it is."""
     if word in NOT_MEASURED or word in set(TrialState):
         return word
     if word in _OK:
@@ -178,7 +179,7 @@ def _state(word: str) -> str:
 
 
 def _columns(frame: pd.DataFrame, path: Path) -> tuple[dict[str, NDArray[np.int64]], dict[str, tuple[object, ...]]]:
-    """Return the configurations as integers, under names that a dataset may have, and what their codes mean."""
+    """Return the configurations as integers, under legal names, and the values of the codes."""
     columns, codes = {}, {}
     for given, name in _legal_names([str(column) for column in frame]).items():
         if frame[given].isna().any():
@@ -190,7 +191,7 @@ def _columns(frame: pd.DataFrame, path: Path) -> tuple[dict[str, NDArray[np.int6
 
 
 def _legal_names(given: Sequence[str]) -> dict[str, str]:
-    """Return for each column a name that a parameter of a dataset may have: mostly its own."""
+    """Return a legal parameter name for each column: its own where possible."""
     names: dict[str, str] = {}
     taken = {name.lower() for name in schema(()).names}
     for column in given:
@@ -203,7 +204,7 @@ def _legal_names(given: Sequence[str]) -> dict[str, str]:
 
 
 def _integers(column: pd.Series[Any]) -> tuple[NDArray[np.int64], tuple[object, ...] | None]:
-    """Return a column of integers: its own, or the positions of its values among them all in order."""
+    """Return a column as integers; other values become codes, their positions in sorted order."""
     import pandas as pd
 
     if pd.api.types.is_numeric_dtype(column.dtype):
@@ -212,7 +213,7 @@ def _integers(column: pd.Series[Any]) -> tuple[NDArray[np.int64], tuple[object, 
             return values.astype(np.int64), None
     try:
         distinct, codes = np.unique(column.to_numpy(), return_inverse=True)
-    except TypeError:  # values of several types have no order of their own
+    except TypeError:  # values of different types cannot be ordered
         distinct, codes = np.unique(column.astype(str).to_numpy().astype(str), return_inverse=True)
     return codes.astype(np.int64), tuple(value.item() if hasattr(value, "item") else value for value in distinct)
 
@@ -223,13 +224,13 @@ def _distinct(
     time_s: NDArray[np.float64],
     compile_s: NDArray[np.float64],
 ) -> tuple[dict[str, NDArray[np.int64]], Outcomes]:
-    """Join the rows of each configuration, in the order of their first."""
+    """Merge the rows of each configuration, in the order of first occurrence."""
     import pandas as pd
 
     frame = pd.DataFrame(columns)
     groups = frame.groupby(list(columns), sort=False).ngroup().to_numpy()
     ok = states == TrialState.OK.value
-    # of the rows of a configuration, the first that ran stands for it, or else the first
+    # the state is that of the first row that is ok, else of the first row
     order = np.lexsort((np.arange(len(groups)), ~ok, groups))
     first = order[np.flatnonzero(np.diff(groups[order], prepend=-1))]
     median_s = pd.Series(np.where(ok, time_s, np.nan)).groupby(groups).median().to_numpy()

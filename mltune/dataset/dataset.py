@@ -1,4 +1,4 @@
-"""Datasets: what a run leaves for others. A Parquet table of configurations and outcomes, and a manifest."""
+"""Datasets: a Parquet table of configurations and outcomes, and a manifest that describes it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from mltune.errors import DatasetError
 from mltune.kernel.columns import Columns
 from mltune.problem.kinds import problem_from_json
 from mltune.problem.problem import Problem
-from mltune.records.directory import write_whole
+from mltune.records.atomic import write_file_atomically
 from mltune.records.header import RunHeader
 from mltune.records.store import Store
 from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
@@ -41,14 +41,22 @@ Kind = Literal["random", "complete", "search"]
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Recorded outcomes of configurations of one kernel, for one problem, on one GPU.
+    """Recorded outcomes of the configurations of one kernel, for one problem, on one GPU.
 
     Attributes
     ----------
     manifest : Manifest
-        What it is and where it comes from.
+        Its description.
     table : pyarrow.Table
         One row per configuration; see :func:`mltune.dataset.parquet.schema`.
+
+    Examples
+    --------
+    >>> dataset = load_dataset("h200-sgemm-nt-4096-random")
+    >>> dataset.manifest.problem.label, len(dataset)
+    ('sgemm NT 4096', 5000)
+    >>> float(np.nanmin(dataset.numbers("median_s"))) == dataset.manifest.best.median_s
+    True
     """
 
     manifest: Manifest
@@ -64,15 +72,15 @@ class Dataset:
 
     @cached_property
     def states(self) -> NDArray[np.str_]:
-        """The state that each configuration ended in, of shape (n_rows,)."""
+        """The final state of each configuration, of shape (n_rows,)."""
         return np.asarray(self.table["state"].to_pylist(), dtype=np.str_)
 
     def numbers(self, name: str) -> NDArray[np.float64]:
-        """Return a column of outcomes, such as ``"median_s"``, of shape (n_rows,); NaN where it is not known."""
+        """Return a column of outcomes, such as ``"median_s"``, of shape (n_rows,); NaN where unknown."""
         return np.asarray(self.table[name].to_numpy(), dtype=np.float64)
 
     def builds(self) -> list[Build]:
-        """Return what the compiler made of each configuration, without cubins."""
+        """Return the build of each configuration, without cubins."""
         names = ("registers", "spill_bytes", "stack_bytes", "shared_bytes", "code_bytes", "compile_s")
         columns = [self.table[name].to_pylist() for name in ("build_state", "detail", *names)]
         states = {state: TrialState(state) for state in TrialState}
@@ -82,7 +90,7 @@ class Dataset:
         ]
 
     def measurements(self) -> list[Measurement | None]:
-        """Return what the GPU made of each configuration; None for one that did not compile."""
+        """Return the measurement of each configuration; None for one that did not compile."""
         names = [field.name for field in dataclasses.fields(Measurement) if field.name in self.table.column_names]
         columns = [self.table[name].to_pylist() for name in ("build_state", *names)]
         return [
@@ -90,23 +98,18 @@ class Dataset:
             for build, state, detail, samples, *values in zip(*columns, strict=True)
         ]
 
-    def frame(self) -> pd.DataFrame:
-        """Return the whole table as a data frame."""
+    def to_dataframe(self) -> pd.DataFrame:
+        """Return the table as a data frame."""
         frame: pd.DataFrame = self.table.to_pandas()
         return frame
 
     def check_kernel(self, kernel: Kernel) -> str:
-        """Check that the dataset is of a kernel.
-
-        Returns
-        -------
-        str
-            What the user should know, that the kernel's source has changed since, say; empty otherwise.
+        """Check that the dataset belongs to a kernel; return a warning if its source has changed since, else "".
 
         Raises
         ------
         DatasetError
-            It is of another kernel, or of one with other parameters.
+            It belongs to another kernel, or to one with other parameters.
         """
         ours, theirs = self.manifest.parameters, kernel.all_parameters
         if self.manifest.kernel != kernel.name:
@@ -135,89 +138,82 @@ def dataset_from_records(
     source: str = "",
     licence: str = "",
 ) -> Dataset:
-    """Make a dataset of the records of a run.
+    """Create a dataset from the records of a run.
 
-    Skipped configurations, which nobody measured, are left out. Floats are kept to the precision that measurement has
-    (see :func:`mltune.dataset.parquet.arrow_table`); the store of the run keeps them exactly.
+    Skipped configurations are left out. Floats are rounded to the precision of measurement
+    (:func:`mltune.dataset.parquet.arrow_table`); the store of the run keeps them exactly.
 
     Parameters
     ----------
     records : iterable of TrialRecord
         The trials.
     header : RunHeader
-        The header of their run. Every configuration must be made of the values of its ``parameters``.
+        The header of their run. Every configuration must consist of values in its ``parameters``.
     name : str
         Name of the dataset: lower-case letters, digits, ``_`` and ``-``.
     kind : {"random", "complete", "search"}
-        How the configurations were chosen; see :class:`mltune.dataset.manifest.Manifest`.
+        Choice of the configurations; see :class:`mltune.dataset.manifest.Manifest`.
     reference_median_s : float, optional
-        Median time of cuBLAS for the same problem, seconds.
+        Median time of the reference kernel for the same problem, seconds.
     source, licence : str
-        Of foreign data.
+        Origin and licence of data of third parties.
 
     Raises
     ------
     DatasetError
-        No configuration was measured, one came twice, or an outcome is impossible.
+        No configuration was measured, a configuration occurs twice, or an outcome is impossible.
     """
     measured = [record for record in records if record.build is not None and record.state != TrialState.SKIPPED]
     if not measured:
         raise DatasetError(f"a dataset holds measured configurations, but there are none for {name!r}.")
     parameters = {parameter: tuple(values) for parameter, values in header.parameters.items()}
-    table = arrow_table(measured, tuple(parameters))
-    check_table(table, parameters, name)
-    created = datetime.fromtimestamp(header.created_at, UTC).isoformat(timespec="seconds")
-    manifest = Manifest(
+    return make_dataset(
+        arrow_table(measured, tuple(parameters)),
+        parameters,
         name=name,
         kind=kind,
         kernel=header.kernel,
         source_hash=header.source_hash,
         problem=problem_from_json(dict(header.problem)),
         device=Device.from_json(dict(header.device)),
-        parameters=parameters,
-        rows=table.num_rows,
-        counts=counts_of(table),
-        best=best_of(table, parameters),
         reference_median_s=reference_median_s,
-        created=created,
+        created=datetime.fromtimestamp(header.created_at, UTC).isoformat(timespec="seconds"),
         versions=dict(header.versions),
         seed=header.seed,
         source=source,
         licence=licence,
     )
-    return Dataset(manifest, table)
+
+
+def make_dataset(table: Any, parameters: Mapping[str, tuple[int, ...]], **facts: Any) -> Dataset:
+    """Check a table, and complete a manifest that is otherwise given by ``facts``.
+
+    Raises
+    ------
+    DatasetError
+        A configuration occurs twice, or an outcome is impossible.
+    """
+    check_table(table, parameters, facts["name"])
+    counts, best = _counts(table), _best(table, parameters)
+    return Dataset(Manifest(parameters=parameters, rows=table.num_rows, counts=counts, best=best, **facts), table)
 
 
 def dataset_from_store(store: Store, *, name: str, kind: Kind = "search") -> Dataset:
-    """Make a dataset of a run, with its fact ``reference_median_s``; see :func:`dataset_from_records`."""
+    """Create a dataset from the store of a run; see :func:`dataset_from_records`."""
     reference_s = store.fact("reference_median_s")
     return dataset_from_records(store.records(), store.header, name=name, kind=kind, reference_median_s=reference_s)
 
 
 def export_run(directory: Path, folder: Path) -> Path:
-    """Write the records of a run as a dataset, named after the run's directory.
-
-    Parameters
-    ----------
-    directory : pathlib.Path
-        Directory of the run.
-    folder : pathlib.Path
-        Where the Parquet file and its manifest go; made if missing.
-
-    Returns
-    -------
-    pathlib.Path
-        The Parquet file.
+    """Write the records of a run as a dataset, named after the run's directory; return the Parquet file.
 
     Raises
     ------
     RunDirectoryError
-        There is no run.
+        The directory holds no run.
     DatasetError
         Nothing was measured, or the folder holds a dataset of that name.
     """
-    from mltune.records.store import Store
-
     name = re.sub(r"[^a-z0-9_-]+", "-", directory.resolve().name.lower()).strip("-_") or "run"
     with Store.read_only(directory) as store:
         dataset = write_dataset(dataset_from_store(store, name=name), folder)
@@ -225,26 +221,26 @@ def export_run(directory: Path, folder: Path) -> Path:
 
 
 def write_dataset(dataset: Dataset, folder: Path, *, overwrite: bool = False) -> Dataset:
-    """Write ``NAME.parquet`` and ``NAME.json``, each as a whole or not at all.
+    """Write ``NAME.parquet`` and ``NAME.json``, each atomically.
 
     Parameters
     ----------
     dataset : Dataset
-        What to write.
+        The dataset.
     folder : pathlib.Path
-        Where to; made if missing. Ours stand in ``datasets/<kernel>``.
+        Created if missing. The shipped datasets are in ``datasets/<kernel>``.
     overwrite : bool
         Whether to replace a dataset of the same name.
 
     Returns
     -------
     Dataset
-        The same, its manifest with the hash of the file.
+        The same dataset, with the hash of the file in its manifest.
 
     Raises
     ------
     DatasetError
-        There is one of the same name, or the folder cannot be written.
+        A dataset of the same name exists, or the folder cannot be written.
     """
     data = write_parquet(dataset.table)
     manifest = dataclasses.replace(dataset.manifest, sha256=hashlib.sha256(data).hexdigest())
@@ -253,44 +249,44 @@ def write_dataset(dataset: Dataset, folder: Path, *, overwrite: bool = False) ->
         raise DatasetError(f"a dataset's name must be new to its folder, but {described} exists; choose another name.")
     try:
         table.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(table, data)
-        write_whole(described, (json.dumps(manifest.to_json(), indent=1) + "\n").encode())
+        write_file_atomically(table, data)
+        write_file_atomically(described, (json.dumps(manifest.to_json(), indent=1) + "\n").encode())
     except OSError as error:
         raise DatasetError(f"a dataset needs a folder that can be written, but {folder}: {error}.") from error
     return Dataset(manifest, dataset.table)
 
 
 def load_dataset(name_or_path: str | Path) -> Dataset:
-    """Read a dataset and check all of it.
+    """Read a dataset and check it.
 
     Parameters
     ----------
     name_or_path : str or pathlib.Path
-        The name of one of ours, or the path of one of the two files of any other.
+        The name of a shipped dataset, or the path of one of the two files of another.
 
     Raises
     ------
     DatasetError
-        There is none, or it is malformed: another hash, unknown columns, impossible values.
+        It does not exist or is malformed: another hash, unknown columns, impossible values.
     """
     path = _located(name_or_path)
     manifest = read_manifest(path)
     table_path = path.with_suffix(".parquet")
     table = read_parquet(table_path, manifest.sha256, manifest.rows, tuple(manifest.parameters))
     check_table(table, manifest.parameters, str(table_path))
-    counts, best = counts_of(table), best_of(table, manifest.parameters)
+    counts, best = _counts(table), _best(table, manifest.parameters)
     if (dict(manifest.counts), manifest.best) != (counts, best):
         raise DatasetError(f"a manifest agrees with its table, but the counts or the best of {path} do not.")
     return Dataset(manifest, table)
 
 
 def load_manifest(name_or_path: str | Path) -> Manifest:
-    """Read the manifest of a dataset alone; see :func:`load_dataset`."""
+    """Read only the manifest of a dataset; see :func:`load_dataset`."""
     return read_manifest(_located(name_or_path))
 
 
 def list_datasets(folder: Path | None = None) -> list[Manifest]:
-    """Return the manifests of all datasets in the folders of a folder (of ours, without one), by kernel and name."""
+    """Return the manifests of all datasets in ``folder/*/`` (by default the shipped ones), by kernel and name."""
     paths = sorted((assets.folder("datasets") if folder is None else folder).glob("*/*.json"))
     return sorted((read_manifest(path) for path in paths), key=lambda manifest: (manifest.kernel, manifest.name))
 
@@ -311,19 +307,19 @@ def _located(name_or_path: str | Path) -> Path:
     ours = {found.stem: found for found in sorted(assets.folder("datasets").glob("*/*.json"))}
     if path.name not in ours:
         raise DatasetError(
-            f"a dataset is one of ours or a path, but there is none called {path.name!r}; "
+            f"a dataset is a shipped one or a path, but there is none called {path.name!r}; "
             f"there are: {', '.join(ours) or 'none'}."
         )
     return ours[path.name]
 
 
-def counts_of(table: Any) -> dict[str, int]:
-    """Return the number of rows of a dataset's table by state."""
+def _counts(table: Any) -> dict[str, int]:
+    """Return the number of rows by state."""
     return dict(sorted(Counter(table["state"].to_pylist()).items()))
 
 
-def best_of(table: Any, parameters: Mapping[str, tuple[int, ...]]) -> Best | None:
-    """Return the fastest row of a dataset's table that is ``ok``."""
+def _best(table: Any, parameters: Mapping[str, tuple[int, ...]]) -> Best | None:
+    """Return the fastest row with state ``ok``."""
     ok = np.asarray(table["state"].to_pylist(), dtype=object) == TrialState.OK.value
     if not ok.any():
         return None

@@ -1,4 +1,4 @@
-"""Timings that others recorded: columns of configurations and times become a dataset."""
+"""Datasets from columns of configurations and times that third parties recorded."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mltune.dataset.dataset import Dataset, Kind, best_of, counts_of
-from mltune.dataset.manifest import Manifest
-from mltune.dataset.parquet import BITS, TIME_BITS, check_table, rounded, schema
+from mltune.dataset.dataset import Dataset, Kind, make_dataset
+from mltune.dataset.parquet import BITS, TIME_BITS, rounded, schema
 from mltune.kernel.columns import Columns, length
 from mltune.records.trial import TrialState
 
@@ -22,16 +21,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """What became of configurations elsewhere, one entry for each.
+    """Outcomes of configurations, one entry for each.
 
     Attributes
     ----------
     states : sequence of str
-        Values of :class:`~mltune.records.trial.TrialState`; one that did not compile is ``compile_error``.
+        Values of :class:`~mltune.records.trial.TrialState`.
     median_s : array_like
-        Times, seconds; not looked at unless the state is ``ok``.
+        Times in seconds; ignored unless the state is ``ok``.
     compile_s, time_s : array_like
-        Seconds that compiling and timing took; 0 where it is not known.
+        Seconds of compiling and timing; 0 where unknown.
     """
 
     states: Sequence[str] | NDArray[Any]
@@ -54,7 +53,7 @@ def foreign_dataset(
     licence: str = "",
     created: str = "",
 ) -> Dataset:
-    """Make a dataset of what others recorded. Single samples, and what a compiler said, are not known.
+    """Create a dataset from recorded outcomes. Single samples and resources are unknown.
 
     Parameters
     ----------
@@ -64,39 +63,34 @@ def foreign_dataset(
     name, kind, kernel, problem, device, source, licence, created
         As in :class:`~mltune.dataset.manifest.Manifest`.
     parameters : mapping of str to sequence of int, optional
-        The values that the configurations were chosen from: by default those that occur.
+        The values that the configurations were chosen from; by default those that occur.
 
     Raises
     ------
     DatasetError
-        A configuration comes twice, or an outcome is impossible.
+        A configuration occurs twice, or an outcome is impossible.
     """
     if parameters is None:
         parameters = {parameter: np.unique(column).tolist() for parameter, column in columns.items()}
     legal = {parameter: tuple(values) for parameter, values in parameters.items()}
     ordered = {parameter: np.asarray(columns[parameter], dtype=np.int64) for parameter in legal}
-    table = _arrow(ordered, outcomes)
-    check_table(table, legal, name)
-    manifest = Manifest(
+    return make_dataset(
+        _arrow(ordered, outcomes),
+        legal,
         name=name,
         kind=kind,
         kernel=kernel,
         source_hash="",
         problem=problem,
         device=device,
-        parameters=legal,
-        rows=table.num_rows,
-        counts=counts_of(table),
-        best=best_of(table, legal),
         created=created,
         source=source,
         licence=licence,
     )
-    return Dataset(manifest, table)
 
 
 def _arrow(columns: Columns, outcomes: Outcomes) -> Any:
-    """Make the table: a column that others did not record is null, or 0 where a dataset must know it."""
+    """Return the table; an unknown column is null, or 0 where null is not allowed."""
     import pyarrow as pa
 
     size = length(columns)
@@ -108,11 +102,11 @@ def _arrow(columns: Columns, outcomes: Outcomes) -> Any:
         "state": states,
         "build_state": np.where(states == TrialState.COMPILE_ERROR.value, states, TrialState.OK.value),
         "detail": np.full(size, "", dtype=object),
-        "compile_s": rounded(_seconds(outcomes.compile_s, size), BITS),
+        "compile_s": _seconds(outcomes.compile_s, size),
         "median_s": rounded(median_s, TIME_BITS),
         "stopped_early": np.zeros(size, dtype=np.bool_),
         "verify_s": np.zeros(size, dtype=np.float32),
-        "time_s": rounded(_seconds(outcomes.time_s, size), BITS),
+        "time_s": _seconds(outcomes.time_s, size),
     }
     arrays = []
     for field in schema(tuple(columns)):
@@ -126,7 +120,7 @@ def _arrow(columns: Columns, outcomes: Outcomes) -> Any:
     return pa.table(arrays, schema=schema(tuple(columns)))
 
 
-def _seconds(values: ArrayLike, size: int) -> NDArray[np.float64]:
-    """Return seconds that a dataset must know: 0 where nobody does."""
+def _seconds(values: ArrayLike, size: int) -> NDArray[np.float32]:
+    """Return a rounded column of seconds, 0 where unknown."""
     seconds = np.broadcast_to(np.asarray(values, dtype=np.float64), (size,))
-    return np.where(np.isfinite(seconds) & (seconds > 0), seconds, 0.0)
+    return rounded(np.where(np.isfinite(seconds) & (seconds > 0), seconds, 0.0), BITS)

@@ -1,4 +1,4 @@
-"""Files of strangers as raw columns: CSV, Parquet, the caches of Kernel Tuner and results in T4. Nothing is trusted."""
+"""Readers of CSV, Parquet, Kernel Tuner caches and T4 results as raw columns, for untrusted files."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MAX_COLUMNS = 200
-"""Most parameters of a table."""
+"""Largest number of parameters."""
 
 MAX_BYTES = 200_000_000
-"""Largest file, and largest size of its wanted columns unpacked."""
+"""Largest file, and largest uncompressed size of the columns that are read."""
 
 STATUS = "status"
-"""The column that holds the states where there is one and none is named."""
+"""Default name of the column of states."""
 
 COMPILE_TIMES = ("compile_s", "compile_ms", "compile_us", "compile_ns")
-"""Columns that are taken for the compile time where there is one and none is named."""
+"""Default names of the column of compile times."""
 
 _T4_STATES = {"correct": "ok", "timeout": "timeout", "compile": "compile", "correctness": "wrong"}
 _MILLISECONDS = {"s": 1e3, "seconds": 1e3, "us": 1e-3, "microseconds": 1e-3, "ns": 1e-6, "nanoseconds": 1e-6}
@@ -33,16 +33,16 @@ _MILLISECONDS = {"s": 1e3, "seconds": 1e3, "us": 1e-3, "microseconds": 1e-3, "ns
 
 @dataclass(frozen=True, eq=False)
 class RawTable:
-    """The columns of a file.
+    """The columns of a table.
 
     Attributes
     ----------
     parameters : pandas.DataFrame
         The columns of the parameters.
     time : pandas.Series
-        Times, or whatever stands in their place. Its name ends in the unit, unless the user named it.
+        Times, or texts in their place. The name of the column ends in the unit, unless the user gives the unit.
     status, compile_time : pandas.Series or None
-        States and compile times, where there are any.
+        States and compile times, if any.
     """
 
     parameters: pd.DataFrame
@@ -51,48 +51,39 @@ class RawTable:
     compile_time: pd.Series[Any] | None
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnNames:
-    """Which columns of a table are what; see :func:`mltune.dataset.bare_table.read_table`."""
-
-    parameters: Sequence[str] | None = None
-    time: str | None = None
-    status: str | None = None
-    compile_time: str | None = None
-
-
-def read_raw(path: Path, names: ColumnNames) -> RawTable:
-    """Read the wanted columns of a file, whose suffix tells the format.
+def read_raw(
+    path: Path, parameters: Sequence[str] | None, time: str | None, status: str | None, compile_time: str | None
+) -> RawTable:
+    """Read the columns of a file in the format of its suffix; see :func:`mltune.dataset.bare_table.read_table`.
 
     Raises
     ------
     DatasetError
-        There is no such file or column, or the file is malformed or too large.
+        The file or a column does not exist, or the file is malformed or too large.
     """
     readers: Mapping[str, Callable[..., pd.DataFrame]] = {".csv": _csv, ".parquet": _parquet}
     suffix = path.suffix.lower()
     if suffix not in (*readers, ".json"):
         raise DatasetError(f"a table is a .csv, .parquet or .json file, got {path}.")
-    if names.parameters is not None:
-        _check_parameters(names.parameters, path)
+    if parameters is not None:
+        _check_parameters(parameters, path)
     try:
         if path.stat().st_size > MAX_BYTES:
             raise DatasetError(f"a table must have at most {MAX_BYTES} bytes, but {path} has {path.stat().st_size}.")
         if suffix == ".json":
-            return _json(path, names.parameters)
-        parameters, time = names.parameters, names.time
+            return _json(path, parameters)
         if not parameters or not time:
             raise DatasetError(f"the columns of a table are named with --parameters A,B,C and --time T, for {path}.")
-        asked = [name for name in (time, names.status, names.compile_time) if name is not None]
-        if set(asked) & set(parameters) or len(set(asked)) != len(asked):
-            raise DatasetError(f"a column of a table is one thing only, got {[*parameters, *asked]} for {path}.")
-        frame = readers[suffix](path, [*parameters, *asked], (STATUS, *COMPILE_TIMES))
+        others = [name for name in (time, status, compile_time) if name is not None]
+        if set(others) & set(parameters) or len(set(others)) != len(others):
+            raise DatasetError(f"a column of a table has one role, got {[*parameters, *others]} for {path}.")
+        frame = readers[suffix](path, [*parameters, *others], (STATUS, *COMPILE_TIMES))
     except OSError as error:
         raise DatasetError(f"a table must be readable, but {path} is not: {error.strerror or error}.") from error
     _check_rows(len(frame), path)
-    free = [name for name in frame if name not in {*parameters, *asked}]
-    status = names.status or next((name for name in free if name == STATUS), None)
-    compile_time = names.compile_time or next((name for name in free if name != STATUS), None)
+    free = [str(name) for name in frame if name not in {*parameters, *others}]
+    status = status or next((name for name in free if name == STATUS), None)
+    compile_time = compile_time or next((name for name in free if name != STATUS), None)
     return RawTable(
         frame[[*parameters]],
         frame[time],
@@ -115,7 +106,7 @@ def _check_rows(rows: int, path: Path) -> None:
 
 
 def _selected(there: Sequence[str], wanted: Sequence[str], optional: Sequence[str], path: Path) -> list[str]:
-    """Return the columns to read."""
+    """Return the names of the columns to read."""
     if len(set(there)) != len(there):
         raise DatasetError(f"the columns of a table must have distinct names, but those of {path} do not.")
     missing = [name for name in wanted if name not in there]
@@ -133,7 +124,7 @@ def _csv(path: Path, wanted: Sequence[str], optional: Sequence[str]) -> pd.DataF
     try:
         there = [str(name) for name in pd.read_csv(path, header=None, nrows=1, dtype=str).iloc[0]]
         names = _selected(there, wanted, optional, path)
-        # text stays text: a parameter may have the value "None" or "NA"; one row more than allowed is enough to refuse
+        # text stays text: a parameter may have the value "None" or "NA"; one row too many is enough for an error
         frame = pd.read_csv(
             path, usecols=names, nrows=MAX_ROWS + 1, keep_default_na=False, na_values=[""], low_memory=False
         )
@@ -167,7 +158,7 @@ def _parquet(path: Path, wanted: Sequence[str], optional: Sequence[str]) -> pd.D
 
 
 def _json(path: Path, parameters: Sequence[str] | None) -> RawTable:
-    """Read a cache of Kernel Tuner, or results in T4: both in milliseconds."""
+    """Read a Kernel Tuner cache or T4 results, in milliseconds."""
     import pandas as pd
 
     try:
@@ -193,7 +184,7 @@ def _json(path: Path, parameters: Sequence[str] | None) -> RawTable:
 
 
 def _document(text: str) -> dict[str, Any]:
-    """Parse JSON; Kernel Tuner closes its cache only when it has finished."""
+    """Parse JSON; Kernel Tuner writes the closing braces of a cache only at its end."""
     try:
         document = json.loads(text)
     except json.JSONDecodeError:
@@ -204,13 +195,13 @@ def _document(text: str) -> dict[str, Any]:
 
 
 def _cached(entry: Mapping[str, Any]) -> tuple[float, str, float]:
-    """Return time, state and compile time of an entry of a cache: a failure is named in place of its time."""
+    """Return time, state and compile time of a cache entry, whose time is a text for a failure."""
     time = entry["time"]
     return _number(time), time if isinstance(time, str) else "ok", _number(entry.get("compile_time"))
 
 
 def _t4(result: Mapping[str, Any]) -> tuple[float, str, float]:
-    """Return time, state and compile time of one result in T4."""
+    """Return time, state and compile time of a T4 result."""
     measured = {str(one["name"]): one for one in result.get("measurements") or ()}
     objective = str((result.get("objectives") or ["time"])[0])
     found = measured.get("time") or measured.get(objective) or {}
@@ -222,7 +213,7 @@ def _t4(result: Mapping[str, Any]) -> tuple[float, str, float]:
 
 
 def _number(value: object) -> float:
-    """Return a number of a JSON document; NaN for whatever else stands in its place."""
+    """Return a number of a JSON document, NaN for other values."""
     try:
         return float(value) if isinstance(value, int | float) else math.nan
     except OverflowError:

@@ -1,4 +1,4 @@
-"""The manifest of a dataset: what was measured, on what, with what, and the hash of the table beside it."""
+"""Manifests of datasets: kernel, problem, device, provenance, and the hash of the table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The fastest configuration of a dataset, and the median of its times in seconds."""
+    """The fastest configuration of a dataset and its median time in seconds."""
 
     configuration: Mapping[str, int]
     median_s: float
@@ -34,39 +34,37 @@ class Best:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """All that is known of a dataset without reading its table.
+    """The description of a dataset, which is read without its table.
 
     Attributes
     ----------
     name : str
         Name of the dataset and of its two files.
     kind : {"random", "complete", "search"}
-        How the configurations were chosen: a uniform sample of the whole space, failures included; every legal
-        combination of the values in ``parameters``; or by a tuning run, which prefers the fast ones.
+        Choice of the configurations: a uniform sample of the whole space, including failures; every legal combination
+        of the values in ``parameters``; or the trials of a tuning run, which prefers fast ones.
     kernel, source_hash : str
-        The kernel bundle, and the hash of the source that was measured.
+        Name of the kernel bundle, and hash of its source.
     problem : Problem
-        The problem.
     device : Device
-        The GPU.
     parameters : mapping of str to tuple of int
         The values that the configurations were chosen from, in the order of the bundle.
     rows : int
         Number of configurations.
     counts : mapping of str to int
-        Number of configurations by the state they ended in.
+        Number of configurations by final state.
     best : Best or None
-        The fastest; None when none ran.
+        The fastest configuration; None when none ran.
     reference_median_s : float or None
-        Median time of cuBLAS for the same problem on the same GPU, seconds.
+        Median time of the reference kernel for the same problem on the same GPU, seconds.
     created : str
-        When the run began, ISO 8601, UTC.
+        Start of the run, ISO 8601, UTC.
     versions : mapping of str to str
         Versions of mltune, driver, NVRTC, CuPy and so on.
     seed : int or None
         Seed of the run.
     source, licence : str
-        Where foreign data came from and under which licence; empty for our own.
+        Origin and licence of data of third parties; empty for our own.
     sha256 : str
         Hash of the Parquet file; empty until it is written.
     format : int
@@ -75,7 +73,7 @@ class Manifest:
     Raises
     ------
     DatasetError
-        A value is out of its bounds.
+        A value is out of bounds.
     """
 
     name: str
@@ -136,22 +134,17 @@ class Manifest:
 
 
 def _divisors(device: Device) -> tuple[float, ...]:
-    """Return the facts of a device that others are divided by."""
+    """Return the facts of a device that are used as divisors."""
     return (device.sm_count, device.clock_hz, device.warp_size, *(device.fma_per_clock or ()))
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read the manifest of a dataset and check it.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        Its JSON file.
+    """Read the JSON file of a manifest and check it.
 
     Raises
     ------
     DatasetError
-        There is no such file, or it is no manifest.
+        The file does not exist, or is not a manifest.
     """
     from pydantic import TypeAdapter, ValidationError
 
@@ -162,19 +155,19 @@ def read_manifest(path: Path) -> Manifest:
             raise DatasetError(f"a manifest must have at most {_MAX_BYTES} bytes, but {path} has more.")
         document = json.loads(text)
         document["problem"] = problem_from_json(document["problem"])
-        if "cublas_median_s" in document:  # its name before version 0.2
+        if "cublas_median_s" in document:  # before version 0.2
             document["reference_median_s"] = document.pop("cublas_median_s")
         manifest = TypeAdapter(Manifest).validate_python(document)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise DatasetError(f"{path}: `{where}` is not as a manifest has it: {first['msg']}.") from error
+        raise DatasetError(f"{path}: `{where}` is malformed: {first['msg']}.") from error
     except OSError as error:
         raise DatasetError(f"a dataset has a manifest, but {path} cannot be read: {error.strerror}.") from error
     except DatasetError as error:
         raise DatasetError(f"{path}: {error}") from error
     except (ValueError, TypeError, LookupError, RecursionError, MltuneError) as error:
-        raise DatasetError(f"{path} must be the manifest of a dataset, but is not: {error!r}.") from error
+        raise DatasetError(f"{path} must be the manifest of a dataset: {error!r}.") from error
     if manifest.name != path.stem:
         raise DatasetError(f"a dataset's files carry its name, but {path} holds {manifest.name!r}.")
     return manifest

@@ -1,4 +1,4 @@
-"""The table of a dataset: its columns, its laws, and its Parquet file."""
+"""The table of a dataset: its columns, the constraints on them, and its Parquet file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mltune.errors import DatasetError
-from mltune.records.trial import TrialRecord, TrialState
+from mltune.records.trial import Measurement, TrialRecord, TrialState
 
 _MAX_FILE_BYTES = 64_000_000
 _MAX_TABLE_BYTES = 1_000_000_000
@@ -22,53 +22,36 @@ _MAX_DETAIL = 500
 _BUILD_INTS = ("registers", "spill_bytes", "stack_bytes", "shared_bytes", "code_bytes")
 _TEXTS = ("state", "build_state", "detail")
 TIME_BITS = 20
-"""Significant bits that times keep."""
+"""Significant bits of median times and samples."""
 BITS = 12
-"""Significant bits that all other floats keep."""
+"""Significant bits of all other floats."""
 _STATES = {state.value for state in TrialState} - {TrialState.SKIPPED.value}
 
 _KNOWN = ("compile_s", "verify_s", "time_s", "stopped_early", "samples_s", *_TEXTS)
-"""Columns that hold a value in every row, as the parameters do."""
+"""Columns without null, like the parameters."""
 
 
 def _positive(values: NDArray[Any]) -> NDArray[np.bool_]:
     return np.asarray(np.isfinite(values) & (values > 0))
 
 
-def _not_negative(values: NDArray[Any]) -> NDArray[np.bool_]:
-    return np.asarray(np.isfinite(values) & (values >= 0))
-
-
-def _share(values: NDArray[Any]) -> NDArray[np.bool_]:
-    return np.asarray(values >= 0)  # infinite: a result that is no number
-
-
 _Law = tuple[str, Callable[[NDArray[Any]], NDArray[np.bool_]]]
 _LAWS: Mapping[str, _Law] = {
     "median_s": ("be finite and positive", _positive),
-    "error": ("be at least 0", _share),
+    "error": ("be at least 0", lambda values: values >= 0),
     **dict.fromkeys(
         (*_BUILD_INTS, "compile_s", "noise", "verify_s", "time_s", "sm_clock_hz", "power_w", "throttle_reasons"),
-        ("be finite and at least 0", _not_negative),
+        ("be finite and at least 0", lambda values: np.isfinite(values) & (values >= 0)),
     ),
     "temperature_c": ("be finite", np.isfinite),
 }
 
 
 def schema(parameters: Sequence[str]) -> Any:
-    """Return the columns of a dataset and their types.
+    """Return the columns of a dataset and their types, a ``pyarrow.Schema``.
 
-    Parameters
-    ----------
-    parameters : sequence of str
-        The names of the parameters.
-
-    Returns
-    -------
-    pyarrow.Schema
-        Every parameter; ``state``, the state that the trial ended in; ``build_state``, that of its build (``"ok"``
-        where the GPU had a part); ``detail``; then the fields of :class:`~mltune.records.trial.Build` and of
-        :class:`~mltune.records.trial.Measurement` under their names.
+    The columns are the parameters; ``state``, the final state of the trial; ``build_state``, that of its build;
+    ``detail``; then fields of :class:`~mltune.records.trial.Build` and :class:`~mltune.records.trial.Measurement`.
 
     Raises
     ------
@@ -94,22 +77,10 @@ def schema(parameters: Sequence[str]) -> Any:
 
 
 def arrow_table(records: Sequence[TrialRecord], parameters: Sequence[str]) -> Any:
-    """Make the table of trials that were all built.
+    """Create the table of trials with a build, with the columns of :func:`schema`.
 
-    Times keep 20 significant bits (one part in a million, a thousandth of the noise of timing), all other floats 12:
-    what a measurement does not know should not fill a file. A NaN becomes null.
-
-    Parameters
-    ----------
-    records : sequence of TrialRecord
-        The trials, none of them without a build.
-    parameters : sequence of str
-        The names of the parameters.
-
-    Returns
-    -------
-    pyarrow.Table
-        With the columns of :func:`schema`.
+    Times are rounded to 20 significant bits (one part in a million, a thousandth of the noise of timing), all other
+    floats to 12, which makes files smaller. NaN becomes null.
     """
     import pyarrow as pa
 
@@ -130,21 +101,12 @@ def arrow_table(records: Sequence[TrialRecord], parameters: Sequence[str]) -> An
 
 
 def check_table(table: Any, parameters: Mapping[str, tuple[int, ...]], where: str) -> None:
-    """Check that a table of the right columns holds possible values only.
-
-    Parameters
-    ----------
-    table : pyarrow.Table
-        The table.
-    parameters : mapping of str to tuple of int
-        The values that each parameter may have.
-    where : str
-        What to call the table in a message.
+    """Check the values of a table with the columns of :func:`schema`, called ``where`` in messages.
 
     Raises
     ------
     DatasetError
-        The first law that does not hold, and the row.
+        The first constraint that does not hold, and the row.
     """
     for name in (*parameters, *_KNOWN):
         _require(table[name].is_valid().to_numpy(), f"`{name}` must be known", table[name], where)
@@ -163,11 +125,11 @@ def check_table(table: Any, parameters: Mapping[str, tuple[int, ...]], where: st
     first = np.unique(configurations, axis=0, return_index=True)[1]
     new = np.zeros(len(configurations), dtype=np.bool_)
     new[first] = True
-    _require(new, "a configuration must come once", configurations, where)
+    _require(new, "a configuration must occur once", configurations, where)
 
 
 def write_parquet(table: Any) -> bytes:
-    """Return the Parquet file of a table, as small as it gets."""
+    """Return the Parquet file of a table, with strong compression."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -188,12 +150,12 @@ def write_parquet(table: Any) -> bytes:
 
 
 def read_parquet(path: Path, sha256: str, rows: int, parameters: Sequence[str]) -> Any:
-    """Read a Parquet file whose hash, size and columns are known.
+    """Read a Parquet file with a given hash, size and columns.
 
     Raises
     ------
     DatasetError
-        Any of them is another, or the file cannot be read.
+        One of them differs, or the file cannot be read.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -217,7 +179,7 @@ def read_parquet(path: Path, sha256: str, rows: int, parameters: Sequence[str]) 
 
 
 def _check_layout(file: Any, rows: int, expected: Any, path: Path) -> None:
-    """Check columns and sizes by the file's metadata, before anything is unpacked."""
+    """Check columns and sizes in the metadata of a file, before decompression."""
     metadata = file.metadata
     types = {field.name: field.type for field in file.schema_arrow}
     unknown = [name for name in types if name not in expected.names]
@@ -227,7 +189,11 @@ def _check_layout(file: Any, rows: int, expected: Any, path: Path) -> None:
             f"{path} must have the columns {expected.names}, but has unknown ones {unknown}, lacks {missing}, "
             f"or has them in another order."
         )
-    wrong = [f"{field.name}: {types[field.name]}, not {field.type}" for field in expected if not _same(field, types)]
+    wrong = [
+        f"{name}: {types[name]}, not {kind}"
+        for name, kind in zip(expected.names, expected.types, strict=True)
+        if not kind.equals(types[name])
+    ]
     if wrong:
         raise DatasetError(f"the columns of {path} must have their types, but {'; '.join(wrong)}.")
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
@@ -238,10 +204,6 @@ def _check_layout(file: Any, rows: int, expected: Any, path: Path) -> None:
             f"{path} must have {rows} rows, at most {_MAX_VALUES} values in a column and {_MAX_TABLE_BYTES} bytes "
             f"unpacked, but has {metadata.num_rows} rows, {values} values and {unpacked} bytes."
         )
-
-
-def _same(field: Any, types: Mapping[str, Any]) -> bool:
-    return bool(field.type.equals(types[field.name]))
 
 
 def _check_states(table: Any, where: str) -> None:
@@ -271,9 +233,9 @@ def _require(holds: NDArray[np.bool_], law: str, values: Any, where: str) -> Non
 
 
 def _cell(record: TrialRecord, name: str) -> Any:
-    """Return one cell of the table: where the GPU had no part, what a measurement has by default."""
-    build, measurement = record.build, record.measurement
-    assert build is not None  # noqa: S101 - the caller's promise
+    """Return one cell of the table; without a measurement its default value."""
+    build, measurement = record.build, record.measurement or Measurement(record.state)
+    assert build is not None  # noqa: S101 - required of the caller
     if name in record.configuration:
         return int(record.configuration[name])
     if name == "state":
@@ -281,13 +243,9 @@ def _cell(record: TrialRecord, name: str) -> Any:
     if name == "build_state":
         return build.state.value
     if name == "detail":
-        text = (measurement.detail if measurement else build.detail) or record.detail
+        text = (measurement.detail if record.measurement else build.detail) or record.detail
         return text.encode("utf-8", "backslashreplace").decode()[:_MAX_DETAIL]
-    if name in _BUILD_INTS or name == "compile_s":
-        return getattr(build, name)
-    if measurement is None:
-        return {"stopped_early": False, "verify_s": 0.0, "time_s": 0.0}.get(name)
-    return getattr(measurement, name)
+    return getattr(build if name in (*_BUILD_INTS, "compile_s") else measurement, name)
 
 
 def _samples(records: Sequence[TrialRecord], kind: Any) -> Any:

@@ -1,1 +1,1 @@
-"""What is tuned: kernel bundles, their search spaces and the problems that they solve."""
+"""Kernel bundles, the language of their expressions, and their search spaces."""

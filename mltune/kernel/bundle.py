@@ -1,4 +1,4 @@
-"""A kernel bundle: a folder with a CUDA source and a kernel.toml that says all that the tuner must know of it."""
+"""Kernel bundles: a CUDA source with its parameters, restrictions, resources and launch."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from mltune.device.facts import Device
 from mltune.errors import BundleError, ExpressionError, UsageError
 from mltune.kernel.columns import Columns, length
 from mltune.kernel.evaluation import Partial, Value
-from mltune.kernel.expressions import Expression
+from mltune.kernel.expressions import Expression, parse
 from mltune.problem.problem import Problem
-from mltune.problem.recorded import RecordedProblem
 
 DEVICE_VARIABLES = (
     "compute_capability",
@@ -32,11 +31,14 @@ DEVICE_VARIABLES = (
     "max_threads_per_block",
     "max_blocks_per_sm",
 )
-"""What expressions may name of a device."""
+"""Variables of a device that expressions may use."""
+
+_ZERO, _ONE = parse("0"), parse("1")
+_Shape = tuple[Expression, Expression, Expression]
 
 
 def device_variables(device: Device) -> dict[str, int]:
-    """Return what the expressions of a kernel bundle may name of a device.
+    """Return the variables of a device that the expressions of a kernel bundle may use.
 
     ``compute_capability`` is ``10 * major + minor``: 90 for compute capability 9.0.
     """
@@ -47,7 +49,7 @@ def device_variables(device: Device) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Restriction:
-    """A condition that every configuration satisfies, and the reason that a person is shown."""
+    """A condition that every configuration satisfies, with the reason that is shown to users."""
 
     expression: Expression
     reason: str
@@ -60,7 +62,7 @@ class Restriction:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One load or store of a kernel's main loop, as the lanes of a warp make it.
+    """One load or store of a kernel's main loop, with the layout of the lanes of a warp.
 
     Attributes
     ----------
@@ -70,8 +72,7 @@ class Access:
     bytes : Expression
         Bytes of a lane: 4, 8 or 16.
     lanes : tuple of (Expression, Expression)
-        The layout of the lanes: digits of a lane's number, the fastest first, each with its radix and its stride in
-        bytes.
+        The digits of a lane's number, the fastest first, each with its radix and its stride in bytes.
     """
 
     memory: Literal["shared", "global"]
@@ -82,7 +83,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How one configuration is launched.
+    """The launch of one configuration.
 
     Attributes
     ----------
@@ -100,67 +101,67 @@ class Launch:
     arguments: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """What is tuned. Made by :func:`load_kernel`.
+    """A kernel that can be tuned. Made by :func:`mltune.kernel.reader.load_kernel`.
 
     Attributes
     ----------
     name : str
-        Its name; for a built-in kernel that of its folder.
+        For a built-in kernel the name of its folder.
+    problem : str
+        Kind of problem that it solves: a name of :data:`mltune.problem.kinds.KINDS`.
+    parameters : mapping of str to tuple of int
+        Values of the parameters that are compiled in, each as the macro of its name.
+    launch_parameters : mapping of str to tuple of int
+        Values of the parameters that are passed at launch: another value needs no compile.
+    arguments : tuple of str
+        Launch parameters that follow the problem's arguments in a call of the kernel, in order.
     folder : pathlib.Path
         The bundle.
     source : str or None
         The CUDA text; None for a kernel whose timings were recorded elsewhere: it can be replayed, but not built.
-    source_hash : str
-        SHA-256 of what is compiled and launched: the source, the entry and the launch; empty without a source.
-    space_hash : str
-        SHA-256 of what the search space is made from: parameters, derived names and restrictions.
     entry : str or None
         Name of the kernel function (``extern "C"``); None without a source.
-    problem : str
-        Kind of problem that it solves: ``"gemm"`` or ``"recorded"``.
-    precisions : tuple of {"s", "d", "c", "z"}
-        Precisions of GEMM that it is written for.
-    parameters : mapping of str to tuple of int
-        Values of the parameters that are compiled in, each as the macro of its name.
-    launch_parameters : mapping of str to tuple of int
-        Values of the parameters that are passed at launch: another value costs no compile.
-    arguments : tuple of str
-        Launch parameters that follow the problem's arguments in a call of the kernel, in order.
+    source_hash : str
+        SHA-256 of the source, the entry and the launch; empty without a source.
+    space_hash : str
+        SHA-256 of the parameters, derived names and restrictions.
+    precisions : tuple of str
+        Precisions that it is written for, such as ``("s", "d")``; empty for kinds of problems without one.
     derived : mapping of str to Expression
-        Names for what follows from parameters, problem and device; each uses only names before it.
+        Names for values that follow from parameters, problem and device; each uses only names before it.
     restrictions : tuple of Restriction
-        What every configuration satisfies.
+        Conditions that every configuration satisfies.
     resources : mapping of str to Expression
-        Estimates made before compiling: what occupancy and features are computed from. No other expression names them.
+        Estimates before compiling, from which occupancy and features are computed. No other expression uses them.
     block, grid : tuple of three Expression
         Shape of a launch.
     shared_bytes : Expression
         Dynamic shared memory of a launch, bytes per block: the resource of that name, or 0.
     variables : frozenset of str
-        What its expressions may name of a problem.
+        Variables of a problem that its expressions may use.
     accesses : mapping of str to Access
-        Loads and stores of the main loop, by name: what bank conflicts and cache traffic are computed from.
+        Loads and stores of the main loop by name, from which bank conflicts and cache traffic are computed.
     """
 
     name: str
-    folder: Path
-    source: str | None
-    source_hash: str
-    space_hash: str
-    entry: str | None
     problem: str
-    precisions: tuple[str, ...]
     parameters: Mapping[str, tuple[int, ...]]
-    launch_parameters: Mapping[str, tuple[int, ...]]
-    arguments: tuple[str, ...]
-    derived: Mapping[str, Expression]
-    restrictions: tuple[Restriction, ...]
-    resources: Mapping[str, Expression]
-    block: tuple[Expression, Expression, Expression]
-    grid: tuple[Expression, Expression, Expression]
-    shared_bytes: Expression
+    launch_parameters: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    arguments: tuple[str, ...] = ()
+    folder: Path = Path()
+    source: str | None = None
+    entry: str | None = None
+    source_hash: str = ""
+    space_hash: str = ""
+    precisions: tuple[str, ...] = ()
+    derived: Mapping[str, Expression] = field(default_factory=dict)
+    restrictions: tuple[Restriction, ...] = ()
+    resources: Mapping[str, Expression] = field(default_factory=dict)
+    block: _Shape = (_ONE, _ONE, _ONE)
+    grid: _Shape = (_ONE, _ONE, _ONE)
+    shared_bytes: Expression = _ZERO
     variables: frozenset[str] = frozenset()
     accesses: Mapping[str, Access] = field(default_factory=dict)
 
@@ -175,7 +176,7 @@ class Kernel:
         Raises
         ------
         UsageError
-            It is of another kind or precision, or lacks what the bundle's expressions may name.
+            The problem is of another kind or precision, or lacks variables that the bundle's expressions may use.
         """
         see = f"see {self.folder / 'kernel.toml'}"
         if problem.kind != self.problem:
@@ -186,17 +187,17 @@ class Kernel:
         if problem.precision not in (self.precisions or ("",)):
             raise UsageError(
                 f"a kernel solves problems of its own precisions, but {self.name} has {', '.join(self.precisions)} "
-                f"and {problem.name} was asked for; {see}."
+                f"and {problem.name} was requested; {see}."
             )
         missing = sorted(self.variables - problem.variables().keys())
         if missing:
             raise UsageError(
-                f"a problem must give what the expressions of its kernel may name, but {problem.label} does not give "
-                f"{', '.join(missing)} to {self.name}; {see}."
+                f"a problem must give the variables that the expressions of its kernel may use, but {problem.label} "
+                f"does not give {', '.join(missing)} to {self.name}; {see}."
             )
 
     def scope(self, variables: Mapping[str, Value]) -> Scope:
-        """Return the names that the expressions see: the given ones, and the derived ones, computed when first used."""
+        """Return the names that expressions may use: the given ones, and the derived ones, computed at first use."""
         return Scope(variables, self.derived)
 
     def parameters_of(self, names: Iterable[str]) -> frozenset[str]:
@@ -221,7 +222,7 @@ class Kernel:
         variables : mapping of str to int
             Variables of the problem and of the device.
         expressions : mapping of str to Expression, optional
-            What to evaluate, by name: by default the derived names. ``kernel.resources`` is the other usual choice.
+            Expressions by name: by default the derived names, often ``kernel.resources``.
 
         Returns
         -------
@@ -232,6 +233,13 @@ class Kernel:
         ------
         ExpressionError
             A value is undefined for some configuration (its divisor is zero).
+
+        Examples
+        --------
+        >>> derived = {"THR": parse("BLK // 4")}
+        >>> kernel = Kernel(name="toy", problem="recorded", parameters={"BLK": (16, 32)}, derived=derived)
+        >>> kernel.evaluate({"BLK": np.array([16, 32])}, {})["THR"].tolist()
+        [4, 8]
         """
         scope = self.scope({**variables, **columns})
         wanted = self.derived if expressions is None else expressions
@@ -239,14 +247,19 @@ class Kernel:
         return {name: _column(name, expression, scope, size) for name, expression in wanted.items()}
 
     def launch(self, configuration: Mapping[str, int], variables: Mapping[str, int]) -> Launch:
-        """Return how one configuration is launched.
+        """Return the launch of one configuration.
 
         Parameters
         ----------
         configuration : mapping of str to int
             Value of every parameter.
         variables : mapping of str to int
-            Variables of the device and of the problem that is computed (in a verification another than is tuned for).
+            Variables of the device and of the computed problem (for a verification not the problem that is tuned for).
+
+        Raises
+        ------
+        ExpressionError
+            A size is not an integer, or negative.
         """
         scope = self.scope({**variables, **configuration})
 
@@ -254,7 +267,7 @@ class Kernel:
             value = expression.evaluate(scope)
             if isinstance(value, np.ndarray) or value < 0 or value != int(value):
                 raise ExpressionError(
-                    f"the shape of a launch is made of integers that are not negative, but `{expression}` is {value}; "
+                    f"the shape of a launch must be integers >= 0, but `{expression}` is {value}; "
                     f"see {self.folder / 'kernel.toml'}."
                 )
             return int(value)
@@ -264,12 +277,18 @@ class Kernel:
         return Launch((gx, gy, gz), (bx, by, bz), number(self.shared_bytes), arguments)
 
     def with_values(self, values: Mapping[str, Sequence[int]]) -> Kernel:
-        """Return the kernel with fewer values for some parameters: a sub-space of its search space.
+        """Return the kernel with fewer values for some parameters: a part of its search space.
 
         Raises
         ------
         BundleError
             A parameter or one of its values does not exist, or no value is left.
+
+        Examples
+        --------
+        >>> from mltune.kernel.reader import load_kernel
+        >>> load_kernel("gemm_simt").with_values({"BLK_M": [64, 128]}).parameters["BLK_M"]
+        (64, 128)
         """
         for name, chosen in values.items():
             legal = self.all_parameters.get(name)
@@ -287,14 +306,14 @@ class Kernel:
 
 
 class Scope(Mapping[str, Value | Partial]):
-    """Names and their values; derived names are computed when first used, and kept.
+    """Names and their values; derived names are computed at first use and cached.
 
     Parameters
     ----------
     variables : mapping of str to int, float, ndarray or Partial
-        Values that are known.
+        Known values.
     derived : mapping of str to Expression
-        Names that follow from them. A name that is among the variables is not computed.
+        Names that are computed from them, except those that are also among the variables.
     """
 
     def __init__(self, variables: Mapping[str, Value | Partial], derived: Mapping[str, Expression]) -> None:
@@ -311,39 +330,6 @@ class Scope(Mapping[str, Value | Partial]):
 
     def __len__(self) -> int:
         return len(self._values.keys() | self._derived.keys())
-
-
-def bare_kernel(name: str, parameters: Mapping[str, Sequence[int]]) -> Kernel:
-    """Return a kernel of which nothing is known but its parameters: no restrictions, no resources, no source.
-
-    Parameters
-    ----------
-    name : str
-    parameters : mapping of str to sequence of int
-        The values of each parameter.
-    """
-    from mltune.kernel.expressions import parse
-
-    one = parse("1")
-    return Kernel(
-        name=name,
-        folder=Path(),
-        source=None,
-        source_hash="",
-        space_hash="",
-        entry=None,
-        problem=RecordedProblem.kind,
-        precisions=(),
-        parameters={parameter: tuple(values) for parameter, values in parameters.items()},
-        launch_parameters={},
-        arguments=(),
-        derived={},
-        restrictions=(),
-        resources={},
-        block=(one, one, one),
-        grid=(one, one, one),
-        shared_bytes=parse("0"),
-    )
 
 
 def _column(name: str, expression: Expression, scope: Scope, size: int) -> NDArray[Any]:

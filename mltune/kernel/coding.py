@@ -1,4 +1,4 @@
-"""Codes: the position of a value in its parameter's list, which is what search spaces compute with."""
+"""Codes of parameter values: the position of each value in the list of its parameter."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Codes: TypeAlias = Mapping[str, NDArray[np.intp]]
-"""Columns of codes by parameter name; -1 stands for a value that is not in the list."""
+"""Columns of codes by parameter name; -1 for a value that is not in the list."""
 
 _LARGEST_LOOKUP = 1 << 16
 
@@ -31,7 +31,7 @@ class ValueList:
         span = int(self._ascending[-1]) - self._lowest + 1
         self._lookup: NDArray[np.intp] | None = None
         if span <= _LARGEST_LOOKUP:
-            self._lookup = np.full(span + 1, -1, dtype=np.intp)  # the last entry is that of every value outside
+            self._lookup = np.full(span + 1, -1, dtype=np.intp)  # the last entry is for all values outside
             self._lookup[self._values - self._lowest] = np.arange(len(self._values))
 
     def decode(self, codes: NDArray[np.intp]) -> NDArray[np.int64]:
@@ -56,18 +56,18 @@ class ValueList:
         return self._order[np.where(lower, below, above)]
 
     def distances(self, column: NDArray[np.int64], parameters: int) -> NDArray[np.float32]:
-        """Return how far values are from each of the list.
+        """Return the distances of values from each value of the list.
 
         Parameters
         ----------
         column : ndarray of shape (n,)
         parameters : int
-            Number of parameters over which the distances are to be summed.
+            Number of parameters over which the caller sums the distances.
 
         Returns
         -------
         ndarray of shape (n, n_values), float32
-            0 where equal; otherwise 1, plus less than ``1 / parameters`` that grows with the steps between them.
+            0 if equal; otherwise 1 plus a term below ``1 / parameters`` that grows with the steps between the values.
         """
         steps = np.abs(self.closest(column)[:, None] - np.arange(len(self._values)))
         differs = column[:, None] != self._values

@@ -1,11 +1,13 @@
-"""The evaluation of checked expressions: walks a syntax tree over whole columns."""
+"""Evaluation of checked expressions over whole columns."""
 
 from __future__ import annotations
 
 import ast
 import math
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,36 +16,45 @@ from numpy.typing import NDArray
 from mltune.errors import ExpressionError
 
 MAX_INTEGER = 2**53
-"""Integers stay below this in size, so that sums of products never overflow and floats hold them exactly."""
+"""Bound on the size of integers, so that sums of products do not overflow and floats represent them exactly."""
 
 Value: TypeAlias = int | float | NDArray[Any]
 """A number, or a column of numbers."""
 
 Mask: TypeAlias = bool | NDArray[np.bool_]
-"""One truth value for every row, or a column of them."""
+"""One truth value for all rows, or a column of truth values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """A value, and the rows in which it is defined. Elsewhere it is arbitrary."""
+    """A value, and the rows in which it is defined; in other rows it is arbitrary."""
 
     value: Value
     defined: Mask = True
 
     def truth(self) -> Mask:
-        """Return where the value is true and defined."""
+        """Return the rows in which the value is true and defined."""
         return _both(_truth(self.value), self.defined)
 
 
 COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Eq: lambda a, b: a == b,
-    ast.NotEq: lambda a, b: a != b,
-    ast.Lt: lambda a, b: a < b,
-    ast.LtE: lambda a, b: a <= b,
-    ast.Gt: lambda a, b: a > b,
-    ast.GtE: lambda a, b: a >= b,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
 }
-"""What each comparison does, by its node."""
+"""Comparisons by their syntax node."""
+
+_ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
 
 
 def evaluate(tree: ast.expr, text: str, variables: Mapping[str, Value | Partial]) -> Partial:
@@ -54,7 +65,7 @@ def evaluate(tree: ast.expr, text: str, variables: Mapping[str, Value | Partial]
     tree : ast.expr
         Checked by :func:`mltune.kernel.expressions.parse`.
     text : str
-        What it was parsed from, for messages.
+        The expression as written, for messages.
     variables : mapping of str to int, float, ndarray or Partial
 
     Raises
@@ -73,7 +84,7 @@ def evaluate(tree: ast.expr, text: str, variables: Mapping[str, Value | Partial]
 
 
 class _Walk:
-    """One evaluation: walks a tree over the variables."""
+    """One evaluation of a tree."""
 
     def __init__(self, text: str, variables: Mapping[str, Value | Partial]) -> None:
         self.text = text
@@ -112,31 +123,19 @@ class _Walk:
         left, right = self.visit(node.left), self.visit(node.right)
         a, b = _number(left.value), _number(right.value)
         defined = _both(left.defined, right.defined)
-        match node.op:
-            case ast.Add():
-                return Partial(a + b, defined)
-            case ast.Sub():
-                return Partial(a - b, defined)
-            case ast.Mult():
-                if not (_is_float(a) or _is_float(b)):
-                    self._bound(_magnitude(a) * _magnitude(b))
-                return Partial(a * b, defined)
-            case ast.Pow():
-                return Partial(self._power(a, b), defined)
-        b, nonzero = _divisor(b)
-        defined = _both(defined, nonzero)
-        match node.op:
-            case ast.Div():
-                return Partial(a / b, defined)
-            case ast.FloorDiv():
-                return Partial(a // b, defined)
-            case _:
-                return Partial(a % b, defined)
+        if isinstance(node.op, ast.Pow):
+            return Partial(self._power(a, b), defined)
+        if isinstance(node.op, ast.Div | ast.FloorDiv | ast.Mod):
+            b, nonzero = _divisor(b)
+            defined = _both(defined, nonzero)
+        elif isinstance(node.op, ast.Mult) and not (_is_float(a) or _is_float(b)):
+            self._bound(_magnitude(a) * _magnitude(b))
+        return Partial(_ARITHMETIC[type(node.op)](a, b), defined)
 
     def _power(self, base: Value, exponent: Value) -> Value:
-        lowest, highest = (exponent, exponent) if _is_scalar(exponent) else _range(exponent)
+        lowest, highest = _range(exponent) if isinstance(exponent, np.ndarray) else (exponent, exponent)
         if _is_float(exponent) or lowest < 0 or highest > 64:
-            raise ExpressionError(f"an exponent is an integer from 0 to 64, but `{self.text}` has another")
+            raise ExpressionError(f"an exponent must be an integer from 0 to 64, but it is not in `{self.text}`")
         self._bound(_magnitude(base) ** int(highest))
         return (
             np.power(base, exponent)
@@ -166,7 +165,7 @@ class _Walk:
         return Partial(truth, defined)
 
     def _boolean(self, node: ast.BoolOp) -> Partial:
-        """Combine conditions. A row in which an earlier operand decides does not need the later ones defined."""
+        """Combine conditions. In a row that an earlier operand decides, later operands may be undefined."""
         decides_on = isinstance(node.op, ast.Or)
         first = self.visit(node.values[0])
         truth, defined = _truth(first.value), first.defined
@@ -196,9 +195,7 @@ class _Walk:
 
     def _call(self, name: str, arguments: list[Partial]) -> Partial:
         values = [_number(argument.value) for argument in arguments]
-        defined: Mask = True
-        for argument in arguments:
-            defined = _both(defined, argument.defined)
+        defined = reduce(_both, (argument.defined for argument in arguments))
         first = values[0]
         match name:
             case "min" | "max":
@@ -229,7 +226,7 @@ class _Walk:
         return math.ceil(value) if name == "ceil" else math.floor(value)
 
     def bound(self, value: Value) -> None:
-        """Refuse integers that grew too large."""
+        """Raise an error for integers that are too large."""
         if not _is_float(value) and not (isinstance(value, np.ndarray) and value.dtype == np.bool_):
             self._bound(_magnitude(value))
 
@@ -239,7 +236,7 @@ class _Walk:
 
 
 def _loaded(value: Value) -> Value:
-    """Return a variable as the language computes with it: int64, float64 or bool, a plain number if it is one."""
+    """Return a variable in the types of the language: int64, float64 or bool columns, or a plain number."""
     if isinstance(value, np.ndarray):
         if value.dtype.kind in "iu" and value.dtype != np.int64:
             return value.astype(np.int64)
@@ -250,7 +247,7 @@ def _loaded(value: Value) -> Value:
 
 
 def _number(value: Value) -> Value:
-    """Return truth values as 0 and 1, so that arithmetic on them counts."""
+    """Return truth values as 0 and 1, for arithmetic."""
     if isinstance(value, np.ndarray):
         return value.astype(np.int64) if value.dtype == np.bool_ else value
     return int(value) if isinstance(value, bool) else value
@@ -266,10 +263,6 @@ def _plain(value: Any) -> Mask:
     return value if isinstance(value, np.ndarray) else bool(value)
 
 
-def _is_scalar(value: Value) -> bool:
-    return not isinstance(value, np.ndarray)
-
-
 def _is_float(value: Value) -> bool:
     return value.dtype.kind == "f" if isinstance(value, np.ndarray) else isinstance(value, float)
 
@@ -279,7 +272,7 @@ def _range(column: Any) -> tuple[float, float]:
 
 
 def _magnitude(value: Value) -> float:
-    """Return the largest size in a column, as a Python number that cannot overflow."""
+    """Return the largest absolute value in a column, as a Python number, which cannot overflow."""
     if isinstance(value, np.ndarray):
         lowest, highest = _range(value)
         return max(-lowest, highest, 0)
@@ -307,7 +300,7 @@ def _negated(a: Mask) -> Mask:
 
 
 def _divisor(value: Value) -> tuple[Value, Mask]:
-    """Return a divisor without zeros, and where it had none."""
+    """Return a divisor with zeros replaced, and the rows in which it was not zero."""
     if isinstance(value, np.ndarray):
         zero = value == 0
         return (np.where(zero, 1, value), ~zero) if zero.any() else (value, True)
@@ -315,7 +308,7 @@ def _divisor(value: Value) -> tuple[Value, Mask]:
 
 
 def _log2(value: Value) -> Value:
-    """Return the binary logarithm; of what is not positive, an arbitrary number."""
+    """Return the binary logarithm; an arbitrary number where the value is not positive."""
     if isinstance(value, np.ndarray):
         return np.asarray(np.log2(np.where(value > 0, value, 1)))
     return math.log2(value) if value > 0 else 0.0

@@ -1,15 +1,15 @@
 """The expression language of kernel bundles: integer arithmetic and conditions over whole columns.
 
-Expressions come from files, so nothing is ever handed to ``eval``: the text is parsed with :mod:`ast`, every node is
-checked against a short list, and the tree is walked over numpy columns. The language is a subset of Python's:
+Expressions come from files, so ``eval`` is never used: the text is parsed with :mod:`ast`, every node is checked
+against a short list, and the tree is evaluated over numpy columns. The language is a subset of Python's:
 
 - integers, floats and names;
 - ``+ - * / // % **``, unary ``-`` and ``+``;
 - comparisons, chained too; ``and``, ``or``, ``not``; ``a if condition else b``;
 - calls of ``min``, ``max``, ``abs``, ``ceil``, ``floor``, ``ceil_div``, ``log2`` and ``is_pow2``.
 
-It differs from Python's in three points. Everything works row by row. ``and``, ``or`` and ``not`` give truth values.
-Where a divisor is zero (or ``log2`` is asked of a number that is not positive) the value is *undefined* in that row: a
+It differs from Python in three points. Values are computed row by row. ``and``, ``or`` and ``not`` give truth values.
+If a divisor is zero (or the argument of ``log2`` is not positive), the value is *undefined* in that row, and a
 restriction does not hold there.
 """
 
@@ -26,13 +26,13 @@ from mltune.errors import ExpressionError
 from mltune.kernel.evaluation import COMPARISONS, MAX_INTEGER, Partial, Value, evaluate
 
 MAX_TEXT = 1000
-"""Longest expression, characters."""
+"""Most characters of an expression."""
 
 MAX_DEPTH = 100
 """Deepest nesting of an expression."""
 
 FUNCTIONS = {"min": None, "max": None, "abs": 1, "ceil": 1, "floor": 1, "ceil_div": 2, "log2": 1, "is_pow2": 1}
-"""The functions by name, with their number of arguments (None: one or more)."""
+"""Number of arguments of each function (None: one or more)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class Expression:
     Attributes
     ----------
     text : str
-        As written.
+        The expression as written.
     names : frozenset of str
-        The names that it uses.
+        Names that it uses.
     """
 
     text: str
@@ -75,16 +75,16 @@ class Expression:
         result = self.evaluate_partial(variables)
         if not np.all(result.defined):
             raise ExpressionError(
-                f"a divisor must not be zero, nor the argument of log2 below it, but `{self.text}` meets one"
+                f"a divisor must not be zero and the argument of log2 must be positive, which fails in `{self.text}`"
             )
         return result.value
 
     def evaluate_partial(self, variables: Mapping[str, Value | Partial]) -> Partial:
-        """Return the value with the rows in which it is defined."""
+        """Return the value, and the rows in which it is defined."""
         return evaluate(self._tree, self.text, variables)
 
     def holds(self, variables: Mapping[str, Value | Partial]) -> bool | NDArray[np.bool_]:
-        """Return where the expression is true and defined."""
+        """Return the rows in which the expression is true and defined."""
         return self.evaluate_partial(variables).truth()
 
 
@@ -95,6 +95,11 @@ def parse(text: str) -> Expression:
     ------
     ExpressionError
         The text is not an expression of the language, or is too long or too deeply nested.
+
+    Examples
+    --------
+    >>> parse("ceil_div(n, BLK) * 2").evaluate({"n": 100, "BLK": np.array([16, 32])}).tolist()
+    [14, 8]
     """
     text = text.strip()
     if len(text) > MAX_TEXT:
@@ -115,7 +120,7 @@ _UNARY = (ast.USub, ast.UAdd, ast.Not)
 
 
 def _check(node: ast.expr, text: str, names: set[str], depth: int) -> None:
-    """Refuse whatever is not of the language; collect the names."""
+    """Raise an error for a node that is not part of the language; collect the names."""
     if depth == 0:
         raise ExpressionError(f"an expression is nested at most {MAX_DEPTH} deep, but `{text}` is deeper")
     match node:
@@ -148,7 +153,7 @@ def _check(node: ast.expr, text: str, names: set[str], depth: int) -> None:
                 )
         case _:
             raise ExpressionError(
-                f"an expression is made of numbers, names, arithmetic, comparisons, and/or/not, if/else and the "
+                f"an expression consists of numbers, names, arithmetic, comparisons, and/or/not, if/else and the "
                 f"functions {', '.join(FUNCTIONS)}, but `{text}` has `{ast.get_source_segment(text, node)}`"
             )
     for child in children:

@@ -1,11 +1,11 @@
-"""Counting, ranking and sampling the valid configurations of a kernel exactly, without listing them.
+"""Count, rank and sample the valid configurations of a kernel exactly, without enumerating them.
 
-The parameters are bound one after another. Each rule (a restriction, or several over the same parameters) is a small
-automaton that reads the values of its parameters in that order: its state is all that it needs to remember of them, and
-it stops as soon as no completion can satisfy it. A *state* of a layer combines the states of the rules that are not yet
-settled; combinations of values with equal states have the same completions, so that a layer holds each state once.
-Walking back from the last layer counts the completions of each state, and with the counts every valid configuration has
-a rank. All of this is dynamic programming over whole columns, with no loop over configurations.
+The parameters are bound one after another. Each rule (a restriction, or several over the same parameters) is an
+automaton that reads the values of its parameters in that order and stops as soon as no completion can satisfy it. A
+*state* of a layer combines the states of the rules that are not yet settled. Combinations of values with equal states
+have the same completions, so a layer has each state once. A backward pass counts the completions of each state, and
+with these counts every valid configuration has a rank. This is dynamic programming over whole columns, without a loop
+over configurations.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 from mltune.errors import SpaceError
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Codes
+from mltune.kernel.columns import number_rows
 from mltune.kernel.ordering import Rule, choose_order
 
 MAX_STATES = 5_000_000
-"""Most states of a layer."""
+"""Largest number of states of a layer."""
 
 MAX_COMBINATIONS = 1 << 25
-"""Most combinations of the parameters of one restriction."""
+"""Largest number of combinations of the parameters of one restriction."""
 
 _CHUNK = 1 << 16
 
@@ -42,10 +43,10 @@ class Layers:
     order : tuple of str
         The parameters, in the order in which the layers bind them.
     steps : sequence of ndarray of shape (n_states + 1, n_values + 1), int32
-        For each layer the state in the next one that each value leads to, or -1. The last row and the last column,
-        which an index of -1 finds, hold -1: what is not valid stays so without a test.
+        For each layer, state and value the state in the next layer, or -1 if the combination is not valid. The last row
+        and the last column, which an index of -1 selects, are -1, so an invalid configuration stays invalid.
     before : sequence of ndarray of shape (n_states + 1, n_values + 1), int64
-        For each layer and state the number of completions by way of earlier values; in the last column, of all.
+        For each layer, state and value the number of completions with earlier values; in the last column, of all.
     """
 
     order: tuple[str, ...]
@@ -80,15 +81,8 @@ class Layers:
             state = steps.ravel()[place].astype(np.int64)
         return np.where(state >= 0, ranks, -1)
 
-    def contains(self, codes: Codes) -> NDArray[np.bool_]:
-        """Return which configurations are valid."""
-        state = np.zeros(len(codes[self.order[0]]), dtype=np.int64)
-        for name, steps in zip(self.order, self.steps, strict=True):
-            state = steps.ravel()[state * steps.shape[1] + codes[name]].astype(np.int64)
-        return state >= 0
-
     def repair(self, codes: Codes) -> Codes:
-        """Return valid codes near given ones: layer by layer the value nearest in its list that can be completed."""
+        """Return valid codes near given ones: in each layer the nearest value in the list that can be completed."""
         state = np.zeros(len(codes[self.order[0]]), dtype=np.int64)
         chosen = {}
         for name, steps in zip(self.order, self.steps, strict=True):
@@ -116,25 +110,25 @@ def build_layers(kernel: Kernel, variables: Mapping[str, int]) -> Layers:
     Raises
     ------
     SpaceError
-        A restriction uses too many parameters, restrictions tie too many together, or the space is larger than 64-bit
-        indices reach.
+        A restriction uses too many parameters, the restrictions couple too many parameters, or the space is too large
+        for 64-bit indices.
     """
     extents = {name: len(values) for name, values in kernel.all_parameters.items()}
     if math.prod(extents.values()) >= 2**200:
         raise SpaceError(f"a search space has fewer than 2**200 combinations, but {kernel.name} has more")
-    rules = make_rules(kernel, variables)
+    rules = _make_rules(kernel, variables)
     order = choose_order(extents, rules)
     return _count(order, _walk(order, extents, rules))
 
 
-def make_rules(kernel: Kernel, variables: Mapping[str, int]) -> list[Rule]:
-    """Tabulate the restrictions. One whose parameters are all in another's joins it."""
+def _make_rules(kernel: Kernel, variables: Mapping[str, int]) -> list[Rule]:
+    """Tabulate the restrictions. A restriction whose parameters are all in another's is merged with it."""
     values = kernel.all_parameters
-    tied = sorted(
+    by_size = sorted(
         ((kernel.parameters_of(r.expression.names), r) for r in kernel.restrictions), key=lambda pair: -len(pair[0])
     )
     groups: list[tuple[frozenset[str], list[int]]] = []
-    for position, (names, _) in enumerate(tied):
+    for position, (names, _) in enumerate(by_size):
         home = next((members for larger, members in groups if names <= larger), None)
         if home is None:
             groups.append((names, [position]))
@@ -146,8 +140,8 @@ def make_rules(kernel: Kernel, variables: Mapping[str, int]) -> list[Rule]:
         shape = tuple(len(values[name]) for name in ordered)
         if math.prod(shape) > MAX_COMBINATIONS:
             raise SpaceError(
-                f"the parameters of one restriction must have at most {MAX_COMBINATIONS} combinations, but "
-                f"`{tied[members[0]][1].text}` depends on {', '.join(ordered)}, which have {math.prod(shape)}; split it"
+                f"the parameters of one restriction must have at most {MAX_COMBINATIONS} combinations, but those of "
+                f"`{by_size[members[0]][1].text}`, {', '.join(ordered)}, have {math.prod(shape)}; split it"
             )
         flat = np.empty(math.prod(shape), dtype=bool)
         for start in range(0, flat.size, _CHUNK):
@@ -157,19 +151,19 @@ def make_rules(kernel: Kernel, variables: Mapping[str, int]) -> list[Rule]:
             scope = kernel.scope({**variables, **columns})
             holds = np.ones(len(chunk), dtype=bool)
             for position in members:
-                holds &= tied[position][1].expression.holds(scope)
+                holds &= by_size[position][1].expression.holds(scope)
             flat[chunk] = holds
         rules.append(Rule(ordered, flat.reshape(shape)))
     return rules
 
 
 class _Automaton:
-    """The smallest automaton that reads a rule's parameters in order; its states are numbered from 0 at each step.
+    """The minimal automaton that reads a rule's parameters in order; its states are numbered from 0 at each step.
 
     Attributes
     ----------
     steps : dict of str to ndarray of shape (n_states, n_values), int32
-        For each parameter the state that each value leads to, or -1 where no completion satisfies the rule.
+        For each parameter, state and value the next state, or -1 if no completion satisfies the rule.
     sizes : dict of str to int
         Number of states after each parameter.
     """
@@ -182,7 +176,7 @@ class _Automaton:
         for name, extent in zip(reversed(rule.names), reversed(rule.table.shape), strict=True):
             rows = state.reshape(-1, extent)
             live = (rows >= 0).any(axis=1)
-            number, representative = _distinct(list((rows[live] + 1).T), [size + 1] * extent)
+            number, representative = number_rows(list((rows[live] + 1).T), [size + 1] * extent)
             self.steps[name] = rows[live][representative].astype(np.int32)
             self.sizes[name] = size
             state = np.full(len(rows), -1)
@@ -192,7 +186,7 @@ class _Automaton:
 
 
 def _walk(order: Sequence[str], extents: Mapping[str, int], rules: Sequence[Rule]) -> list[NDArray[np.int32]]:
-    """Walk forward: bind the parameters one by one; return the steps of each layer."""
+    """Bind the parameters one by one; return the steps of each layer."""
     automata = [_Automaton(rule.ordered(order)) for rule in rules]
     last = {i: max(rule.names, key=order.index) for i, rule in enumerate(rules) if rule.names}
     n_states = int(all(automaton.satisfiable for automaton in automata))
@@ -210,16 +204,16 @@ def _walk(order: Sequence[str], extents: Mapping[str, int], rules: Sequence[Rule
         parent, _ = np.nonzero(alive)
         kept = [i for i in states if i not in moved]
         continued = [i for i in moved if last[i] != name]
-        settled, first = _distinct([states[i] for i in kept], [sizes[i] for i in kept], n_states)
+        settled, first = number_rows([states[i] for i in kept], [sizes[i] for i in kept], n_states)
         columns = [targets[i][alive] for i in continued]
         sizes |= {i: automata[i].sizes[name] for i in continued}
-        number, representative = _distinct(
+        number, representative = number_rows(
             [settled[parent], *columns], [max(len(first), 1), *(sizes[i] for i in continued)]
         )
         if len(representative) > MAX_STATES:
             raise SpaceError(
-                f"restrictions must not tie too many parameters together, but once {name} is bound they tell "
-                f"{len(representative)} combinations apart, more than {MAX_STATES}; use fewer parameters in each"
+                f"restrictions must not couple too many parameters, but after {name} is bound they distinguish "
+                f"{len(representative)} combinations, more than {MAX_STATES}; use fewer parameters in each"
             )
         steps = np.full(alive.shape, -1, dtype=np.int32)
         steps[alive] = number
@@ -232,10 +226,12 @@ def _walk(order: Sequence[str], extents: Mapping[str, int], rules: Sequence[Rule
 
 
 def _count(order: tuple[str, ...], layers: Sequence[NDArray[np.int32]]) -> Layers:
-    """Walk back: count completions, and drop the states that have none."""
+    """Count the completions of each state, from the last layer to the first; drop the states without any."""
     kept_steps: list[NDArray[np.int32]] = []
     kept_before: list[NDArray[np.int64]] = []
-    completions = np.array([1, 0], dtype=np.int64)  # of each state of the layer that follows; the last is found by -1
+    completions = np.array(
+        [1, 0], dtype=np.int64
+    )  # of each state of the next layer; the index -1 selects the last entry
     renumbered = np.array([0, -1], dtype=np.int32)
     for targets in reversed(layers):
         upto = np.cumsum(completions[targets], axis=1)
@@ -252,32 +248,3 @@ def _count(order: tuple[str, ...], layers: Sequence[NDArray[np.int32]]) -> Layer
         renumbered = np.full(len(targets) + 1, -1, dtype=np.int32)
         renumbered[keep] = np.arange(len(keep))
     return Layers(order, kept_steps, kept_before)
-
-
-def _distinct(
-    columns: Sequence[NDArray[np.integer]], extents: Sequence[int], length: int | None = None
-) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
-    """Return a number for each row, from 0 on and equal where rows are equal, and one row of each number."""
-    size = len(columns[0]) if length is None else length
-    number = np.zeros(size, dtype=np.int64)
-    extent = 1
-    for column, radix in zip(columns, extents, strict=True):
-        if extent * radix >= 2**62:
-            number, extent = _dense(number, extent)
-        number = number * radix + column
-        extent *= radix
-    number, extent = _dense(number, extent)
-    representative = np.zeros(extent, dtype=np.intp)
-    representative[number] = np.arange(size)
-    return number, representative
-
-
-def _dense(number: NDArray[np.int64], extent: int) -> tuple[NDArray[np.int64], int]:
-    """Renumber so that every number from 0 on occurs."""
-    if extent > max(8 * len(number), 1 << 16):
-        found, inverse = np.unique(number, return_inverse=True)
-        return inverse, len(found)
-    occurs = np.zeros(extent, dtype=bool)
-    occurs[number] = True
-    renumbered = np.cumsum(occurs) - 1
-    return renumbered[number], int(np.count_nonzero(occurs))

@@ -1,9 +1,9 @@
 """The order in which parameters are bound when a search space is counted.
 
-The count binds the parameters one by one and remembers, of those bound so far, only what the restrictions can still
-tell apart (see :mod:`mltune.kernel.layers`). How much that is depends on the order alone, and within wide limits: a
-good order remembers thousands of states where a poor one remembers billions. A beam search over sets of bound
-parameters finds a good one; sets suffice, because what must be remembered does not depend on the order inside a set.
+The count binds the parameters one by one and keeps one state for all combinations of bound values that the restrictions
+can no longer distinguish (see :mod:`mltune.kernel.layers`). The number of states depends on the order only, and
+strongly: thousands with a good order, billions with a poor one. A beam search over sets of bound parameters finds a
+good order; sets suffice, because the number of states does not depend on the order inside a set.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 BEAM = 200
-"""Sets of bound parameters that the search keeps at each step."""
+"""Number of sets of bound parameters that the search keeps at each step."""
 
 _LARGEST_TABLE = 1 << 17
 
@@ -42,7 +42,7 @@ class Rule:
 
 
 def choose_order(extents: Mapping[str, int], rules: Sequence[Rule]) -> tuple[str, ...]:
-    """Return an order of the parameters that leaves little to be remembered.
+    """Return an order of the parameters with few states.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def choose_order(extents: Mapping[str, int], rules: Sequence[Rule]) -> tuple[str
 
 
 class _Estimate:
-    """How many states a set of bound parameters leaves, estimated for many sets at once. A set is a mask of bits."""
+    """Estimates of the number of states for many sets of bound parameters at once. A set is a bit mask."""
 
     def __init__(self, extents: Mapping[str, int], names: Sequence[str], rules: Sequence[Rule]) -> None:
         bits = {name: 1 << i for i, name in enumerate(names)}
@@ -90,23 +90,24 @@ class _Estimate:
     def log_states(self, sets: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the binary logarithm of the estimated number of states, float64 (n_sets,).
 
-        Either a rule's bound parameters are remembered, as if independent but for the rules that they settle, or the
-        rule is remembered by its classes: what it can still tell apart. The better choice is made greedily.
+        The state of a rule is represented in one of two ways: by the values of its bound parameters, as if independent
+        except for the rules that they settle, or by its classes, the combinations that it can still distinguish. The
+        smaller representation is chosen greedily.
         """
         bound = [sets & rule.mask for rule in self.rules]
         open_ = [(rule.mask & ~sets != 0) & (part != 0) for rule, part in zip(self.rules, bound, strict=True)]
-        figures = [rule.figures(part) for rule, part in zip(self.rules, bound, strict=True)]
+        estimates = [rule.estimates(part) for rule, part in zip(self.rules, bound, strict=True)]
         by_class = [np.zeros(len(sets), dtype=bool) for _ in self.rules]
 
         def total() -> NDArray[np.float64]:
-            remembered = np.zeros_like(sets)
+            by_value = np.zeros_like(sets)
             for part, is_open, classed in zip(bound, open_, by_class, strict=True):
-                remembered |= np.where(is_open & ~classed, part, 0)
+                by_value |= np.where(is_open & ~classed, part, 0)
             logs = np.zeros(len(sets))
             for bit, log in self.logs:
-                logs += np.where(remembered & bit, log, 0.0)
-            for part, (classes, share), is_open, classed in zip(bound, figures, open_, by_class, strict=True):
-                logs += np.where(part & ~remembered == 0, share, 0.0)
+                logs += np.where(by_value & bit, log, 0.0)
+            for part, (classes, share), is_open, classed in zip(bound, estimates, open_, by_class, strict=True):
+                logs += np.where(part & ~by_value == 0, share, 0.0)
                 logs += np.where(is_open & classed, classes, 0.0)
             return logs
 
@@ -121,7 +122,7 @@ class _Estimate:
 
 
 class _RuleEstimate:
-    """What one rule can still tell apart when some of its parameters are bound, computed when first asked."""
+    """Sizes of the state of one rule when some of its parameters are bound, computed at first use."""
 
     def __init__(self, rule: Rule, bits: Mapping[str, int]) -> None:
         table = rule.table
@@ -133,13 +134,13 @@ class _RuleEstimate:
         self.mask = np.int64(sum(self.bits))
         self.known: dict[int, tuple[float, float]] = {}
 
-    def figures(self, bound: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def estimates(self, bound: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the logarithms of the number of classes, and of the share of combinations that can be completed."""
         masks, inverse = np.unique(bound, return_inverse=True)
-        found = np.array([self.figure(int(mask)) for mask in masks])[inverse]
+        found = np.array([self._estimate(int(mask)) for mask in masks])[inverse]
         return found[:, 0], found[:, 1]
 
-    def figure(self, mask: int) -> tuple[float, float]:
+    def _estimate(self, mask: int) -> tuple[float, float]:
         if mask not in self.known:
             axes = [axis for axis, bit in enumerate(self.bits) if mask & bit]
             others = [axis for axis, bit in enumerate(self.bits) if not mask & bit]

@@ -1,4 +1,4 @@
-"""Reads kernel.toml: gives it meaning, and refuses what has none."""
+"""Reading and checking of kernel bundles."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import keyword
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -19,10 +20,10 @@ from mltune.kernel.schema import AccessTable, Document
 from mltune.problem.kinds import KINDS
 
 MAX_DOCUMENT_BYTES = 2**20
-"""Largest kernel.toml."""
+"""Largest size of a kernel.toml."""
 
 MAX_SOURCE_BYTES = 2**24
-"""Largest kernel source."""
+"""Largest size of a kernel source."""
 
 
 def load_kernel(name_or_path: str | Path) -> Kernel:
@@ -31,7 +32,7 @@ def load_kernel(name_or_path: str | Path) -> Kernel:
     Parameters
     ----------
     name_or_path : str or pathlib.Path
-        The name of a built-in kernel, or else the path of a folder.
+        The name of a built-in kernel, or the path of a folder.
 
     Returns
     -------
@@ -40,19 +41,18 @@ def load_kernel(name_or_path: str | Path) -> Kernel:
     Raises
     ------
     BundleError
-        There is no such bundle, or it is malformed.
+        There is no such bundle, or it is malformed. The message names the file and the key.
+
+    Examples
+    --------
+    >>> load_kernel("gemm_simt").launch_parameters
+    {'RASTER_GROUP': (1, 2, 4, 8, 16)}
     """
-    return read_bundle(find_bundle(name_or_path))
+    path = _find_bundle(name_or_path) / "kernel.toml"
+    return _Reader(path, _validated(path, _read(path, MAX_DOCUMENT_BYTES))).kernel()
 
 
-def find_bundle(name_or_path: str | Path) -> Path:
-    """Return the folder of a bundle.
-
-    Raises
-    ------
-    BundleError
-        There is none.
-    """
+def _find_bundle(name_or_path: str | Path) -> Path:
     built_in = assets.folder("kernels")
     names = sorted(path.parent.name for path in built_in.glob("*/kernel.toml"))
     if isinstance(name_or_path, str) and name_or_path in names:
@@ -64,18 +64,6 @@ def find_bundle(name_or_path: str | Path) -> Path:
         f"a kernel is a built-in one ({', '.join(names) or 'none are installed'}) or a folder that holds a "
         f"kernel.toml, got {str(name_or_path)!r}."
     )
-
-
-def read_bundle(folder: Path) -> Kernel:
-    """Read and check a bundle.
-
-    Raises
-    ------
-    BundleError
-        It is malformed. The message names the file and the key.
-    """
-    path = folder / "kernel.toml"
-    return _Reader(path, _validated(path, _read(path, MAX_DOCUMENT_BYTES))).kernel()
 
 
 def _read(path: Path, most: int) -> str:
@@ -97,11 +85,11 @@ def _validated(path: Path, text: str) -> Document:
             f"{'.'.join(str(part) for part in problem['loc'])}: {problem['msg']}, got {problem['input']!r:.80}"
             for problem in error.errors()[:5]
         )
-        raise BundleError(f"{path}: {problems}. See docs/kernel-toml.md.") from error
+        raise BundleError(f"{path}: {problems}. See docs/reference/kernel-toml.md.") from error
 
 
 class _Reader:
-    """Gives a document its meaning, and checks what a schema cannot."""
+    """Turns a document into a kernel, and checks the rules that a schema cannot express."""
 
     def __init__(self, path: Path, document: Document) -> None:
         self.path = path
@@ -109,26 +97,33 @@ class _Reader:
         self.problem = document.kernel.problem
         if self.problem not in KINDS:
             raise self.error("kernel.problem", f"a problem is one of {[*KINDS]}, got {self.problem!r}")
-        self.of_problem = KINDS[self.problem].variables | self.recorded_variables()
-        self.variables = {*self.of_problem, *DEVICE_VARIABLES}
+        self.kind = KINDS[self.problem]
+        self.check_kernel_table()
+        self.problem_variables = self.kind.variables | set(document.kernel.variables)
+        self.variables = {*self.problem_variables, *DEVICE_VARIABLES}
 
     def error(self, key: str, message: object) -> BundleError:
-        return BundleError(f"{self.path}: {key}: {message}. See docs/kernel-toml.md.")
+        return BundleError(f"{self.path}: {key}: {message}. See docs/reference/kernel-toml.md.")
 
-    def recorded_variables(self) -> frozenset[str]:
-        """Return what a bundle says that a recorded problem gives; check that each kind has its own keys."""
-        kernel = self.document.kernel
-        if self.problem == "gemm":
-            if not kernel.precisions:
-                raise self.error("kernel.precisions", "a kernel of problem 'gemm' has at least one of s, d, c, z")
-            if kernel.variables:
-                raise self.error("kernel.variables", "the variables of problem 'gemm' are known; leave the key out")
-        elif kernel.precisions or kernel.source is not None:
-            raise self.error("kernel", "a kernel of problem 'recorded' is only replayed: no `precisions`, no `source`")
+    def check_kernel_table(self) -> None:
+        """Check that the table has the keys of its kind of problem."""
+        kernel, legal = self.document.kernel, self.kind.precisions
+        if bool(kernel.precisions) != bool(legal) or not set(kernel.precisions) <= set(legal):
+            law = f"at least one of {', '.join(legal)}" if legal else "no `precisions`"
+            raise self.error(
+                "kernel.precisions", f"a kernel of problem {self.problem!r} has {law}, got {kernel.precisions}"
+            )
+        if len(set(kernel.precisions)) != len(kernel.precisions):
+            raise self.error("kernel.precisions", f"precisions must be distinct, got {kernel.precisions}")
+        if kernel.variables and self.kind.variables:
+            raise self.error(
+                "kernel.variables", f"the variables of problem {self.problem!r} are known; leave the key out"
+            )
         for name in kernel.variables:
             if name in FUNCTIONS or name in DEVICE_VARIABLES:
                 raise self.error("kernel.variables", f"{name!r} is the name of a function or of a device's variable")
-        return frozenset(kernel.variables)
+        if kernel.source is not None and not self.kind.can_be_built:
+            raise self.error("kernel.source", f"a kernel of problem {self.problem!r} is only replayed: no `source`")
 
     def kernel(self) -> Kernel:
         document, launch = self.document, self.document.launch
@@ -142,8 +137,6 @@ class _Reader:
         resources = {key: self.expression(f"resources.{key}", text, known) for key, text in document.resources.items()}
         shared_bytes = resources.get("shared_bytes", parse("0"))
         source = self.source()
-        if len(set(document.kernel.precisions)) != len(document.kernel.precisions):
-            raise self.error("kernel.precisions", f"precisions must be distinct, got {document.kernel.precisions}")
         return Kernel(
             name=document.kernel.name,
             folder=self.path.parent,
@@ -160,7 +153,7 @@ class _Reader:
             entry=document.kernel.entry,
             problem=self.problem,
             precisions=tuple(document.kernel.precisions),
-            variables=self.of_problem,
+            variables=self.problem_variables,
             parameters=parameters,
             launch_parameters=launch_parameters,
             arguments=tuple(launch.arguments),
@@ -180,8 +173,10 @@ class _Reader:
             for name, values in table.items():
                 if len(set(values)) != len(values):
                     raise self.error(f"{key}.{name}", f"the values of a parameter must be distinct, got {values}")
-                if name in KINDS[self.problem].macros:
-                    raise self.error(f"{key}.{name}", f"no parameter has the name of a macro of {self.problem!r}")
+                if name in self.kind.macros:
+                    raise self.error(
+                        f"{key}.{name}", f"a parameter must not have the name of a macro of {self.problem!r}"
+                    )
         for name in (*compiled, *launched):
             if name in self.variables or name in FUNCTIONS or keyword.iskeyword(name):
                 raise self.error(
@@ -189,30 +184,29 @@ class _Reader:
                 )
         lowered = [name.lower() for name in (*compiled, *launched)]
         if len(set(lowered)) != len({*compiled, *launched}):
-            raise self.error("parameters", "the names of parameters must differ in more than upper and lower case")
+            raise self.error("parameters", "the names of parameters must differ without regard to case")
         for name in compiled.keys() & launched.keys():
             raise self.error(f"launch.parameters.{name}", "a parameter is compiled in or passed at launch, not both")
         if len(set(arguments)) != len(arguments) or not set(arguments) <= launched.keys():
-            raise self.error("launch.arguments", f"arguments are distinct ones of {[*launched]}, got {arguments}")
+            raise self.error("launch.arguments", f"arguments must be distinct ones of {[*launched]}, got {arguments}")
         return _tuples(compiled), _tuples(launched)
 
     def derived(self, parameters: set[str]) -> dict[str, Expression]:
-        """Return the derived names, each after those that it uses."""
+        """Return the derived names, each after the names that it uses."""
         texts = self.document.derived
         for name in texts:
             if name in parameters | self.variables | FUNCTIONS.keys():
                 raise self.error(f"derived.{name}", "a derived name must not be a parameter, a variable or a function")
         known = parameters | self.variables | texts.keys()
-        waiting = {name: self.expression(f"derived.{name}", text, known) for name, text in texts.items()}
-        ordered: dict[str, Expression] = {}
-        while waiting:
-            ready = {name: e for name, e in waiting.items() if not e.names & waiting.keys()}
-            if not ready:
-                circle = ", ".join(f"{name} = `{e}`" for name, e in waiting.items())
-                raise self.error("derived", f"derived names must not go in a circle, but these do: {circle}")
-            ordered |= ready
-            waiting = {name: e for name, e in waiting.items() if name not in ready}
-        return ordered
+        expressions = {name: self.expression(f"derived.{name}", text, known) for name, text in texts.items()}
+        uses = {name: expression.names & texts.keys() for name, expression in expressions.items()}
+        try:
+            return {name: expressions[name] for name in TopologicalSorter(uses).static_order()}
+        except CycleError as error:
+            circle = ", ".join(f"{name} = `{texts[name]}`" for name in error.args[1][1:])
+            raise self.error(
+                "derived", f"derived names must not depend on each other in a circle, but these do: {circle}"
+            ) from error
 
     def access(self, name: str, table: AccessTable, known: Iterable[str]) -> Access:
         key = f"access.{name}"
@@ -235,15 +229,15 @@ class _Reader:
         if unknown:
             raise self.error(
                 key,
-                f"an expression names parameters, derived names, and variables of the problem and the device "
-                f"({', '.join(sorted(self.variables))}); `{text}` names {', '.join(unknown)}",
+                f"an expression uses parameters, derived names, and variables of the problem and the device "
+                f"({', '.join(sorted(self.variables))}); `{text}` uses {', '.join(unknown)}",
             )
         return expression
 
     def shape(self, key: str, texts: list[str], known: Iterable[str]) -> tuple[Expression, Expression, Expression]:
         if self.document.kernel.source is not None and key not in self.document.launch.model_fields_set:
             raise self.error(
-                f"launch.{key}", f"a kernel with a source must say how it is launched, but {key} is missing"
+                f"launch.{key}", f"a kernel with a source must have the shape of its launch, but {key} is missing"
             )
         x, y, z = (self.expression(f"launch.{key}", text, known) for text in [*texts, "1", "1"][:3])
         return x, y, z
@@ -256,7 +250,7 @@ class _Reader:
             return None
         path = self.path.parent / name
         if not path.resolve().is_relative_to(self.path.parent.resolve()):
-            raise self.error("kernel.source", f"the source must lie in the bundle, but {name!r} leads out of it")
+            raise self.error("kernel.source", f"the source must be in the folder of the bundle, but {name!r} is not")
         return _read(path, MAX_SOURCE_BYTES)
 
 

@@ -1,4 +1,4 @@
-"""The format of kernel.toml: what may stand where. Read by :mod:`mltune.kernel.bundle`, which gives it meaning."""
+"""The schema of kernel.toml, with which :mod:`mltune.kernel.reader` validates a document."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, S
 
 
 def _text(value: object) -> object:
-    """Let a plain number stand for an expression."""
+    """Accept a plain number as an expression."""
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
 Slug = Annotated[StrictStr, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 ParameterName = Annotated[StrictStr, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$")]
-VariableName = Annotated[StrictStr, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$")]
+VariableName = ParameterName
 Identifier = Annotated[StrictStr, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
 PlainFileName = Annotated[StrictStr, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$")]
 ExpressionText = Annotated[StrictStr, BeforeValidator(_text)]
@@ -28,18 +28,18 @@ class _Table(BaseModel):
 
 
 class KernelTable(_Table):
-    """``[kernel]``: what the kernel is called, and what it computes."""
+    """``[kernel]``: the name of the kernel, the problem that it solves, and its source."""
 
     name: Slug
     problem: Slug
-    precisions: list[Literal["s", "d", "c", "z"]] = []
+    precisions: list[StrictStr] = []
     variables: list[VariableName] = []
     source: PlainFileName | None = None
     entry: Identifier | None = None
 
 
 class LaunchTable(_Table):
-    """``[launch]``: the shape of a launch, and the parameters that are passed with it."""
+    """``[launch]``: the shape of a launch, and the parameters that are passed at launch."""
 
     block: Annotated[list[ExpressionText], Field(min_length=1, max_length=3)] = ["1"]
     grid: Annotated[list[ExpressionText], Field(min_length=1, max_length=3)] = ["1"]
@@ -48,7 +48,7 @@ class LaunchTable(_Table):
 
 
 class AccessTable(_Table):
-    """``[access.NAME]``: one load or store of the main loop: where, how often, how wide, and how the lanes lie."""
+    """``[access.NAME]``: one load or store of the main loop, with its number, width and layout of lanes."""
 
     memory: Literal["shared", "global"]
     count: ExpressionText

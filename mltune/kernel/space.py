@@ -1,6 +1,6 @@
-"""The search space: every valid configuration has an index.
+"""Search spaces, in which every valid configuration has an index.
 
-Deduplicating, remembering what was tried and sampling without replacement are then work on integers.
+With indices, deduplication, sets of tried configurations and sampling without replacement are operations on integers.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from functools import cached_property
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +16,8 @@ from numpy.typing import NDArray
 from mltune.errors import SpaceError
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Codes, ValueList
-from mltune.kernel.columns import Columns, length
+from mltune.kernel.columns import Columns, Indices, length
 from mltune.kernel.layers import Layers, build_layers
-
-Indices: TypeAlias = NDArray[np.int64]
-"""Indices of configurations in a search space."""
 
 _CHUNK = 1 << 14
 _EXPLAINED = 1 << 16
@@ -30,7 +27,7 @@ _PAIRS_BELOW = 8
 class SearchSpace(Protocol):
     """The configurations that a search may propose, each with an index from 0 to ``count - 1``.
 
-    Everything takes and returns whole columns. The same kernel, problem and device give the same indices.
+    Methods take and return whole columns. The same kernel, problem and device give the same indices.
     """
 
     @property
@@ -40,7 +37,7 @@ class SearchSpace(Protocol):
 
     @property
     def values(self) -> Mapping[str, tuple[int, ...]]:
-        """The values that each parameter may take; neighbouring values stand side by side."""
+        """The values of each parameter, in an order in which neighbours are similar."""
         ...
 
     @property
@@ -68,34 +65,34 @@ class SearchSpace(Protocol):
         Parameters
         ----------
         count : int
-            How many. There are fewer in the answer when the space is exhausted.
+            Number of draws; fewer are returned when the space is exhausted.
         rng : numpy.random.Generator
         exclude : collection of int
-            Indices that are not drawn.
+            Indices that must not be drawn.
 
         Returns
         -------
         ndarray of shape (n_drawn,), int64
-            Distinct indices, in the order drawn.
+            Distinct indices, in order of drawing.
         """
         ...
 
     def neighbours(self, index: int) -> Indices:
-        """Return the configurations near one, in ascending order of index, without itself."""
+        """Return the configurations near one, without itself, in ascending order of index."""
         ...
 
     def nearest(self, columns: Columns) -> Indices:
-        """Return for each row the index of a configuration near it: the row itself if it is in the space."""
+        """Return for each row the index of a configuration near it; its own index if it is in the space."""
         ...
 
 
 class Removal(NamedTuple):
-    """What one restriction removes of the raw combinations.
+    """The share of the raw combinations that one restriction removes.
 
     Attributes
     ----------
     restriction, reason : str
-        As written in the bundle.
+        The texts of the bundle.
     removes : float
         Share of the raw combinations that do not satisfy it.
     removes_alone : float
@@ -111,20 +108,20 @@ class Removal(NamedTuple):
 class ConstrainedSpace:
     """Every configuration of a kernel that satisfies its restrictions. Satisfies :class:`SearchSpace`.
 
-    It is counted when first used, exactly, however large it is (see :mod:`mltune.kernel.layers`): under a second for a
-    space of 1e11 configurations, which are never listed.
+    Its size is computed exactly at first use, without enumeration (see :mod:`mltune.kernel.layers`): in less than a
+    second for 1e11 configurations.
 
     Parameters
     ----------
     kernel : Kernel
     variables : mapping of str to int
-        What the restrictions may name: ``problem.variables() | device_variables(device)``.
+        Variables of the restrictions: ``problem.variables() | device_variables(device)``.
 
     Notes
     -----
-    ``neighbours`` gives every valid configuration that differs in one parameter, and where the change of one parameter
-    is not valid by itself, that change as repaired by ``nearest``. ``nearest`` goes through the parameters in the order
-    of the layers and takes the value nearest in its list that can still be completed.
+    ``neighbours`` returns every valid configuration that differs in one parameter; if the change of one parameter is
+    not valid, it is repaired by ``nearest``. ``nearest`` goes through the parameters in the order of the layers and
+    takes the nearest value in the list that can be completed to a valid configuration.
     """
 
     def __init__(self, kernel: Kernel, variables: Mapping[str, int]) -> None:
@@ -141,7 +138,7 @@ class ConstrainedSpace:
         Raises
         ------
         SpaceError
-            No configuration satisfies the restrictions; the message says what each removes.
+            No configuration satisfies the restrictions; the message gives the share that each removes.
         """
         layers = build_layers(self.kernel, self.variables)
         if layers.count == 0:
@@ -172,14 +169,14 @@ class ConstrainedSpace:
     def index_of(self, columns: Columns) -> Indices:
         """Return the indices of configurations, -1 for those outside the space."""
         codes = self._encode(columns)
-        return np.concatenate([self.layers.rank(_slice(codes, start)) for start in _starts(length(columns))])
+        return np.concatenate([self.layers.rank(_chunk(codes, start)) for start in _starts(length(columns))])
 
     def sample(self, count: int, rng: np.random.Generator, exclude: Collection[int] | Indices = ()) -> Indices:
         """Draw configurations uniformly, without replacement; fewer when the space is exhausted."""
         return draw(self.count, count, rng, exclude)
 
     def neighbours(self, index: int) -> Indices:
-        """Return the configurations that differ in one parameter, and those that a change of one leads to."""
+        """Return the configurations that differ in one parameter, and repaired changes of one parameter."""
         here = {name: int(column[0]) for name, column in self.rows(np.array([index])).items()}
         changes = [(name, value) for name in self.names for value in self.values[name] if value != here[name]]
         columns = {name: np.full(len(changes), value, dtype=np.int64) for name, value in here.items()}
@@ -189,19 +186,14 @@ class ConstrainedSpace:
         return np.unique(found[found != index])
 
     def nearest(self, columns: Columns) -> Indices:
-        """Return for each row the index of a valid configuration near it: the row itself if it is valid."""
+        """Return for each row the index of a valid configuration near it; its own index if it is valid."""
         codes = {name: self._lists[name].closest(np.asarray(columns[name], dtype=np.int64)) for name in self.names}
         return np.concatenate(
-            [self.layers.rank(self.layers.repair(_slice(codes, start))) for start in _starts(length(columns))]
+            [self.layers.rank(self.layers.repair(_chunk(codes, start))) for start in _starts(length(columns))]
         )
 
-    def check(self, columns: Columns) -> NDArray[np.bool_]:
-        """Return which configurations have legal values and satisfy every restriction."""
-        codes = self._encode(columns)
-        return np.concatenate([self.layers.contains(_slice(codes, start)) for start in _starts(length(columns))])
-
     def explain(self) -> list[Removal]:
-        """Return what each restriction removes, estimated on a uniform sample of 65,536 raw combinations."""
+        """Return the share that each restriction removes, from a uniform sample of 65,536 raw combinations."""
         rng = np.random.default_rng(0)
         columns = {name: rng.choice(np.array(values), _EXPLAINED) for name, values in self.values.items()}
         scope = self.kernel.scope({**self.variables, **columns})
@@ -231,14 +223,20 @@ class TableSpace:
 
     Notes
     -----
-    ``values`` are those that occur, ascending. ``neighbours`` gives the rows that differ in one parameter, and if these
-    are fewer than eight those that differ in two as well. ``nearest`` gives the row that differs in fewest parameters,
-    and among these the one whose values are nearest in their lists.
+    ``values`` are those that occur, ascending. ``neighbours`` returns the rows that differ in one parameter, and if
+    there are fewer than eight also those that differ in two. ``nearest`` returns the row that differs in the fewest
+    parameters, and among these the one with the nearest values.
+
+    Examples
+    --------
+    >>> space = TableSpace({"BLK": np.array([16, 32, 64]), "DIM": np.array([8, 8, 16])})
+    >>> space.index_of({"BLK": np.array([32, 99]), "DIM": np.array([8, 8])}).tolist()
+    [1, -1]
     """
 
     def __init__(self, columns: Columns) -> None:
         if length(columns) == 0:
-            raise SpaceError("a search space must hold at least one configuration, but the table is empty")
+            raise SpaceError("a search space must have at least one configuration, but the table is empty")
         self.names = tuple(columns)
         self._columns = {name: np.array(column, dtype=np.int64) for name, column in columns.items()}
         self.values: Mapping[str, tuple[int, ...]] = {
@@ -265,7 +263,7 @@ class TableSpace:
         return {name: column[wanted] for name, column in self._columns.items()}
 
     def index_of(self, columns: Columns) -> Indices:
-        """Return the rows of configurations, -1 for those that the table does not hold."""
+        """Return the rows of configurations, -1 for those that are not in the table."""
         codes = {name: self._lists[name].encode(np.asarray(columns[name], dtype=np.int64)) for name in self.names}
         known = np.all([code >= 0 for code in codes.values()], axis=0)
         keys = self._keys({name: np.maximum(code, 0) for name, code in codes.items()})
@@ -277,14 +275,14 @@ class TableSpace:
         return draw(self.count, count, rng, exclude)
 
     def neighbours(self, index: int) -> Indices:
-        """Return the rows that differ in one parameter, and if they are few those that differ in two."""
+        """Return the rows that differ in one parameter, and if there are few also those that differ in two."""
         (index,) = _checked(np.array([index]), self.count)
         differing = np.sum([code != code[index] for code in self._codes.values()], axis=0)
         found = np.flatnonzero(differing == 1)
         return found if len(found) >= _PAIRS_BELOW else np.flatnonzero((differing == 1) | (differing == 2))
 
     def nearest(self, columns: Columns) -> Indices:
-        """Return for each configuration the row that differs least from it."""
+        """Return for each configuration the row with the fewest and smallest differences."""
         wanted = {name: np.asarray(columns[name], dtype=np.int64) for name in self.names}
         found = self.index_of(columns)
         missing = np.flatnonzero(found < 0)
@@ -297,13 +295,13 @@ class TableSpace:
         return found
 
     def _keys(self, codes: Codes) -> NDArray[np.bytes_]:
-        """Return one byte string per row that orders and compares as the row does."""
+        """Return one byte string per row with the order of the rows."""
         rows = np.stack([codes[name] for name in self.names], axis=1).astype(">u4")
         return np.ascontiguousarray(rows).view(f"S{4 * len(self.names)}")[:, 0]
 
 
 def draw(extent: int, count: int, rng: np.random.Generator, exclude: Collection[int] | Indices = ()) -> Indices:
-    """Draw distinct integers of ``range(extent)`` uniformly, without some; fewer than asked when there are no more.
+    """Draw distinct integers of ``range(extent)`` uniformly, except some.
 
     Parameters
     ----------
@@ -314,8 +312,8 @@ def draw(extent: int, count: int, rng: np.random.Generator, exclude: Collection[
 
     Returns
     -------
-    ndarray of shape (min(count, what is left),), int64
-        In the order drawn.
+    ndarray of shape (min(count, number of integers left),), int64
+        In order of drawing.
     """
     excluded = np.unique(np.fromiter(exclude, dtype=np.int64, count=len(exclude)))
     excluded = excluded[(excluded >= 0) & (excluded < extent)]
@@ -325,7 +323,7 @@ def draw(extent: int, count: int, rng: np.random.Generator, exclude: Collection[
         chosen: Indices = rng.choice(left, count, replace=False)
         return chosen
     drawn = np.zeros(0, dtype=np.int64)
-    while len(drawn) < count:  # each round keeps at least half of what it draws, on average
+    while len(drawn) < count:  # each round keeps at least half of its draws, on average
         more = np.concatenate([drawn, rng.integers(0, extent, count - len(drawn) + 16)])
         _, first = np.unique(more, return_index=True)
         drawn = more[np.sort(first)]
@@ -343,9 +341,9 @@ def _checked(indices: Indices, count: int) -> Indices:
 
 
 def _starts(size: int) -> range:
-    """Return where chunks start that fit into the cache; one, empty chunk for an empty table."""
+    """Return the starts of chunks that fit into the cache; an empty table is one empty chunk."""
     return range(0, max(size, 1), _CHUNK)
 
 
-def _slice(codes: Codes, start: int) -> Codes:
+def _chunk(codes: Codes, start: int) -> Codes:
     return {name: code[start : start + _CHUNK] for name, code in codes.items()}

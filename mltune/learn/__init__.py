@@ -1,1 +1,1 @@
-"""From numbers to the next configuration: features, cost models, pruning, sampling."""
+"""Features, cost models, gates and the search that proposes configurations."""

@@ -1,13 +1,12 @@
-"""The pruning that a learned one replaces: the hand-set thresholds of ASTRA, always at hand for comparison."""
+"""The hand-set thresholds of ASTRA: the pruning that the learned gates are compared with."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import optuna
 from numpy.typing import ArrayLike, NDArray
 
 from mltune.device.occupancy import occupancy
@@ -16,28 +15,25 @@ from mltune.kernel.bundle import device_variables
 from mltune.kernel.columns import Columns, length
 
 if TYPE_CHECKING:
-    from optuna.study import Study
-    from optuna.trial import FrozenTrial
-
     from mltune.device.facts import Device
     from mltune.kernel.bundle import Kernel
     from mltune.problem.problem import Problem
 
 KEPLER_THREADS_PER_SM = 2048
-"""Threads that a multiprocessor of the GTX 680 holds: "1024 (half of the hardware maximum)"."""
+"""Most threads on a multiprocessor of the GTX 680. The paper: "1024 (half of the hardware maximum)"."""
 
 NEEDED = ("threads", "registers", "register_reuse")
-"""Resources that a bundle must name for the thresholds to be computed."""
+"""Resources of the bundle from which the thresholds are computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What a configuration must reach.
+    """The least values that a configuration must reach.
 
     Attributes
     ----------
     threads_per_sm : float
-        Resident threads of a multiprocessor: what the paper calls occupancy.
+        Resident threads of a multiprocessor, which the paper calls occupancy.
     register_reuse : float
         Fused multiply-adds per scalar loaded into registers, in the innermost loop.
     blocks_per_sm : float
@@ -55,38 +51,39 @@ LAWN_267: dict[str, Thresholds] = {
     "d": Thresholds(1024, 1.0),
     "z": Thresholds(768, 2.0),
 }
-"""The paper's thresholds by precision, for a GTX 680; blocks per multiprocessor "did not play a role"."""
+"""Thresholds of the paper by precision, for a GTX 680. Blocks per multiprocessor "did not play a role"."""
 
 _PRECISIONS = {("fp32", False): "s", ("fp32", True): "c", ("fp64", False): "d", ("fp64", True): "z"}
 
 
-class AstraThresholds(optuna.pruners.BasePruner):  # type: ignore[misc]
-    """Discards configurations by three hand-set thresholds: occupancy, register reuse, blocks per multiprocessor.
+class AstraThresholds:
+    """Three hand-set thresholds for configurations: occupancy, register reuse, blocks per multiprocessor.
 
     Kurzak, Luszczek, Tomov and Dongarra (2012), "Preliminary results of autotuning GEMM kernels for the NVIDIA Kepler
     architecture", LAPACK Working Note 267, section 5. Their other tests (hardware limits, divisibility, whole warps)
     are restrictions of the bundle here.
 
-    What the paper leaves open is read so:
+    Assumptions where the paper is not explicit:
 
-    - Occupancy is given in threads for a multiprocessor of 2,048. On a device of another size the defaults keep their
-      share of its maximum: 1024 become 768 on one of 1,536. It is computed by the rules of the device at hand.
-    - A load is one of a scalar, a complex number is two, and a complex multiply-add is four FMAs. (Counted in complex
-      numbers a reuse of 2 needs a tile of 4 x 4 a thread, whose accumulators in Z exceed the 63 registers that a thread
-      of the GTX 680 has.) The bundle's ``register_reuse`` counts elements.
-    - Before compiling, registers are the bundle's estimate, within the cap that the launch bounds set; after, the
-      compiler's. A configuration that cannot be launched is never kept.
+    - The paper gives occupancy in threads on a multiprocessor of 2,048 threads. On another device the thresholds are
+      scaled to the same share of its maximum: 1024 of 2,048 becomes 768 of 1,536. Occupancy follows the rules of the
+      tuned device.
+    - Loads are counted in scalars: a complex number is two loads, a complex multiply-add is four FMAs. (Counted in
+      complex numbers, a reuse of 2 needs a tile of 4 x 4 per thread, and its accumulators in Z exceed the 63 registers
+      of a thread of the GTX 680.) The bundle's ``register_reuse`` counts elements.
+    - Before compiling, registers are the bundle's estimate, limited by the launch bounds; after compiling, the
+      compiler's number. A configuration that cannot be launched is never kept.
 
-    The thresholds may keep nothing at all of a space: the caller decides what then.
+    It is possible that a space has no configuration that meets the thresholds.
 
     Parameters
     ----------
     kernel : Kernel
-        Its ``[resources]`` name at least ``threads``, ``registers`` and ``register_reuse``.
+        Its ``[resources]`` define at least ``threads``, ``registers`` and ``register_reuse``.
     problem : Problem
     device : Device
-    min_threads_per_sm, min_register_reuse, min_blocks_per_sm : float, optional
-        Other thresholds than the paper's for the problem's precision (:data:`LAWN_267`).
+    thresholds : Thresholds, optional
+        By default those of the paper for the precision of the problem (:data:`LAWN_267`).
 
     Attributes
     ----------
@@ -95,19 +92,10 @@ class AstraThresholds(optuna.pruners.BasePruner):  # type: ignore[misc]
     Raises
     ------
     BundleError
-        The bundle does not name the resources: there is nothing to compare with a threshold.
+        The bundle does not define the resources.
     """
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        problem: Problem,
-        device: Device,
-        *,
-        min_threads_per_sm: float | None = None,
-        min_register_reuse: float | None = None,
-        min_blocks_per_sm: float | None = None,
-    ) -> None:
+    def __init__(self, kernel: Kernel, problem: Problem, device: Device, thresholds: Thresholds | None = None) -> None:
         missing = [name for name in NEEDED if name not in kernel.resources]
         if missing:
             raise BundleError(
@@ -118,26 +106,22 @@ class AstraThresholds(optuna.pruners.BasePruner):  # type: ignore[misc]
         is_complex = bool(variables.get("is_complex", 0))
         paper = LAWN_267[_PRECISIONS[problem.arithmetic, is_complex]]
         share = device.max_threads_per_sm / KEPLER_THREADS_PER_SM
-        self.thresholds = Thresholds(
-            paper.threads_per_sm * share if min_threads_per_sm is None else min_threads_per_sm,
-            paper.register_reuse if min_register_reuse is None else min_register_reuse,
-            paper.blocks_per_sm if min_blocks_per_sm is None else min_blocks_per_sm,
-        )
+        self.thresholds = thresholds or replace(paper, threads_per_sm=paper.threads_per_sm * share)
         self._kernel = kernel
         self._device = device
         self._variables = variables | device_variables(device)
         self._scalar_reuse = 2.0 if is_complex else 1.0
 
     def keeps(self, columns: Columns, builds: Mapping[str, ArrayLike] | None = None) -> NDArray[np.bool_]:
-        """Return which configurations are worth a measurement.
+        """Return which configurations meet the thresholds.
 
         Parameters
         ----------
         columns : Columns
             Configurations.
         builds : mapping of str to array_like of shape (n_configs,), optional
-            After compiling: ``registers`` per thread and static ``shared_bytes`` per block; where they are missing or
-            NaN, the estimates hold.
+            Results of compiling: ``registers`` per thread and static ``shared_bytes`` per block. Missing columns and
+            NaN stand for the estimates.
 
         Returns
         -------
@@ -166,20 +150,3 @@ class AstraThresholds(optuna.pruners.BasePruner):  # type: ignore[misc]
             & (self._scalar_reuse * resources["register_reuse"] >= least.register_reuse)
         )
         return kept
-
-    def prune(self, study: Study, trial: FrozenTrial) -> bool:
-        """Return whether the trial's configuration is discarded; nothing need have been reported for it.
-
-        Raises
-        ------
-        ValueError
-            A parameter of the kernel has not been suggested yet.
-        """
-        missing = [name for name in self._kernel.all_parameters if name not in trial.params]
-        if missing:
-            raise ValueError(
-                f"ASTRA's thresholds judge whole configurations, but trial {trial.number} has no {', '.join(missing)}; "
-                "suggest every parameter before asking whether to prune."
-            )
-        columns = {name: np.array([trial.params[name]], dtype=np.int64) for name in self._kernel.all_parameters}
-        return not bool(self.keeps(columns)[0])

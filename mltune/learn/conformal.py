@@ -1,4 +1,4 @@
-"""Conformal intervals: how much faster than predicted a configuration may be, with a coverage that can be tested."""
+"""One-sided conformal prediction intervals: an upper bound on the speed of a configuration, with testable coverage."""
 
 from __future__ import annotations
 
@@ -9,24 +9,33 @@ from typing import Self
 import numpy as np
 
 from mltune.kernel.columns import Floats
+from mltune.learn.cost_model import compress, expand
 
 SLOPE = 0.2
-"""Slope of the scale of an interval below the median of what was measured."""
+"""Slope of the scale of an interval below the median of the measured speeds."""
 
 SMALLEST_OFFSET = 1e-6
 
 
 def upper_quantile(scores: Floats, confidence: float) -> float:
-    """Return what a new score lies below with at least this probability.
+    """Return a bound that a new score is below with at least the given probability.
 
-    The ``ceil((n + 1) * confidence)``-th smallest of n scores (Vovk, Gammerman and Shafer, 2005): if the new one is
-    exchangeable with them, the promise holds for any n and any distribution. Infinite where n is too small for it.
+    It is the ``ceil((n + 1) * confidence)``-th smallest of n scores (Vovk, Gammerman and Shafer, 2005). If the new
+    score is exchangeable with them, the coverage holds for any n and any distribution. The bound is infinite if n is
+    too small for it.
 
     Parameters
     ----------
     scores : ndarray of shape (n,)
     confidence : float
         Between 0 and 1.
+
+    Examples
+    --------
+    >>> upper_quantile(np.arange(99.0), 0.95)
+    94.0
+    >>> upper_quantile(np.arange(9.0), 0.95)
+    inf
     """
     rank = math.ceil((len(scores) + 1) * confidence - 1e-9)
     return float(np.partition(scores, rank - 1)[rank - 1]) if 1 <= rank <= len(scores) else math.inf
@@ -34,20 +43,20 @@ def upper_quantile(scores: Floats, confidence: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class UpperEnd:
-    """The optimistic end of a one-sided interval: ``predicted + width * (spread + offset)``, on a compressed scale.
+    """The upper end of a one-sided interval: ``predicted + width * (spread + offset)``, on a compressed scale.
 
-    It widens with the model's own spread (Lei and others, 2018, "Distribution-free predictive inference for
-    regression", section 5.2): narrow where the model knows, wide where it guesses. The offset, half of the median
-    error, keeps members that agree by chance from promising certainty.
+    The interval is wide where the standard deviation of the model is large (Lei and others, 2018, "Distribution-free
+    predictive inference for regression", section 5.2). The offset is half of the median error: members of an ensemble
+    that agree by chance do not make the interval arbitrarily narrow.
 
-    The scale is the one that models are fitted on (:class:`mltune.learn.cost_model.Compression`): below the median of
-    what was measured a distance counts a fifth. Coverage is the same on any monotone scale; on this one errors among
-    the hopeless do not widen the interval of the fast.
+    The scale is that of :func:`mltune.learn.cost_model.compress`: below the median of the measured speeds a distance
+    counts a fifth. Coverage is the same on any monotone scale; on this one the errors among slow configurations do not
+    widen the interval of the fast ones.
 
     Attributes
     ----------
     width : float
-        In units of spread plus offset; infinite where nothing is promised.
+        In units of spread plus offset; infinite if there are too few measurements.
     offset, knee : float
         Log share of peak.
     """
@@ -58,12 +67,12 @@ class UpperEnd:
 
     @classmethod
     def calibrate(cls, measured: Floats, predicted: Floats, spread: Floats, confidence: float) -> Self:
-        """Return the end below which a share ``confidence`` of all configurations lies: marginal coverage.
+        """Return the end that is above a share ``confidence`` of all configurations (marginal coverage).
 
         Parameters
         ----------
         measured, predicted, spread : ndarray of shape (n_configs,)
-            Log shares of peak: what was measured, and what was predicted for each without having seen it. All finite.
+            Log shares of peak: measurements, and predictions by models that did not see them. All finite.
         confidence : float
         """
         if len(measured) == 0:
@@ -74,14 +83,13 @@ class UpperEnd:
         return cls(upper_quantile(errors / (spread + offset), confidence), offset, shape.knee)
 
     def scores(self, measured: Floats, predicted: Floats, spread: Floats) -> Floats:
-        """Return the widths at which the end would have met each measurement: ndarray of shape (n_configs,)."""
+        """Return the width at which the end equals each measurement: ndarray of shape (n_configs,)."""
         return (self.compress(measured) - self.compress(predicted)) / (spread + self.offset)
 
     def end(self, predicted: Floats, spread: Floats) -> Floats:
-        """Return the optimistic end for each configuration: ndarray of shape (n_configs,)."""
-        end = self.compress(predicted) + self.width * (spread + self.offset)
-        return np.where(end < self.knee, self.knee + (end - self.knee) / SLOPE, end)
+        """Return the upper end for each configuration: ndarray of shape (n_configs,)."""
+        return expand(self.compress(predicted) + self.width * (spread + self.offset), self.knee, SLOPE)
 
     def compress(self, speed: Floats) -> Floats:
         """Return speeds on the scale of the interval."""
-        return np.where(speed < self.knee, self.knee + SLOPE * (speed - self.knee), speed)
+        return compress(speed, self.knee, SLOPE)

@@ -1,4 +1,4 @@
-"""The cost model: from the features of a configuration to its speed, with a spread that says how sure it is."""
+"""The cost model protocol: from the features of a configuration to its speed, with a standard deviation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mltune.kernel.columns import Floats
 def log_share(flops: float, median_s: float, peak_flops: float) -> float:
     """Return the target of every cost model: the log of the achieved share of the device's peak.
 
-    Comparable across sizes, precisions and GPUs, and larger is faster.
+    It is comparable across sizes, precisions and GPUs, and larger is faster.
 
     Parameters
     ----------
@@ -27,15 +27,15 @@ def log_share(flops: float, median_s: float, peak_flops: float) -> float:
 
 
 class CostModel(Protocol):
-    """Learns speed from measured configurations.
+    """A regression model of speed.
 
     ``y`` is the log share of the device's peak (:func:`log_share`), NaN for a configuration that failed: a model learns
-    it as very slow. Predictions are in the same unit. The same ``random_state`` and rows in the same order give the
-    same model.
+    it as very slow. Predictions are in the same unit. The same ``random_state`` and the same rows in the same order
+    give the same model.
     """
 
     def fit(self, X: Floats, y: Floats) -> Self:
-        """Learn.
+        """Fit the model.
 
         Parameters
         ----------
@@ -46,7 +46,7 @@ class CostModel(Protocol):
         ...
 
     def predict(self, X: Floats) -> tuple[Floats, Floats]:
-        """Return the mean and the spread (one standard deviation) of the speed.
+        """Return the mean and the standard deviation of the speed.
 
         Parameters
         ----------
@@ -59,7 +59,7 @@ class CostModel(Protocol):
         ...
 
     def unseen(self) -> tuple[Floats, Floats]:
-        """Return what the model would predict for the rows that it learned from, had it not seen them.
+        """Return predictions for the rows of :meth:`fit`, each from the parts of the model that did not see the row.
 
         Returns
         -------
@@ -69,30 +69,40 @@ class CostModel(Protocol):
         ...
 
 
-class Compression:
-    """What a model is fitted to in place of the speed: where half of a space is hopeless, how hopeless matters little.
+def compress(speed: Floats, knee: float, slope: float) -> Floats:
+    """Return speeds with their distances below the knee multiplied by a slope above 0."""
+    return np.where(speed < knee, knee + slope * (speed - knee), speed)
 
-    Below the median of what was measured the target is compressed, so that a model spends itself on telling the fast
-    ones apart. Failures are learned as the slowest that ran.
+
+def expand(target: Floats, knee: float, slope: float) -> Floats:
+    """Return the speeds that :func:`compress` turned into these targets."""
+    return np.where(target < knee, knee + (target - knee) / slope, target)
+
+
+class Compression:
+    """The transformation of speeds into the targets that a model is fitted to.
+
+    Speeds below the median of the measured ones are compressed: differences among slow configurations matter little,
+    and the model resolves the fast ones better. A configuration that failed has the target of the slowest that ran.
 
     Parameters
     ----------
     slope : float
-        Slope of the target below the median, above 0; 1 leaves it alone.
+        Slope of the target below the median, above 0; 1 changes nothing.
 
     Attributes
     ----------
     knee_ : float
-        The median speed of what was measured.
+        The median speed of the measured configurations.
     floor_ : float
-        The speed that failed configurations are learned as.
+        The speed assumed for configurations that failed.
     """
 
     def __init__(self, slope: float) -> None:
         self.slope = slope
 
     def fit(self, rows: int, y: Floats) -> Floats:
-        """Learn the knee, and return the target that a model is fitted to: ndarray of shape (n_configs,).
+        """Set the knee, and return the targets: ndarray of shape (n_configs,).
 
         Parameters
         ----------
@@ -104,7 +114,7 @@ class Compression:
         Raises
         ------
         ValueError
-            There is nothing to learn from.
+            There is no measured configuration, or not as many rows as targets.
         """
         measured = np.isfinite(y)
         if rows != len(y) or not measured.any():
@@ -117,9 +127,9 @@ class Compression:
         return self.compress(np.where(measured, y, self.floor_))
 
     def compress(self, y: Floats) -> Floats:
-        """Return the targets of these speeds."""
-        return np.where(y < self.knee_, self.knee_ + self.slope * (y - self.knee_), y)
+        """Return the targets of speeds."""
+        return compress(y, self.knee_, self.slope)
 
     def expand(self, target: Floats) -> Floats:
-        """Return the speeds of these targets."""
-        return np.where(target < self.knee_, self.knee_ + (target - self.knee_) / self.slope, target)
+        """Return the speeds of targets."""
+        return expand(target, self.knee_, self.slope)

@@ -1,4 +1,4 @@
-"""Configurations as points: what a Gaussian process measures distances between, and what it expects of them."""
+"""Encoding of configurations for the Gaussian process: points of the unit cube, and the mean function over them."""
 
 from __future__ import annotations
 
@@ -14,58 +14,62 @@ if TYPE_CHECKING:
     from mltune.kernel.space import SearchSpace
 
 SMALLEST_PRIOR = 0.02
-"""Share of peak below which expected speeds are not told apart."""
+"""Share of peak below which the prior does not distinguish configurations."""
 
 
 class Encoding:
-    """The configurations of a search space as points of the unit cube, by what holds of every kernel's parameters.
+    """The configurations of a search space as points of the unit cube, with the basis functions of a mean function.
 
-    Sizes matter by ratios: a parameter is a log2 from its smallest value to its largest, or its place in the list where
-    a value is not positive. Hardware works in powers of two: what is left of a value when those are divided out (its
-    odd part: 3 of 48) is a coordinate of its own, so that 48 need not lie between 32 and 64. The prior, if any, is the
-    last coordinate.
+    The coordinates follow from two properties of the parameters of any kernel:
+
+    - Ratios of sizes matter, so a parameter's coordinate is the log2 of its value, scaled to [0, 1]. If a value is not
+      positive, the coordinate is the position in the list of values.
+    - Hardware works in powers of two, so the odd part of a value (3 of 48) is a second coordinate: 48 is not simply
+      between 32 and 64.
+
+    The last coordinate is the prior, if there is one.
 
     Parameters
     ----------
     space : SearchSpace
     prior : callable or None
-        From Columns to ndarray of shape (n_configs,): expected share of peak before anything was measured.
+        From Columns to ndarray of shape (n_configs,): the share of peak expected before anything is measured.
 
     Attributes
     ----------
-    trend_weights : ndarray of shape (n_trends,)
-        What the trends of :meth:`describe` count for before anything was measured.
+    mean_weights : ndarray of shape (n_basis,)
+        Weights of the basis functions of :meth:`describe` before anything is measured.
     """
 
     def __init__(self, space: SearchSpace, prior: Callable[[Columns], Floats] | None = None) -> None:
         self.prior = prior
         self._scales = [_Scale(name, space.values[name]) for name in space.names if len(space.values[name]) > 1]
-        self.trend_weights = np.array([0.5] if prior is None else [0.25, 0.5])
+        self.mean_weights = np.array([0.5] if prior is None else [0.25, 0.5])
 
     def describe(self, columns: Columns) -> tuple[Floats, Floats]:
-        """Return points and trends: where configurations lie, and what to expect where nothing near was measured.
+        """Return the points of configurations, and their values of the basis functions of the mean function.
 
-        The first trend is minus the square of the distance from the middle of the lists of values, and of the distance
-        from powers of two: who writes a search space puts bounds on either side of what is likely. The second is the
-        log of the prior, if there is one, bounded: between log(SMALLEST_PRIOR) and 0.
+        The first basis function is minus the sum over parameters of the squared distance from the middle of the list of
+        values and of the log2 of the odd part: a search space is usually written with bounds on either side of the
+        likely values. The second is the log of the prior, if there is one, limited to [log(SMALLEST_PRIOR), 0].
 
         Returns
         -------
         points : ndarray of shape (n_configs, n_dimensions)
-        trends : ndarray of shape (n_configs, n_trends)
+        basis : ndarray of shape (n_configs, n_basis)
         """
         coordinates = [coordinate for scale in self._scales for coordinate in scale.coordinates(columns[scale.name])]
-        trends = [-sum((scale.eccentricity(columns[scale.name]) for scale in self._scales), np.zeros(length(columns)))]
+        basis = [-sum((scale.eccentricity(columns[scale.name]) for scale in self._scales), np.zeros(length(columns)))]
         if self.prior is not None:
             expected = np.log(np.clip(self.prior(columns), SMALLEST_PRIOR, 1.0))
             coordinates.append(1.0 + expected / -np.log(SMALLEST_PRIOR))
-            trends.append(expected)
+            basis.append(expected)
         points: Floats = np.column_stack(coordinates) if coordinates else np.zeros((length(columns), 1))
-        return points, np.column_stack(trends)
+        return points, np.column_stack(basis)
 
 
 class _Scale:
-    """The values of one parameter, each with its coordinates and how far it lies from the middle."""
+    """The values of one parameter, with their coordinates and their distance from the middle."""
 
     def __init__(self, name: str, values: tuple[int, ...]) -> None:
         self.name = name
@@ -85,7 +89,7 @@ class _Scale:
         return [coordinate[found] for coordinate in self._coordinates]
 
     def eccentricity(self, column: NDArray[np.int64]) -> Floats:
-        """Return how far values lie from the middle and from powers of two: ndarray of shape (n_configs,)."""
+        """Return the distance of values from the middle and from powers of two: ndarray of shape (n_configs,)."""
         eccentricity: Floats = self._eccentricity[np.searchsorted(self._sorted, column)]
         return eccentricity
 
@@ -95,37 +99,37 @@ def _unit(values: Floats) -> Floats:
     return scaled
 
 
-class Trend:
-    """A weighted sum of trends, corrected by what was measured: what a Gaussian process departs from.
+class MeanFunction:
+    """The mean function of a Gaussian process: a sum of basis functions with weights that are fitted to measurements.
 
-    Ridge regression about the weights that were expected; a weight is never negative, for a trend that points the wrong
-    way is no trend.
+    The weights are those of ridge regression about their expected values (compare Rasmussen and Williams, 2006, section
+    2.7). They are never negative: a basis function that is negatively correlated with speed is left out.
 
     Parameters
     ----------
-    expected : ndarray of shape (n_trends,)
-        Weights before anything was measured.
+    expected : ndarray of shape (n_basis,)
+        Weights before anything is measured.
     confidence : float
-        What the expectation counts for, as a sum of squares of the trend.
+        Penalty on deviations from the expected weights, in units of a basis function's sum of squares.
     """
 
     def __init__(self, expected: Floats, *, confidence: float = 5.0) -> None:
         self.expected = expected
         self.confidence = confidence
 
-    def fit(self, trends: Floats, y: Floats) -> Floats:
+    def fit(self, basis: Floats, y: Floats) -> Floats:
         """Return the weights.
 
         Parameters
         ----------
-        trends : ndarray of shape (n_configs, n_trends)
+        basis : ndarray of shape (n_configs, n_basis)
         y : ndarray of shape (n_configs,)
 
         Returns
         -------
-        ndarray of shape (n_trends,)
+        ndarray of shape (n_basis,)
         """
-        centred = trends - trends.mean(axis=0)
-        left = y - y.mean() - centred @ self.expected
-        precision = centred.T @ centred + self.confidence * np.eye(trends.shape[1])
-        return np.maximum(self.expected + np.linalg.solve(precision, centred.T @ left), 0.0)
+        centred = basis - basis.mean(axis=0)
+        residual = y - y.mean() - centred @ self.expected
+        precision = centred.T @ centred + self.confidence * np.eye(basis.shape[1])
+        return np.maximum(self.expected + np.linalg.solve(precision, centred.T @ residual), 0.0)

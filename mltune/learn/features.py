@@ -1,6 +1,6 @@
-"""Features of configurations: what a cost model sees before and after compiling, and what physics alone says.
+"""Features of configurations for the cost models, before and after compiling, and the physical prior.
 
-docs/features.md gives the formula and the source of each.
+docs/explanation/features.md gives the formula and the source of each feature.
 """
 
 from __future__ import annotations
@@ -18,32 +18,27 @@ from mltune.learn.physics import SMALLEST_SHARE, Physics, physics
 from mltune.problem.problem import Problem
 
 BUILD_COLUMNS = ("registers", "spill_bytes", "stack_bytes", "shared_bytes", "code_bytes")
-"""What a build says that is used as a feature: fields of :class:`mltune.records.trial.Build`."""
+"""Results of a build that are features: fields of :class:`mltune.records.trial.Build`."""
 
 NEEDED = ("threads", "registers", "tiles", "fma")
-"""Resources that a bundle must name for physics to say anything."""
+"""Resources that a bundle must define for the physical prior."""
 
-LINEAR = frozenset(
-    (
-        *("occupancy", "limiter", "register_pressure", "tail_efficiency", "useful_share"),
-        *("issue_bound", "cache_bound", "l2_bound", "memory_bound", "latency_bound"),
-    )
-)
-"""Derived columns that are shares or codes; all others are sizes, and become features by their logarithm."""
+LINEAR = frozenset({"occupancy", "limiter", "register_pressure", "tail_efficiency", "useful_share"})
+"""Derived columns that, like the bounds, are shares or codes. All others are sizes, whose logarithms are features."""
 
 BY_REGISTERS = (
     *("blocks_per_sm", "warps_per_sm", "occupancy", "blocks_by_registers", "limiter", "waves", "tail_efficiency"),
     *("latency_bound", "memory_bound", "bytes_in_flight_per_sm", "wave_bytes"),
 )
-"""Derived columns that change once the compiler has said how many registers it took."""
+"""Derived columns that depend on the number of registers, which is exact after compiling."""
 
 
 class Features:
     """The feature table of one kernel for one problem on one device.
 
-    Parameters come first, as log2(1 + value). A bundle's ``[resources]`` follow, and what can be computed from those of
-    them that it names: occupancy, waves, bounds and so on. Without ``[resources]`` there are only parameters, and
-    after compiling what the build says. All columns are finite.
+    The first columns are the parameters, as log2(1 + value). The ``[resources]`` of the bundle follow, and the columns
+    that can be computed from them: occupancy, waves, bounds and others. Without ``[resources]`` there are only the
+    parameters and, after compiling, the results of the build. All columns are finite.
 
     Parameters
     ----------
@@ -54,9 +49,9 @@ class Features:
     Attributes
     ----------
     names_before, names_after : tuple of str
-        Names of the columns of :meth:`before` and :meth:`after`; the former begin the latter.
+        Names of the columns of :meth:`before` and :meth:`after`; the second tuple starts with the first.
     has_prior : bool
-        Whether the bundle's resources suffice for :meth:`prior`.
+        Whether the bundle defines the resources that :meth:`prior` needs.
     """
 
     def __init__(self, kernel: Kernel, problem: Problem, device: Device) -> None:
@@ -97,7 +92,7 @@ class Features:
         columns : Columns
             Configurations.
         builds : mapping of str to array_like of shape (n_configs,)
-            Those of :data:`BUILD_COLUMNS` that are known; a missing column or a NaN counts as its estimate, or as 0.
+            Columns of :data:`BUILD_COLUMNS`; a missing column or a NaN stands for its estimate, or for 0.
 
         Returns
         -------
@@ -107,9 +102,7 @@ class Features:
         return _stack(self._before_columns(columns, *estimates) | self._after_columns(columns, builds, *estimates))
 
     def prior(self, columns: Columns) -> Floats:
-        """Return the share of the device's peak that physics alone expects, nothing fitted to run times.
-
-        A start for measuring to correct: its first choices are worth many random measurements.
+        """Return the share of the device's peak that :mod:`mltune.learn.physics` expects, without measurements.
 
         Returns
         -------
@@ -122,14 +115,14 @@ class Features:
         return self._physics(resources, accesses).share
 
     def derived(self, columns: Columns, builds: Mapping[str, ArrayLike] | None = None) -> dict[str, Floats]:
-        """Return resources and what physics derives from them by name, in their own units (docs/features.md).
+        """Return the resources and the columns derived from them by name, in their own units.
 
         Parameters
         ----------
         columns : Columns
             Configurations.
         builds : mapping of str to array_like of shape (n_configs,), optional
-            What the compiler said, as in :meth:`after`; by default the bundle's estimates stand.
+            Results of compiling, as in :meth:`after`; by default the estimates of the bundle are used.
 
         Returns
         -------
@@ -199,7 +192,7 @@ class Features:
 
 
 def _corrected(resources: Mapping[str, Floats], known: Mapping[str, Floats]) -> tuple[dict[str, Floats], Floats]:
-    """Return the resources with what the compiler said in place of estimates, and the registers that spill."""
+    """Return the resources with results of compiling in place of estimates, and the registers that spill."""
     registers = np.where(np.isnan(known["registers"]), resources["registers"], known["registers"])
     dynamic = resources.get("shared_bytes", np.zeros_like(registers))
     built = dict(resources) | {"registers": registers, "shared_bytes": dynamic + np.nan_to_num(known["shared_bytes"])}
@@ -211,7 +204,7 @@ def _known(builds: Mapping[str, ArrayLike], size: int) -> dict[str, Floats]:
 
 
 def _feature(name: str, values: Floats) -> Floats:
-    return values if name in LINEAR else _log2(values)
+    return values if name in LINEAR or name.endswith("_bound") else _log2(values)
 
 
 def _log_share(share: Floats) -> Floats:

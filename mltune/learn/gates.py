@@ -1,9 +1,9 @@
-"""What one batch is judged by: both gates, as of when the batch was planned."""
+"""The skip: calibrated gates before and after compiling, and their audit."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -13,28 +13,27 @@ from numpy.typing import NDArray
 from mltune.kernel.columns import Columns, Floats
 from mltune.learn.conformal import UpperEnd, upper_quantile
 from mltune.learn.cost_model import CostModel
+from mltune.learn.extra_trees import ExtraTreesModel
 from mltune.learn.features import BUILD_COLUMNS, Features
 from mltune.learn.history import History, fastest_and_some, milestone
-from mltune.learn.trees import ExtraTreesModel
 from mltune.records.trial import GATES, Build, Skip
 
 if TYPE_CHECKING:
     from mltune.kernel.space import SearchSpace
 
-Verdicts = tuple[list[Skip | None], NDArray[np.bool_]]
-"""For each configuration why it is skipped, or None; and whether the audit has it measured all the same."""
-
+Decisions = tuple[list[Skip | None], NDArray[np.bool_]]
+"""For each configuration the reason why it is skipped, or None; and whether the audit measures it nevertheless."""
 
 MOST_ROWS = 1000
-"""Configurations that a model learns from: a fifth of them the fastest, the others at random."""
+"""Most configurations that a model is fitted to: the fastest make up a fifth, the others are drawn at random."""
 
 GROWTH = 1.5
-"""The models are fitted again when so many times as many configurations have been measured."""
+"""Factor by which the number of measured configurations grows between two fits."""
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a gate says of a batch of configurations.
+class Decision:
+    """The decision of one gate on several configurations.
 
     Attributes
     ----------
@@ -49,39 +48,34 @@ class Verdict:
 
 
 class Gate:
-    """Skips a configuration if even the optimistic end of its predicted speed is below the best so far, less a margin.
+    """Skip a configuration if the optimistic end of its predicted speed is below the best so far, less a margin.
 
-    Two promises are kept apart. The ``interval`` has marginal coverage: a share ``confidence`` of all configurations
-    lies below its end (:class:`mltune.learn.conformal.UpperEnd`). That is not enough to skip by, because a skip is a
-    mistake only where the configuration is fast, and the fastest are those that a model underrates: it regresses to the
-    mean. So the gate decides by the wider of that interval and one calibrated on the fastest tenth of what was measured
-    alone (class-conditional), or on as many of the fastest as ``confidence`` needs to promise anything.
+    Two intervals are calibrated. ``interval`` has marginal coverage: the speed of a share ``confidence`` of all
+    configurations lies below its end (:class:`mltune.learn.conformal.UpperEnd`). This is not sufficient for a skip,
+    because a skip is a mistake only if the configuration is fast, and models underestimate the fastest configurations
+    (regression to the mean). ``cautious`` is the wider of ``interval`` and of an interval calibrated on the fastest
+    tenth of the measurements alone (class-conditional), or on as many of the fastest as ``confidence`` requires. The
+    gate decides by ``cautious``.
 
-    A search measures mostly what its own model proposed, and there the model errs least. What was drawn at random and
-    what the audit had measured are part of the calibration, and the audit says how often a skip was wrong
+    A search measures mostly proposals of its own model, where the model errs least. Random proposals and audited
+    configurations are therefore part of the calibration, and the audit estimates how often a skip was wrong
     (:mod:`mltune.results.audit`).
-
-    Until ``minimum`` configurations have been measured nothing is skipped.
 
     Parameters
     ----------
-    name : str
-        As in :class:`mltune.records.trial.Skip`.
+    name : {"before_compile", "after_compile"}
     confidence : float
         Share of the configurations whose speed lies below the optimistic end.
     margin : float
-        A configuration whose optimistic end is less than this share slower than the best is measured all the same.
+        A configuration is measured if its optimistic end is less than this share slower than the best.
     audit : float
-        Share of the skips that is measured all the same.
+        Share of the skipped configurations that are measured nevertheless.
     minimum : int
-        Measured configurations before the first skip.
+        Number of measured configurations before the first skip.
 
     Attributes
     ----------
-    interval : UpperEnd
-        With marginal coverage.
-    cautious : UpperEnd
-        What the gate decides by: as wide, or wider.
+    interval, cautious : UpperEnd
     """
 
     def __init__(
@@ -96,19 +90,18 @@ class Gate:
 
     @property
     def is_open(self) -> bool:
-        """Whether everything passes, because nothing can be promised yet."""
+        """Whether every configuration passes, because the gate is not calibrated yet."""
         return not math.isfinite(self.cautious.width)
 
     def calibrate(self, measured: Floats, predicted: Floats, spread: Floats) -> None:
-        """Set the interval.
+        """Calibrate both intervals.
 
         Parameters
         ----------
         measured : ndarray of shape (n_configs,)
             Log share of peak; NaN for failures, which are left out.
         predicted, spread : ndarray of shape (n_configs,)
-            What the model predicted for each without having seen it (:meth:`mltune.learn.cost_model.CostModel.unseen`);
-            NaN where there is no such prediction.
+            Out-of-sample predictions (:meth:`mltune.learn.cost_model.CostModel.unseen`); NaN where there is none.
         """
         known = np.isfinite(measured) & np.isfinite(predicted) & np.isfinite(spread)
         self.interval = self.cautious = UpperEnd()
@@ -122,46 +115,44 @@ class Gate:
         width = max(0.0, self.interval.width, upper_quantile(scores, self.confidence))
         self.cautious = replace(self.interval, width=width)
 
-    def verdict(self, predicted: Floats, spread: Floats, best: float) -> Verdict:
-        """Judge a batch.
+    def decide(self, predicted: Floats, spread: Floats, best: float) -> Decision:
+        """Decide which configurations to skip.
 
         Parameters
         ----------
         predicted, spread : ndarray of shape (n_configs,)
-            What the model says: log share of peak.
+            Prediction of the model: log share of peak.
         best : float
-            The best measured so far; minus infinity when there is none.
+            The best measured log share of peak; minus infinity when there is none.
         """
         predicted = np.asarray(predicted, dtype=np.float64)
         optimistic = self.cautious.end(predicted, np.asarray(spread, dtype=np.float64))
-        return Verdict(optimistic < best + math.log1p(-self.margin), predicted, optimistic)
+        return Decision(optimistic < best + math.log1p(-self.margin), predicted, optimistic)
 
 
 class Gates:
-    """The gates before and after compiling, calibrated on what was known when a batch was planned.
+    """The gates before and after compiling, as of the time when a batch was planned.
 
-    Their models are trees on all features: another kind than what proposes, so that they can tell it off. What a gate
-    says of a configuration does not depend on when it is asked, and the models are fitted to the earliest trials as a
-    schedule says (:func:`mltune.learn.history.milestone`): a resumed run hears the same.
+    Their models are extra trees on all features: another kind of model than the one that proposes, so that their errors
+    differ. Decisions do not depend on when they are made, and the models are fitted to the earliest trials on a fixed
+    schedule (:func:`mltune.learn.history.milestone`): a resumed run makes the same decisions.
 
     Parameters
     ----------
     features : Features
     history : History or None
-        What is known; None skips nothing.
+        The trials known; None skips nothing.
     builds : mapping of int to Build
-        Builds by index of the configuration, as far as known.
+        Known builds by index of the configuration.
     space : SearchSpace
     seed : int
     previous : Gates, optional
-        That of the batch before. While the schedule does not ask for another fit, its models and gates are kept.
+        The gates of the batch before. Their models are reused until the schedule demands another fit.
 
     Attributes
     ----------
     fitted_to : int
-        How many of the earliest trials the models are fitted to.
-    is_fresh : bool
-        Whether the models were fitted anew.
+        Number of trials, the earliest, that the models are fitted to.
     """
 
     def __init__(
@@ -177,56 +168,59 @@ class Gates:
         self._seed = seed
         self._best = -math.inf if history is None or not history.measured else float(np.nanmax(history.scores))
         finished = 0 if history is None else len(history.indices)
-        self.fitted_to = fitted_to = milestone(finished, first=Gate(GATES[0]).minimum, growth=GROWTH)
-        self.is_fresh = fitted_to > 0 and (previous is None or previous._gates.fitted_to != fitted_to)
-        kept = None if previous is None or self.is_fresh else previous._gates
-        self._gates: _FittedGates = kept or _FittedGates(features, history, fitted_to, builds, space, seed)
+        self.fitted_to = milestone(finished, first=Gate(GATES[0]).minimum, growth=GROWTH)
+        kept: _FittedGates | None = None if previous is None else previous._fitted
+        if kept is None or (self.fitted_to > 0 and kept.fitted_to != self.fitted_to):
+            kept = _FittedGates(features, history, self.fitted_to, builds, space, seed)
+        self._fitted: _FittedGates = kept
 
     def optimistic(self, columns: Columns) -> Floats | None:
-        """Return the optimistic ends of what is expected of configurations before compiling.
+        """Return the optimistic ends of the predicted speeds of configurations before compiling.
 
         Returns
         -------
         ndarray of shape (n_configs,) or None
-            Log shares of peak; None while nothing can be promised.
+            Log shares of peak; None while the gate is not calibrated.
         """
-        gate, model = self._gates.get(GATES[0])
+        gate, model = self._fitted.get(GATES[0])
         if model is None or gate.is_open:
             return None
         return gate.cautious.end(*model.predict(self._features.before(columns)))
 
-    def before(self, columns: Columns, numbers: Sequence[int], exempt: NDArray[np.bool_]) -> Verdicts:
-        """Judge configurations before compiling.
+    def decide(
+        self,
+        name: str,
+        columns: Columns,
+        numbers: Sequence[int],
+        exempt: NDArray[np.bool_],
+        builds: Sequence[Build] = (),
+    ) -> Decisions:
+        """Decide which configurations to skip.
 
         Parameters
         ----------
+        name : {"before_compile", "after_compile"}
+            The gate.
         columns : Columns
         numbers : sequence of int
-            Trial numbers: the audit is drawn by them.
+            Trial numbers: they determine the draw of the audit.
         exempt : ndarray of shape (n_configs,), bool
-            Which are never skipped: what explores.
+            Configurations that are never skipped, such as random proposals.
+        builds : sequence of Build
+            Builds of the configurations, for the gate after compiling.
         """
-        return self._judge(GATES[0], lambda: self._features.before(columns), numbers, exempt)
-
-    def after(
-        self, columns: Columns, builds: Sequence[Build], numbers: Sequence[int], exempt: NDArray[np.bool_]
-    ) -> Verdicts:
-        """Judge configurations after compiling; see :meth:`before`."""
-        return self._judge(GATES[1], lambda: self._features.after(columns, build_columns(builds)), numbers, exempt)
-
-    def _judge(
-        self, name: str, table: Callable[[], Floats], numbers: Sequence[int], exempt: NDArray[np.bool_]
-    ) -> Verdicts:
-        nothing: Verdicts = [None] * len(numbers), np.zeros(len(numbers), dtype=bool)
+        nothing: Decisions = [None] * len(numbers), np.zeros(len(numbers), dtype=bool)
         if exempt.all():
             return nothing
-        gate, model = self._gates.get(name)
+        gate, model = self._fitted.get(name)
         if model is None or gate.is_open:
             return nothing
-        verdict = gate.verdict(*model.predict(table()), self._best)
+        early = name == GATES[0]
+        table = self._features.before(columns) if early else self._features.after(columns, build_columns(builds))
+        decision = gate.decide(*model.predict(table), self._best)
         skips = [
             Skip(name, float(mean), float(end)) if skip else None
-            for skip, mean, end in zip(verdict.skip & ~exempt, verdict.predicted, verdict.optimistic, strict=True)
+            for skip, mean, end in zip(decision.skip & ~exempt, decision.predicted, decision.optimistic, strict=True)
         ]
         step = GATES.index(name)
         drawn = [float(np.random.default_rng((self._seed, number, step)).random()) for number in numbers]
@@ -234,7 +228,7 @@ class Gates:
 
 
 class _FittedGates:
-    """Both gates and their models, each fitted when it is first asked for: a run that never skips pays for none."""
+    """Both gates and their models. Each model is fitted at its first use, so that a run without skips fits none."""
 
     def __init__(
         self,
@@ -254,7 +248,7 @@ class _FittedGates:
         self._known: dict[str, tuple[Gate, CostModel | None]] = {}
 
     def get(self, name: str) -> tuple[Gate, CostModel | None]:
-        """Return a gate, calibrated, and its model; None where too little has succeeded."""
+        """Return a calibrated gate and its model; None in place of the model when there are too few measurements."""
         if name not in self._known:
             self._known[name] = self._fit(name)
         return self._known[name]
@@ -280,11 +274,12 @@ class _FittedGates:
         return gate, model
 
 
-def spared(proposed_by: Sequence[str], gate: str) -> NDArray[np.bool_]:
-    """Return which proposals a gate never skips.
+def exempt_proposals(proposed_by: Sequence[str], gate: str) -> NDArray[np.bool_]:
+    """Return the proposals that a gate never skips: ndarray of shape (n_proposals,), bool.
 
-    What explores is never skipped, or a wrong model would confirm itself. What the cost model proposed has been weighed
-    against everything else that is known before compiling: only what the compiler says can speak against it.
+    Exploring proposals are never skipped, because a wrong model would then confirm itself. The gate before compiling
+    also passes the proposals of the search's own model, which has used the same knowledge; only the compiler's report
+    adds to it.
 
     Parameters
     ----------
@@ -296,8 +291,8 @@ def spared(proposed_by: Sequence[str], gate: str) -> NDArray[np.bool_]:
     return np.array([one in sources for one in proposed_by], dtype=bool)
 
 
-def build_columns(builds: Sequence[Build | None]) -> dict[str, NDArray[np.float64]]:
-    """Return what builds say as columns; NaN where nothing is known."""
+def build_columns(builds: Sequence[Build | None]) -> dict[str, Floats]:
+    """Return the compiler's reports as columns of shape (n_builds,); NaN where a value is not known."""
     return {
         name: np.array(
             [np.nan if build is None or getattr(build, name) is None else getattr(build, name) for build in builds],

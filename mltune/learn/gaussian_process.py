@@ -1,7 +1,7 @@
-"""Gaussian processes: what a search of few measurements learns from.
+"""Gaussian process regression: the model that proposes configurations.
 
-Trees need some hundred measurements before they tell the fast from the fastest; a smooth prior over the logs of tile
-sizes knows after ten which way is up.
+Trees need some hundred measurements before they rank the fast configurations well; a smooth prior over the logs of tile
+sizes needs about ten.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mltune.kernel.columns import Floats
-from mltune.learn.cost_model import Compression
 
 JITTER = 1e-6
 SMALLEST_VARIANCE = 1e-10
@@ -26,14 +25,14 @@ _SCALE = (math.exp(-3.0), math.exp(3.0))
 
 @dataclass(frozen=True, slots=True)
 class Hyperparameters:
-    """Of a Gaussian process on the unit cube, for targets of zero mean and unit deviation.
+    """Hyperparameters of a Gaussian process on the unit cube, for targets of zero mean and unit deviation.
 
     Attributes
     ----------
     scales : ndarray of shape (n_dimensions,)
         Length scales.
     amplitude, noise : float
-        Standard deviations of what is learned and of what is not.
+        Standard deviations of the signal and of the noise.
     """
 
     scales: Floats
@@ -51,7 +50,7 @@ class Hyperparameters:
 
     @classmethod
     def most_likely(cls, X: Floats, y: Floats, *, iterations: int = 20) -> Self:
-        """Return the most probable hyperparameters given data (maximum a posteriori).
+        """Return the maximum a posteriori estimate of the hyperparameters.
 
         Parameters
         ----------
@@ -60,7 +59,7 @@ class Hyperparameters:
         y : ndarray of shape (n_points,)
             Targets.
         iterations : int
-            Most steps of the optimiser.
+            Most iterations of the optimiser.
         """
         from scipy.optimize import minimize
 
@@ -105,7 +104,7 @@ class GaussianProcess:
         self.hyperparameters = hyperparameters
 
     def fit(self, X: Floats, y: Floats) -> Self:
-        """Condition on points and targets; see :meth:`Hyperparameters.most_likely` for their shapes."""
+        """Condition on points and targets, of the shapes in :meth:`Hyperparameters.most_likely`."""
         from scipy.linalg import cho_solve, cholesky
 
         self._X = X
@@ -118,12 +117,12 @@ class GaussianProcess:
         return self
 
     def mean(self, X: Floats) -> Floats:
-        """Return the expected targets of points: ndarray of shape (n_points,)."""
+        """Return the mean of the targets at points: ndarray of shape (n_points,)."""
         mean: Floats = self._mean + self._deviation * (self.hyperparameters.covariance(X, self._X) @ self._weights)
         return mean
 
     def posterior(self, X: Floats) -> Posterior:
-        """Return what is known of points."""
+        """Return the joint posterior distribution at points."""
         from scipy.linalg import solve_triangular
 
         shared = self.hyperparameters.covariance(self._X, X)
@@ -131,22 +130,14 @@ class GaussianProcess:
         mean = self._mean + self._deviation * (self._weights @ shared)
         return Posterior(self.hyperparameters, X, mean, explained, self._deviation)
 
-    def unseen(self) -> tuple[Floats, Floats]:
-        """Return what the others say of each point: means and deviations (Rasmussen and Williams, equation 5.12)."""
-        from scipy.linalg import cho_solve
-
-        inverse = np.diag(cho_solve((self._factor, True), np.eye(len(self._X)), check_finite=False))
-        mean = self._z - self._weights / inverse
-        return self._mean + self._deviation * mean, self._deviation / np.sqrt(inverse)
-
 
 class Posterior:
-    """What a Gaussian process knows of a set of points.
+    """The joint posterior distribution of a Gaussian process at a set of points.
 
     Attributes
     ----------
     mean : ndarray of shape (n_points,)
-        Expected targets.
+        Mean of the targets.
     """
 
     def __init__(
@@ -161,12 +152,12 @@ class Posterior:
 
     @property
     def spread(self) -> Floats:
-        """Standard deviations of the targets, without noise: ndarray of shape (n_points,)."""
+        """Standard deviation of the targets, without noise: ndarray of shape (n_points,)."""
         spread: Floats = self._deviation * np.sqrt(np.maximum(self._variance, SMALLEST_VARIANCE))
         return spread
 
     def among(self, positions: NDArray[np.int64]) -> Posterior:
-        """Return what is known of some of the points, those expected so far included."""
+        """Return the posterior at some of the points; points passed to :meth:`expect` so far stay conditioned on."""
         found = Posterior(
             self._hyperparameters,
             self._X[positions],
@@ -178,10 +169,10 @@ class Posterior:
         return found
 
     def expect(self, position: int) -> None:
-        """Take it that a point turns out as expected: means stay, and what is near it becomes less uncertain.
+        """Condition on a point with its mean as the target: means stay, and points near it become less uncertain.
 
-        How a batch is chosen before any of it is measured (Ginsbourger, Le Riche and Carraro, 2010, "Kriging is
-        well-suited to parallelize optimization", the kriging believer).
+        With this a batch is chosen before any of it is measured: the kriging believer (Ginsbourger, Le Riche and
+        Carraro, 2010, "Kriging is well-suited to parallelize optimization").
         """
         covariance = self._hyperparameters.covariance(self._X[[position]], self._X)[0]
         for explained in self._explained:
@@ -190,46 +181,6 @@ class Posterior:
         row = covariance / math.sqrt(variance + self._hyperparameters.noise**2)
         self._explained.append(row[None, :])
         self._variance = self._variance - row * row
-
-
-class GaussianProcessModel:
-    """A Gaussian process as a cost model; see :class:`mltune.learn.cost_model.CostModel`.
-
-    Features are scaled to the unit cube of the rows that it learns from. Cubic in their number: for hundreds.
-
-    Parameters
-    ----------
-    compression : float
-        See :class:`mltune.learn.cost_model.Compression`.
-    """
-
-    def __init__(self, *, compression: float = 0.2) -> None:
-        self._target = Compression(compression)
-
-    def fit(self, X: Floats, y: Floats) -> Self:
-        """Learn; see :meth:`mltune.learn.cost_model.CostModel.fit`."""
-        X = np.asarray(X, dtype=np.float64)
-        target = self._target.fit(len(X), np.asarray(y, dtype=np.float64))
-        self._low, extent = X.min(axis=0), np.ptp(X, axis=0)
-        self._varies = extent > 0
-        self._extent = extent[self._varies]
-        points = self._points(X)
-        self._process = GaussianProcess(Hyperparameters.most_likely(points, target)).fit(points, target)
-        return self
-
-    def predict(self, X: Floats) -> tuple[Floats, Floats]:
-        """Predict; see :meth:`mltune.learn.cost_model.CostModel.predict`."""
-        posterior = self._process.posterior(self._points(np.asarray(X, dtype=np.float64)))
-        return self._target.expand(posterior.mean), posterior.spread
-
-    def unseen(self) -> tuple[Floats, Floats]:
-        """Predict rows unseen; see :meth:`mltune.learn.cost_model.CostModel.unseen`."""
-        mean, spread = self._process.unseen()
-        return self._target.expand(mean), spread
-
-    def _points(self, X: Floats) -> Floats:
-        points: Floats = (X - self._low)[:, self._varies] / self._extent
-        return points
 
 
 def _deviation(y: Floats) -> float:
@@ -249,7 +200,7 @@ def _radius(A: Floats, B: Floats) -> Floats:
 def _loss(logs: Floats, X: Floats, z: Floats, centre: Floats) -> tuple[float, Floats]:
     """Return the negative log posterior of hyperparameters, and its gradient (Rasmussen and Williams, equation 5.9).
 
-    The priors are log-normal: one e-fold about :meth:`Hyperparameters.usual`.
+    The priors are log-normal with their mode at :meth:`Hyperparameters.usual` and a deviation of one e-fold.
     """
     from scipy.linalg import LinAlgError, cho_solve, cholesky
 

@@ -1,7 +1,8 @@
-"""An Optuna study of a run: how trials enter it, and what is read back from it."""
+"""The history of a search: trials in an Optuna study, and the arrays that proposals are computed from."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 
     from mltune.kernel.space import SearchSpace
 
-FAILED_SCORE = -20.0
-"""Log share of peak that Optuna is told for a failed configuration: far below any that ran."""
+FAILED_SCORE = -sys.float_info.max
+"""Score of a failed configuration in Optuna: below every configuration that ran, whatever the unit of the scores."""
 
 _FAILED = "mltune:failed"
 _PROPOSED_BY = "mltune:proposed_by"
@@ -33,17 +34,17 @@ _TPE_OTHERS = 80
 def frozen_trial(
     record: TrialRecord, distributions: Mapping[str, CategoricalDistribution], score: float | None
 ) -> FrozenTrial:
-    """Return a finished trial as Optuna keeps it: what a resumed run rebuilds its study from.
+    """Return a finished trial for a study, from which a resumed run rebuilds it.
 
     Parameters
     ----------
     record : TrialRecord
     distributions : mapping of str to CategoricalDistribution
-        Those of the sampler.
+        The distributions of the sampler.
     score : float or None
-        Log share of the device's peak; None where nothing was measured.
+        Log share of the device's peak; None when nothing was measured.
     """
-    state, intermediate, attributes = _as_optuna_sees_it(record, score)
+    state, intermediate, attributes = _optuna_fields(record, score)
     return optuna.trial.create_trial(
         state=state,
         value=score if state == OptunaState.COMPLETE else None,
@@ -55,12 +56,12 @@ def frozen_trial(
 
 
 def tell(study: Study, trial: Trial, record: TrialRecord, score: float | None) -> None:
-    """Tell Optuna how a trial that it was asked for has ended.
+    """Report the end of a trial to the study that proposed it.
 
-    The study is then as if the :func:`frozen_trial` of the record had been added to it. A prediction that was reported
-    before stays.
+    The study is then the same as if the :func:`frozen_trial` of the record had been added to it. A prediction that was
+    reported before is kept.
     """
-    state, intermediate, attributes = _as_optuna_sees_it(record, score)
+    state, intermediate, attributes = _optuna_fields(record, score)
     for name, value in attributes.items():
         trial.set_user_attr(name, value)
     reported = study.get_trials(deepcopy=False)[trial.number].intermediate_values if intermediate else {}
@@ -70,13 +71,11 @@ def tell(study: Study, trial: Trial, record: TrialRecord, score: float | None) -
     study.tell(trial, score if state == OptunaState.COMPLETE else None, state)
 
 
-def _as_optuna_sees_it(
-    record: TrialRecord, score: float | None
-) -> tuple[OptunaState, dict[int, float], dict[str, Any]]:
+def _optuna_fields(record: TrialRecord, score: float | None) -> tuple[OptunaState, dict[int, float], dict[str, Any]]:
     """Return state, intermediate values and user attributes.
 
-    A bare PRUNED has no order among the others, and FAIL is ignored by every sampler: a skip carries its prediction, a
-    failure a score far below any that ran.
+    A PRUNED trial without a value has no rank, and samplers ignore FAIL. A skipped trial therefore carries its
+    prediction, a failed one :data:`FAILED_SCORE`.
     """
     attributes: dict[str, Any] = {_PROPOSED_BY: record.proposed_by}
     if score is not None:
@@ -89,21 +88,21 @@ def _as_optuna_sees_it(
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What the trials of a study say.
+    """The trials of a study as arrays.
 
     Attributes
     ----------
     indices : ndarray of shape (n_finished,)
-        The configurations that were measured or failed, by trial number: the order in which results came in leaves no
-        trace, and what was known earlier stands first.
+        The configurations that were measured or failed, in the order of trial numbers: the order in which results
+        arrived does not matter.
     scores : ndarray of shape (n_finished,)
-        Their log shares of peak; NaN for those that failed.
+        Their log shares of peak; NaN for failures.
     skipped, predicted : ndarray of shape (n_skipped,)
-        The configurations that a gate skipped, and the log shares of peak that it predicted for them.
+        The configurations that a gate skipped, and their predicted log shares of peak.
     running : ndarray of shape (n_running,)
         The configurations under way.
     tried : set of int
-        Every configuration ever proposed, those skipped or still running among them.
+        Every configuration proposed so far, including those skipped or still running.
     """
 
     indices: Indices
@@ -125,7 +124,7 @@ class History:
 
 
 class HistoryReader:
-    """Reads back what a study knows; each trial that has ended once.
+    """Read the history from a study, each finished trial only once.
 
     Parameters
     ----------
@@ -134,7 +133,7 @@ class HistoryReader:
     Attributes
     ----------
     index_of : dict of int to int
-        Index of the configuration by trial number, as far as it is known; who knows it may add it.
+        Index of the configuration by trial number. A caller that knows an index adds it, which saves a look-up.
     """
 
     def __init__(self, space: SearchSpace) -> None:
@@ -144,7 +143,7 @@ class HistoryReader:
         self._past = _Facts()
 
     def read(self, study: Study) -> History:
-        """Return what the trials of a study say by now."""
+        """Return the current history of a study."""
         trials = study.get_trials(deepcopy=False)
         rest = trials[self._ended :]
         self._look_up([trial for trial in rest if trial.number not in self.index_of and trial.params])
@@ -170,7 +169,7 @@ class HistoryReader:
 
 @dataclass(slots=True)
 class _Facts:
-    """What some trials say, by index of the configuration."""
+    """Facts of some trials by index of the configuration."""
 
     scores: dict[int, float] = field(default_factory=dict)
     skipped: dict[int, float] = field(default_factory=dict)
@@ -209,18 +208,18 @@ def _array(values: Collection[float], dtype: type[Any]) -> NDArray[Any]:
 
 
 def milestone(count: int, *, first: int = 8, growth: float = 1.25) -> int:
-    """Return to how many of ``count`` finished trials, the earliest, a model is to be fitted.
+    """Return the number of trials, the earliest of ``count`` finished ones, that a model is fitted to.
 
-    Fitting then costs the less a trial the more there are; and as the earliest trials stay the earliest, a resumed run
-    fits what the interrupted one had.
+    The cost of fitting per trial falls as their number grows. Because the earliest trials never change, a resumed run
+    fits the same models as the interrupted one.
 
     Parameters
     ----------
     count : int
     first : int
-        Where fitting begins; 0 is returned before it.
+        Number of trials of the first fit; 0 is returned before it.
     growth : float
-        From one to the next.
+        Factor between two fits.
     """
     at, following = 0, first
     while following <= count:
@@ -229,18 +228,18 @@ def milestone(count: int, *, first: int = 8, growth: float = 1.25) -> int:
 
 
 def fastest_and_some(speed: Floats, most: int, fastest: int, rng: np.random.Generator) -> Indices:
-    """Return the rows that a model learns from: all, or the fastest and a random share of the others.
+    """Return the rows that a model is fitted to: all, or the fastest and a random sample of the others.
 
     Parameters
     ----------
     speed : ndarray of shape (n_configs,)
-        NaN comes last.
+        NaN ranks last.
     most : int
-        Rows to return at most.
+        Largest number of rows.
     fastest : int
-        How many of them are the fastest.
+        Number of them that are the fastest.
     rng : numpy.random.Generator
-        Drawn from only where there are more than ``most``.
+        Used only when there are more than ``most`` rows.
 
     Returns
     -------
@@ -256,15 +255,15 @@ def fastest_and_some(speed: Floats, most: int, fastest: int, rng: np.random.Gene
 def ask_tpe(
     study: Study, distributions: Mapping[str, CategoricalDistribution], count: int, rng: np.random.Generator
 ) -> list[dict[str, int]]:
-    """Ask Optuna's TPE what it would try next, any number of times.
+    """Ask Optuna's TPE for several proposals.
 
-    TPE slows down with every trial that it knows, so it is shown the best and a random share of the others; and it
-    weighs the latest most, so they are shown in order of score: what it answers does not depend on when each finished.
+    TPE slows down with every trial that it knows, so it gets the best and a random sample of the others. It weighs the
+    latest trials most, so they are given in the order of scores: its answer does not depend on when each finished.
 
     Returns
     -------
     list of dict of str to int
-        Values of every parameter: not always valid together, and not always new.
+        Values of every parameter. They may violate restrictions and may repeat.
     """
     finished = study.get_trials(deepcopy=False, states=(OptunaState.COMPLETE, OptunaState.PRUNED))
     known = [trial for trial in finished if trial.params.keys() == distributions.keys()]

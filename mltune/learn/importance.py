@@ -1,8 +1,8 @@
-"""Which parameters mattered: how much of the order of the measured configurations each of them explains."""
+"""Parameter importance: the share of the variance of measured ranks that each parameter explains."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,26 +11,26 @@ from numpy.typing import ArrayLike, NDArray
 from mltune.kernel.columns import Columns, length
 
 FEWEST_ROWS = 24
-"""Measured configurations below which nothing is said."""
+"""Least number of measured configurations for an estimate."""
 
 TREES = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Importance:
-    """What a forest found in the measured configurations of a run.
+    """Importance of the parameters of the measured configurations of a run.
 
     Attributes
     ----------
     shares : mapping of str to float
-        Of every parameter that varied, the most important first: by how much the unexplained variance of the ranks
-        grows when its values are shuffled, as a share of their variance. 0 is no importance; chance makes it slightly
+        For every parameter that varied, the most important first: the increase of the unexplained variance of the ranks
+        when its values are shuffled, as a share of their variance. 0 is no importance; chance can make it slightly
         negative.
     explained : float
-        Share of the variance of the ranks that the forest explains for configurations that it had not seen (R2). At 0
-        or below it knows nothing, and ``shares`` mean nothing.
+        Share of the variance of the ranks that the forest explains for configurations that it did not see (R2). At 0
+        or below, ``shares`` have no meaning.
     rows : int
-        Configurations that it was fitted to.
+        Number of configurations that the forest was fitted to.
     """
 
     shares: Mapping[str, float]
@@ -38,7 +38,7 @@ class Importance:
     rows: int
 
     def top(self, count: int = 5) -> list[tuple[str, float]]:
-        """Return the most important parameters of those that mattered at all."""
+        """Return up to ``count`` of the most important parameters with positive importance."""
         return [(name, share) for name, share in list(self.shares.items())[:count] if share > 0.0]
 
 
@@ -46,8 +46,8 @@ def importance(columns: Columns, median_s: ArrayLike, *, random_state: int = 0) 
     """Return the permutation importance of every parameter, out of bag (Breiman, 2001, "Random Forests", section 10).
 
     A random forest learns the rank of each configuration among the measured ones, so that a few very slow ones do not
-    outweigh the rest; every tree is asked about the rows that it did not see, with one parameter at a time shuffled
-    among them. It speaks of the configurations that a run measured, which lie where its search looked.
+    dominate. Each tree predicts the rows that it did not see, with one parameter at a time shuffled among them. The
+    result describes the configurations that the run measured, most of which are where its search looked.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def importance(columns: Columns, median_s: ArrayLike, *, random_state: int = 0) 
     Returns
     -------
     Importance or None
-        None where there are fewer than :data:`FEWEST_ROWS`, or nothing varied.
+        None if there are fewer than :data:`FEWEST_ROWS`, or nothing varied.
     """
     varied = [name for name, column in columns.items() if len(np.unique(column)) > 1]
     times = np.asarray(median_s, dtype=np.float64)
@@ -76,21 +76,22 @@ def importance(columns: Columns, median_s: ArrayLike, *, random_state: int = 0) 
     ).fit(rows, ranks)
     rng = np.random.default_rng(random_state)
     growth = np.zeros(len(varied))
-    told, times_told = np.zeros(len(rows)), np.zeros(len(rows))
+    total, trees = np.zeros(len(rows)), np.zeros(len(rows))  # of predictions of each row, and how many
     for tree, seen in zip(forest.estimators_, forest.estimators_samples_, strict=True):
         unseen = np.setdiff1d(np.arange(len(rows)), seen)
         if not len(unseen):
             continue
-        answers = tree.tree_.predict(_shuffled(rows[unseen], rng)).reshape(len(varied) + 1, len(unseen))
-        errors = np.square(answers - ranks[unseen]).mean(axis=1)
+        predicted = tree.tree_.predict(_shuffled(rows[unseen], rng)).reshape(len(varied) + 1, len(unseen))
+        errors = np.square(predicted - ranks[unseen]).mean(axis=1)
         growth += errors[1:] - errors[0]
-        told[unseen] += answers[0]
-        times_told[unseen] += 1.0
-    judged = times_told > 0.0
-    left = np.square(told[judged] / times_told[judged] - ranks[judged]).mean()
+        total[unseen] += predicted[0]
+        trees[unseen] += 1.0
+    known = trees > 0.0
+    unexplained = np.square(total[known] / trees[known] - ranks[known]).mean()
     shares = growth / TREES / ranks.var()
     order = np.argsort(-shares, kind="stable")
-    return Importance({varied[at]: float(shares[at]) for at in order}, float(1.0 - left / ranks.var()), len(rows))
+    ordered = {varied[at]: float(shares[at]) for at in order}
+    return Importance(ordered, float(1.0 - unexplained / ranks.var()), len(rows))
 
 
 def _shuffled(rows: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
@@ -103,10 +104,10 @@ def _shuffled(rows: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np
     return copies.reshape(-1, parameters)
 
 
-def mean_importance(found: list[Importance]) -> dict[str, float]:
-    """Return the mean over runs of each parameter's share, the most important first.
+def mean_importance(found: Sequence[Importance]) -> dict[str, float]:
+    """Return the mean share of each parameter over runs, the most important first.
 
-    A run counts as much as its forest explains; one that explains nothing does not count. Nothing is negative.
+    Runs are weighted by the variance that their forests explain, none negative; negative shares count as 0.
     """
     weights = [max(one.explained, 0.0) for one in found]
     total = sum(weights)

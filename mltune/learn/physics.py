@@ -1,8 +1,8 @@
-"""What physics says of configurations before anything is measured: resources, bounds, and the time that they allow.
+"""A roofline model with latencies: bounds on the speed of configurations, computed without measurements.
 
-A roofline with latencies: a block's step takes the clocks of its busiest unit, or its latency where too few blocks are
-resident to hide it (Little's law; Volkov, "Understanding latency hiding on GPUs", 2016). docs/features.md derives the
-formulas. The constants are properties of hardware; nothing is fitted to run times.
+A step of a block takes the clocks of its busiest unit, or its latency if too few blocks are resident to hide it
+(Little's law; Volkov, "Understanding latency hiding on GPUs", 2016). docs/explanation/features.md derives the formulas.
+The constants are properties of hardware; nothing is fitted to run times.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mltune.kernel.columns import Floats
 from mltune.learn.access import Traffic
 
 SCHEDULERS = 4
-"""Warp instructions that a multiprocessor issues in a clock."""
+"""Warp instructions that a multiprocessor issues per clock."""
 
 L2_BYTES_PER_CLOCK = 32.0
 """Bytes per clock from the second-level cache to one multiprocessor."""
@@ -27,36 +27,33 @@ L2_BYTES_PER_CLOCK = 32.0
 GLOBAL_LATENCY = 400.0
 SHARED_LATENCY = 30.0
 BARRIER_LATENCY = 30.0
-"""Clocks of a load that misses the first-level cache, of one from shared memory, and of a barrier."""
+"""Clocks of a load that misses the first-level cache, of a load from shared memory, and of a barrier."""
 
 START_CLOCKS = 2000.0
 """Clocks of a block outside its main loop: launch, first loads, last stores."""
 
 SPILL_ACCESSES = 2.0
-"""Local-memory instructions for each use of a spilled register: one store, one load."""
+"""Local-memory instructions per use of a spilled register: one store, one load."""
 
 REGISTER_ERROR = 16.0
 """Standard error of a register estimate, registers: 14 to 31 over 240 random compiles of tiled GEMMs."""
 
 OVERLAP = 3.0
-"""Exponent of the sum of bounds: infinite if units worked in perfect overlap, 1 if one after the other."""
+"""Exponent of the sum of bounds: infinite for perfect overlap of the units, 1 for none."""
 
 SMALLEST_SHARE = 1e-4
-
-LIMITERS = ("warps", "registers", "shared memory")
-"""What the column ``limiter`` counts: the resource that limits the blocks of a multiprocessor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Physics:
-    """What follows from the resources of configurations.
+    """The bounds and the speed that follow from the resources of configurations.
 
     Attributes
     ----------
     columns : mapping of str to ndarray of shape (n_configs,)
         Derived columns by name, in their own units.
     share : ndarray of shape (n_configs,)
-        Share of the device's peak that the bounds allow, 0 where a configuration cannot run.
+        Share of the device's peak that the bounds allow; 0 if a configuration cannot run.
     """
 
     columns: dict[str, Floats]
@@ -70,7 +67,7 @@ def physics(
     traffic: Traffic | None,
     spilled: Floats | None = None,
 ) -> Physics:
-    """Derive what resources imply.
+    """Compute bounds and speeds from resources.
 
     Parameters
     ----------
@@ -79,9 +76,9 @@ def physics(
     resources : mapping of str to ndarray of shape (n_configs,)
         At least ``threads``, ``registers``, ``tiles`` and ``fma``.
     traffic : Traffic or None
-        Accesses of a step; without them those that ``shared_loads`` and ``copies`` count, free of conflicts.
+        Accesses of a step; None stands for the resources ``shared_loads`` and ``copies``, without bank conflicts.
     spilled : ndarray of shape (n_configs,), optional
-        Registers that spill; by default as many as the estimate's error makes likely.
+        Registers that spill; by default the number that is expected from the error of the register estimate.
 
     Returns
     -------
@@ -94,9 +91,10 @@ def physics(
     if spilled is None:
         spilled = _expected_spills(of["registers"] - _cap(device, of))
     step = _step(device, arithmetic, of, traffic or _plain_traffic(of), spilled, blocks)
+    fma = step.bounds["fma"]
     clocks, waves, tail = _launch(device, of, step, blocks)
     useful = 1.0 / np.maximum(of.get("covered", 1.0), 1.0)
-    work = of["tiles"] * of.get("steps", 1.0) * step.bounds["fma"] * useful / device.sm_count
+    work = of["tiles"] * of.get("steps", 1.0) * fma * useful / device.sm_count
     share = np.where(blocks > 0, work / np.maximum(clocks, 1.0), 0.0)
     columns = _occupancy_columns(device, of, resident, blocks) | {
         "register_pressure": pressure,
@@ -104,7 +102,7 @@ def physics(
         "waves": waves,
         "tail_efficiency": tail,
         "useful_share": useful,
-        **{f"{name}_bound": step.bounds["fma"] / np.maximum(step.bounds["fma"], value) for name, value in step.others},
+        **{f"{name}_bound": fma / np.maximum(fma, bound) for name, bound in step.bounds.items() if name != "fma"},
         "latency_bound": blocks * step.throughput / np.maximum(blocks * step.throughput, np.maximum(step.latency, 1.0)),
         "fma_resident": of["fma"] * blocks * step.warps,
         "wave_bytes": step.wave_bytes,
@@ -120,7 +118,7 @@ def physics(
 
 
 class _Resources:
-    """Resources by name; one that a bundle does not name is 0, or what :meth:`get` is told."""
+    """Resources by name; one that a bundle does not define is 0, or the default given to :meth:`get`."""
 
     def __init__(self, resources: Mapping[str, Floats]) -> None:
         self._resources = resources
@@ -135,7 +133,7 @@ class _Resources:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A step of one block: clocks of a multiprocessor that its units need, and clocks from its start to its end."""
+    """A step of one block: the clocks that each unit needs, and the clocks from its start to its end."""
 
     warps: Floats
     bounds: dict[str, Floats]
@@ -144,10 +142,6 @@ class _Step:
     wave_bytes: Floats
     traffic: Traffic
 
-    @property
-    def others(self) -> list[tuple[str, Floats]]:
-        return [(name, clocks) for name, clocks in self.bounds.items() if name != "fma"]
-
 
 def _cap(device: Device, of: _Resources) -> Floats:
     limit = float(device.max_registers_per_thread)
@@ -155,7 +149,7 @@ def _cap(device: Device, of: _Resources) -> Floats:
 
 
 def _expected_spills(excess: Floats) -> Floats:
-    """Return the mean of what exceeds the cap, if the estimate errs by a logistic distribution."""
+    """Return the mean number of registers above the cap, for a logistic error of the estimate."""
     scale = REGISTER_ERROR * np.sqrt(3.0) / np.pi
     expected: Floats = scale * np.logaddexp(0.0, excess / scale)
     return expected
@@ -186,7 +180,7 @@ def _step(device: Device, arithmetic: str, of: _Resources, traffic: Traffic, spi
     waits = of["shared_waits"] * SHARED_LATENCY + of["global_waits"] * GLOBAL_LATENCY + of["barriers"] * BARRIER_LATENCY
     hidden = np.where(of["ahead"] > 0, GLOBAL_LATENCY / np.maximum(of["ahead"], 1.0), 0.0)
     latency = np.maximum(serial + waits, hidden)
-    # Tiles that stick out of the problem may take a slower way; all are taken for their mean.
+    # Tiles at the edge of the problem may be slower; every tile is assigned the mean.
     edge = of["edge_tiles"] / np.maximum(of["tiles"], 1.0)
     throughput = throughput + edge * warps * of["edge_overhead"] / SCHEDULERS
     latency = latency + edge * (of["edge_overhead"] + of["edge_waits"] * GLOBAL_LATENCY)
@@ -194,16 +188,16 @@ def _step(device: Device, arithmetic: str, of: _Resources, traffic: Traffic, spi
 
 
 def _joined(*bounds: Floats) -> Floats:
-    """Return clocks for work on several units that overlaps, but not perfectly: a p-norm."""
+    """Return the clocks of work on several units that overlaps imperfectly: a p-norm."""
     most = np.maximum(np.max(bounds, axis=0), 1e-9)
     joined: Floats = most * np.sum([(bound / most) ** OVERLAP for bound in bounds], axis=0) ** (1.0 / OVERLAP)
     return joined
 
 
 def _launch(device: Device, of: _Resources, step: _Step, blocks: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return clocks of the whole launch, its waves and its tail efficiency.
+    """Return the clocks of the whole launch, the number of waves and the tail efficiency.
 
-    Full waves keep every multiprocessor at its occupancy; the last one spreads what is left.
+    Every multiprocessor has its full occupancy in all waves but the last, which spreads the remaining blocks.
     """
     steps = np.maximum(of.get("steps", 1.0), 1.0)
 
@@ -221,8 +215,8 @@ def _launch(device: Device, of: _Resources, step: _Step, blocks: Floats) -> tupl
 def _wave_bytes(device: Device, of: _Resources, blocks: Floats) -> Floats:
     """Return the bytes that a step of a wave moves to and from memory.
 
-    Those of its rows and columns of tiles, each once, and those that each block has for itself; what blocks share comes
-    from the second-level cache.
+    Each row and column of tiles is counted once, because the blocks that share it read it from the second-level cache;
+    the bytes that only one block uses are counted for each block.
     """
     resident = np.maximum(np.minimum(device.sm_count * np.maximum(blocks, 1.0), of["tiles"]), 1.0)
     rows = np.maximum(np.minimum(of.get("raster_rows", 1.0), resident), 1.0)

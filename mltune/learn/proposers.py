@@ -1,4 +1,4 @@
-"""Who proposes: a Gaussian process, Optuna's TPE made valid, or chance within hand-set thresholds."""
+"""Proposers: a Gaussian process, Optuna's TPE restricted to valid configurations, and random search."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mltune.kernel.columns import Floats, Indices
 from mltune.learn.cost_model import Compression
-from mltune.learn.encoding import Trend
+from mltune.learn.encoding import MeanFunction
 from mltune.learn.gaussian_process import GaussianProcess, Hyperparameters
 from mltune.learn.history import History, ask_tpe, fastest_and_some, milestone
 
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
     from mltune.learn.encoding import Encoding
 
 HOPEFUL = 16
-"""Candidates for each proposal of a batch that are still looked at once the first is chosen."""
+"""Candidates for each proposal of a batch that remain after the first proposal has been chosen."""
 
 ROUNDS = 20
-"""Of drawing before hand-set thresholds are taken to keep nothing more."""
+"""Rounds of drawing after which a filter is assumed to pass no further configuration."""
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
-    """What a batch is planned from.
+class ProposalContext:
+    """The knowledge from which a batch is planned.
 
     Attributes
     ----------
     study : Study
     history : History
-        What the study says.
+        The trials of the study as arrays.
     taken : set of int
-        Configurations that must not be proposed.
+        Configurations that must not be proposed again.
     rng : numpy.random.Generator
     """
 
@@ -54,14 +54,14 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a proposer has chosen.
+    """The choice of a proposer.
 
     Attributes
     ----------
     indices : ndarray of shape (n_chosen,)
         Distinct configurations, the best first.
     predicted : ndarray of shape (n_chosen,) or None
-        The log shares of peak that are expected of them; None where nothing is predicted.
+        Their predicted log shares of peak; None for proposers that predict nothing.
     """
 
     indices: Indices
@@ -69,33 +69,34 @@ class Choice:
 
 
 class Proposer(Protocol):
-    """Chooses configurations, given what was measured. The same situation gives the same answer.
+    """Choose configurations, given the measurements so far. The same context gives the same choice.
 
     Attributes
     ----------
     name : str
-        What its proposals are recorded as (:attr:`mltune.learn.sampling.Proposal.proposed_by`).
+        Name under which its proposals are recorded (:attr:`mltune.learn.sampling.Proposal.proposed_by`).
     """
 
     name: str
 
-    def propose(self, situation: Situation, count: int) -> Choice:
-        """Choose up to ``count`` configurations. Those taken are dropped by the caller."""
+    def propose(self, context: ProposalContext, count: int) -> Choice:
+        """Choose up to ``count`` configurations. The caller drops those that are already taken."""
         ...
 
 
 class GaussianProposer:
-    """Expected improvement under a Gaussian process that departs from a trend.
+    """Expected improvement under a Gaussian process with a mean function.
 
-    The trend is what may be expected of configurations that nothing near was measured of: the physical prior where
-    there is one, and the middle of the space (:class:`mltune.learn.encoding.Encoding`). What was measured corrects its
-    weights, and the process learns what it leaves. Speeds below the median are compressed: how hopeless the hopeless
-    are says nothing of the fast.
+    The mean function predicts configurations far from all measurements: from the physical prior, if there is one, and
+    from the distance to the middle of the space (:class:`mltune.learn.encoding.Encoding`). Measurements determine its
+    weights, and the process models the residuals. Speeds below the median are compressed, because differences among
+    slow configurations carry no information about the fast ones.
 
-    A batch is chosen one by one, each as if those before it, and those still running, had turned out as expected.
+    A batch is chosen greedily: each proposal assumes that the earlier ones, and the running ones, turn out as predicted
+    (kriging believer: Ginsbourger, Le Riche and Carraro, 2010).
 
-    Hyperparameters are fitted to the first configurations that were measured, as many as a schedule says, and not from
-    where the last fit ended: so that a resumed run has the same.
+    Hyperparameters are fitted to the earliest measurements on a fixed schedule, each time from the same starting point,
+    so that a resumed run has the same ones.
 
     Parameters
     ----------
@@ -103,8 +104,8 @@ class GaussianProposer:
     pool : Pool
     seed : int
     most : int
-        Measured configurations that the process learns from: the fastest half of them, and as many drawn from the
-        others; and half as many of those that were skipped.
+        Measured configurations that the process is fitted to: half of them the fastest, half drawn from the others.
+        Half as many skipped configurations are added.
     compression : float
         See :class:`mltune.learn.cost_model.Compression`.
     """
@@ -125,33 +126,33 @@ class GaussianProposer:
         self.most = most
         self.most_skipped = most // 2
         self._target = Compression(compression)
-        self._trend = Trend(encoding.trend_weights)
+        self._mean_function = MeanFunction(encoding.mean_weights)
         self._known: dict[int, Hyperparameters] = {}
 
-    def propose(self, situation: Situation, count: int) -> Choice:
+    def propose(self, context: ProposalContext, count: int) -> Choice:
         """Choose by expected improvement; see :meth:`Proposer.propose`."""
-        history, rng = situation.history, situation.rng
-        candidates = self.pool.draw(history.best(len(history.indices)), situation.taken, rng)
+        history, rng = context.history, context.rng
+        candidates = self.pool.draw(history.best(len(history.indices)), context.taken, rng)
         if len(candidates) == 0 or count < 1:
             return Choice(candidates[:0])
         target = self._target.fit(len(history.scores), history.scores)
         best = float(target.max())
         rows = fastest_and_some(target, self.most, self.most // 2, rng)
-        # What was skipped last is learned as if it had turned out as the gate predicted, which knew more.
+        # Recently skipped configurations enter with the prediction of the gate, which used more features.
         skipped = history.skipped[-self.most_skipped :]
         target = np.concatenate([target[rows], self._target.compress(history.predicted[-self.most_skipped :])])
         parts = (np.concatenate([history.indices[rows], skipped]), history.running, candidates)
-        points, trends = self.pool.describe(np.concatenate(parts))  # all at once: a call costs as much as many rows
+        points, basis = self.pool.describe(np.concatenate(parts))  # in one call: its overhead equals many rows
         known, running, new = np.split(points, np.cumsum([len(part) for part in parts[:-1]]))
-        weights = self._trend.fit(trends[: len(rows)], target[: len(rows)])
-        left = target - trends[: len(known)] @ weights
-        process = GaussianProcess(self._hyperparameters(history, points.shape[1])).fit(known, left)
+        weights = self._mean_function.fit(basis[: len(rows)], target[: len(rows)])
+        residual = target - basis[: len(known)] @ weights
+        process = GaussianProcess(self._hyperparameters(history, points.shape[1])).fit(known, residual)
         if len(running):
-            process.fit(np.concatenate([known, running]), np.concatenate([left, process.mean(running)]))
+            process.fit(np.concatenate([known, running]), np.concatenate([residual, process.mean(running)]))
         posterior = process.posterior(new)
-        mean = posterior.mean + trends[-len(new) :] @ weights
+        mean = posterior.mean + basis[-len(new) :] @ weights
         gain = log_expected_improvement(mean, posterior.spread, best)
-        hopeful = np.sort(np.argsort(-gain, kind="stable")[: HOPEFUL * count])  # while a batch is chosen no gain rises
+        hopeful = np.sort(np.argsort(-gain, kind="stable")[: HOPEFUL * count])  # gains only fall from here on
         candidates, mean, posterior = candidates[hopeful], mean[hopeful], posterior.among(hopeful)
         predicted = self._target.expand(mean)
         chosen: list[int] = []
@@ -173,16 +174,16 @@ class GaussianProposer:
             target = Compression(self._target.slope).fit(first, scores)
             rng = np.random.default_rng((self.seed, first))
             rows = fastest_and_some(target, self.most, self.most // 2, rng)
-            points, trends = self.pool.describe(history.indices[rows])
-            left = target[rows] - trends @ self._trend.fit(trends, target[rows])
-            self._known[first] = Hyperparameters.most_likely(points, left)
+            points, basis = self.pool.describe(history.indices[rows])
+            residual = target[rows] - basis @ self._mean_function.fit(basis, target[rows])
+            self._known[first] = Hyperparameters.most_likely(points, residual)
         return self._known[first]
 
 
 class TpeProposer:
-    """Optuna's TPE, repaired: each answer is taken to the nearest valid configuration.
+    """Optuna's TPE, with each proposal moved to the nearest valid configuration.
 
-    Stock TPE asks for what it had before, and for what is not valid, several times for each that can be measured.
+    TPE by itself proposes several invalid or repeated configurations for each one that can be measured.
 
     Parameters
     ----------
@@ -196,21 +197,21 @@ class TpeProposer:
         self.space = space
         self.distributions = distributions
 
-    def propose(self, situation: Situation, count: int) -> Choice:
+    def propose(self, context: ProposalContext, count: int) -> Choice:
         """Ask TPE; see :meth:`Proposer.propose`."""
-        answers = ask_tpe(situation.study, self.distributions, 2 * count, situation.rng)
+        answers = ask_tpe(context.study, self.distributions, 2 * count, context.rng)
         columns = {name: np.array([answer[name] for answer in answers], dtype=np.int64) for name in self.space.names}
         return Choice(self.space.nearest(columns))
 
 
 class RandomProposer:
-    """Chance: uniformly among what is valid, as far as it is kept.
+    """Random search: uniform over the valid configurations that pass a filter.
 
     Parameters
     ----------
     space : SearchSpace
     keeps : callable, optional
-        From Columns to ndarray of shape (n_configs,), bool: what may be proposed, such as
+        The filter, from Columns to ndarray of shape (n_configs,), bool, for example
         :meth:`mltune.learn.astra.AstraThresholds.keeps`.
     """
 
@@ -220,13 +221,13 @@ class RandomProposer:
         self.space = space
         self.keeps = keeps
 
-    def propose(self, situation: Situation, count: int) -> Choice:
-        """Draw; see :meth:`Proposer.propose`. Fewer where not enough is kept of what a few rounds draw."""
+    def propose(self, context: ProposalContext, count: int) -> Choice:
+        """Draw at random, fewer if :data:`ROUNDS` rounds do not yield enough; see :meth:`Proposer.propose`."""
         if self.keeps is None:
-            return Choice(self.space.sample(count, situation.rng, situation.taken))
+            return Choice(self.space.sample(count, context.rng, context.taken))
         found = np.empty(0, dtype=np.int64)
         for _ in range(ROUNDS):
-            drawn = self.space.sample(64 * count, situation.rng, situation.taken)
+            drawn = self.space.sample(64 * count, context.rng, context.taken)
             found = np.concatenate([found, drawn[self.keeps(self.space.rows(drawn))]])
             if len(found) >= count:
                 break
@@ -236,7 +237,7 @@ class RandomProposer:
 def log_expected_improvement(mean: Floats, spread: Floats, best: float) -> Floats:
     """Return the log of the expected improvement over ``best`` (Jones, Schonlau and Welch, 1998, equation 15).
 
-    In logs, so that there is an order among what is hopeless (Ament and others, 2023, "Unexpected improvements to
+    Logarithms keep an order among tiny improvements (Ament and others, 2023, "Unexpected improvements to
     expected improvement").
 
     Parameters

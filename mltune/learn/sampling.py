@@ -1,4 +1,4 @@
-"""Samplers: valid, duplicate-free proposals, planned in whole batches and handed to Optuna one by one."""
+"""The sampler: valid, distinct proposals, planned in batches and given to Optuna one by one."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from optuna.distributions import CategoricalDistribution
 
 from mltune.errors import SpaceError
 from mltune.kernel.columns import Columns, Floats, Indices, row
-from mltune.learn.candidates import ListedPool, OpenPool, spread_out
+from mltune.learn.candidates import EnumeratedPool, SampledPool, maximin_subset
 from mltune.learn.encoding import Encoding
 from mltune.learn.history import History, HistoryReader
-from mltune.learn.proposers import Choice, GaussianProposer, Proposer, Situation
+from mltune.learn.proposers import Choice, GaussianProposer, ProposalContext, Proposer
 
 if TYPE_CHECKING:
     from optuna.study import Study
@@ -34,10 +34,11 @@ class Proposal:
     Attributes
     ----------
     index : int
-        Of the configuration in the search space.
+        Index of the configuration in the search space.
     proposed_by : {"start", "random", "tpe", "model"}
+        ``"start"`` is the initial design.
     predicted : float or None
-        Log share of peak that is expected of it; None where nobody said.
+        Predicted log share of peak; None for proposers that predict nothing.
     """
 
     index: int
@@ -47,24 +48,24 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class SamplerOptions:
-    """How a sampler searches; docs/search.md says how the defaults were found.
+    """Options of the search; docs/explanation/search.md describes how the defaults were found.
 
     Attributes
     ----------
     random : float
-        Share drawn at random, for ever: a wrong model confirms itself.
+        Share of random proposals, throughout the run: a wrong model would otherwise confirm itself.
     start_trials : int
-        Configurations of the opening that are measured before the proposer takes over.
+        Measured configurations of the initial design before the proposer takes over.
     start_pool : int
-        Random configurations from which the opening is chosen.
+        Random configurations that the initial design is chosen from.
     start_head : float
-        Share of them, the most promising, that the opening is spread out over.
+        Share of the pool, the most promising, over which the initial design is spread.
     listed : int
-        A space of at most this many configurations is listed.
+        Largest space whose configurations are listed.
     drawn, near : int
-        Most candidates of a batch from everywhere, and from near the best.
-    elites : int
-        How many of the best have their surroundings looked at.
+        Most candidates of a batch from the whole space, and from the neighbourhood of the incumbents.
+    incumbents : int
+        Number of the best configurations whose neighbourhoods are searched.
     """
 
     random: float = 0.03
@@ -74,43 +75,36 @@ class SamplerOptions:
     listed: int = 50_000
     drawn: int = 800
     near: int = 400
-    elites: int = 6
+    incumbents: int = 6
 
 
-LONGEST_OPENING = 96
-"""Configurations of an opening, should the first of them all fail, or many be under way before any is measured."""
+LARGEST_DESIGN = 96
+"""Most configurations of the initial design, in case its first ones fail or many run before any is measured."""
 
 
 class BatchSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
-    """Plans batches of valid configurations that were never proposed before, and hands them out one by one.
+    """Plan batches of valid, distinct configurations and give them to Optuna one by one.
 
-    Optuna sees one :class:`~optuna.distributions.CategoricalDistribution` a parameter; the study maximises the log
-    share of the device's peak. The sampler keeps nothing that it could not rebuild from the study: :meth:`plan` is a
-    pure function of the seed, the batch and the trials of the study, so a resumed run proposes what the interrupted one
-    would have.
+    Optuna sees one :class:`~optuna.distributions.CategoricalDistribution` for each parameter; the study maximises the
+    log share of the device's peak. :meth:`plan` is a pure function of the seed, the batch number and the trials of the
+    study, so that a resumed run proposes the same configurations as the interrupted one.
 
     Parameters
     ----------
     space : SearchSpace
     prior : callable or None
-        From Columns to ndarray of shape (n_configs,): expected share of peak before anything was measured.
+        From Columns to ndarray of shape (n_configs,): expected share of peak before any measurement.
     seed : int
-    batch_size : int
-        Proposals of a batch when Optuna asks for one trial at a time.
-    first_batch : int
-        Number of the batch that the first question opens: in a resumed run the one after the last finished.
     options : SamplerOptions
     proposer : Proposer, optional
-        Who proposes, from the first trial on; by default an opening is measured first, chosen by the prior or by the
-        middle of the space, and then a Gaussian process proposes.
+        Proposer of every batch. By default an initial design comes first, chosen by the prior or, without one, around
+        the middle of the space; then a Gaussian process proposes.
 
     Attributes
     ----------
-    proposals : dict of int to Proposal
-        What was handed out, by trial number.
     distributions : dict of str to CategoricalDistribution
     history : History or None
-        What the last batch was planned from.
+        The history that the last batch was planned from.
     """
 
     def __init__(
@@ -119,19 +113,14 @@ class BatchSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
         prior: Callable[[Columns], Floats] | None = None,
         *,
         seed: int,
-        batch_size: int = 16,
-        first_batch: int = 0,
         options: SamplerOptions | None = None,
         proposer: Proposer | None = None,
     ) -> None:
         self.space = space
         self.prior = prior
         self.seed = seed
-        self.batch_size = batch_size
-        self.batch = first_batch
         self.options = options or SamplerOptions()
         self.proposer = proposer
-        self.proposals: dict[int, Proposal] = {}
         self.distributions = distributions_of(space)
         self.history: History | None = None
         self._queue: deque[Proposal] = deque()
@@ -144,35 +133,28 @@ class BatchSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, CategoricalDistribution]
     ) -> dict[str, int]:
-        """Hand out the next proposal, planning a batch when none is left.
+        """Return the next proposal in the queue.
 
         Raises
         ------
         SpaceError
-            Every configuration of the space has been proposed.
+            The queue is empty.
         """
         if not self._queue:
-            self.enqueue(self.plan(study, self.batch, self.batch_size))
-            self.batch += 1
-        if not self._queue:
-            raise SpaceError(
-                f"a configuration is proposed once, but all {self.space.count} of the search space have been; "
-                "end the run when a planned batch is empty."
-            )
+            raise SpaceError("a trial needs a planned proposal, but none is left; call `plan` and `enqueue` first.")
         proposal = self._queue.popleft()
-        self.proposals[trial.number] = proposal
         self._reader.index_of[trial.number] = proposal.index
         return row(self.space.rows(np.array([proposal.index])), 0)
 
     def sample_independent(self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: Any) -> Any:
-        """Refuse: a configuration is proposed whole."""
+        """Refuse, because configurations are proposed as a whole."""
         raise ValueError(
             f"BatchSampler proposes whole configurations of {', '.join(self.space.names)}, but was asked for "
             f"{param_name} alone; suggest exactly the parameters of the search space with their distributions."
         )
 
     def enqueue(self, proposals: Iterable[Proposal]) -> None:
-        """Have these handed out next, in order: for a loop that plans its batches itself."""
+        """Queue proposals for the next trials, in order."""
         self._queue.extend(proposals)
 
     def plan(self, study: Study, batch: int, size: int) -> list[Proposal]:
@@ -181,7 +163,7 @@ class BatchSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
         Parameters
         ----------
         study : Study
-            Its trials are what is known; those still running count as tried.
+            The trials known; running ones count as tried.
         batch : int
             Number of the batch, from 0.
         size : int
@@ -194,14 +176,14 @@ class BatchSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
         rng = np.random.default_rng((self.seed, batch))
         history = self.history = self._reader.read(study)
         draft = _Draft(self.space, size, history.tried | {proposal.index for proposal in self._queue}, rng)
-        situation = Situation(study, history, draft.taken, rng)
+        context = ProposalContext(study, history, draft.taken, rng)
         if self.proposer is not None:
-            draft.add(self.proposer.propose(situation, size), size, self.proposer.name)
+            draft.add(self.proposer.propose(context, size), size, self.proposer.name)
         elif history.measured < self.options.start_trials:
-            draft.add(Choice(self._opening), size, "start")
+            draft.add(Choice(self._initial_design), size, "start")
         else:
             chosen = size - int(rng.binomial(size, self.options.random))
-            draft.add(self._model.propose(situation, chosen), chosen, self._model.name)
+            draft.add(self._model.propose(context, chosen), chosen, self._model.name)
         draft.add_random(size)
         return draft.proposals
 
@@ -212,31 +194,31 @@ class BatchSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
     @cached_property
     def _model(self) -> GaussianProposer:
         options = self.options
-        make = ListedPool if self.space.count <= options.listed else OpenPool
-        pool = make(self.space, self._encoding, drawn=options.drawn, near=options.near, elites=options.elites)
+        make = EnumeratedPool if self.space.count <= options.listed else SampledPool
+        pool = make(self.space, self._encoding, drawn=options.drawn, near=options.near, incumbents=options.incumbents)
         return GaussianProposer(self._encoding, pool, seed=self.seed)
 
     @cached_property
-    def _opening(self) -> Indices:
-        """What is measured first: of the most promising by the trends, some that lie far from each other."""
+    def _initial_design(self) -> Indices:
+        """Configurations to measure first: far from each other among the most promising by the mean function."""
         rng = np.random.default_rng(self.seed)
         pool = self.space.sample(self.options.start_pool, rng)
-        points, trends = self._encoding.describe(self.space.rows(pool))
-        # Where physics says nothing, there is no telling the first from the tenth of the head.
+        points, basis = self._encoding.describe(self.space.rows(pool))
+        # Without a prior the order within the head is not known.
         share = self.options.start_head * (1.0 if self.prior is not None else 2.0)
-        head = np.argsort(-trends[:, -1], kind="stable")[: max(4 * self.options.start_trials, int(share * len(pool)))]
+        head = np.argsort(-basis[:, -1], kind="stable")[: max(4 * self.options.start_trials, int(share * len(pool)))]
         if self.prior is None:
             head = rng.permutation(head)
-        return pool[head[spread_out(points[head], LONGEST_OPENING, chosen=1 if self.prior is None else 2)]]
+        return pool[head[maximin_subset(points[head], LARGEST_DESIGN, fixed=1 if self.prior is None else 2)]]
 
 
 def distributions_of(space: SearchSpace) -> dict[str, CategoricalDistribution]:
-    """Return a search space as Optuna sees it: one categorical parameter each."""
+    """Return a search space as Optuna distributions: one categorical parameter each."""
     return {name: CategoricalDistribution(space.values[name]) for name in space.names}
 
 
 class _Draft:
-    """A batch in the making: what is taken is never added again."""
+    """A batch under construction. A configuration that is taken is not added again."""
 
     def __init__(self, space: SearchSpace, size: int, taken: set[int], rng: np.random.Generator) -> None:
         self.space = space
@@ -250,7 +232,7 @@ class _Draft:
         return self.size - len(self.proposals)
 
     def add(self, choice: Choice, count: int, proposed_by: str) -> None:
-        """Add up to ``count`` of a choice, as far as there is room."""
+        """Add up to ``count`` configurations of a choice, as far as there is room."""
         predicted = repeat(None) if choice.predicted is None else map(float, choice.predicted)
         for index, expected in zip(map(int, choice.indices), predicted, strict=False):
             if count < 1 or self.room < 1:

@@ -1,54 +1,365 @@
-"""The searches that a run can be asked for, by name."""
+"""The search, with an ask-and-tell interface: everything that decides which configurations are measured."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from mltune.errors import DeviceError
+from mltune.kernel.columns import Columns
 from mltune.learn.astra import AstraThresholds
+from mltune.learn.cost_model import log_share
+from mltune.learn.gates import Decisions, Gates, exempt_proposals
+from mltune.learn.history import frozen_trial, tell
 from mltune.learn.proposers import Proposer, RandomProposer, TpeProposer
-from mltune.learn.sampling import BatchSampler, distributions_of
+from mltune.learn.sampling import BatchSampler, Proposal, distributions_of
+from mltune.learn.stopping import StoppingRule
+from mltune.records.candidate import BATCH, Candidate
+from mltune.records.trial import GATES, Build, TrialRecord, TrialState
 
 if TYPE_CHECKING:
+    from optuna.trial import Trial
+
     from mltune.kernel.space import SearchSpace
     from mltune.learn.features import Features
 
 SEARCHES = ("model", "tpe", "random", "astra")
-"""A Gaussian process that departs from physics; Optuna's TPE made valid and free of duplicates; chance; chance within
-the hand-set thresholds of LAWN 267."""
+"""A Gaussian process with a physical prior; Optuna's TPE restricted to valid, new configurations; random search; random
+search within the hand-set thresholds of LAWN 267."""
+
+LOOKED_AT = 20_000
+"""Largest sample of untried configurations that the stopping rule examines."""
+
+INCUMBENTS = 3
+"""Number of best configurations whose neighbours the stopping rule examines as well."""
 
 
 def preload() -> None:
-    """Import what a search imports on its way: best done before a compile pool takes all cores."""
+    """Import the modules that a search imports during its run: best done before a compile pool takes all cores."""
     import importlib
 
-    for name in ("scipy.linalg", "scipy.optimize", "scipy.special", "sklearn.ensemble", "mltune.learn.gates"):
+    for name in ("scipy.linalg", "scipy.optimize", "scipy.special", "sklearn.ensemble"):
         importlib.import_module(name)
 
 
-def make_sampler(search: str, space: SearchSpace, features: Features, seed: int) -> BatchSampler:
-    """Return the sampler of a search.
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """A batch of candidates that were planned together.
+
+    Attributes
+    ----------
+    number : int
+    candidates : tuple of Candidate
+        With the decisions of the gate before compiling; empty when there is nothing left to propose.
+    """
+
+    number: int
+    candidates: tuple[Candidate, ...] = ()
+    _trials: tuple[Trial, ...] = ()
+    _gates: Gates | None = None
+    _active: frozenset[str] = frozenset()
+
+    def _decide(self, gate: str, candidates: Sequence[Candidate], builds: Sequence[Build] = ()) -> list[Candidate]:
+        """Return candidates with the decisions of a gate. A candidate that the audit drew before keeps the first."""
+        exempt = np.ones(len(candidates), dtype=bool)
+        if gate in self._active:
+            exempt = exempt_proposals([one.proposed_by for one in candidates], gate)
+            exempt |= np.array([one.audited for one in candidates], dtype=bool)
+        numbers = [candidate.number for candidate in candidates]
+        assert self._gates is not None  # noqa: S101 - a batch with candidates has gates
+        decisions: Decisions = self._gates.decide(gate, _columns(candidates), numbers, exempt, builds)
+        return [
+            replace(one, skip=skip, audited=bool(drawn)) if skip is not None else one
+            for one, skip, drawn in zip(candidates, *decisions, strict=True)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """The state of the stopping rule. A run stores it, so that a resumed run stops at the same batch.
+
+    Attributes
+    ----------
+    fitted_to : int
+        Number of trials that the models of the last evaluation were fitted to; 0 before the first.
+    held : int
+        Consecutive evaluations that found nothing left (:class:`mltune.learn.stopping.StoppingRule`).
+    reason : str
+        Reason to plan no batch after ``batch``; empty while the search continues.
+    batch : int
+        The batch that was planned at the last evaluation.
+    """
+
+    fitted_to: int = 0
+    held: int = 0
+    reason: str = ""
+    batch: int = 0
+
+
+@dataclass(slots=True)
+class _Throughput:
+    """Mean seconds of the builds and measurements that were reported."""
+
+    compile_s: float = 0.0
+    builds: int = 0
+    run_s: float = 0.0
+    measurements: int = 0
+
+    def add(self, record: TrialRecord) -> None:
+        if record.build is not None:
+            self.compile_s += record.build.compile_s
+            self.builds += 1
+        if record.measurement is not None:
+            self.run_s += record.measurement.verify_s + record.measurement.time_s
+            self.measurements += 1
+
+    def is_bound_by_runner(self, compilers: float) -> bool:
+        """Whether builds wait for the runner. Otherwise a skip after compiling saves no time."""
+        if not self.measurements:
+            return False
+        return self.run_s / self.measurements > self.compile_s / max(self.builds, 1) / compilers
+
+
+class Search:
+    """Propose configurations, decide which to skip, and learn from the results.
+
+    A batch is planned from the results of all batches reported before; several batches may be in flight. Proposals
+    depend only on the constructor's arguments and on the results, in the order of batches.
 
     Parameters
     ----------
-    search : str
-        One of :data:`SEARCHES`.
     space : SearchSpace
     features : Features
-        Of the kernel, the problem and the device.
+        Features of the kernel, the problem and the device.
+    search : str
+        One of :data:`SEARCHES`.
     seed : int
+    batch : int
+        Proposals of a batch.
+    skip : bool
+        Whether gates skip configurations that are predicted to be slow.
+    stop : bool
+        Whether the search ends when no untried configuration is expected to be faster.
+    compilers : float
+        Number of parallel builds. The gate after compiling is used only while builds wait for the runner.
+    stopping : mapping, optional
+        State of the stopping rule of an earlier part of the run: :attr:`stopping` as a mapping.
+
+    Attributes
+    ----------
+    stopping : Stopping
 
     Raises
     ------
     ValueError
         There is no such search.
     BundleError
-        The thresholds need resources that the kernel's bundle does not name.
+        ``search`` is ``"astra"`` and the kernel's bundle lacks the resources that its thresholds need.
+
+    Examples
+    --------
+    >>> from mltune.dataset.dataset import load_dataset
+    >>> from mltune.kernel.reader import load_kernel
+    >>> from mltune.kernel.space import TableSpace
+    >>> from mltune.learn.features import Features
+    >>> from mltune.records.trial import Measurement, TrialState
+    >>> data = load_dataset("convolution_rtx_a4000")
+    >>> features = Features(load_kernel("convolution"), data.manifest.problem, data.manifest.device)
+    >>> search = Search(TableSpace(data.columns), features, batch=4)
+    >>> for _ in range(3):
+    ...     batch = search.ask()
+    ...     times_s = [data.numbers("median_s")[candidate.index] for candidate in batch.candidates]
+    ...     measured = [Measurement(TrialState.OK, median_s=time_s) for time_s in times_s]
+    ...     pairs = zip(batch.candidates, measured)
+    ...     search.tell(batch, [one.record(TrialState.OK, measurement=result) for one, result in pairs])
+    >>> [candidate.proposed_by for candidate in batch.candidates]
+    ['model', 'model', 'model', 'model']
+    >>> search.verdict()
+    ''
     """
-    prior = features.prior if features.has_prior else None
-    return BatchSampler(space, prior, seed=seed, proposer=_proposer(search, space, features))
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        features: Features,
+        *,
+        search: str = "model",
+        seed: int = 0,
+        batch: int = BATCH,
+        skip: bool = True,
+        stop: bool = True,
+        compilers: float = math.inf,
+        stopping: Mapping[str, Any] | None = None,
+    ) -> None:
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self.batch = batch
+        self._space = space
+        self._features = features
+        self._seed = seed
+        self._skip = skip
+        self._stop = stop
+        self._compilers = compilers
+        prior = features.prior if features.has_prior else None
+        self._sampler = BatchSampler(space, prior, seed=seed, proposer=_proposer(search, space, features))
+        self._study = optuna.create_study(direction="maximize", sampler=self._sampler)
+        self._peak_flops = _peak_flops(features)
+        self._rule = StoppingRule()
+        self.stopping = Stopping(**(stopping or {})) if stop else Stopping()
+        self._rule.streak = self.stopping.held
+        self._throughput = _Throughput()
+        self._builds: dict[int, Build] = {}
+        self._gates: Gates | None = None
+        self._open: dict[int, Batch] = {}
+        self._recorded: dict[int, list[TrialRecord]] = {}
+        self._next = 0
+
+    def resume(self, records: Mapping[int, TrialRecord], in_flight: int) -> int:
+        """Continue a run from its records, before the first :meth:`ask`.
+
+        The records of all batches that the next batch is planned from are learned. The batches after them are asked for
+        again: complete ones with the proposals on record, incomplete ones planned again with the same outcome.
+
+        Parameters
+        ----------
+        records : mapping of int to TrialRecord
+            By trial number.
+        in_flight : int
+            Batches in flight at a time.
+
+        Returns
+        -------
+        int
+            Number of trials learned: the number of the next trial.
+        """
+        while len(found := self._records_of(self._next, records)) == self.batch:
+            self._recorded[self._next] = found
+            self._next += 1
+        self._next = max(0, self._next - in_flight + 1)
+        for number in range(self._next):
+            for record in self._recorded.pop(number):
+                self._study.add_trial(frozen_trial(record, self._sampler.distributions, self.score(record)))
+                self._learn(record)
+        return self._next * self.batch
+
+    def ask(self, count: int | None = None) -> Batch:
+        """Plan the next batch, with the decisions of the gate before compiling.
+
+        Parameters
+        ----------
+        count : int, optional
+            Most candidates; by default those of a whole batch. A shorter batch must be the last one.
+
+        Returns
+        -------
+        Batch
+            Without candidates when the search has ended: the space is exhausted, or see :meth:`verdict`.
+        """
+        number = self._next
+        if self.verdict():
+            return Batch(number)
+        recorded = self._recorded.get(number)
+        if recorded is not None:
+            proposals = [Proposal(record.index, record.proposed_by, record.predicted) for record in recorded]
+        else:
+            proposals = self._sampler.plan(self._study, number, self.batch)[:count]
+        if not proposals:
+            return Batch(number)
+        self._sampler.enqueue(proposals)
+        trials = tuple(self._study.ask(self._sampler.distributions) for _ in proposals)
+        history = self._sampler.history if recorded is None and (self._skip or self._stop) else None
+        gates = self._gates = Gates(self._features, history, self._builds, self._space, self._seed, self._gates)
+        if self._stop and gates.fitted_to > self.stopping.fitted_to:
+            self._apply_stopping_rule(gates)
+        active = GATES if self._throughput.is_bound_by_runner(self._compilers) else GATES[:1]
+        candidates = [
+            Candidate(trial.number, number, one.index, dict(trial.params), one.proposed_by, one.predicted)
+            for trial, one in zip(trials, proposals, strict=True)
+        ]
+        batch = Batch(number, (), trials, gates, frozenset(active if self._skip else ()))
+        batch = replace(batch, candidates=tuple(batch._decide(GATES[0], candidates)))
+        self._open[number] = batch
+        self._next += 1
+        return batch
+
+    def decide(self, built: Sequence[tuple[Candidate, Build]]) -> list[Candidate]:
+        """Decide after compiling which candidates to skip.
+
+        Parameters
+        ----------
+        built : sequence of (Candidate, Build)
+            Candidates of any batches in flight, each with its build in state ``OK``.
+
+        Returns
+        -------
+        list of Candidate
+            The same candidates with the decisions of the gate after compiling.
+        """
+        decided: dict[int, Candidate] = {}
+        for number in dict.fromkeys(candidate.batch for candidate, _ in built):
+            some = [(candidate, build) for candidate, build in built if candidate.batch == number]
+            candidates, builds = [candidate for candidate, _ in some], [build for _, build in some]
+            decided |= {one.number: one for one in self._open[number]._decide(GATES[1], candidates, builds)}
+        return [decided[candidate.number] for candidate, _ in built]
+
+    def tell(self, batch: Batch, records: Iterable[TrialRecord]) -> None:
+        """Report the results of a whole batch. Batches are reported in the order in which they were asked for.
+
+        Parameters
+        ----------
+        batch : Batch
+        records : iterable of TrialRecord
+            One for each candidate, in the same order.
+        """
+        for trial, record in zip(batch._trials, records, strict=True):
+            tell(self._study, trial, record, self.score(record))
+            self._learn(record)
+        del self._open[batch.number]
+
+    def verdict(self) -> str:
+        """Return why no further batch is planned; an empty string while the search continues."""
+        return self.stopping.reason if self._next > self.stopping.batch else ""
+
+    def score(self, record: TrialRecord) -> float | None:
+        """Return the log share of the device's peak of a trial; None when no valid time was measured."""
+        if record.state not in (TrialState.OK, TrialState.UNSTABLE) or record.median_s is None:
+            return None
+        return log_share(self._features.problem.flops, record.median_s, self._peak_flops)
+
+    def _records_of(self, batch: int, records: Mapping[int, TrialRecord]) -> list[TrialRecord]:
+        first = batch * self.batch
+        return [records[number] for number in range(first, first + self.batch) if number in records]
+
+    def _learn(self, record: TrialRecord) -> None:
+        self._throughput.add(record)
+        if record.build is not None:
+            self._builds[record.index] = record.build
+
+    def _apply_stopping_rule(self, gates: Gates) -> None:
+        history, space = self._sampler.history, self._space
+        if history is None:
+            return
+        rng = np.random.default_rng((self._seed, len(history.indices)))
+        untried = space.sample(LOOKED_AT, rng, history.tried)
+        around = [untried[:0], *(space.neighbours(index) for index in history.best(INCUMBENTS).tolist())]
+        near = np.setdiff1d(np.concatenate(around), np.fromiter(history.tried, dtype=np.int64))
+        reason = self._rule.check(
+            gates.optimistic(space.rows(untried)),
+            float(np.nanmax(history.scores)) if history.measured else -math.inf,
+            measured=history.measured,
+            untried=space.count - len(history.tried),
+            near=gates.optimistic(space.rows(near)) if len(near) else None,
+        )
+        self.stopping = Stopping(gates.fitted_to, self._rule.streak, str(reason or ""), self._next)
 
 
 def _proposer(search: str, space: SearchSpace, features: Features) -> Proposer | None:
+    """Return the proposer of a search; None for the default of the sampler."""
     if search == "model":
         return None
     if search == "tpe":
@@ -58,3 +369,19 @@ def _proposer(search: str, space: SearchSpace, features: Features) -> Proposer |
     if search == "astra":
         return RandomProposer(space, AstraThresholds(features.kernel, features.problem, features.device).keeps)
     raise ValueError(f"a search is one of {', '.join(SEARCHES)}, got {search!r}")
+
+
+def _peak_flops(features: Features) -> float:
+    """Return the peak of the device; when it is not known, a value with which scores are logarithms of 1 / time."""
+    from mltune.device.peaks import peak_flops
+
+    try:
+        return peak_flops(features.device, features.problem.arithmetic)
+    except DeviceError:
+        return float(max(features.problem.flops, 1))
+
+
+def _columns(candidates: Sequence[Candidate]) -> Columns:
+    """Return the configurations of candidates as a table."""
+    names = candidates[0].configuration
+    return {name: np.array([one.configuration[name] for one in candidates], dtype=np.int64) for name in names}

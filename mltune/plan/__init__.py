@@ -1,1 +1,1 @@
-"""Plans: what a night does, in which order, and how its time is shared out."""
+"""Plans of many problems, and the campaigns that carry them out."""

@@ -1,8 +1,8 @@
-"""A campaign: carries out a plan, slice by slice, on all its devices, whatever happens in between.
+"""A campaign: carries out a plan in time slices on all its devices, and survives interruptions and dead workers.
 
-This process shares out the time and waits. Slices are done by workers (:mod:`mltune.plan.device_worker`), one child
-process a device: a worker that dies, hangs or loses its GPU is replaced, and the slice continues.
-Everything that must outlive this process is in the stores of the problems, so that the same command resumes.
+This process shares out the time and waits. Time slices are run by workers (:mod:`mltune.plan.device_worker`), one child
+process per device: a worker that dies, hangs or loses its GPU is replaced, and its time slice is resumed.
+All state is in the stores of the problems, so the same command resumes a campaign.
 """
 
 from __future__ import annotations
@@ -11,22 +11,21 @@ import contextlib
 import os
 import signal
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from mltune import __version__
-from mltune.errors import DiskFullError, MltuneError, RunDirectoryError
-from mltune.plan.device_worker import DEVICE_WORKER, SILENCE_S, Answer, DeviceWorker, Order, Outcome
-from mltune.plan.plan import Plan, Slice, Standing, Task
-from mltune.plan.schedule import next_slice
-from mltune.plan.standing import is_declared, read_standing
+from mltune.errors import MltuneError, RunDirectoryError
+from mltune.plan.device_worker import DEVICE_WORKER, HEARTBEAT_TIMEOUT_S, DeviceWorker, Outcome, SliceRequest
+from mltune.plan.plan import Plan, Standing
+from mltune.plan.scheduler import Scheduler
 from mltune.process.child import Child
-from mltune.records.directory import PLAN_FILE, PROBLEMS, lock_directory, write_whole
+from mltune.records.atomic import write_file_atomically
+from mltune.records.directory import PLAN_FILE, lock_directory
 from mltune.records.events import EventLog
 from mltune.results.progress import CampaignProgress, CampaignReport
 from mltune.tune.request import TuneRequest
@@ -34,31 +33,19 @@ from mltune.tune.request import TuneRequest
 if TYPE_CHECKING:
     from mltune.report.writing import ReportPaths
 
-ENDING_S = 4.5
-"""Seconds that workers have to end in when the campaign is told to."""
+STOP_TIMEOUT_S = 4.5
+"""Seconds that workers have to end when the campaign is interrupted."""
 
-TRIES = 3
-"""Times that a slice may fail without a new trial before its problem is put last, or given up if the worker died."""
-
-LOOK_EVERY_S = 0.5
-"""Seconds between two looks at what the workers do."""
+POLL_EVERY_S = 0.5
+"""Seconds between two checks of the workers."""
 
 REPORT_SHARE = 0.01
-"""Share of the budget kept for the report, at most a minute."""
+"""Share of the budget reserved for the report, at most a minute."""
 
 
 @dataclass(frozen=True, slots=True)
 class CampaignResult:
-    """What came of a campaign.
-
-    Attributes
-    ----------
-    directory : pathlib.Path
-    standings : dict of str to Standing
-        How every task stands, by slug.
-    interrupted : bool
-    report : ReportPaths or None
-    """
+    """The result of a campaign, with the standing of every task by slug."""
 
     directory: Path
     standings: dict[str, Standing]
@@ -83,43 +70,49 @@ def run_plan(
     progress: CampaignReport | None = None,
     stop: Callable[[], bool] = bool,
     worker: str = DEVICE_WORKER,
-    silence_s: float = SILENCE_S,
+    heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
 ) -> CampaignResult:
-    """Carry out a plan, or go on with it.
+    """Carry out a plan, or resume it.
 
     Parameters
     ----------
     plan : Plan
         Placed (:func:`mltune.plan.placement.place`).
     directory : pathlib.Path
-        Of the campaign: made, or resumed if it is of the same plan.
+        Directory of the campaign: created, or resumed if it holds the same plan.
     progress : callable, optional
-        Told now and then how far the campaign is.
+        Receives the progress about twice a second.
     stop : callable
-        Asked twice a second; true ends the campaign within seconds, with a report on what there is.
+        Called about twice a second; True ends the campaign within seconds, with a report on the trials so far.
     worker : str
-        What workers are made with (:class:`mltune.process.child.Child`).
-    silence_s : float
-        Seconds without a sign of life after which a worker is taken to hang.
+        Target of the worker processes (:class:`mltune.process.child.Child`).
+    heartbeat_timeout_s : float
+        Seconds without a message after which a worker is killed and replaced.
 
     Raises
     ------
     RunDirectoryError
-        The directory is in use, is of another plan, or cannot be written.
+        The directory is in use, holds another plan, or cannot be written.
+
+    Examples
+    --------
+    >>> from mltune.plan.placement import place
+    >>> from mltune.plan.reader import load_plan
+    >>> result = run_plan(place(load_plan("rehearsal"), ()), Path("runs/rehearsal"))  # doctest: +SKIP
     """
     directory = Path(directory)
     lock = lock_directory(directory)
     try:
-        _keep_plan(plan, directory)
-        with Campaign(plan, directory, progress, stop, worker, silence_s) as campaign:
+        _write_plan(plan, directory)
+        with Campaign(plan, directory, progress, stop, worker, heartbeat_timeout_s) as campaign:
             campaign.run()
-        return campaign.close()
+        return campaign.finish()
     finally:
         os.close(lock)
 
 
-def _keep_plan(plan: Plan, directory: Path) -> None:
-    """Write the plan into its directory, or check that it is the one that lies there; its budget may have changed."""
+def _write_plan(plan: Plan, directory: Path) -> None:
+    """Write the plan to its directory; a plan that is there must have the same problems and seed."""
     from mltune.plan.reader import load_plan
 
     path = directory / PLAN_FILE
@@ -134,21 +127,15 @@ def _keep_plan(plan: Plan, directory: Path) -> None:
     elif any(directory.glob("*.sqlite")):
         raise RunDirectoryError(f"a directory belongs to one plan, but {directory} is that of a single run.")
     try:
-        write_whole(path, plan.text.encode())
+        write_file_atomically(path, plan.text.encode())
     except OSError as error:
         raise RunDirectoryError(f"a run directory must be writable, but {directory} is not: {error}.") from error
 
 
 class Campaign:
-    """One run of a plan, in this process. A context manager: leaving it ends the workers.
+    """A plan that is carried out by this process. A context manager: leaving it ends the workers.
 
-    Parameters
-    ----------
-    plan : Plan
-    directory : pathlib.Path
-        Locked, and holding the plan.
-    progress, stop, worker, silence_s
-        See :func:`run_plan`.
+    The parameters are those of :func:`run_plan`; the directory is locked and holds the plan.
     """
 
     def __init__(
@@ -158,18 +145,16 @@ class Campaign:
         progress: CampaignReport | None,
         stop: Callable[[], bool],
         worker: str,
-        silence_s: float,
+        heartbeat_timeout_s: float,
     ) -> None:
         self._plan = plan
         self._directory = directory
         self._progress = progress
         self._stop = stop
         self._log = EventLog(directory)
-        self._workers = [DeviceWorker(device, Child(worker), silence_s) for device in plan.devices]
-        self._standings = {task.slug: read_standing(self._folder(task), task, plan.unit) for task in plan.tasks}
-        self._tries: Counter[str] = Counter()
-        self._undeclared = {slug for slug, standing in self._standings.items() if standing.spent}
-        self._elapsed_before_s = sum(one.total_s for one in self._standings.values()) / len(plan.devices)
+        self._workers = [DeviceWorker(device, Child(worker), heartbeat_timeout_s) for device in plan.devices]
+        self._scheduler = Scheduler(plan, directory)
+        self._elapsed_before_s = sum(one.total_s for one in self._scheduler.standings.values()) / len(plan.devices)
         self._started = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -178,35 +163,35 @@ class Campaign:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Tell workers to end, and kill those that do not."""
+        """Interrupt the workers, and kill those that do not end in time."""
         for worker in self._workers:
             worker.child.interrupt(signal.SIGTERM)
-        deadline = time.monotonic() + ENDING_S
+        deadline = time.monotonic() + STOP_TIMEOUT_S
         for worker in self._workers:
             worker.close(max(0.0, deadline - time.monotonic()))
 
     def run(self) -> None:
-        """Have slices done until there is nothing more to do, or no time, or it is told to stop."""
+        """Run time slices until nothing is left to do, the budget is spent, or the campaign is interrupted."""
         self._begin()
         while not self._stop():
             for worker in self._workers:
-                self._give_work(worker)
+                if worker.is_free:
+                    self._start_slice(worker)
             under_way = [worker.future for worker in self._workers if worker.future is not None]
             if under_way:
-                wait(under_way, timeout=LOOK_EVERY_S, return_when=FIRST_COMPLETED)
-            elif any(worker.is_resting for worker in self._workers):
-                time.sleep(LOOK_EVERY_S)
+                wait(under_way, timeout=POLL_EVERY_S, return_when=FIRST_COMPLETED)
+            elif any(worker.is_paused for worker in self._workers):
+                time.sleep(POLL_EVERY_S)
             else:
                 break
             for worker in self._workers:
-                if worker.slice is not None and worker.latest is not None:
-                    self._welcome(worker, worker.latest.trials > self._standings[worker.slice.slug].trials)
-                self._take(worker)
-            self._tell()
+                self._check_recovery(worker)
+                self._end_slice(worker)
+            self._report()
 
-    def close(self) -> CampaignResult:
-        """Write what the plan is to produce, and say how the campaign ended."""
-        self._standings = {task.slug: self._read(task) for task in self._plan.tasks}
+    def finish(self) -> CampaignResult:
+        """Write the products of the plan and return the result."""
+        self._scheduler.refresh()
         interrupted = self._stop()
         report = None
         if interrupted:
@@ -216,45 +201,40 @@ class Campaign:
         self._log.write(
             "plan_ended",
             outcome="interrupted" if interrupted else "ended",
-            trials=self._trials,
+            trials=self._scheduler.trials,
             seconds={"elapsed": self.elapsed_s},
             elapsed_s=self.elapsed_s,
         )
-        with self._kept_going("report"):
+        with self._reporting_failure_of("report"):
             if "report" in self._plan.produce:
                 from mltune.report.writing import write_report
 
-                report = write_report(self._directory, quick=interrupted)  # there are ten seconds for all of it
+                report = write_report(self._directory, quick=interrupted)  # an interruption takes at most 10 seconds
                 self._log.write("report_written", path=str(report.html), elapsed_s=self.elapsed_s)
             elif "winners" in self._plan.produce:
                 from mltune.report.writing import write_winners
 
                 write_winners(self._directory)
-        return CampaignResult(self._directory, self._standings, interrupted, report)
+        return CampaignResult(self._directory, self._scheduler.standings, interrupted, report)
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the plan began, interruptions not counted."""
+        """Seconds since the campaign began, without interruptions."""
         return self._elapsed_before_s + time.monotonic() - self._started
 
     @property
     def left_s(self) -> float | None:
-        """Seconds until the budget is spent, less what the report takes; None where it is counted in trials."""
+        """Seconds until the budget is spent, without those for the report; None where it is counted in trials."""
         if self._plan.unit == "trials":
             return None
         budget = self._plan.budget - min(60.0, REPORT_SHARE * self._plan.budget)
         return max(0.0, budget - self.elapsed_s)
 
-    @property
-    def _trials(self) -> int:
-        """Trials of all problems."""
-        return sum(standing.trials for standing in self._standings.values())
-
     def _begin(self) -> None:
-        """Note that the campaign begins, or goes on."""
+        """Log the beginning of the campaign, or its resumption."""
         plan = self._plan
-        if self._trials:
-            self._log.write("resumed", trials=self._trials, pid=os.getpid(), elapsed_s=self.elapsed_s)
+        if self._scheduler.trials:
+            self._log.write("resumed", trials=self._scheduler.trials, pid=os.getpid(), elapsed_s=self.elapsed_s)
             return
         self._log.write(
             "plan_started",
@@ -267,20 +247,21 @@ class Campaign:
             pid=os.getpid(),
         )
 
-    def _give_work(self, worker: DeviceWorker) -> None:
-        """Have a free worker begin what is to be done next, if there is anything."""
-        one = self._next_slice() if worker.is_free else None
-        if one is None:
+    def _start_slice(self, worker: DeviceWorker) -> None:
+        """Start the next time slice on a free worker, if there is one."""
+        running = [worker.time_slice.slug for worker in self._workers if worker.time_slice is not None]
+        time_slice = self._scheduler.next(running, self.left_s)
+        if time_slice is None:
             return
-        task = self._plan.task(one.slug)
+        task = self._plan.task(time_slice.slug)
         request = TuneRequest(
             task.problem,
             task.kernel,
             task.device or worker.device,
-            trials=one.trials,
-            time_s=one.time_s,
+            trials=time_slice.trials,
+            time_s=time_slice.time_s,
             seed=self._plan.seed,
-            run=self._folder(task),
+            run=self._scheduler.folder(task),
             compilers=self._compilers(),
         )
         self._log.write(
@@ -288,137 +269,90 @@ class Campaign:
             slug=task.slug,
             problem=task.problem.label,
             device=request.device,
-            limit=one.limit,
+            limit=time_slice.limit,
             elapsed_s=self.elapsed_s,
         )
-        worker.begin(one, Order(request, task.slug, self._directory))
-
-    def _next_slice(self) -> Slice | None:
-        """Return the slice whose turn it is. What failed several times in a row comes last."""
-        under_way = {worker.slice.slug for worker in self._workers if worker.slice is not None}
-        put_last = {slug for slug, tries in self._tries.items() if tries >= TRIES}
-        standings = list(self._standings.values())
-        for busy in (under_way | put_last, under_way) if put_last else (under_way,):
-            one = next_slice(self._plan, standings, busy, self.left_s)
-            if one is not None:
-                return one
-        for slug in sorted(self._undeclared - under_way):  # it was killed when all was measured: no more is
-            standing = self._standings[slug]
-            self._undeclared.discard(slug)
-            if not standing.failed and not is_declared(self._folder(self._plan.task(slug))):
-                return Slice(slug, standing.spent, self._plan.unit, "resumed")
-        return None
+        worker.start(time_slice, SliceRequest(request, task.slug, self._directory))
 
     def _compilers(self) -> int | None:
-        """Return the compile processes of a worker: the cores are shared by all."""
+        """Return the number of compile processes per worker; None for all cores, where there is one worker."""
         if len(self._workers) == 1:
             return None
         from mltune.measure.build import available_cores
 
         return max(1, available_cores() // len(self._workers))
 
-    def _welcome(self, worker: DeviceWorker, works: bool) -> None:
-        """Note that a device works, if it was lost before, or had no room on the disk."""
-        lacked = worker.lacked
-        if lacked is not None and works:
-            self._tries.clear()  # what was tried without success meanwhile had no fault in it
-            self._log.write(
-                "gpu_back" if lacked is Outcome.GPU_LOST else "disk_back",
-                lost_s=worker.recovered(),
-                device=worker.device,
-                elapsed_s=self.elapsed_s,
-            )
-
-    def _take(self, worker: DeviceWorker) -> None:
-        """Note how a slice has ended, if it has, and what that means for its device and its problem."""
-        slug, answer = "" if worker.slice is None else worker.slice.slug, worker.end()
-        if answer is None:
+    def _check_recovery(self, worker: DeviceWorker, *, works: bool = False) -> None:
+        """Log that the GPU or the disk of a worker is back: a time slice has new trials, or ``works``."""
+        if worker.missing is None:
             return
-        task = self._plan.task(slug)
-        before, standing = self._standings[task.slug], self._read(task)
-        self._standings[task.slug] = standing
-        self._tries[task.slug] = 0 if standing.trials > before.trials else self._tries[task.slug] + 1
-        if answer.outcome is Outcome.INTERRUPTED:  # by somebody else than this campaign: that is nobody's fault
-            self._tries[task.slug] = 0
+        if worker.time_slice is not None and worker.progress is not None:
+            works = works or worker.progress.trials > self._scheduler.standings[worker.time_slice.slug].trials
+        if works:
+            event = "gpu_back" if worker.missing is Outcome.GPU_LOST else "disk_back"
+            self._scheduler.forget_failures()
+            self._log.write(event, lost_s=worker.recover(), device=worker.device, elapsed_s=self.elapsed_s)
+
+    def _end_slice(self, worker: DeviceWorker) -> None:
+        """Log the end of a time slice, if it has ended, and react to a failure."""
+        time_slice, result = worker.time_slice, worker.take_result()
+        if time_slice is None or result is None:
+            return
+        slug, outcome, detail = time_slice.slug, result.outcome, result.detail
+        standing = self._scheduler.end(slug, result)
+        where = {"slug": slug, "device": worker.device, "elapsed_s": self.elapsed_s}
+        if outcome is Outcome.DONE:
+            self._check_recovery(worker, works=True)
+        elif outcome is Outcome.INTERRUPTED:  # by another process: the next time slice needs a new worker
             worker.child.kill()
-        where = {"slug": task.slug, "device": worker.device, "elapsed_s": self.elapsed_s}
-        if answer.outcome is Outcome.DONE:
-            self._tries[task.slug] = 0
-            self._undeclared.discard(task.slug)
-            self._welcome(worker, True)
         else:
-            self._undeclared.add(task.slug)
-            self._trouble(worker, task, answer, where)
-        best_s = standing.curve[-1][1] if standing.curve else None
+            if outcome is Outcome.DIED:
+                self._log.write("worker_died", detail=detail, **where)
+            elif outcome in (Outcome.GPU_LOST, Outcome.DISK_FULL) and worker.pause(outcome):
+                self._log.write(str(outcome), detail=detail, **where)
+            self._report(f"{slug}: {outcome.replace('_', ' ')}: {detail}")
         self._log.write(
             "slice_ended",
-            problem=task.problem.label,
+            problem=self._plan.task(slug).problem.label,
             trials=standing.trials,
-            best_s=best_s,
-            outcome=str(answer.outcome),
-            detail=answer.detail,
+            best_s=standing.curve[-1][1] if standing.curve else None,
+            outcome=str(outcome),
+            detail=detail,
             **where,
         )
 
-    def _trouble(self, worker: DeviceWorker, task: Task, answer: Answer, where: dict[str, Any]) -> None:
-        """Do what a slice demands that did not end well."""
-        given_up = answer.outcome is Outcome.DIED and self._tries[task.slug] >= TRIES
-        if answer.outcome is Outcome.FAILED or given_up:
-            self._standings[task.slug] = replace(self._standings[task.slug], failed=answer.detail)
-        if answer.outcome is Outcome.DIED:
-            self._log.write("worker_died", detail=answer.detail, **where)
-        elif answer.outcome is Outcome.GPU_LOST and worker.rest(answer.outcome):
-            self._log.write("gpu_lost", detail=answer.detail, **where)
-        elif answer.outcome is Outcome.DISK_FULL and worker.rest(answer.outcome):
-            self._log.write("disk_full", detail=answer.detail, **where)
-        if answer.outcome is not Outcome.INTERRUPTED:
-            self._tell(f"{task.slug}: {answer.outcome.replace('_', ' ')}: {answer.detail}")
-
-    def _tell(self, message: str | None = None) -> None:
-        """Tell how far the campaign is."""
-        runs = tuple(
-            worker.latest for worker in self._workers if worker.latest is not None and worker.slice is not None
+    def _report(self, message: str | None = None) -> None:
+        """Report the progress, and log it once a minute or with a message."""
+        running = (worker.progress for worker in self._workers if worker.time_slice is not None)
+        runs = tuple(progress for progress in running if progress is not None)
+        progress = CampaignProgress(
+            runs, self._scheduler.done, len(self._plan.tasks), self.elapsed_s, self.left_s, message
         )
-        standings = ((task, self._standings[task.slug]) for task in self._plan.tasks)
-        done = sum(one.ended or (one.spent > 0 and one.spent >= task.minimum) for task, one in standings)
-        told = CampaignProgress(runs, done, len(self._plan.tasks), self.elapsed_s, self.left_s, message)
         self._log.snapshot(
             [run.to_json() for run in runs],
             at_once=message is not None,
-            done=done,
-            problems=told.problems,
-            left_s=told.left_s,
+            done=progress.done,
+            problems=progress.problems,
+            left_s=progress.left_s,
             message=message,
-            elapsed_s=told.elapsed_s,
+            elapsed_s=progress.elapsed_s,
         )
         if self._progress is not None:
-            self._progress(told)
-
-    def _folder(self, task: Task) -> Path:
-        return self._directory / PROBLEMS / task.slug
-
-    def _read(self, task: Task) -> Standing:
-        """Read how a task stands now; one that was given up stays so."""
-        known = self._standings[task.slug]
-        try:
-            standing = read_standing(self._folder(task), task, self._plan.unit)
-        except DiskFullError:
-            return known
-        return replace(standing, failed=standing.failed or known.failed)
+            self._progress(progress)
 
     def _export(self) -> None:
         """Write the trials of every problem as a dataset."""
         from mltune.dataset.dataset import export_run
 
         for task in self._plan.tasks:
-            if self._standings[task.slug].spent:
-                with self._kept_going(f"dataset of {task.slug}"):
-                    export_run(self._folder(task), self._directory / "datasets")
+            if self._scheduler.standings[task.slug].spent:
+                with self._reporting_failure_of(f"dataset of {task.slug}"):
+                    export_run(self._scheduler.folder(task), self._directory / "datasets")
 
     @contextlib.contextmanager
-    def _kept_going(self, what: str) -> Iterator[None]:
-        """Let the campaign end well although something that can be made again, from the records, was not made."""
+    def _reporting_failure_of(self, product: str) -> Iterator[None]:
+        """Report an exception as a message: a product can be written again from the records."""
         try:
             yield
         except (MltuneError, OSError) as error:
-            self._tell(f"{what}: {error}")
+            self._report(f"{product}: {error}")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mltune.errors import DeviceError, DeviceLostError, DiskFullError, UsageError, WorkerError
-from mltune.plan.plan import Slice
+from mltune.plan.plan import TimeSlice
 from mltune.process.child import Child, ChildDiedError, ChildTimeoutError, send_to_parent
 from mltune.process.signals import Interrupt
 from mltune.records.events import EventLog
@@ -21,56 +21,46 @@ from mltune.results.run import TuneResult
 from mltune.tune.request import TuneRequest
 
 DEVICE_WORKER = "mltune.plan.device_worker:make_device_worker"
-"""What a :class:`mltune.process.child.Child` is made with."""
+"""The target of the :class:`mltune.process.child.Child` of a device worker."""
 
-PATIENCE_S = 4.0
-"""Seconds that a slice has to end in when it is told to."""
+STOP_TIMEOUT_S = 4.0
+"""Seconds that a worker has to end its time slice after SIGTERM."""
 
-SILENCE_S = 300.0
-"""Seconds without a sign of life after which a worker is taken to hang: longer than any deadline inside it."""
+HEARTBEAT_EVERY_S = 1.0
+"""Seconds between two heartbeats of a worker that reports nothing else."""
 
-RESTS_S = (2.0, 5.0, 10.0, 30.0, 60.0, 120.0)
-"""Seconds that a device rests after it was lost, or the disk was full: once, twice in a row, and so on."""
+HEARTBEAT_TIMEOUT_S = 300.0
+"""Seconds without a message after which a worker is killed: longer than any deadline inside it."""
 
-BEAT_EVERY_S = 1.0
-"""Seconds between two signs of life of a worker that has nothing else to tell."""
+PAUSES_S = (2.0, 5.0, 10.0, 30.0, 60.0, 120.0)
+"""Pauses after a lost GPU or a full disk, by the number of failures in a row; the last one repeats."""
 
 
 class Outcome(StrEnum):
-    """How a slice ended."""
+    """Outcome of a time slice."""
 
     DONE = "done"
     INTERRUPTED = "interrupted"
     GPU_LOST = "gpu_lost"
     DISK_FULL = "disk_full"
     FAILED = "failed"
-    """There is no use in trying it again."""
+    """The request cannot be met; another attempt would fail in the same way."""
     DIED = "died"
-    """The worker died, hung, or failed in a way that nobody foresaw."""
+    """The worker died, hung, or raised an unexpected exception."""
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """A slice as a worker is told to do it.
-
-    Attributes
-    ----------
-    request : TuneRequest
-        With the limit of the slice.
-    slug : str
-        The task.
-    diary : pathlib.Path
-        Directory of the plan, where events are written.
-    """
+class SliceRequest:
+    """A time slice as sent to a worker: the request with its limit, the task, and the folder of the event log."""
 
     request: TuneRequest
     slug: str
-    diary: Path
+    log: Path
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """How a slice ended, and why."""
+class SliceResult:
+    """Outcome of a time slice, and the reason of a failure."""
 
     outcome: Outcome
     detail: str = ""
@@ -78,150 +68,135 @@ class Answer:
 
 @dataclass(slots=True)
 class DeviceWorker:
-    """A device of a campaign, and the child process that works there, as the campaign sees them.
+    """A device of a campaign and its child process, as seen by the campaign.
 
     Attributes
     ----------
     device : str
-        Its specification.
+        The device specification.
     child : Child
-        Made with :data:`DEVICE_WORKER`.
-    silence_s : float
-        Seconds without a sign of life after which the child is taken to hang.
-    slice : Slice or None
-        What is under way.
-    future : Future of Answer or None
-        How that ends.
-    latest : Progress or None
-        How far it is.
-    lacked : Outcome or None
-        What the device lacked when it was last tried, ``GPU_LOST`` or ``DISK_FULL``; None when nothing.
-    ready_at : float
-        When it may be tried again, on the monotonic clock.
+        Created with :data:`DEVICE_WORKER`; killed after ``heartbeat_timeout_s`` seconds without a message.
+    time_slice, future, progress
+        The time slice under way, its result, and its last progress.
+    missing : Outcome or None
+        ``GPU_LOST`` or ``DISK_FULL`` after a time slice with that outcome, until one works again. It began at
+        ``missing_since`` and was the outcome of ``failures`` time slices in a row; the pause ends at ``ready_at``.
     """
 
     device: str
     child: Child
-    silence_s: float = SILENCE_S
+    heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S
     thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(max_workers=1))
-    slice: Slice | None = None
-    future: Future[Answer] | None = None
-    latest: Progress | None = None
-    losses: int = 0
-    lost_at: float | None = None
-    lacked: Outcome | None = None
+    time_slice: TimeSlice | None = None
+    future: Future[SliceResult] | None = None
+    progress: Progress | None = None
+    missing: Outcome | None = None
+    missing_since: float = 0.0
+    failures: int = 0
     ready_at: float = 0.0
 
     @property
     def is_free(self) -> bool:
-        """Whether it can begin a slice."""
-        return self.future is None and time.monotonic() >= self.ready_at
+        """Whether it can start a time slice."""
+        return self.future is None and not self.is_paused
 
     @property
-    def is_resting(self) -> bool:
-        """Whether it waits for its GPU to come back, or for room on the disk."""
+    def is_paused(self) -> bool:
+        """Whether it waits for its GPU, or for room on the disk."""
         return self.future is None and time.monotonic() < self.ready_at
 
-    def begin(self, one: Slice, order: Order) -> None:
-        """Have a slice done."""
-        self.slice, self.latest = one, None
-        self.future = self.thread.submit(self._call, order)
+    def start(self, time_slice: TimeSlice, request: SliceRequest) -> None:
+        """Start a time slice."""
+        self.time_slice, self.progress = time_slice, None
+        self.future = self.thread.submit(self._call, request)
 
-    def rest(self, lacked: Outcome) -> bool:
-        """Leave the device alone for a while, longer each time; return whether this is the first time in a row."""
-        self.ready_at = time.monotonic() + RESTS_S[min(self.losses, len(RESTS_S) - 1)]
-        self.losses += 1
-        first = self.lost_at is None or self.lacked is not lacked
-        self.lost_at, self.lacked = self.lost_at or time.monotonic(), lacked
-        return first
-
-    def recovered(self) -> float:
-        """Note that the device works again; return for how many seconds it did not."""
-        lost_s = 0.0 if self.lost_at is None else time.monotonic() - self.lost_at
-        self.losses, self.lost_at, self.lacked = 0, None, None
-        return lost_s
-
-    def end(self) -> Answer | None:
-        """Return how the slice under way has ended, and make room for another; None while it has not."""
+    def take_result(self) -> SliceResult | None:
+        """Return the result of the time slice under way and become free; None while it is not done."""
         if self.future is None or not self.future.done():
             return None
-        answer, self.future, self.slice = self.future.result(), None, None
-        return answer
+        result, self.future, self.time_slice = self.future.result(), None, None
+        return result
+
+    def pause(self, missing: Outcome) -> bool:
+        """Pause, longer after each failure; return whether the GPU or the disk was available until now."""
+        first = self.missing is not missing
+        if self.missing is None:
+            self.missing_since = time.monotonic()
+        self.ready_at = time.monotonic() + PAUSES_S[min(self.failures, len(PAUSES_S) - 1)]
+        self.failures += 1
+        self.missing = missing
+        return first
+
+    def recover(self) -> float:
+        """Record that the device works again; return the seconds for which it did not."""
+        self.failures, self.missing = 0, None
+        return time.monotonic() - self.missing_since
 
     def close(self, timeout_s: float) -> None:
-        """Kill the child, but for a slice under way that ends in time: it was told to."""
+        """End the child; a time slice that was interrupted before has ``timeout_s`` seconds to end."""
         if self.future is not None:
             wait([self.future], timeout=timeout_s)
         self.child.interrupt()
         self.thread.shutdown(wait=True, cancel_futures=True)
         self.child.kill()
 
-    def _call(self, order: Order) -> Answer:
+    def _call(self, request: SliceRequest) -> SliceResult:
         try:
-            answer = self.child.call(order, self.silence_s, self._told)
-            assert isinstance(answer, Answer)  # noqa: S101
-            return answer
+            result = self.child.call(request, self.heartbeat_timeout_s, self._receive)
+            assert isinstance(result, SliceResult)  # noqa: S101
+            return result
         except ChildTimeoutError:
-            return Answer(Outcome.DIED, f"it gave no sign of life for {self.silence_s:g} s, and was killed")
+            return SliceResult(Outcome.DIED, f"it sent no heartbeat for {self.heartbeat_timeout_s:g} s, and was killed")
         except (ChildDiedError, WorkerError) as error:
-            return Answer(Outcome.DIED, str(error))
+            return SliceResult(Outcome.DIED, str(error))
 
-    def _told(self, message: Any) -> None:
+    def _receive(self, message: Any) -> None:
         if isinstance(message, Progress):
-            self.latest = message
+            self.progress = message
 
 
 Tune = Callable[..., TuneResult]
-"""What does a slice: :func:`mltune.tune.tuner.tune`, or what behaves like it."""
+"""The function that runs a time slice: :func:`mltune.tune.tuner.tune`, or a function with its signature."""
 
 
-def make_device_worker(tune: Tune | None = None) -> Callable[[Order], Answer]:
-    """Make a worker in this process and return the function that does slices. SIGTERM ends the slice under way.
+def make_device_worker(tune: Tune | None = None) -> Callable[[SliceRequest], SliceResult]:
+    """Return the function of a worker process that runs time slices. SIGTERM ends the one under way.
 
     Parameters
     ----------
     tune : callable, optional
-        Does a slice; by default the tuner.
+        Runs a time slice; the tuner by default.
     """
     if tune is None:
         from mltune.learn.search import preload
-        from mltune.tune.tuner import tune as usual
+        from mltune.tune.tuner import tune as tuner
 
         preload()
-        tune = usual
-    return partial(_do, tune, Interrupt(PATIENCE_S, twice=False).__enter__())
+        tune = tuner
+    return partial(_run_slice, tune, Interrupt(STOP_TIMEOUT_S, twice=False).__enter__())
 
 
-def _do(tune: Tune, interrupt: Interrupt, order: Order) -> Answer:
-    """Do one slice; tell the parent how far it is, and at least that the worker lives."""
-    beats = _Beats()
+def _run_slice(tune: Tune, interrupt: Interrupt, request: SliceRequest) -> SliceResult:
+    """Run a time slice; send its progress and heartbeats to the campaign."""
+    sent_at = 0.0
 
-    def stop() -> bool:
-        beats.beat()
-        return interrupt()
-
-    diary = partial(EventLog(order.diary).write, slug=order.slug, device=order.request.device)
-    try:
-        tune(order.request, progress=beats.tell, stop=stop, slug=order.slug, diary=diary)
-    except (DeviceLostError, DeviceError) as error:  # the device was there when the plan was placed
-        return Answer(Outcome.GPU_LOST, str(error))
-    except DiskFullError as error:
-        return Answer(Outcome.DISK_FULL, str(error))
-    except UsageError as error:
-        return Answer(Outcome.FAILED, str(error))
-    return Answer(Outcome.INTERRUPTED if interrupt() else Outcome.DONE)
-
-
-class _Beats:
-    """Tells the parent something now and then."""
-
-    def __init__(self) -> None:
-        self._told_at = 0.0
-
-    def tell(self, message: Any) -> None:
-        self._told_at = time.monotonic()
+    def send(message: Progress | None) -> None:
+        nonlocal sent_at
+        sent_at = time.monotonic()
         send_to_parent(message)
 
-    def beat(self) -> None:
-        if time.monotonic() - self._told_at >= BEAT_EVERY_S:
-            self.tell(None)
+    def stop() -> bool:
+        if time.monotonic() - sent_at >= HEARTBEAT_EVERY_S:
+            send(None)
+        return interrupt()
+
+    log = partial(EventLog(request.log).write, slug=request.slug, device=request.request.device)
+    try:
+        tune(request.request, progress=send, stop=stop, slug=request.slug, diary=log)
+    except (DeviceLostError, DeviceError) as error:  # the device existed when the plan was placed
+        return SliceResult(Outcome.GPU_LOST, str(error))
+    except DiskFullError as error:
+        return SliceResult(Outcome.DISK_FULL, str(error))
+    except UsageError as error:
+        return SliceResult(Outcome.FAILED, str(error))
+    return SliceResult(Outcome.INTERRUPTED if interrupt() else Outcome.DONE)

@@ -1,4 +1,4 @@
-"""What would happen: the document of ``mltune plan``. No GPU is needed to make it."""
+"""Forecast of a plan without running it: the document that ``mltune plan`` prints."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ _WRITES = {"report": ["report.html", "report.md", "winners.json"], "winners": ["
 
 
 def forecast(plan: Plan, gpus: Sequence[Device], reason: str, cores: int) -> dict[str, Any]:
-    """Say what a plan would do here.
+    """Forecast what a plan would do on this machine. No GPU is needed.
 
     Parameters
     ----------
     plan : Plan
-        As read.
+        As read, not placed.
     gpus : sequence of Device
-        The GPUs of this machine; see :func:`mltune.tune.target.find_gpus`.
+        The GPUs of this machine (:func:`mltune.tune.target.find_gpus`).
     reason : str
-        Why there is none.
+        The reason if there is none.
     cores : int
-        Cores that builds are made on.
+        Number of cores for compilers.
 
     Returns
     -------
     dict
-        Plain JSON values. ``obstacle`` says why the plan cannot be carried out here; the rest is then for one GPU.
-        ``share`` of a problem is what it gets where none promises more than another, ``trials`` how many that allows at
-        most; None where nothing is known.
+        Plain JSON values. ``obstacle`` is the reason why the plan cannot be carried out here; the rest is then a
+        forecast for one GPU. ``share`` of a problem is its budget if all expected gains are equal, ``trials`` the most
+        trials that it allows; None where unknown.
 
     Raises
     ------
     PlanError
-        The plan can be carried out nowhere: its budget is smaller than its minima.
+        The budget is smaller than the minima.
     """
     obstacle = None
     try:
@@ -109,7 +109,7 @@ def _problems(plan: Plan, device: Device | None, cores: float) -> list[dict[str,
 
 
 def even_shares(plan: Plan) -> list[float]:
-    """Return what each task of a plan gets where none promises more than another: by priority alone."""
+    """Return the budget of each task if all expected gains are equal: shared out by priority alone."""
     minima = [task.minimum for task in plan.tasks]
     weights = [math.sqrt(task.priority) for task in plan.tasks]
     most = [math.inf if task.maximum is None else task.maximum for task in plan.tasks]
@@ -117,18 +117,10 @@ def even_shares(plan: Plan) -> list[float]:
 
 
 def _rates(plan: Plan, device: Device | None) -> dict[str, Rate]:
-    """Return what a trial of each task costs, where something is recorded."""
+    """Return the cost of a trial of each task, where a dataset tells it."""
     from mltune.dataset.dataset import list_datasets
 
     manifests = list_datasets()
     kernels = {name: load_kernel(name).name for name in {task.kernel for task in plan.tasks}}
-    found: dict[tuple[str, str, int], Rate | None] = {}
-    rates: dict[str, Rate] = {}
-    for task in plan.tasks:
-        key = (task.kernel, task.problem.name, task.problem.flops)
-        if key not in found:
-            found[key] = recorded_rate(kernels[task.kernel], task.problem, manifests, device)
-        rate = found[key]
-        if rate is not None:
-            rates[task.slug] = rate
-    return rates
+    found = {task.slug: recorded_rate(kernels[task.kernel], task.problem, manifests, device) for task in plan.tasks}
+    return {slug: rate for slug, rate in found.items() if rate is not None}

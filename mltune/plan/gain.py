@@ -1,13 +1,14 @@
-"""What more time is expected to bring: who is likely to become faster yet, and how much time each deserves.
+"""Expected gain of further search time, and the allotment of a budget by it.
 
-Best times of a search follow a law of diminishing returns: what is left to gain is about gap(t) = c / t, in units of
-the logarithm of the time, so that the next d seconds bring c (1 / t - 1 / (t + d)). The c of a problem is not read off
-its own curve, which stands still before it falls: on recorded curves what the last doubling of the time brought does
-not foretell what the next one brings (rank correlations from -0.4 to 0.4, 0 in the mean). Two things do: what the last
-doubling brought to all problems together, and how far a problem lies behind its siblings, the same product with other
-transpositions (rank correlations from 0.4 to 0.7). See benchmarks/plan_sharing.py.
+The best time of a search has diminishing returns: after t seconds the remaining gain is about gap(t) = c / t, in the
+logarithm of the time, so that d further seconds gain c (1 / t - 1 / (t + d)). The constant c of a problem cannot be
+estimated from its own curve, which consists of steps: on recorded curves the gain of the last doubling of the time does
+not predict that of the next one (rank correlations from -0.4 to 0.4, mean 0). Two other quantities do: the mean gain of
+the last doubling over all problems, and the distance of a problem from the fastest of its siblings, the same product
+with other transpositions (rank correlations from 0.4 to 0.7). See benchmarks/plan_sharing.py.
 
-Summed gains are largest where all marginal gains p c / t^2 are equal (p: priority): time goes with sqrt(p c).
+The sum of all gains is largest where the marginal gains p c / t^2 are equal (p: priority): t is proportional to
+sqrt(p c).
 """
 
 from __future__ import annotations
@@ -18,23 +19,11 @@ from collections.abc import Hashable, Mapping, Sequence
 from mltune.plan.plan import Standing, Task
 
 LEAST_GAIN = 0.01
-"""What a problem may always still gain, however still all curves stand: a share of its time."""
+"""Least remaining gain of a problem, as a share of its time, also when no curve has fallen lately."""
 
 
 def gain_constants(tasks: Sequence[Task], standings: Mapping[str, Standing]) -> dict[str, float]:
-    """Estimate c of gap(t) = c / t for each task.
-
-    Parameters
-    ----------
-    tasks : sequence of Task
-    standings : mapping of str to Standing
-        One for each task, by slug.
-
-    Returns
-    -------
-    dict of str to float
-        By slug, in the unit of the plan; positive.
-    """
+    """Estimate the constant c of gap(t) = c / t for each task, in the unit of the plan; by slug, positive."""
     found = {slug: standing for slug, standing in standings.items() if standing.curve and standing.spent > 0}
     if not found:
         return {task.slug: 1.0 for task in tasks}
@@ -46,18 +35,19 @@ def gain_constants(tasks: Sequence[Task], standings: Mapping[str, Standing]) -> 
 
 
 def last_doubling(standing: Standing) -> float:
-    """Return log(best(t / 2) / best(t)): what the second half of what was spent brought.
+    """Return log(best(t / 2) / best(t)), the gain of the second half of the time.
 
-    Where nothing was found in the first half, its best is the first time that was found.
+    If nothing was found in the first half, best(t / 2) is the first time that was found.
     """
     before = [best_s for spent, best_s in standing.curve if spent <= standing.spent / 2]
     return max(0.0, math.log((before or [standing.curve[0][1]])[-1] / standing.curve[-1][1]))
 
 
 def deficits(tasks: Sequence[Task], standings: Mapping[str, Standing]) -> dict[str, float]:
-    """Return how far each problem that has siblings lies behind the fastest of them: a logarithm of times.
+    """Return the logarithm of the best time of each problem relative to the fastest of its siblings.
 
-    Siblings are the same kernel on GEMMs of the same precision and extents: all do the same work.
+    Siblings are problems of the same kernel with the same amount of work
+    (:attr:`mltune.problem.problem.Problem.work_class`). Problems without siblings are left out.
     """
     families: dict[Hashable, list[tuple[str, float]]] = {}
     for task in tasks:
@@ -73,23 +63,21 @@ def deficits(tasks: Sequence[Task], standings: Mapping[str, Standing]) -> dict[s
 
 
 def allot(room: float, spent: Sequence[float], weights: Sequence[float], most: Sequence[float]) -> list[float]:
-    """Share out by weight, on top of what was spent: as water fills vessels that are joined.
+    """Share out a budget in proportion to weights, within a lower and an upper bound for each.
 
     Parameters
     ----------
     room : float
-        What there is to share out.
-    spent : sequence of float
-        What each has; nothing is taken away.
+        The budget to share out, on top of ``spent``.
+    spent, most : sequence of float
+        Lower and upper bounds of each share; a share that is larger than its upper bound already is kept.
     weights : sequence of float
-        Positive: where neither bound holds, shares are as the weights are.
-    most : sequence of float
-        What each can have; one that has more keeps it.
+        Positive; shares within their bounds are proportional to them.
 
-    Returns
-    -------
-    list of float
-        What each has in the end; at most ``room`` more than before.
+    Examples
+    --------
+    >>> [round(share, 6) for share in allot(90.0, [10.0, 10.0, 70.0], [1.0, 1.0, 1.0], [30.0, 100.0, 100.0])]
+    [30.0, 75.0, 75.0]
     """
     tops = [max(has, top) for has, top in zip(spent, most, strict=True)]
 

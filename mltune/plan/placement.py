@@ -1,4 +1,4 @@
-"""Where a plan is carried out: on which GPUs, or from which recorded timings; and whether it can be."""
+"""Placement of a plan on the GPUs of this machine, or on recorded timings."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ _NAMED = 3
 
 
 def place(plan: Plan, gpus: Sequence[Device], reason: str = "") -> Plan:
-    """Return a plan whose devices are known, and where each problem is replayed, if it is.
+    """Return a plan with its devices resolved and, in a replay, the dataset of each problem.
 
-    ``auto`` is the first GPU, ``all`` is all of them; without a GPU both are a replay, where every problem has recorded
+    ``auto`` is the first GPU, ``all`` is all of them. Without a GPU both are a replay, if all problems have recorded
     timings.
 
     Parameters
     ----------
     plan : Plan
     gpus : sequence of Device
-        The GPUs of this machine, ``cuda:0`` first: see :func:`mltune.tune.target.find_gpus`.
+        The GPUs of this machine, ``cuda:0`` first (:func:`mltune.tune.target.find_gpus`).
     reason : str
-        Why there is none.
+        The reason if there is none.
 
     Raises
     ------
     PlanError
-        The plan cannot be carried out here: a GPU that it names does not exist, there is none and some timings are not
-        recorded, a problem does not fit into a GPU's memory, or the budget is smaller than the minima.
+        A named GPU does not exist, there is no GPU and some problem has no recorded timings, a problem does not fit
+        into the memory of a GPU, or the budget is smaller than the minima.
     """
     devices = _devices(plan, gpus, reason)
     if devices == (REPLAY,):
@@ -47,12 +47,12 @@ def place(plan: Plan, gpus: Sequence[Device], reason: str = "") -> Plan:
 
 
 def check_budget(plan: Plan) -> None:
-    """Check that every task can have its minimum.
+    """Check that the budget holds the minima of all tasks.
 
     Raises
     ------
     PlanError
-        They need more than the budget.
+        It does not.
     """
     needed = sum(task.minimum for task in plan.tasks)
     if needed > plan.capacity:
@@ -66,7 +66,7 @@ def check_budget(plan: Plan) -> None:
 
 
 def recorded_for(tasks: Iterable[Task]) -> dict[str, str]:
-    """Return for each task that timings are recorded of the name of the dataset: its own, or that with most rows."""
+    """Return the dataset of each task with recorded timings, by slug: the one it names, or the largest."""
     from mltune.dataset.dataset import list_datasets
 
     manifests = list_datasets()
@@ -83,7 +83,7 @@ def recorded_for(tasks: Iterable[Task]) -> dict[str, str]:
 
 
 def _devices(plan: Plan, gpus: Sequence[Device], reason: str) -> tuple[str, ...]:
-    """Return what the devices of a plan stand for on this machine."""
+    """Return the devices of a plan on this machine."""
     if plan.devices == (REPLAY,) or (plan.devices in (("auto",), ("all",)) and not gpus):
         return (REPLAY,)
     ours = tuple(f"cuda:{index}" for index in range(len(gpus)))
@@ -101,7 +101,7 @@ def _devices(plan: Plan, gpus: Sequence[Device], reason: str) -> tuple[str, ...]
 
 
 def _recorded(plan: Plan, gpus: Sequence[Device], reason: str) -> list[Task]:
-    """Return the tasks with the datasets that they are replayed from."""
+    """Return the tasks with their datasets."""
     found = recorded_for(plan.tasks)
     missing = [task for task in plan.tasks if task.slug not in found]
     if missing:
@@ -115,7 +115,7 @@ def _recorded(plan: Plan, gpus: Sequence[Device], reason: str) -> list[Task]:
 
 
 def _check_gpus(plan: Plan, gpus: Sequence[Device]) -> None:
-    """Check that every task can be built, and fits into every GPU of the plan."""
+    """Check that every kernel has a source, and every problem fits into every GPU of the plan."""
     used = [gpus[int(device.removeprefix("cuda:"))] for device in plan.devices]
     smallest = min(used, key=lambda device: device.memory_bytes)
     for name in dict.fromkeys(task.kernel for task in plan.tasks):

@@ -1,4 +1,4 @@
-"""A plan: the problems of a night, each with its priority and its bounds, and the budget that they share."""
+"""Plans: the problems of a campaign with their priorities and bounds, and the budget that they share."""
 
 from __future__ import annotations
 
@@ -9,18 +9,15 @@ from typing import Literal
 from mltune.problem.problem import Problem
 
 Unit = Literal["s", "trials"]
-"""What a budget is counted in: seconds of each device, or trials."""
+"""Unit of a budget: seconds of each device, or trials."""
 
 REPLAY = "replay"
-"""The device of a plan that is replayed: each problem answers from recorded timings of its own."""
-
-PRODUCTS = ("report", "winners", "datasets")
-"""What may lie in the directory of a plan at its end, besides the records."""
+"""The device of a plan without a GPU: every problem is replayed from its recorded timings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One kernel on one problem: what a slice of the night is spent on.
+    """One kernel on one problem.
 
     Attributes
     ----------
@@ -30,13 +27,13 @@ class Task:
         Name or folder of the bundle.
     problem : Problem
     dataset : str or None
-        Name or path of the recorded timings that it is replayed from; None on a GPU.
+        Name or path of its recorded timings in a replay; None on a GPU.
     priority : float
-        What a gain is weighed with; tasks of a higher one come first.
+        Weight of its expected gain; tasks of higher priority come first.
     minimum : float
-        What is spent on it before any other gets more than its minimum, in the plan's unit.
+        Budget that it gets before any task gets more than its minimum, in the unit of the plan.
     maximum : float or None
-        Most that is spent on it, in the plan's unit.
+        Largest budget that it gets, in the unit of the plan.
     """
 
     slug: str
@@ -49,35 +46,35 @@ class Task:
 
     @property
     def device(self) -> str | None:
-        """The device specification of its run: ``"replay:NAME"``; None on a GPU: whichever of the plan's is free."""
+        """The device specification of a replay, ``"replay:NAME"``; None on a GPU: any free device of the plan."""
         return None if self.dataset is None else f"{REPLAY}:{self.dataset}"
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a night is to do. Made by :func:`mltune.plan.reader.load_plan`.
+    """A plan, as returned by :func:`mltune.plan.reader.load_plan`.
 
     Attributes
     ----------
     name : str
-        The file's stem.
+        Stem of its file.
     title : str
-        For people.
+        Title in reports.
     unit : {"s", "trials"}
-        What budget, minima and maxima are counted in.
+        Unit of the budget, minima and maxima.
     budget : float
         Seconds of each device, or trials in all.
     tasks : tuple of Task
-        In the order of doing: by priority, then as the plan has them.
+        By priority, then in the order of the file.
     devices : tuple of str
         As written: ``("auto",)``, ``("all",)``, ``("replay",)`` or ``"cuda:N"`` each; after
-        :func:`mltune.plan.placement.place` what they stand for: ``("replay",)`` or ``"cuda:N"`` each.
+        :func:`mltune.plan.placement.place` ``("replay",)`` or ``"cuda:N"`` each.
     seed : int
-        Of every task's search.
+        Seed of every search.
     produce : frozenset of str
-        Some of :data:`PRODUCTS`.
+        Some of ``"report"``, ``"winners"`` and ``"datasets"``, written at the end.
     text : str
-        The file, verbatim.
+        Text of the file.
     """
 
     name: str
@@ -87,54 +84,45 @@ class Plan:
     tasks: tuple[Task, ...]
     devices: tuple[str, ...] = ("auto",)
     seed: int = 0
-    produce: frozenset[str] = frozenset(PRODUCTS[:2])
+    produce: frozenset[str] = frozenset({"report", "winners"})
     text: str = ""
 
     @property
     def capacity(self) -> float:
-        """What all tasks share: trials, or seconds summed over the devices."""
+        """Budget of all tasks together: trials, or seconds summed over the devices."""
         return self.budget * len(self.devices) if self.unit == "s" else self.budget
 
     @property
     def replayed(self) -> bool:
-        """Whether it answers from recorded timings."""
+        """Whether recorded timings replace a GPU."""
         return self.devices == (REPLAY,)
 
     def task(self, slug: str) -> Task:
-        """Return the task of a slug.
-
-        Raises
-        ------
-        KeyError
-            There is none.
-        """
-        for task in self.tasks:
-            if task.slug == slug:
-                return task
-        raise KeyError(slug)
+        """Return the task with a slug, which must exist."""
+        return next(task for task in self.tasks if task.slug == slug)
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a task stands: all that the sharing out of the night knows of it.
+    """The progress of a task, from which time slices are chosen.
 
     Attributes
     ----------
     slug : str
     spent : float
-        Seconds or trials of its run so far, in the plan's unit.
+        Seconds or trials of its run so far, in the unit of the plan.
     limit : float or None
-        Up to where the slice under way goes, in the plan's unit; None when the last one was ended.
+        Limit of an unfinished time slice, in the unit of the plan; None when the last one has ended.
     curve : sequence of (float, float)
-        The best time so far, at every moment that it fell: (spent, seconds of the kernel).
+        The steps of the best time so far: (spent, seconds of the kernel).
     stopped : bool
-        Whether its search has ended by itself: nothing faster is to be expected.
+        Whether its search has ended because nothing faster is expected.
     failed : str
-        Why nothing more is to be spent on it; empty when nothing is wrong.
+        Reason why it gets no further time; empty for none.
     trials : int
-        Trials on record, whatever the plan's unit.
+        Number of trials on record, for both units.
     total_s : float
-        Seconds of its run so far, whatever the plan's unit.
+        Seconds of its run so far, for both units.
     """
 
     slug: str
@@ -148,27 +136,27 @@ class Standing:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more is to be spent on it."""
+        """Whether it gets no further time."""
         return self.stopped or bool(self.failed)
 
     @property
     def unfinished(self) -> bool:
-        """Whether a slice of it is under way."""
+        """Whether it has an unfinished time slice."""
         return not self.ended and self.limit is not None and self.spent < self.limit
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
-    """A piece of the night: a task, and up to where its run goes.
+class TimeSlice:
+    """A time slice: a task, and the new limit of its run.
 
     Attributes
     ----------
     slug : str
     limit : float
-        Seconds or trials of the task's run in all, those of earlier slices included.
+        Seconds or trials of the whole run of the task, earlier time slices included.
     unit : {"s", "trials"}
     reason : str
-        Why it is this task's turn, for the log: ``"resumed"``, ``"minimum"`` or ``"gain"``.
+        Why the task was chosen: an unfinished time slice, its minimum, or its expected gain.
     """
 
     slug: str

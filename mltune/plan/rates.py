@@ -1,4 +1,4 @@
-"""How long a trial takes, judged by recorded timings of the same kernel and precision."""
+"""Estimates of the cost of a trial, from recorded timings of the same kernel and precision."""
 
 from __future__ import annotations
 
@@ -19,24 +19,12 @@ if TYPE_CHECKING:
     from mltune.problem.problem import Problem
 
 _PREFERRED = 0.1
-"""The fastest share of a dataset: a search mostly measures such, which take longer to compile and more samples."""
+"""Share of the fastest rows of a dataset: a search mostly measures such, whose compilation and timing take longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What a trial costs.
-
-    Attributes
-    ----------
-    compile_s : float
-        Seconds of one core for a build.
-    verify_s : float
-        Seconds of the GPU to verify a build, whatever the size.
-    time_s : float
-        Seconds of the GPU to time a build.
-    recorded : str
-        The dataset that says so.
-    """
+    """The cost of a trial: seconds of one core to compile, and seconds of the GPU, as in the dataset ``recorded``."""
 
     compile_s: float
     verify_s: float
@@ -44,32 +32,18 @@ class Rate:
     recorded: str
 
     def trials(self, seconds: float, cores: float) -> int:
-        """Return how many trials fit, where nothing is skipped and nothing is waited for: builders and GPU overlap.
+        """Return the number of trials if compilers and GPU work in parallel, without skips and waiting.
 
-        A real run has fewer (about half, on an H200 with 16 cores): it also plans, begins and ends.
+        A real run has about half of them (H200, 16 cores).
         """
         return int(seconds / max(self.compile_s / cores, self.verify_s + self.time_s))
 
 
 def recorded_rate(kernel: str, problem: Problem, manifests: Sequence[Manifest], device: Device | None) -> Rate | None:
-    """Estimate what a trial costs from the dataset of the same kernel and precision whose size is nearest.
+    """Estimate the cost of a trial from the dataset of the same kernel and precision with the nearest size.
 
-    Timing is scaled by the work and, where the device is another one, by the peaks of the two.
-
-    Parameters
-    ----------
-    kernel : str
-        Name of the kernel.
-    problem : Problem
-    manifests : sequence of Manifest
-        The datasets there are.
-    device : Device or None
-        The GPU; None where it is not known: then it is that of the dataset.
-
-    Returns
-    -------
-    Rate or None
-        None where nothing is recorded.
+    The time is scaled by the number of operations and, for another device, by the ratio of the peaks. Without a device
+    the estimate is for that of the dataset; without such a dataset it is None.
     """
     if not problem.cost_class:
         return None
@@ -87,7 +61,7 @@ def recorded_rate(kernel: str, problem: Problem, manifests: Sequence[Manifest], 
 
 @cache
 def _costs(name: str) -> tuple[float, float, float] | None:
-    """Return the mean seconds to compile, verify and time what a search prefers; None where nothing ran."""
+    """Return the mean seconds to compile, verify and time the fastest rows; None where no row ran."""
     from mltune.dataset.dataset import load_dataset
 
     dataset = load_dataset(name)
@@ -103,7 +77,7 @@ def _costs(name: str) -> tuple[float, float, float] | None:
 
 
 def _slower(recorded: Device, device: Device | None, arithmetic: str) -> float:
-    """Return by how much a device is slower than that of a dataset; 1 where nobody knows."""
+    """Return the ratio of the peaks of two devices; 1 where one is unknown."""
     try:
         return 1.0 if device is None else peak_flops(recorded, arithmetic) / peak_flops(device, arithmetic)
     except DeviceError:

@@ -1,4 +1,4 @@
-"""Reads a plan: gives the file its meaning, and refuses what has none."""
+"""Reader of plan files: validates the TOML document and expands it to tasks."""
 
 from __future__ import annotations
 
@@ -14,35 +14,43 @@ from mltune import assets
 from mltune.errors import MltuneError, PlanError
 from mltune.kernel.reader import load_kernel
 from mltune.plan.plan import REPLAY, Plan, Task, Unit
-from mltune.problem.gemm import CASES, GemmProblem
+from mltune.problem.kinds import KINDS
 from mltune.tune.request import DEFAULT_KERNEL, parse_duration
 
 if TYPE_CHECKING:
+    from pydantic import ValidationError
+
     from mltune.kernel.bundle import Kernel
     from mltune.plan.schema import Document, ProblemsTable
     from mltune.problem.problem import Problem
 
 MAX_BYTES = 2**20
-"""Largest plan."""
+"""Largest plan file."""
 
 _LONGEST_SLUG = 100
 _TRIALS = re.compile(r"(\d{1,12}) trials?")
-_SEE = "See docs/plans.md."
+_SEE = "See docs/reference/plans.md."
 
 
 def load_plan(name_or_path: str | Path) -> Plan:
-    """Read a plan and check all of it that needs no device.
+    """Read a plan and check everything that needs no device.
 
     Parameters
     ----------
     name_or_path : str or pathlib.Path
-        A file, or the name of a plan of ours, such as ``"quick"``. Relative paths of kernels and datasets in it are
-        taken from the working directory, as those of options are.
+        A file, or the name of a shipped plan such as ``"quick"``. Relative paths of kernels and datasets in a plan are
+        relative to the working directory, as in options.
 
     Raises
     ------
     PlanError
         There is no such plan, or it is malformed. The message names the file and the key.
+
+    Examples
+    --------
+    >>> plan = load_plan("quick")
+    >>> plan.budget, plan.tasks[0].problem.label
+    (600.0, 'sgemm NN 4096')
     """
     path = find_plan(name_or_path)
     try:
@@ -69,20 +77,20 @@ def find_plan(name_or_path: str | Path) -> Path:
     ours = {found.stem: found for found in sorted(assets.folder("search").glob("*.toml"))}
     if str(name_or_path) in ours:
         return ours[str(name_or_path)]
-    raise PlanError(f"a plan is one of ours ({', '.join(ours) or 'none'}) or a TOML file, got {str(name_or_path)!r}.")
+    raise PlanError(f"a plan is a shipped one ({', '.join(ours) or 'none'}) or a TOML file, got {str(name_or_path)!r}.")
 
 
 def parse_plan(text: str, name: str, *, where: str = "") -> Plan:
-    """Give the text of a plan its meaning.
+    """Read the text of a plan.
 
     Parameters
     ----------
     text : str
-        TOML; see docs/plans.md.
+        TOML; see docs/reference/plans.md.
     name : str
-        What the plan is called.
+        Name of the plan.
     where : str, optional
-        What messages call it: its file.
+        Name of the plan in messages, such as its file.
 
     Raises
     ------
@@ -102,23 +110,27 @@ def _validated(where: str, text: str) -> Document:
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise PlanError(f"{where}: a plan must be valid TOML: {str(error) or 'nested too deeply'}. {_SEE}") from error
     except ValidationError as error:
-        problems = "; ".join(
-            f"{_place(problem['loc'])}: {problem['msg']}, got {problem['input']!r:.80}"
-            for problem in error.errors()[:5]
-        )
-        raise PlanError(f"{where}: {problems}. {_SEE}") from error
+        raise PlanError(f"{where}: {_describe(error)}. {_SEE}") from error
 
 
-def _place(parts: Sequence[str | int]) -> str:
-    """Write where in a document something stands: a table of ``problems`` by its number, the first is 1."""
-    names = [str(part) for part in parts if part != "function-after"]
+def _describe(error: ValidationError, *table: str | int) -> str:
+    """Return the first messages of a failed validation, each with its key; ``table`` is the place of the document."""
+    return "; ".join(
+        f"{_key((*table, *one['loc']))}: {one['msg'].removeprefix('Value error, ')}, got {one['input']!r:.80}"
+        for one in error.errors()[:5]
+    )
+
+
+def _key(parts: Sequence[str | int]) -> str:
+    """Return the key of a value in a document; the tables of ``problems`` are numbered from 1."""
+    names = [str(part) for part in parts if not str(part).startswith("function-after")]
     if len(parts) > 1 and parts[0] == "problems" and isinstance(parts[1], int):
         names[:2] = [f"problems {parts[1] + 1}"]
     return ".".join(names)
 
 
 class _Reader:
-    """Gives a document its meaning, and checks what a schema cannot."""
+    """Expands a document to a plan, and checks what a schema cannot."""
 
     def __init__(self, where: str, document: Document) -> None:
         self.where = where
@@ -134,13 +146,12 @@ class _Reader:
             raise self.error("plan.title", f"a title is one line of printable text, got {table.title!r}")
         self.unit, budget = self.budget(table.budget)
         devices = self.devices()
-        named = sorted(self.tasks(), key=lambda task: -task.priority)
         return Plan(
             name=name,
             title=table.title,
             unit=self.unit,
             budget=budget,
-            tasks=tuple(named),
+            tasks=tuple(sorted(self.tasks(), key=lambda task: -task.priority)),
             devices=devices,
             seed=table.seed,
             produce=frozenset(table.produce),
@@ -169,7 +180,7 @@ class _Reader:
             raise self.error(key, f"{str(error).rstrip('.')}, or a number such as 300 trials") from error
 
     def bound(self, key: str, text: str) -> float:
-        """Read a minimum or a maximum, which is counted as the budget is."""
+        """Read a minimum or a maximum, in the unit of the budget."""
         unit, amount = self.amount(key, text)
         if unit != self.unit:
             raise self.error(
@@ -185,18 +196,19 @@ class _Reader:
         recorded = [bool(table.datasets) for table in self.document.problems]
         if any(recorded) and (not all(recorded) or devices not in (["auto"], [REPLAY])):
             raise self.error(
-                "problems", "a plan with `datasets` is replayed as a whole: no `kernel`s and no GPUs beside them"
+                "problems",
+                "a plan with `datasets` is replayed as a whole: no `kernel`s and no GPUs beside them",
             )
         return (REPLAY,) if all(recorded) else tuple(devices)
 
     def tasks(self) -> list[Task]:
-        """Return the tasks in the plan's order; no two are the same."""
+        """Return the tasks in the order of the plan, all distinct."""
         from mltune.plan.schema import MAX_TASKS
 
         drafts: list[tuple[str, Task]] = []
         for number, table in enumerate(self.document.problems, 1):
             key = f"problems {number}"
-            for kernel, problem, dataset in self.expanded(key, table):
+            for kernel, problem, dataset in self.expanded(number, table):
                 drafts.append((key, self.task(key, table, kernel, problem, dataset)))
                 if len(drafts) > MAX_TASKS:
                     raise self.error(key, f"a plan has at most {MAX_TASKS} problems, got more")
@@ -204,47 +216,35 @@ class _Reader:
         slugs = _slugs([(self.kernels[task.kernel].name, task) for _, task in drafts])
         return [replace(task, slug=slug) for slug, (_, task) in zip(slugs, drafts, strict=True)]
 
-    def expanded(self, key: str, table: ProblemsTable) -> Iterator[tuple[str, Problem, str | None]]:
+    def expanded(self, number: int, table: ProblemsTable) -> Iterator[tuple[str, Problem, str | None]]:
         """Yield kernel, problem and dataset of each task of one table."""
-        try:
-            yield from self.recorded(key, table) if table.datasets else self.gemms(key, table)
-        except PlanError:
-            raise
-        except MltuneError as error:
-            raise self.error(key, error) from error
+        from pydantic import ValidationError
 
-    def recorded(self, key: str, table: ProblemsTable) -> Iterator[tuple[str, Problem, str | None]]:
+        try:
+            yield from self.recorded(table) if table.datasets else self.measured(table)
+        except ValidationError as error:
+            raise PlanError(f"{self.where}: {_describe(error, 'problems', number - 1)}. {_SEE}") from error
+        except MltuneError as error:
+            raise self.error(f"problems {number}", error) from error
+
+    def recorded(self, table: ProblemsTable) -> Iterator[tuple[str, Problem, str | None]]:
         from mltune.dataset.dataset import load_manifest
 
-        if table.precisions or table.trans or table.sizes:
-            raise self.error(
-                key, "recorded timings know their problem: `datasets` stand without precisions, trans, sizes"
-            )
+        if table.model_extra:
+            raise PlanError(f"recorded timings know their problem: `datasets` excludes {', '.join(table.model_extra)}")
         for name in table.datasets or ():
             manifest = load_manifest(name)
             kernel = table.kernel or manifest.kernel
             if self.kernel(kernel).name != manifest.kernel:
-                raise self.error(key, f"a dataset is replayed for its own kernel, but {name} is of {manifest.kernel}")
+                raise PlanError(f"a dataset is replayed for its own kernel, but {name} is of {manifest.kernel}")
             yield kernel, manifest.problem, name
 
-    def gemms(self, key: str, table: ProblemsTable) -> Iterator[tuple[str, Problem, str | None]]:
+    def measured(self, table: ProblemsTable) -> Iterator[tuple[str, Problem, str | None]]:
         name = table.kernel or DEFAULT_KERNEL
         kernel = self.kernel(name)
-        if not (table.precisions and table.trans and table.sizes):
-            raise self.error(
-                key, "problems are given by precisions, trans and sizes, or else by datasets; some are missing"
-            )
-        for field in ("precisions", "trans", "sizes"):
-            values = getattr(table, field)
-            if len({str(value) for value in values}) != len(values) and values != "all":
-                raise self.error(f"{key}.{field}", f"values must be distinct, got {values}")
-        for size in table.sizes:
-            m, n, k = [size] * 3 if isinstance(size, int) else size
-            for precision in table.precisions:
-                for a, b in _ops(precision, table.trans):
-                    problem = GemmProblem(precision, a, b, m, n, k)
-                    kernel.check_problem(problem)
-                    yield name, problem, None
+        for problem in KINDS[kernel.problem].expand(table.model_extra or {}):
+            kernel.check_problem(problem)
+            yield name, problem, None
 
     def kernel(self, name: str) -> Kernel:
         if name not in self.kernels:
@@ -254,10 +254,10 @@ class _Reader:
     def task(self, key: str, table: ProblemsTable, kernel: str, problem: Problem, dataset: str | None) -> Task:
         plan = self.document.plan
         minimum = self.bound(f"{key}.minimum" if table.minimum else "plan.minimum", table.minimum or plan.minimum)
-        asked = table.maximum or plan.maximum
-        maximum = None if asked is None else self.bound(f"{key}.maximum" if table.maximum else "plan.maximum", asked)
+        most = table.maximum or plan.maximum
+        maximum = None if most is None else self.bound(f"{key}.maximum" if table.maximum else "plan.maximum", most)
         if maximum is not None and maximum < minimum:
-            raise self.error(key, f"minimum <= maximum must hold, got {table.minimum or plan.minimum!r}, {asked!r}")
+            raise self.error(key, f"minimum <= maximum must hold, got {table.minimum or plan.minimum!r}, {most!r}")
         return Task("", kernel, problem, dataset, float(table.priority), minimum, maximum)
 
     def check_distinct(self, drafts: Sequence[tuple[str, Task]]) -> None:
@@ -266,21 +266,13 @@ class _Reader:
             identity = (self.kernels[task.kernel].folder, repr(task.problem), task.dataset)
             if identity in seen:
                 raise self.error(
-                    key, f"a problem is asked for once, but {task.problem.label} stands in {seen[identity]} too"
+                    key, f"a plan has each problem once, but {task.problem.label} is in {seen[identity]} too"
                 )
             seen[identity] = key
 
 
-def _ops(precision: str, trans: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the ops of a precision, once each: C of a real matrix is T."""
-    if trans == "all":
-        return [(a, b) for of, a, b in CASES if of == precision]
-    pairs = trans if precision in "cz" else [ops.replace("C", "T") for ops in trans]
-    return [(ops[0], ops[1]) for ops in dict.fromkeys(pairs)]
-
-
 def _slugs(tasks: Sequence[tuple[str, Task]]) -> list[str]:
-    """Name tasks by dataset or problem; with the kernel, and then a number, where that is not enough.
+    """Name tasks after dataset or problem; add the kernel, then a number, where names would be equal.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
-"""How the night is shared out: a pure function from how the problems stand to the next slice.
+"""Sharing out of a budget: a pure function from the standings of all tasks to the next time slice.
 
-A slice under way is finished first. Then every problem gets its minimum, in the plan's order. What is left goes, slice
-by slice, to the problems of which more time is expected to bring most (:mod:`mltune.plan.gain`); one that has nothing
-left to gain, failed, or has its maximum gets nothing more, and leaves its share to the others.
+An unfinished time slice is finished first. Then every task gets its minimum, in the order of the plan. The rest goes,
+one time slice after the other, to the tasks with the largest expected gain (:mod:`mltune.plan.gain`). A task that has
+stopped, failed or reached its maximum gets nothing more, and leaves its share to the others.
 """
 
 from __future__ import annotations
@@ -12,118 +12,113 @@ from collections.abc import Collection, Sequence
 from typing import Literal
 
 from mltune.plan.gain import allot, gain_constants
-from mltune.plan.plan import Plan, Slice, Standing, Task
+from mltune.plan.plan import Plan, Standing, Task, TimeSlice
+from mltune.records.candidate import BATCH
 
-BATCH = 16
-"""Trials of a batch of the search: limits are multiples of it, because a batch that is cut is planned twice."""
+SHORTEST = 0.5
+"""Shortest time slice, in minima: the start and the end of a run take time as well."""
 
-LEAST = 0.5
-"""Shortest slice, in minima: a shorter one spends its time on beginning and ending."""
-
-_SLACK = 0.02
-"""A minimum that is met but for this share of it is met."""
+_TOLERANCE = 0.02
+"""Relative shortfall of a minimum that is not made up for."""
 
 
 def next_slice(
     plan: Plan, standings: Sequence[Standing], busy: Collection[str] = (), left: float | None = None
-) -> Slice | None:
-    """Choose what a free device does next.
+) -> TimeSlice | None:
+    """Choose the next time slice of a free device.
 
     Parameters
     ----------
     plan : Plan
         Placed: its devices are known (:func:`mltune.plan.placement.place`).
     standings : sequence of Standing
-        How the tasks stand; on one without a standing nothing was spent.
+        A task without a standing has spent nothing.
     busy : collection of str
-        Slugs of tasks that other devices are at.
+        Slugs of the tasks that other devices work on.
     left : float, optional
-        What the budget still allows, where it is less than the standings say (time that no record shows has passed):
+        The rest of the budget, where it is less than the standings say because time has passed outside of runs:
         seconds of each device, or trials in all.
 
     Returns
     -------
-    Slice or None
-        None when there is nothing for this device to do; when no other is at work either, the night is over.
+    TimeSlice or None
+        None when there is nothing to do for this device; the campaign is over when no other device is busy either.
     """
-    night = _Night(plan, standings, busy, left)
-    return night.resumed() or night.minimum() or night.gain()
+    state = _State(plan, standings, busy, left)
+    return state.resumed() or state.minimum() or state.gain()
 
 
-class _Night:
-    """A plan at one moment."""
+class _State:
+    """The state of a plan at one moment."""
 
     def __init__(self, plan: Plan, standings: Sequence[Standing], busy: Collection[str], left: float | None) -> None:
         known = {standing.slug: standing for standing in standings}
         self.plan = plan
-        self.at = {task.slug: known.get(task.slug, Standing(task.slug)) for task in plan.tasks}
-        self.free = [task for task in plan.tasks if task.slug not in busy and not self.at[task.slug].ended]
-        """What this device may do."""
+        self.standings = {task.slug: known.get(task.slug, Standing(task.slug)) for task in plan.tasks}
+        self.free = [task for task in plan.tasks if task.slug not in busy and not self.standings[task.slug].ended]
         elsewhere = sum(self.under_way(task) for task in plan.tasks if task.slug in busy)
-        room = plan.capacity - sum(standing.spent for standing in self.at.values())
+        unspent = plan.capacity - sum(standing.spent for standing in self.standings.values())
         if left is not None:
-            room = min(room, left if plan.unit == "trials" else left * len(plan.devices))
-        self.room = max(0.0, room - elsewhere)
-        """What no device is at yet."""
-        self.unit = 1.0 if plan.unit == "trials" else 0.0
-        """What cannot be divided."""
-        self.longest = self.room if left is None else max(0.0, min(self.room, left))
-        """What one slice can have."""
+            unspent = min(unspent, left if plan.unit == "trials" else left * len(plan.devices))
+        # the budget that no device uses yet, and the longest and the shortest time slice
+        self.unassigned = max(0.0, unspent - elsewhere)
+        self.longest = self.unassigned if left is None else max(0.0, min(self.unassigned, left))
+        self.least = 1.0 if plan.unit == "trials" else 0.0
 
     def spent(self, task: Task) -> float:
-        return self.at[task.slug].spent
+        return self.standings[task.slug].spent
 
     def under_way(self, task: Task) -> float:
-        """Return what the unfinished slice of a task still takes."""
-        standing = self.at[task.slug]
+        """Return the rest of the unfinished time slice of a task."""
+        standing = self.standings[task.slug]
         return standing.limit - standing.spent if standing.unfinished and standing.limit is not None else 0.0
 
-    def resumed(self) -> Slice | None:
-        """Go on with a slice that was not finished."""
+    def resumed(self) -> TimeSlice | None:
+        """Resume the first unfinished time slice."""
         for task in self.free:
             more = min(self.under_way(task), self.longest)
             if more > 0:
-                return self.slice(task, more, "resumed")
+                return self.time_slice(task, more, "resumed")
         return None
 
-    def minimum(self) -> Slice | None:
-        """Give the first task below its minimum that; where not all can have theirs, the same part each."""
-        lacking = [task for task in self.free if self.spent(task) < (1 - _SLACK) * task.minimum]
+    def minimum(self) -> TimeSlice | None:
+        """Give the first task below its minimum the rest of it; minima that no longer fit shrink in proportion."""
+        lacking = [task for task in self.free if self.spent(task) < (1 - _TOLERANCE) * task.minimum]
         minima = [task.minimum for task in lacking]
         for task, share in zip(lacking, self.allotted(lacking, minima, minima), strict=True):
             more = min(share - self.spent(task), self.longest)
-            if more >= max(_SLACK * task.minimum, self.unit):
-                return self.slice(task, more, "minimum")
+            if more >= max(_TOLERANCE * task.minimum, self.least):
+                return self.time_slice(task, more, "minimum")
         return None
 
-    def gain(self) -> Slice | None:
-        """Give the task that gains most for its time its next slice: up to what it deserves, but no more than it had.
+    def gain(self) -> TimeSlice | None:
+        """Give the task with the largest expected gain per time its share, but at most as much as it has spent.
 
-        By then more will be known. The last slice takes what would be left.
+        After that its expected gain is estimated again. The last time slice takes the rest of the budget.
         """
-        constants = gain_constants(self.plan.tasks, self.at)
+        constants = gain_constants(self.plan.tasks, self.standings)
         most = [math.inf if task.maximum is None else task.maximum for task in self.free]
         weights = [math.sqrt(task.priority * constants[task.slug]) for task in self.free]
         shares = self.allotted(self.free, weights, most)
         best, chosen = 0.0, None
         for task, weight, share, top in zip(self.free, weights, shares, most, strict=True):
-            spent, least = self.spent(task), max(LEAST * task.minimum, self.unit)
+            spent, least = self.spent(task), max(SHORTEST * task.minimum, self.least)
             more = min(max(share - spent, least), max(spent, task.minimum))
             more = self.longest if self.longest - more < least else more
             more = min(more, top - spent)
-            worth = weight / spent if spent else math.inf
-            if more >= least and worth > best:
-                best, chosen = worth, self.slice(task, more, "gain")
+            rate = weight / spent if spent else math.inf
+            if more >= least and rate > best:
+                best, chosen = rate, self.time_slice(task, more, "gain")
         return chosen
 
     def allotted(self, tasks: Sequence[Task], weights: Sequence[float], most: Sequence[float]) -> list[float]:
-        return allot(self.room, [self.spent(task) for task in tasks], weights, most)
+        return allot(self.unassigned, [self.spent(task) for task in tasks], weights, most)
 
-    def slice(self, task: Task, more: float, reason: Literal["resumed", "minimum", "gain"]) -> Slice:
-        """Return the slice that gives a task more; a limit of trials is a whole number, of batches where it may be."""
+    def time_slice(self, task: Task, more: float, reason: Literal["resumed", "minimum", "gain"]) -> TimeSlice:
+        """Return the time slice that adds to the budget of a task; limits in trials are whole batches if possible."""
         spent = self.spent(task)
         limit = spent + more
         if self.plan.unit == "trials":
             whole = limit // BATCH * BATCH
             limit = whole if reason == "gain" and more < self.longest and whole > spent else math.floor(limit + 1e-6)
-        return Slice(task.slug, limit, self.plan.unit, reason)
+        return TimeSlice(task.slug, limit, self.plan.unit, reason)

@@ -1,4 +1,4 @@
-"""The format of a plan: what may stand where. Read by :mod:`mltune.plan.reader`, which gives it meaning."""
+"""The schema of plan files: keys, types and bounds."""
 
 from __future__ import annotations
 
@@ -19,9 +19,6 @@ Text = Annotated[StrictStr, StringConstraints(strip_whitespace=True, min_length=
 NameOrPath = Annotated[StrictStr, StringConstraints(min_length=1, max_length=1000)]
 Amount = Annotated[StrictStr, StringConstraints(min_length=1, max_length=40)]
 DeviceName = Annotated[StrictStr, StringConstraints(pattern=r"^(auto|all|replay|cuda:\d{1,3})$")]
-Ops = Annotated[StrictStr, StringConstraints(pattern=r"^[NTC]{2}$")]
-Extent = Annotated[StrictInt, Field(ge=1, le=2**40)]
-Extents = Annotated[list[Extent], Field(min_length=3, max_length=3)]
 Priority = Annotated[StrictFloat | StrictInt, Field(ge=0.001, le=1000)]
 
 
@@ -30,7 +27,7 @@ class _Table(BaseModel):
 
 
 class PlanTable(_Table):
-    """``[plan]``: the night, and what its problems have unless they say otherwise."""
+    """``[plan]``: the budget, the devices and the defaults of all problems."""
 
     title: Text
     budget: Amount
@@ -42,12 +39,14 @@ class PlanTable(_Table):
 
 
 class ProblemsTable(_Table):
-    """``[[problems]]``: GEMMs, every precision with every op and size; or else recorded timings."""
+    """``[[problems]]``: problems of one kernel, or recorded timings.
+
+    Other keys belong to the kind of problem of the kernel (:attr:`mltune.problem.kinds.ProblemKind.expand`).
+    """
+
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False)
 
     kernel: NameOrPath | None = None
-    precisions: Annotated[list[Literal["s", "d", "c", "z"]], Field(min_length=1, max_length=4)] | None = None
-    trans: Annotated[list[Ops], Field(min_length=1, max_length=9)] | Literal["all"] | None = None
-    sizes: Annotated[list[Extent | Extents], Field(min_length=1, max_length=MAX_TASKS)] | None = None
     datasets: Annotated[list[NameOrPath], Field(min_length=1, max_length=MAX_TASKS)] | None = None
     priority: Priority = 1.0
     minimum: Amount | None = None
@@ -55,7 +54,7 @@ class ProblemsTable(_Table):
 
 
 class Document(_Table):
-    """A whole plan."""
+    """A plan file."""
 
     plan: PlanTable
     problems: Annotated[list[ProblemsTable], Field(min_length=1, max_length=MAX_TASKS)]

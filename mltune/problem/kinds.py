@@ -7,12 +7,12 @@ and one in :data:`mltune.winner.examples.EXAMPLES`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from mltune.errors import ProblemError
-from mltune.problem.gemm import GemmProblem
+from mltune.problem.gemm import PRECISIONS, GemmProblem, parse_problem
 from mltune.problem.problem import Problem
 from mltune.problem.recorded import RecordedProblem
 
@@ -29,18 +29,54 @@ class ProblemKind:
         Macros that select the case when a kernel is compiled; no parameter may have one of these names.
     from_json : callable
         Rebuilds a problem from its JSON document.
+    precisions : tuple of str
+        Precisions of which a bundle lists at least one; empty for a kind without precisions.
+    can_be_built : bool
+        Whether kernels of the kind may have a source. Others are only replayed.
+    parse : callable or None
+        Makes a problem from a name and the options of :func:`problem_from_name`; None where problems have no names.
+    expand : callable
+        Yields the problems of a plan's ``[[problems]]`` table, given the keys that only this kind has. Raises
+        :class:`~mltune.errors.ProblemError` or ``pydantic.ValidationError``.
     """
 
     variables: frozenset[str]
     macros: frozenset[str]
     from_json: Callable[[Any], Problem]
+    expand: Callable[[Mapping[str, Any]], Iterator[Problem]]
+    precisions: tuple[str, ...] = ()
+    can_be_built: bool = False
+    parse: Callable[..., Problem] | None = None
+
+
+def _expand_gemm(table: Mapping[str, Any]) -> Iterator[Problem]:
+    from mltune.problem.gemm_cases import expand
+
+    return expand(table)
+
+
+def _expand_recorded(table: Mapping[str, Any]) -> Iterator[Problem]:
+    raise ProblemError(
+        "a kernel of kind recorded has no problems but those of its datasets; name them under `datasets`, "
+        f"not {', '.join(table) or 'the kernel alone'}."
+    )
 
 
 _SAMPLE = GemmProblem("s", "N", "N", 1, 1, 1)
 
 KINDS: Mapping[str, ProblemKind] = {
-    GemmProblem.kind: ProblemKind(frozenset(_SAMPLE.variables()), frozenset(_SAMPLE.macros()), GemmProblem.from_json),
-    RecordedProblem.kind: ProblemKind(frozenset(), frozenset(), RecordedProblem.from_json),
+    GemmProblem.kind: ProblemKind(
+        variables=frozenset(_SAMPLE.variables()),
+        macros=frozenset(_SAMPLE.macros()),
+        from_json=GemmProblem.from_json,
+        expand=_expand_gemm,
+        precisions=PRECISIONS,
+        can_be_built=True,
+        parse=parse_problem,
+    ),
+    RecordedProblem.kind: ProblemKind(
+        variables=frozenset(), macros=frozenset(), from_json=RecordedProblem.from_json, expand=_expand_recorded
+    ),
 }
 """The problem kinds by name."""
 
@@ -62,3 +98,26 @@ def problem_from_json(document: Any) -> Problem:
     if not isinstance(kind, str) or kind not in KINDS:
         raise ProblemError(f"the kind of a problem is one of {', '.join(KINDS)}, got {kind!r:.80}.")
     return KINDS[kind].from_json(document)
+
+
+def problem_from_name(name: str, **options: Any) -> Problem:
+    """Make a problem from its name; so far only GEMM problems have one.
+
+    Parameters
+    ----------
+    name : str
+        Such as ``"sgemm"``.
+    **options
+        See :func:`mltune.problem.gemm.parse_problem`.
+
+    Raises
+    ------
+    ProblemError
+        There is no such problem, or its size is impossible.
+
+    Examples
+    --------
+    >>> problem_from_name("dgemm", trans="NT", m=64, n=32, k=16).label
+    'dgemm NT 64x32x16'
+    """
+    return parse_problem(name, **options)

@@ -1,1 +1,1 @@
-"""What is kept: trials, the store of a run, datasets."""
+"""Records of a run: trials, their store, the event log, the header and the declaration of the winner."""

@@ -1,4 +1,4 @@
-"""What a run declares in the end: its winner, how sure that is, and what came so close that it is a tie."""
+"""The declaration of a run: its winner, with confidence intervals, ties and rejected trials."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from dataclasses import dataclass
 from typing import Any
 
 FACT = "declaration"
-"""Name of the fact of a run's store that holds its declaration."""
+"""Name of the fact in the store of a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finalist:
-    """One of the fastest, timed side by side with the others.
+    """One of the fastest configurations, timed in alternation with the others.
 
     Attributes
     ----------
     number : int
-        Of its trial; -1 for cuBLAS.
+        Number of its trial; -1 for the reference kernel.
     median_s, low_s, high_s : float
-        Median of its samples, seconds, and the ends of the 95 % interval of the median.
+        Median of the samples in seconds, and the bounds of its 95 % interval.
     ratio, ratio_low, ratio_high : float
-        Its time over that of the winner, sample by sample, and the ends of the 95 % interval. All 1 for the winner.
+        Time relative to the winner, sample by sample, and the bounds of its 95 % interval. All 1 for the winner.
     """
 
     number: int
@@ -36,25 +36,25 @@ class Finalist:
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """Who won.
+    """The winner of a run, and the race that decided it.
 
     Attributes
     ----------
     number : int
-        Of the winner's trial.
+        Number of the winner's trial.
     finalists : tuple of Finalist
         The fastest first; the winner is one of them.
     reference : Finalist or None
-        The reference kernel in the same race: its ratio is the winner's speed relative to it, above 1 where the winner
-        is faster. None where it was not timed.
+        The reference kernel in the same race. Its ratio is the speed of the winner relative to it: above 1 where the
+        winner is faster. None where it was not timed.
     rounds : int
-        Rounds of the race; 0 where the finalists were not timed again.
+        Number of rounds of the race; 0 where the finalists were not timed again.
     as_of : int
-        Trials on record at the time.
+        Number of trials on record at that time.
     rejected : mapping of int to str
-        Faster trials that failed the last verification, and why.
+        Faster trials that failed the final verification, with the reason.
     verified : bool
-        Whether the winner passed the last verification.
+        Whether the winner passed the final verification.
     """
 
     number: int
@@ -72,7 +72,7 @@ class Declaration:
 
     @property
     def ties(self) -> tuple[int, ...]:
-        """Trials that cannot be told from the winner: 1 lies in the interval of their ratio."""
+        """Trials that the race does not distinguish from the winner: the interval of their ratio contains 1."""
         return tuple(
             finalist.number
             for finalist in self.finalists
@@ -80,7 +80,7 @@ class Declaration:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the declaration as plain JSON values; ``ties`` among them."""
+        """Return the declaration as plain JSON values, including ``ties``."""
         document = dataclasses.asdict(self)
         return document | {
             "finalists": list(document["finalists"]),

@@ -1,4 +1,4 @@
-"""Where things lie in the directory of a run, and in that of a plan, which holds one run a problem."""
+"""The directories of runs and plans: names of their files, discovery of runs, and the lock for a single writer."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from pathlib import Path
 from mltune.errors import RunDirectoryError
 
 FILE = "run.sqlite"
-"""In the directory of a run: its store."""
-
-PLAN_FILE = "plan.toml"
-"""In the directory of a plan: the plan as it was read."""
-
-PROBLEMS = "problems"
-"""In the directory of a plan: the runs of its problems, one folder each."""
+"""The store, in the directory of a run."""
 
 WINNER = "winner"
-"""In the directory of a run: the winner, to be taken away."""
+"""The folder with the winner's source and machine code, in the directory of a run."""
+
+PLAN_FILE = "plan.toml"
+"""The text of the plan, in the directory of a plan."""
+
+PROBLEMS = "problems"
+"""The folder of runs, one per problem, in the directory of a plan."""
 
 WINNERS = "winners"
-"""In the directory of a plan: the winners of all its problems, one folder each."""
+"""The folder of winners, one per problem, in the directory of a plan."""
 
 LOCK = "run.lock"
+"""The lock file, in either directory."""
 
 _ATTEMPTS = 5
 _ATTEMPT_EVERY_S = 0.02
@@ -38,7 +39,7 @@ def is_plan(directory: Path) -> bool:
 
 
 def runs_in(directory: Path) -> list[Path]:
-    """Return the directories of the runs that a directory holds: those of a plan's problems, by name, or itself.
+    """Return the directories of all runs: of a plan those of its problems, by name; of a run the directory itself.
 
     Raises
     ------
@@ -56,19 +57,19 @@ def runs_in(directory: Path) -> list[Path]:
 
 
 def new_directory(label: str) -> Path:
-    """Return the name of a directory under ``runs/`` that does not exist yet: of a label and the time."""
+    """Return the path of a directory under ``runs/`` that does not exist yet, named after a label and the time."""
     name = f"{'-'.join(re.findall(r'[a-z0-9._]+', label.lower()))}-{time.strftime('%Y%m%d-%H%M%S')}"
     names = [name, *(f"{name}-{again}" for again in range(2, 1000))]
     return next(path for path in map(Path("runs").joinpath, names) if not path.exists())
 
 
 def lock_directory(directory: Path) -> int:
-    """Make a directory and lock it.
+    """Create a directory if it is missing, and lock it.
 
     Returns
     -------
     int
-        The file descriptor that holds the lock: closing it, or dying, releases the directory.
+        The file descriptor that holds the lock. Closing it, or the death of the process, releases the directory.
 
     Raises
     ------
@@ -81,7 +82,7 @@ def lock_directory(directory: Path) -> int:
     except OSError as error:
         raise RunDirectoryError(f"a run directory must be writable, but {directory} is not: {error}.") from error
     try:
-        _take(descriptor)
+        _acquire(descriptor)
     except OSError as error:
         holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip()
         os.close(descriptor)
@@ -89,7 +90,7 @@ def lock_directory(directory: Path) -> int:
             f"a run directory is used by one process at a time, but {directory} is in use by process "
             f"{holder or '(unknown)'}; wait for it to end, or choose another directory."
         ) from error
-    # A full disk must not keep anyone from a run: the number only helps whoever is refused.
+    # The process number is for the error message only: a full disk must not prevent the lock.
     with contextlib.suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
@@ -97,9 +98,9 @@ def lock_directory(directory: Path) -> int:
 
 
 def in_use(directory: Path) -> bool:
-    """Return whether a process holds the lock of a directory, or may do so: where that cannot be found out.
+    """Return whether a process holds the lock of a directory, also where that cannot be determined.
 
-    The lock is shared for an instant to find out: :func:`lock_directory` is not refused for so short a time.
+    The test takes a shared lock for an instant; :func:`lock_directory` waits for longer than that.
     """
     try:
         descriptor = os.open(directory / LOCK, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -114,35 +115,16 @@ def in_use(directory: Path) -> bool:
     return False
 
 
-def _take(descriptor: int) -> None:
-    """Take the lock; whoever only looks whether it is held lets go at once.
+def _acquire(descriptor: int) -> None:
+    """Take the lock, with a few attempts: :func:`in_use` in another process may hold it for an instant.
 
     Raises
     ------
     OSError
-        Somebody holds it.
+        Another process holds it.
     """
     for _ in range(_ATTEMPTS - 1):
         with contextlib.suppress(BlockingIOError):
             return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         time.sleep(_ATTEMPT_EVERY_S)
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file, through to the disk, in place of the one that is there, which stays until the new one is complete.
-
-    Raises
-    ------
-    OSError
-        It cannot be written.
-    """
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with partial.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""What happened in a run, and when: one JSON line an event, for people, for ``mltune show --follow`` and the report.
+"""The event log of a run or plan: one JSON line per event, read by ``mltune show --follow`` and the report.
 
-The stores are the truth of a run, this is its diary. Nothing is resumed from it: a line that cannot be written is let
-go, and a line that cannot be read is passed over.
+The log is informative only: runs are resumed from their stores. A line that cannot be written is dropped, and a line
+that cannot be read is ignored.
 """
 
 from __future__ import annotations
@@ -43,44 +43,43 @@ EVENTS: dict[str, frozenset[str]] = {
     "run_ended": frozenset({"outcome", "detail", "trials", "best_s", "seconds"}),
     "plan_ended": frozenset({"outcome", "detail", "trials", "seconds"}),
 }
-"""Every event, and the fields that it may have besides those of :data:`EVERYWHERE`: docs/watching.md explains them.
+"""Every event, and its fields besides those of :data:`EVERYWHERE`; docs/reference/events.md explains them.
 
-A field that is not known is left out or None.
+An unknown field is left out or None.
 """
 
 EVERYWHERE = frozenset({"slug", "device", "elapsed_s"})
-"""Fields of any event: the problem of a plan, the device, and the seconds of the run's own clock."""
+"""Fields of any event: the problem of a plan, the device, and the elapsed seconds of the run or plan."""
+
+_OLD_EVENTS = {"lane_died": "worker_died"}
+_OLD_FIELDS = {
+    "lanes": "runs",
+    "share_of_cublas": "share_of_reference",
+    "best_share_of_cublas": "best_share_of_reference",
+}
+"""Names before version 0.2, and those of today."""
 
 ENDS = frozenset({"run_ended", "plan_ended"})
-"""After which nothing comes, unless the run is resumed."""
+"""Events after which the log ends, unless the run is resumed."""
 
 BEGINNINGS = frozenset({"run_started", "plan_started", "resumed"})
+"""Events with which a process begins to write the log."""
 
 SNAPSHOT_EVERY_S = 60.0
 """Seconds between two events ``progress``."""
 
 LONGEST_TEXT = 300
-"""Characters of a text; what a compiler says may be megabytes."""
+"""Most characters of a text: the messages of a compiler may have megabytes."""
 
 LONGEST_LINE = 1 << 16
-"""Bytes of a line that is read."""
+"""Most bytes of a line that is read."""
 
 
 class EventLog:
     """Appends events to ``events.jsonl`` in the directory of a run or of a plan.
 
-    An event is one line, appended by one write, so several processes may log to one file. Nothing here ends a run: on a
-    full disk events are dropped, and the next one that can be written says how many in its field ``dropped``.
-
-    Parameters
-    ----------
-    directory : pathlib.Path
-
-    Attributes
-    ----------
-    path : pathlib.Path
-    dropped : int
-        Events that could not be written since the last one that could.
+    An event is one line, appended by one write, so several processes may log to one file. On a full disk events are
+    dropped without an exception; the next event that is written has their number in its field ``dropped``.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -89,19 +88,14 @@ class EventLog:
         self._snapshot_at = -math.inf
 
     def write(self, event: str, **facts: Any) -> None:
-        """Append one event.
+        """Append an event of :data:`EVENTS` with its fields: plain values, mappings and sequences.
 
-        Parameters
-        ----------
-        event : str
-            One of :data:`EVENTS`.
-        **facts
-            Its fields: plain values, mappings and sequences. Texts are cut; NaN and infinities become None.
+        Long texts are shortened; NaN and infinity become None.
 
         Raises
         ------
         ValueError
-            There is no such event, or it has no such field: a mistake in the program.
+            There is no such event, or it has no such field: a programming error.
         """
         unknown = facts.keys() - EVENTS.get(event, frozenset()) - EVERYWHERE
         if event not in EVENTS or unknown:
@@ -118,16 +112,9 @@ class EventLog:
             self.dropped = 0
 
     def snapshot(self, runs: Any, *, at_once: bool = False, **facts: Any) -> None:
-        """Append an event ``progress``, unless there was one in the last minute.
+        """Append an event ``progress``, at most once a minute unless ``at_once``.
 
-        Parameters
-        ----------
-        runs : sequence of mapping
-            The progress on each device: :meth:`mltune.results.progress.Progress.to_json`.
-        at_once : bool
-            Whether to write it all the same: at the beginning, at the end.
-        **facts
-            The other fields of ``progress``.
+        ``runs`` holds the progress on each device (:meth:`mltune.results.progress.Progress.to_json`).
         """
         now = time.monotonic()
         if at_once or now - self._snapshot_at >= SNAPSHOT_EVERY_S:
@@ -138,22 +125,22 @@ class EventLog:
 def read_events(path: Path, offset: int = 0) -> tuple[list[dict[str, Any]], int]:
     """Read the events in a file from an offset on.
 
-    A last line that is not complete yet is left for the next call. Lines that hold no event are passed over. Events of
-    other versions are returned as they are: whoever reads takes what it knows.
+    An incomplete last line is left for the next call. Lines without an event are ignored. Events and fields of earlier
+    versions have the names of today; unknown ones are returned as they are.
 
     Parameters
     ----------
     path : pathlib.Path
         ``events.jsonl``; it need not exist yet.
     offset : int
-        Where to begin: 0, or what the last call returned. A file that is shorter is read from its beginning.
+        Start of reading: 0, or the result of the last call. A file that is shorter is read from its beginning.
 
     Returns
     -------
     list of dict
-        The events, in the order in which they were written.
+        The events, in the order of writing.
     int
-        The offset of what was not read.
+        Offset of the part that was not read.
     """
     events: list[dict[str, Any]] = []
     if not path.is_file():
@@ -173,13 +160,13 @@ def read_events(path: Path, offset: int = 0) -> tuple[list[dict[str, Any]], int]
 
 
 def planned(events: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the slugs of a plan's problems in its order, as the last event that tells them; none where none does."""
-    told = [event.get("problems") for event in events if event["event"] == "plan_started"]
-    return [slug for slug in told[-1] if isinstance(slug, str)] if told and isinstance(told[-1], list) else []
+    """Return the slugs of a plan's problems in its order, from the last event ``plan_started``; empty without one."""
+    slugs = [event.get("problems") for event in events if event["event"] == "plan_started"]
+    return [slug for slug in slugs[-1] if isinstance(slug, str)] if slugs and isinstance(slugs[-1], list) else []
 
 
 def _skip_line(file: Any) -> bool:
-    """Skip the rest of a line that is too long; return whether it had an end."""
+    """Skip the rest of a line that is too long; return whether the line is complete."""
     while part := file.readline(LONGEST_LINE):
         if part.endswith(b"\n"):
             return True
@@ -189,35 +176,39 @@ def _skip_line(file: Any) -> bool:
 def _event(line: bytes) -> dict[str, Any] | None:
     """Return the event in a line, or None."""
     try:
-        document = json.loads(line.decode(), parse_constant=lambda _: None)
+        document = json.loads(line.decode(), parse_constant=lambda _: None, object_hook=_current_fields)
     except (ValueError, RecursionError):
         return None
     if isinstance(document, dict) and all(isinstance(document.get(name), str) for name in ("at", "event")):
-        return document
+        return document | {"event": _OLD_EVENTS.get(document["event"], document["event"])}
     return None
 
 
+def _current_fields(document: dict[str, Any]) -> dict[str, Any]:
+    return {_OLD_FIELDS.get(name, name): value for name, value in document.items()}
+
+
 def _append(path: Path, line: bytes) -> None:
-    """Append a line in one write, on a line of its own: a full disk may have torn the one before it.
+    """Append a line in one write; after an incomplete line, which a full disk may leave, begin a new one.
 
     Raises
     ------
     OSError
-        It cannot be written, or not all of it.
+        It cannot be written, or only a part of it.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         size = os.fstat(descriptor).st_size
-        torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-        line = b"\n" + line if torn else line
+        incomplete = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+        line = b"\n" + line if incomplete else line
         if os.write(descriptor, line) < len(line):
-            raise OSError(f"{path} holds a part of a line only")
+            raise OSError(f"{path} holds only a part of a line")
     finally:
         os.close(descriptor)
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as strict JSON knows it."""
+    """Convert a value to strict JSON."""
     if isinstance(value, Mapping):
         return {str(key): _plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple | Set):
@@ -233,7 +224,7 @@ def _plain(value: Any) -> Any:
 
 
 class EventWriter(Protocol):
-    """Where events are written: :meth:`mltune.records.events.EventLog.write`, or a part of it."""
+    """A function that writes events: :meth:`EventLog.write`, or a partial of it."""
 
     def __call__(self, event: str, **facts: Any) -> None:
         """Write one event."""

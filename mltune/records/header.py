@@ -1,4 +1,4 @@
-"""The header of a run: what it tunes, on what, with what. Two runs with one header propose and measure the same."""
+"""The header of a run: kernel, problem, device, seed, versions and settings, which decide all proposals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class RunHeader:
-    """What stays the same for the whole of a run, resumed or not.
+    """The facts that stay the same for the whole of a run, resumed or not.
 
     Attributes
     ----------
@@ -28,10 +28,10 @@ class RunHeader:
     versions : mapping of str to str
         Versions of mltune, driver, NVRTC, CuPy and so on.
     settings : mapping
-        Whatever else decides what is proposed and measured, as plain JSON values. Budgets do not belong here: a run may
-        be resumed with a larger one.
+        Everything else that decides proposals and measurements, as plain JSON values. Budgets are not included: a run
+        may be resumed with a larger one.
     created_at : float
-        Seconds since the epoch. Two headers that differ only here are of one run.
+        Seconds since the epoch. Two headers that differ only here belong to the same run.
     """
 
     kernel: str
@@ -57,7 +57,7 @@ class RunHeader:
         return cls(**{**document, "parameters": parameters})
 
     def difference(self, other: RunHeader) -> str:
-        """Say where another header differs first, such as ``"seed is 1, not 2"``; empty when it is of the same run."""
+        """Describe the first difference, such as ``"seed is 1, not 2"``; empty for headers of the same run."""
         ours, theirs = self.to_json(), other.to_json()
         for name in ours:
             if name != "created_at" and ours[name] != theirs[name]:
@@ -68,7 +68,7 @@ class RunHeader:
 
 
 def _plain(value: object) -> object:
-    """Return what JSON does not know, NumPy's scalars and read-only mappings, as what it knows."""
+    """Convert NumPy scalars and read-only mappings to values that JSON has."""
     if isinstance(value, Mapping):
         return dict(value)
     item = getattr(value, "item", None)

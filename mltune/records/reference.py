@@ -1,4 +1,4 @@
-"""The reference kernel, timed again and again: what it says of the hours in between."""
+"""Repeated timings of the reference kernel, from which drift of the GPU is detected."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 TOLERANCE = 0.01
-"""Share by which the reference's time may differ from the usual one."""
+"""Relative difference from the usual time that is not a drift."""
 
 NOISES = 3.0
-"""Standard errors by which it may differ."""
+"""Difference from the usual time that is not a drift, in multiples of the noise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One timing of the reference kernel: cuBLAS on the run's own problem.
+    """One timing of the reference kernel on the problem of the run.
 
     Attributes
     ----------
     after : int
-        Trials on record at the time.
+        Number of trials on record at that time.
     elapsed_s : float
-        Seconds of the run at the time.
+        Elapsed seconds of the run at that time.
     median_s : float
         Median of its samples, seconds.
     noise : float or None
@@ -46,14 +46,14 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """A stretch of records in which the reference kernel was off by more than noise.
+    """An interval of records during which the time of the reference kernel differed by more than noise.
 
     Attributes
     ----------
     first, last : int
-        The records, by order of appending: from ``first`` up to but not including ``last``.
+        The records in order of appending, from ``first`` up to but not including ``last``.
     ratio : float
-        The reference's time there over its usual time: above 1 where the GPU was slower than usual.
+        Time of the reference kernel over its usual time: above 1 where the GPU was slower than usual.
     """
 
     first: int
@@ -62,31 +62,30 @@ class Drift:
 
 
 def usual_s(references: Sequence[Reference]) -> float:
-    """Return the usual time of the reference kernel, seconds: the median of all, of which there must be one.
+    """Return the usual time of the reference kernel in seconds: the lower median of all timings, at least one.
 
-    Of an even number it is the lower one: a GPU is held back, never spurred on. Not the first timing: were that off,
-    every hour after it would be marked in place of its own.
+    The lower median is used because throttling makes a GPU slower, never faster.
     """
     return statistics.median_low(reference.median_s for reference in references)
 
 
 def drifts(references: Sequence[Reference]) -> list[Drift]:
-    """Return the stretches of records that a drift of the GPU makes doubtful.
+    """Return the intervals of records that a drift of the GPU makes doubtful.
 
-    A reference is off when it differs from the usual time (:func:`usual_s`) by more than :data:`TOLERANCE` and by more
-    than :data:`NOISES` times the noise of both together. A stretch between two references is doubtful when either is
-    off, since nobody knows when in between it happened; its ratio is that of the one that is further off. What came
-    after the last reference is not judged.
+    A timing has drifted when it differs from the usual time (:func:`usual_s`) by more than :data:`TOLERANCE` and by
+    more than :data:`NOISES` times the noise of both together. The interval between two timings is doubtful when either
+    has drifted, because the moment in between is unknown; its ratio is the larger deviation of the two. Records after
+    the last timing are not marked.
 
     Parameters
     ----------
     references : sequence of Reference
-        In the order taken.
+        In the order of measurement.
 
     Returns
     -------
     list of Drift
-        In order, disjoint; none is empty.
+        In order, disjoint, none empty.
     """
     if not references:
         return []
@@ -96,12 +95,12 @@ def drifts(references: Sequence[Reference]) -> list[Drift]:
     ends = [0, *(reference.after for reference in references)]
     pairs = zip([ratios[0], *ratios], ratios, strict=False)
     worst = [max(pair, key=lambda ratio: abs(math.log(ratio))) for pair in pairs]
-    stretches = zip(ends, ends[1:], worst, strict=False)
-    return [Drift(first, last, ratio) for first, last, ratio in stretches if first < last and ratio != 1.0]
+    intervals = zip(ends, ends[1:], worst, strict=False)
+    return [Drift(first, last, ratio) for first, last, ratio in intervals if first < last and ratio != 1.0]
 
 
 def _ratio(reference: Reference, usual: float, usual_noise: float) -> float:
-    """Return a reference's time over the usual one; 1 where noise explains the difference."""
+    """Return the ratio of a timing to the usual time; 1 where noise explains the difference."""
     ratio = reference.median_s / usual
     tolerance = max(TOLERANCE, NOISES * math.hypot(reference.noise or 0.0, usual_noise))
     return ratio if abs(ratio - 1.0) > tolerance else 1.0

@@ -1,4 +1,4 @@
-"""A trial record as one flat row of plain values, and back: what the store of a run keeps in SQL."""
+"""Conversion between trial records and flat rows of plain values, as the store keeps them in SQL."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from mltune.errors import StoreError
 from mltune.records.trial import Build, Measurement, Skip, TrialRecord, TrialState
 
 Value = int | float | str | None
-"""What a cell holds: the plain values of SQLite."""
+"""The value of a cell: the plain types of SQLite."""
 
 
 def _text(value: Any) -> Value:
-    """Return text that is always encodable: a compiler may print anything."""
+    """Return text that UTF-8 can encode, whatever a compiler has printed."""
     return str(value).encode("utf-8", "backslashreplace").decode()
 
 
@@ -26,23 +26,26 @@ def _samples(value: Any) -> Value:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """How one kind of value is declared and kept."""
+    """SQL type, conversions and the value that NULL stands for."""
 
     sql: str
     encode: Callable[[Any], Value]
     decode: Callable[[Any], Any]
+    missing: Any = None
 
 
 _INT = _Kind("INTEGER", int, int)
+_COUNT = _Kind("INTEGER", int, int, missing=0)
 _FLOAT = _Kind("REAL", float, float)
-_NUMBER = _Kind("REAL", float, lambda cell: math.nan if cell is None else float(cell))  # never None in a record
+_NUMBER = _Kind("REAL", float, float, missing=math.nan)
+_ELAPSED = _Kind("REAL", float, float, missing=0.0)
 _BOOL = _Kind("INTEGER", int, bool)
 _TEXT = _Kind("TEXT", _text, str)
 _STATE = _Kind("TEXT", str, TrialState)
 _SAMPLES = _Kind("TEXT", _samples, lambda text: tuple(json.loads(text)))
 
 _Part = Mapping[str, tuple[str, _Kind]]
-"""Column name -> attribute of the part's dataclass, and its kind."""
+"""For each column, the attribute of the dataclass and its kind."""
 
 _TRIAL: _Part = {
     "number": ("number", _INT),
@@ -54,7 +57,7 @@ _TRIAL: _Part = {
     "audited": ("audited", _BOOL),
     "expected": ("predicted", _FLOAT),
     "finished_at": ("finished_at", _NUMBER),
-    "elapsed_s": ("elapsed_s", _NUMBER),
+    "elapsed_s": ("elapsed_s", _ELAPSED),
 }
 _SKIP: _Part = {
     "gate": ("gate", _TEXT),
@@ -86,15 +89,18 @@ _MEASUREMENT: _Part = {
     "temperature_c": ("temperature_c", _FLOAT),
     "power_w": ("power_w", _FLOAT),
     "throttle_reasons": ("throttle_reasons", _INT),
-    "discarded": ("discarded", _INT),
+    "discarded": ("discarded", _COUNT),
 }
 _PARTS: tuple[_Part, ...] = (_TRIAL, _SKIP, _BUILD, _MEASUREMENT)
 
 COLUMNS: Mapping[str, str] = {name: kind.sql for part in _PARTS for name, (_, kind) in part.items()}
 """The columns of a trial, without its parameters, and their SQL types."""
 
+SINCE_FORMAT_2 = frozenset({"expected", "elapsed_s", "discarded"})
+"""The columns that stores of format 1 do not have."""
+
 PARAMETER_PREFIX = "p_"
-"""Before the name of a parameter in SQL, whose column names know no case: a parameter may be called STATE."""
+"""Prefix of parameter columns: SQL column names ignore case, and a parameter may be called STATE."""
 
 
 def _encode(part: _Part, value: object | None) -> list[Value]:
@@ -106,25 +112,13 @@ def _encode(part: _Part, value: object | None) -> list[Value]:
 
 def _decode(part: _Part, cells: Sequence[Any]) -> dict[str, Any]:
     return {
-        attribute: None if cell is None and kind is not _NUMBER else kind.decode(cell)
+        attribute: kind.missing if cell is None else kind.decode(cell)
         for (attribute, kind), cell in zip(part.values(), cells, strict=True)
     }
 
 
 def to_row(record: TrialRecord, parameters: Sequence[str]) -> tuple[Value, ...]:
-    """Flatten a record.
-
-    Parameters
-    ----------
-    record : TrialRecord
-        Its cubin is not kept.
-    parameters : sequence of str
-        The names of the run's parameters, in order.
-
-    Returns
-    -------
-    tuple
-        The cells of :data:`COLUMNS`, then the value of every parameter.
+    """Return the cells of :data:`COLUMNS`, then the values of all parameters. The cubin is not stored.
 
     Raises
     ------
@@ -143,10 +137,10 @@ def to_row(record: TrialRecord, parameters: Sequence[str]) -> tuple[Value, ...]:
 
 
 def from_row(row: Sequence[Any], parameters: Sequence[str]) -> TrialRecord:
-    """Rebuild the record that :func:`to_row` flattened.
+    """Rebuild a record from :func:`to_row`.
 
-    The two are equal, with two exceptions: the cubin is empty, and a NaN comes back as None, because SQL has no NaN
-    (one that is never None in a record comes back as NaN).
+    The records are equal with two exceptions: the cubin is empty, and a NaN is read as None where the attribute may be
+    None, because SQL has no NaN.
     """
     pieces: list[dict[str, Any] | None] = []
     start = 0

@@ -1,4 +1,4 @@
-"""Where the seconds of a run go, those of its earlier parts included."""
+"""The seconds that a run spends in each phase, earlier sessions of the run included."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import time
 from collections.abc import Iterator, Mapping
 
 PHASES = ("search", "compile", "time", "wait", "reference", "record", "finals", "total")
-"""What a run spends seconds on: proposing and judging; compilers; verifying and timing; waiting for both; timing the
-reference kernel, which waits for the start of the worker; writing records and telling of them; the finals; and all of
-it by the clock. Compilers and the GPU work beside the others.
+"""The phases of a run: proposing and gating; compiling; verifying and timing; waiting for compilers and GPU; timing the
+reference kernel, including the start of the worker; writing records and reporting them to the search; the finals; and
+the elapsed time. Compilers and the GPU work in parallel to the other phases.
 """
 
 
 class Seconds:
-    """Adds up seconds by phase. The clock is one that nobody sets.
+    """Adds up seconds by phase, on a monotonic clock.
 
     Parameters
     ----------
     before : mapping of str to float
-        What earlier parts of the run spent.
+        Seconds by phase of earlier sessions of the run.
     """
 
     def __init__(self, before: Mapping[str, float]) -> None:
@@ -32,12 +32,12 @@ class Seconds:
         return time.perf_counter() - self._started
 
     def add(self, phase: str, seconds: float) -> None:
-        """Count seconds that were measured elsewhere."""
+        """Add seconds that were measured elsewhere."""
         self._spent[phase] += seconds
 
     @contextlib.contextmanager
     def spent_on(self, phase: str) -> Iterator[None]:
-        """Count the seconds of a ``with`` block."""
+        """Add the seconds of a ``with`` block."""
         started = time.perf_counter()
         try:
             yield

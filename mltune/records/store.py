@@ -1,4 +1,4 @@
-"""The store of a run: every trial, in one SQLite file, written before anything else is told of it."""
+"""The store of a run: one SQLite file with every trial, written before the search receives the result."""
 
 from __future__ import annotations
 
@@ -10,31 +10,29 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 from urllib.parse import quote
 
 from mltune.errors import DiskFullError, RunDirectoryError, StoreError
 from mltune.records.directory import FILE, lock_directory
 from mltune.records.header import RunHeader
 from mltune.records.reference import Reference
-from mltune.records.rows import COLUMNS, PARAMETER_PREFIX, from_row, to_row
+from mltune.records.rows import COLUMNS, PARAMETER_PREFIX, SINCE_FORMAT_2, from_row, to_row
 from mltune.records.trial import TrialRecord
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-_APPLICATION = 0x6D6C7475  # "mltu": tells our files from other SQLite files
+_APPLICATION = 0x6D6C7475  # "mltu" distinguishes our files from other SQLite files
 _FORMAT = 2
-_OLD_NAMES = {"reference_median_s": ("cublas_median_s",)}  # names of facts in stores written before version 0.2
+_OLD_FACTS = {"reference_median_s": "cublas_median_s"}  # names in stores written before version 0.2
 _NO_ROOM = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
 
 
 class Store:
     """The records of one run, in its directory.
 
-    Made by :meth:`open`, :meth:`resume` or :meth:`read_only`; a context manager. When :meth:`append` has returned, the
-    records are on file: a process that is killed at any moment after loses none of them. One process at a time writes;
-    others may read meanwhile.
+    A context manager, created by :meth:`open` or :meth:`read_only`. Records survive the death of the process once
+    :meth:`append` has returned. One process at a time writes; others may read at the same time.
+
+    Stores of format 1, the first, can be read: what they lack is returned as unknown. They cannot be written.
 
     Attributes
     ----------
@@ -44,16 +42,23 @@ class Store:
         The header on file: that of the first :meth:`open`.
     """
 
-    def __init__(self, directory: Path, connection: sqlite3.Connection, header: RunHeader, lock: int | None) -> None:
+    def __init__(self, directory: Path, connection: sqlite3.Connection, lock: int | None = None) -> None:
         self.directory = directory
-        self.header = header
+        self._format, self.header = _read_header(connection, directory)
         self._connection = connection
         self._lock = lock
-        self._names = tuple(header.parameters)
+        self._names = tuple(self.header.parameters)
 
     @classmethod
-    def open(cls, directory: Path, header: RunHeader) -> Self:
-        """Open the store of a run for writing; make it if the directory holds none.
+    def open(cls, directory: Path, header: RunHeader | None = None) -> Self:
+        """Open the store of a run for writing.
+
+        Parameters
+        ----------
+        directory : pathlib.Path
+        header : RunHeader, optional
+            The header of the run; its store is created if the directory holds none. Without a header the directory
+            must hold a run, which is resumed.
 
         Raises
         ------
@@ -62,19 +67,34 @@ class Store:
         StoreError
             The store cannot be created on a full disk.
         """
-        return cls._write(Path(directory), header)
-
-    @classmethod
-    def resume(cls, directory: Path) -> Self:
-        """Open the store of an existing run for writing.
-
-        Raises
-        ------
-        RunDirectoryError
-            The directory holds no run, is in use, or cannot be written.
-        """
-        _must_exist(Path(directory))
-        return cls._write(Path(directory), None)
+        directory = Path(directory)
+        path = directory / FILE
+        if header is None:
+            _must_exist(directory)
+        with contextlib.ExitStack() as undo:
+            lock = lock_directory(directory)
+            undo.callback(os.close, lock)
+            if header is not None and not (path.exists() and path.stat().st_size):
+                _create(directory, header)
+            connection = _connect(f"file:{quote(str(path.absolute()))}?mode=rwc", directory)
+            undo.callback(connection.close)
+            store = cls(directory, connection, lock)  # checks the file before anything is written to it
+            if store._format != _FORMAT:
+                raise RunDirectoryError(
+                    f"a run that is resumed has a store of format {_FORMAT}, but {path} is of format "
+                    f"{store._format}, which can only be read; choose another directory."
+                )
+            difference = "" if header is None else store.header.difference(header)
+            if difference:
+                raise RunDirectoryError(
+                    f"a run directory belongs to one run, but in {directory} {difference}; "
+                    "choose another directory, or repeat the command that began the run."
+                )
+            with _on_file(directory):
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = NORMAL")
+            undo.pop_all()
+            return store
 
     @classmethod
     def read_only(cls, directory: Path) -> Self:
@@ -92,40 +112,17 @@ class Store:
         with contextlib.ExitStack() as undo:
             connection = _connect(location, directory)
             undo.callback(connection.close)
-            store = cls(directory, connection, _read_header(connection, directory), None)
-            undo.pop_all()
-            return store
-
-    @classmethod
-    def _write(cls, directory: Path, header: RunHeader | None) -> Self:
-        with contextlib.ExitStack() as undo:
-            lock = lock_directory(directory)
-            undo.callback(os.close, lock)
-            if header is not None and not _holds_something(directory / FILE):
-                _create(directory, header)
-            connection = _connect(f"file:{quote(str((directory / FILE).absolute()))}?mode=rwc", directory)
-            undo.callback(connection.close)
-            found = _read_header(connection, directory)  # before anything is written to a file of someone else's
-            with _on_file(directory):
-                connection.execute("PRAGMA journal_mode = WAL")
-                connection.execute("PRAGMA synchronous = NORMAL")
-            difference = "" if header is None else found.difference(header)
-            if difference:
-                raise RunDirectoryError(
-                    f"a run directory belongs to one run, but in {directory} {difference}; "
-                    "choose another directory, or repeat the command that began the run."
-                )
-            store = cls(directory, connection, found, lock)
+            store = cls(directory, connection)
             undo.pop_all()
             return store
 
     def append(self, *records: TrialRecord) -> None:
-        """Write records in one transaction: all of them or, when that fails, none.
+        """Write records in one transaction: all of them or, if that fails, none.
 
         Raises
         ------
         StoreError
-            The disk is full or broken, or a record's number is already there. Everything written before stays.
+            The disk is full or broken, or the number of a record exists already. Earlier records are unchanged.
         """
         rows = [to_row(record, self._names) for record in records]
         columns = _columns(self._names)
@@ -134,75 +131,51 @@ class Store:
             self._connection.executemany(f"INSERT INTO trials ({', '.join(columns)}) VALUES ({marks})", rows)  # noqa: S608
 
     def records(self, after: int = 0) -> list[TrialRecord]:
-        """Return all records, but for so many that came first, in the order in which they were appended."""
+        """Return all records in order of appending, without the first ``after``."""
         return [from_row(row, self._names) for row in self._rows(after)]
 
     def __len__(self) -> int:
         return int(self._query("SELECT COUNT(*) FROM trials")[0][0])
 
-    def table(self) -> pd.DataFrame:
-        """Return all records as a flat table, one row per trial.
-
-        Returns
-        -------
-        pandas.DataFrame
-            The columns of :data:`mltune.records.rows.COLUMNS`, with ``samples_s`` as tuples, then one column per
-            parameter. Integers that may be missing have pandas' ``Int64`` type.
-        """
-        import pandas as pd
-
-        names = [*COLUMNS, *self._names]
-        frame = pd.DataFrame(self._rows(), columns=pd.Index(names), dtype=object)
-        kinds = {"INTEGER": "Int64", "REAL": "float64", "TEXT": "object"}
-        frame = frame.astype({name: kinds[COLUMNS.get(name, "INTEGER")] for name in names})
-        for name in ("audited", "cached", "stopped_early"):
-            frame[name] = frame[name].astype("boolean")
-        whole = ["number", "batch", "index", *self._names]
-        frame[whole] = frame[whole].astype("int64")
-        frame["samples_s"] = [() if cell is None else tuple(json.loads(cell)) for cell in frame["samples_s"]]
-        return frame
-
     def seconds(self) -> dict[str, float]:
-        """Return the seconds spent in every phase of the run."""
+        """Return the seconds spent in every phase of the run; see :mod:`mltune.records.seconds`."""
         return dict(self._query("SELECT name, value FROM seconds ORDER BY rowid"))
 
     def set_seconds(self, seconds: Mapping[str, float]) -> None:
-        """Write the seconds spent in some phases so far, in place of what was written for them before."""
+        """Replace the seconds spent in some phases."""
+        rows = [(name, float(value)) for name, value in seconds.items()]
         with self._transaction():
-            self._connection.executemany(
-                "INSERT INTO seconds VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-                [(name, float(value)) for name, value in seconds.items()],
-            )
+            self._connection.executemany("INSERT OR REPLACE INTO seconds VALUES (?, ?)", rows)
 
     def fact(self, name: str) -> Any:
-        """Return a fact of the run, or None if it is not known."""
-        names = (name, *_OLD_NAMES.get(name, ()))
-        found = [row for one in names for row in self._query("SELECT value FROM facts WHERE name = ?", one)]
+        """Return a fact of the run, or None if it is unknown."""
+        found = self._query("SELECT value FROM facts WHERE name = ?", name)
+        if not found and name in _OLD_FACTS:
+            return self.fact(_OLD_FACTS[name])
         return json.loads(found[0][0]) if found else None
 
     def set_fact(self, name: str, value: Any) -> None:
-        """Write a fact of the run (the time of cuBLAS, its result), a plain JSON value, in place of an earlier one."""
+        """Write or replace a fact of the run, such as ``"reference_median_s"``: a plain JSON value."""
         with self._transaction():
-            self._connection.execute(
-                "INSERT INTO facts VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-                (name, json.dumps(value)),
-            )
+            self._connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, json.dumps(value)))
 
     def append_reference(self, reference: Reference) -> None:
-        """Write a timing of the reference kernel."""
+        """Append a timing of the reference kernel."""
         values = dataclasses.astuple(reference)
         with self._transaction():
             marks = ", ".join("?" * len(values))
             self._connection.execute(f"INSERT INTO reference_timings VALUES ({marks})", values)  # noqa: S608
 
     def references(self) -> list[Reference]:
-        """Return the timings of the reference kernel in the order in which they were made."""
+        """Return the timings of the reference kernel in order of measurement."""
+        if self._format == 1:
+            return []
         return [Reference(*row) for row in self._query("SELECT * FROM reference_timings ORDER BY rowid")]
 
     def close(self) -> None:
-        """Release the run directory. What was appended is on file already."""
+        """Close the file and release the run directory. Appended records are on file already."""
         if self._lock is not None:
-            # Back to one plain file, which reads from a medium that cannot be written. A reader may be in the way.
+            # Back to one plain file, which can be read from a read-only medium. A reader may prevent that.
             with contextlib.suppress(sqlite3.Error):
                 self._connection.execute("PRAGMA busy_timeout = 100")
                 self._connection.execute("PRAGMA journal_mode = DELETE")
@@ -221,7 +194,8 @@ class Store:
         self.close()
 
     def _rows(self, after: int = 0) -> list[tuple[Any, ...]]:
-        columns = ", ".join(_columns(self._names))
+        lacking = {f'"{name}"' for name in SINCE_FORMAT_2} if self._format == 1 else frozenset()
+        columns = ", ".join("NULL" if column in lacking else column for column in _columns(self._names))
         return self._query(f"SELECT {columns} FROM trials WHERE sequence > ? ORDER BY sequence", after)  # noqa: S608
 
     def _query(self, text: str, *values: str | int) -> list[tuple[Any, ...]]:
@@ -243,7 +217,7 @@ class Store:
 
 @contextlib.contextmanager
 def _on_file(directory: Path) -> Iterator[None]:
-    """Turn what SQLite raises into a StoreError."""
+    """Convert exceptions of SQLite to StoreError."""
     try:
         yield
     except sqlite3.IntegrityError as error:
@@ -258,8 +232,8 @@ def _on_file(directory: Path) -> Iterator[None]:
 
 
 def _lacks_room(error: Exception) -> bool:
-    """Return whether something failed for want of room, or of a disk that works."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _NO_ROOM  # the lowest byte: the others are details
+    """Return whether an operation failed because the disk is full or broken."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _NO_ROOM  # the other bytes hold details
 
 
 def _must_exist(directory: Path) -> Path:
@@ -281,21 +255,14 @@ def _columns(parameters: Iterable[str]) -> dict[str, str]:
     return columns | {f'"{name}"': "INTEGER NOT NULL" for name in quoted}
 
 
-def _holds_something(path: Path) -> bool:
-    try:
-        return path.stat().st_size > 0
-    except FileNotFoundError:
-        return False
-
-
 def _create(directory: Path, header: RunHeader) -> None:
-    """Make the store beside its place and put it there: a killed process, or a full disk, leaves all or nothing."""
+    """Create the store under another name and rename it: a crash or a full disk leaves all of it or nothing."""
     new = (directory / FILE).with_suffix(".new")
     with _on_file(directory):
         try:
             new.unlink(missing_ok=True)
             with contextlib.closing(sqlite3.connect(new, isolation_level=None)) as connection:
-                connection.execute("PRAGMA journal_mode = MEMORY")  # no second file that could be left behind
+                connection.execute("PRAGMA journal_mode = MEMORY")  # no second file to leave behind
                 _fill(connection, header)
             new.replace(directory / FILE)
         except OSError as error:
@@ -303,7 +270,7 @@ def _create(directory: Path, header: RunHeader) -> None:
 
 
 def _fill(connection: sqlite3.Connection, header: RunHeader) -> None:
-    """Make the tables and write the header."""
+    """Create the tables and write the header."""
     columns = [f"{name} {kind}" for name, kind in _columns(header.parameters).items()]
     for statement in (
         "BEGIN IMMEDIATE",
@@ -321,23 +288,24 @@ def _fill(connection: sqlite3.Connection, header: RunHeader) -> None:
     connection.execute("COMMIT")
 
 
-def _read_header(connection: sqlite3.Connection, directory: Path) -> RunHeader:
+def _read_header(connection: sqlite3.Connection, directory: Path) -> tuple[int, RunHeader]:
+    """Return the format of a store and its header."""
     with _readable(directory):
         application = connection.execute("PRAGMA application_id").fetchone()[0]
         version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if (application, version) != (_APPLICATION, _FORMAT):
+        if application != _APPLICATION or not 1 <= version <= _FORMAT:
             raise RunDirectoryError(
-                f"a run directory holds a store of format {_FORMAT}, but {directory / FILE} is "
+                f"a run directory holds a store of format 1 to {_FORMAT}, but {directory / FILE} is "
                 + (f"of format {version}" if application == _APPLICATION else "no store of mltune")
                 + "; choose another directory."
             )
         rows = connection.execute("SELECT name, value FROM header ORDER BY rowid").fetchall()
-        return RunHeader.from_json({name: json.loads(value) for name, value in rows})
+        return version, RunHeader.from_json({name: json.loads(value) for name, value in rows})
 
 
 @contextlib.contextmanager
 def _readable(directory: Path) -> Iterator[None]:
-    """Turn what a file raises that is no store into a RunDirectoryError."""
+    """Convert the exceptions of a file that is not a store to RunDirectoryError."""
     try:
         yield
     except (sqlite3.Error, ValueError, TypeError, KeyError, AttributeError) as error:

@@ -1,4 +1,4 @@
-"""A trial: one configuration and the one state that it ended in."""
+"""Trial records: one configuration, its build, its measurement and its final state."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class TrialState(StrEnum):
-    """How a trial ended. Each is a record; none ends a run."""
+    """Final state of a trial. None of them ends a run."""
 
     OK = "ok"
     SKIPPED = "skipped"
@@ -22,16 +22,16 @@ class TrialState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """What the compiler made of one configuration.
+    """Result of compiling one configuration.
 
     Attributes
     ----------
     state : TrialState
-        ``OK``; ``COMPILE_ERROR`` when the compiler refused; ``TIMEOUT`` when it was late; ``CRASHED`` when it died.
+        ``OK``, ``COMPILE_ERROR``, ``TIMEOUT`` (the compiler exceeded its deadline) or ``CRASHED`` (it died).
     detail : str
-        Empty, or what went wrong: the compiler's message, shortened.
+        Empty, or the message of the compiler, shortened.
     cubin : bytes
-        The machine code; empty unless ``state`` is ``OK``, and in replay.
+        Machine code; empty unless ``state`` is ``OK``, and in replay.
     registers : int or None
         Registers per thread.
     spill_bytes : int or None
@@ -43,7 +43,7 @@ class Build:
     code_bytes : int or None
         Size of the kernel's machine code (its ``.text`` section).
     compile_s : float
-        Seconds that the compiler took (when the cubin came from the cache: took when it was made).
+        Seconds of compiling; for a cubin from the cache those of its first compilation.
     cached : bool
         Whether the cubin came from the cache.
     """
@@ -62,32 +62,32 @@ class Build:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What the GPU made of one build.
+    """Result of verifying and timing one build.
 
     Attributes
     ----------
     state : TrialState
         ``OK``, ``LAUNCH_ERROR``, ``WRONG_RESULT``, ``TIMEOUT``, ``CRASHED`` or ``UNSTABLE`` (too noisy).
     detail : str
-        Empty, or what went wrong.
+        Empty, or the reason of the failure.
     samples_s : tuple of float
-        Every time sample kept, seconds, in the order taken.
+        Time samples in seconds, in the order of measurement.
     median_s : float or None
-        Median of the samples.
+        Median of the samples, seconds.
     noise : float or None
-        Relative noise of the samples (see docs/measurement.md).
+        Relative noise of the samples (see docs/explanation/measurement.md).
     stopped_early : bool
-        Whether sampling ended because the configuration was hopelessly slow.
+        Whether sampling ended early because the configuration cannot be the best.
     error : float or None
-        Largest error found by the verification, as a share of the error bound: above 1 is wrong.
+        Largest error relative to the error bound: above 1 is wrong.
     verify_s, time_s : float
-        Seconds that the worker spent on verifying and on timing.
+        Seconds spent on verification and on timing.
     sm_clock_hz, temperature_c, power_w : float or None
-        State of the GPU while it was sampled, from NVML.
+        State of the GPU during sampling, from NVML.
     throttle_reasons : int or None
-        NVML's bit mask of clock event reasons.
+        Bit mask of clock event reasons, from NVML.
     discarded : int
-        Samples that were discarded, and taken again, because something held the clock of the GPU down.
+        Number of samples that were discarded and repeated because the GPU was throttled.
     """
 
     state: TrialState
@@ -112,14 +112,14 @@ GATES = ("before_compile", "after_compile")
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Why a gate skipped a configuration, or would have if the audit had not drawn it.
+    """Decision of a gate to skip a configuration.
 
     Attributes
     ----------
     gate : {"before_compile", "after_compile"}
-        Which gate.
+        The gate.
     predicted, optimistic : float
-        Predicted log share of the device's peak, and the optimistic end of its interval.
+        Predicted logarithm of the share of the device's peak, and the optimistic bound of its interval.
     """
 
     gate: str
@@ -136,31 +136,31 @@ class TrialRecord:
     number : int
         Position in the run, from 0, in the order of proposal.
     batch : int
-        The batch of proposals that it came with, from 0.
+        Number of its batch of proposals, from 0.
     index : int
         Index of the configuration in the run's search space.
     configuration : mapping of str to int
         Value of every parameter, in the order of the kernel bundle.
     state : TrialState
-        How it ended.
+        Final state.
     detail : str
-        Empty, or what went wrong.
+        Empty, or the reason of a failure.
     proposed_by : str
-        What proposed it: ``"start"``, ``"random"``, ``"tpe"``, ``"model"``.
+        Source of the proposal: ``"start"``, ``"random"``, ``"tpe"``, ``"model"``.
     skip : Skip or None
-        The gate's verdict, when it was to skip.
+        Decision of a gate to skip it; None where every gate let it pass.
     audited : bool
-        True when a gate's verdict was to skip and the audit had it measured all the same.
+        Whether it was measured for the audit although a gate decided to skip it.
     build : Build or None
-        None when it was skipped before compiling. Its cubin is not kept.
+        None when it was skipped before compiling. Its cubin is not stored.
     measurement : Measurement or None
         None when it was skipped or did not compile.
     predicted : float or None
-        Log share of the device's peak that the search expected of it when it proposed it; None where nobody said.
+        Logarithm of the share of the device's peak that the search predicted with the proposal; None without one.
     finished_at : float
-        Seconds since the epoch.
+        End of the trial, seconds since the epoch.
     elapsed_s : float
-        Seconds of the run when it ended, interruptions not counted: the host's clock may be set in between. 0: unknown.
+        End of the trial, elapsed seconds of the run on a monotonic clock without interruptions; 0 where unknown.
     """
 
     number: int
@@ -180,5 +180,5 @@ class TrialRecord:
 
     @property
     def median_s(self) -> float | None:
-        """Median time, seconds; None where nothing was timed."""
+        """Median time in seconds; None where nothing was timed."""
         return None if self.measurement is None else self.measurement.median_s

@@ -24,7 +24,7 @@ FORMAT = 1
 
 
 def findings(night: Night, folders: Mapping[str, str]) -> dict[str, Any]:
-    """Return what a night has found: docs/report.md explains every field.
+    """Return what a night has found: docs/reference/report.md explains every field.
 
     Parameters
     ----------

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mltune.errors import RunError
-from mltune.records.directory import WINNER, WINNERS, is_plan, write_whole
+from mltune.records.atomic import replace_folder_atomically, write_file_atomically
+from mltune.records.directory import WINNER, WINNERS, is_plan
 from mltune.report.findings import findings
 from mltune.report.page import html, markdown
 from mltune.report.reading import Night, read_night
@@ -122,18 +121,10 @@ def _bring_winners(night: Night, folder: Path) -> dict[str, str]:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy the plain files of a folder, in place of an earlier copy; links are not followed."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".new-") as work:
-        made = Path(work) / target.name
-        made.mkdir()
-        for path in sorted(source.iterdir()):
-            if path.is_file() and not path.is_symlink():
-                shutil.copyfile(path, made / path.name)
-        if target.is_dir():
-            target.rename(Path(work) / "old")
-        made.rename(target)
+    """Copy the plain files of a folder in place of an earlier copy; links are not followed."""
+    files = {path.name: path.read_bytes() for path in source.iterdir() if path.is_file() and not path.is_symlink()}
+    replace_folder_atomically(target, files)
 
 
 def _write(path: Path, text: str) -> None:
-    write_whole(path, text.encode("utf-8", "backslashreplace"))
+    write_file_atomically(path, text.encode("utf-8", "backslashreplace"))

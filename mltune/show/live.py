@@ -6,7 +6,7 @@ import math
 import sys
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from mltune.results.wording import duration, percent, states
 from mltune.show.tables import console, table
@@ -42,13 +42,16 @@ class Display:
     def __init__(self, *, stderr: bool = True) -> None:
         self._console: Console = console(stderr=stderr)
         self._on_terminal = (sys.stderr if stderr else sys.stdout).isatty() and not self._console.is_dumb_terminal
-        self._live: Live | None = None
+        self._on_terminal |= self._console.is_jupyter
+        self._live: Live | NotebookOutput | None = None
         self._lines: tuple[str, ...] = ()
         self._told: tuple[str, ...] = ()
         self._next_s = -math.inf if self._on_terminal else time.monotonic() + LINE_EVERY_S
 
     def __enter__(self) -> Self:
-        if self._on_terminal:
+        if self._console.is_jupyter:
+            self._live = NotebookOutput()
+        elif self._on_terminal:
             from rich.live import Live
 
             redirect = sys.stdout.isatty()  # else what goes to a file would be drawn
@@ -88,6 +91,32 @@ class Display:
             self._told = self._lines
             for line in self._lines:
                 self.say(line)
+
+
+class NotebookOutput:
+    """The output of a notebook cell that shows the latest picture: ``rich.live.Live`` needs ipywidgets there."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    def update(self, picture: RenderableType, *, refresh: bool = True) -> None:
+        """Replace the picture."""
+        from IPython.display import display
+        from rich.padding import Padding
+
+        shown = Padding(picture, 0)
+        if self._handle is None:
+            self._handle = display(shown, display_id=True)
+        else:
+            self._handle.update(shown)
+
+    def stop(self) -> None:
+        """Leave the last picture where it is."""
+
+
+def in_notebook() -> bool:
+    """Return whether output goes to a notebook."""
+    return console(stderr=True).is_jupyter
 
 
 class RunDisplay(Display):

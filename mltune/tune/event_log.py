@@ -1,4 +1,4 @@
-"""The diary of a single run: how it begins, how far it is now and then, and how it ends."""
+"""Event log of a single run: its start, its progress and its end."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class RunEventLog:
-    """Writes ``events.jsonl`` in the directory of a run.
+    """Writer of ``events.jsonl`` in the directory of a run.
 
     Parameters
     ----------
     directory : pathlib.Path
     report : callable, optional
-        Told of the progress as well.
+        Also called with each progress.
     """
 
     def __init__(self, directory: Path, report: Report | None = None) -> None:
@@ -31,7 +31,7 @@ class RunEventLog:
         self.write: EventWriter = self._log.write
 
     def begin(self, store: Store, request: TuneRequest) -> None:
-        """Note that a run begins, or goes on."""
+        """Write that a run starts, or resumes."""
         if len(store):
             self.write("resumed", trials=len(store), pid=os.getpid())
             return
@@ -47,7 +47,7 @@ class RunEventLog:
         )
 
     def tell(self, progress: Progress) -> None:
-        """Note how far it is, if that was not just done, and pass it on."""
+        """Write the progress, unless that was just done, and pass it on."""
         self._log.snapshot(
             [progress.to_json()], done=0, problems=1, left_s=progress.left_s, elapsed_s=progress.elapsed_s
         )
@@ -55,7 +55,7 @@ class RunEventLog:
             self._report(progress)
 
     def end(self, result: TuneResult) -> None:
-        """Note how it has ended."""
+        """Write how the run ended."""
         self.write(
             "run_ended",
             outcome="interrupted" if result.interrupted else "ended",

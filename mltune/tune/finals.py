@@ -1,7 +1,8 @@
-"""The finals: the fastest trials once more, side by side; who won, how surely, and who cannot be told from the winner.
+"""Finals: time the fastest trials again, side by side, verify them, and declare the winner with its uncertainty.
 
-First the race, then the verification of those who may be named: the winner and its ties. Whoever fails is struck from
-the ranking of the same race. Only a trial that nobody would name is spared the verification, which takes longer.
+First the race, then the verification of the winner and of the trials that tie with it. A trial that fails is excluded,
+and the remaining ones are ranked again from the same race. Other trials are not verified, which takes longer than
+racing.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ if TYPE_CHECKING:
 
 
 FINALISTS = 5
-"""The fastest trials, by the recorded medians, that are timed again."""
+"""Number of trials with the fastest recorded medians that are timed again."""
 
 DOUBTFUL = 3
-"""Most trials that are timed again besides, whose time on record is in doubt."""
+"""Most further trials that are timed again because their recorded times are in doubt."""
 
 ATTEMPTS = 3
-"""Sets of finalists that are tried when not one of a set passes the verification."""
+"""Most sets of finalists, where all of a set fail the verification."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Times:
-    """What finalists are ranked by: the times of a race, or else the measurements on record."""
+    """The times that finalists are ranked by: those of a race, or else the recorded measurements."""
 
     raced_s: Mapping[int, Sequence[float]]
     recorded: Mapping[int, Measurement]
@@ -43,12 +44,12 @@ class _Times:
     def rounds(self) -> int:
         return min((len(times_s) for times_s in self.raced_s.values()), default=0)
 
-    def rank(self, struck: Collection[int]) -> tuple[tuple[Finalist, ...], Finalist | None]:
-        """Rank those that are not struck; nobody when nobody is left."""
+    def rank(self, excluded: Collection[int]) -> tuple[tuple[Finalist, ...], Finalist | None]:
+        """Rank the trials that are not excluded; the second value is the reference."""
         if self.raced_s:
-            raced_s = {number: times_s for number, times_s in self.raced_s.items() if number not in struck}
+            raced_s = {number: times_s for number, times_s in self.raced_s.items() if number not in excluded}
             return rank_race(raced_s) if raced_s.keys() - {REFERENCE} else ((), None)
-        recorded = {number: measured for number, measured in self.recorded.items() if number not in struck}
+        recorded = {number: measured for number, measured in self.recorded.items() if number not in excluded}
         return (rank_records(recorded), None) if recorded else ((), None)
 
 
@@ -61,20 +62,21 @@ def declare(
 ) -> Declaration | None:
     """Declare the winner of a run.
 
-    On a GPU the finalists are raced against each other and cuBLAS, and who may be named is verified. In replay, and
-    where a race would take too long (see :func:`mltune.measure.race.how_many_fit`), what is on record decides.
+    On a GPU the finalists are raced against each other and the reference implementation, and the winner and its ties
+    are verified. In replay, and where a race would take too long (:func:`mltune.measure.race.how_many_fit`), the
+    recorded times decide.
 
     Parameters
     ----------
     session : Session
         Entered.
     records : collection of TrialRecord
-        All of the run, in the order of appending.
+        All trials of the run, in the order of appending.
     references : sequence of Reference
-        Timings of the reference kernel, in the order taken.
+        Timings of the reference implementation, in the order taken.
     stop : callable
-        Asked between the steps, none of which takes longer than some seconds; once it says so, no further step is
-        taken, and what is known is declared.
+        Checked between steps, which take at most some seconds each. Once it is true, the winner is declared from what
+        is known.
 
     Returns
     -------
@@ -84,7 +86,7 @@ def declare(
     Raises
     ------
     DeviceLostError
-        The GPU cannot be used now. With a ``stop`` that is true at once the GPU is not asked.
+        The GPU cannot be used now. A `stop` that is true from the start does not use the GPU.
     """
     listed, found = list(records), drifts(references)
     rejected: dict[int, str] = {}
@@ -108,28 +110,31 @@ def declare(
 
 
 def doubtful(
-    records: Sequence[TrialRecord], found: Sequence[Drift], fastest: Sequence[TrialRecord], struck: Collection[int] = ()
+    records: Sequence[TrialRecord],
+    found: Sequence[Drift],
+    fastest: Sequence[TrialRecord],
+    excluded: Collection[int] = (),
 ) -> list[TrialRecord]:
-    """Return trials that might be among the fastest although their times on record do not say so.
+    """Return trials that may be among the fastest although their recorded times are not.
 
-    Those are trials of a stretch in which the GPU was slower than usual, if their times divided by the stretch's ratio
-    would be among the fastest, and trials whose times were too noisy to count.
+    Those are trials timed while the GPU was slower than usual, if their times divided by the ratio of that drift would
+    be among the fastest, and trials whose times were too noisy to count.
 
     Parameters
     ----------
     records : sequence of TrialRecord
         In the order of appending.
     found : sequence of Drift
-        Stretches of them.
+        Intervals of the records in which the GPU was faster or slower.
     fastest : sequence of TrialRecord
-        Who is in the finals anyway, fastest first.
-    struck : collection of int
-        Numbers of trials that are out of the question.
+        The other finalists, fastest first.
+    excluded : collection of int
+        Numbers of trials that failed the verification.
     """
     ratios = dict.fromkeys(range(len(records)), 1.0)
     for drift in found:
         ratios |= dict.fromkeys(range(drift.first, min(drift.last, len(records))), max(drift.ratio, 1.0))
-    known = {*struck, *(record.number for record in fastest)}
+    known = {*excluded, *(record.number for record in fastest)}
     slowest_s = (fastest[-1].median_s if fastest else None) or math.inf
     candidates = [
         (record.median_s / ratios[place], record.number, record)
@@ -147,14 +152,14 @@ def _time(
     rejected: dict[int, str],
     stop: Callable[[], bool],
 ) -> _Times:
-    """Race them, as many as can be raced, or take what is on record of the fastest."""
-    recorded = {record.number: record.measurement for record in fastest if record.measurement is not None}
+    """Race as many trials as fit into the time of a race, or return the recorded measurements of the fastest."""
+    recorded = _Times({}, {record.number: record.measurement for record in fastest if record.measurement is not None})
     if session.gpu is None:
-        return _Times({}, recorded)
+        return recorded
     entries: list[tuple[TrialRecord, Build]] = []
     for record in sorted((*fastest, *others), key=lambda record: (record.median_s or 0.0, record.number)):
         if stop():
-            return _Times({}, recorded)
+            return recorded
         build = session.builder.submit(record.configuration).result()
         if build.state is TrialState.OK:
             entries.append((record, build))
@@ -162,13 +167,13 @@ def _time(
             rejected[record.number] = f"cannot be built again: {build.state} {build.detail}"
     fit = how_many_fit([record.median_s or 0.0 for record, _ in entries])
     if fit < min(2, len(entries)) or not entries:
-        return _Times({}, recorded)
+        return recorded
     result = session.gpu.race([(record.configuration, build) for record, build in entries[:fit]])
     if result.rounds < 2:
-        return _Times({}, recorded)
+        return recorded
     columns = zip(*result.samples_s, strict=True)
     raced_s = {record.number: times_s for (record, _), times_s in zip(entries, columns, strict=False)}
-    return _Times(raced_s | ({REFERENCE: result.reference_s} if result.reference_s else {}), recorded)
+    return _Times(raced_s | ({REFERENCE: result.reference_s} if result.reference_s else {}), recorded.recorded)
 
 
 def _verify(
@@ -178,12 +183,9 @@ def _verify(
     rejected: dict[int, str],
     stop: Callable[[], bool],
 ) -> bool:
-    """Verify whoever may be named, the winner first; strike who fails. In replay there is nothing to verify.
+    """Verify the winner, then its ties, and reject those that fail; return whether the winner passed.
 
-    Returns
-    -------
-    bool
-        Whether the winner passed.
+    In replay all pass.
     """
     passed = set(records) if session.gpu is None else set()
     while True:
@@ -191,8 +193,8 @@ def _verify(
         due = [one.number for one in ranked if one.ratio_low <= 1 <= one.ratio_high and one.number not in passed]
         if not due or stop():
             return bool(ranked) and ranked[0].number in passed
-        reason = session.verified(records[due[0]])
-        if reason:
-            rejected[due[0]] = reason
+        failure = session.verify(records[due[0]])
+        if failure:
+            rejected[due[0]] = failure
         else:
             passed.add(due[0])

@@ -1,4 +1,4 @@
-"""Who is fastest, and how sure that is: intervals of medians and of ratios, from a race or from what was recorded."""
+"""Ranking of trials with confidence intervals of medians and ratios, from a race or from recorded times."""
 
 from __future__ import annotations
 
@@ -11,41 +11,46 @@ from mltune.records.declaration import Finalist
 from mltune.records.trial import Measurement
 
 REFERENCE = -1
-"""The number of cuBLAS among finalists."""
+"""The number of the reference implementation among finalists."""
 
 CONFIDENCE = 0.95
-"""Of every interval."""
+"""Confidence of all intervals."""
 
 UNKNOWN_NOISE = 0.005
-"""Relative noise of a median whose samples are not known, or of a single sample: what sampling ends at."""
+"""Assumed relative noise of a median of unknown samples, or of one sample: the noise at which sampling ends."""
 
-_FEW = 6  # samples below which no interval of order statistics reaches 95 %
+_FEW = 6  # with fewer samples no interval of order statistics reaches 95 %
 _NORMAL_MEDIAN = math.sqrt(math.pi / 2)  # standard error of a normal sample's median over that of its mean
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A figure, and between what it lies with the confidence :data:`CONFIDENCE`."""
+    """An estimate and its interval with the confidence :data:`CONFIDENCE`."""
 
     center: float
     low: float
     high: float
 
     def exp(self) -> Interval:
-        """Return the interval of what this is the logarithm of."""
+        """Return the interval of the exponential."""
         return Interval(math.exp(self.center), math.exp(self.low), math.exp(self.high))
 
 
 def median_interval(values: Sequence[float]) -> Interval:
-    """Return the median of a sample, and its interval.
+    """Return the median of a sample and its interval.
 
-    The ends are order statistics (the inverted sign test), which suppose no distribution. Of fewer than six values none
-    are so sure: then the values are taken to be normally distributed, and the interval is Student's.
+    The ends are order statistics (the inverted sign test), which assume no distribution. With fewer than six values
+    these cannot reach the confidence; the interval is then Student's, which assumes a normal distribution.
 
     Parameters
     ----------
     values : sequence of float
         At least two.
+
+    Examples
+    --------
+    >>> median_interval([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    Interval(center=3.5, low=1.0, high=6.0)
     """
     from scipy import stats
 
@@ -59,23 +64,23 @@ def median_interval(values: Sequence[float]) -> Interval:
 
 
 def rank_race(times_s: Mapping[int, Sequence[float]]) -> tuple[tuple[Finalist, ...], Finalist | None]:
-    """Rank those that were raced.
+    """Rank the trials of a race.
 
-    The winner has the smallest median. The ratio of another to it is the median over the rounds of its time over the
-    winner's in the same round: what slowed a round slowed both.
+    The winner has the smallest median. The ratio of another trial to it is the median of the ratios of both times in
+    the same round, because a disturbance of a round slows both.
 
     Parameters
     ----------
     times_s : mapping of int to sequence of float
-        Run times by trial, seconds, one per round; of cuBLAS under :data:`REFERENCE`, where it took part. At least one
-        trial, and two rounds.
+        Run times by trial, seconds, one per round; those of the reference implementation under :data:`REFERENCE`, if it
+        took part. At least one trial and two rounds.
 
     Returns
     -------
     tuple of Finalist
-        The fastest first.
+        Fastest first.
     Finalist or None
-        cuBLAS.
+        The reference implementation.
     """
     medians = {number: statistics.median(times) for number, times in times_s.items() if number != REFERENCE}
     order = sorted(medians, key=lambda number: (medians[number], number))
@@ -90,10 +95,11 @@ def rank_race(times_s: Mapping[int, Sequence[float]]) -> tuple[tuple[Finalist, .
 
 
 def rank_records(measurements: Mapping[int, Measurement]) -> tuple[Finalist, ...]:
-    """Rank trials by what was recorded of each, at different times.
+    """Rank trials by their measurements, which were made at different times.
 
-    The interval of a ratio comes from those of both medians, on a logarithmic scale, by recovering their variances
-    (MOVER: Zou and Donner, Construction of confidence limits about effect measures, Statistics in Medicine 27, 2008).
+    The interval of a ratio is computed from the intervals of both medians, on a logarithmic scale, with recovered
+    variances (MOVER: Zou and Donner, Construction of confidence limits about effect measures, Statistics in Medicine
+    27, 2008).
 
     Parameters
     ----------
@@ -103,7 +109,7 @@ def rank_records(measurements: Mapping[int, Measurement]) -> tuple[Finalist, ...
     Returns
     -------
     tuple of Finalist
-        The fastest first.
+        Fastest first.
     """
     intervals = {number: _recorded(measured) for number, measured in measurements.items()}
     order = sorted(intervals, key=lambda number: (intervals[number].center, number))
@@ -119,9 +125,9 @@ def rank_records(measurements: Mapping[int, Measurement]) -> tuple[Finalist, ...
 
 
 def _recorded(measured: Measurement) -> Interval:
-    """Return the logarithm of a recorded median, and its interval."""
+    """Return the logarithm of a recorded median and its interval."""
     if measured.median_s is None:
-        raise ValueError("a measurement with a median can be ranked")
+        raise ValueError("only a measurement with a median can be ranked")
     center = math.log(measured.median_s)
     if len(measured.samples_s) < 2:
         half = statistics.NormalDist().inv_cdf((1 + CONFIDENCE) / 2) * UNKNOWN_NOISE
@@ -131,7 +137,7 @@ def _recorded(measured: Measurement) -> Interval:
 
 
 def _difference(one: Interval, other: Interval) -> Interval:
-    """Return the interval of a difference of what two intervals were found for independently."""
+    """Return the interval of the difference of two independent estimates."""
     center = one.center - other.center
     below = math.hypot(one.center - one.low, other.high - other.center)
     above = math.hypot(one.high - one.center, other.center - other.low)

@@ -1,4 +1,4 @@
-"""What a run works with: kernel, problem, device, search space, builder and runner, on a GPU or in replay."""
+"""Tuning session: kernel, problem, device, search space, builder and runner, on a GPU or in replay."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Session:
-    """The parts that a run joins. A context manager: builder and runner work inside it.
+    """The parts of a run. A context manager that starts and ends builder and runner.
 
     Attributes
     ----------
@@ -39,20 +39,20 @@ class Session:
     problem : Problem
     device : Device
     space : SearchSpace
-        On a GPU every valid configuration; in replay the recorded ones.
+        On a GPU all valid configurations; in replay the recorded ones.
     builder : Builder
     runner : Runner
     versions : mapping of str to str
-        Of all that decides a measurement.
+        Versions of the software that determines measurements.
     gpu : GpuRunner or None
-        The runner when it is a GPU's.
+        The runner, if it runs on a GPU.
     recorded : Dataset or None
-        What is replayed.
+        The replayed dataset.
     batches : int
-        Batches of proposals under way at a time. On a GPU the compile pool must be kept busy while one batch is planned
-        and another runs; in replay one less, so that the loop is the same.
+        Batches of proposals in flight. On a GPU, three keep the compile pool busy while one batch is planned and
+        another runs; in replay, two run the same code.
     compilers : float
-        Builds that are made side by side; in replay, where a build is there at once, infinitely many.
+        Builds made in parallel; infinite in replay, where builds take no time.
     """
 
     kernel: Kernel
@@ -82,19 +82,16 @@ class Session:
             self._stack.__exit__(kind, error, trace)
 
     def reference(self) -> Measurement | None:
-        """Time the reference kernel, cuBLAS on the problem; None in replay."""
+        """Time the reference implementation of the problem; None in replay."""
         return None if self.gpu is None else self.gpu.time_reference()
 
     @property
     def recorded_reference_s(self) -> float | None:
-        """The median time of cuBLAS as recorded, in replay; None where it was not."""
+        """The recorded median time of the reference implementation, in replay; None where it was not recorded."""
         return None if self.recorded is None else self.recorded.manifest.reference_median_s
 
-    def verified(self, record: TrialRecord) -> str:
-        """Verify a winner at its full size and at others; return what is wrong, empty when nothing is.
-
-        In replay there is nothing to verify.
-        """
+    def verify(self, record: TrialRecord) -> str:
+        """Verify a winner at its own size and at others; return the failures, empty when it passes or in replay."""
         if self.gpu is None:
             return ""
         build = self.builder.submit(record.configuration).result()
@@ -111,7 +108,7 @@ def open_session(
     values: Mapping[str, Sequence[int]] | None = None,
     compilers: int | None = None,
 ) -> Session:
-    """Join the parts for one kernel, problem and target.
+    """Make the session of a kernel, a problem and a target.
 
     Parameters
     ----------
@@ -120,7 +117,7 @@ def open_session(
     problem : Problem
     target : Target
     values : mapping of str to sequence of int, optional
-        Chosen values of some parameters: a sub-space.
+        Values of some parameters: a sub-space.
     compilers : int or None
         Compile processes; None is one per core.
 
@@ -129,6 +126,15 @@ def open_session(
     UsageError
         The kernel does not solve the problem or cannot be built, the space is empty, or the device or dataset does not
         exist.
+
+    Examples
+    --------
+    >>> from mltune.dataset.dataset import load_manifest
+    >>> from mltune.tune.target import Target
+    >>> name = "h200-sgemm-nt-4096-random"
+    >>> session = open_session("gemm_simt", load_manifest(name).problem, Target(dataset=name))
+    >>> session.device.name
+    'NVIDIA H200'
     """
     bundle = load_kernel(kernel)
     bundle.check_problem(problem)
@@ -136,8 +142,8 @@ def open_session(
         return _replay(bundle, problem, target.dataset)
     if bundle.source is None or not isinstance(problem, RunnableProblem):
         raise UsageError(
-            f"only a kernel with a source can be built, but {bundle.name} describes a space whose timings were "
-            f"recorded elsewhere; replay them with --device replay:DATASET (see `mltune datasets`)."
+            f"only a kernel with a source can be built, but {bundle.name} has none; replay recorded timings with "
+            "--device replay:DATASET (see `mltune datasets`)."
         )
     return _on_gpu(bundle.with_values(values) if values else bundle, problem, target.cuda or 0, compilers)
 
@@ -183,7 +189,7 @@ def _on_gpu(kernel: Kernel, problem: RunnableProblem, index: int, compilers: int
 
 
 def installed_versions(*packages: str) -> dict[str, str]:
-    """Return the versions of those of some packages that are installed."""
+    """Return the versions of packages, without those that are not installed."""
     import importlib.metadata
 
     installed = {}
@@ -194,7 +200,7 @@ def installed_versions(*packages: str) -> dict[str, str]:
 
 
 def run_header(session: Session, seed: int, settings: Mapping[str, Any]) -> RunHeader:
-    """Return the header of a run on a workbench."""
+    """Return the header of a run."""
     return RunHeader(
         kernel=session.kernel.name,
         source_hash=session.kernel.source_hash,

@@ -1,4 +1,4 @@
-"""A sweep: many configurations of a kernel timed on a GPU, whatever becomes of them, and kept as a dataset."""
+"""Sweep: time many configurations of a kernel on a GPU and write them as a dataset, failures included."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import numpy as np
 from mltune.dataset.dataset import dataset_from_records, write_dataset
 from mltune.errors import UsageError
 from mltune.kernel.columns import row
-from mltune.measure.pipeline import Candidate, Pipeline
+from mltune.measure.pipeline import Pipeline
+from mltune.records.candidate import Candidate
 from mltune.records.directory import new_directory
 from mltune.records.seconds import Seconds
 from mltune.records.store import Store
@@ -22,7 +23,7 @@ from mltune.results.observer import Observer
 from mltune.results.progress import Report
 from mltune.tune.request import TuneRequest
 from mltune.tune.session import open_session, run_header
-from mltune.tune.target import choose, parse_device
+from mltune.tune.target import Target, find_gpus, parse_device
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from mltune.tune.session import Session
 
 MOST_ROWS = 200_000
-"""Largest complete sub-space that is swept: it would take hours beyond."""
+"""Largest space for a complete sweep: a larger one takes hours."""
 
 
 def sweep(
@@ -41,31 +42,36 @@ def sweep(
     values: Mapping[str, Sequence[int]] | None = None,
     progress: Report | None = None,
 ) -> Path:
-    """Time configurations and write a dataset beside the records of the run.
+    """Time configurations and write a dataset into the directory of the run.
 
     Parameters
     ----------
     request : TuneRequest
-        Kernel, problem, device, seed and run directory; a run that exists is resumed.
+        Kernel, problem, device, seed and run directory; an existing run is resumed.
     count : int or None
         Size of a uniform random sample of the space; None takes every configuration.
     values : mapping of str to sequence of int, optional
-        Chosen values of some parameters: the sub-space to sweep.
+        Values of some parameters: a sub-space.
     progress : callable, optional
 
     Returns
     -------
     pathlib.Path
-        The Parquet file; its manifest lies beside it.
+        The Parquet file; its manifest is in the same directory.
 
     Raises
     ------
     UsageError
-        What is asked for cannot be met.
+        The request cannot be met.
     """
-    target = parse_device(request.device) or choose(request.kernel, request.problem)
+    target = parse_device(request.device)
+    if target is None:
+        gpus, reason = find_gpus()
+        if not gpus:
+            raise UsageError(f"a sweep times kernels on a GPU, but none was found: {reason}.")
+        target = Target(cuda=0)
     if target.dataset is not None:
-        raise UsageError("a sweep times kernels on a GPU and cannot replay; give --device cuda:N.")
+        raise UsageError(f"a sweep times kernels on a GPU and cannot replay, got {target}; give cuda:N or auto.")
     session = open_session(request.kernel, request.problem, target, values=values)
     if count is None and session.space.count > MOST_ROWS:
         raise UsageError(
@@ -90,7 +96,10 @@ def sweep(
 
 
 def choose_configurations(session: Session, count: int | None, seed: int) -> NDArray[np.int64]:
-    """Return the configurations in random order: the best so far is soon good, and hopeless ones end early."""
+    """Return the indices of the configurations, in random order.
+
+    In this order a fast configuration is found early, and the timing of slower ones is then cut short.
+    """
     rng = np.random.default_rng(seed)
     if count is None:
         return rng.permutation(session.space.count)
@@ -105,7 +114,7 @@ def _dataset_name(session: Session, kind: str) -> str:
 def measure_all(
     session: Session, store: Store, indices: NDArray[np.int64], progress: Report | None
 ) -> list[TrialRecord]:
-    """Measure what the store does not hold yet; return all records by number."""
+    """Measure the configurations that are not in the store; return all records by number."""
     records = {record.number: record for record in store.records()}
     observer = Observer(session, "gpu", trials_limit=len(indices), report=progress)
     observer.recall(records.values())
@@ -120,7 +129,7 @@ def measure_all(
         while todo and len(pipeline) < ahead:
             number = todo.popleft()
             pipeline.submit(Candidate(number, 0, int(indices[number]), row(columns, number), "random"))
-        if not reference_known:  # timed once, while the first builds are made
+        if not reference_known:  # once, during the first builds
             reference, reference_known = session.reference(), True
             observer.reference_s = None if reference is None else reference.median_s
             store.set_fact("reference_median_s", observer.reference_s)

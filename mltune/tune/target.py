@@ -1,4 +1,4 @@
-"""What a run measures on: a GPU, or timings recorded on one."""
+"""Target of a run: a GPU, or timings recorded on one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REPLAY = "replay:"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A device specification without ``auto``.
+    """A resolved device specification.
 
     Attributes
     ----------
@@ -27,7 +27,7 @@ class Target:
     dataset : str or None
         Name or path of the dataset to replay; None on a GPU.
     notice : str
-        What the user must be told about the choice; empty when the choice was theirs.
+        Notice for the user about an automatic choice; empty otherwise.
     """
 
     cuda: int | None = None
@@ -55,7 +55,12 @@ def parse_device(text: str) -> Target | None:
     Raises
     ------
     UsageError
-        It is none of the three.
+        The specification is none of the three.
+
+    Examples
+    --------
+    >>> parse_device("cuda:1")
+    Target(cuda=1, dataset=None, notice='')
     """
     if text == "auto":
         return None
@@ -77,7 +82,7 @@ def find_gpus() -> tuple[tuple[Device, ...], str]:
     tuple of Device
         ``cuda:0`` first; empty when none can be used.
     str
-        Why none can be used; empty when one can.
+        The reason why there is none; empty when there is one.
     """
     from mltune.device.query import available_devices
 
@@ -89,19 +94,16 @@ def find_gpus() -> tuple[tuple[Device, ...], str]:
 
 
 def choose(kernel: str, problem: Problem, *, any_shape: bool = False) -> Target:
-    """Choose the first GPU, or without one the recorded timings of the same kernel and problem.
-
-    Of several datasets the one with most rows is taken.
+    """Choose the first GPU, or without a GPU the largest dataset of the kernel and the problem.
 
     Parameters
     ----------
     kernel : str
         Name of the kernel.
     problem : Problem
-        The problem.
     any_shape : bool
-        Whether recorded timings of another transposition or size will do where there are none of this: nobody asked for
-        it in particular.
+        Whether to accept a dataset of another transposition or size where there is none of this one: the shape was a
+        default.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Nights in replay: small plans, runs of them in processes of their own, and what they leave behind."""
+"""Campaigns in replay: small plans, their processes, and readers of their records and events."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def placed(text: str = PLAN) -> Plan:
 
 
 def records_of(directory: Path) -> dict[str, list[TrialRecord]]:
-    """Return the records of every problem by number, without the times at which they were made."""
+    """Return the records of every problem by number, without their dates."""
     found = {}
     for folder in runs_in(directory):
         with Store.read_only(folder) as store:
@@ -54,7 +54,7 @@ def records_of(directory: Path) -> dict[str, list[TrialRecord]]:
 
 
 def stored_trials(directory: Path) -> int:
-    """Return how many trials are on file, also while a store is being made."""
+    """Return the number of trials on file, also while a store is being created."""
     count = 0
     for path in directory.glob("problems/*/run.sqlite"):
         try:
@@ -80,12 +80,13 @@ def events_of(directory: Path) -> list[dict[str, object]]:
 def start(
     directory: Path, plan: str, *, worker: str = "mltune.plan.device_worker:make_device_worker", **environment: str
 ) -> subprocess.Popen:
-    """Run a plan in a process of its own, as the command line does."""
+    """Run a plan in its own process, as the command line does."""
     script = (
         "import sys; from pathlib import Path; from mltune.process.signals import Interrupt\n"
         "from mltune.plan.campaign import run_plan; from tests.campaign.conftest import placed\n"
         "with Interrupt() as interrupt:\n"
-        "    run_plan(placed(sys.argv[2]), Path(sys.argv[1]), stop=interrupt, worker=sys.argv[3], silence_s=6.0)\n"
+        "    run_plan(placed(sys.argv[2]), Path(sys.argv[1]), stop=interrupt, worker=sys.argv[3],\n"
+        "             heartbeat_timeout_s=6.0)\n"
     )
     return subprocess.Popen(
         [sys.executable, "-c", script, str(directory), plan, worker],
@@ -95,8 +96,8 @@ def start(
     )
 
 
-def until(condition: Callable[[], bool], timeout_s: float = 60.0) -> bool:
-    """Wait until something holds; return whether it came to that."""
+def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> bool:
+    """Wait until a condition holds; return whether it does."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if condition():
@@ -106,12 +107,12 @@ def until(condition: Callable[[], bool], timeout_s: float = 60.0) -> bool:
 
 
 def kill(process: subprocess.Popen) -> None:
-    """Kill a process and see it die."""
+    """Kill a process and wait for its end."""
     process.send_signal(signal.SIGKILL)
     process.wait()
 
 
 @pytest.fixture(scope="session")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> CampaignResult:
-    """Return a campaign to which nothing happens."""
-    return run_plan(placed(), tmp_path_factory.mktemp("campaign") / "undisturbed")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> CampaignResult:
+    """Return the result of a campaign without interruptions."""
+    return run_plan(placed(), tmp_path_factory.mktemp("campaign") / "uninterrupted")

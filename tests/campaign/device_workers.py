@@ -1,7 +1,7 @@
-"""Device workers that misbehave, to test what a campaign survives.
+"""Device workers with injected faults, to test what a campaign survives.
 
-A script of deeds stands in the environment variable ``DEEDS`` as JSON: each is done once, in order, by whatever worker
-process has measured ``at`` configurations since it was started. A file in the folder ``DEEDS_DONE`` remembers it.
+The environment variable ``FAULTS`` holds a list of faults as JSON. Each happens once, in order, in the worker process
+that has measured ``at`` configurations since its start. Files in the folder ``FAULTS_DONE`` record which have happened.
 """
 
 from __future__ import annotations
@@ -18,132 +18,132 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import mltune.tune.tuner
 from mltune.errors import DeviceLostError
 from mltune.measure.protocols import Runner
-from mltune.plan.device_worker import Answer, Order, Outcome, make_device_worker
+from mltune.plan.device_worker import Outcome, SliceRequest, SliceResult, make_device_worker
 from mltune.records.trial import Build, Measurement
 from mltune.results.run import TuneResult
+from mltune.tune import tuner
 from mltune.tune.session import Session
 
-LIES = {"nan": math.nan, "zero": 0.0, "negative": -1e-3, "infinite": math.inf, "faster than light": 1e-9}
+TIMES = {"nan": math.nan, "zero": 0.0, "negative": -1e-3, "infinite": math.inf, "faster than light": 1e-9}
 
 
-def deaf() -> Callable[[Order], Answer]:
-    """Return a worker that hears no signal, and never ends."""
+def unresponsive_worker() -> Callable[[SliceRequest], SliceResult]:
+    """Return a worker that ignores signals and never ends."""
 
-    def serve(order: Order) -> Answer:
+    def serve(request: SliceRequest) -> SliceResult:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         time.sleep(3600)
-        return Answer(Outcome.DONE)
+        return SliceResult(Outcome.DONE)
 
     return serve
 
 
-def spoiled() -> Callable[[Order], Answer]:
-    """Return a worker that replays as usual, but for its deeds."""
-    script = Script()
-    opened = mltune.tune.tuner.open_session
+def faulty_worker() -> Callable[[SliceRequest], SliceResult]:
+    """Return a worker that replays as usual, except for its faults."""
+    faults = Faults()
+    open_session = tuner.open_session
 
-    def open_spoiled(*arguments: Any, **options: Any) -> Session:
-        bench = opened(*arguments, **options)
-        bench.runner = SpoiledRunner(bench.runner, script)
-        return bench
+    def open_faulty_session(*arguments: Any, **options: Any) -> Session:
+        session = open_session(*arguments, **options)
+        session.runner = FaultyRunner(session.runner, faults)
+        return session
 
     def tune(*arguments: Any, **options: Any) -> TuneResult:
-        script.begin()
-        return mltune.tune.tuner.tune(*arguments, **options)
+        faults.begin_slice()
+        return tuner.tune(*arguments, **options)
 
-    mltune.tune.tuner.open_session = open_spoiled
+    tuner.open_session = open_faulty_session
     return make_device_worker(tune)
 
 
-class Script:
-    """The deeds that are left to do."""
+class Faults:
+    """The faults that have not happened yet."""
 
     def __init__(self) -> None:
-        self._deeds = json.loads(os.environ["DEEDS"])
-        self._done = Path(os.environ["DEEDS_DONE"])
+        self._faults = json.loads(os.environ["FAULTS"])
+        self._done = Path(os.environ["FAULTS_DONE"])
         self._measured = 0
-        self._files = resource.getrlimit(resource.RLIMIT_FSIZE)
+        self._file_size = resource.getrlimit(resource.RLIMIT_FSIZE)
 
-    def begin(self) -> None:
-        """Make room on the disk again, if that is over."""
-        deed = self._deed()
-        if deed is not None and deed["deed"] == "fill disk" and self._begun(deed) and self._over(deed):
-            resource.setrlimit(resource.RLIMIT_FSIZE, self._files)
+    def begin_slice(self) -> None:
+        """Make room on the disk again, if that fault is over."""
+        fault = self._next()
+        if fault is not None and fault["fault"] == "fill disk" and self._begun(fault) and self._over(fault):
+            resource.setrlimit(resource.RLIMIT_FSIZE, self._file_size)
 
-    def measured(self, honest: Measurement) -> Measurement:
-        """Do what is to be done at this measurement; return what is answered."""
+    def apply(self, measurement: Measurement) -> Measurement:
+        """Cause the fault that is due at this measurement; return the measurement, possibly a wrong one."""
         self._measured += 1
-        deed = self._deed()
-        if deed is None or (self._measured < deed["at"] and not self._begun(deed)):
-            return honest
-        return self._do(deed, honest)
+        fault = self._next()
+        if fault is None or (self._measured < fault["at"] and not self._begun(fault)):
+            return measurement
+        return self._cause(fault, measurement)
 
-    def _do(self, deed: Mapping[str, Any], honest: Measurement) -> Measurement:
-        name = deed["deed"]
-        if "for_s" in deed:
-            if not self._begun(deed):
-                self._mark(deed, "begun")
-            if self._over(deed):
-                self._mark(deed, "done")
-                return honest
+    def _cause(self, fault: Mapping[str, Any], measurement: Measurement) -> Measurement:
+        name = fault["fault"]
+        if "for_s" in fault:
+            if not self._begun(fault):
+                self._mark(fault, "begun")
+            if self._over(fault):
+                self._mark(fault, "done")
+                return measurement
         else:
-            self._mark(deed, "done")
+            self._mark(fault, "done")
         if name == "die":
-            os.kill(os.getpid(), deed["signal"])
+            os.kill(os.getpid(), fault["signal"])
         elif name == "hang":
             time.sleep(3600)
-        elif name == "fail":
-            raise ArithmeticError("nobody foresaw this")
+        elif name == "raise":
+            raise ArithmeticError("an unexpected exception")
         elif name == "lose GPU":
-            raise DeviceLostError("the GPU has fallen off the bus, it is said.")
+            raise DeviceLostError("the GPU has fallen off the bus.")
         elif name == "fill disk":
-            resource.setrlimit(resource.RLIMIT_FSIZE, (1024, self._files[1]))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1024, self._file_size[1]))
         elif name == "set clock":
-            honest_time = time.time
-            time.time = lambda: honest_time() + deed["by_s"]
-        elif name == "lie":
-            median_s = LIES[deed["lie"]]
-            return replace(honest, samples_s=(median_s,) * 3, median_s=median_s, noise=0.0)
-        return honest
+            clock = time.time
+            time.time = lambda: clock() + fault["by_s"]
+        elif name == "wrong time":
+            median_s = TIMES[fault["time"]]
+            return replace(measurement, samples_s=(median_s,) * 3, median_s=median_s, noise=0.0)
+        return measurement
 
-    def _deed(self) -> Mapping[str, Any] | None:
-        """Return the first deed that is not done."""
-        left = (deed for deed in enumerate(self._deeds) if not (self._done / f"{deed[0]}.done").exists())
-        number, deed = next(left, (-1, None))
-        return None if deed is None else {**deed, "number": number}
+    def _next(self) -> Mapping[str, Any] | None:
+        """Return the first fault that is not done."""
+        left = (fault for fault in enumerate(self._faults) if not (self._done / f"{fault[0]}.done").exists())
+        number, fault = next(left, (-1, None))
+        return None if fault is None else {**fault, "number": number}
 
-    def _mark(self, deed: Mapping[str, Any], what: str) -> None:
-        os.close(os.open(self._done / f"{deed['number']}.{what}", os.O_CREAT | os.O_WRONLY))
+    def _mark(self, fault: Mapping[str, Any], what: str) -> None:
+        os.close(os.open(self._done / f"{fault['number']}.{what}", os.O_CREAT | os.O_WRONLY))
 
-    def _begun(self, deed: Mapping[str, Any]) -> bool:
-        return (self._done / f"{deed['number']}.begun").exists()
+    def _begun(self, fault: Mapping[str, Any]) -> bool:
+        return (self._done / f"{fault['number']}.begun").exists()
 
-    def _over(self, deed: Mapping[str, Any]) -> bool:
-        return time.time() - (self._done / f"{deed['number']}.begun").stat().st_mtime > deed["for_s"]
+    def _over(self, fault: Mapping[str, Any]) -> bool:
+        return time.time() - (self._done / f"{fault['number']}.begun").stat().st_mtime > fault["for_s"]
 
 
-class SpoiledRunner:
-    """Answers as another runner does, unless there is a deed to do. Satisfies the Runner protocol."""
+class FaultyRunner:
+    """A runner with injected faults. Satisfies the Runner protocol."""
 
-    def __init__(self, runner: Runner, script: Script) -> None:
+    def __init__(self, runner: Runner, faults: Faults) -> None:
         self._runner = runner
-        self._script = script
+        self._faults = faults
 
     def submit(
         self, configuration: Mapping[str, int], build: Build, *, best_s: float | None = None
     ) -> Future[Measurement]:
-        """Answer."""
+        """Measure, and apply the faults."""
         future: Future[Measurement] = Future()
         try:
-            future.set_result(self._script.measured(self._runner.submit(configuration, build, best_s=best_s).result()))
+            future.set_result(self._faults.apply(self._runner.submit(configuration, build, best_s=best_s).result()))
         except DeviceLostError as error:
             future.set_exception(error)
         return future
 
-    def __enter__(self) -> SpoiledRunner:
+    def __enter__(self) -> FaultyRunner:
         return self
 
     def __exit__(self, *failure: object) -> None:

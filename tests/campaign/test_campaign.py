@@ -1,4 +1,4 @@
-"""A campaign in replay: every problem gets its due, whoever ends it, and going on is as if it had never ended."""
+"""Campaigns in replay: shares of the budget, interruptions, and resumption with the same result."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from tests.campaign.conftest import (
     records_of,
     start,
     stored_trials,
-    until,
+    wait_until,
 )
 
 
@@ -31,38 +31,38 @@ def names(directory: Path) -> list[str]:
     return [str(event["event"]) for event in events_of(directory)]
 
 
-def test_every_problem_has_its_minimum_and_a_winner_and_the_budget_is_spent(undisturbed):
-    records = records_of(undisturbed.directory)
+def test_every_problem_has_its_minimum_and_a_winner_and_the_budget_is_spent(uninterrupted):
+    records = records_of(uninterrupted.directory)
 
     assert len(records) == 3
     assert all(len(one) >= 64 for one in records.values())
     assert sum(map(len, records.values())) == 320
-    assert all(declarations_of(undisturbed.directory).values())
-    assert {"report.html", "report.md", "winners.json", "plan.toml"} <= set(os.listdir(undisturbed.directory))
-    assert (undisturbed.directory / "plan.toml").read_text() == PLAN
+    assert all(declarations_of(uninterrupted.directory).values())
+    assert {"report.html", "report.md", "winners.json", "plan.toml"} <= set(os.listdir(uninterrupted.directory))
+    assert (uninterrupted.directory / "plan.toml").read_text() == PLAN
 
 
-def test_its_diary_begins_ends_and_names_every_slice(undisturbed):
-    told = names(undisturbed.directory)
+def test_the_event_log_holds_beginning_end_and_every_time_slice(uninterrupted):
+    logged = names(uninterrupted.directory)
 
-    assert told[0] == "plan_started"
-    assert told[-2:] == ["plan_ended", "report_written"]
-    assert told.count("slice_started") == told.count("slice_ended") >= 3
-    assert not {"worker_died", "gpu_lost", "disk_full", "interrupted"} & set(told)
+    assert logged[0] == "plan_started"
+    assert logged[-2:] == ["plan_ended", "report_written"]
+    assert logged.count("slice_started") == logged.count("slice_ended") >= 3
+    assert not {"worker_died", "gpu_lost", "disk_full", "interrupted"} & set(logged)
 
 
-def test_ended_night_is_not_done_again(undisturbed):
-    before = records_of(undisturbed.directory)
+def test_a_campaign_that_has_ended_is_not_repeated(uninterrupted):
+    before = records_of(uninterrupted.directory)
 
-    run_plan(placed(), undisturbed.directory)
+    run_plan(placed(), uninterrupted.directory)
 
-    assert records_of(undisturbed.directory) == before
+    assert records_of(uninterrupted.directory) == before
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_within_ten_seconds_with_a_report_and_it_goes_on(number, undisturbed, tmp_path):
+def test_a_signal_ends_it_within_ten_seconds_with_a_report_and_it_can_be_resumed(number, uninterrupted, tmp_path):
     process = start(tmp_path, PLAN)
-    assert until(lambda: stored_trials(tmp_path) > 40)
+    assert wait_until(lambda: stored_trials(tmp_path) > 40)
 
     process.send_signal(number)
     sent = time.monotonic()
@@ -75,13 +75,13 @@ def test_a_signal_ends_it_within_ten_seconds_with_a_report_and_it_goes_on(number
     winners = json.loads((tmp_path / "winners.json").read_text())
     assert winners
     run_plan(placed(), tmp_path)
-    assert records_of(tmp_path) == records_of(undisturbed.directory)
-    assert declarations_of(tmp_path) == declarations_of(undisturbed.directory)
+    assert records_of(tmp_path) == records_of(uninterrupted.directory)
+    assert declarations_of(tmp_path) == declarations_of(uninterrupted.directory)
 
 
 def test_a_second_signal_ends_it_at_once(tmp_path):
-    process = start(tmp_path, PLAN, worker="tests.campaign.device_workers:deaf")
-    assert until(lambda: "slice_started" in names(tmp_path))
+    process = start(tmp_path, PLAN, worker="tests.campaign.device_workers:unresponsive_worker")
+    assert wait_until(lambda: "slice_started" in names(tmp_path))
     time.sleep(1.0)
 
     process.send_signal(signal.SIGINT)
@@ -95,9 +95,9 @@ def test_a_second_signal_ends_it_at_once(tmp_path):
     assert process.returncode == 128 + signal.SIGINT
 
 
-def test_a_lane_that_does_not_listen_does_not_keep_it_from_ending(tmp_path):
-    process = start(tmp_path, PLAN, worker="tests.campaign.device_workers:deaf")
-    assert until(lambda: "slice_started" in names(tmp_path))
+def test_an_unresponsive_worker_does_not_keep_it_from_ending(tmp_path):
+    process = start(tmp_path, PLAN, worker="tests.campaign.device_workers:unresponsive_worker")
+    assert wait_until(lambda: "slice_started" in names(tmp_path))
 
     process.send_signal(signal.SIGTERM)
     sent = time.monotonic()
@@ -109,7 +109,7 @@ def test_a_lane_that_does_not_listen_does_not_keep_it_from_ending(tmp_path):
 
 def test_a_second_run_in_the_directory_is_refused_and_a_dead_one_holds_no_lock(tmp_path):
     process = start(tmp_path, PLAN)
-    assert until(lambda: stored_trials(tmp_path) > 0)
+    assert wait_until(lambda: stored_trials(tmp_path) > 0)
     with pytest.raises(RunDirectoryError, match=f"in use by process {process.pid}"):
         run_plan(placed(), tmp_path)
 
@@ -132,12 +132,12 @@ def test_another_plan_is_refused_and_a_larger_budget_is_not(tmp_path):
     assert stored_trials(tmp_path) == 320
 
 
-def test_the_directory_of_a_single_run_is_refused(undisturbed):
+def test_the_directory_of_a_single_run_is_refused(uninterrupted):
     with pytest.raises(RunDirectoryError, match="that of a single run"):
-        run_plan(placed(), runs_in(undisturbed.directory)[0])
+        run_plan(placed(), runs_in(uninterrupted.directory)[0])
 
 
-def test_the_command_runs_a_plan_and_goes_on_with_its_directory(tmp_path):
+def test_the_command_runs_a_plan_and_resumes_its_directory(tmp_path):
     plan, directory = tmp_path / "three.toml", tmp_path / "run"
     plan.write_text(PLAN)
     command = [sys.executable, "-m", "mltune", "run"]

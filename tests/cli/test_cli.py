@@ -1,4 +1,4 @@
-"""The commands as a person or a script meets them: the real program, in a process of its own, without a GPU."""
+"""The commands as separate processes, without a GPU."""
 
 import json
 import math
@@ -18,7 +18,7 @@ from mltune.records.seconds import PHASES
 from mltune.records.trial import TrialState
 from mltune.tune.request import parse_duration
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
 
 
@@ -114,7 +114,7 @@ class TestBadInput:
             (("tune", "sgemm", "--size", "4095"), ("sgemm NT 4095", "No GPU")),
             (("tune", "sgemm", "--kernel", "no_such_kernel"), ("no_such_kernel",)),
             (("tune", "--trials", "3"), ("a problem must be named",)),
-            (("tune", "sgemm", "--device", "replay:convolution_w6600"), ("holds convolution", "sgemm was asked for")),
+            (("tune", "sgemm", "--device", "replay:convolution_w6600"), ("holds convolution", "sgemm was requested")),
             (("tune", "--size", "8", "--device", "replay:convolution_w6600"), ("another size of convolution",)),
             (("space", "convolution", "--size", "8"), ("only replayed", "another size")),
             (("sweep", "sgemm", "--device", "replay:x"), ("a sweep times kernels on a GPU",)),
@@ -376,12 +376,12 @@ class TestDatasets:
 class TestCompare:
     def test_prints_the_figures_of_each_strategy(self, tmp_path):
         pytest.importorskip("matplotlib")
-        asked = ("--strategies", "random,astra", "--datasets", "h200-dgemm-nt-4096-random", "--evaluations", 30)
-        document = answer("compare", *asked, "--seeds", 2, "--jobs", 1, "--output", tmp_path)
+        options = ("--strategies", "random,astra", "--datasets", "h200-dgemm-nt-4096-random", "--evaluations", 30)
+        document = answer("compare", *options, "--seeds", 2, "--jobs", 1, "--output", tmp_path)
         for found in document["strategies"].values():
             assert {"at", "to", "score", "seeds", "seconds"} <= found.keys()
         assert (tmp_path / "table.md").exists()
-        again = mltune("compare", *asked, "--seeds", 2, "--jobs", 1, "--output", tmp_path)
+        again = mltune("compare", *options, "--seeds", 2, "--jobs", 1, "--output", tmp_path)
         assert again.returncode == 0
         assert "random" in again.stdout
 

@@ -1,4 +1,4 @@
-"""A recording small enough to know by heart, with failures and known costs."""
+"""A small recording with failures and known costs."""
 
 import itertools
 
@@ -7,7 +7,7 @@ import pytest
 
 from mltune.compare.recording import Recording
 from mltune.device.known import H200
-from mltune.kernel.bundle import bare_kernel
+from mltune.kernel.bundle import Kernel
 from mltune.kernel.space import TableSpace
 from mltune.problem.recorded import RecordedProblem
 
@@ -28,7 +28,7 @@ def make_recording(*, failures: bool = True, order: list[tuple[int, ...]] | None
     size = len(rows)
     return Recording(
         name="hill",
-        kernel=bare_kernel("hill", {name: list(values) for name, values in VALUES.items()}),
+        kernel=Kernel(name="hill", problem=RecordedProblem.kind, parameters=VALUES),
         problem=RecordedProblem("hill"),
         device=H200,
         space=space,

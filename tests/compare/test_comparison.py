@@ -1,4 +1,4 @@
-"""A comparison: run in processes, resumed, split and joined; one that dies takes nothing with it."""
+"""A comparison is run in processes, resumed, split and joined; a process that dies affects only its job."""
 
 import json
 import os
@@ -114,9 +114,9 @@ class Deadly(Source):
 
 def test_a_process_that_dies_takes_no_other_job_with_it(source: Source) -> None:
     jobs = [Job("random", dataset, seed) for seed in range(2) for dataset in ("bowl", "deadly")]
-    ended = list(run_jobs(jobs, {"bowl": source, "deadly": Deadly("deadly")}, 10, 2))
-    assert {one.job for one in ended} == set(jobs)
-    for one in ended:
+    outcomes = list(run_jobs(jobs, {"bowl": source, "deadly": Deadly("deadly")}, 10, 2))
+    assert {one.job for one in outcomes} == set(jobs)
+    for one in outcomes:
         if one.job.dataset == "deadly":
             assert "exit code 7" in one.error
         else:

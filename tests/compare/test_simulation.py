@@ -1,4 +1,4 @@
-"""The game: what counts, what it costs, and when it ends."""
+"""A simulated run: what counts, what it costs, and when it ends."""
 
 import contextlib
 import time
@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from mltune.compare.recording import Recording
-from mltune.compare.simulation import IDLE_MOVES, Simulation, Trace, play
+from mltune.compare.simulation import IDLE_MOVES, Simulation, Trace, simulate
 
 
 class Script:
-    """A strategy that does what it is told."""
+    """A strategy that runs a given function."""
 
     name = "script"
 
@@ -20,40 +20,40 @@ class Script:
 
 
 def played(recording: Recording, evaluations: int, search) -> Trace:
-    return play(Script(search), recording, evaluations, 0)
+    return simulate(Script(search), recording, evaluations, 0)
 
 
-def test_a_game_ends_when_the_budget_is_spent(recording: Recording) -> None:
-    def search(game: Simulation, seed: int) -> None:
+def test_a_run_ends_when_the_budget_is_spent(recording: Recording) -> None:
+    def search(simulation: Simulation, seed: int) -> None:
         for index in range(100):
-            game.evaluate(index)
+            simulation.evaluate(index)
 
     assert played(recording, 7, search).indices.tolist() == list(range(7))
 
 
 def test_a_strategy_that_forgives_errors_does_not_forgive_the_end(recording: Recording) -> None:
-    def search(game: Simulation, seed: int) -> None:
+    def search(simulation: Simulation, seed: int) -> None:
         for index in range(100):
             with contextlib.suppress(Exception):
-                game.evaluate(index)
+                simulation.evaluate(index)
 
     assert len(played(recording, 5, search).indices) == 5
 
 
 def test_the_budget_is_never_more_than_there_is(recording: Recording) -> None:
-    def search(game: Simulation, seed: int) -> None:
+    def search(simulation: Simulation, seed: int) -> None:
         for index in range(recording.space.count):
-            game.evaluate(index)
+            simulation.evaluate(index)
 
     trace = played(recording, 10**6, search)
     assert sorted(trace.indices.tolist()) == list(range(recording.space.count))
 
 
 def test_repeats_and_invalid_proposals_cost_nothing_and_are_counted(recording: Recording) -> None:
-    def search(game: Simulation, seed: int) -> None:
-        assert game.evaluate(3) == game.evaluate(3) == pytest.approx(recording.median_s[3])
-        assert game.evaluate(-1) is None
-        game.evaluate(4)
+    def search(simulation: Simulation, seed: int) -> None:
+        assert simulation.evaluate(3) == simulation.evaluate(3) == pytest.approx(recording.median_s[3])
+        assert simulation.evaluate(-1) is None
+        simulation.evaluate(4)
 
     trace = played(recording, 2, search)
     assert trace.indices.tolist() == [3, 4]
@@ -62,16 +62,16 @@ def test_repeats_and_invalid_proposals_cost_nothing_and_are_counted(recording: R
 
 def test_a_failure_is_told_as_none_and_costs_an_evaluation(recording: Recording) -> None:
     failed = int(np.flatnonzero(np.isnan(recording.median_s))[0])
-    trace = played(recording, 1, lambda game, seed: game.evaluate(failed))
+    trace = played(recording, 1, lambda simulation, seed: simulation.evaluate(failed))
     assert trace.indices.tolist() == [failed]
 
 
 def test_a_skip_after_compiling_costs_the_compile_time_on_the_next_evaluation(recording: Recording) -> None:
-    def search(game: Simulation, seed: int) -> None:
-        game.skip(0, after_compile=False)
-        game.skip(1, after_compile=True)
-        game.evaluate(2)
-        game.evaluate(3)
+    def search(simulation: Simulation, seed: int) -> None:
+        simulation.skip(0, after_compile=False)
+        simulation.skip(1, after_compile=True)
+        simulation.evaluate(2)
+        simulation.evaluate(3)
 
     trace = played(recording, 2, search)
     assert trace.recorded_s.tolist() == [2.0 + 2.0 + 0.5, 2.0 + 0.5]
@@ -84,12 +84,12 @@ def test_thinking_goes_to_the_evaluation_that_follows_and_preparing_to_none(reco
         while time.process_time() < until:
             pass
 
-    def search(game: Simulation, seed: int) -> None:
+    def search(simulation: Simulation, seed: int) -> None:
         think(0.05)
-        game.begin()
-        game.evaluate(0)
+        simulation.begin()
+        simulation.evaluate(0)
         think(0.03)
-        game.evaluate(1)
+        simulation.evaluate(1)
 
     first, second = played(recording, 2, search).own_s.tolist()
     assert first < 0.02
@@ -97,19 +97,19 @@ def test_thinking_goes_to_the_evaluation_that_follows_and_preparing_to_none(reco
 
 
 def test_a_strategy_that_stalls_is_stopped(recording: Recording) -> None:
-    def search(game: Simulation, seed: int) -> None:
-        game.evaluate(0)
+    def search(simulation: Simulation, seed: int) -> None:
+        simulation.evaluate(0)
         while True:
-            game.evaluate(0)
+            simulation.evaluate(0)
 
     trace = played(recording, 4, search)
     assert trace.repeats == 4 * IDLE_MOVES + 1
 
 
 def test_an_evaluation_takes_microseconds(recording: Recording) -> None:
-    def search(game: Simulation, seed: int) -> None:
+    def search(simulation: Simulation, seed: int) -> None:
         for index in range(1000):
-            game.evaluate(index)
+            simulation.evaluate(index)
 
     started = time.process_time()
     played(recording, 1000, search)

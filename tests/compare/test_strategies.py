@@ -1,4 +1,4 @@
-"""What every strategy owes the game, and that the strategies of others are played as their authors play them."""
+"""Laws that every strategy keeps, and equality of Kernel Tuner's strategies with its own simulation mode."""
 
 import itertools
 import json
@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mltune.compare.simulation import play
+from mltune.compare.simulation import simulate
 from mltune.compare.strategies import OURS, PEERS, strategy
 from mltune.errors import UsageError
+from mltune.records.candidate import BATCH
 
 EVALUATIONS = 60
 
@@ -32,7 +33,7 @@ def smooth(hill):
 
 
 def test_a_strategy_evaluates_each_configuration_once_and_spends_its_budget(name: str, smooth) -> None:
-    trace = play(strategy(name), smooth, EVALUATIONS, seed=1)
+    trace = simulate(strategy(name), smooth, EVALUATIONS, seed=1)
     assert len(set(trace.indices.tolist())) == len(trace.indices)
     may_end_early = {"simulated_annealing", "kernel_tuner:pso"}
     assert len(trace.indices) == EVALUATIONS or (name in may_end_early and len(trace.indices) >= EVALUATIONS // 4)
@@ -40,21 +41,21 @@ def test_a_strategy_evaluates_each_configuration_once_and_spends_its_budget(name
 
 
 def test_a_strategy_lives_with_failures(name: str, recording) -> None:
-    trace = play(strategy(name), recording, EVALUATIONS, seed=0)
+    trace = simulate(strategy(name), recording, EVALUATIONS, seed=0)
     assert np.isfinite(recording.median_s[trace.indices]).any()
 
 
 def test_the_same_seed_makes_the_same_moves(name: str, recording) -> None:
     if name == "bayes_opt":
         pytest.skip("Kernel Tuner's bayes_opt differs from run to run")
-    first, second = (play(strategy(name), recording, 30, seed=3).indices.tolist() for _ in range(2))
+    first, second = (simulate(strategy(name), recording, 30, seed=3).indices.tolist() for _ in range(2))
     assert first == second
-    assert first != play(strategy(name), recording, 30, seed=4).indices.tolist()
+    assert first != simulate(strategy(name), recording, 30, seed=4).indices.tolist()
 
 
 def test_a_strategy_leaves_the_global_generators_alone(name: str, recording) -> None:
     state = random.getstate()
-    play(strategy(name), recording, 10, seed=0)
+    simulate(strategy(name), recording, 10, seed=0)
     assert random.getstate() == state
 
 
@@ -65,14 +66,19 @@ def test_an_unknown_strategy_or_option_is_refused(text: str) -> None:
 
 
 def test_an_option_is_part_of_the_name() -> None:
-    made = strategy("mltune:batch=16")
-    assert (made.name, made.batch) == ("mltune:batch=16", 16)
+    made = strategy("mltune:batch=4:in_flight=1")
+    assert (made.name, made.batch, made.in_flight) == ("mltune:batch=4:in_flight=1", 4, 1)
+
+
+def test_the_default_is_what_a_run_on_a_gpu_does() -> None:
+    made = strategy("mltune")
+    assert (made.batch, made.in_flight, made.proposer) == (BATCH, 3, "model")
 
 
 def test_an_unknown_strategy_of_kernel_tuner_is_refused(recording) -> None:
     pytest.importorskip("kernel_tuner")
     with pytest.raises(UsageError, match="nosuch"):
-        play(strategy("kernel_tuner:nosuch"), recording, 10, 0)
+        simulate(strategy("kernel_tuner:nosuch"), recording, 10, 0)
 
 
 def simulation_cache(recording, values: dict[str, list[int]], path: Path) -> None:
@@ -128,7 +134,7 @@ def test_a_strategy_of_kernel_tuner_moves_as_in_its_own_simulation_mode(peer: st
         random.setstate(state)
         np.random.set_state(numpy_state)
         theirs = list(dict.fromkeys(tuple(result[name] for name in values) for result in results))
-        ours = play(strategy(f"kernel_tuner:{peer}"), recording, 100, seed).indices
+        ours = simulate(strategy(f"kernel_tuner:{peer}"), recording, 100, seed).indices
         columns = recording.space.rows(ours.astype(np.int64))
         assert list(zip(*(column.tolist() for column in columns.values()), strict=True)) == theirs
 
@@ -136,6 +142,6 @@ def test_a_strategy_of_kernel_tuner_moves_as_in_its_own_simulation_mode(peer: st
 def test_tpe_finds_configurations_in_a_sparse_space(hill) -> None:
     product = list(itertools.product((1, 2, 4, 8, 16), (1, 2, 4, 8), range(6), (0, 1), range(5)))
     few = [product[position] for position in np.random.default_rng(0).choice(len(product), 11, replace=False)]
-    trace = play(strategy("tpe"), hill(failures=False, order=few), 11, seed=0)
+    trace = simulate(strategy("tpe"), hill(failures=False, order=few), 11, seed=0)
     assert sorted(trace.indices.tolist()) == list(range(11))
     assert trace.invalid == 0

@@ -196,7 +196,7 @@ def test_results_in_t4(tmp_path: Path) -> None:
         ("a,t_ms\n1,2\n", ["a", "a"], "t_ms", "each once"),
         ("a,t_ms\n1,2\n", [], "t_ms", "1 to 200 parameters"),
         ("a,t_ms\n1,2\n", ["a"], None, "--time"),
-        ("a,t_ms\n1,2\n", ["a", "t_ms"], "t_ms", "one thing only"),
+        ("a,t_ms\n1,2\n", ["a", "t_ms"], "t_ms", "one role"),
         ("a,a,t_ms\n1,2,3\n", ["a"], "t_ms", "distinct names"),
         ("a,t_ms\n,2\n", ["a"], "t_ms", "'a' is missing"),
         ("a,t_ms\n", ["a"], "t_ms", "rows"),

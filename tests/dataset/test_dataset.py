@@ -1,4 +1,4 @@
-"""Datasets: small, exact enough, and suspicious of what they read."""
+"""Datasets: size, precision, and the refusal of malformed files."""
 
 import dataclasses
 import hashlib
@@ -150,7 +150,7 @@ def test_the_best_is_the_fastest_that_is_ok(written):
     assert best.median_s == medians[row]
     assert best.configuration == {name: column[row] for name, column in written.columns.items()}
     assert np.isnan(written.numbers("median_s")[written.states == "wrong_result"]).all()
-    assert written.frame()["state"].tolist() == written.states.tolist()
+    assert written.to_dataframe()["state"].tolist() == written.states.tolist()
 
 
 def test_twenty_thousand_rows_take_well_under_two_megabytes(tmp_path):
@@ -295,7 +295,7 @@ def test_missing_rows_columns_doubles_and_other_bytes_are_refused(written, tmp_p
     for changed, manifest, message in (
         (table.drop_columns(["noise"]), {}, r"lacks \['noise'\]"),
         (table.slice(1), {}, "rows"),
-        (pa.concat_tables([table, table.slice(0, 1)]), {"rows": table.num_rows + 1}, "must come once"),
+        (pa.concat_tables([table, table.slice(0, 1)]), {"rows": table.num_rows + 1}, "must occur once"),
         (table, {"counts": {"ok": table.num_rows}}, "the counts or the best"),
     ):
         good = path.with_suffix(".json").read_text()
@@ -314,8 +314,8 @@ def test_missing_rows_columns_doubles_and_other_bytes_are_refused(written, tmp_p
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"surprise": 1}, "`surprise` is not as a manifest has it"),
-        ({"kind": "lucky"}, "`kind` is not as a manifest has it"),
+        ({"surprise": 1}, "`surprise` is malformed"),
+        ({"kind": "lucky"}, "`kind` is malformed"),
         ({"format": 2}, "`format` must be 1"),
         ({"rows": 10**9}, "rows <="),
         ({"sha256": "../../etc/passwd"}, "64 hex digits"),
@@ -328,7 +328,7 @@ def test_missing_rows_columns_doubles_and_other_bytes_are_refused(written, tmp_p
         ({"device": {**H200.to_json(), "warp_size": 0}}, "a device has positive"),
         ({"name": "other"}, "carry its name"),
         ({"problem": {"precision": "q"}}, "must be the manifest|precision"),
-        ({"device": {"name": "GPU"}}, r"`device\.compute_capability` is not"),
+        ({"device": {"name": "GPU"}}, r"`device\.compute_capability` is malformed"),
     ],
 )
 def test_malformed_manifests_are_refused(written, tmp_path, changes, message):

@@ -52,7 +52,7 @@ def test_every_row_of_a_public_sweep_is_valid_for_its_bundle(name: str) -> None:
     assert dataset.check_kernel(kernel) == ""
     assert len(dataset) == ROWS[name]
     space = ConstrainedSpace(kernel, {**manifest.problem.variables(), **device_variables(manifest.device)})
-    assert space.check(dataset.columns).all()
+    assert (space.index_of(dataset.columns) >= 0).all()
     if manifest.kind == "complete":
         narrowed = kernel.with_values(manifest.parameters)
         assert ConstrainedSpace(narrowed, space.variables).count == len(dataset)

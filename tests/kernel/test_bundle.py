@@ -1,4 +1,4 @@
-"""Kernel bundles: what a kernel.toml means, and how a malformed one is refused."""
+"""Kernel bundles: the meaning of a kernel.toml, and the errors of a malformed one."""
 
 import pickle
 from pathlib import Path
@@ -193,7 +193,7 @@ def test_a_source_outside_the_bundle_is_refused(tmp_path: Path) -> None:
     (tmp_path / "secret.cu").write_text("secret")
     folder = bundle(tmp_path / "a", ('source = "small.cu"', 'source = "link.cu"'))
     (folder / "link.cu").symlink_to(tmp_path / "secret.cu")
-    with pytest.raises(BundleError, match="must lie in the bundle"):
+    with pytest.raises(BundleError, match="must be in the folder of the bundle"):
         load_kernel(folder)
 
 

@@ -1,4 +1,4 @@
-"""The expression language: what it computes, and what it refuses."""
+"""The expression language: values, undefined rows, and errors."""
 
 import ast
 import math

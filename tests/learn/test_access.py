@@ -1,4 +1,4 @@
-"""Bank conflicts and cache lines are those that the addresses of the lanes make."""
+"""Bank conflicts and cache lines agree with a count lane by lane."""
 
 import itertools
 

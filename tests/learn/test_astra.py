@@ -1,9 +1,8 @@
-"""ASTRA's thresholds are those of the paper, computed by hand for known tiles."""
+"""ASTRA's thresholds equal those of the paper, computed by hand for known tiles."""
 
 from dataclasses import replace
 
 import numpy as np
-import optuna
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,7 +30,7 @@ def sample(kernel):
 
 
 def tile(**changes):
-    """Return a 64 x 64 x 16 tile of 16 x 16 threads, 4 x 4 outputs each, two blocks asked for."""
+    """Return a 64 x 64 x 16 tile of 16 x 16 threads, 4 x 4 outputs each, two blocks per multiprocessor."""
     classic = {
         "BLK_M": 64, "BLK_N": 64, "BLK_K": 16, "DIM_X": 16, "DIM_Y": 16, "LANE_X": 8, "LANE_ORDER": 0,
         "DIM_XA": 16, "DIM_XB": 16, "VEC_A": 1, "VEC_B": 1, "VEC_M": 1, "VEC_N": 1, "PAD_A": 0, "PAD_B": 0,
@@ -41,9 +40,14 @@ def tile(**changes):
     return {name: np.array([value]) for name, value in (classic | changes).items()}
 
 
-def keeps(kernel, columns, precision="s", device=H200, builds=None, **thresholds):
-    problem = replace(PROBLEM, precision=precision)
-    return bool(AstraThresholds(kernel, problem, device, **thresholds).keeps(columns, builds)[0])
+def thresholds(kernel, problem=PROBLEM, **changes):
+    """Return the paper's thresholds with some replaced."""
+    paper = AstraThresholds(kernel, problem, H200).thresholds
+    return AstraThresholds(kernel, problem, H200, replace(paper, **changes))
+
+
+def keeps(kernel, columns, precision="s", builds=None, **changes):
+    return bool(thresholds(kernel, replace(PROBLEM, precision=precision), **changes).keeps(columns, builds)[0])
 
 
 @pytest.mark.parametrize(
@@ -61,18 +65,18 @@ def test_on_a_smaller_multiprocessor_occupancy_is_the_same_share(kernel):
 
 def test_register_reuse_is_fmas_per_scalar_loaded(kernel):
     # 4 x 4 outputs: 16 FMAs for 8 scalars in S; in C, 64 FMAs for 16 scalars.
-    assert keeps(kernel, tile(), min_register_reuse=2.0)
-    assert not keeps(kernel, tile(), min_register_reuse=2.01)
-    assert keeps(kernel, tile(), "c", min_register_reuse=4.0, min_threads_per_sm=0)
-    assert not keeps(kernel, tile(), "c", min_register_reuse=4.01, min_threads_per_sm=0)
+    assert keeps(kernel, tile(), register_reuse=2.0)
+    assert not keeps(kernel, tile(), register_reuse=2.01)
+    assert keeps(kernel, tile(), "c", register_reuse=4.0, threads_per_sm=0)
+    assert not keeps(kernel, tile(), "c", register_reuse=4.01, threads_per_sm=0)
 
 
 def test_occupancy_is_counted_in_threads(kernel):
     # Estimated at 16 + 8 + 32 = 56 registers: 4 blocks of 256 threads, as 65536 // 56 // 256 = 4.
-    assert keeps(kernel, tile(), min_threads_per_sm=1024)
-    assert not keeps(kernel, tile(), min_threads_per_sm=1025)
-    assert keeps(kernel, tile(), min_blocks_per_sm=4)
-    assert not keeps(kernel, tile(), min_blocks_per_sm=5)
+    assert keeps(kernel, tile(), threads_per_sm=1024)
+    assert not keeps(kernel, tile(), threads_per_sm=1025)
+    assert keeps(kernel, tile(), blocks_per_sm=4)
+    assert not keeps(kernel, tile(), blocks_per_sm=5)
 
 
 def test_after_compiling_the_true_registers_count(kernel):
@@ -83,7 +87,7 @@ def test_after_compiling_the_true_registers_count(kernel):
 
 
 def test_what_cannot_be_launched_is_never_kept(kernel):
-    nothing = {"min_threads_per_sm": 0, "min_register_reuse": 0, "min_blocks_per_sm": 0}
+    nothing = {"threads_per_sm": 0, "register_reuse": 0, "blocks_per_sm": 0}
     assert keeps(kernel, tile(), **nothing)
     assert not keeps(kernel, tile(), builds={"registers": [300]}, **nothing)
 
@@ -94,31 +98,13 @@ def test_some_are_kept_and_some_are_not(kernel, sample):
     assert 0.01 < kept.mean() < 0.6
 
 
-@given(st.sampled_from(["min_threads_per_sm", "min_register_reuse", "min_blocks_per_sm"]), st.floats(0, 4))
+@given(st.sampled_from(["threads_per_sm", "register_reuse", "blocks_per_sm"]), st.floats(0, 4))
 def test_a_higher_threshold_never_keeps_more(kernel, sample, name, value):
-    scale = 512 if name == "min_threads_per_sm" else 1
-    low, high = (
-        AstraThresholds(kernel, PROBLEM, H200, **{name: limit * scale}).keeps(sample) for limit in (value, value + 1)
-    )
+    scale = 512 if name == "threads_per_sm" else 1
+    low, high = (thresholds(kernel, **{name: limit * scale}).keeps(sample) for limit in (value, value + 1))
     assert not (high & ~low).any()
 
 
 def test_a_bundle_without_resources_is_refused(bare_bundle):
     with pytest.raises(BundleError, match=r"bare does not name threads, registers, register_reuse"):
         AstraThresholds(load_kernel(bare_bundle), PROBLEM, H200)
-
-
-def test_optuna_prunes_by_the_configuration(kernel):
-    study = optuna.create_study(pruner=AstraThresholds(kernel, PROBLEM, H200))
-    distributions = {
-        name: optuna.distributions.CategoricalDistribution(values) for name, values in kernel.all_parameters.items()
-    }
-
-    def pruned(columns):
-        study.enqueue_trial({name: int(column[0]) for name, column in columns.items()})
-        return study.ask(distributions).should_prune()
-
-    assert not pruned(tile())
-    assert pruned(tile(BLK_M=32, BLK_N=32))
-    with pytest.raises(ValueError, match="whole configurations"):
-        study.ask().should_prune()

@@ -1,4 +1,4 @@
-"""Intervals cover as often as they say: on paper, against MAPIE, and on every recorded sweep."""
+"""Intervals have their nominal coverage: by definition, against MAPIE, and on every recorded sweep."""
 
 import math
 
@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from mltune.dataset.dataset import list_datasets, load_dataset
 from mltune.kernel.reader import load_kernel
 from mltune.learn.conformal import UpperEnd, upper_quantile
+from mltune.learn.extra_trees import ExtraTreesModel
 from mltune.learn.features import Features
 from mltune.learn.gates import Gate
-from mltune.learn.trees import ExtraTreesModel
 from mltune.records.trial import TrialState
 
 

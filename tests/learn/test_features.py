@@ -1,4 +1,4 @@
-"""Features are finite, named, and what their formulas say."""
+"""Features are finite, named, and agree with their formulas."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A judgement says the same whenever it is asked, exempts what explores, and sends its share to the audit."""
+"""Gates decide the same whenever they are used, exempt exploring proposals, and audit a share of the skips."""
 
 from types import SimpleNamespace
 
@@ -10,7 +10,7 @@ from mltune.kernel.bundle import device_variables
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace
 from mltune.learn.features import Features
-from mltune.learn.gates import MOST_ROWS, Gates, spared
+from mltune.learn.gates import MOST_ROWS, Gates, exempt_proposals
 from mltune.learn.history import History
 from mltune.problem.gemm import GemmProblem
 from mltune.records.trial import Build, TrialState
@@ -24,7 +24,7 @@ def history_of(indices, scores):
 
 
 @pytest.fixture(scope="module")
-def bench():
+def measured():
     """Return 700 measured configurations of the stencil whose speed is the physical prior's, dimmed by spills."""
     kernel = load_kernel("gemm_simt")
     features = Features(kernel, PROBLEM, H200)
@@ -52,106 +52,106 @@ def bench():
     )
 
 
-def judgement(bench, seed=0, **changes):
-    given = {"history": bench.history, "builds": bench.builds, "previous": None, **changes}
-    return Gates(bench.features, given["history"], given["builds"], bench.space, seed, given["previous"])
+def gates(measured, seed=0, **changes):
+    given = {"history": measured.history, "builds": measured.builds, "previous": None, **changes}
+    return Gates(measured.features, given["history"], given["builds"], measured.space, seed, given["previous"])
 
 
 NUMBERS = range(700)
 NONE_EXEMPT = np.zeros(700, dtype=bool)
 
 
-def skipped(verdicts):
-    return np.array([skip is not None for skip in verdicts[0]])
+def skipped(decisions):
+    return np.array([skip is not None for skip in decisions[0]])
 
 
-def test_both_gates_skip_and_are_not_wrong(bench):
-    judged = judgement(bench)
-    better = bench.new_scores > np.nanmax(bench.history.scores)
-    before = skipped(judged.before(bench.new, NUMBERS, NONE_EXEMPT))
-    after = skipped(judged.after(bench.new, bench.new_builds, NUMBERS, NONE_EXEMPT))
+def test_both_gates_skip_and_are_not_wrong(measured):
+    made = gates(measured)
+    better = measured.new_scores > np.nanmax(measured.history.scores)
+    before = skipped(made.decide("before_compile", measured.new, NUMBERS, NONE_EXEMPT))
+    after = skipped(made.decide("after_compile", measured.new, NUMBERS, NONE_EXEMPT, measured.new_builds))
     assert before.mean() > 0.3
     assert after.mean() > before.mean()
-    assert after[bench.spills].mean() > before[bench.spills].mean()
+    assert after[measured.spills].mean() > before[measured.spills].mean()
     assert not (better & (before | after)).any()
 
 
 @pytest.mark.parametrize("known", [None, 0, 23])
-def test_while_little_is_known_nothing_is_skipped(bench, known):
-    history = None if known is None else history_of(bench.history.indices[:known], bench.history.scores[:known])
-    judged = judgement(bench, history=history)
-    assert not judged.is_fresh
-    assert judged.before(bench.new, NUMBERS, NONE_EXEMPT)[0] == [None] * 700
-    assert judged.optimistic(bench.new) is None
+def test_while_little_is_known_nothing_is_skipped(measured, known):
+    history = None if known is None else history_of(measured.history.indices[:known], measured.history.scores[:known])
+    made = gates(measured, history=history)
+    assert made.decide("before_compile", measured.new, NUMBERS, NONE_EXEMPT)[0] == [None] * 700
+    assert made.optimistic(measured.new) is None
 
 
-def test_while_everything_fails_nothing_is_skipped(bench):
-    judged = judgement(bench, history=history_of(bench.history.indices[:60], np.full(60, np.nan)))
-    assert not skipped(judged.before(bench.new, NUMBERS, NONE_EXEMPT)).any()
-    assert judged.optimistic(bench.new) is None
+def test_while_everything_fails_nothing_is_skipped(measured):
+    made = gates(measured, history=history_of(measured.history.indices[:60], np.full(60, np.nan)))
+    assert not skipped(made.decide("before_compile", measured.new, NUMBERS, NONE_EXEMPT)).any()
+    assert made.optimistic(measured.new) is None
 
 
-def test_without_builds_there_is_no_gate_after_compiling(bench):
-    judged = judgement(bench, builds={})
-    assert not skipped(judged.after(bench.new, bench.new_builds, NUMBERS, NONE_EXEMPT)).any()
-    assert skipped(judged.before(bench.new, NUMBERS, NONE_EXEMPT)).any()
+def test_without_builds_there_is_no_gate_after_compiling(measured):
+    made = gates(measured, builds={})
+    assert not skipped(made.decide("after_compile", measured.new, NUMBERS, NONE_EXEMPT, measured.new_builds)).any()
+    assert skipped(made.decide("before_compile", measured.new, NUMBERS, NONE_EXEMPT)).any()
 
 
-def test_optimistic_ends_lie_above_most_of_the_truth(bench):
-    ends = judgement(bench).optimistic(bench.new)
-    assert np.mean(ends >= bench.new_scores) > 0.93
+def test_optimistic_ends_lie_above_most_of_the_truth(measured):
+    ends = gates(measured).optimistic(measured.new)
+    assert np.mean(ends >= measured.new_scores) > 0.93
 
 
-def test_what_explores_is_exempt_and_the_audit_draws_from_the_skipped(bench):
+def test_what_explores_is_exempt_and_the_audit_draws_from_the_skipped(measured):
     exempt = np.arange(700) % 2 == 0
-    skips, audited = judgement(bench).before(bench.new, NUMBERS, exempt)
+    skips, audited = gates(measured).decide("before_compile", measured.new, NUMBERS, exempt)
     was_skipped = skipped((skips,))
     assert not was_skipped[exempt].any()
     assert not audited[~was_skipped].any()
     assert 0 < audited.sum() < 0.15 * was_skipped.sum()
 
 
-def test_the_verdict_hangs_on_the_configuration_and_its_number_alone(bench):
-    some = {name: column[300:] for name, column in bench.new.items()}
-    whole = judgement(bench).before(bench.new, NUMBERS, NONE_EXEMPT)
-    part = judgement(bench).before(some, range(300, 700), np.zeros(400, dtype=bool))
+def test_the_verdict_hangs_on_the_configuration_and_its_number_alone(measured):
+    some = {name: column[300:] for name, column in measured.new.items()}
+    whole = gates(measured).decide("before_compile", measured.new, NUMBERS, NONE_EXEMPT)
+    part = gates(measured).decide("before_compile", some, range(300, 700), np.zeros(400, dtype=bool))
     assert whole[0][300:] == part[0]
     np.testing.assert_array_equal(whole[1][300:], part[1])
 
 
-def test_models_stay_until_the_schedule_asks_for_more_but_the_best_is_the_latest(bench):
-    first = judgement(bench)
-    scores = bench.history.scores.copy()
+def test_models_stay_until_the_schedule_asks_for_more_but_the_best_is_the_latest(measured):
+    first = gates(measured)
+    scores = measured.history.scores.copy()
     scores[-1] = scores.max() + 0.5
-    again = judgement(bench, history=history_of(bench.history.indices, scores), builds={}, previous=first)
-    assert first.is_fresh
-    assert not again.is_fresh
-    np.testing.assert_array_equal(again.optimistic(bench.new), first.optimistic(bench.new))
-    many, few = (skipped(each.before(bench.new, NUMBERS, NONE_EXEMPT)).sum() for each in (again, first))
+    again = gates(measured, history=history_of(measured.history.indices, scores), builds={}, previous=first)
+    assert first.fitted_to == again.fitted_to > 0
+    np.testing.assert_array_equal(again.optimistic(measured.new), first.optimistic(measured.new))
+    many, few = (
+        skipped(each.decide("before_compile", measured.new, NUMBERS, NONE_EXEMPT)).sum() for each in (again, first)
+    )
     assert many > few
 
 
-def test_a_resumed_run_hears_the_same(bench):
+def test_a_resumed_run_hears_the_same(measured):
     """Fitted late, with more known, the models are those that the undisturbed run carried on."""
-    early, late = (history_of(bench.history.indices[:at], bench.history.scores[:at]) for at in (270, 300))
-    carried = judgement(bench, history=late, previous=judgement(bench, history=early))
-    resumed = judgement(bench, history=late)
-    assert not carried.is_fresh
-    assert resumed.is_fresh
-    for gate in ("before", "after"):
-        builds = (bench.new_builds,) if gate == "after" else ()
-        first, second = (getattr(each, gate)(bench.new, *builds, NUMBERS, NONE_EXEMPT) for each in (carried, resumed))
+    early, late = (history_of(measured.history.indices[:at], measured.history.scores[:at]) for at in (270, 300))
+    carried = gates(measured, history=late, previous=gates(measured, history=early))
+    resumed = gates(measured, history=late)
+    assert carried.fitted_to == resumed.fitted_to > 0
+    for gate in ("before_compile", "after_compile"):
+        first, second = (
+            each.decide(gate, measured.new, NUMBERS, NONE_EXEMPT, measured.new_builds) for each in (carried, resumed)
+        )
         assert first[0] == second[0]
         np.testing.assert_array_equal(first[1], second[1])
 
 
 def test_what_explores_is_spared_by_both_gates_and_what_the_model_proposed_by_the_first():
     sources = ["start", "random", "model", "tpe"]
-    assert spared(sources, "before_compile").tolist() == [True, True, True, False]
-    assert spared(sources, "after_compile").tolist() == [True, True, False, False]
+    assert exempt_proposals(sources, "before_compile").tolist() == [True, True, True, False]
+    assert exempt_proposals(sources, "after_compile").tolist() == [True, True, False, False]
 
 
-def test_a_model_learns_from_a_bounded_number_of_rows(bench):
+def test_a_model_learns_from_a_bounded_number_of_rows(measured):
     from mltune.learn.history import fastest_and_some
 
     scores = np.random.default_rng(0).normal(size=5 * MOST_ROWS)

@@ -1,4 +1,4 @@
-"""How the end of a trial reaches Optuna, and what is read back."""
+"""The end of a trial in Optuna, and the history that is read from a study."""
 
 import math
 
@@ -82,6 +82,7 @@ def test_what_is_read_back(landscape, sampler, make):
 
 def test_a_prediction_that_was_reported_stays(landscape, sampler):
     study = optuna.create_study(direction="maximize", sampler=sampler)
+    study.enqueue_trial(dict(endings(landscape)[2][0].configuration))
     trial = study.ask(sampler.distributions)
     trial.report(-2.5, 1)
     tell(study, trial, endings(landscape)[2][0], None)

@@ -1,4 +1,4 @@
-"""What mattered by construction is found to matter, and noise is not."""
+"""Importance: parameters that matter by construction are found, and noise is not."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The bounds move as hardware does, and the physical prior opens a search well on every recorded space."""
+"""The bounds react as hardware does, and the physical prior ranks fast configurations first on every recorded space."""
 
 from dataclasses import replace
 

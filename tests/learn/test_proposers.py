@@ -5,7 +5,7 @@ import optuna
 import pytest
 from scipy import integrate, stats
 
-from mltune.learn.candidates import ListedPool
+from mltune.learn.candidates import EnumeratedPool
 from mltune.learn.encoding import Encoding
 from mltune.learn.history import History, fastest_and_some, frozen_trial
 from mltune.learn.proposers import GaussianProposer, RandomProposer, Situation, TpeProposer, log_expected_improvement
@@ -48,7 +48,9 @@ def situation(history, seed=0, study=None):
 @pytest.fixture
 def gaussian(landscape):
     encoding = Encoding(landscape.space, landscape.prior)
-    return GaussianProposer(encoding, ListedPool(landscape.space, encoding, drawn=4000, near=0, elites=1), seed=0)
+    return GaussianProposer(
+        encoding, EnumeratedPool(landscape.space, encoding, drawn=4000, near=0, incumbents=1), seed=0
+    )
 
 
 class TestGaussianProposer:

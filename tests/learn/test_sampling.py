@@ -12,7 +12,7 @@ from mltune.records.trial import TrialRecord, TrialState
 
 
 def make_sampler(landscape, seed=0, prior=True, **options):
-    return BatchSampler(landscape.space, landscape.prior if prior else None, seed=seed, batch_size=16, **options)
+    return BatchSampler(landscape.space, landscape.prior if prior else None, seed=seed, **options)
 
 
 def ended(landscape, index):
@@ -57,17 +57,17 @@ def test_chance_has_its_share_for_ever(landscape):
 
 
 @pytest.mark.parametrize("prior", [True, False])
-def test_the_opening_is_promising_and_spread_out(landscape, prior):
+def test_the_initial_design_is_promising_and_spread_out(landscape, prior):
     planned, _ = search(landscape, 1, prior=prior, size=8)
-    opening = [proposal.index for proposal in planned[0]]
+    design = [proposal.index for proposal in planned[0]]
     assert {proposal.proposed_by for proposal in planned[0]} == {"start"}
-    columns = landscape.space.rows(np.array(opening))
+    columns = landscape.space.rows(np.array(design))
     assert all(len(np.unique(columns[name])) > 1 for name in ("Q", "R"))
     if prior:
         assert landscape.prior(columns).min() > np.median(landscape.prior(landscape.columns))
 
 
-def test_the_opening_goes_on_while_everything_fails(landscape):
+def test_the_initial_design_continues_while_everything_fails(landscape):
     sampler = make_sampler(landscape)
     study = optuna.create_study(direction="maximize", sampler=sampler)
     seen = []
@@ -92,7 +92,7 @@ def test_the_same_seed_searches_the_same(landscape):
 
 def test_a_resumed_run_proposes_what_the_interrupted_one_would_have(landscape):
     planned, _ = search(landscape, 6)
-    sampler = make_sampler(landscape, first_batch=5)
+    sampler = make_sampler(landscape)
     study = optuna.create_study(direction="maximize", sampler=sampler)
     for proposal in [proposal for batch in planned[:5] for proposal in batch]:
         record, score = ended(landscape, proposal.index)
@@ -103,45 +103,51 @@ def test_a_resumed_run_proposes_what_the_interrupted_one_would_have(landscape):
 def test_a_space_is_searched_to_its_end_and_no_further(landscape):
     some = np.arange(0, landscape.space.count, 90)
     space = TableSpace({name: column[some] for name, column in landscape.columns.items()})
-    sampler = BatchSampler(space, landscape.prior, seed=0, batch_size=16)
+    sampler = BatchSampler(space, landscape.prior, seed=0)
     study = optuna.create_study(direction="maximize", sampler=sampler)
-    for _ in range(space.count):
-        trial = study.ask(sampler.distributions)
-        study.tell(trial, float(sampler.proposals[trial.number].index))
-    assert sampler.plan(study, 99, 16) == []
-    with pytest.raises(SpaceError, match="all 40"):
+    tried = []
+    while proposals := sampler.plan(study, len(tried), 16):
+        sampler.enqueue(proposals)
+        for proposal in proposals:
+            study.tell(study.ask(sampler.distributions), float(proposal.index))
+            tried.append(proposal.index)
+    assert sorted(tried) == list(range(space.count))
+    with pytest.raises(SpaceError, match="none is left"):
         study.ask(sampler.distributions)
 
 
-def test_optuna_hands_out_what_was_planned(landscape):
+def test_optuna_gets_the_planned_proposals(landscape):
     sampler = make_sampler(landscape)
     study = optuna.create_study(direction="maximize", sampler=sampler)
-    planned = make_sampler(landscape).plan(study, 0, 16)
+    planned = sampler.plan(study, 0, 16)
+    sampler.enqueue(planned)
     for expected in planned:
         trial = study.ask(sampler.distributions)
-        assert sampler.proposals[trial.number] == expected
         assert trial.params == ended(landscape, expected.index)[0].configuration
         tell(study, trial, *ended(landscape, expected.index))
-    trial = study.ask(sampler.distributions)
-    assert sampler.proposals[trial.number] not in planned
 
 
-def test_what_is_still_running_is_not_proposed_again(landscape):
+def test_running_configurations_are_not_proposed_again(landscape):
     sampler = make_sampler(landscape)
     study = optuna.create_study(direction="maximize", sampler=sampler)
-    running = {sampler.proposals[study.ask(sampler.distributions).number].index for _ in range(10)}
-    queued = {proposal.index for proposal in sampler.plan(study, 0, 40)}
-    assert not running & queued
+    running = sampler.plan(study, 0, 10)
+    sampler.enqueue(running)
+    for _ in running:
+        study.ask(sampler.distributions)
+    planned = sampler.plan(study, 0, 40)
+    assert not {proposal.index for proposal in running} & {proposal.index for proposal in planned}
 
 
 def test_parameters_are_not_asked_for_one_by_one(landscape):
-    study = optuna.create_study(direction="maximize", sampler=make_sampler(landscape))
+    sampler = make_sampler(landscape)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    sampler.enqueue(sampler.plan(study, 0, 1))
     trial = study.ask()
     with pytest.raises(ValueError, match="whole configurations"):
         trial.suggest_int("Z", 0, 1)
 
 
-def test_the_history_is_left_for_the_gate(landscape):
+def test_the_history_is_available_to_the_gates(landscape):
     sampler = make_sampler(landscape)
     study = optuna.create_study(direction="maximize", sampler=sampler)
     assert sampler.history is None

@@ -1,54 +1,185 @@
-"""Every search that can be asked for by name proposes what is valid and new."""
+"""The search asks and is told: proposals are valid, new, repeatable, and the same after a resumption."""
 
-import optuna
+import math
+from collections import deque
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
+from mltune.dataset.dataset import load_dataset
 from mltune.device.known import H200
 from mltune.errors import BundleError
 from mltune.kernel.bundle import device_variables
 from mltune.kernel.reader import load_kernel
-from mltune.kernel.space import ConstrainedSpace
+from mltune.kernel.space import ConstrainedSpace, TableSpace
 from mltune.learn.features import Features
-from mltune.learn.search import SEARCHES, make_sampler
+from mltune.learn.search import SEARCHES, Search
 from mltune.problem.gemm import GemmProblem
+from mltune.problem.recorded import RecordedProblem
+from mltune.records.trial import Measurement, TrialState
 
 PROBLEM = GemmProblem("s", "N", "T", 4096, 4096, 4096)
+GATED = "h200-sgemm-nt-4096-complete"
+SMALL = "convolution_rtx_a4000"
 
 
-def planned(bundle, search, batches=1):
+def search_of(bundle, name):
     kernel = load_kernel(str(bundle))
     space = ConstrainedSpace(kernel, PROBLEM.variables() | device_variables(H200))
-    sampler = make_sampler(search, space, Features(kernel, PROBLEM, H200), seed=0)
-    study = optuna.create_study(direction="maximize", sampler=sampler)
-    found = []
-    for batch in range(batches):
-        proposals = sampler.plan(study, batch, 4)
-        sampler.enqueue(proposals)
-        for proposal in proposals:
-            study.tell(study.ask(sampler.distributions), -1.0 - proposal.index % 7)
-        found += proposals
-    return found
+    return Search(space, Features(kernel, PROBLEM, H200), search=name, batch=4)
 
 
-@pytest.mark.parametrize("search", SEARCHES)
-def test_each_proposes_distinct_configurations_and_says_who_did(search):
-    proposals = planned("gemm_simt", search, batches=4)
-    assert len({proposal.index for proposal in proposals}) == len(proposals) == 16
-    own = {"model": {"start", "model", "random"}, "tpe": {"tpe", "random"}}.get(search, {"random"})
-    assert {proposal.proposed_by for proposal in proposals} <= own
+class Replay:
+    """A search of a recorded space, with its results."""
+
+    def __init__(self, name, **options):
+        self.data = load_dataset(name)
+        manifest = self.data.manifest
+        features = Features(load_kernel(manifest.kernel), manifest.problem, manifest.device)
+        self.search = Search(TableSpace(self.data.columns), features, **options)
+        self.times_s, self.builds = self.data.numbers("median_s"), self.data.builds()
+        self.records = {}
+
+    def result(self, candidate):
+        build = self.builds[candidate.index]
+        if not candidate.is_skipped and build.state is TrialState.OK:
+            (candidate,) = self.search.decide([(candidate, build)])
+        if candidate.is_skipped:
+            return candidate.record(TrialState.SKIPPED)
+        time_s = float(self.times_s[candidate.index])
+        state = TrialState.OK if math.isfinite(time_s) else TrialState.LAUNCH_ERROR
+        measured = Measurement(state, median_s=time_s if state is TrialState.OK else None, time_s=0.1)
+        return candidate.record(state, build=build, measurement=measured)
+
+    def run(self, batches, in_flight=1, begun=()):
+        """Ask for batches, several in flight; return the records in order."""
+        waiting = deque(begun)
+        for _ in range(batches):
+            while len(waiting) < in_flight and (batch := self.search.ask()).candidates:
+                for candidate in batch.candidates:
+                    if candidate.number not in self.records:
+                        self.records[candidate.number] = self.result(candidate)
+                waiting.append(batch)
+            if not waiting:
+                break
+            batch = waiting.popleft()
+            self.search.tell(batch, [self.records[one.number] for one in batch.candidates])
+        return essence(self.records)
 
 
-def test_the_program_offers_them_all():
-    from mltune.cli.application import Search
+def essence(records):
+    return [replace(records[number], finished_at=0.0) for number in sorted(records)]
 
-    assert tuple(each.value for each in Search) == SEARCHES
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_each_proposes_distinct_configurations_and_names_the_source(name):
+    search = search_of("gemm_simt", name)
+    candidates = []
+    for _ in range(4):
+        batch = search.ask()
+        candidates += batch.candidates
+        measured = [Measurement(TrialState.OK, median_s=3e-3 + 1e-5 * (one.index % 7)) for one in batch.candidates]
+        search.tell(
+            batch,
+            [
+                one.record(TrialState.OK, measurement=result)
+                for one, result in zip(batch.candidates, measured, strict=True)
+            ],
+        )
+    assert [one.number for one in candidates] == list(range(16))
+    assert len({one.index for one in candidates}) == 16
+    own = {"model": {"start", "model", "random"}, "tpe": {"tpe", "random"}}.get(name, {"random"})
+    assert {one.proposed_by for one in candidates} <= own
+
+
+def test_the_command_line_offers_them_all():
+    from mltune.cli.application import Search as Choices
+
+    assert tuple(each.value for each in Choices) == SEARCHES
 
 
 def test_thresholds_need_resources(bare_bundle):
     with pytest.raises(BundleError, match="does not name"):
-        planned(bare_bundle, "astra")
+        search_of(bare_bundle, "astra").ask()
 
 
 def test_another_name_is_refused(tile_bundle):
     with pytest.raises(ValueError, match="model, tpe, random, astra"):
-        planned(tile_bundle, "grid")
+        search_of(tile_bundle, "grid")
+
+
+def test_a_batch_in_flight_is_planned_without_the_results_of_those_before_it():
+    blind, informed = Replay(GATED), Replay(GATED)
+    first = [blind.run(3, in_flight=3), informed.run(3)]
+    assert [one.index for one in first[0][:16]] == [one.index for one in first[1][:16]]
+    assert [one.index for one in first[0][16:32]] != [one.index for one in first[1][16:32]]
+
+
+@pytest.mark.parametrize(("batches", "cut"), [(14, 5), (14, 9)])
+def test_a_resumed_search_proposes_what_the_interrupted_one_would_have(batches, cut):
+    """The gates skip in between, and a batch is interrupted in its middle."""
+    whole = Replay(GATED).run(batches, in_flight=2)
+    resumed = Replay(GATED)
+    resumed.records = {record.number: record for record in whole if record.number < cut * 16 + 7}
+    learned = resumed.search.resume(resumed.records, 2)
+    assert learned == (cut - 1) * 16
+    again = resumed.run(batches - cut + 1, in_flight=2)
+    assert again == whole
+    skipped = [record.number for record in whole if record.state is TrialState.SKIPPED]
+    assert min(skipped) < cut * 16 < max(skipped)
+
+
+def test_a_shorter_batch_can_be_asked_for():
+    replay = Replay(GATED)
+    assert len(replay.search.ask(5).candidates) == 5
+
+
+def test_the_search_ends_with_the_space():
+    replay = Replay(SMALL)
+    few = {name: column[:40] for name, column in replay.data.columns.items()}
+    search = Search(TableSpace(few), replay.search._features)
+    found = []
+    while (batch := search.ask()).candidates:
+        found += [one.index for one in batch.candidates]
+        search.tell(batch, [one.record(TrialState.CRASHED) for one in batch.candidates])
+    assert sorted(found) == list(range(40))
+    assert search.verdict() == ""
+
+
+def test_it_stops_by_itself_and_gives_the_reason():
+    replay = Replay("convolution_rtx_a6000")
+    records = replay.run(60, in_flight=2)
+    assert "can be expected to beat the best" in replay.search.verdict()
+    assert len(records) < 60 * 16
+    assert replay.search.ask().candidates == ()
+
+
+def test_told_not_to_skip_it_skips_nothing():
+    records = Replay(GATED, skip=False).run(14)
+    assert {record.state for record in records} == {TrialState.OK}
+
+
+def test_failures_rank_below_every_time_also_when_the_work_is_not_known():
+    """With one operation as the work, every score lies far below -20."""
+    from mltune.learn.history import FAILED_SCORE
+
+    data = load_dataset(SMALL)
+    features = Features(load_kernel("convolution"), data.manifest.problem, data.manifest.device)
+    unknown = replace(data.manifest.problem, flops=1)
+    assert isinstance(unknown, RecordedProblem)
+    search = Search(TableSpace(data.columns), Features(features.kernel, unknown, features.device), search="tpe")
+    batch = search.ask()
+    result = Measurement(TrialState.OK, median_s=10.0)
+    score = search.score(batch.candidates[0].record(TrialState.OK, measurement=result))
+    assert score < -20
+    assert score > FAILED_SCORE
+
+
+def test_finds_better_than_chance():
+    best = []
+    for seed in range(3):
+        records = Replay(SMALL, seed=seed, skip=False).run(6)
+        best.append(min(record.median_s for record in records if record.median_s))
+    times_s = np.sort(load_dataset(SMALL).numbers("median_s"))
+    assert np.median(best) <= times_s[30]  # the best of 96 random draws is about the 40th of the 4,000 that run

@@ -1,4 +1,4 @@
-"""A search stops when nothing is left to hope for, not before, and says what it knows."""
+"""The stopping rule: a search ends if no untried configuration is promising, and the reason states the evidence."""
 
 import numpy as np
 import pytest
@@ -7,59 +7,59 @@ from hypothesis import strategies as st
 
 from mltune.dataset.dataset import load_dataset
 from mltune.kernel.reader import load_kernel
+from mltune.learn.extra_trees import ExtraTreesModel
 from mltune.learn.features import Features
 from mltune.learn.gates import Gate
 from mltune.learn.stopping import StoppingRule
-from mltune.learn.trees import ExtraTreesModel
 
 
-def judged(ends, best=-1.0, untried=None, patience=1, **options):
+def checked(ends, best=-1.0, untried=None, patience=1, **options):
     rule = StoppingRule(patience=patience)
-    return rule.judge(
+    return rule.check(
         np.asarray(ends), best, measured=200, untried=len(ends) if untried is None else untried, **options
     )
 
 
 @given(st.lists(st.floats(-5, 0), min_size=1, max_size=30), st.floats(-3, 0))
 def test_a_whole_space_is_given_up_exactly_when_no_end_is_above_the_best_by_the_share(ends, best):
-    found = judged(ends, best)
+    found = checked(ends, best)
     assert (found is None) == (np.expm1(max(ends) - best) > 0.01)
     if found is not None:
-        assert found.hopeful_share_at_most == 0
+        assert found.promising_share_at_most == 0
         assert found.gain <= 0.01
 
 
 def test_a_sample_bounds_what_it_cannot_prove():
-    assert judged(np.full(500, -2.0), untried=10**12) is None
-    found = judged(np.full(2000, -2.0), untried=10**12)
-    assert found.hopeful_share_at_most == pytest.approx(3 / 2000, rel=0.01)
+    assert checked(np.full(500, -2.0), untried=10**12) is None
+    found = checked(np.full(2000, -2.0), untried=10**12)
+    assert found.promising_share_at_most == pytest.approx(3 / 2000, rel=0.01)
     assert "a sample of 2,000 of the 1,000,000,000,000" in str(found)
     assert "0.15 % of the others can" in str(found)
 
 
-def test_a_hopeful_variant_of_the_best_keeps_the_search_going():
+def test_a_promising_variant_of_the_best_continues_the_search():
     sample = np.full(2000, -2.0)
-    assert judged(sample, untried=10**12, near=np.array([-1.5, -0.5])) is None
-    assert judged(sample, untried=10**12, near=np.array([-1.5])) is not None
+    assert checked(sample, untried=10**12, near=np.array([-1.5, -0.5])) is None
+    assert checked(sample, untried=10**12, near=np.array([-1.5])) is not None
 
 
-def test_one_verdict_is_not_enough():
+def test_one_batch_is_not_enough():
     rule = StoppingRule(patience=3)
-    hopeless, hopeful = np.array([-2.0]), np.array([0.0])
-    verdicts = [
-        rule.judge(ends, -1.0, measured=200, untried=1)
-        for ends in (hopeless, hopeless, hopeful, hopeless, None, hopeless, hopeless, hopeless)
+    slow, promising = np.array([-2.0]), np.array([0.0])
+    reasons = [
+        rule.check(ends, -1.0, measured=200, untried=1)
+        for ends in (slow, slow, promising, slow, None, slow, slow, slow)
     ]
-    assert [verdict is not None for verdict in verdicts] == [False] * 7 + [True]
+    assert [reason is not None for reason in reasons] == [False] * 7 + [True]
 
 
-def test_too_few_measurements_say_nothing():
+def test_too_few_measurements_do_not_stop_a_search():
     rule = StoppingRule(patience=1, minimum=100)
-    assert rule.judge(np.array([-2.0]), -1.0, measured=99, untried=1) is None
+    assert rule.check(np.array([-2.0]), -1.0, measured=99, untried=1) is None
 
 
 def test_a_space_that_is_used_up_is_given_up():
-    assert "all 0 untried" in str(judged([]))
+    assert "all 0 untried" in str(checked([]))
 
 
 def search(X, y, seed, most):
@@ -73,7 +73,7 @@ def search(X, y, seed, most):
         untried = np.setdiff1d(np.arange(len(y)), tried)
         mean, spread = model.predict(X[untried])
         ends = None if gate.is_open else gate.cautious.end(mean, spread)
-        stop = rule.judge(ends, best, measured=len(tried), untried=len(untried))
+        stop = rule.check(ends, best, measured=len(tried), untried=len(untried))
         if stop is not None or len(tried) >= most:
             return stop, len(tried), np.exp(best - np.nanmax(y))
         weights = rng.exponential(size=14)

@@ -1,4 +1,4 @@
-"""Plans to try things on."""
+"""Small plans and GPUs for the tests of plans."""
 
 import dataclasses
 

@@ -55,7 +55,7 @@ def test_a_plan_that_can_be_carried_out_nowhere_is_an_error(text):
         forecast(parse_plan(text.replace('"1h"', '"2m"'), "few"), [], "no driver", 2)
 
 
-def test_where_nothing_tells_problems_apart_the_night_is_shared_by_priority(text, gpu):
+def test_equal_expected_gains_are_shared_out_by_priority(text, gpu):
     plan = place(parse_plan(text + "priority = 4\n", "few"), [gpu])
     assert even_shares(plan) == pytest.approx([450] * 8)
     tasks = (dataclasses.replace(plan.tasks[0], priority=16.0), *plan.tasks[1:])

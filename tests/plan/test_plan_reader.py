@@ -1,4 +1,4 @@
-"""Plans as files: what they mean, and how a malformed or hostile one is refused."""
+"""Plan files: their meaning, and the refusal of malformed or hostile ones."""
 
 import re
 import shutil
@@ -114,12 +114,13 @@ class TestRefusals:
             (('"NC"', '"NX"'), ("problems 1.trans", "NX")),
             (("[512,", "[0,"), ("problems 1.sizes", "got 0")),
             (("[512,", "[512, 512,"), ("problems 1.sizes", "distinct")),
-            (("[512,", "[512, [512, 512, 512],"), ("problems 1", "asked for once", "sgemm NN 512")),
+            (("[512,", "[512, [512, 512, 512],"), ("problems 1", "each problem once", "sgemm NN 512")),
             (("[512,", "[1099511627776,"), ("problems 1", "2**47 bytes")),
             (('"gemm_simt"', '"no_such_kernel"'), ("problems 1", "no_such_kernel")),
             (('"gemm_simt"', '"convolution"'), ("problems 1", "of kind recorded")),
             (("sizes", "# sizes"), ("problems 1", "precisions, trans and sizes")),
             (('precisions = ["s", "z"]', 'datasets = ["convolution_w6600"]'), ("problems 1", "know their problem")),
+            (("sizes", "hours = 3\nsizes"), ("problems 1.hours", "not permitted", "got 3")),
             (("[[problems]]", "priority = nan\n[[problems]]"), ("plan.priority",)),
             (("sizes", "priority = nan\nsizes"), ("problems 1.priority",)),
         ],
@@ -127,16 +128,17 @@ class TestRefusals:
     def test_a_message_names_the_place_the_law_and_the_fact(self, text, change, parts):
         with pytest.raises(PlanError) as refused:
             parse_plan(changed(text, change), "few", where="few.toml")
-        for part in ("few.toml", *parts, "docs/plans.md"):
+        for part in ("few.toml", *parts, "docs/reference/plans.md"):
             assert part in str(refused.value)
 
     @pytest.mark.parametrize(
         ("change", "parts"),
         [
             (('"xgemm_titan_rtx"', '"no_such_dataset"'), ("problems 1", "no_such_dataset")),
-            (('"xgemm_titan_rtx"', '"convolution_rtx_a4000"'), ("asked for once",)),
+            (('"xgemm_titan_rtx"', '"convolution_rtx_a4000"'), ("each problem once",)),
             (('"32 trials"', '"32 trials"\ndevices = ["cuda:0"]'), ("replayed as a whole",)),
             (("datasets", 'kernel = "gemm_simt"\ndatasets'), ("its own kernel", "convolution")),
+            (("datasets", "hours = 3\ndatasets"), ("problems 1", "excludes hours")),
         ],
     )
     def test_a_replayed_plan_too(self, change, parts):
@@ -154,7 +156,7 @@ class TestRefusals:
         for name, law in (
             ("huge.toml", "at most"),
             ("binary.toml", "UTF-8"),
-            ("missing.toml", "a plan is one of ours"),
+            ("missing.toml", "a plan is a shipped one"),
         ):
             with pytest.raises(PlanError, match=law):
                 load_plan(tmp_path / name)

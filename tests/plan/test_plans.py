@@ -1,4 +1,4 @@
-"""The plans that are shipped, and the command that reads them, in a process of its own."""
+"""The shipped plans, and the command ``mltune plan`` in its own process."""
 
 import json
 import os
@@ -58,7 +58,7 @@ def test_every_plan_of_ours_is_described():
 
 
 def test_the_example_in_the_documents_is_a_plan(tmp_path):
-    example, *_ = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/plans.md").read_text(), re.DOTALL)
+    example, *_ = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/reference/plans.md").read_text(), re.DOTALL)
     (tmp_path / "mine.toml").write_text(example)
     assert len(load_plan(tmp_path / "mine.toml").tasks) > 1
 

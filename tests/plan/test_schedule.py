@@ -1,4 +1,4 @@
-"""The sharing out of a night: laws that hold whatever the searches find."""
+"""Sharing out of a budget: laws that hold for any outcome of the searches."""
 
 import dataclasses
 import math
@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from mltune.plan.gain import LEAST_GAIN
 from mltune.plan.plan import Standing
-from mltune.plan.schedule import BATCH, next_slice
-from mltune.tune import tuner
+from mltune.plan.schedule import next_slice
+from mltune.records.candidate import BATCH
 
 
-def night(plan, *, overrun=0.0, stops=(), fails=(), curve=lambda slug, spent: [(1.0, 1.0)]):
-    """Carry a plan out one slice at a time; return how the tasks stand at the end, and the slices."""
+def carry_out(plan, *, overrun=0.0, stops=(), fails=(), curve=lambda slug, spent: [(1.0, 1.0)]):
+    """Carry out a plan on one device; return the final standings and all time slices."""
     at, slices = {task.slug: Standing(task.slug) for task in plan.tasks}, []
     for _ in range(10_000):
         chosen = next_slice(plan, list(at.values()))
@@ -32,7 +32,7 @@ def night(plan, *, overrun=0.0, stops=(), fails=(), curve=lambda slug, spent: [(
             stopped=chosen.slug in stops,
             failed="broken" if chosen.slug in fails else "",
         )
-    raise AssertionError("a night must end")
+    raise AssertionError("a campaign must end")
 
 
 @st.composite
@@ -57,7 +57,7 @@ def plans(draw):
 class TestLaws:
     @settings(max_examples=60, deadline=None)
     @given(plans(), st.sets(st.integers(0, 11)), st.sets(st.integers(0, 11)), st.integers(0, 5))
-    def test_of_a_whole_night(self, make_plan, arguments, stops, fails, jump):
+    def test_of_a_whole_campaign(self, make_plan, arguments, stops, fails, jump):
         minima, budget, options = arguments
         plan = make_plan(minima, budget, **options)
         stops, fails = {f"p{at}" for at in stops}, {f"p{at}" for at in fails}
@@ -65,7 +65,7 @@ class TestLaws:
         def curve(slug, spent):
             return [(1.0, 2.0), (spent * jump / 5 + 1e-3, 1.0 + len(slug))]
 
-        at, slices = night(plan, stops=stops, fails=fails, curve=curve)
+        at, slices = carry_out(plan, stops=stops, fails=fails, curve=curve)
         assert sum(one.spent for one in at.values()) <= budget + 1e-6
         for task in plan.tasks:
             one = at[task.slug]
@@ -76,14 +76,14 @@ class TestLaws:
             assert chosen.trials is None or chosen.trials == chosen.limit
         for slug in stops | fails:
             assert sum(chosen.slug == slug for chosen in slices) <= 1
-        assert night(plan, stops=stops, fails=fails, curve=curve)[1] == slices
+        assert carry_out(plan, stops=stops, fails=fails, curve=curve)[1] == slices
 
     @settings(max_examples=40, deadline=None)
     @given(plans())
-    def test_what_is_left_at_the_end_is_of_no_use(self, make_plan, arguments):
+    def test_the_rest_at_the_end_is_too_small_for_any_task(self, make_plan, arguments):
         minima, budget, options = arguments
         plan = make_plan(minima, budget, **options)
-        at, slices = night(plan)
+        at, slices = carry_out(plan)
         left = budget - sum(one.spent for one in at.values())
         for task in plan.tasks:
             more = math.inf if task.maximum is None else task.maximum - at[task.slug].spent
@@ -93,10 +93,10 @@ class TestLaws:
 
     @settings(max_examples=30, deadline=None)
     @given(plans(), st.data())
-    def test_a_night_that_was_interrupted_goes_on_as_if_it_had_not_been(self, make_plan, arguments, data):
+    def test_an_interrupted_time_slice_is_resumed_first(self, make_plan, arguments, data):
         minima, budget, options = arguments
         plan = make_plan(minima, budget, **options)
-        _, slices = night(plan)
+        _, slices = carry_out(plan)
         cut = data.draw(st.integers(0, len(slices) - 1))
         at = {task.slug: Standing(task.slug) for task in plan.tasks}
         for chosen in slices[:cut]:
@@ -112,7 +112,7 @@ class TestLaws:
 class TestOrder:
     def test_minima_come_first_and_by_priority(self, make_plan):
         plan = make_plan([60, 60, 60], 600, priorities=[1, 1, 2])
-        _, slices = night(plan)
+        _, slices = carry_out(plan)
         assert [(one.slug, one.limit, one.reason) for one in slices[:3]] == [
             ("p2", 60, "minimum"),
             ("p0", 60, "minimum"),
@@ -121,16 +121,16 @@ class TestOrder:
         assert {one.reason for one in slices[3:]} == {"gain"}
 
     def test_time_goes_with_the_root_of_the_priority(self, make_plan):
-        at, _ = night(make_plan([10, 10], 3000, priorities=[4, 1]))
+        at, _ = carry_out(make_plan([10, 10], 3000, priorities=[4, 1]))
         assert at["p0"].spent == pytest.approx(2000, rel=0.01)
 
-    def test_where_nothing_tells_them_apart_shares_are_even(self, make_plan):
-        at, slices = night(make_plan([60] * 5, 5 * 300))
+    def test_equal_expected_gains_have_equal_shares(self, make_plan):
+        at, slices = carry_out(make_plan([60] * 5, 5 * 300))
         assert {round(one.spent) for one in at.values()} == {300}
         assert len(slices) <= 5 * 4
 
-    def test_what_a_finished_problem_leaves_goes_to_the_others(self, make_plan):
-        at, _ = night(make_plan([60] * 3, 900), stops={"p0"}, fails={"p1"})
+    def test_the_rest_of_a_finished_problem_goes_to_the_others(self, make_plan):
+        at, _ = carry_out(make_plan([60] * 3, 900), stops={"p0"}, fails={"p1"})
         assert [round(at[slug].spent) for slug in ("p0", "p1", "p2")] == [60, 60, 780]
 
     def test_the_unfinished_slice_of_one_that_stopped_is_not_resumed(self, make_plan):
@@ -138,14 +138,13 @@ class TestOrder:
         standings = [Standing("p0", 30, limit=60, stopped=True), Standing("p1", 10, limit=60)]
         assert next_slice(plan, standings).slug == "p1"
 
-    def test_a_problem_that_found_nothing_yet_is_not_given_up(self, make_plan):
+    def test_a_problem_without_a_result_is_not_given_up(self, make_plan):
         plan = make_plan([60, 60], 600)
         chosen = next_slice(plan, [Standing("p0", 60), Standing("p1", 90, curve=[(1, 2.0), (80, 1.0)])])
         assert (chosen.slug, chosen.reason) == ("p0", "gain")
 
     def test_limits_of_trials_are_whole_batches(self, make_plan):
-        assert BATCH == tuner.BATCH
-        _, slices = night(make_plan([50, 50, 50], 700, unit="trials"))
+        _, slices = carry_out(make_plan([50, 50, 50], 700, unit="trials"))
         gains = [one for one in slices if one.reason == "gain"]
         assert gains
         assert all(one.limit % BATCH == 0 for one in gains[:-1])
@@ -160,22 +159,22 @@ class TestDevices:
         assert {first.slug, second.slug} == {"p0", "p1"}
         assert next_slice(plan, at, busy=["p0", "p1"]) is None
 
-    def test_the_night_of_two_devices_is_twice_as_much(self, make_plan):
+    def test_two_devices_have_twice_the_budget(self, make_plan):
         plan = make_plan([60, 60], 600, devices=2)
         assert plan.capacity == 1200
-        at, _ = night(plan)
+        at, _ = carry_out(plan)
         assert sum(one.spent for one in at.values()) == pytest.approx(1200)
 
-    def test_what_others_are_at_is_spoken_for(self, make_plan):
+    def test_unfinished_time_slices_of_other_devices_are_reserved(self, make_plan):
         plan = make_plan([60, 60], 300, devices=2)
         standings = [Standing("p0", 100, limit=500, curve=[(1, 1.0)]), Standing("p1", 60, curve=[(1, 1.0)])]
         assert next_slice(plan, standings, busy=["p0"]).limit == pytest.approx(60 + 600 - 160 - 400)
 
 
 class TestTimeThatNoRecordShows:
-    """Lanes begin, die and are replaced: the clock on the wall goes on."""
+    """Workers start, die and are replaced, which no record shows."""
 
-    def test_a_slice_ends_with_the_night(self, make_plan):
+    def test_a_time_slice_ends_with_the_campaign(self, make_plan):
         plan = make_plan([60], 600)
         assert next_slice(plan, [Standing("p0", 60, curve=[(1, 1.0)])], left=80).limit == pytest.approx(140)
         assert next_slice(plan, [Standing("p0", 30, limit=60)], left=10).limit == 40
@@ -192,17 +191,17 @@ class TestTimeThatNoRecordShows:
 
     def test_searches_that_end_a_little_late_change_nothing(self, make_plan):
         plan = make_plan([60] * 4, 1200)
-        at, _ = night(plan, overrun=0.7)
+        at, _ = carry_out(plan, overrun=0.7)
         assert sum(one.spent for one in at.values()) <= 1200 + 0.7
         assert min(one.spent for one in at.values()) > 250
 
 
-def test_who_lies_behind_its_siblings_gets_more(make_plan):
+def test_a_problem_slower_than_its_siblings_gets_more(make_plan):
     from mltune.problem.gemm import GemmProblem
 
     plan = make_plan([60, 60], 1200)
     problems = [GemmProblem("s", "N", ops, 64, 64, 64) for ops in "NT"]
     tasks = [dataclasses.replace(task, problem=problem) for task, problem in zip(plan.tasks, problems, strict=True)]
     plan = dataclasses.replace(plan, tasks=tuple(tasks))
-    at, _ = night(plan, curve=lambda slug, spent: [(1.0, 1.0 if slug == "p0" else 1.0 + 8 * LEAST_GAIN)])
+    at, _ = carry_out(plan, curve=lambda slug, spent: [(1.0, 1.0 if slug == "p0" else 1.0 + 8 * LEAST_GAIN)])
     assert at["p1"].spent > 2 * at["p0"].spent

@@ -1,4 +1,4 @@
-"""The diary of a run: what is written comes back, and nothing that befalls the file ends a run or a reader."""
+"""The event log: what is written is read, and a damaged file stops neither run nor reader."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The lock of a directory: one holds it, anyone may look whether it is held, and looking disturbs nobody."""
+"""The lock of a directory: one process holds it, and testing it does not interfere."""
 
 import os
 import subprocess

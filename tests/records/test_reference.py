@@ -1,4 +1,4 @@
-"""What the reference kernel's times say of the records in between."""
+"""Drift of the GPU, detected from repeated timings of the reference kernel."""
 
 import itertools
 
@@ -13,13 +13,13 @@ def stream(*times_ms, noise=0.001, every=10):
     return [Reference(every * at, 120.0 * at, 1e-3 * time, noise) for at, time in enumerate(times_ms)]
 
 
-def test_a_steady_night_has_no_drift():
+def test_constant_times_are_no_drift():
     assert drifts(stream(2.700, 2.703, 2.695, 2.71, 2.70)) == []
     assert drifts([]) == []
     assert drifts(stream(2.7)) == []
 
 
-def test_both_stretches_around_a_slow_hour_are_marked():
+def test_both_intervals_around_a_slow_timing_are_marked():
     found = drifts(stream(2.7, 2.7, 2.97, 2.7, 2.7))
 
     assert [(drift.first, drift.last) for drift in found] == [(10, 20), (20, 30)]
@@ -30,14 +30,14 @@ def test_what_stays_slow_is_marked_up_to_the_last_reference():
     assert [(drift.first, drift.last) for drift in drifts(stream(2.7, 2.7, 2.7, 2.9, 2.9))] == [(20, 30), (30, 40)]
 
 
-def test_a_slow_first_reference_does_not_mark_the_night_after_it():
+def test_a_slow_first_timing_marks_only_the_records_before_it():
     found = drifts(stream(3.0, 2.7, 2.7, 2.7, 2.7))
 
     assert [(drift.first, drift.last) for drift in found] == [(0, 10)]
     assert found[0].ratio > 1.1
 
 
-def test_records_before_the_first_reference_are_judged_by_it():
+def test_records_before_the_first_timing_have_its_ratio():
     references = [Reference(5, 60.0, 3e-3), Reference(10, 120.0, 2e-3), Reference(20, 240.0, 2e-3)]
 
     assert drifts(references) == [Drift(0, 5, 1.5), Drift(5, 10, 1.5)]

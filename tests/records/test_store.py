@@ -1,4 +1,4 @@
-"""The store of a run: what is written comes back exactly, and nothing that was written is ever lost."""
+"""The store of a run: records are read back exactly, and survive crashes and full disks."""
 
 import math
 import os
@@ -115,7 +115,7 @@ def test_records_come_back_exactly_and_in_order(records, tmp_path_factory):
     with Store.open(directory, HEADER) as store:
         store.append(*records)
         assert store.records() == records
-    with Store.resume(directory) as store:
+    with Store.open(directory) as store:
         assert store.records() == records
         assert [record.finished_at for record in store.records()] == [record.finished_at for record in records]
         assert [type(record.state) for record in store.records()] == [TrialState] * len(records)
@@ -160,23 +160,6 @@ def test_seconds_and_facts(tmp_path):
         assert store.fact("cublas") == {"median_s": 0.25}
 
 
-def test_table(tmp_path):
-    with Store.open(tmp_path, HEADER) as store:
-        assert len(store.table()) == 0
-        skip = Skip("before_compile", -2.0, -1.0)
-        store.append(trial(0), trial(1, state=TrialState.SKIPPED, skip=skip, build=None, measurement=None))
-        table = store.table()
-    assert list(table["state"]) == ["ok", "skipped"]
-    assert list(table["BLK_M"]) == [32, 32]
-    assert list(table["STATE"]) == [1, 1]
-    assert list(table["samples_s"]) == [(0.1, 0.3, 0.2), ()]
-    assert table["registers"].dtype == "Int64"
-    assert table["registers"].isna().tolist() == [False, True]
-    assert table["median_s"].tolist()[0] == 0.2
-    assert table["optimistic"].tolist()[1] == -1.0
-    assert table["number"].dtype == "int64"
-
-
 def test_the_same_command_resumes_and_another_header_is_refused(tmp_path):
     with Store.open(tmp_path, HEADER) as store:
         store.append(trial(0))
@@ -191,7 +174,7 @@ def test_the_same_command_resumes_and_another_header_is_refused(tmp_path):
     ):
         with pytest.raises(RunDirectoryError, match=message):
             Store.open(tmp_path, changed)
-    with Store.resume(tmp_path) as store:
+    with Store.open(tmp_path) as store:
         assert store.header == HEADER
 
 
@@ -217,7 +200,7 @@ def test_a_finished_run_reads_from_a_medium_that_cannot_be_written(tmp_path, mon
 
 def test_what_is_no_run_is_refused(tmp_path):
     with pytest.raises(RunDirectoryError, match="there is none"):
-        Store.resume(tmp_path)
+        Store.open(tmp_path)
     with pytest.raises(RunDirectoryError, match="there is none"):
         Store.read_only(tmp_path / "missing")
     (tmp_path / "file").write_text("")
@@ -277,10 +260,10 @@ def test_kill_9_loses_nothing_that_was_appended(tmp_path):
         tmp_path,
     )
     assert child.stdout is not None
-    told = -1
+    printed = -1
     for line in child.stdout:
-        told = int(line)
-        if told == 150:
+        printed = int(line)
+        if printed == 150:
             with pytest.raises(RunDirectoryError, match=f"process {child.pid}"):
                 Store.open(tmp_path, HEADER)
             child.send_signal(signal.SIGKILL)
@@ -288,8 +271,8 @@ def test_kill_9_loses_nothing_that_was_appended(tmp_path):
     assert child.returncode == -signal.SIGKILL
     with Store.open(tmp_path, HEADER) as store:
         numbers = [record.number for record in store.records()]
-        assert told >= 150
-        assert len(numbers) - 1 in (told, told + 1)
+        assert printed >= 150
+        assert len(numbers) - 1 in (printed, printed + 1)
         assert store.records() == [trial(number) for number in numbers]
         store.append(trial(len(numbers)))
 
@@ -324,7 +307,7 @@ def check_full(directory: Path, kind: str) -> None:
     message, count = out.splitlines()
     assert "every trial must be recorded" in message
     assert "make room on the disk" in message
-    with Store.resume(directory) as store:
+    with Store.open(directory) as store:
         assert [record.number for record in store.records()] == list(range(int(count) + 1))
     assert int(count) > 20
 

@@ -67,7 +67,7 @@ def test_a_single_run_has_its_report(tmp_path):
 
 def test_a_run_that_goes_on_has_its_report(tmp_path):
     stored(tmp_path, RECORDS[:10])
-    with Store.resume(tmp_path) as store:
+    with Store.open(tmp_path) as store:
         first = entries(write_report(tmp_path))
         store.append(RECORDS[10])
         second = entries(write_report(tmp_path))

@@ -133,7 +133,7 @@ class TestOneRun:
 
     def test_looking_writes_nothing(self, tmp_path, make_run, make_trial):
         make_run(tmp_path, make_trial(0))
-        with Store.resume(tmp_path) as store:
+        with Store.open(tmp_path) as store:
             before = sorted(path.name for path in tmp_path.iterdir())
             watch = Watch(tmp_path)
             for number in range(1, 20):

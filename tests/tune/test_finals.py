@@ -1,4 +1,4 @@
-"""The finals: on recorded timings, and through a runner with a simulated GPU."""
+"""Finals in replay, and with a runner whose GPU is simulated."""
 
 from dataclasses import replace
 
@@ -26,26 +26,26 @@ def trial(number, time_s, state=TrialState.OK, samples=3):
 
 @pytest.fixture
 def imagined(tmp_path, monkeypatch):
-    """Return a function that opens a workbench whose GPU behaves as it is told, by trial."""
+    """Return a function that opens a session with an imaginary GPU whose behaviour is given by trial."""
     monkeypatch.setenv(FOLDER, str(tmp_path))
     monkeypatch.setattr(runner_module, "_PAUSES_S", ())
 
-    def bench(behaviours):
+    def session(behaviours):
         runner = imaginary_runner()
         space = TableSpace({"MISDEED": [0], "REPEAT": [1]})
         return Session(load_kernel(HOSTILE), PROBLEM, H200, space, ImaginaryBuilder(behaviours), runner, {}, gpu=runner)
 
-    return bench
+    return session
 
 
 def test_the_fastest_of_the_race_is_declared_with_its_ties_and_its_share_of_reference(imagined):
     """On record trial 1 is the fastest; timed side by side it is trial 2."""
     records = [trial(0, 2.3e-3), trial(1, 1.99e-3), trial(2, 2.0e-3), trial(3, 2.01e-3)]
-    told = {0: {"time_s": 2.3e-3}, 1: {"time_s": 2.1e-3}, 2: {"time_s": 2.0e-3}, 3: {"time_s": 2.0001e-3}}
-    for behaviour in told.values():
+    behaviours = {0: {"time_s": 2.3e-3}, 1: {"time_s": 2.1e-3}, 2: {"time_s": 2.0e-3}, 3: {"time_s": 2.0001e-3}}
+    for behaviour in behaviours.values():
         behaviour["noise"] = 0.002
-    with imagined(told) as bench:
-        found = declare(bench, records)
+    with imagined(behaviours) as session:
+        found = declare(session, records)
 
     assert found.number in (2, 3)
     assert found.ties == tuple({2, 3} - {found.number})
@@ -58,11 +58,11 @@ def test_the_fastest_of_the_race_is_declared_with_its_ties_and_its_share_of_refe
     assert Declaration.from_json(found.to_json()) == found
 
 
-def test_whoever_fails_the_verification_is_struck_and_the_next_is_verified(imagined):
+def test_a_trial_that_fails_the_verification_is_rejected_and_the_next_is_verified(imagined):
     records = [trial(0, 2.0e-3), trial(1, 2.1e-3), trial(2, 2.2e-3)]
-    told = {0: {"time_s": 2.0e-3, "deed": "wrong at full size"}, 1: {"time_s": 2.1e-3}, 2: {"time_s": 2.2e-3}}
-    with imagined(told) as bench:
-        found = declare(bench, records)
+    behaviours = {0: {"time_s": 2.0e-3, "deed": "wrong at full size"}, 1: {"time_s": 2.1e-3}, 2: {"time_s": 2.2e-3}}
+    with imagined(behaviours) as session:
+        found = declare(session, records)
 
     assert found.number == 1
     assert found.verified
@@ -73,18 +73,18 @@ def test_whoever_fails_the_verification_is_struck_and_the_next_is_verified(imagi
 
 def test_a_loser_is_not_verified(imagined):
     records = [trial(0, 2.0e-3), trial(1, 2.1e-3)]
-    told = {0: {"time_s": 2.0e-3}, 1: {"time_s": 2.1e-3, "deed": "wrong at full size"}}
-    with imagined(told) as bench:
-        found = declare(bench, records)
+    behaviours = {0: {"time_s": 2.0e-3}, 1: {"time_s": 2.1e-3, "deed": "wrong at full size"}}
+    with imagined(behaviours) as session:
+        found = declare(session, records)
 
     assert (found.number, dict(found.rejected)) == (0, {})
 
 
 def test_a_tie_is_verified(imagined):
     records = [trial(0, 2.0e-3), trial(1, 2.0e-3)]
-    told = {0: {"time_s": 2.0e-3}, 1: {"time_s": 2.0e-3, "deed": "wrong at full size"}}
-    with imagined(told) as bench:
-        found = declare(bench, records)
+    behaviours = {0: {"time_s": 2.0e-3}, 1: {"time_s": 2.0e-3, "deed": "wrong at full size"}}
+    with imagined(behaviours) as session:
+        found = declare(session, records)
 
     assert found.number == 0
     assert list(found.rejected) == [1]
@@ -92,32 +92,32 @@ def test_a_tie_is_verified(imagined):
 
 def test_when_a_whole_set_fails_the_next_is_tried(imagined):
     wrong = {number: {"deed": "wrong at full size"} for number in range(FINALISTS)}
-    with imagined({**wrong, 7: {"time_s": 3e-3}}) as bench:
-        found = declare(bench, [*(trial(number, 2e-3) for number in range(FINALISTS)), trial(7, 3e-3)])
+    with imagined({**wrong, 7: {"time_s": 3e-3}}) as session:
+        found = declare(session, [*(trial(number, 2e-3) for number in range(FINALISTS)), trial(7, 3e-3)])
 
     assert found.number == 7
     assert found.verified
     assert len(found.rejected) == FINALISTS
 
 
-def test_when_all_fail_nobody_is_declared(imagined):
-    with imagined({0: {"deed": "wrong at full size"}, 1: {"deed": "no build"}}) as bench:
-        assert declare(bench, [trial(0, 2e-3), trial(1, 2e-3)]) is None
-        assert declare(bench, []) is None
+def test_when_all_fail_none_is_declared(imagined):
+    with imagined({0: {"deed": "wrong at full size"}, 1: {"deed": "no build"}}) as session:
+        assert declare(session, [trial(0, 2e-3), trial(1, 2e-3)]) is None
+        assert declare(session, []) is None
 
 
 def test_what_cannot_be_built_again_is_rejected(imagined):
-    with imagined({0: {"deed": "no build"}, 1: {"time_s": 2.1e-3}}) as bench:
-        found = declare(bench, [trial(0, 2e-3), trial(1, 2.1e-3)])
+    with imagined({0: {"deed": "no build"}, 1: {"time_s": 2.1e-3}}) as session:
+        found = declare(session, [trial(0, 2e-3), trial(1, 2.1e-3)])
 
     assert found.number == 1
     assert "the compiler died" in found.rejected[0]
 
 
-def test_told_to_stop_it_declares_what_is_on_record_and_leaves_the_gpu_alone(imagined, tmp_path):
+def test_when_stopped_it_declares_what_is_on_record_and_leaves_the_gpu_alone(imagined, tmp_path):
     (tmp_path / "absent").touch()
-    with imagined({}) as bench:
-        found = declare(bench, [trial(0, 2.1e-3), trial(1, 2e-3)], stop=lambda: True)
+    with imagined({}) as session:
+        found = declare(session, [trial(0, 2.1e-3), trial(1, 2e-3)], stop=lambda: True)
 
     assert found.number == 1
     assert not found.verified
@@ -125,10 +125,10 @@ def test_told_to_stop_it_declares_what_is_on_record_and_leaves_the_gpu_alone(ima
     assert found.reference is None
 
 
-def test_told_to_stop_after_the_race_it_declares_the_race(imagined):
+def test_when_stopped_after_the_race_it_declares_the_race(imagined):
     answers = iter([False, False])  # one before each build
-    with imagined({0: {"time_s": 2e-3}, 1: {"time_s": 1.9e-3}}) as bench:
-        found = declare(bench, [trial(0, 2e-3), trial(1, 2e-3)], stop=lambda: next(answers, True))
+    with imagined({0: {"time_s": 2e-3}, 1: {"time_s": 1.9e-3}}) as session:
+        found = declare(session, [trial(0, 2e-3), trial(1, 2e-3)], stop=lambda: next(answers, True))
 
     assert found.number == 1
     assert found.rounds == 31
@@ -136,8 +136,8 @@ def test_told_to_stop_after_the_race_it_declares_the_race(imagined):
 
 
 def test_kernels_of_seconds_are_not_raced(imagined):
-    with imagined({0: {"time_s": 2.0}, 1: {"time_s": 2.1}}) as bench:
-        found = declare(bench, [trial(0, 2.0), trial(1, 2.1)])
+    with imagined({0: {"time_s": 2.0}, 1: {"time_s": 2.1}}) as session:
+        found = declare(session, [trial(0, 2.0), trial(1, 2.1)])
 
     assert found.number == 0
     assert found.rounds == 0
@@ -145,16 +145,16 @@ def test_kernels_of_seconds_are_not_raced(imagined):
 
 
 def test_a_race_that_kills_its_worker_leaves_what_is_on_record(imagined):
-    with imagined({0: {"deed": "die in a race"}, 1: {}}) as bench:
-        found = declare(bench, [trial(0, 2e-3), trial(1, 2.1e-3)])
+    with imagined({0: {"deed": "die in a race"}, 1: {}}) as session:
+        found = declare(session, [trial(0, 2e-3), trial(1, 2.1e-3)])
 
     assert found.number == 0
     assert found.rounds == 0
 
 
-def test_a_gpu_that_is_lost_is_told(imagined):
-    with imagined({0: {"deed": "take the GPU along in a race"}, 1: {}}) as bench, pytest.raises(DeviceLostError):
-        declare(bench, [trial(0, 2e-3), trial(1, 2.1e-3)])
+def test_a_lost_gpu_is_an_error(imagined):
+    with imagined({0: {"deed": "take the GPU along in a race"}, 1: {}}) as session, pytest.raises(DeviceLostError):
+        declare(session, [trial(0, 2e-3), trial(1, 2.1e-3)])
 
 
 def test_what_was_slow_while_the_gpu_was_slow_gets_a_second_chance(imagined):
@@ -162,9 +162,9 @@ def test_what_was_slow_while_the_gpu_was_slow_gets_a_second_chance(imagined):
     times_s = [2.0e-3, 2.01e-3, 2.02e-3, 2.03e-3, 2.04e-3, 2.5e-3, 2.3e-3, 2.35e-3]
     records = [trial(number, time_s) for number, time_s in enumerate(times_s)]
     references = [Reference(after, 0.0, time_s) for after, time_s in ((0, 3e-3), (6, 3e-3), (8, 3.6e-3))]
-    told = {number: {"time_s": time_s} for number, time_s in enumerate(times_s)} | {7: {"time_s": 1.9e-3}}
-    with imagined(told) as bench:
-        found = declare(bench, records, references=references)
+    behaviours = {number: {"time_s": time_s} for number, time_s in enumerate(times_s)} | {7: {"time_s": 1.9e-3}}
+    with imagined(behaviours) as session:
+        found = declare(session, records, references=references)
 
     assert found.number == 7
     assert {6, 7} <= {one.number for one in found.finalists}
@@ -173,9 +173,9 @@ def test_what_was_slow_while_the_gpu_was_slow_gets_a_second_chance(imagined):
 
 def test_a_noisy_time_gets_a_second_chance(imagined):
     records = [trial(0, 2e-3), trial(1, 1.95e-3, TrialState.UNSTABLE)]
-    with imagined({0: {"time_s": 2e-3}, 1: {"time_s": 1.9e-3}}) as bench:
-        assert declare(bench, records).number == 1
-        assert declare(bench, records, stop=lambda: True).number == 0, "on record it is too noisy to count"
+    with imagined({0: {"time_s": 2e-3}, 1: {"time_s": 1.9e-3}}) as session:
+        assert declare(session, records).number == 1
+        assert declare(session, records, stop=lambda: True).number == 0, "on record it is too noisy to count"
 
 
 def test_only_what_might_be_among_the_fastest_is_doubtful():
@@ -200,8 +200,8 @@ def test_in_replay_what_is_on_record_decides():
         for number, one in enumerate(measured)
         if one is not None
     ]
-    with open_session("gemm_simt", dataset.manifest.problem, parse_device(f"replay:{name}")) as bench:
-        found = declare(bench, records, stop=lambda: True)
+    with open_session("gemm_simt", dataset.manifest.problem, parse_device(f"replay:{name}")) as session:
+        found = declare(session, records, stop=lambda: True)
 
     fastest = min((one.median_s, at) for at, one in enumerate(measured) if one and one.state is TrialState.OK)
     assert (found.winner.median_s, found.number) == (pytest.approx(fastest[0]), fastest[1])

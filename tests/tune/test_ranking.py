@@ -1,4 +1,4 @@
-"""Intervals hold what they promise, on made-up samples; and the ranking says no more than they do."""
+"""Confidence intervals cover what they should on generated samples, and rankings follow from them."""
 
 import statistics
 
@@ -25,7 +25,7 @@ def test_the_interval_of_a_median_covers_it(count):
 
 
 @pytest.mark.parametrize("count", [7, 31])
-def test_from_six_samples_on_no_distribution_is_supposed(count):
+def test_from_six_samples_on_no_distribution_is_assumed(count):
     skewed = covered(np.random.default_rng(2), lambda rng, n: rng.exponential(1.0, n).tolist(), count, np.log(2))
 
     assert skewed >= 0.93
@@ -46,16 +46,16 @@ def race(rng, *times_s, noise=0.002, rounds=31, together=0.05):
 
 
 def test_the_fastest_wins_though_rounds_differ_more_than_runners():
-    found, cublas = rank_race(race(np.random.default_rng(3), 2.04e-3, 2.00e-3, 2.5e-3))
+    found, reference = rank_race(race(np.random.default_rng(3), 2.04e-3, 2.00e-3, 2.5e-3))
 
     assert [one.number for one in found] == [1, 0, 2]
     assert (found[0].ratio, found[0].ratio_low, found[0].ratio_high) == (1, 1, 1)
-    assert found[1].ratio_low > 1, "2 % is told although the rounds vary by 5 %: times are paired"
+    assert found[1].ratio_low > 1, "2 % are detected although the rounds vary by 5 %: times are paired"
     assert found[2].ratio == pytest.approx(1.25, rel=0.005)
-    assert cublas is None
+    assert reference is None
 
 
-def test_what_cannot_be_told_apart_is_a_tie():
+def test_indistinguishable_trials_are_ties():
     found, _ = rank_race(race(np.random.default_rng(4), 2.0e-3, 2.0001e-3))
 
     assert found[1].ratio_low <= 1 <= found[1].ratio_high
@@ -70,21 +70,21 @@ def test_of_two_equal_kernels_hardly_ever_one_is_declared_faster():
     assert wrong <= 20
 
 
-def test_the_ratio_of_cublas_is_the_share_of_it():
+def test_the_ratio_of_the_reference_is_the_share_of_it():
     times_s = race(np.random.default_rng(5), 2e-3, 2.2e-3)
-    found, cublas = rank_race({**times_s, REFERENCE: 1.5 * times_s[0]})
+    found, reference = rank_race({**times_s, REFERENCE: 1.5 * times_s[0]})
 
     assert REFERENCE not in [one.number for one in found]
-    assert cublas.ratio == pytest.approx(1.5)
-    assert cublas.ratio_low <= 1.5 + 1e-9
-    assert cublas.median_s == pytest.approx(1.5 * found[0].median_s)
+    assert reference.ratio == pytest.approx(1.5)
+    assert reference.ratio_low <= 1.5 + 1e-9
+    assert reference.median_s == pytest.approx(1.5 * found[0].median_s)
 
 
-def test_cublas_does_not_win():
-    found, cublas = rank_race({3: [2e-3] * 7, REFERENCE: [1e-3] * 7})
+def test_the_reference_does_not_win():
+    found, reference = rank_race({3: [2e-3] * 7, REFERENCE: [1e-3] * 7})
 
     assert [one.number for one in found] == [3]
-    assert cublas.ratio == pytest.approx(0.5)
+    assert reference.ratio == pytest.approx(0.5)
 
 
 @given(st.integers(2, 31), st.integers(1, 6), st.integers(0, 1000), st.floats(0.1, 10.0))
@@ -123,7 +123,7 @@ def test_noisy_records_are_ties_where_steady_ones_are_not():
     assert apart == {0.001: True, 0.02: False}
 
 
-def test_of_a_median_without_samples_some_noise_is_supposed():
+def test_of_a_median_without_samples_some_noise_is_assumed():
     found = rank_records({0: recorded(2e-3), 1: recorded(2.01e-3), 2: recorded(2.1e-3)})
 
     assert found[0].low_s < 2e-3 < found[0].high_s

@@ -1,3 +1,5 @@
+"""Sessions: kernels that can and cannot be built, and problems of another kind."""
+
 import pytest
 
 from mltune.dataset.dataset import load_dataset
@@ -12,9 +14,9 @@ SGEMM = parse_problem("sgemm", trans="NT", m=4096, n=4096, k=4096)
 @pytest.mark.parametrize("name", ["convolution_w6600", "xgemm_titan_rtx"])
 def test_a_kernel_without_a_source_is_replayed(name):
     manifest = load_dataset(name).manifest
-    with open_session(manifest.kernel, manifest.problem, Target(dataset=name)) as bench:
-        assert bench.space.count == manifest.rows
-        assert bench.gpu is None
+    with open_session(manifest.kernel, manifest.problem, Target(dataset=name)) as session:
+        assert session.space.count == manifest.rows
+        assert session.gpu is None
 
 
 def test_a_kernel_without_a_source_is_not_built():

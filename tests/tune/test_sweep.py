@@ -1,4 +1,4 @@
-"""A sweep without a GPU: which configurations it takes, that it resumes, and what it refuses."""
+"""Sweeps in replay: the choice of configurations, resumption, and refusals."""
 
 from pathlib import Path
 
@@ -18,33 +18,33 @@ PROBLEM = parse_problem("sgemm", trans="NT", m=4096, n=4096, k=4096)
 
 
 @pytest.fixture
-def bench() -> Session:
+def session() -> Session:
     return open_session("gemm_simt", PROBLEM, Target(dataset=DATASET))
 
 
-def swept(bench: Session, run: Path, indices: np.ndarray) -> list:
-    with Store.open(run, run_header(bench, 0, {})) as store, bench:
-        return measure_all(bench, store, indices, None)
+def swept(session: Session, run: Path, indices: np.ndarray) -> list:
+    with Store.open(run, run_header(session, 0, {})) as store, session:
+        return measure_all(session, store, indices, None)
 
 
-def test_random_sweep_is_distinct_and_the_same_for_the_same_seed(bench):
-    chosen = choose_configurations(bench, 200, seed=3)
+def test_random_sweep_is_distinct_and_the_same_for_the_same_seed(session):
+    chosen = choose_configurations(session, 200, seed=3)
 
     assert len(set(chosen.tolist())) == 200
-    assert np.array_equal(chosen, choose_configurations(bench, 200, seed=3))
+    assert np.array_equal(chosen, choose_configurations(session, 200, seed=3))
 
 
-def test_complete_sweep_takes_every_configuration_once(bench):
-    chosen = choose_configurations(bench, None, seed=3)
+def test_complete_sweep_takes_every_configuration_once(session):
+    chosen = choose_configurations(session, None, seed=3)
 
-    assert sorted(chosen.tolist()) == list(range(bench.space.count))
+    assert sorted(chosen.tolist()) == list(range(session.space.count))
 
 
-def test_every_configuration_gets_a_record_and_a_resumed_sweep_measures_the_rest(bench, tmp_path):
-    chosen = choose_configurations(bench, 60, seed=1)
-    first = swept(bench, tmp_path / "run", chosen[:25])
+def test_every_configuration_gets_a_record_and_a_resumed_sweep_measures_the_rest(session, tmp_path):
+    chosen = choose_configurations(session, 60, seed=1)
+    first = swept(session, tmp_path / "run", chosen[:25])
 
-    records = swept(bench, tmp_path / "run", chosen)
+    records = swept(session, tmp_path / "run", chosen)
 
     assert [record.number for record in records] == list(range(60))
     assert records[:25] == first

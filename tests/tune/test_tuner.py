@@ -15,12 +15,13 @@ import pytest
 from mltune.dataset.dataset import load_dataset
 from mltune.errors import BundleError, RunDirectoryError
 from mltune.problem.gemm import parse_problem
+from mltune.records.candidate import BATCH
 from mltune.records.seconds import PHASES
 from mltune.records.store import Store
 from mltune.records.trial import TrialRecord, TrialState
 from mltune.results.run import TuneResult
 from mltune.tune.request import TuneRequest
-from mltune.tune.tuner import BATCH, tune
+from mltune.tune.tuner import tune
 
 DATASET = "h200-sgemm-nt-4096-random"
 GATED = "h200-sgemm-nt-4096-complete"
@@ -127,7 +128,7 @@ def test_killed_run_goes_on_as_if_it_had_not_been(name, share, tmp_path, request
         "from pathlib import Path; from tests.tune.test_tuner import search; "
         f"search(Path({str(run)!r}), trials={trials}, dataset={dataset!r})"
     )
-    process = subprocess.Popen([sys.executable, "-c", script], cwd=Path(__file__).parent.parent, start_new_session=True)
+    process = subprocess.Popen([sys.executable, "-c", script], cwd=Path(__file__).parents[2], start_new_session=True)
     deadline = time.monotonic() + 60
     while process.poll() is None and time.monotonic() < deadline:
         if (run / "run.sqlite").exists() and len(safely_stored(run)) >= share * len(whole.records):
@@ -161,7 +162,7 @@ search(Path({str(tmp_path / "run")!r}), trials=256, dataset={GATED!r})
 print(*sorted(pools() - before))
 """
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=Path(__file__).parent.parent, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", script], cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == ""

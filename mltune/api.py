@@ -1,0 +1,293 @@
+"""The functions of the Python interface: tune a kernel, load a run, compare search strategies.
+
+Names are resolved here as by the commands of the same names, which call these functions. Each is offered by
+:mod:`mltune` itself: ``mltune.tune(...)``.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from mltune.errors import MltuneWarning
+
+if TYPE_CHECKING:
+    from mltune.compare.comparison import Comparison
+    from mltune.compare.comparison import Report as ComparisonReport
+    from mltune.problem.problem import Problem
+    from mltune.results.progress import Report
+    from mltune.results.run import TuneResult
+
+
+def tune(
+    problem: str | Problem | None = None,
+    *,
+    trans: str | None = None,
+    size: int | None = None,
+    m: int | None = None,
+    n: int | None = None,
+    k: int | None = None,
+    kernel: str | Path | None = None,
+    device: str = "auto",
+    trials: int | None = None,
+    time: str | float | None = None,
+    seed: int = 0,
+    search: str = "model",
+    skip: bool = True,
+    stop: bool = True,
+    run: str | Path | None = None,
+    compilers: int | None = None,
+    progress: Report | Literal["auto"] | None = "auto",
+    interrupt: Callable[[], bool] | None = None,
+) -> TuneResult:
+    """Find the fastest configuration of a kernel.
+
+    Without `trials` and `time` the budget is 60 s on a GPU and 300 trials in replay. Without a GPU, timings recorded on
+    one are replayed, and a warning says so. The run also ends once no untried configuration can be expected to be
+    faster.
+
+    Parameters
+    ----------
+    problem : str or Problem, optional
+        ``"sgemm"``, ``"dgemm"``, ``"cgemm"`` or ``"zgemm"``, or a problem, such as that of a result or a dataset. In
+        replay the recorded one by default.
+    trans : str, optional
+        op(A) and op(B): two of N, T, C. NT by default.
+    size : int, optional
+        m = n = k. 4096 by default.
+    m, n, k : int, optional
+        Extents, in place of `size`.
+    kernel : str or pathlib.Path, optional
+        A built-in kernel, or the folder of a bundle; by default gemm_simt, or the recorded one in replay.
+    device : str
+        ``"auto"``, ``"cuda:N"`` or ``"replay:DATASET"``, where DATASET is a name or a path.
+    trials : int, optional
+        Most trials, skipped ones included.
+    time : str or float, optional
+        Most time: ``"20s"``, ``"1h30m"``, or seconds. Earlier runs in the same directory count.
+    seed : int
+        The same seed proposes the same trials.
+    search : str
+        One of :data:`mltune.learn.search.SEARCHES`; the others than ``"model"`` are for comparison.
+    skip : bool
+        Whether to skip configurations that are predicted to be slow.
+    stop : bool
+        Whether to end before the budget is spent once nothing untried can be expected to be 1 % faster.
+    run : str or pathlib.Path, optional
+        Directory of the run; an existing run is resumed. By default a new one under ``runs/``.
+    compilers : int, optional
+        Compile processes; by default one per core.
+    progress : callable, "auto" or None
+        Called with a :class:`mltune.results.progress.Progress` about twice a second. ``"auto"`` shows a progress bar in
+        a notebook or a terminal (on stderr), and nothing elsewhere.
+    interrupt : callable, optional
+        Called without arguments at least once a second; true ends the run with the best so far. By default Ctrl-C does
+        so, and a second Ctrl-C raises KeyboardInterrupt.
+
+    Returns
+    -------
+    TuneResult
+
+    Raises
+    ------
+    UsageError
+        The request cannot be met.
+    RunError
+        The run failed; everything recorded before is kept.
+
+    Warns
+    -----
+    MltuneWarning
+        There is no GPU: recorded timings are replayed.
+
+    Examples
+    --------
+    >>> import mltune
+    >>> result = mltune.tune("sgemm", trans="NT", size=4096, trials=40, device="replay:h200-sgemm-nt-4096-random")
+    >>> len(result.records)
+    40
+    >>> result.best.configuration["BLK_M"] in (32, 64, 96, 128, 192, 256)
+    True
+    """
+    from mltune.tune import tuner
+    from mltune.tune.request import tune_request
+
+    request, notice = tune_request(
+        problem,
+        {"trans": trans, "size": size, "m": m, "n": n, "k": k},
+        kernel=kernel,
+        device=device,
+        trials=trials,
+        time=time,
+        seed=seed,
+        search=search,
+        skip=skip,
+        stop=stop,
+        run=None if run is None else Path(run),
+        compilers=compilers,
+    )
+    warnings.filterwarnings("ignore", "IProgress not found")  # Optuna's progress bars, in notebooks, are not used
+    if notice:
+        warnings.warn(notice, MltuneWarning, stacklevel=2)
+    with _progress_bar(progress, "RunDisplay") as report, _interruptible(interrupt) as interrupted:
+        return tuner.tune(request, progress=report, stop=interrupted)
+
+
+def load_run(directory: str | Path) -> TuneResult:
+    """Load the result of a run, which may have ended or not.
+
+    Parameters
+    ----------
+    directory : str or pathlib.Path
+        The directory of the run: the parameter `run` of :func:`tune`.
+
+    Raises
+    ------
+    RunDirectoryError
+        The directory holds no run.
+
+    Examples
+    --------
+    >>> import mltune, tempfile
+    >>> run = tempfile.mkdtemp() + "/run"
+    >>> tuned = mltune.tune(trials=20, device="replay:h200-sgemm-nt-4096-random", run=run)
+    >>> mltune.load_run(run).best == tuned.best
+    True
+    """
+    from mltune.results.run import read_run
+
+    return read_run(Path(directory))
+
+
+def compare(
+    strategies: str | Sequence[str] | None = None,
+    datasets: str | Sequence[str] | None = None,
+    *,
+    table: str | Path | None = None,
+    parameters: str | Sequence[str] | None = None,
+    time: str | None = None,
+    evaluations: int = 400,
+    seeds: int = 50,
+    processes: int | None = None,
+    output: str | Path | None = None,
+    share: str = "1/1",
+    progress: ComparisonReport | Literal["auto"] | None = "auto",
+) -> Comparison | None:
+    """Compare search strategies on recorded timings.
+
+    Each strategy searches each dataset with each seed, and each configuration that it proposes is looked up. The
+    comparison is written to `output`: every run as it ends, then the summary, a table and figures.
+
+    Parameters
+    ----------
+    strategies : str or sequence of str, optional
+        Names, in one text separated by commas, or ``"all"``; ``"NAME@SEEDS"`` gives a strategy fewer seeds. By default
+        mltune, tpe and random. See :mod:`mltune.compare.strategies`.
+    datasets : str or sequence of str, optional
+        Names or paths of datasets, or ``"all"``, the default.
+    table : str or pathlib.Path, optional
+        A table of configurations and times (CSV, Parquet or JSON) in place of datasets.
+    parameters : str or sequence of str, optional
+        The columns of the table that are parameters.
+    time : str, optional
+        The column of the table that holds the times; its name ends with the unit: ``time_ms``.
+    evaluations : int
+        Distinct configurations that each run measures.
+    seeds : int
+        Runs of each strategy on each dataset.
+    processes : int, optional
+        By default one per processor.
+    output : str or pathlib.Path, optional
+        Directory of the comparison; an existing one is resumed. By default a new one under ``runs/``.
+    share : str
+        ``"I/N"`` does the I-th of N shares of the work, one on each of N machines, say.
+    progress : callable, "auto" or None
+        Called with a :class:`mltune.compare.comparison.Progress` after each run. ``"auto"`` shows a progress bar in a
+        notebook or a terminal (on stderr), and nothing elsewhere.
+
+    Returns
+    -------
+    Comparison or None
+        None for one share of several: a call without `share` and with the same `output` joins them.
+
+    Raises
+    ------
+    UsageError
+        A strategy, dataset or option is malformed or does not exist.
+    RunError
+        No strategy has run on every dataset.
+
+    Examples
+    --------
+    >>> import mltune, tempfile
+    >>> compared = mltune.compare(
+    ...     "random", "h200-dgemm-nt-4096-random", evaluations=20, seeds=2, processes=1, output=tempfile.mkdtemp()
+    ... )
+    >>> compared.fraction("random", "h200-dgemm-nt-4096-random").shape
+    (2, 20)
+    """
+    from mltune.compare.comparison import compare as run
+    from mltune.compare.request import compare_request
+    from mltune.compare.results import write_results
+
+    request = compare_request(
+        strategies=_joined(strategies),
+        datasets=_joined(datasets),
+        table=None if table is None else Path(table),
+        parameters=_joined(parameters),
+        times=time,
+        evaluations=evaluations,
+        seeds=seeds,
+        processes=processes,
+        output=None if output is None else Path(output),
+        share=share,
+    )
+    with _progress_bar(progress, "ComparisonDisplay") as report:
+        comparison = run(request, report)
+    if comparison is not None:
+        write_results(comparison, request.output)
+    return comparison
+
+
+def _joined(names: str | Sequence[str] | None) -> str | None:
+    return names if names is None or isinstance(names, str) else ",".join(names)
+
+
+@contextmanager
+def _progress_bar(progress: Any, display: str) -> Iterator[Any]:
+    """Return the callable that receives the progress: for ``"auto"`` a display on a terminal or in a notebook."""
+    from mltune.show import live
+
+    if progress != "auto":
+        yield progress
+    elif sys.stderr.isatty() or live.in_notebook():
+        with getattr(live, display)() as shown:
+            yield shown
+    else:
+        yield None
+
+
+@contextmanager
+def _interruptible(interrupt: Callable[[], bool] | None) -> Iterator[Callable[[], bool]]:
+    """Return the callable that ends a run: by default true after a first Ctrl-C; a second one acts as usual."""
+    pressed = threading.Event()
+    if interrupt is not None or threading.current_thread() is not threading.main_thread():
+        yield interrupt or pressed.is_set
+        return
+
+    def note(number: int, frame: object) -> None:
+        signal.signal(signal.SIGINT, usual)
+        pressed.set()
+
+    usual = signal.getsignal(signal.SIGINT) or signal.default_int_handler
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield pressed.is_set
+    finally:
+        signal.signal(signal.SIGINT, usual)

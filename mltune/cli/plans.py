@@ -1,0 +1,76 @@
+"""The commands ``run`` and ``plan``: carry out a plan of many problems, or forecast it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mltune.cli.application import AsJson, answer, app
+
+
+@app.command()
+def run(
+    plan: Annotated[
+        str,
+        typer.Argument(
+            metavar="PLAN", help="A plan (TOML), the name of a built-in one (quick), or the directory of a run of one."
+        ),
+    ],
+    directory: Annotated[
+        Path | None,
+        typer.Option("--run", metavar="DIR", help="Directory of the run; a run of the same plan there is resumed."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Carry out a plan: tune many problems, unattended.
+
+    The time is shared out by expected gain. `mltune run DIR` resumes a run that was interrupted or killed.
+    Ctrl-C and SIGTERM end it within 10 s, with a report; a second one at once. Exits with 1 when a problem has no
+    winner.
+    """
+    from mltune.plan.campaign import run_plan
+    from mltune.plan.placement import place
+    from mltune.plan.reader import load_plan
+    from mltune.process.signals import Interrupt
+    from mltune.records.directory import PLAN_FILE, is_plan, new_directory
+    from mltune.show import tables
+    from mltune.show.live import RunDisplay
+    from mltune.tune.target import find_gpus
+
+    if is_plan(Path(plan)):
+        directory, plan = directory or Path(plan), str(Path(plan) / PLAN_FILE)
+    loaded = load_plan(plan)
+    placed = place(loaded, *find_gpus())
+    if placed.replayed and loaded.devices != placed.devices:
+        typer.echo("no GPU found: every problem is replayed from recorded timings", err=True)
+    directory = directory or new_directory(loaded.name)
+    typer.echo(f"run directory: {directory}; `mltune run {directory}` resumes it", err=True)
+    with RunDisplay() as progress, Interrupt() as interrupt:
+        result = run_plan(placed, directory, progress=progress, stop=interrupt)
+    document = result.to_json()
+    answer(document, as_json, lambda: tables.overview(document))
+    if result.report is not None:
+        typer.echo(f"written: {result.report.html}", err=True)
+    if not all(problem["best"] for problem in document["problems"]):
+        raise typer.Exit(1)
+
+
+@app.command()
+def plan(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A plan (TOML), or the name of a built-in one: quick.")],
+    as_json: AsJson = False,
+) -> None:
+    """Forecast a plan: devices, order, time and trials of each problem, and files. Nothing is run.
+
+    No GPU is needed.
+    """
+    from mltune.measure.build import available_cores
+    from mltune.plan.forecast import forecast
+    from mltune.plan.reader import load_plan
+    from mltune.show import plan_tables
+    from mltune.tune.target import find_gpus
+
+    document = forecast(load_plan(file), *find_gpus(), available_cores())
+    answer(document, as_json, lambda: plan_tables.forecast(document))

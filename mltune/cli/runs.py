@@ -1,0 +1,108 @@
+"""The commands ``show``, ``dashboard`` and ``report``: read the records of a run or of a plan."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mltune.cli.application import AsJson, Run, answer, app
+from mltune.errors import UsageError
+
+
+@app.command()
+def show(
+    run: Run,
+    top: Annotated[int, typer.Option("--top", min=0, help="How many of the best configurations.")] = 10,
+    export: Annotated[
+        Path | None, typer.Option("--export", metavar="FOLDER", help="Write the trials there as a dataset (Parquet).")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Show its progress until it ends, or until Ctrl-C.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the results of a run.
+
+    Its best configurations, its trials by state, and its seconds by phase; of a plan, the progress of each problem.
+    --follow shows a run that is under way in another terminal, and waits for one that has not started.
+    """
+    from mltune.records.directory import is_plan, runs_in
+    from mltune.show import tables
+
+    if follow and not _follow(run, as_json):
+        return
+    if export is not None:
+        from mltune.dataset.dataset import export_run
+
+        for folder in runs_in(run):
+            typer.echo(f"written: {export_run(folder, export)}", err=True)
+    if is_plan(run):
+        from mltune.results.overview import overview
+
+        document = overview(run)
+        answer(document, as_json, lambda: tables.overview(document))
+    else:
+        from mltune.results.summary import summarise
+
+        document = summarise(run, top)
+        answer(document, as_json, lambda: tables.run_summary(document))
+
+
+def _follow(run: Path, as_json: bool) -> bool:
+    """Follow a run; return whether it has ended, as opposed to a Ctrl-C of the user."""
+    from mltune.show.follow import follow
+    from mltune.show.live import RunDisplay
+
+    if as_json:
+        raise UsageError(
+            f"--follow is for people and has no --json; programs read the lines of {run / 'events.jsonl'}."
+        )
+    try:
+        with RunDisplay(stderr=False, announce=False) as display:
+            follow(run, display)
+    except KeyboardInterrupt:
+        return False
+    return True
+
+
+@app.command()
+def dashboard(
+    run: Run,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes a free one.")] = 8080,
+    browser: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
+) -> None:
+    """Show a run in optuna-dashboard.
+
+    Writes the run, or each problem of a plan, as an Optuna study to RUN/optuna.journal, and serves the dashboard to
+    this machine until Ctrl-C; trials of a run that is under way are added. Needs the extra "dashboard".
+    """
+    from mltune.show.study import Studies, served
+
+    studies = Studies(run)
+    typer.echo(f"written: {studies.path}", err=True)
+    with contextlib.suppress(KeyboardInterrupt), served(studies, port) as address:
+        typer.echo(f"serving {address}; Ctrl-C ends it", err=True)
+        if browser:
+            typer.launch(address)
+        studies.keep_up_to_date()
+
+
+@app.command()
+def report(
+    run: Run,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="FOLDER", help="Directory of the files.  [default: RUN]", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the report on a run: report.html, report.md and winners.json.
+
+    The run may still go on. The report gives the results, their uncertainty and the failures, then the evidence.
+    --json prints the content of winners.json.
+    """
+    from mltune.report.writing import write_report
+
+    paths = write_report(run, output)
+    answer(paths.document, as_json, lambda: [str(path) for path in (paths.html, paths.markdown, paths.winners)])

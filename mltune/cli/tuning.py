@@ -1,0 +1,140 @@
+"""The commands ``tune`` and ``sweep``."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import typer
+
+from mltune.cli.application import (
+    AsJson,
+    DeviceName,
+    K,
+    KernelName,
+    M,
+    N,
+    NewRun,
+    Search,
+    Seed,
+    Size,
+    Trans,
+    answer,
+    app,
+)
+from mltune.errors import UsageError
+from mltune.tune.request import DEFAULT_KERNEL, TuneRequest
+
+
+@app.command()
+def tune(
+    problem: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[PROBLEM]", help="sgemm, dgemm, cgemm or zgemm; in replay the recorded one.", show_default=False
+        ),
+    ] = None,
+    trans: Trans = None,
+    size: Size = None,
+    m: M = None,
+    n: N = None,
+    k: K = None,
+    kernel: KernelName = None,
+    trials: Annotated[int | None, typer.Option("--trials", min=1, help="Most trials, skipped ones included.")] = None,
+    time: Annotated[str | None, typer.Option("--time", metavar="TIME", help="Most time: 20s, 30m, 1h30m.")] = None,
+    seed: Seed = 0,
+    search: Annotated[
+        Search, typer.Option("--search", help="The search strategy; the others than model are for comparison.")
+    ] = Search.MODEL,
+    skip: Annotated[bool, typer.Option("--skip/--no-skip", help="Skip what is predicted to be slow.")] = True,
+    stop: Annotated[
+        bool, typer.Option("--stop/--no-stop", help="End once nothing untried can be expected to be 1 % faster.")
+    ] = True,
+    run: NewRun = None,
+    device: DeviceName = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Find the fastest configuration of a kernel.
+
+    Without --trials and --time the budget is 60 s on a GPU and 300 trials in replay. Without a GPU, timings recorded
+    on one are replayed. Ctrl-C ends the run with the best so far. The run also ends once no untried configuration can
+    be expected to be faster, and says so. Exits with 1 when no trial succeeded.
+    """
+    from mltune import api
+    from mltune.process.signals import Interrupt
+    from mltune.show import tables
+    from mltune.show.live import RunDisplay
+
+    with RunDisplay() as progress, Interrupt() as interrupt:
+        result = api.tune(
+            problem,
+            trans=trans,
+            size=size,
+            m=m,
+            n=n,
+            k=k,
+            kernel=kernel,
+            device=device,
+            trials=trials,
+            time=time,
+            seed=seed,
+            search=search.value,
+            skip=skip,
+            stop=stop,
+            run=run,
+            progress=progress,
+            interrupt=interrupt,
+        )
+    for number, reason in (result.declaration.rejected if result.declaration else {}).items():
+        typer.echo(f"trial {number} was faster, but failed the last verification: {reason}", err=True)
+    document = result.to_json()
+    answer(document, as_json, lambda: [tables.tuned(document)])
+    if document["best"] is None:
+        raise typer.Exit(1)
+
+
+@app.command()
+def sweep(
+    problem: Annotated[str, typer.Argument(metavar="PROBLEM", help="sgemm, dgemm, cgemm or zgemm.")],
+    count: Annotated[int, typer.Option("--count", min=1, help="How many configurations to time.")] = 1000,
+    complete: Annotated[bool, typer.Option("--complete", help="Time all configurations, not --count.")] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="NAME=V,V", help="Values of a parameter to sweep; may be given several times."),
+    ] = None,
+    trans: Trans = None,
+    size: Size = None,
+    m: M = None,
+    n: N = None,
+    k: K = None,
+    kernel: KernelName = None,
+    seed: Seed = 0,
+    run: NewRun = None,
+    device: DeviceName = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Record a dataset of timings on a GPU.
+
+    The configurations are a uniform random sample of the search space, or all of it; failures are recorded too. With
+    --only it is a sub-space. An existing run is resumed.
+    """
+    from mltune.problem.kinds import problem_from_name
+    from mltune.show.live import RunDisplay
+    from mltune.tune.sweep import sweep as record_sweep
+
+    named = problem_from_name(problem, trans=trans, size=size, m=m, n=n, k=k)
+    request = TuneRequest(named, kernel or DEFAULT_KERNEL, device, seed=seed, run=run)
+    with RunDisplay() as progress:
+        path = record_sweep(request, None if complete else count, values=_values(only or []), progress=progress)
+    answer({"dataset": str(path)}, as_json, lambda: [str(path)])
+
+
+def _values(options: list[str]) -> dict[str, tuple[int, ...]]:
+    """Read values of parameters, such as ``BLK_M=64,128``."""
+    chosen: dict[str, tuple[int, ...]] = {}
+    for option in options:
+        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*=\d{1,9}(,\d{1,9})*", option):
+            raise UsageError(f"chosen values are given as NAME=V,V, got {option!r}; write BLK_M=64,128.")
+        name, _, values = option.partition("=")
+        chosen[name] = tuple(map(int, values.split(",")))
+    return chosen

@@ -1,0 +1,70 @@
+"""Expansion of a plan's table of GEMMs: every precision with every transposition and size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, StrictStr, StringConstraints
+
+from mltune.errors import ProblemError
+from mltune.problem.gemm import CASES, GemmProblem
+
+
+def _distinct(values: list[Any]) -> list[Any]:
+    if len({str(value) for value in values}) != len(values):
+        raise ValueError("values must be distinct")
+    return values
+
+
+_Ops = Annotated[StrictStr, StringConstraints(pattern=r"^[NTC]{2}$")]
+_Extent = Annotated[StrictInt, Field(ge=1, le=2**40)]
+_Extents = Annotated[list[_Extent], Field(min_length=3, max_length=3)]
+_Precisions = list[Literal["s", "d", "c", "z"]]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    precisions: Annotated[_Precisions, Field(min_length=1, max_length=4), AfterValidator(_distinct)]
+    trans: Annotated[list[_Ops], Field(min_length=1, max_length=9), AfterValidator(_distinct)] | Literal["all"]
+    sizes: Annotated[list[_Extent | _Extents], Field(min_length=1, max_length=1000), AfterValidator(_distinct)]
+
+
+def expand(table: Mapping[str, Any]) -> Iterator[GemmProblem]:
+    """Yield the problems of a ``[[problems]]`` table, sizes outermost.
+
+    Parameters
+    ----------
+    table : mapping
+        ``precisions``, ``trans`` (pairs of N, T, C, or ``"all"``) and ``sizes`` (m = n = k, or m, n and k). C of a real
+        matrix is T.
+
+    Raises
+    ------
+    ProblemError
+        A key is missing, or a size is impossible.
+    pydantic.ValidationError
+        A value is malformed.
+
+    Examples
+    --------
+    >>> [problem.label for problem in expand({"precisions": ["s"], "trans": ["NN", "NC"], "sizes": [64, [8, 4, 2]]})]
+    ['sgemm NN 64', 'sgemm NT 64', 'sgemm NN 8x4x2', 'sgemm NT 8x4x2']
+    """
+    if not _Table.model_fields.keys() <= table.keys():
+        raise ProblemError("problems are given by precisions, trans and sizes, or else by datasets; some are missing.")
+    cases = _Table.model_validate(table)
+    for size in cases.sizes:
+        extents = (size, size, size) if isinstance(size, int) else size
+        for precision in cases.precisions:
+            for trans_a, trans_b in _ops(precision, cases.trans):
+                yield GemmProblem(precision, trans_a, trans_b, *extents)
+
+
+def _ops(precision: str, trans: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the transpositions of a precision, each once."""
+    if trans == "all":
+        return [(a, b) for of, a, b in CASES if of == precision]
+    pairs = trans if precision in "cz" else [ops.replace("C", "T") for ops in trans]
+    return [(ops[0], ops[1]) for ops in dict.fromkeys(pairs)]

@@ -1,0 +1,228 @@
+"""The Python interface, in replay."""
+
+import doctest
+import os
+import signal
+import subprocess
+import sys
+import threading
+from importlib import import_module
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+import mltune
+from mltune import errors
+from mltune.dataset.dataset import load_manifest
+from mltune.errors import DatasetError, MltuneError, MltuneWarning, UsageError
+from mltune.tune import target
+
+ROOT = Path(__file__).resolve().parents[1]
+DATASET = "h200-sgemm-nt-4096-random"
+REPLAY = f"replay:{DATASET}"
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path, monkeypatch):
+    """Let runs go to an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    monkeypatch.setattr(target, "find_gpus", lambda: ((), "there is no driver"))
+
+
+class TestImport:
+    def test_all_names_are_sorted_and_exist(self):
+        assert list(mltune.__all__) == sorted(set(mltune.__all__))
+        assert set(mltune.__all__) <= set(dir(mltune))
+        for name in mltune.__all__:
+            assert getattr(mltune, name) is not None
+
+    def test_it_offers_what_a_user_needs(self):
+        for name in ("compare", "load_dataset", "load_kernel", "load_run", "tune"):
+            assert callable(getattr(mltune, name))
+            assert getattr(mltune, name).__doc__
+        assert mltune.tune.__module__ == mltune.compare.__module__ == "mltune.api"
+        assert issubclass(mltune.errors.RunDirectoryError, mltune.UsageError)
+
+    def test_another_name_is_an_attribute_error(self):
+        with pytest.raises(AttributeError, match="no attribute 'tuna'"):
+            mltune.tuna  # noqa: B018
+
+    def test_subpackages_do_not_replace_functions_of_the_same_name(self):
+        code = (
+            "import mltune.tune.session, mltune.compare.request, mltune\n"
+            "from mltune.tune import session\n"
+            "assert session.open_session and callable(mltune.tune) and callable(mltune.compare)"
+        )
+        subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+    def test_it_imports_nothing_heavy(self):
+        code = "import sys, mltune; print(*{name.partition('.')[0] for name in sys.modules})"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+        heavy = {"numpy", "pandas", "optuna", "sklearn", "scipy", "pydantic", "pyarrow", "rich", "typer", "matplotlib"}
+        assert not heavy & set(done.stdout.split())
+
+    def test_it_takes_less_than_50_ms(self):
+        """The shortest of several imports, each in a process of its own: a busy machine can only make them longer."""
+        code = "from time import perf_counter as now; start = now(); import mltune; print(now() - start)"
+        times_s = []
+        for _ in range(10):
+            done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+            times_s.append(float(done.stdout))
+        assert min(times_s) < 0.05
+
+
+class TestErrors:
+    def test_all_have_one_root(self):
+        found = [value for value in vars(errors).values() if isinstance(value, type)]
+        assert len(found) > 10
+        assert all(issubclass(each, MltuneError | MltuneWarning) for each in found)
+
+
+class TestTune:
+    def test_finds_a_fast_configuration(self, capsys):
+        result = mltune.tune("sgemm", trans="NT", size=4096, trials=60, device=REPLAY, run="a/run")
+        assert len(result.records) == 60
+        assert result.problem == load_manifest(DATASET).problem
+        assert result.best.median_s < 1.5 * load_manifest(DATASET).best.median_s
+        assert result.to_json()["run"] == "a/run"
+        assert Path("a/run/run.sqlite").exists()
+        assert capsys.readouterr() == ("", ""), "without a terminal there is no progress bar"
+
+    def test_the_best_configuration_is_at_hand(self):
+        result = mltune.tune("sgemm", trans="NT", size=4096, trials=60, device=REPLAY)
+        assert result.best_config == dict(result.best.configuration)
+        assert result.best_time_s == pytest.approx(result.best.median_s)
+        assert len(result.to_dataframe()) == 60
+
+    def test_the_same_seed_finds_the_same_as_the_command(self):
+        result = mltune.tune(trials=30, seed=3, device=REPLAY)
+        command = [sys.executable, "-m", "mltune", "tune", "--trials=30", "--seed=3", f"--device={REPLAY}", "--run=cli"]
+        subprocess.run(command, check=True, capture_output=True, timeout=120)
+        by_command = mltune.load_run("cli")
+        assert [one.configuration for one in by_command.records] == [one.configuration for one in result.records]
+
+    def test_takes_a_problem_object(self):
+        problem = mltune.load_dataset("h200-sgemm-nt-1024-random").manifest.problem
+        result = mltune.tune(problem, trials=20, device="replay:h200-sgemm-nt-1024-random")
+        assert result.problem == problem
+        with pytest.raises(DatasetError, match="sgemm NT 1024 was requested"):
+            mltune.tune(problem, device=REPLAY)
+        with pytest.raises(UsageError, match="has its own shape"):
+            mltune.tune(problem, size=4096, device=REPLAY)
+
+    def test_without_a_gpu_a_warning_says_what_is_replayed(self, no_gpu):
+        with pytest.warns(MltuneWarning, match="no GPU found .* replaying timings of dgemm NT 4096"):
+            result = mltune.tune("dgemm", trials=20)
+        assert result.problem.name == "dgemm"
+
+    def test_time_is_a_duration_or_seconds(self):
+        for limit in ("1.5s", 1.5):
+            result = mltune.tune(time=limit, stop=False, trials=100_000, device=REPLAY)
+            assert 1.5 <= result.seconds["total"] < 15
+        with pytest.raises(UsageError, match="positive"):
+            mltune.tune(time=-1, device=REPLAY)
+
+    def test_reports_its_progress(self):
+        seen = []
+        mltune.tune(trials=40, device=REPLAY, progress=seen.append)
+        assert [one.trials for one in seen] == sorted(one.trials for one in seen)
+        assert seen[-1].trials == 40
+
+    def test_an_interrupt_ends_it_with_the_best_so_far(self):
+        calls = iter(range(1000))
+        result = mltune.tune(stop=False, device=REPLAY, interrupt=lambda: next(calls) > 5)
+        assert result.interrupted
+        assert len(result.records) < 300
+        assert result.best is not None
+
+    def test_ctrl_c_ends_it_with_the_best_so_far(self):
+        before = signal.getsignal(signal.SIGINT)
+        presses = iter([lambda: os.kill(os.getpid(), signal.SIGINT)])
+        result = mltune.tune(stop=False, device=REPLAY, progress=lambda _: next(presses, bool)())
+        assert result.interrupted
+        assert len(result.records) < 300
+        assert signal.getsignal(signal.SIGINT) is before
+
+    def test_runs_in_a_thread(self):
+        found = []
+        thread = threading.Thread(target=lambda: found.append(mltune.tune(trials=20, device=REPLAY)))
+        thread.start()
+        thread.join()
+        assert len(found[0].records) == 20
+
+
+class TestLoad:
+    def test_a_run_is_read_back(self):
+        tuned = mltune.tune(trials=30, device=REPLAY, run="run")
+        loaded = mltune.load_run("run")
+        assert loaded.to_json() == tuned.to_json()
+        with pytest.raises(errors.RunDirectoryError, match="nowhere"):
+            mltune.load_run("nowhere")
+
+    def test_datasets_and_kernels_by_name_or_path(self):
+        assert len(mltune.load_dataset(DATASET)) >= 5000
+        assert mltune.load_dataset(ROOT / f"datasets/gemm_simt/{DATASET}.parquet").manifest.name == DATASET
+        assert mltune.load_kernel("gemm_simt").name == "gemm_simt"
+        assert mltune.load_kernel(ROOT / "kernels/convolution").name == "convolution"
+
+
+class TestCompare:
+    ONE = "h200-dgemm-nt-4096-random"
+
+    def test_compares_and_writes_the_results(self, capsys):
+        seen = []
+        found = mltune.compare(
+            ["random", "astra"], [self.ONE], evaluations=30, seeds=2, processes=1, output="here", progress=seen.append
+        )
+        assert found.strategies == ("random", "astra")
+        assert found.summary["strategies"].keys() == {"random", "astra"}
+        assert Path("here/table.md").exists()
+        assert seen[-1].done == 4
+        assert capsys.readouterr() == ("", "")
+
+    def test_shares_are_joined(self):
+        options = {"evaluations": 20, "seeds": 2, "processes": 1, "output": "here"}
+        assert mltune.compare("random", self.ONE, share="1/2", **options) is None
+        assert mltune.compare("random", self.ONE, share="2/2", **options) is None
+        assert mltune.compare("random", self.ONE, **options).runs["random", self.ONE].seeds == (0, 1)
+
+    def test_a_script_needs_no_main_block(self):
+        Path("script.py").write_text(
+            "import mltune\n"
+            "print('once')\n"
+            f"found = mltune.compare('random', '{self.ONE}', evaluations=20, seeds=2, processes=2, output='here')\n"
+            "print(found.strategies)\n"
+        )
+        done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, timeout=120)
+        assert (done.stdout, done.stderr) == ("once\n('random',)\n", "")
+
+    def test_refuses_what_does_not_exist(self):
+        with pytest.raises(UsageError, match="nosuch"):
+            mltune.compare("nosuch")
+
+
+DOCUMENTED = ("api", "problem.gemm", "problem.kinds", "results.run")
+DOCUMENTED += ("tune.ranking", "tune.request", "tune.session", "tune.target")
+
+
+@pytest.mark.parametrize("name", ["mltune", *(f"mltune.{name}" for name in DOCUMENTED)])
+def test_the_examples_of_the_docstrings_run(name):
+    failed, tried = doctest.testmod(import_module(name))
+    assert (failed, tried > 0) == (0, True)
+
+
+def test_the_first_notebook_runs(tmp_path, monkeypatch):
+    """Run the notebook without a display, in an empty folder."""
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    notebook = nbformat.read(ROOT / "docs/notebooks/first_steps.ipynb", as_version=4)
+    assert not any(cell.get("outputs") for cell in notebook.cells), "a notebook is kept without outputs"
+    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    assert not [one for cell in notebook.cells for one in cell.get("outputs", ()) if one.output_type == "stream"]
+    kinds = {kind for cell in notebook.cells for one in cell.get("outputs", ()) for kind in one.get("data", ())}
+    assert {"image/png", "text/html"} <= kinds
