@@ -1,8 +1,8 @@
-"""A worker process without a GPU: it answers what a runner asks as the cubins say, and dies, hangs or lies on command.
+"""A simulated worker process without a GPU: its answers, deaths and hangs are given by the cubins.
 
-A cubin is JSON here: ``time_s`` of the kernel, ``noise`` of it, and a ``deed``. What the whole GPU does, files in a
-folder say: ``gone`` while it cannot be used, ``absent`` when there never was one, ``broken`` when no worker can be
-started. Every start of a worker is noted in ``starts``.
+A cubin is JSON here: ``time_s`` of the kernel, its ``noise``, and a ``deed``. Files in a folder control the whole GPU:
+``gone`` while it cannot be used, ``absent`` when there is none, ``broken`` when no worker can be started. Every start
+of a worker is noted in ``starts``.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from mltune.device.known import H200
 from mltune.kernel.reader import load_kernel
 from mltune.measure.clock_monitor import Series, UsualClock
 from mltune.measure.race import RaceResult, run_rounds
-from mltune.measure.requests import Check, Greet, Measure, Race, TimeCublas
+from mltune.measure.requests import Check, Measure, Ping, Race, TimeReference
 from mltune.measure.runner import GpuRunner
 from mltune.measure.worker import Answer, Setup
 from mltune.problem.gemm import parse_problem
 from mltune.records.trial import Build, Measurement, TrialState
 
 FOLDER = "MLTUNE_IMAGINARY_GPU"
-CUBLAS_S = 3e-3
+REFERENCE_S = 3e-3
 HOSTILE = Path(__file__).parent / "gpu" / "hostile"
 PROBLEM = parse_problem("sgemm", trans="NT", m=512, n=512, k=512)
 
 
 class ImaginaryBuilder:
-    """Builds what a table says: the cubin of a configuration tells its worker how to behave."""
+    """A builder that takes builds from a table: the cubin of a configuration controls the behaviour of the worker."""
 
     def __init__(self, behaviours: Mapping[int, Mapping[str, Any]]) -> None:
         self.behaviours = behaviours
@@ -59,16 +59,16 @@ class ImaginaryBuilder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """There is nothing to release."""
+        """Do nothing: there is nothing to release."""
 
 
 def imaginary_runner(timeout_s: float = 10.0) -> GpuRunner:
-    """Return a runner whose GPU is imagined."""
+    """Return a runner with a simulated GPU."""
     return GpuRunner(load_kernel(HOSTILE), PROBLEM, device=H200, timeout_s=timeout_s, worker=f"{__name__}:make")
 
 
 def make(setup: Setup) -> Callable[[Any], Answer]:
-    """Make what serves the requests (in the child)."""
+    """Make the function that serves the requests (in the child)."""
     folder = Path(os.environ[FOLDER])
     with (folder / "starts").open("a") as starts:
         starts.write("x")
@@ -76,16 +76,16 @@ def make(setup: Setup) -> Callable[[Any], Answer]:
         raise ImportError("this worker cannot be started")
     lost = (folder / "gone").exists()
     if lost or (folder / "absent").exists():
-        answer = Answer(None, lost="no GPU answers", hopeless=not lost)
+        answer = Answer(None, lost="no GPU answers", permanent=not lost)
         return lambda request: answer
     return lambda request: _answer(request, folder)
 
 
 def _answer(request: Any, folder: Path) -> Answer:
-    if isinstance(request, Greet):
+    if isinstance(request, Ping):
         return Answer(Measurement(TrialState.OK))
-    if isinstance(request, TimeCublas):
-        return Answer(_timed(CUBLAS_S))
+    if isinstance(request, TimeReference):
+        return Answer(_timed(REFERENCE_S))
     if isinstance(request, Race):
         behaviours = [json.loads(cubin) for cubin, _ in request.entries]
         for behaviour in behaviours:
@@ -126,7 +126,7 @@ def _timed(time_s: float) -> Measurement:
 
 def _race(behaviours: list[dict[str, Any]], budget_s: float) -> RaceResult:
     rng = np.random.default_rng(1)
-    runners = [*behaviours, {"time_s": CUBLAS_S, "noise": 0.001}]
+    runners = [*behaviours, {"time_s": REFERENCE_S, "noise": 0.001}]
 
     def take(order: Any) -> Series:
         together = 1 + 0.05 * rng.random()  # what slows a round slows everybody in it

@@ -31,6 +31,9 @@ FLOORS: tuple[set[str], ...] = (
 NEVER = {("measure", "learn")}
 """Further imports that are forbidden: the loop in tune/ joins measuring and learning."""
 
+PROTOCOL_ONLY = {"measure", "winner", "tune"}
+"""Rooms that use problems through their protocols: a new kind of problem changes nothing in them."""
+
 ONLY_IN: dict[str, set[str]] = {
     "cupy": {"measure", "device"},
     "cupy_backends": {"measure", "device"},
@@ -90,6 +93,8 @@ def test_a_module_imports_only_from_its_room_and_lower_floors(path: Path) -> Non
         if package == "mltune" and room != "__init__" and other not in ("", "__version__", room):
             assert floor_of(other) < floor_of(room), f"{room} must not import {name}"
             assert (room, other) not in NEVER, f"{room} must not import {name}"
+        if room in PROTOCOL_ONLY:
+            assert not name.startswith("mltune.problem.gemm"), f"{room} must know problems by their protocol only"
         for heavy, homes in ONLY_IN.items():
             assert not within(name, heavy) or room in homes, f"only {sorted(homes)} import {heavy}, not {room}"
 

@@ -1,1 +1,1 @@
-"""What a kernel is tuned for: the facts of a GPU and its occupancy."""
+"""GPUs: facts, theoretical peaks, occupancy, and their state while they run."""

@@ -1,4 +1,4 @@
-"""A GPU as the tuner sees it: limits, clocks and peaks, queried from the driver or read from a record."""
+"""The facts of a GPU: limits, sizes and clocks, queried from the driver or read from a record."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 NO_CUDA = (0, 0)
-"""The compute capability of a device that has none."""
+"""The compute capability of a device without CUDA."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,12 +16,12 @@ class Device:
     """The facts of one GPU.
 
     The limits are those of ``cudaDeviceProp``; ``shared_bytes_per_block`` is the opt-in limit for dynamic shared
-    memory, ``reserved_shared_bytes`` what the driver keeps for itself per block.
+    memory, ``reserved_shared_bytes`` the share that the driver reserves per block.
 
-    A GPU without CUDA, on which others recorded timings, has the compute capability :data:`NO_CUDA`. Of an AMD card,
+    A GPU without CUDA, from timings that others recorded, has the compute capability :data:`NO_CUDA`. For an AMD card,
     ``sm_count`` counts compute units, ``warp_size`` is the size of a wave (64 on CDNA, 32 on RDNA), registers are
-    32-bit vector registers and shared memory is LDS. What a compute capability would say of its throughput,
-    ``fma_per_clock`` says: fused multiply-adds per clock and multiprocessor, FP32 and FP64; None for a CUDA device.
+    32-bit vector registers and shared memory is LDS. ``fma_per_clock`` replaces the throughput that follows from a
+    compute capability: fused multiply-adds per clock and multiprocessor, FP32 and FP64; None for a CUDA device.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Devices whose facts are known without one at hand."""
+"""Devices with known facts, for use without a GPU."""
 
 from mltune.device.facts import NO_CUDA, Device
 
@@ -21,7 +21,7 @@ H200 = Device(
 )
 """NVIDIA H200 (SXM, compute capability 9.0): cuda_occupancy.h of CUDA 13.0 and the vendor's data sheet.
 
-``mltune space`` counts for it.
+``mltune space`` uses it.
 """
 
 UNKNOWN = Device(
@@ -42,4 +42,4 @@ UNKNOWN = Device(
     max_blocks_per_sm=0,
     fma_per_clock=(1.0, 1.0),
 )
-"""The device of a bare table, of which nothing is known. Its peak only gives times a scale."""
+"""The device of a table without device facts. Its peak only scales times."""

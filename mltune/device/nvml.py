@@ -1,4 +1,4 @@
-"""The state of a GPU while it works, from NVML: clock, temperature, power, and what holds the clock down."""
+"""The state of a running GPU from NVML: clock, temperature, power, and the reasons for a low clock."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ SLOWDOWNS: Mapping[int, str] = {
     0x40: "hardware thermal slowdown",
     0x80: "hardware power brake",
 }
-"""Reasons that no kernel is to be judged under, by their bit in NVML's mask (``nvmlClocksEventReason...``)."""
+"""Reasons for a low clock that make timings worthless, by their bit in NVML's mask (``nvmlClocksEventReason...``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuState:
-    """What NVML says of a GPU at one moment; None where it does not say.
+    """The state of a GPU at one moment; None where NVML does not report a value.
 
     Attributes
     ----------
@@ -42,8 +42,8 @@ class GpuState:
     throttle_reasons: int | None = None
 
 
-def summed_up(states: Sequence[GpuState]) -> GpuState:
-    """Return several readings as one: the median clock, every reason that was given, the last of what else is known."""
+def summarize(states: Sequence[GpuState]) -> GpuState:
+    """Return several readings as one: the median clock, all clock event reasons, the last temperature and power."""
     clocks = [state.sm_clock_hz for state in states if state.sm_clock_hz is not None]
     reasons = [state.throttle_reasons for state in states if state.throttle_reasons is not None]
     temperatures = [state.temperature_c for state in states if state.temperature_c is not None]
@@ -57,18 +57,18 @@ def summed_up(states: Sequence[GpuState]) -> GpuState:
 
 
 class Nvml:
-    """Reads the state of one GPU. Without NVML, or without the right to ask, every reading is None.
+    """A reader of the state of one GPU. Without NVML, or without permission, every reading is None.
 
     Parameters
     ----------
     pci_bus_id : str
-        Where the GPU sits: NVML numbers GPUs otherwise than a process that sees only some of them.
+        PCI address of the GPU: NVML's numbers differ from those of a process that sees only some GPUs.
     """
 
     def __init__(self, pci_bus_id: str) -> None:
         self._nvml: Any = None
         self._handle: Any = None
-        with contextlib.suppress(Exception):  # whatever is missing, a run goes on without
+        with contextlib.suppress(Exception):  # a run does not need NVML
             import pynvml
 
             pynvml.nvmlInit()
@@ -89,7 +89,7 @@ class Nvml:
         )
 
     def read_clock(self) -> GpuState:
-        """Return the clock and what holds it down, now: half as many questions as all of the state."""
+        """Return the clock and the reasons for a low one, which takes half as many queries as the whole state."""
         nvml, handle = self._nvml, self._handle
         if nvml is None:
             return GpuState()
@@ -101,7 +101,7 @@ class Nvml:
         )
 
 
-def _reading(ask: Callable[[], Any]) -> Any:
+def _reading(query: Callable[[], Any]) -> Any:
     with contextlib.suppress(Exception):  # NVMLError, or a call that an old driver or binding lacks
-        return ask()
+        return query()
     return None

@@ -1,8 +1,8 @@
-"""Exact occupancy: how many blocks of a kernel are resident on one SM, over whole columns of configurations.
+"""Exact occupancy: the resident blocks of a kernel on one SM, for columns of configurations.
 
 The rules are those of NVIDIA's occupancy calculator (``cuda_occupancy.h`` of CUDA 13.0) with the whole carve-out given
-to shared memory, for compute capability 5.0 to 12.x. For a device without CUDA they are an approximation: waves are
-taken for warps and compute units for multiprocessors (of CDNA, whose four SIMD units stand for the four partitions).
+to shared memory, for compute capability 5.0 to 12.x. For a device without CUDA they are an approximation: waves count
+as warps and compute units as multiprocessors (as on CDNA, whose four SIMD units correspond to the four partitions).
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from mltune.device.facts import NO_CUDA, Device
 from mltune.errors import DeviceError
 
 REGISTER_UNIT = 256
-"""Registers are given to a warp in units of this many."""
+"""Number of registers in one unit of allocation to a warp."""
 
 NO_LIMIT = np.iinfo(np.int64).max
-"""Blocks that a resource allows which the kernel does not use."""
+"""Number of blocks that an unused resource allows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """Resident blocks and what limits them. Every field is an ndarray of shape (n_configs,), int64.
+    """Resident blocks and their limits. Every field is an ndarray of shape (n_configs,), int64.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class Occupancy:
     warps_per_sm : ndarray
         Resident warps of one SM.
     blocks_by_registers, blocks_by_shared, blocks_by_warps : ndarray
-        Blocks that each resource alone allows; :data:`NO_LIMIT` where a resource is not used.
+        Blocks that each resource alone allows; :data:`NO_LIMIT` where the kernel does not use it.
     """
 
     blocks_per_sm: NDArray[np.int64]
@@ -54,7 +54,7 @@ def occupancy(device: Device, threads: ArrayLike, registers: ArrayLike, shared_b
     registers : array_like of shape (n_configs,)
         Registers per thread, as the compiler reports them.
     shared_bytes : array_like of shape (n_configs,)
-        Static plus dynamic shared memory per block, without what the driver reserves.
+        Static plus dynamic shared memory per block, without the driver's reserved share.
 
     Returns
     -------
@@ -91,15 +91,15 @@ def _ceil_div(numerator: NDArray[np.int64], denominator: int) -> NDArray[np.int6
 
 
 def _blocks_by_registers(device: Device, warps: NDArray[np.int64], registers: NDArray[np.int64]) -> NDArray[np.int64]:
-    # GP100 has two partitions, but a kernel that does not fit the four of its sisters is refused there too.
+    # GP100 has two partitions, but it also rejects a kernel that does not fit the four of other GPUs.
     partitions = 2 if device.compute_capability == (6, 0) else 4
     per_block = 32768 if device.compute_capability in ((5, 3), (6, 2)) else device.registers_per_sm
     per_warp = _ceil_div(registers * device.warp_size, REGISTER_UNIT) * REGISTER_UNIT
     resident_warps = device.registers_per_sm // partitions // np.maximum(per_warp, 1) * partitions
     blocks = np.where(per_warp > 0, resident_warps // np.maximum(warps, 1), NO_LIMIT)
     # The launch check assumes that a block's warps fill all four partitions evenly.
-    refused = (per_warp * _ceil_div(warps, 4) * 4 > per_block) | (registers > device.max_registers_per_thread)
-    return np.where(refused, 0, blocks)
+    rejected = (per_warp * _ceil_div(warps, 4) * 4 > per_block) | (registers > device.max_registers_per_thread)
+    return np.where(rejected, 0, blocks)
 
 
 def _blocks_by_shared(device: Device, shared_bytes: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""Theoretical arithmetic peaks: results per clock of a multiprocessor, by compute capability."""
+"""Theoretical arithmetic peaks from the throughput of a multiprocessor, by compute capability."""
 
 from __future__ import annotations
 
@@ -6,30 +6,16 @@ from mltune.device.facts import Device
 from mltune.errors import DeviceError
 
 FMA_PER_CLOCK: dict[tuple[int, int], tuple[int, int]] = {
-    (5, 0): (128, 4),
-    (5, 2): (128, 4),
-    (5, 3): (128, 4),
-    (6, 0): (64, 32),
-    (6, 1): (128, 4),
-    (6, 2): (128, 4),
-    (7, 0): (64, 32),
-    (7, 2): (64, 32),
+    **dict.fromkeys([(5, 0), (5, 2), (5, 3), (6, 1), (6, 2)], (128, 4)),
+    **dict.fromkeys([(6, 0), (7, 0), (7, 2), (8, 0)], (64, 32)),
     (7, 5): (64, 2),
-    (8, 0): (64, 32),
-    (8, 6): (128, 2),
-    (8, 7): (128, 2),
-    (8, 9): (128, 2),
-    (9, 0): (128, 64),
-    (10, 0): (128, 64),
-    (10, 3): (128, 2),
-    (11, 0): (128, 2),
-    (12, 0): (128, 2),
-    (12, 1): (128, 2),
+    **dict.fromkeys([(8, 6), (8, 7), (8, 9), (10, 3), (11, 0), (12, 0), (12, 1)], (128, 2)),
+    **dict.fromkeys([(9, 0), (10, 0)], (128, 64)),
 }
 """Fused multiply-adds per clock and multiprocessor outside the tensor cores, (FP32, FP64), by compute capability.
 
-From the throughput table of the CUDA C++ Programming Guide ("Throughput of Native Arithmetic Instructions"); for those
-that it does not list, from the vendor's data sheets: peak / (2 x clock x multiprocessors).
+From the throughput table of the CUDA C++ Programming Guide ("Throughput of Native Arithmetic Instructions"); entries
+that it lacks, from the vendor's data sheets: peak / (2 x clock x multiprocessors).
 """
 
 
@@ -39,13 +25,12 @@ def peak_flops(device: Device, arithmetic: str) -> float:
     Parameters
     ----------
     device : Device
-        Its clock and its number of multiprocessors count.
     arithmetic : {"fp32", "fp64"}
 
     Raises
     ------
     DeviceError
-        Its throughput is not known, neither by itself nor by its compute capability.
+        Neither the device's throughput nor that of its compute capability is known.
     """
     if arithmetic not in ("fp32", "fp64"):
         raise ValueError(f"an arithmetic is fp32 or fp64, got {arithmetic!r}")
@@ -54,7 +39,7 @@ def peak_flops(device: Device, arithmetic: str) -> float:
 
 
 def _fma_per_clock(device: Device) -> tuple[float, float]:
-    """Look a compute capability up; one newer than the table is taken for the last known of its generation."""
+    """Look up a compute capability; one newer than the table counts as the last known of its generation."""
     if device.fma_per_clock is not None:
         return device.fma_per_clock
     capability = device.compute_capability

@@ -1,4 +1,4 @@
-"""The GPUs of this machine, asked of the driver. No CUDA context is made: asking leaves a GPU alone."""
+"""Queries of the GPUs of this machine through the driver, without creating a CUDA context."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def available_devices() -> tuple[Device, ...]:
     Raises
     ------
     DeviceError
-        There is no NVIDIA driver, or what a GPU is used through is not installed.
+        There is no NVIDIA driver, or a package that a GPU needs is not installed.
     """
     return tuple(query_device(index) for index in range(_count()))
 
@@ -35,7 +35,7 @@ def query_device(index: int) -> Device:
     Raises
     ------
     DeviceError
-        There is no such GPU, no NVIDIA driver, or what a GPU is used through is not installed.
+        There is no such GPU, no NVIDIA driver, or a package that a GPU needs is not installed.
     """
     count = _count()
     if not 0 <= index < count:
@@ -44,12 +44,12 @@ def query_device(index: int) -> Device:
             "see `mltune device`."
         )
     driver = _driver()
-    handle = _ask("cuDeviceGet", index)
-    name = _text(_ask("cuDeviceGetName", 256, handle))
+    handle = _call("cuDeviceGet", index)
+    name = _text(_call("cuDeviceGetName", 256, handle))
 
     def attribute(name: str) -> int:
         return int(
-            _ask("cuDeviceGetAttribute", getattr(driver.CUdevice_attribute, "CU_DEVICE_ATTRIBUTE_" + name), handle)
+            _call("cuDeviceGetAttribute", getattr(driver.CUdevice_attribute, "CU_DEVICE_ATTRIBUTE_" + name), handle)
         )
 
     bus_bytes = attribute("GLOBAL_MEMORY_BUS_WIDTH") / 8
@@ -58,7 +58,7 @@ def query_device(index: int) -> Device:
         compute_capability=(attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("COMPUTE_CAPABILITY_MINOR")),
         sm_count=attribute("MULTIPROCESSOR_COUNT"),
         clock_hz=1e3 * attribute("CLOCK_RATE"),
-        memory_bytes=int(_ask("cuDeviceTotalMem", handle)),
+        memory_bytes=int(_call("cuDeviceTotalMem", handle)),
         memory_bytes_per_s=2e3 * attribute("MEMORY_CLOCK_RATE") * bus_bytes,  # two transfers per clock
         l2_bytes=attribute("L2_CACHE_SIZE"),
         shared_bytes_per_sm=attribute("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
@@ -74,14 +74,14 @@ def query_device(index: int) -> Device:
 
 
 def pci_bus_id(index: int) -> str:
-    """Return where a GPU sits, such as ``"0000:65:00.0"``: NVML does not number GPUs as the driver does."""
+    """Return the PCI address of a GPU, such as ``"0000:65:00.0"``: NVML's numbers of GPUs differ from the driver's."""
     _count()
-    return _text(_ask("cuDeviceGetPCIBusId", 32, _ask("cuDeviceGet", index)))
+    return _text(_call("cuDeviceGetPCIBusId", 32, _call("cuDeviceGet", index)))
 
 
 def driver_version() -> str:
     """Return the newest CUDA version that the driver supports, such as ``"13.0"``."""
-    version = int(_ask("cuDriverGetVersion"))
+    version = int(_call("cuDriverGetVersion"))
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
@@ -93,11 +93,11 @@ def _count() -> int:
         return 0
     if int(result):
         raise DeviceError(f"the NVIDIA driver must answer, but cuInit failed with {result.name}; see `nvidia-smi`.")
-    return int(_ask("cuDeviceGetCount"))
+    return int(_call("cuDeviceGetCount"))
 
 
-def _ask(name: str, *arguments: Any) -> Any:
-    """Call the driver; return what it answers."""
+def _call(name: str, *arguments: Any) -> Any:
+    """Call the driver; return its first result."""
     result, *values = getattr(_driver(), name)(*arguments)
     if int(result):
         raise DeviceError(f"the NVIDIA driver must answer, but {name} failed with {result.name}; see `nvidia-smi`.")
@@ -105,7 +105,7 @@ def _ask(name: str, *arguments: Any) -> Any:
 
 
 def _driver() -> Any:
-    """Import the bindings of the driver, after making sure that there is one and that it can be used."""
+    """Import the bindings of the driver, after a check that driver and packages are installed."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError as error:

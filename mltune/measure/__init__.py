@@ -1,1 +1,1 @@
-"""From a configuration to a number: compiling, verifying, timing, replaying."""
+"""Measuring a configuration: compile, verify, time, or replay a recorded measurement."""

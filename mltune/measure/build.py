@@ -1,4 +1,4 @@
-"""From a configuration to a build: NVRTC on all cores, in processes that can be killed, with a cache of cubins."""
+"""The builder: NVRTC on all cores, in processes that can be killed, with a cache of cubins."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from mltune.errors import BundleError, DeviceError, SpaceError, WorkerError
@@ -25,7 +24,7 @@ from mltune.records.trial import Build, TrialState
 
 if TYPE_CHECKING:
     from mltune.kernel.bundle import Kernel
-    from mltune.problem.gemm import GemmProblem
+    from mltune.problem.runnable import RunnableProblem
 
 __all__ = ["NvrtcBuilder", "available_cores", "compile_options", "default_cache", "nvrtc_version"]
 
@@ -37,7 +36,7 @@ _COMPILER = "mltune.measure.compiler:make_compiler"
 
 
 def available_cores() -> int:
-    """Return the number of cores that this process may use: its affinity, and its share of CPU time in a container."""
+    """Return the number of cores that this process may use: its affinity, limited by the CPU quota of its container."""
     cores = len(os.sched_getaffinity(0))
     with contextlib.suppress(OSError, ValueError):
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
@@ -48,45 +47,56 @@ def available_cores() -> int:
 def compile_options(architecture: str, macros: Mapping[str, int]) -> tuple[str, ...]:
     """Return the options of one compile.
 
-    They are made from typed values only, because an option of NVRTC can read and write files.
+    They are made from typed values only, because some options of NVRTC read and write files. NVRTC's own cache is off,
+    so that a compile time is that of a compile. Included files are not searched for, so that the hash of the source
+    covers everything that is compiled. (The oldest supported NVRTC lacks both of these options.)
 
     Parameters
     ----------
     architecture : str
         A real architecture, such as ``"sm_90"`` or ``"sm_90a"``: the driver is never left to compile PTX.
     macros : mapping of str to int
-        What the source is specialised by.
+        The macros that specialise the source.
 
     Raises
     ------
     DeviceError
-        This is not an architecture that NVRTC compiles for.
+        NVRTC does not compile for this architecture.
     BundleError
-        A name cannot be that of a macro.
+        A name is not valid for a macro.
     SpaceError
         A value is not an integer.
     """
-    _check_architecture(architecture)
-    return (*_fixed_options(architecture), *_macro_options(macros))
+    match = _ARCHITECTURE.fullmatch(architecture)
+    if match is None:
+        raise DeviceError(f"an architecture must be like sm_90 or sm_90a, got {architecture!r}.")
+    if int(match[1]) not in supported_architectures():
+        known = ", ".join(f"sm_{number}" for number in supported_architectures())
+        raise DeviceError(
+            f"NVRTC {nvrtc_version()} compiles for {known}, but not for {architecture}; install an NVRTC that does."
+        )
+    required = [f"--gpu-architecture={architecture}", "--std=c++17", "-default-device", "--ptxas-options=-v"]
+    optional = [option for option in ("--no-cache", "--no-source-include") if accepts_option(option)]
+    return (*required, *optional, *(_macro_option(name, value) for name, value in macros.items()))
 
 
 class NvrtcBuilder:
-    """Compiles configurations of a kernel to cubins, one compile process per core. A context manager.
+    """Compile configurations of a kernel to cubins, with one compile process per core. A context manager.
 
-    Configurations that differ in launch parameters only share one build: the name of a build holds what the compiler
-    sees, and a build that is already under way is joined. A compile that is late is killed and becomes ``TIMEOUT``, a
-    compiler that dies ``CRASHED``; neither ends anything but that one build.
+    Configurations that differ only in launch parameters share one build, even while it is being compiled. A compile
+    that exceeds its time is killed and becomes ``TIMEOUT``; a compiler that dies, ``CRASHED``; neither affects other
+    builds.
 
     Parameters
     ----------
     kernel : Kernel
         The bundle; it must have a source.
-    problem : GemmProblem
-        Its macros choose precision and transposition.
+    problem : RunnableProblem
+        Its macros select the case, such as precision and transposition.
     architecture : str
         Such as ``"sm_90"``.
     cache : pathlib.Path or None
-        Folder of cubins, such as :func:`default_cache`; None keeps none.
+        Folder of cubins, such as :func:`default_cache`; None caches nothing.
     workers : int or None
         Number of compile processes; None is one per core.
     timeout_s : float
@@ -97,15 +107,15 @@ class NvrtcBuilder:
     Raises
     ------
     BundleError
-        The bundle has no source, or one that depends on other files, or a parameter with a name that no macro has.
+        The bundle has no source, its source depends on other files, or a parameter's name is not valid for a macro.
     DeviceError
-        NVRTC is missing, or does not know the architecture.
+        NVRTC is missing, or does not compile for the architecture.
     """
 
     def __init__(
         self,
         kernel: Kernel,
-        problem: GemmProblem,
+        problem: RunnableProblem,
         architecture: str,
         *,
         cache: Path | None = None,
@@ -117,7 +127,7 @@ class NvrtcBuilder:
         self._parameters = tuple(kernel.parameters)
         self._problem_macros = dict(problem.macros())
         compile_options(architecture, self._problem_macros | dict.fromkeys(self._parameters, 0))
-        self._fixed = _fixed_options(architecture)
+        self._architecture = architecture
         self._version = nvrtc_version()
         self._timeout_s = timeout_s
         self._cache = CubinCache(cache) if cache is not None else None
@@ -145,10 +155,8 @@ class NvrtcBuilder:
             self._threads.append(thread)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End at once: what waits is cancelled, what is being compiled is killed and cancelled."""
+    def __exit__(self, *error: object) -> None:
+        """Stop at once: waiting builds are cancelled, running compilers are killed and their builds cancelled."""
         with self._lock:
             self._open = False
             waiting = [future for job in self._jobs.values() for future in job.futures]
@@ -158,7 +166,7 @@ class NvrtcBuilder:
             self._queue.put(None)
         for thread, child in zip(self._threads, self._children, strict=True):
             while thread.is_alive():
-                # Its thread holds the child and reaps it; from here it can only be sent the signal.
+                # The thread owns the child and reaps it; here it can only be signalled.
                 pid = child.pid
                 if pid is not None:
                     with contextlib.suppress(ProcessLookupError):
@@ -172,13 +180,13 @@ class NvrtcBuilder:
         Parameters
         ----------
         configuration : mapping of str to int
-            Must hold every compiled parameter; what else it holds is not looked at.
+            Must contain every compiled parameter; other entries are ignored.
 
         Returns
         -------
         concurrent.futures.Future of Build
-            Done already when the cubin was in the cache. Holds a :class:`~mltune.errors.WorkerError` when no compile
-            process can be started; is cancelled when the builder is closed.
+            Already done when the cubin is in the cache. Raises :class:`~mltune.errors.WorkerError` when no compile
+            process can be started; cancelled when the builder is closed.
 
         Raises
         ------
@@ -187,12 +195,12 @@ class NvrtcBuilder:
         WorkerError
             The builder is not open.
         """
-        options = self._fixed + _macro_options(self._macros(configuration))
+        options = compile_options(self._architecture, self._macros(configuration))
         key = cache_key(self._source, self._entry, options, self._version)
         future: Future[Build] = Future()
         with self._lock:
             if not self._open:
-                raise WorkerError("a builder must be open to build, but this one is not; use it in a `with` statement.")
+                raise WorkerError("a builder must be open, but this one is not; use it in a `with` statement.")
             job = self._jobs.get(key)
             if job is not None:
                 job.futures.append(future)
@@ -208,12 +216,12 @@ class NvrtcBuilder:
     def _macros(self, configuration: Mapping[str, int]) -> dict[str, int]:
         missing = [name for name in self._parameters if name not in configuration]
         if missing:
-            raise SpaceError(f"a configuration must hold every parameter, but misses {', '.join(missing)}.")
+            raise SpaceError(f"a configuration must contain every parameter, but lacks {', '.join(missing)}.")
         return {name: configuration[name] for name in self._parameters} | self._problem_macros
 
     def _work(self, child: Child) -> None:
-        """Run in a thread: own one compile process and serve the queue."""
-        with contextlib.suppress(WorkerError):  # it is tried again, and reported, with the first job
+        """Serve the queue with one compile process, in a thread."""
+        with contextlib.suppress(WorkerError):  # the first job tries again, and reports the error
             child.start()
         while (job := self._queue.get()) is not None:
             if not self._is_wanted(job):
@@ -229,7 +237,7 @@ class NvrtcBuilder:
         child.kill()
 
     def _is_wanted(self, job: _Job) -> bool:
-        """Tell whether anyone still waits for a job; drop it otherwise."""
+        """Return whether anything still waits for a job; drop it otherwise."""
         with self._lock:
             if self._open and not all(future.cancelled() for future in job.futures):
                 return True
@@ -251,7 +259,7 @@ class NvrtcBuilder:
             return Build(TrialState.CRASHED, f"the compiler died: {error}", compile_s=time.monotonic() - started)
         assert isinstance(build, Build)  # noqa: S101
         if build.state is TrialState.CRASHED:
-            child.kill()  # NVRTC failed inside, or ran out of memory: what is left of it is not trusted
+            child.kill()  # NVRTC failed internally or ran out of memory: the process is not used again
         return build
 
     def _finish(self, job: _Job, outcome: Build | WorkerError) -> None:
@@ -270,7 +278,7 @@ class NvrtcBuilder:
 
 @dataclass(slots=True)
 class _Job:
-    """One build under way and those who wait for it. They may cancel until it is done."""
+    """One build and the futures that wait for it, which may be cancelled until it is done."""
 
     key: str
     options: tuple[str, ...]
@@ -278,51 +286,25 @@ class _Job:
 
 
 def _source(kernel: Kernel) -> tuple[str, str]:
-    """Return the CUDA text and the name of the kernel in it."""
+    """Return the CUDA source and the name of the kernel in it."""
     if kernel.source is None or kernel.entry is None:
         raise BundleError(
-            f"building needs a source, but the bundle {kernel.name!r} has none; "
-            "it describes timings that were recorded elsewhere: use it in replay."
+            f"building needs a source, but the bundle {kernel.name!r} has none: "
+            "it describes timings that were recorded elsewhere; use it in replay."
         )
     include = _ABSOLUTE_INCLUDE.search(kernel.source)
     if include is not None:
         raise BundleError(
             f"a kernel's source must stand alone, because its hash names its cubins, but {kernel.name!r} "
-            f"says `{include[0].strip()}`; put the text into the source."
+            f"has `{include[0].strip()}`; put the text into the source."
         )
     return kernel.source, kernel.entry
 
 
-def _check_architecture(architecture: str) -> None:
-    match = _ARCHITECTURE.fullmatch(architecture)
-    if match is None:
-        raise DeviceError(f"an architecture must be like sm_90 or sm_90a, got {architecture!r}.")
-    if int(match[1]) not in supported_architectures():
-        known = ", ".join(f"sm_{number}" for number in supported_architectures())
-        raise DeviceError(
-            f"NVRTC {nvrtc_version()} compiles for {known}, but not for {architecture}; install an NVRTC that does."
-        )
-
-
-def _fixed_options(architecture: str) -> tuple[str, ...]:
-    """Return the options that all configurations share.
-
-    NVRTC's own cache is off: ours is the only one, and a compile time is that of a compile. Nothing is searched for
-    includes, so that the hash of the source is the hash of all that is compiled. (Both options are younger than the
-    oldest NVRTC that serves.)
-    """
-    required = (f"--gpu-architecture={architecture}", "--std=c++17", "-default-device", "--ptxas-options=-v")
-    return required + tuple(option for option in ("--no-cache", "--no-source-include") if accepts_option(option))
-
-
-def _macro_options(macros: Mapping[str, int]) -> tuple[str, ...]:
-    options = []
-    for name, value in macros.items():
-        if _MACRO_NAME.fullmatch(name) is None:
-            raise BundleError(f"a parameter must be named in capitals, digits and _, got {name!r}; rename it.")
-        try:
-            number = operator.index(value)
-        except TypeError:
-            raise SpaceError(f"a parameter must be an integer, got {name}={value!r}.") from None
-        options.append(f"-D{name}={number}")
-    return tuple(options)
+def _macro_option(name: str, value: int) -> str:
+    if _MACRO_NAME.fullmatch(name) is None:
+        raise BundleError(f"a parameter's name must consist of capitals, digits and _, got {name!r}; rename it.")
+    try:
+        return f"-D{name}={operator.index(value)}"
+    except TypeError:
+        raise SpaceError(f"a parameter must be an integer, got {name}={value!r}.") from None

@@ -1,8 +1,8 @@
-"""NVRTC: what runs in a compile process, and what a caller must know of the compiler before it starts one.
+"""Compilation with NVRTC: the function that a compile process serves, and the properties of the compiler.
 
-A source goes straight to a cubin for one architecture, without a GPU or a driver. The resources of the kernel are read
-from the log of ``ptxas`` (spills stand nowhere else) and the size of its code from the cubin. Nothing here is heavier
-than ``cuda.bindings.nvrtc``: a host has one such process per core.
+A source is compiled to a cubin for one architecture, without a GPU or a driver. The resources of the kernel are read
+from the log of ``ptxas`` (which alone reports spills) and the size of its code from the cubin. The module imports
+nothing heavier than ``cuda.bindings.nvrtc``, because a host has one such process per core.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import resource
 import struct
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -30,34 +30,11 @@ _INSTALL = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PtxasReport:
-    """What ``ptxas -v`` says of one kernel.
-
-    Attributes
-    ----------
-    registers : int
-        Registers per thread.
-    stack_bytes : int
-        Stack frame, bytes per thread.
-    spill_bytes : int
-        Spill stores plus spill loads, bytes per thread: static counts, as the instructions stand in the code.
-    shared_bytes : int
-        Static shared memory, bytes per block.
-    """
-
-    registers: int
-    stack_bytes: int
-    spill_bytes: int
-    shared_bytes: int
-
-
 @cache
 def nvrtc_version() -> str:
     """Return the version of NVRTC, such as ``"13.0.88"``.
 
-    ``nvrtcVersion`` names no patch release, yet those differ in the code that they generate; the PTX that the compiler
-    writes does name it.
+    It is read from PTX that NVRTC generates, because ``nvrtcVersion`` lacks the patch release, which affects the code.
 
     Raises
     ------
@@ -77,7 +54,7 @@ def nvrtc_version() -> str:
 
 @cache
 def supported_architectures() -> tuple[int, ...]:
-    """Return the compute capabilities that NVRTC generates code for, ascending, such as ``(75, 80, ..., 121)``.
+    """Return the compute capabilities that NVRTC supports, ascending, such as ``(75, 80, ..., 121)``.
 
     Raises
     ------
@@ -89,7 +66,7 @@ def supported_architectures() -> tuple[int, ...]:
 
 @cache
 def accepts_option(option: str) -> bool:
-    """Tell whether this NVRTC knows an option.
+    """Return whether this NVRTC knows an option.
 
     Raises
     ------
@@ -104,13 +81,13 @@ def accepts_option(option: str) -> bool:
 def make_compiler(source: str, entry: str, memory_bytes: int) -> Callable[[tuple[str, ...]], Build]:
     """Make the function that a compile process serves: from NVRTC options to a build.
 
-    The process is set up to be a modest guest: it yields to the process that feeds the GPU, is the first to go when
-    memory runs out, and leaves no core dumps.
+    The process gets a lower priority than the one that feeds the GPU, is the first to be killed when memory runs out,
+    and leaves no core dumps.
 
     Parameters
     ----------
     source : str
-        The CUDA text.
+        The CUDA source.
     entry : str
         Name of the kernel in it.
     memory_bytes : int
@@ -133,8 +110,15 @@ def make_compiler(source: str, entry: str, memory_bytes: int) -> Callable[[tuple
     return compile_one
 
 
-def parse_ptxas_log(log: str, entry: str) -> PtxasReport | None:
-    """Read the resources of one kernel from the log of ``ptxas -v``; None when it does not speak of that kernel."""
+def parse_ptxas_log(log: str, entry: str) -> dict[str, Any] | None:
+    """Read the resources of one kernel from the log of ``ptxas -v``; None when the log does not mention it.
+
+    Returns
+    -------
+    dict or None
+        The fields ``registers``, ``stack_bytes``, ``spill_bytes`` (stores plus loads, static counts) and
+        ``shared_bytes`` (static) of :class:`~mltune.records.trial.Build`.
+    """
     start = re.search(rf"^ptxas info\s*: Compiling entry function '{re.escape(entry)}'", log, re.MULTILINE)
     if start is None:
         return None
@@ -149,12 +133,12 @@ def parse_ptxas_log(log: str, entry: str) -> PtxasReport | None:
     if frame is None or used is None:
         return None
     shared = re.search(r"(\d+) bytes smem", used[0])
-    return PtxasReport(
-        registers=int(used[1]),
-        stack_bytes=int(frame[1]),
-        spill_bytes=int(frame[2]) + int(frame[3]),
-        shared_bytes=int(shared[1]) if shared else 0,
-    )
+    return {
+        "registers": int(used[1]),
+        "stack_bytes": int(frame[1]),
+        "spill_bytes": int(frame[2]) + int(frame[3]),
+        "shared_bytes": int(shared[1]) if shared else 0,
+    }
 
 
 def code_bytes(cubin: bytes, entry: str) -> int | None:
@@ -184,24 +168,16 @@ def _compile(nvrtc: Any, source: bytes, entry: str, options: tuple[str, ...]) ->
         if int(status) != _NVRTC_SUCCESS:
             return Build(TrialState.CRASHED, f"NVRTC failed: {status.name}: {_errors(log)}")
         cubin = _bytes(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
-    report = parse_ptxas_log(log, entry)
+    resources = parse_ptxas_log(log, entry)
     size = code_bytes(cubin, entry)
-    if report is None or size is None:
-        law = f'the source must define the entry {entry!r} as `extern "C" __global__`'
-        return Build(TrialState.COMPILE_ERROR, f"{law}, but its cubin does not hold it")
-    return Build(
-        TrialState.OK,
-        cubin=cubin,
-        registers=report.registers,
-        spill_bytes=report.spill_bytes,
-        stack_bytes=report.stack_bytes,
-        shared_bytes=report.shared_bytes,
-        code_bytes=size,
-    )
+    if resources is None or size is None:
+        rule = f'the source must define the entry {entry!r} as `extern "C" __global__`'
+        return Build(TrialState.COMPILE_ERROR, f"{rule}, but its cubin does not contain it")
+    return Build(TrialState.OK, cubin=cubin, code_bytes=size, **resources)
 
 
 def _errors(log: str) -> str:
-    """Return the lines of a log that say what is wrong, shortened."""
+    """Return the error messages of a log, shortened."""
     lines = [line.strip() for line in log.splitlines()]
     errors = [line for line in lines if re.search(r"\b(error|fatal)\b", line)] or [line for line in lines if line]
     return "; ".join(errors[:_DETAIL_LINES])[:_DETAIL_CHARACTERS]
@@ -231,7 +207,7 @@ def _program(nvrtc: Any, source: bytes) -> Any:
 
 
 def _bytes(size: Callable[[Any], Any], get: Callable[[Any, bytes], Any], program: Any) -> bytes:
-    """Read a buffer of NVRTC: one call for its size, one that fills it, in place, as the bindings have it."""
+    """Read a buffer of NVRTC: one call returns its size, another fills it in place."""
     _, count = size(program)
     buffer = bytes(count)  # of zeros: Python shares its one-byte objects, and what NVRTC writes into one is a zero
     get(program, buffer)

@@ -1,8 +1,7 @@
-"""Cubins on disk, named by the hash of everything that they depend on.
+"""A cache of cubins on disk, named by the hash of everything that they depend on.
 
-A file is one build: the SHA-256 of the rest, a line of JSON, and the compressed cubin. It is written beside its place
-and moved there, so that readers see whole files or none; a torn or altered one does not match its hash and counts as
-absent.
+A file is one build: the SHA-256 of the rest, a line of JSON, and the compressed cubin. It is written under another name
+and renamed, so that readers see complete files only; a damaged one does not match its hash and counts as absent.
 """
 
 from __future__ import annotations
@@ -26,29 +25,29 @@ _log = logging.getLogger(__name__)
 
 
 def default_cache() -> Path:
-    """Return the user's folder of cubins: ``$XDG_CACHE_HOME/mltune/cubins``, or ``~/.cache/mltune/cubins``."""
+    """Return the user's cache folder: ``$XDG_CACHE_HOME/mltune/cubins``, or ``~/.cache/mltune/cubins``."""
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (base if base.is_absolute() else Path.home() / ".cache") / "mltune" / "cubins"
 
 
 def cache_key(source: str, entry: str, options: Sequence[str], compiler: str) -> str:
-    """Return the name of a build: a hash of the CUDA text, its entry, the options and the compiler's version."""
+    """Return the name of a build: a hash of the CUDA source, its entry, the options and the compiler's version."""
     content = json.dumps([_FORMAT, source, entry, list(options), compiler])
     return hashlib.sha256(content.encode()).hexdigest()
 
 
 class CubinCache:
-    """A folder of builds. Safe for many threads and many processes at once.
+    """A folder of builds, safe for concurrent threads and processes.
 
-    What depends on the source alone is kept: cubins and the compiler's refusals; not what was late or died.
-    A cache never fails a run: what cannot be written is compiled again.
+    It keeps the results that depend on the source alone: cubins and compile errors, not timeouts and crashes. A cache
+    never fails a run: after an error of writing, nothing more is cached.
 
     Parameters
     ----------
     directory : pathlib.Path
-        The folder; made when first needed.
+        The folder; created when first needed.
     max_bytes : int
-        When the folder has grown beyond this, the files that were not used for longest are deleted.
+        Size of the folder beyond which the least recently used files are deleted.
     """
 
     def __init__(self, directory: Path, *, max_bytes: int = 4 << 30) -> None:
@@ -71,7 +70,7 @@ class CubinCache:
         return build
 
     def put(self, key: str, build: Build) -> None:
-        """Keep a build; one in a state that another attempt may change is passed over."""
+        """Store a build, unless another attempt may end in another state."""
         if build.state not in _CACHED_STATES or not self._writable:
             return
         content = _encode(build)
@@ -83,7 +82,7 @@ class CubinCache:
         except OSError as error:
             self._writable = False
             _log.warning(
-                "the cache of cubins must be writable, but %s: %s; this run keeps no more cubins",
+                "the cache of cubins must be writable, but %s: %s; this run caches no more cubins",
                 self._directory,
                 error,
             )
@@ -92,7 +91,7 @@ class CubinCache:
         return self._directory / key[:2] / key
 
     def _make_room(self, added: int) -> None:
-        """Count the bytes of the folder and, beyond the limit, delete down to three quarters of it."""
+        """Add to the size of the folder and, beyond the limit, delete files down to three quarters of it."""
         with self._lock:
             if self._bytes is not None:
                 self._bytes += added

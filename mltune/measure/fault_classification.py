@@ -1,4 +1,4 @@
-"""Whose fault is it? A failure of the driver is a kernel's, and then the state of its trial, or nobody's kernel's."""
+"""Classify CUDA errors: kernel rejected, context lost, or GPU unavailable."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ from enum import StrEnum
 OUT_OF_MEMORY = 2
 """``CUDA_ERROR_OUT_OF_MEMORY``, and ``cudaErrorMemoryAllocation``."""
 
-_REFUSALS = frozenset({1, 200, 209, 218, 222, 301, 302, 303, 500, 701})
-"""Invalid value, no machine code for this architecture, nothing of that name, too few resources for a launch."""
+_REJECTED = frozenset({1, 200, 209, 218, 222, 301, 302, 303, 500, 701})
+"""Invalid value, no machine code for this architecture, symbol not found, too few resources for a launch."""
 
-_OF_THE_GPU = frozenset({3, 4, 46, 100, 101, 102, 214, 220, 304, *range(800, 804), *range(805, 811)})
+_GPU_UNAVAILABLE = frozenset({3, 4, 46, 100, 101, 102, 214, 220, 304, *range(800, 804), *range(805, 811)})
 """Driver not initialised or shutting down; device unavailable (exclusive mode), none, invalid, not licensed; memory or
 NVLink error that cannot be corrected; operating system; not permitted, system not ready, driver mismatch; MPS.
 
 The numbers are those of CUresult; those of cudaError_t are the same where both have the error.
 """
 
-_OTHERS_HOLD = 0.1
-"""Share of the memory that is nobody's kernel's own need: above what contexts of ours take by themselves."""
+_LARGE_SHARE = 0.1
+"""Share of the memory that other processes' contexts alone do not take."""
 
 
 class Fault(StrEnum):
-    """Who is to blame for a failure of the driver.
+    """The cause of a CUDA error.
 
-    ``REFUSED``: the kernel, which was refused; the context is unharmed. ``CRASHED``: the kernel, and the context is
-    lost. ``GPU``: no kernel; the GPU cannot be used now.
+    ``REJECTED``: the driver rejected the kernel; the context is usable. ``CONTEXT_LOST``: the kernel failed and the
+    context is lost. ``GPU_UNAVAILABLE``: the GPU cannot be used now, whatever the kernel.
     """
 
-    REFUSED = "refused"
-    CRASHED = "crashed"
-    GPU = "gpu"
+    REJECTED = "rejected"
+    CONTEXT_LOST = "context lost"
+    GPU_UNAVAILABLE = "GPU unavailable"
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Who holds the memory of a GPU.
+    """The use of a GPU's memory.
 
     Attributes
     ----------
     total_bytes, free_bytes, own_bytes : int
-        All there is, what is free, what this process holds.
+        All memory, free memory, and memory of this process.
     """
 
     total_bytes: int
@@ -49,28 +49,28 @@ class Memory:
     own_bytes: int
 
     @property
-    def taken(self) -> bool:
-        """Whether others hold so much that it is them who leave no room: more than is free, and than a tenth."""
+    def used_by_others(self) -> bool:
+        """Whether other processes hold more than is free, and more than a tenth of all."""
         others = self.total_bytes - self.free_bytes - self.own_bytes
-        return others > self.free_bytes and others > _OTHERS_HOLD * self.total_bytes
+        return others > self.free_bytes and others > _LARGE_SHARE * self.total_bytes
 
 
 def classify(code: int, memory: Memory | None = None) -> Fault:
-    """Say who is to blame for an error of the driver.
+    """Classify a CUDA error.
 
-    Whatever is not known for something else is taken for a lost context. That is safe: a worker is replaced then, and
-    if it cannot be, no trial is to blame.
+    An unknown error counts as a lost context. That is safe: the worker is then replaced, and if no new worker can
+    start, the GPU counts as unavailable.
 
     Parameters
     ----------
     code : int
         A ``CUresult`` or ``cudaError_t``, not 0.
     memory : Memory or None
-        Who holds the memory at the time, where that can still be asked: out of memory is a kernel that asks for too
-        much, unless others have taken it.
+        The use of the memory at that time, where it can still be read. Out of memory is a fault of the kernel unless
+        other processes use the memory.
     """
     if code == OUT_OF_MEMORY:
-        return Fault.GPU if memory is not None and memory.taken else Fault.REFUSED
-    if code in _OF_THE_GPU:
-        return Fault.GPU
-    return Fault.REFUSED if code in _REFUSALS else Fault.CRASHED
+        return Fault.GPU_UNAVAILABLE if memory is not None and memory.used_by_others else Fault.REJECTED
+    if code in _GPU_UNAVAILABLE:
+        return Fault.GPU_UNAVAILABLE
+    return Fault.REJECTED if code in _REJECTED else Fault.CONTEXT_LOST

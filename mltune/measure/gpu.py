@@ -1,21 +1,19 @@
-"""The driver's calls that a worker makes of its own: load a cubin, launch its kernel. And what their failures mean."""
+"""Loading and launching of kernels through the CUDA driver."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
-from types import TracebackType
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mltune.measure.fault_classification import Fault, classify
-from mltune.problem.gemm import GemmProblem
-from mltune.problem.gemm_operands import GemmOperands
 
 if TYPE_CHECKING:
     from mltune.kernel.bundle import Launch
+    from mltune.problem.runnable import RunnableProblem
 
 _LARGEST_EXTENT = 2**31 - 1
 
@@ -26,7 +24,7 @@ class CudaError(RuntimeError):
     Attributes
     ----------
     code : int
-        The driver's number of the error.
+        The ``CUresult``.
     """
 
     def __init__(self, call: str, code: int, name: str) -> None:
@@ -34,20 +32,20 @@ class CudaError(RuntimeError):
         self.code = code
 
     @property
-    def refused(self) -> bool:
-        """Whether the driver rejected the kernel and the context is unharmed."""
-        return classify(self.code) is Fault.REFUSED
+    def rejected(self) -> bool:
+        """Whether the driver rejected the kernel and the context is still usable."""
+        return classify(self.code) is Fault.REJECTED
 
 
-class RefusedError(CudaError):
-    """A launch that no driver accepts, found before asking it."""
+class RejectedLaunchError(CudaError):
+    """A launch that no driver accepts."""
 
     def __init__(self, reason: str) -> None:
         super().__init__("launch", 1, reason)
 
 
 class LoadedKernel:
-    """A kernel of a cubin, loaded into the current context. A context manager: leaving it unloads the cubin.
+    """A kernel of a cubin in the current context. A context manager that unloads the cubin at its end.
 
     Parameters
     ----------
@@ -59,7 +57,7 @@ class LoadedKernel:
     Raises
     ------
     CudaError
-        The driver refuses the cubin.
+        The driver rejects the cubin.
     """
 
     def __init__(self, cubin: bytes, entry: str) -> None:
@@ -72,13 +70,11 @@ class LoadedKernel:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is None:
             _call(self._driver.cuModuleUnload, self._module)
             return
-        with contextlib.suppress(CudaError):  # launches may still be under way
+        with contextlib.suppress(CudaError):  # launches may still be running
             _call(self._driver.cuCtxSynchronize)
             _call(self._driver.cuModuleUnload, self._module)
 
@@ -88,19 +84,19 @@ class LoadedKernel:
         Parameters
         ----------
         launch : Launch
-            Shape of the launch, and the arguments that follow those of the problem.
+            Shape of the launch, and the arguments after those of the problem.
         arguments : sequence of ndarray
-            The problem's arguments, each an array that holds the one value (see :func:`problem_arguments`).
+            The problem's arguments, one value per array (see :func:`problem_arguments`).
 
         Raises
         ------
         CudaError
-            The launch cannot be made; the returned function raises it as well.
+            The driver rejects the launch; the returned function also raises it.
         """
         driver = self._driver
         extents = (*launch.grid, *launch.block)
         if not all(1 <= extent <= _LARGEST_EXTENT for extent in extents):
-            raise RefusedError(
+            raise RejectedLaunchError(
                 f"blocks and threads must number from 1 to 2**31 - 1, got a grid of {launch.grid} "
                 f"and blocks of {launch.block}"
             )
@@ -109,9 +105,9 @@ class LoadedKernel:
             try:
                 _call(driver.cuFuncSetAttribute, self._function, attribute, min(launch.shared_bytes, _LARGEST_EXTENT))
             except CudaError as error:
-                if not error.refused:
+                if not error.rejected:
                     raise
-                raise RefusedError(
+                raise RejectedLaunchError(
                     f"the shared memory of a block must fit the device, got {launch.shared_bytes} bytes ({error})"
                 ) from error
         values = [*arguments, *(np.array(value, dtype=np.int64) for value in launch.arguments)]
@@ -124,17 +120,17 @@ class LoadedKernel:
         return launch_kernel
 
 
-def problem_arguments(problem: GemmProblem, operands: GemmOperands) -> list[NDArray[Any]]:
-    """Return a problem's arguments as arrays that hold one value each, for :meth:`LoadedKernel.bind`.
+def problem_arguments(problem: RunnableProblem, addresses: Mapping[str, int]) -> list[NDArray[Any]]:
+    """Return a problem's arguments for :meth:`LoadedKernel.bind`, one value per array.
 
     Parameters
     ----------
-    problem : GemmProblem
-    operands : GemmOperands
-        Device addresses, as integers.
+    problem : RunnableProblem
+    addresses : mapping of str to int
+        Device addresses of the problem's buffers.
     """
-    addresses = GemmOperands(*(np.uint64(address) for address in (operands.A, operands.B, operands.C)))
-    return [np.array(value) for value in problem.kernel_arguments(addresses)]
+    pointers = {name: np.uint64(address) for name, address in addresses.items()}
+    return [np.array(value) for value in problem.kernel_arguments(pointers).values()]
 
 
 def _call(function: Any, *arguments: Any) -> Any:

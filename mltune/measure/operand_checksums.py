@@ -1,4 +1,4 @@
-"""Has a kernel written where it must only read? Checksums of what outlives a trial on the GPU."""
+"""Checksums of read-only buffers on the GPU, which reveal a kernel that writes into them."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _WORD_BYTES = 4
 
 
 class OperandChecksums:
-    """Notices when buffers on the GPU are changed.
+    """Detect changes of buffers on the GPU.
 
-    One launch reads them all, at the speed of the memory: some tens of microseconds for the operands of a GEMM of 4096.
+    One launch reads them all at the speed of the memory: some tens of microseconds for the operands of a GEMM of 4096.
 
     Parameters
     ----------
     buffers : iterable of (str, cupy.ndarray)
-        What must not change, under the name that a person is told; contiguous, a multiple of 4 bytes long.
+        Read-only buffers, each with a name for messages; contiguous, a multiple of 4 bytes long.
     """
 
     def __init__(self, buffers: Iterable[tuple[str, Any]]) -> None:
@@ -44,18 +44,18 @@ class OperandChecksums:
         self._words = cupy.asarray(np.array(words, dtype=np.uint64))
         self._sums = cupy.empty(len(words), dtype=cupy.uint64)
         self._checksum = cupy.RawKernel(_CHECKSUM, "checksum")
-        self._sealed = self._read()
+        self._initial = self._read()
 
-    def broken(self) -> tuple[str, ...]:
+    def changed(self) -> tuple[str, ...]:
         """Return the names of the buffers that have changed, each once.
 
         Raises
         ------
         cupy.cuda.runtime.CUDARuntimeError
-            A kernel before it has failed.
+            An earlier kernel has failed.
         """
-        changed = self._read() != self._sealed
-        return tuple(dict.fromkeys(name for name, differs in zip(self._names, changed, strict=True) if differs))
+        differences = self._read() != self._initial
+        return tuple(dict.fromkeys(name for name, differs in zip(self._names, differences, strict=True) if differs))
 
     def _read(self) -> Any:
         self._sums.data.memset_async(0, self._sums.nbytes)

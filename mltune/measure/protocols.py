@@ -1,34 +1,27 @@
-"""The two seams of measure/: a Builder makes a build of a configuration, a Runner a measurement of a build.
+"""The Builder and Runner protocols: a builder compiles configurations, a runner measures builds.
 
-Both answer with a future, so that the compile pool runs ahead of the GPU; in replay the future is already done. Neither
-raises for anything that one configuration does: that is the state of what it returns. A runner's future holds a
-:class:`~mltune.errors.DeviceLostError` when it is not the configuration but the GPU that failed: then nothing is known
-of the configuration.
+Both return futures, so that the compile pool runs ahead of the GPU; in replay the future is already done. Neither
+raises an error for the failure of a configuration: the failure is the state of the result. A runner's future holds a
+:class:`~mltune.errors.DeviceLostError` when the GPU failed and nothing is known of the configuration.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol
 
 from mltune.records.trial import Build, Measurement
 
 
-class Builder(Protocol):
-    """Compiles configurations of one kernel for one problem and one architecture. A context manager."""
+class Builder(AbstractContextManager[Any], Protocol):
+    """Compile configurations of one kernel for one problem and one architecture. A context manager."""
 
     def submit(self, configuration: Mapping[str, int]) -> Future[Build]:
-        """Queue one configuration; the future never holds an exception for what the configuration does."""
+        """Queue one configuration; its failure is the state of the build, never an exception of the future."""
         ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +34,8 @@ class SamplingRule:
         Bounds on the number of samples.
     noise_target : float
         Relative noise of the median at which sampling ends.
-    hopeless_ratio : float
-        A configuration whose fastest sample is slower than this many times the best of the run is not sampled further.
+    slow_ratio : float
+        A configuration whose fastest sample is slower than this multiple of the run's best is not sampled further.
     max_s : float
         Most seconds of sampling, after ``min_samples``.
     """
@@ -50,12 +43,12 @@ class SamplingRule:
     min_samples: int = 3
     max_samples: int = 20
     noise_target: float = 0.005
-    hopeless_ratio: float = 1.3
+    slow_ratio: float = 1.3
     max_s: float = 1.0
 
 
-class Runner(Protocol):
-    """Verifies and times builds on one GPU, one at a time. A context manager."""
+class Runner(AbstractContextManager[Any], Protocol):
+    """Verify and time builds on one GPU, one at a time. A context manager."""
 
     def submit(
         self, configuration: Mapping[str, int], build: Build, *, best_s: float | None = None
@@ -65,17 +58,11 @@ class Runner(Protocol):
         Parameters
         ----------
         configuration : mapping of str to int
-            The parameters, those passed at launch among them.
+            All parameters, those passed at launch included.
         build : Build
             Its build, in state ``OK``.
         best_s : float or None
-            Best median so far, seconds: what is hopelessly slower is not sampled further. By the time that a build is
-            run, the runner may know a better one.
+            Best median so far, seconds: a much slower kernel is not sampled further. The runner may know a better one
+            by the time that it runs the build.
         """
         ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...

@@ -1,4 +1,4 @@
-"""Several kernels side by side: round after round each is timed once, so that what slows the GPU slows them all."""
+"""Races: several kernels timed in turn, once per round, so that a slower GPU slows them all alike."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from mltune.measure.clock_monitor import Disturbance, Series, UsualClock, distur
 from mltune.records.trial import TrialState
 
 BUDGET_S = 3.0
-"""Most seconds of a race: runs, and rests between them."""
+"""Most seconds of runs and rests in a race."""
 
 MAX_ROUNDS = 31
-"""Rounds after which a race ends: enough for an interval of the median that spans the middle 13 of 31 samples."""
+"""Most rounds of a race: enough for an interval of the median that spans the middle 13 of 31 samples."""
 
 MIN_ROUNDS = 3
-"""Fewer are no race."""
+"""Fewest rounds of a race."""
 
-_WARM_UP_S = 0.5  # a first round shorter than this is not kept
-_REST_S = 0.05  # after a round that was disturbed
+_WARM_UP_S = 0.5  # a first round shorter than this is a warm-up and not kept
+_REST_S = 0.05  # after a disturbed round
 
 
 @dataclass(frozen=True, slots=True)
 class RaceResult:
-    """What came of a race.
+    """The result of a race.
 
     Attributes
     ----------
     state : TrialState
-        ``OK``; ``UNSTABLE`` when the GPU was held back so often that disturbed rounds count too; else what a kernel
-        did: then there are no samples.
+        ``OK``; ``UNSTABLE`` when the clock was throttled so often that disturbed rounds count too; otherwise the state
+        of a kernel that failed, and then there are no samples.
     detail : str
-        Empty, or what went wrong.
+        Empty, or the reason of the state.
     samples_s : tuple of tuple of float
-        Run times, seconds: one row per round, one column per entry, in the order in which they were entered.
+        Run times, seconds: one row per round, one column per entry, in the order of entry.
     reference_s : tuple of float
-        Run times of cuBLAS in the same rounds; empty where it did not take part.
+        Run times of the reference implementation in the same rounds; empty where it did not take part.
     discarded : int
-        Rounds that were discarded because the GPU was disturbed.
+        Disturbed rounds that were discarded.
     """
 
     state: TrialState
@@ -54,7 +54,7 @@ class RaceResult:
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """The rounds of a race: times by round and runner, how many were discarded, and what disturbed those that count."""
+    """The rounds of a race: times by round and runner, discarded rounds, and the disturbance of those that count."""
 
     times_s: tuple[tuple[float, ...], ...]
     discarded: int
@@ -62,11 +62,11 @@ class Rounds:
 
 
 def starting_orders(count: int) -> list[list[int]]:
-    """Return orders in which so many runners are timed, one a round, over and over.
+    """Return the orders in which ``count`` runners are timed, one per round, to be repeated.
 
-    A Latin square balanced for what follows what (Williams, Experimental designs balanced for the estimation of
-    residual effects of treatments, 1949): every runner takes every position, and comes right after every other, equally
-    often. For an odd number that takes twice as many rounds.
+    They form a Latin square balanced for carry-over effects (Williams, Experimental designs balanced for the estimation
+    of residual effects of treatments, 1949): every runner takes every position, and directly follows every other,
+    equally often. An odd number of runners needs twice as many rounds.
     """
     first = [0]
     for step in range(1, count):
@@ -76,16 +76,16 @@ def starting_orders(count: int) -> list[list[int]]:
 
 
 def how_many_fit(times_s: Sequence[float], others: int = 1, budget_s: float = BUDGET_S) -> int:
-    """Return how many of the fastest kernels can be raced: so many that there is time for the fewest rounds.
+    """Return how many of the fastest kernels can be raced in time: at least the fewest rounds must fit.
 
     Parameters
     ----------
     times_s : sequence of float
-        Their run times, seconds, fastest first.
+        Run times of the kernels, seconds, fastest first.
     others : int
-        Further runners as fast as the fastest: cuBLAS.
+        Further runners as fast as the fastest: the reference implementation.
     budget_s : float
-        Seconds there are.
+        Seconds available.
     """
     count = len(times_s)
     while count:
@@ -106,20 +106,20 @@ def run_rounds(
 ) -> Rounds:
     """Run a race.
 
-    A round that was disturbed is discarded, and another takes its place after a rest, while there is time. If too few
-    are left in the end, the disturbed ones count as well: all runners were disturbed alike, but no more can be said.
+    A disturbed round is discarded and repeated after a rest while there is time. If too few rounds are left at the end,
+    the disturbed ones count as well, because the disturbance affected all runners alike.
 
     Parameters
     ----------
     runners : int
-        How many.
+        Number of runners.
     take : callable
         Times runners once each in the given order.
     rest : callable
-        Leaves the GPU alone for so many seconds.
+        Leaves the GPU idle for a number of seconds.
     usual : UsualClock
     budget_s : float
-        Most seconds of runs and rests; the first round is run in any case.
+        Most seconds of runs and rests; the first round is always run.
     """
     orders = starting_orders(runners)
     kept: list[tuple[float, ...]] = []
@@ -133,7 +133,7 @@ def run_rounds(
         by_runner = dict(zip(order, series.samples_s, strict=True))
         times_s = tuple(by_runner[runner] for runner in range(runners))
         spent_s, longest_s = spent_s + sum(times_s), max(longest_s, sum(times_s))
-        usual.see(series.states)
+        usual.add(series.states)
         if not warm and sum(times_s) < _WARM_UP_S:
             longest_s = 0.0
         elif (why := disturbance(series.states, usual.hz)) is not None:

@@ -1,8 +1,9 @@
-"""The vendor's GEMM, for the same problem and operands: what a tuned kernel is measured against."""
+"""A table of reference launchers: vendor implementations that tuned kernels are compared with, by problem kind."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,34 +11,61 @@ import numpy as np
 from mltune.errors import DeviceError
 
 if TYPE_CHECKING:
-    from mltune.problem.gemm import GemmProblem
-    from mltune.problem.gemm_operands import GemmOperands
+    from mltune.problem.runnable import RunnableProblem
 
 _LARGEST_INT = 2**31 - 1
 _INSTALL = "install it with `pip install 'mltune[cuda13]'`"
 
 
-def bind_cublas(problem: GemmProblem, operands: GemmOperands) -> Callable[[], None]:
-    """Return a function that queues cuBLAS's GEMM on the default stream.
+@dataclass(frozen=True, slots=True)
+class ReferenceLauncher:
+    """A reference implementation of a problem kind.
+
+    Attributes
+    ----------
+    name : str
+        Such as ``"cuBLAS"``; the ``reference`` of the kind's problems.
+    bind : callable
+        Takes a problem and the device addresses of its buffers; returns a function that queues one run on the default
+        stream. Raises :class:`~mltune.errors.DeviceError` when the implementation is missing or does not support the
+        problem.
+    """
+
+    name: str
+    bind: Callable[[Any, Mapping[str, int]], Callable[[], None]]
+
+
+def bind_reference(problem: RunnableProblem, addresses: Mapping[str, int]) -> Callable[[], None]:
+    """Return a function that queues one run of the reference implementation on the default stream.
 
     Parameters
     ----------
-    problem : GemmProblem
-    operands : GemmOperands
-        Device addresses, as integers.
+    problem : RunnableProblem
+    addresses : mapping of str to int
+        Device addresses of the problem's buffers.
 
     Raises
     ------
     DeviceError
-        cuBLAS is not installed, or the problem has more rows or columns than its 32-bit interface counts.
+        The kind has no reference implementation, it is not installed, or it does not support the problem.
     """
+    launcher = REFERENCES.get(problem.kind)
+    if launcher is None:
+        raise DeviceError(
+            f"a reference implementation is known for problems of kind {', '.join(REFERENCES)}, got {problem.kind}."
+        )
+    return launcher.bind(problem, addresses)
+
+
+def _bind_cublas(problem: Any, addresses: Mapping[str, int]) -> Callable[[], None]:
+    """Bind cuBLAS's GEMM, whose interface counts rows and columns in 32 bits."""
     try:
         from cupy.cuda import device
         from cupy_backends.cuda.libs import cublas
     except ImportError as error:
         raise DeviceError(f"cuBLAS must be installed, but it cannot be loaded ({error}); {_INSTALL}.") from error
 
-    sizes = (problem.m, problem.n, problem.k, problem.lda, problem.ldb, problem.ldc)
+    m, n, k, lda, ldb, ldc = sizes = (problem.m, problem.n, problem.k, problem.lda, problem.ldb, problem.ldc)
     if max(sizes) > _LARGEST_INT:
         raise DeviceError(f"cuBLAS counts rows and columns to 2**31 - 1, got {problem.label}; choose a smaller size.")
     handle = device.get_cublas_handle()
@@ -48,10 +76,13 @@ def bind_cublas(problem: GemmProblem, operands: GemmOperands) -> Callable[[], No
     scalars = np.array([problem.alpha, problem.beta], dtype=problem.dtype)
     alpha = scalars.ctypes.data
     beta = alpha + problem.element_bytes
-    m, n, k, lda, ldb, ldc = sizes
-    A, B, C = operands.A, operands.B, operands.C
+    A, B, C = (addresses[name] for name in "ABC")
 
     def launch(keep: Any = scalars) -> None:  # alpha and beta point into them
         gemm(handle, trans_a, trans_b, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc)
 
     return launch
+
+
+REFERENCES: Mapping[str, ReferenceLauncher] = {"gemm": ReferenceLauncher("cuBLAS", _bind_cublas)}
+"""The reference implementations by problem kind."""

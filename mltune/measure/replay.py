@@ -1,56 +1,50 @@
-"""Replay: a builder and a runner that answer from a dataset what was recorded on a GPU, at once."""
+"""Replay: a builder and a runner that return what a dataset has recorded."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Future
-from types import TracebackType
-from typing import Generic, NoReturn, Self, TypeVar
+from typing import Generic, Self, TypeVar
 
 from mltune.dataset.dataset import Dataset
 from mltune.errors import DatasetError
 from mltune.records.trial import Build, Measurement
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
-class _Replay(Generic[Answer]):
-    """The recorded answers of a dataset by configuration."""
+class _Replay(Generic[Result]):
+    """The recorded results of a dataset by configuration."""
 
-    def __init__(self, dataset: Dataset, answers: list[Answer]) -> None:
+    def __init__(self, dataset: Dataset, results: list[Result]) -> None:
         self._name = dataset.manifest.name
         self._parameters = tuple(dataset.columns)
         columns = (column.tolist() for column in dataset.columns.values())
-        self._answers = dict(zip(zip(*columns, strict=True), answers, strict=True))
+        self._results = dict(zip(zip(*columns, strict=True), results, strict=True))
 
-    def _recorded(self, configuration: Mapping[str, int]) -> Answer:
-        try:
-            return self._answers[tuple([configuration[name] for name in self._parameters])]
-        except KeyError:
-            self._refuse(configuration)
-
-    def _refuse(self, configuration: Mapping[str, int]) -> NoReturn:
-        raise DatasetError(
-            f"in replay only recorded configurations can be had, but dataset {self._name} does not hold "
-            f"{dict(configuration)}; search in the dataset's own configurations."
-        ) from None
+    def _recorded(self, configuration: Mapping[str, int]) -> Result:
+        key = tuple([configuration[name] for name in self._parameters if name in configuration])
+        if key not in self._results:
+            raise DatasetError(
+                f"in replay a configuration must be recorded, but dataset {self._name} does not hold "
+                f"{dict(configuration)}; search in the dataset's own configurations."
+            )
+        return self._results[key]
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """There is nothing to release."""
+    def __exit__(self, *error: object) -> None:
+        """Do nothing: there is nothing to release."""
 
 
 class ReplayBuilder(_Replay[Build]):
-    """Satisfies :class:`~mltune.measure.protocols.Builder` with the recorded builds, failures included, without cubins.
+    """A :class:`~mltune.measure.protocols.Builder` of the recorded builds, failures included, without cubins.
 
     Parameters
     ----------
     dataset : Dataset
-        The recorded configurations: no other can be asked for.
+        The recorded configurations: no others can be submitted.
     """
 
     def __init__(self, dataset: Dataset) -> None:
@@ -68,12 +62,12 @@ class ReplayBuilder(_Replay[Build]):
 
 
 class ReplayRunner(_Replay[Measurement | None]):
-    """Satisfies :class:`~mltune.measure.protocols.Runner` with the recorded measurements, failures included.
+    """A :class:`~mltune.measure.protocols.Runner` of the recorded measurements, failures included.
 
     Parameters
     ----------
     dataset : Dataset
-        The recorded configurations: no other can be asked for.
+        The recorded configurations: no others can be submitted.
     """
 
     def __init__(self, dataset: Dataset) -> None:
@@ -82,7 +76,7 @@ class ReplayRunner(_Replay[Measurement | None]):
     def submit(
         self, configuration: Mapping[str, int], build: Build, *, best_s: float | None = None
     ) -> Future[Measurement]:
-        """Return the recorded measurement, whatever the best so far: one that was stopped early says so itself.
+        """Return the recorded measurement; ``best_s`` has no effect.
 
         Raises
         ------
@@ -92,12 +86,12 @@ class ReplayRunner(_Replay[Measurement | None]):
         measurement = self._recorded(configuration)
         if measurement is None:
             raise DatasetError(
-                f"only a build in state ok can be run, but dataset {self._name} has none of {dict(configuration)}."
+                f"only a build in state ok can run, but dataset {self._name} has none of {dict(configuration)}."
             )
         return _done(measurement)
 
 
-def _done(answer: Answer) -> Future[Answer]:
-    future: Future[Answer] = Future()
+def _done(answer: Result) -> Future[Result]:
+    future: Future[Result] = Future()
     future.set_result(answer)
     return future

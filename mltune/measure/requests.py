@@ -1,4 +1,4 @@
-"""What a worker is asked to do, one after the other: verify and time a build, check it, race several, time cuBLAS."""
+"""Requests to a worker: verify and time a build, check it on another problem, time the reference, race builds."""
 
 from __future__ import annotations
 
@@ -7,33 +7,28 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from mltune.errors import DeviceError
 from mltune.measure.clock_monitor import Series
 from mltune.measure.gpu import LoadedKernel
 from mltune.measure.protocols import SamplingRule
 from mltune.measure.race import BUDGET_S, RaceResult, run_rounds
-from mltune.measure.references import bind_cublas
-from mltune.problem.gemm import GemmProblem
+from mltune.measure.references import bind_reference
 from mltune.records.trial import Measurement, TrialState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from mltune.kernel.bundle import Launch
     from mltune.measure.worker import Worker
-
-_SELF_TEST_RUNS = 7
-SMALL_ELEMENTS, SMALL_PRODUCTS = 2**21, 2**26
+    from mltune.problem.runnable import RunnableProblem
 
 
 @dataclass(frozen=True, slots=True)
-class Greet:
-    """Say that the GPU can be used: nothing more is done."""
+class Ping:
+    """Confirm that the GPU can be used."""
 
     def run(self, worker: Worker) -> Measurement:
-        """Say so."""
+        """Return a measurement in state ``OK``."""
         return Measurement(TrialState.OK)
 
 
@@ -51,69 +46,52 @@ class Measure:
         """Verify, then time."""
         started = time.perf_counter()
         with LoadedKernel(self.cubin, worker.entry) as kernel:
-            verdict = worker.verification.check(kernel, self.verified)
+            measured = verified = worker.verification.check(kernel, self.verified)
             verify_s = time.perf_counter() - started
-            if verdict.detail:
-                measured = Measurement(TrialState.WRONG_RESULT, verdict.detail)
-            else:
+            if verified.state is TrialState.OK:
                 measured = worker.time(kernel.bind(self.timed, worker.arguments), self.rule, self.best_s)
-            measured = _as_found(measured, worker.broken())
-        return replace(measured, error=verdict.error, verify_s=verify_s)
+            measured = _unless_changed(measured, worker.changed_buffers())
+        return replace(measured, error=verified.error, verify_s=verify_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Verify a build on one problem: by the bound, and exactly on integers where that is small enough for the host."""
+    """Verify a build on one problem: on its own cases, or on the GPU when it is too large for the host."""
 
     cubin: bytes
-    problem: GemmProblem
+    problem: RunnableProblem
     launch: Launch
 
     def run(self, worker: Worker) -> Measurement:
         """Verify."""
         started = time.perf_counter()
         with LoadedKernel(self.cubin, worker.entry) as kernel:
-            sealed = [self.problem] if is_small(self.problem) else []
-            if sealed:
-                verification = worker.verification_of(self.problem)
-                verdict = verification.check(kernel, [self.launch] * verification.cases)
-                error, detail = verdict.error, verdict.detail
+            verification = worker.verification_of(self.problem)
+            if verification is not None:
+                verified = verification.check(kernel, [self.launch] * verification.cases)
+                changed = worker.changed_buffers(self.problem)
             else:
-                error = worker.large_error(kernel, self.problem, self.launch)
-                detail = "" if error <= 1 else f"{self.problem.label}: wrong by up to {error:.3g} times the bound"
-            state = TrialState.WRONG_RESULT if detail else TrialState.OK
-            measured = _as_found(Measurement(state, detail), worker.broken(*sealed))
-        return replace(measured, error=error, verify_s=time.perf_counter() - started)
+                verified = worker.check_on_device(kernel, self.problem, self.launch)
+                changed = worker.changed_buffers()
+        return replace(_unless_changed(verified, changed), error=verified.error, verify_s=time.perf_counter() - started)
 
 
 @dataclass(frozen=True, slots=True)
-class TimeCublas:
-    """Time cuBLAS on the worker's problem and operands."""
+class TimeReference:
+    """Time the reference implementation on the worker's problem and operands."""
 
     rule: SamplingRule
 
     def run(self, worker: Worker) -> Measurement:
         """Time it."""
-        launch = bind_cublas(worker.problem, worker.addresses)
-        launch()  # the first call loads the library's kernels, which is not to be timed, not even as a warm-up
+        launch = bind_reference(worker.problem, worker.addresses)
+        launch()  # the first call loads the library's kernels, which must not even count as a warm-up
         return worker.time(launch, self.rule, None)
 
 
 @dataclass(frozen=True, slots=True)
-class TimeSpin:
-    """Time a kernel that runs for a known time: a test of the timing itself."""
-
-    duration_s: float
-
-    def run(self, worker: Worker) -> Measurement:
-        """Time it."""
-        samples = worker.stopwatch.take(lambda: worker.stopwatch.spin(self.duration_s), _SELF_TEST_RUNS)
-        return Measurement(TrialState.OK, samples_s=tuple(samples), median_s=float(np.median(samples)))
-
-
-@dataclass(frozen=True, slots=True)
 class Race:
-    """Time several builds side by side, and cuBLAS with them where it can be had."""
+    """Time several builds side by side, together with the reference implementation where there is one."""
 
     entries: tuple[tuple[bytes, Launch], ...]
     budget_s: float = BUDGET_S
@@ -126,48 +104,38 @@ class Race:
                 kernel.bind(launch, worker.arguments) for kernel, (_, launch) in zip(kernels, self.entries, strict=True)
             ]
             entered = len(launches)
-            launches += _cublas(worker)
+            try:
+                reference = bind_reference(worker.problem, worker.addresses)
+            except DeviceError:
+                pass
+            else:
+                reference()  # loads the library's kernels, before anything is timed
+                launches.append(reference)
 
             def take(order: Sequence[int]) -> Series:
                 return worker.time_each([launches[runner] for runner in order])
 
             rounds = run_rounds(len(launches), take, time.sleep, worker.usual_clock, self.budget_s)
-            broken = worker.broken()
-        if broken:
-            return RaceResult(TrialState.WRONG_RESULT, f"one of the kernels {_wrote(broken)}")
-        held_back = rounds.disturbed
+            changed = worker.changed_buffers()
+        if changed:
+            return RaceResult(TrialState.WRONG_RESULT, f"one of the kernels {_wrote(changed)}")
+        throttled = rounds.disturbed
         return RaceResult(
-            TrialState.OK if held_back is None else TrialState.UNSTABLE,
-            "" if held_back is None else f"throughout the race, {held_back.detail}",
+            TrialState.OK if throttled is None else TrialState.UNSTABLE,
+            "" if throttled is None else f"throughout the race, {throttled.detail}",
             samples_s=tuple(times_s[:entered] for times_s in rounds.times_s),
             reference_s=tuple(times_s[entered] for times_s in rounds.times_s if len(times_s) > entered),
             discarded=rounds.discarded,
         )
 
 
-def is_small(problem: GemmProblem) -> bool:
-    """Return whether a problem's reference is computed on the host, in higher precision whatever the precision."""
-    products = problem.m * problem.n * max(problem.k, 1)
-    return products <= SMALL_PRODUCTS and problem.ldc * problem.n <= SMALL_ELEMENTS
-
-
-def _cublas(worker: Worker) -> list[Callable[[], None]]:
-    """Return the launch of cuBLAS, made once before anything is timed; nothing where there is none."""
-    try:
-        launch = bind_cublas(worker.problem, worker.addresses)
-    except DeviceError:
-        return []
-    launch()
-    return [launch]
-
-
-def _as_found(measured: Measurement, broken: tuple[str, ...]) -> Measurement:
-    """Return a measurement, or what is to be said in its place of a kernel that changed what it must only read."""
-    if not broken:
+def _unless_changed(measured: Measurement, changed: tuple[str, ...]) -> Measurement:
+    """Return a measurement, or a wrong result if the kernel changed buffers that it must not change."""
+    if not changed:
         return measured
-    told = f"{measured.detail}; " if measured.detail else ""
-    return Measurement(TrialState.WRONG_RESULT, f"{told}{_wrote(broken)}", time_s=measured.time_s)
+    before = f"{measured.detail}; " if measured.detail else ""
+    return Measurement(TrialState.WRONG_RESULT, f"{before}{_wrote(changed)}", time_s=measured.time_s)
 
 
-def _wrote(broken: tuple[str, ...]) -> str:
-    return f"wrote into {' and '.join(broken)}"
+def _wrote(changed: tuple[str, ...]) -> str:
+    return f"wrote into {' and '.join(changed)}"

@@ -1,4 +1,4 @@
-"""Cold timing on the GPU: the L2 cache flushed before every run, and the queue never empty when a run starts."""
+"""Cold timing on the GPU: every run starts with a flushed L2 cache and a queue that is not empty."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _LEAST_FLUSH_BYTES = 1 << 20
 class Stopwatch:
     """Times launches with CUDA events, in series that are queued as a whole before the first of them runs.
 
-    On an idle stream an event before a launch is reached before the launch is made, and the launch latency is counted
-    as run time. So a kernel that spins keeps the stream busy until the host has queued the whole series. Before each
-    run a buffer of the size of the L2 cache is filled: the run finds none of its operands there.
+    On an idle stream the GPU reaches the event before a launch earlier than the launch itself, and the launch latency
+    counts as run time. Therefore a spinning kernel keeps the stream busy until the host has queued the whole series.
+    Before each run a buffer of the size of the L2 cache is filled, which evicts the operands.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class Stopwatch:
         launches : sequence of callable
             Each queues one run on the default stream.
         meanwhile : callable, optional
-            What the host does while the GPU runs the series: at its beginning, and again after every run but the last,
+            Called on the host while the GPU runs the series: at its beginning, and again after every run but the last,
             as long as the GPU is busy.
 
         Returns

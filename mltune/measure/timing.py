@@ -1,4 +1,4 @@
-"""How often a kernel is timed: pure rules over the samples taken so far, which can be tried on made-up streams."""
+"""The number of samples of a kernel: rules over the samples taken so far."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Sampling:
     noise : float or None
         :func:`relative_noise` of the samples.
     stopped_early : bool
-        Whether sampling ended because the kernel is hopelessly slow.
+        Whether sampling ended because the kernel is too slow to be the best.
     unstable : bool
         Whether sampling ended with the noise above the rule's target.
     """
@@ -44,10 +44,10 @@ class Sampling:
 def relative_noise(samples: Sequence[float]) -> float | None:
     """Return the standard error of the median of some samples, as a share of the median; None for a single sample.
 
-    The spread is the median absolute deviation, which one disturbed sample does not change much, scaled to the standard
+    The spread is the median absolute deviation, which one disturbed sample changes little, scaled to the standard
     deviation of a normal distribution with the correction n / (n - 0.8) for small samples (Croux and Rousseeuw,
-    Time-efficient algorithms for two highly robust estimators of scale, 1992). Of fewer than six samples it is the
-    standard deviation itself: two of three often agree by chance, and then sampling would end too soon.
+    Time-efficient algorithms for two highly robust estimators of scale, 1992). With fewer than six samples it is the
+    standard deviation itself: two of three samples often agree by chance, and then sampling would end too soon.
     """
     count = len(samples)
     if count < 2:
@@ -62,17 +62,17 @@ def relative_noise(samples: Sequence[float]) -> float | None:
 
 
 def next_samples(samples: Sequence[float], warm_up_s: float, rule: SamplingRule, best_s: float | None = None) -> int:
-    """Return how many samples to take next, in one go: 0 when sampling is over.
+    """Return the number of samples to take next, as one series: 0 when sampling is over.
 
-    First come ``min_samples``, or a single one when the warm-up looks hopeless. Then as many as bring the noise down to
-    the target, if it falls as the root of their number; at most as many again as there are.
+    The first series has ``min_samples``, or a single one when the warm-up was too slow. The next ones have as many as
+    reduce the noise to the target if it falls with the square root of their number, but at most double the samples.
 
     Parameters
     ----------
     samples : sequence of float
-        Taken so far, seconds.
+        Samples so far, seconds.
     warm_up_s : float
-        The first run, which is not a sample.
+        Time of the first run, which is not a sample.
     rule : SamplingRule
         Bounds and target.
     best_s : float or None
@@ -80,8 +80,8 @@ def next_samples(samples: Sequence[float], warm_up_s: float, rule: SamplingRule,
     """
     taken = len(samples)
     if taken == 0:
-        return 1 if _hopeless((warm_up_s,), rule, best_s) else rule.min_samples
-    if _hopeless(samples, rule, best_s) or taken >= rule.max_samples:
+        return 1 if _too_slow((warm_up_s,), rule, best_s) else rule.min_samples
+    if _too_slow(samples, rule, best_s) or taken >= rule.max_samples:
         return 0
     if taken < rule.min_samples:
         return rule.min_samples - taken
@@ -96,24 +96,24 @@ def next_samples(samples: Sequence[float], warm_up_s: float, rule: SamplingRule,
 
 
 def warm_up_suffices(warm_up_s: float, rule: SamplingRule, best_s: float | None = None) -> bool:
-    """Return whether there is nothing to gain by running a kernel again.
+    """Return whether the first run of a kernel suffices as its sample.
 
-    So it is when its first run was slower than the best by the square of the rule's ratio, or when it took ``max_s`` or
-    longer, which no warming up changes much.
+    It does when it was slower than the best by the square of the rule's ratio, or when it took ``max_s`` or longer: a
+    warm-up changes neither much.
     """
-    return warm_up_s >= rule.max_s or (best_s is not None and warm_up_s > rule.hopeless_ratio**2 * best_s)
+    return warm_up_s >= rule.max_s or (best_s is not None and warm_up_s > rule.slow_ratio**2 * best_s)
 
 
 def sample(take: Callable[[int], Sequence[float]], rule: SamplingRule, best_s: float | None = None) -> Sampling:
     """Sample the run time of a kernel by a rule.
 
-    The first run is a warm-up and is not kept, unless it suffices (:func:`warm_up_suffices`): then it is the one
+    The first run is a warm-up and is not kept, unless it suffices (:func:`warm_up_suffices`): then it is the only
     sample.
 
     Parameters
     ----------
     take : callable
-        Runs the kernel so many times and returns the run times, seconds.
+        Runs the kernel a number of times and returns the run times, seconds.
     rule : SamplingRule
         Bounds and target.
     best_s : float or None
@@ -121,16 +121,16 @@ def sample(take: Callable[[int], Sequence[float]], rule: SamplingRule, best_s: f
     """
     (warm_up_s,) = take(1)
     if warm_up_suffices(warm_up_s, rule, best_s):
-        stopped_early = _hopeless((warm_up_s,), rule, best_s)
+        stopped_early = _too_slow((warm_up_s,), rule, best_s)
         return Sampling((warm_up_s,), None, stopped_early=stopped_early, unstable=False)
     samples: list[float] = []
     while count := next_samples(samples, warm_up_s, rule, best_s):
         samples += take(count)
     noise = relative_noise(samples)
-    stopped_early = _hopeless(samples, rule, best_s)
+    stopped_early = _too_slow(samples, rule, best_s)
     unstable = not stopped_early and noise is not None and noise > rule.noise_target
     return Sampling(tuple(samples), noise, stopped_early, unstable)
 
 
-def _hopeless(samples: Sequence[float], rule: SamplingRule, best_s: float | None) -> bool:
-    return best_s is not None and min(samples) > rule.hopeless_ratio * best_s
+def _too_slow(samples: Sequence[float], rule: SamplingRule, best_s: float | None) -> bool:
+    return best_s is not None and min(samples) > rule.slow_ratio * best_s

@@ -1,39 +1,33 @@
-"""Is a kernel right? It runs on small problems that reach every fringe; one comparison on the GPU judges them all.
+"""Verification of a kernel on small problems: one comparison on the GPU checks every word that it may have written.
 
-Every case lies in one buffer: the matrix C of each, with guard zones around it and in the padding below its columns.
-For every word of that buffer it is known what a right kernel leaves there: an answer within an error bound, one exact
-answer (small integers have no rounding), or what stood there before.
+A problem makes the cases (:class:`~mltune.problem.runnable.VerificationCase`): for every word of an output buffer, with
+its guard zones, the value that a correct kernel leaves there and the largest error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mltune.measure.gpu import LoadedKernel, problem_arguments
-from mltune.problem.gemm import GemmProblem
-from mltune.problem.gemm_operands import GemmOperands
+from mltune.problem.runnable import CaseOutput, VerificationCase
+from mltune.records.trial import Measurement, TrialState
 
 if TYPE_CHECKING:
     from mltune.kernel.bundle import Launch
 
-_SEED = 20110
-_GUARD = 4096  # elements before a matrix, and at least so many behind it
-_GUARD_COLUMNS = 256  # columns behind C: as wide as tiles are
-_ALIGNMENT = 64  # elements
-_CANARY = 12345.0  # exact in every precision, and never an answer
-_DETAILS = 3  # of what may be wrong with every case, so many are told
-_THREADS, _BLOCKS_PER_CASE = 256, 64
+_MOST_DETAILS = 3
+_THREADS, _BLOCKS_PER_OUTPUT = 256, 64
+_REALS = {"float32": "float", "float64": "double"}
 
 _COMPARE = r"""
 extern "C" __global__ void compare(const REAL* output, const REAL* before, const double* expected, const double* bound,
-                                   const long long* limits, unsigned long long* verdicts) {
-  __shared__ unsigned long long shared_verdict[3];
-  if (threadIdx.x < 3) shared_verdict[threadIdx.x] = 0;
+                                   const long long* limits, unsigned long long* results) {
+  __shared__ unsigned long long shared_result[3];
+  if (threadIdx.x < 3) shared_result[threadIdx.x] = 0;
   __syncthreads();
   const double infinity = __longlong_as_double(0x7ff0000000000000LL);
   const long long end = limits[blockIdx.y + 1];
@@ -42,7 +36,7 @@ extern "C" __global__ void compare(const REAL* output, const REAL* before, const
   unsigned long long wrong = 0, outside = 0;
   for (long long i = limits[blockIdx.y] + (long long)blockIdx.x * blockDim.x + threadIdx.x; i < end; i += step) {
     const double allowed = bound[i];
-    if (allowed < 0) {  // guard: what is written here, were it NaN, differs from what stood here
+    if (allowed < 0) {  // guard: whatever is written here, NaN included, differs from the word before
       if (!(output[i] == before[i])) ++outside;
     } else {
       const double error = fabs((double)output[i] - expected[i]);
@@ -52,113 +46,45 @@ extern "C" __global__ void compare(const REAL* output, const REAL* before, const
       if (share > worst) worst = share;
     }
   }
-  atomicMax(&shared_verdict[0], (unsigned long long)__double_as_longlong(worst));  // ordered as their bits
-  if (wrong) atomicAdd(&shared_verdict[1], wrong);
-  if (outside) atomicAdd(&shared_verdict[2], outside);
+  atomicMax(&shared_result[0], (unsigned long long)__double_as_longlong(worst));  // ordered as their bits
+  if (wrong) atomicAdd(&shared_result[1], wrong);
+  if (outside) atomicAdd(&shared_result[2], outside);
   __syncthreads();
   if (threadIdx.x == 0) {
-    atomicMax(&verdicts[3 * blockIdx.y], shared_verdict[0]);
-    atomicAdd(&verdicts[3 * blockIdx.y + 1], shared_verdict[1]);
-    atomicAdd(&verdicts[3 * blockIdx.y + 2], shared_verdict[2]);
+    atomicMax(&results[3 * blockIdx.y], shared_result[0]);
+    atomicAdd(&results[3 * blockIdx.y + 1], shared_result[1]);
+    atomicAdd(&results[3 * blockIdx.y + 2], shared_result[2]);
   }
 }
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One problem that a kernel must solve.
-
-    Attributes
-    ----------
-    problem : GemmProblem
-        What to compute.
-    integers : bool
-        Whether the operands are small integers, whose answer is exact.
-    offset : int
-        Elements by which the operands begin behind an aligned address.
-    """
-
-    problem: GemmProblem
-    integers: bool
-    offset: int
-
-    @property
-    def label(self) -> str:
-        """What a person reads."""
-        kind = "integer operands" if self.integers else "random operands"
-        return f"{self.problem.label}, {kind}, {'unaligned' if self.offset else 'aligned'}"
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What came out of a verification.
-
-    Attributes
-    ----------
-    error : float
-        Largest error as a share of its bound; infinite where an exact answer is missed, or is not a number.
-    detail : str
-        Empty when the kernel is right, else what it did wrong.
-    """
-
-    error: float
-    detail: str
-
-
-def verification_cases(problem: GemmProblem) -> tuple[Case, ...]:
-    """Return what every configuration is verified on.
-
-    An odd size, once aligned, so that wide loads are made, once with odd leading dimensions and addresses, so that they
-    are not; each with random and with integer operands. Without alignment beta is 0 and C is NaN.
-    """
-    cases = []
-    for aligned in (True, False):
-        small = problem.verification_problem(aligned=aligned)
-        cases += [Case(small, integers, 0 if aligned else 1) for integers in (False, True)]
-    return tuple(cases)
-
-
-def size_cases(problem: GemmProblem) -> tuple[Case, ...]:
-    """Return the cases of one given problem: random operands, and integers where their answer is exact."""
-    return tuple(Case(problem, integers, 0) for integers in (False, True) if not integers or problem.is_exact)
-
-
 class Verification:
-    """Operands, answers and bounds of some cases, on the GPU.
+    """Operands, expected results and bounds of some cases on the GPU."""
 
-    Parameters
-    ----------
-    cases : sequence of Case
-        All of one precision.
-    """
-
-    def __init__(self, cases: Sequence[Case]) -> None:
-        import cupy
-
+    def __init__(self, cases: Sequence[VerificationCase]) -> None:
         self._cases = tuple(cases)
-        dtype = cases[0].problem.dtype
-        self._parts = 2 if dtype.kind == "c" else 1
-        hosts = [_HostCase.make(case) for case in cases]
-        words = [host.before.size for host in hosts]
-        self._copies: list[tuple[Any, NDArray[Any]]] = []  # on the GPU, and the original on the host
-        self._before = self._copy(np.concatenate([host.before for host in hosts]))
-        self._expected = self._copy(np.concatenate([host.expected for host in hosts]))
-        self._bound = self._copy(np.concatenate([host.bound for host in hosts]))
-        begins = np.concatenate(([0], np.cumsum(words))).astype(np.int64)
-        self._limits = self._copy(begins)
-        self._output = cupy.empty_like(self._before)
-        self._verdicts = cupy.empty((len(hosts), 3), dtype=cupy.uint64)
-        real = np.dtype(dtype.char.lower())
-        self._arguments = []
-        for host, begin in zip(hosts, begins, strict=False):
-            addresses = [self._copy(values).data.ptr + host.skip_bytes for values in (host.A, host.B)]
-            addresses.append(self._output.data.ptr + int(begin) * real.itemsize + host.skip_bytes)
-            self._arguments.append(problem_arguments(host.case.problem, GemmOperands(*addresses)))
-        name = "float" if real.itemsize == 4 else "double"
-        self._compare = cupy.RawKernel(_COMPARE, "compare", options=(f"-DREAL={name}",))
+        self._copies: list[tuple[str, Any, NDArray[Any]]] = []  # name, copy on the GPU, original on the host
+        addresses: list[dict[str, int]] = [{} for _ in self._cases]
+        by_type: dict[np.dtype[Any], list[tuple[int, str, CaseOutput]]] = {}
+        for number, case in enumerate(self._cases):
+            for name, buffer in case.buffers().items():
+                if isinstance(buffer, CaseOutput):
+                    by_type.setdefault(buffer.content.dtype, []).append((number, name, buffer))
+                else:
+                    copy = self._copy("the operands of the verification", buffer.content)
+                    addresses[number][name] = copy.data.ptr + buffer.skip_bytes
+        self._outputs: list[tuple[_Outputs, list[tuple[str, str]]]] = []
+        for members in by_type.values():
+            outputs = _Outputs([buffer for *_, buffer in members], self._copy)
+            for (number, name, _), address in zip(members, outputs.addresses, strict=True):
+                addresses[number][name] = address
+            self._outputs.append((outputs, [(self._cases[number].label, name) for number, name, _ in members]))
+        self._arguments = [
+            problem_arguments(case.problem, pointers) for case, pointers in zip(self._cases, addresses, strict=True)
+        ]
         self._clear()
-        self._judge()
+        self._compare()
 
     @property
     def cases(self) -> int:
@@ -166,21 +92,23 @@ class Verification:
         return len(self._cases)
 
     def buffers(self) -> list[tuple[str, Any]]:
-        """Return what a kernel must not change, on the GPU, under names for people."""
-        judging = {id(buffer) for buffer in (self._before, self._expected, self._bound, self._limits)}
-        return [
-            (f"the {'answers' if id(copy) in judging else 'operands'} of the verification", copy)
-            for copy, _ in self._copies
-        ]
+        """Return the buffers on the GPU that a kernel must not change, each with a name for messages."""
+        return [(name, copy) for name, copy, _ in self._copies]
 
-    def check(self, kernel: LoadedKernel, launches: Sequence[Launch]) -> Verdict:
-        """Run a kernel on every case and judge what it left.
+    def check(self, kernel: LoadedKernel, launches: Sequence[Launch]) -> Measurement:
+        """Run a kernel on every case and compare its output.
 
         Parameters
         ----------
         kernel : LoadedKernel
         launches : sequence of Launch
-            How it is launched for each case.
+            Its launch for each case.
+
+        Returns
+        -------
+        Measurement
+            ``OK`` or ``WRONG_RESULT``, with the largest error as a share of its bound: infinite where an exact result
+            is missed, or is not a number.
 
         Raises
         ------
@@ -189,91 +117,70 @@ class Verification:
         """
         self._clear()
         for case, launch, arguments in zip(self._cases, launches, self._arguments, strict=True):
-            if case.problem.m and case.problem.n:
+            if not case.problem.is_empty:
                 kernel.bind(launch, arguments)()
-        verdict = self._judge()
-        if verdict.detail:
-            self._restore()
-        return verdict
+        result = self._compare()
+        if result.state is TrialState.WRONG_RESULT:
+            for _, copy, original in self._copies:  # a wrong kernel may have written into them
+                copy.set(original)
+        return result
 
-    def _copy(self, original: NDArray[Any]) -> Any:
+    def _copy(self, name: str, original: NDArray[Any]) -> Any:
         import cupy
 
         copy = cupy.asarray(original)
-        self._copies.append((copy, original))
+        self._copies.append((name, copy, original))
         return copy
 
     def _clear(self) -> None:
+        for outputs, _ in self._outputs:
+            outputs.clear()
+
+    def _compare(self) -> Measurement:
+        worst, details = 0.0, []
+        for outputs, names in self._outputs:
+            for (label, name), (share, wrong, words, outside) in zip(names, outputs.compare(), strict=True):
+                worst = max(worst, share)
+                if wrong:
+                    details.append(f"{label}: {wrong} of {words} values wrong, by up to {share:.3g} times the bound")
+                if outside:
+                    details.append(f"{label}: {outside} values written outside {name}")
+        state = TrialState.WRONG_RESULT if details else TrialState.OK
+        return Measurement(state, "; ".join(details[:_MOST_DETAILS]), error=worst)
+
+
+class _Outputs:
+    """The output buffers of one type, side by side on the GPU, next to their correct content."""
+
+    def __init__(self, buffers: Sequence[CaseOutput], copy: Callable[[str, NDArray[Any]], Any]) -> None:
+        import cupy
+
+        limits = np.concatenate(([0], np.cumsum([buffer.content.size for buffer in buffers]))).astype(np.int64)
+        columns = zip(*((buffer.content, buffer.expected, buffer.bound) for buffer in buffers), strict=True)
+        originals = [*(np.concatenate(column) for column in columns), limits]
+        self._before, *self._answers = (copy("the answers of the verification", original) for original in originals)
+        self._words = [int((buffer.bound >= 0).sum()) for buffer in buffers]
+        self._output = cupy.empty_like(self._before)
+        self._results = cupy.empty((len(buffers), 3), dtype=cupy.uint64)
+        dtype = self._before.dtype
+        self._kernel = cupy.RawKernel(_COMPARE, "compare", options=(f"-DREAL={_REALS[dtype.name]}",))
+        self.addresses = [
+            self._output.data.ptr + int(begin) * dtype.itemsize + buffer.skip_bytes
+            for begin, buffer in zip(limits, buffers, strict=False)
+        ]
+
+    def clear(self) -> None:
+        """Queue the copy that restores every word."""
         self._output.data.copy_from_device_async(self._before.data, self._before.nbytes)
-        self._verdicts.data.memset_async(0, self._verdicts.nbytes)
+        self._results.data.memset_async(0, self._results.nbytes)
 
-    def _judge(self) -> Verdict:
-        operands = (self._output, self._before, self._expected, self._bound, self._limits, self._verdicts)
-        self._compare((_BLOCKS_PER_CASE, len(self._cases)), (_THREADS,), operands)
-        verdicts = np.ascontiguousarray(self._verdicts.get())  # waits for the GPU
-        shares = np.ascontiguousarray(verdicts[:, 0]).view(np.float64)
-        details = []
-        for case, (_, wrong, outside), share in zip(self._cases, verdicts.tolist(), shares.tolist(), strict=True):
-            if wrong:
-                words = case.problem.m * case.problem.n * self._parts
-                details.append(f"{case.label}: {wrong} of {words} values wrong, by up to {share:.3g} times the bound")
-            if outside:
-                details.append(f"{case.label}: {outside} values written outside C")
-        return Verdict(float(shares.max()), "; ".join(details[:_DETAILS]))
-
-    def _restore(self) -> None:
-        """Copy everything to the GPU again: what a wrong kernel wrote elsewhere must not judge the next one."""
-        for copy, original in self._copies:
-            copy.set(original)
-
-
-@dataclass(frozen=True, slots=True)
-class _HostCase:
-    """The buffers of one case on the host; those of C in real words."""
-
-    case: Case
-    A: NDArray[Any]
-    B: NDArray[Any]
-    before: NDArray[Any]
-    expected: NDArray[np.float64]
-    bound: NDArray[np.float64]
-    skip_bytes: int  # from the beginning of a buffer to the first element of its matrix
-
-    @classmethod
-    def make(cls, case: Case) -> _HostCase:
-        problem = case.problem
-        operands = problem.operands(np, _SEED, integers=case.integers)
-        reference = problem.answer(operands)
-        bound = np.zeros_like(reference) if case.integers else problem.error_bound(operands)
-        parts = 2 if problem.is_complex else 1
-        matrix = operands.C.copy()
-        problem.padding(matrix)[...] = _canary(problem)
-        before = _surround(matrix, case.offset, _GUARD_COLUMNS * problem.ldc, _canary(problem))
-        before = before.view(problem.dtype.char.lower())
-        first = (_GUARD + case.offset) * parts
-        expected, allowed = np.zeros(before.size), np.full(before.size, -1.0)
-        for words, values in ((expected, reference), (allowed, bound)):
-            inside = words[first : first + problem.ldc * problem.n * parts]
-            inside.reshape(problem.n, problem.ldc, parts)[:, : problem.m] = _words(values, parts)
-        nan = problem.dtype.type(complex(np.nan, np.nan) if problem.is_complex else np.nan)
-        A, B = (_surround(values, case.offset, _GUARD, nan) for values in (operands.A, operands.B))
-        return cls(case, A, B, before, expected, allowed, (_GUARD + case.offset) * problem.element_bytes)
-
-
-def _canary(problem: GemmProblem) -> Any:
-    return problem.dtype.type(complex(_CANARY, _CANARY) if problem.is_complex else _CANARY)
-
-
-def _surround(values: NDArray[Any], offset: int, behind: int, guard: Any) -> NDArray[Any]:
-    """Put guard zones around a buffer, so that it begins ``offset`` elements behind an aligned address."""
-    begin = _GUARD + offset
-    size = begin + values.size + max(behind, _GUARD)
-    buffer = np.full(-(-size // _ALIGNMENT) * _ALIGNMENT, guard, dtype=values.dtype)
-    buffer[begin : begin + values.size] = values
-    return buffer
-
-
-def _words(matrix: NDArray[Any], parts: int) -> NDArray[np.float64]:
-    """Return a matrix of shape (m, n) as doubles of shape (n, m, parts)."""
-    wide = np.ascontiguousarray(matrix.T).astype("complex128" if parts == 2 else "float64")
-    return wide.view(np.float64).reshape(*wide.shape, parts)
+    def compare(self) -> list[tuple[float, int, int, int]]:
+        """Compare; return for each buffer the largest share of a bound, and the wrong, all and other changed words."""
+        operands = (self._output, self._before, *self._answers, self._results)
+        self._kernel((_BLOCKS_PER_OUTPUT, len(self._words)), (_THREADS,), operands)
+        results = np.ascontiguousarray(self._results.get())  # waits for the GPU
+        shares = np.ascontiguousarray(results[:, 0]).view(np.float64).tolist()
+        return [
+            (share, wrong, words, outside)
+            for share, (_, wrong, outside), words in zip(shares, results.tolist(), self._words, strict=True)
+        ]

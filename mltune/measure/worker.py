@@ -1,6 +1,6 @@
-"""The worker process of a GPU: all that is made once, and the answers to one request after the other.
+"""The worker process of a GPU: it holds context and operands and answers one request after the other.
 
-What a kernel does to its process (a hang, a lost context) the worker does not survive; its parent (runner.py) does.
+A kernel that hangs or loses the context ends the worker; its parent (runner.py) replaces it.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from mltune.device.nvml import GpuState, Nvml, summed_up
+from mltune.device.nvml import GpuState, Nvml, summarize
 from mltune.device.query import pci_bus_id, query_device
 from mltune.errors import DeviceError
 from mltune.kernel.bundle import Launch
@@ -23,80 +23,76 @@ from mltune.measure.gpu import CudaError, LoadedKernel, problem_arguments
 from mltune.measure.operand_checksums import OperandChecksums
 from mltune.measure.protocols import SamplingRule
 from mltune.measure.race import RaceResult
-from mltune.measure.references import bind_cublas
+from mltune.measure.references import bind_reference
 from mltune.measure.stopwatch import Stopwatch
 from mltune.measure.timing import Sampling, sample
-from mltune.measure.verification import Verification, size_cases, verification_cases
-from mltune.problem.gemm import GemmProblem
-from mltune.problem.gemm_operands import GemmOperands
+from mltune.measure.verification import Verification
+from mltune.problem.runnable import Operands, RunnableProblem
 from mltune.records.trial import Measurement, TrialState
 
 _SEED = 267
-_HOST_OPERANDS_BYTES = 2**31  # larger operands are drawn on the GPU: slower to start, but not as slow as to copy
-_LOOK_EVERY_S = 5e-3  # at most so often is the GPU asked for its state while it runs a series
-_LOOK_AFTER_S = 20e-3  # of a run that took longer, the end is looked at as well: that costs it no percent
+_HOST_OPERANDS_BYTES = 2**31  # larger operands are drawn on the GPU, which is faster than copying them there
+_READ_EVERY_S = 5e-3  # shortest time between two readings of the GPU's state during a series
+_READ_AFTER_S = 20e-3  # a run longer than this is also read at its end: that costs less than a percent
 _MOST_VERIFICATIONS = 8
+_UNWRITTEN = 0xFF  # the byte that outputs are filled with: of any type of real number it makes NaN
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a worker is made for: one GPU, one problem, the kernels of one entry."""
+    """The GPU, the problem and the kernel entry of a worker."""
 
     device_index: int
-    problem: GemmProblem
+    problem: RunnableProblem
     entry: str
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of a request.
+    """The answer to a request.
 
     Attributes
     ----------
     result : Measurement, RaceResult or None
-        What was asked for, or the state that tells why not; None when the GPU is lost.
+        The result, or the state in which the kernel failed; None when the GPU is lost.
     retire : bool
-        Whether the worker must be replaced, because a kernel has harmed it.
+        Whether the worker must be replaced, because a kernel has damaged its context or its data.
     lost : str
         Empty, or why the GPU cannot be used now.
-    hopeless : bool
-        Whether a GPU that is lost cannot be expected to come back: it does not exist, or the operands are too large.
+    permanent : bool
+        Whether a lost GPU will not come back: it does not exist, or the operands are too large for it.
     """
 
     result: Measurement | RaceResult | None
     retire: bool = False
     lost: str = ""
-    hopeless: bool = False
+    permanent: bool = False
 
 
 class Request(Protocol):
-    """What a worker is asked to do. It may raise what CUDA raises: the worker answers with the state that it means."""
+    """A request to a worker. It may raise CUDA's errors: the worker turns them into the state of the kernel."""
 
     def run(self, worker: Worker) -> Measurement | RaceResult:
-        """Do it."""
+        """Fulfil the request."""
         ...
 
 
 def make_worker(setup: Setup) -> Callable[[Request], Answer]:
     """Make a worker in this process and return the function that serves its requests.
 
-    Where the GPU cannot be used, that is the answer to whatever is asked.
+    Where the GPU cannot be used, the function answers every request with the reason.
     """
     try:
         return Worker(setup).serve
     except DeviceError as error:
-        refusal = Answer(None, lost=str(error), hopeless=True)
+        refusal = Answer(None, lost=str(error), permanent=True)
     except (CudaError, MemoryError, RuntimeError) as error:
         refusal = Answer(None, lost=f"{type(error).__name__}: {error}")
     return lambda request: refusal
 
 
 class Worker:
-    """All that is made once per process: context, operands, references, bounds, events.
-
-    Parameters
-    ----------
-    setup : Setup
+    """The state of the process: context, operands, verification and stopwatch, made once.
 
     Raises
     ------
@@ -115,14 +111,15 @@ class Worker:
         self.problem = setup.problem
         self.stopwatch = Stopwatch(device.l2_bytes)
         self.usual_clock = UsualClock()
-        self.verification = Verification(verification_cases(setup.problem))
-        self._verifications: dict[GemmProblem, tuple[Verification, OperandChecksums]] = {}
+        self.verification = Verification(setup.problem.verification_cases())
+        self._verifications: dict[RunnableProblem, tuple[Verification, OperandChecksums]] = {}
+        buffers = setup.problem.buffers
         try:
             self._operands = _operands(setup.problem)
-            self._before = self._operands.C.copy() if setup.problem.beta else None
+            self._initial = {one.name: self._operands[one.name].copy() for one in buffers if one.role == "inout"}
         except MemoryError as error:
             memory = _memory()
-            if memory is not None and memory.taken:
+            if memory is not None and memory.used_by_others:
                 raise
             raise DeviceError(
                 f"the operands must fit into the memory of {device.name}, but those of {setup.problem.label} do not: "
@@ -130,10 +127,9 @@ class Worker:
             ) from error
         self.addresses = _addresses(self._operands)
         self.arguments = problem_arguments(setup.problem, self.addresses)
-        named = [("A", self._operands.A), ("B", self._operands.B)]
-        if self._before is not None:
-            named.append(("what C is set to", self._before))
-        self._seal = OperandChecksums([*named, *self.verification.buffers()])
+        inputs = [(one.name, self._operands[one.name]) for one in buffers if one.role == "in"]
+        initial = [(f"the initial {name}", copy) for name, copy in self._initial.items()]
+        self._checksums = OperandChecksums([*inputs, *initial, *self.verification.buffers()])
         self._nvml = Nvml(pci_bus_id(setup.device_index))
         self.stopwatch.take(lambda: self.stopwatch.spin(1e-6), 1)
 
@@ -141,45 +137,47 @@ class Worker:
         """Answer one request."""
         try:
             result = request.run(self)
-        except DeviceError as error:  # no cuBLAS
+        except DeviceError as error:  # there is no reference implementation
             return Answer(Measurement(TrialState.LAUNCH_ERROR, str(error)))
         except (CudaError, MemoryError, RuntimeError) as error:
             return _answer_to(error)
-        return Answer(
-            result, retire=result.state is TrialState.WRONG_RESULT and bool(self.broken(*self._verifications))
-        )
+        harmed = result.state is TrialState.WRONG_RESULT and bool(self.changed_buffers(*self._verifications))
+        return Answer(result, retire=harmed)
 
-    def broken(self, *problems: GemmProblem) -> tuple[str, ...]:
-        """Return the names of the buffers that a kernel has changed though it must only read them.
+    def changed_buffers(self, *problems: RunnableProblem) -> tuple[str, ...]:
+        """Return the names of the read-only buffers that a kernel has changed.
 
         Parameters
         ----------
-        *problems : GemmProblem
-            Small problems whose verification is looked at as well.
+        *problems : RunnableProblem
+            Problems whose own verification is included.
         """
-        seals = [self._seal, *(self._verifications[problem][1] for problem in problems)]
-        return tuple(dict.fromkeys(name for seal in seals for name in seal.broken()))
+        checksums = [self._checksums, *(self._verifications[problem][1] for problem in problems)]
+        return tuple(dict.fromkeys(name for one in checksums for name in one.changed()))
 
-    def verification_of(self, problem: GemmProblem) -> Verification:
-        """Return the verification on a small problem, made when it is first asked for."""
+    def verification_of(self, problem: RunnableProblem) -> Verification | None:
+        """Return the verification on a problem's own cases, made at the first call; None when it has none."""
         if problem not in self._verifications:
+            cases = problem.own_cases()
+            if not cases:
+                return None
             if len(self._verifications) >= _MOST_VERIFICATIONS:
                 self._verifications.clear()
-            made = Verification(size_cases(problem))
+            made = Verification(cases)
             self._verifications[problem] = made, OperandChecksums(made.buffers())
         return self._verifications[problem][0]
 
     def time(self, launch: Callable[[], None], rule: SamplingRule, best_s: float | None) -> Measurement:
-        """Time a launch on the worker's operands by a sampling rule, under guard.
+        """Time a launch on the worker's operands by a sampling rule, and monitor the clock.
 
         The state of the GPU is read while it runs the samples: under load, and at no cost.
         """
         started = time.perf_counter()
         self._restore()
-        guard = ClockMonitor(_Gpu(self.stopwatch, self._nvml, launch), self.usual_clock, rule, best_s)
-        sampling = sample(guard.take, rule, best_s)
-        state = summed_up(guard.states)
-        detail = _unstable(sampling, rule, guard)
+        monitor = ClockMonitor(_Gpu(self.stopwatch, self._nvml, launch), self.usual_clock, rule, best_s)
+        sampling = sample(monitor.take, rule, best_s)
+        state = summarize(monitor.states)
+        detail = _instability(sampling, rule, monitor)
         return Measurement(
             TrialState.UNSTABLE if detail else TrialState.OK,
             detail,
@@ -191,109 +189,106 @@ class Worker:
             sm_clock_hz=state.sm_clock_hz,
             temperature_c=state.temperature_c,
             power_w=state.power_w,
-            throttle_reasons=None if state.throttle_reasons is None else guard.reasons,
-            discarded=guard.discarded,
+            throttle_reasons=None if state.throttle_reasons is None else monitor.reasons,
+            discarded=monitor.discarded,
         )
 
     def time_each(self, launches: Sequence[Callable[[], None]]) -> Series:
         """Time several launches once each, in this order."""
         self._restore()
-        watch = _Watch(self._nvml)
-        return Series(tuple(self.stopwatch.take_each(launches, watch.look)), tuple(watch.states))
+        readings = _Readings(self._nvml)
+        return Series(tuple(self.stopwatch.take_each(launches, readings.take)), tuple(readings.states))
 
-    def large_error(self, kernel: LoadedKernel, problem: GemmProblem, launch: Launch) -> float:
-        """Return the largest error of a kernel on a problem that is too large for the host, as a share of its bound.
+    def check_on_device(self, kernel: LoadedKernel, problem: RunnableProblem, launch: Launch) -> Measurement:
+        """Verify a kernel on a problem that is too large for the host."""
+        after = self._fresh_operands() if problem == self.problem else _operands(problem)
+        inputs = {one.name for one in problem.buffers if one.role == "in"}
+        before = {name: array if name in inputs else array.copy() for name, array in after.items()}
+        kernel.bind(launch, problem_arguments(problem, _addresses(after)))()
+        error = problem.device_error(before, after, lambda operands: bind_reference(problem, _addresses(operands))())
+        if error <= 1:
+            return Measurement(TrialState.OK, error=error)
+        detail = f"{problem.label}: wrong by up to {error:.3g} times the bound"
+        return Measurement(TrialState.WRONG_RESULT, detail, error=error)
 
-        In single precision against a reference in double, in double precision against cuBLAS, whose own error counts
-        for as much as the kernel's: the bound is doubled.
-        """
-        operands = self._fresh_operands() if problem == self.problem else _operands(problem)
-        before = GemmOperands(operands.A, operands.B, operands.C.copy())
-        kernel.bind(launch, problem_arguments(problem, _addresses(operands)))()
-        bound = problem.error_bound(before)
-        if problem.arithmetic == "fp32":
-            reference = problem.answer(before)
-        else:
-            answer = GemmOperands(operands.A, operands.B, before.C.copy())
-            bind_cublas(problem, _addresses(answer))()
-            reference = problem.result(answer.C)
-            bound = 2 * bound
-        return problem.worst_error(problem.result(operands.C), reference, bound)
-
-    def _fresh_operands(self) -> GemmOperands:
-        """Return the worker's own operands, with a matrix C that no kernel has touched."""
-        if self._before is not None:
-            return GemmOperands(self._operands.A, self._operands.B, self._before.copy())
+    def _fresh_operands(self) -> Operands:
+        """Return the worker's own operands, with outputs that no kernel has written."""
         import cupy
 
-        nan = complex(np.nan, np.nan) if self.problem.is_complex else np.nan
-        return GemmOperands(self._operands.A, self._operands.B, cupy.full_like(self._operands.C, nan))
+        fresh = dict(self._operands)
+        for one in self.problem.buffers:
+            if one.role == "inout":
+                fresh[one.name] = self._initial[one.name].copy()
+            elif one.role == "out":
+                fresh[one.name] = cupy.empty_like(fresh[one.name])
+                fresh[one.name].data.memset_async(_UNWRITTEN, fresh[one.name].nbytes)
+        return fresh
 
     def _restore(self) -> None:
-        """Queue the copy that sets C to what it was."""
-        if self._before is not None:
-            self._operands.C.data.copy_from_device_async(self._before.data, self._before.nbytes)
+        """Queue the copies that set operands which are read and written to their initial values."""
+        for name, initial in self._initial.items():
+            self._operands[name].data.copy_from_device_async(initial.data, initial.nbytes)
 
 
-class _Watch:
-    """Reads the state of the GPU, now and then: all of it at first, then what changes quickly."""
+class _Readings:
+    """Readings of the GPU's state during a series: a complete one, then its quickly changing parts."""
 
     def __init__(self, nvml: Nvml) -> None:
         self.states: list[GpuState] = []
         self._nvml = nvml
-        self._looked = -np.inf
+        self._last = -np.inf
 
-    def look(self) -> None:
-        """Read it, unless that was done just before."""
+    def take(self) -> None:
+        """Read the state, unless the last reading is recent."""
         now = time.perf_counter()
-        if now - self._looked >= _LOOK_EVERY_S:
+        if now - self._last >= _READ_EVERY_S:
             self.states.append(self._nvml.read_clock() if self.states else self._nvml.read())
-            self._looked = now
+            self._last = now
 
-    def look_again(self) -> None:
-        """Read it at the end of something long."""
-        if time.perf_counter() - self._looked >= _LOOK_AFTER_S:
-            self.look()
+    def take_last(self) -> None:
+        """Read the state at the end of a long series."""
+        if time.perf_counter() - self._last >= _READ_AFTER_S:
+            self.take()
 
 
 class _Gpu:
-    """The GPU as a track (see :class:`mltune.measure.clock_monitor.Track`)."""
+    """A kernel on the GPU (see :class:`mltune.measure.clock_monitor.TimedKernel`)."""
 
     def __init__(self, stopwatch: Stopwatch, nvml: Nvml, launch: Callable[[], None]) -> None:
         self._stopwatch = stopwatch
         self._nvml = nvml
         self._launch = launch
 
-    def run(self, count: int, *, watched: bool) -> Series:
-        """Run the kernel so many times."""
-        if not watched:
+    def run(self, count: int, *, monitored: bool) -> Series:
+        """Run the kernel ``count`` times."""
+        if not monitored:
             return Series(tuple(self._stopwatch.take(self._launch, count)))
-        watch = _Watch(self._nvml)
-        samples_s = self._stopwatch.take(self._launch, count, watch.look)
-        watch.look_again()
-        return Series(tuple(samples_s), tuple(watch.states))
+        readings = _Readings(self._nvml)
+        samples_s = self._stopwatch.take(self._launch, count, readings.take)
+        readings.take_last()
+        return Series(tuple(samples_s), tuple(readings.states))
 
-    def look(self) -> GpuState:
+    def read_state(self) -> GpuState:
         """Read the state of the GPU now."""
         return self._nvml.read()
 
     def rest(self, duration_s: float) -> None:
-        """Leave the GPU alone."""
+        """Leave the GPU idle."""
         time.sleep(duration_s)
 
 
 def _answer_to(error: Exception) -> Answer:
-    """Return the answer where CUDA failed."""
+    """Return the answer to a request that failed with an error of CUDA."""
     code = _code(error)
-    at_fault = Fault.CRASHED if code is None else classify(code, _memory() if code == OUT_OF_MEMORY else None)
-    if at_fault is Fault.GPU:
+    fault = Fault.CONTEXT_LOST if code is None else classify(code, _memory() if code == OUT_OF_MEMORY else None)
+    if fault is Fault.GPU_UNAVAILABLE:
         return Answer(None, lost=str(error))
-    refused = at_fault is Fault.REFUSED
-    return Answer(Measurement(TrialState.LAUNCH_ERROR if refused else TrialState.CRASHED, str(error)), not refused)
+    rejected = fault is Fault.REJECTED
+    return Answer(Measurement(TrialState.LAUNCH_ERROR if rejected else TrialState.CRASHED, str(error)), not rejected)
 
 
 def _code(error: Exception) -> int | None:
-    """Return the driver's number of an error; None where it has none."""
+    """Return the ``CUresult`` of an error; None where it has none."""
     if isinstance(error, CudaError):
         return error.code
     if isinstance(error, MemoryError):
@@ -306,7 +301,7 @@ def _code(error: Exception) -> int | None:
 
 
 def _memory() -> Memory | None:
-    """Return who holds the memory of the GPU; None where that can no longer be asked."""
+    """Return the use of the GPU's memory; None where it can no longer be read."""
     import cupy
 
     with contextlib.suppress(RuntimeError):
@@ -315,26 +310,24 @@ def _memory() -> Memory | None:
     return None
 
 
-def _operands(problem: GemmProblem) -> GemmOperands:
-    """Make the operands of a problem on the GPU, drawn on the host unless they are very large."""
+def _operands(problem: RunnableProblem) -> Operands:
+    """Make the operands of a problem on the GPU; they are drawn on the host unless they are very large."""
     import cupy
 
     if problem.bytes > _HOST_OPERANDS_BYTES:
         return problem.operands(cupy, _SEED)
-    operands = problem.operands(np, _SEED)
-    return GemmOperands(*(cupy.asarray(matrix) for matrix in (operands.A, operands.B, operands.C)))
+    return {name: cupy.asarray(array) for name, array in problem.operands(np, _SEED).items()}
 
 
-def _addresses(operands: GemmOperands) -> GemmOperands:
+def _addresses(operands: Operands) -> dict[str, int]:
     """Return the device addresses of operands."""
-    addresses: list[Any] = [int(matrix.data.ptr) for matrix in (operands.A, operands.B, operands.C)]
-    return GemmOperands(*addresses)
+    return {name: int(array.data.ptr) for name, array in operands.items()}
 
 
-def _unstable(sampling: Sampling, rule: SamplingRule, guard: ClockMonitor) -> str:
-    """Say why a time is not to be relied on; empty when it is."""
-    if guard.persisting is not None and guard.persisting.slowdown:
-        return f"the GPU must not be held back, but rest did not end a {guard.persisting.detail}; see its cooling"
+def _instability(sampling: Sampling, rule: SamplingRule, monitor: ClockMonitor) -> str:
+    """Return why a time is not reliable; empty when it is."""
+    if monitor.persisting is not None and monitor.persisting.slowdown:
+        return f"the GPU must run at full speed, but rest did not end a {monitor.persisting.detail}; see its cooling"
     if sampling.unstable:
         return f"the noise of the median must fall to {rule.noise_target:.2%}, but it is {sampling.noise or 0:.2%}"
     return ""

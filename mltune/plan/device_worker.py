@@ -13,7 +13,7 @@ from typing import Any
 
 from mltune.errors import DeviceError, DeviceLostError, DiskFullError, UsageError, WorkerError
 from mltune.plan.plan import TimeSlice
-from mltune.process.child import Child, ChildDiedError, ChildTimeoutError, tell
+from mltune.process.child import Child, ChildDiedError, ChildTimeoutError, send_to_parent
 from mltune.process.signals import Interrupt
 from mltune.records.events import EventLog
 from mltune.results.progress import Progress
@@ -183,7 +183,7 @@ def _run_slice(tune: Tune, interrupt: Interrupt, request: SliceRequest) -> Slice
     def send(message: Progress | None) -> None:
         nonlocal sent_at
         sent_at = time.monotonic()
-        tell(message)
+        send_to_parent(message)
 
     def stop() -> bool:
         if time.monotonic() - sent_at >= HEARTBEAT_EVERY_S:

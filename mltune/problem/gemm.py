@@ -1,22 +1,23 @@
-"""GEMM, C = alpha op(A) op(B) + beta C, with the meaning that the BLAS gives it: a problem that kernels solve.
+"""The GEMM problem, C = alpha op(A) op(B) + beta C as in the BLAS.
 
-It knows its arithmetic work, the arguments of a kernel, operands to try a kernel on, and what is right: a
-reference in higher precision and the bound that no correct kernel exceeds.
+It has the arithmetic work, the arguments of a kernel, random operands, the result in higher precision, and the error
+bound of a correct kernel.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import numbers
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from mltune.errors import ProblemError
+from mltune.problem import gemm_verification
 from mltune.problem.gemm_operands import (
     LARGEST_INTEGER,
-    GemmOperands,
     largest_ratio,
     module,
     moduli,
@@ -27,6 +28,7 @@ from mltune.problem.gemm_operands import (
     view,
 )
 from mltune.problem.problem import DEFAULT_SIZE, DEFAULT_TRANS
+from mltune.problem.runnable import Buffer, Operands
 
 PRECISIONS = ("s", "d", "c", "z")
 TRANSPOSES = ("N", "T", "C")
@@ -41,6 +43,7 @@ CASES: tuple[tuple[str, str, str], ...] = tuple(
 
 _DTYPES = {"s": "float32", "d": "float64", "c": "complex64", "z": "complex128"}
 _WIDER = {"s": "float64", "d": "longdouble", "c": "complex128", "z": "clongdouble"}
+_ARGUMENTS = ("m", "n", "k", "alpha", "A", "lda", "B", "ldb", "beta", "C", "ldc")
 _LARGEST_EXTENT = 2**40
 _LARGEST_OPERAND_BYTES = 2**47
 _SCALAR_DENOMINATOR = 64
@@ -55,19 +58,25 @@ class GemmProblem:
     precision : {"s", "d", "c", "z"}
         The BLAS letter: real or complex, in 32 or 64 bits.
     trans_a, trans_b : {"N", "T", "C"}
-        op: the matrix, its transpose, its conjugate transpose. ``"C"`` of a real matrix is kept as ``"T"``.
+        op: the matrix, its transpose, its conjugate transpose. ``"C"`` of a real matrix becomes ``"T"``.
     m, n, k : int
         Extents, 0 or more.
     alpha, beta : float or complex
-        Scalars; as the BLAS has it, A and B are not read when ``alpha == 0``, nor C when ``beta == 0``.
+        Scalars; as in the BLAS, A and B are not read when ``alpha == 0``, nor C when ``beta == 0``.
     lda, ldb, ldc : int
-        Leading dimensions in elements; 0 asks for the smallest, and is replaced by it.
+        Leading dimensions in elements; 0 is replaced by the smallest.
 
     Raises
     ------
     ProblemError
         An unknown precision or op, an impossible extent, leading dimension or scalar, or an operand of 2**47 bytes or
         more.
+
+    Examples
+    --------
+    >>> problem = GemmProblem("c", "N", "C", 4096, 512, 64)
+    >>> problem.label, problem.flops, problem.ldb
+    ('cgemm NC 4096x512x64', 1073741824, 512)
     """
 
     precision: str
@@ -127,12 +136,12 @@ class GemmProblem:
         if leading * columns * self.element_bytes >= _LARGEST_OPERAND_BYTES:
             raise ProblemError(
                 f"an operand must be smaller than 2**47 bytes, but {self.name} with {field}={leading} has one of "
-                f"{leading} x {columns} elements of {self.element_bytes} bytes; ask for a smaller problem."
+                f"{leading} x {columns} elements of {self.element_bytes} bytes; choose a smaller problem."
             )
         return leading
 
     def shapes(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
-        """Return rows and columns of A, B and C as they are stored."""
+        """Return rows and columns of A, B and C as stored in memory."""
         shape_a = (self.m, self.k) if self.trans_a == "N" else (self.k, self.m)
         shape_b = (self.k, self.n) if self.trans_b == "N" else (self.n, self.k)
         return shape_a, shape_b, (self.m, self.n)
@@ -175,7 +184,7 @@ class GemmProblem:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations as the field counts them: 2 m n k, and 8 m n k when complex."""
+        """Floating-point operations: 2 m n k, and 8 m n k when complex."""
         return (8 if self.is_complex else 2) * self.m * self.n * self.k
 
     @property
@@ -193,19 +202,39 @@ class GemmProblem:
 
     @property
     def cost_class(self) -> str:
-        """The precision: compiling and timing cost the same per operation for all cases of a precision."""
+        """The precision: all cases of a precision cost the same per operation to compile and time."""
         return self.precision
 
     @property
     def work_class(self) -> tuple[str, int, int, int]:
-        """Precision and extents: all cases of them do the same work."""
+        """Precision and extents: all transpositions of a size do the same work."""
         return self.precision, self.m, self.n, self.k
 
     @property
-    def is_exact(self) -> bool:
-        """Whether integer operands (see :meth:`operands`) have one right answer, which every correct kernel returns.
+    def formula(self) -> str:
+        """The computation in one line: ``"C = alpha A B^T + beta C, column-major as in the BLAS"``."""
+        ops = {"N": "", "T": "^T", "C": "^H"}
+        return f"C = alpha A{ops[self.trans_a]} B{ops[self.trans_b]} + beta C, column-major as in the BLAS"
 
-        So it is when the scalars are multiples of 1/64 and no sum in any order can leave the integers (in units of
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """A and B are inputs; C is an output, and an input as well unless ``beta == 0``."""
+        return (
+            Buffer("A", "in", self.dtype),
+            Buffer("B", "in", self.dtype),
+            Buffer("C", "inout" if self.beta else "out", self.dtype),
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether C has no elements."""
+        return not self.m * self.n
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every correct kernel returns the same result for integer operands (see :meth:`operands`).
+
+        This holds when the scalars are multiples of 1/64 and no sum in any order can leave the integers (in units of
         1/64) that the precision holds.
         """
         scalars = (self.alpha.real, self.alpha.imag, self.beta.real, self.beta.imag)
@@ -218,7 +247,7 @@ class GemmProblem:
         return largest * _SCALAR_DENOMINATOR < 2.0 ** (np.finfo(self.dtype).nmant + 1)
 
     def variables(self) -> dict[str, int]:
-        """Return what the expressions of a kernel bundle may name of the problem."""
+        """Return the values of the problem that the expressions of a kernel bundle may use."""
         return {
             "m": self.m,
             "n": self.n,
@@ -235,13 +264,13 @@ class GemmProblem:
         }
 
     def macros(self) -> dict[str, int]:
-        """Return the macros that choose the case when a kernel is compiled."""
+        """Return the macros that select the case when a kernel is compiled."""
         variables = self.variables()
         case = {name.upper(): variables[name] for name in ("trans_a", "trans_b", "conj_a", "conj_b")}
         return {"PRECISION": PRECISIONS.index(self.precision), **case}
 
-    def operands(self, xp: Any, seed: int, *, integers: bool = False) -> GemmOperands:
-        """Make operands; what must not be read is NaN.
+    def operands(self, xp: Any, seed: int, *, integers: bool = False) -> dict[str, Any]:
+        """Make the flat column-major buffers A, B and C; everything that must not be read is NaN.
 
         Elements (and both parts of complex ones) are uniform in [-1, 1). NaN are: the padding between the rows and the
         leading dimension, A and B when ``alpha == 0``, and C when ``beta == 0``.
@@ -253,80 +282,71 @@ class GemmProblem:
         seed : int
             Seed; the same seed gives the same operands within a module.
         integers : bool
-            Draw integers from -3 to 3 instead: when :attr:`is_exact`, their GEMM has one right answer.
-
-        Returns
-        -------
-        GemmOperands
+            Draw integers from -3 to 3 instead: when :attr:`is_exact`, their GEMM has one correct result.
         """
         generator = xp.random.default_rng(seed)
         leading = (self.lda, self.ldb, self.ldc)
         scalars = (self.alpha, self.alpha, self.beta)
-        matrices = [
-            random_matrix(xp, generator, self.dtype, shape, ld, integers=integers, unread=not scalar)
-            for shape, ld, scalar in zip(self.shapes(), leading, scalars, strict=True)
-        ]
-        return GemmOperands(*matrices)
+        return {
+            name: random_matrix(xp, generator, self.dtype, shape, ld, integers=integers, unread=not scalar)
+            for name, shape, ld, scalar in zip("ABC", self.shapes(), leading, scalars, strict=True)
+        }
 
-    def kernel_arguments(self, operands: GemmOperands) -> tuple[Any, ...]:
-        """Return a kernel's arguments in order: m, n, k, alpha, A, lda, B, ldb, beta, C, ldc; integers are int64."""
-        scalar = self.dtype.type
-        return (
-            np.int64(self.m),
-            np.int64(self.n),
-            np.int64(self.k),
-            scalar(self.alpha),
-            operands.A,
-            np.int64(self.lda),
-            operands.B,
-            np.int64(self.ldb),
-            scalar(self.beta),
-            operands.C,
-            np.int64(self.ldc),
-        )
+    def kernel_arguments(self, operands: Operands) -> dict[str, Any]:
+        """Return a kernel's arguments by name, in order: m, n, k, alpha, A, lda, B, ldb, beta, C, ldc."""
+        extents = {name: np.int64(getattr(self, name)) for name in ("m", "n", "k", "lda", "ldb", "ldc")}
+        scalars = {name: self.dtype.type(getattr(self, name)) for name in ("alpha", "beta")}
+        values = {**extents, **scalars, **operands}
+        return {name: values[name] for name in _ARGUMENTS}
 
     def result(self, C: Any) -> Any:
         """Return the m x n matrix in a flat buffer C, as a view of shape (m, n)."""
         return view(C, self.m, self.n, self.ldc)
 
     def padding(self, C: Any) -> Any:
-        """Return what a kernel must leave alone inside a flat buffer C, as a view of shape (ldc - m, n)."""
+        """Return the part of a flat buffer C that a kernel must not change, as a view of shape (ldc - m, n)."""
         return C[: self.ldc * self.n].reshape(self.n, self.ldc)[:, self.m :].T
 
-    def answer(self, operands: GemmOperands) -> Any:
-        """Return the right answer, computed in higher precision.
+    def answer(self, operands: Operands) -> Any:
+        """Return the correct result, computed in higher precision.
 
-        Single precision is computed in double where the operands are. Double precision is computed on the host in
-        NumPy's long double; for CuPy operands it is rounded to double, which the error bound allows for.
+        Single precision is computed in double on the device of the operands. Double precision is computed on the host
+        in NumPy's long double; for CuPy operands it is rounded to double, which the error bound allows for.
 
         Returns
         -------
         array of shape (m, n)
         """
-        on_host = isinstance(operands.C, np.ndarray)
+        on_host = isinstance(operands["C"], np.ndarray)
         if self.precision in "sc" or on_host:
             return self._answer(operands)
-        host = GemmOperands(operands.A.get(), operands.B.get(), operands.C.get())
-        return module(operands.C).asarray(self._answer(host).astype(self.dtype))
+        host = {name: buffer.get() for name, buffer in operands.items()}
+        return module(operands["C"]).asarray(self._answer(host).astype(self.dtype))
 
-    def _answer(self, operands: GemmOperands) -> Any:
+    def _answer(self, operands: Operands) -> Any:
         wider = np.dtype(_WIDER[self.precision])
         alpha, beta = (wider.type(self.dtype.type(scalar)) for scalar in (self.alpha, self.beta))
-        answer = module(operands.C).zeros((self.m, self.n), dtype=wider)
+        answer = module(operands["C"]).zeros((self.m, self.n), dtype=wider)
         if alpha and self.k:
-            answer = alpha * (self._op_a(operands.A).astype(wider) @ self._op_b(operands.B).astype(wider))
+            left, right = self._factors(operands)
+            answer = alpha * (left.astype(wider) @ right.astype(wider))
         if beta:
-            answer = answer + beta * self.result(operands.C).astype(wider)
+            answer = answer + beta * self.result(operands["C"]).astype(wider)
         return answer
 
-    def error_bound(self, operands: GemmOperands) -> Any:
-        """Return the error that no correct kernel exceeds, element by element.
+    def _factors(self, operands: Operands) -> tuple[Any, Any]:
+        """Return op(A) and op(B) as views."""
+        shape_a, shape_b, _ = self.shapes()
+        return op(operands["A"], shape_a, self.lda, self.trans_a), op(operands["B"], shape_b, self.ldb, self.trans_b)
+
+    def error_bound(self, operands: Operands) -> Any:
+        """Return the largest error of a correct kernel, element by element.
 
         Higham, Accuracy and Stability of Numerical Algorithms, section 3.5: with unit roundoff u and
         gamma(p) = p u / (1 - p u), the error is at most gamma(k + 2) (|alpha| |A| |B| + |beta| |C|) in any order of
         summation, with or without fused multiply-adds. In complex arithmetic (the four-multiplication form) the same
-        holds for either part with its 2 k products and the one more rounding of a complex scaling.
-        One rounding is added for the reference's own.
+        holds for either part with its 2 k products and one more rounding for the complex scaling.
+        One rounding is added for the computation of :meth:`answer`.
 
         Returns
         -------
@@ -336,21 +356,20 @@ class GemmProblem:
         roundings = (2 * self.k + 4) if self.is_complex else (self.k + 3)
         unit = float(np.finfo(self.dtype).eps) / 2
         gamma = roundings * unit / (1 - roundings * unit)
-        xp = module(operands.C)
-        bound = xp.zeros((self.m, self.n), dtype="complex128" if self.is_complex else "float64")
+        bound = module(operands["C"]).zeros((self.m, self.n), dtype="complex128" if self.is_complex else "float64")
         if self.alpha and self.k:
-            bound = scale_moduli(self.alpha, multiply_moduli(self._op_a(operands.A), self._op_b(operands.B)))
+            bound = scale_moduli(self.alpha, multiply_moduli(*self._factors(operands)))
         if self.beta:
-            bound = bound + scale_moduli(self.beta, moduli(self.result(operands.C)))
+            bound = bound + scale_moduli(self.beta, moduli(self.result(operands["C"])))
         return gamma * bound
 
     def worst_error(self, result: Any, reference: Any, bound: Any) -> float:
-        """Return the largest error as a share of its bound: above 1 is wrong; infinite where not a number.
+        """Return the largest error as a share of its bound: above 1 is wrong; NaN counts as infinite.
 
         Parameters
         ----------
         result, reference, bound : array of shape (m, n)
-            What a kernel computed, :meth:`answer`, :meth:`error_bound`.
+            The output of a kernel, :meth:`answer`, :meth:`error_bound`.
         """
         if not result.size:
             return 0.0
@@ -360,28 +379,25 @@ class GemmProblem:
         )
         return max(largest_ratio(abs(error), limit) for error, limit in parts)
 
-    def _op_a(self, A: Any) -> Any:
-        return op(A, self.shapes()[0], self.lda, self.trans_a)
+    verification_cases = gemm_verification.verification_cases
+    own_cases = gemm_verification.own_cases
+    winner_problems = gemm_verification.winner_problems
+    verification_document = gemm_verification.verification_document
 
-    def _op_b(self, B: Any) -> Any:
-        return op(B, self.shapes()[1], self.ldb, self.trans_b)
+    def device_error(self, before: Operands, after: Operands, run_reference: Callable[[Operands], None]) -> float:
+        """Return the largest error of a kernel on a problem that is too large for the host, as a share of its bound.
 
-    def verification_problem(self, *, aligned: bool = True) -> GemmProblem:
-        """Return a small problem of the same case to verify kernels on.
-
-        Its extents are odd, so that every fringe occurs; its scalars are neither 0 nor 1, and exact in every precision.
-
-        Parameters
-        ----------
-        aligned : bool
-            Leading dimensions are multiples of 16 elements, so that wide loads are allowed; otherwise they are odd, and
-            ``beta == 0``, so that C starts as NaN.
+        Single precision is compared with a result in double. Double precision is compared with the reference
+        implementation: its error may be as large as the kernel's, so the bound is doubled.
         """
-        m, n, k = 389, 293, 211
-        alpha, beta = (1.25 - 0.5j, -0.75 + 0.25j) if self.is_complex else (1.25, -0.75)
-        small = GemmProblem(self.precision, self.trans_a, self.trans_b, m, n, k, alpha, beta if aligned else 0.0)
-        leading = [rows + 2 if not aligned else (rows // 16 + 1) * 16 for rows, _ in small.shapes()]
-        return dataclasses.replace(small, lda=leading[0], ldb=leading[1], ldc=leading[2])
+        bound = self.error_bound(before)
+        if self.arithmetic == "fp32":
+            answer = self.answer(before)
+        else:
+            computed = {**before, "C": before["C"].copy()}
+            run_reference(computed)
+            answer, bound = self.result(computed["C"]), 2 * bound
+        return self.worst_error(self.result(after["C"]), answer, bound)
 
     def to_json(self) -> dict[str, Any]:
         """Return the problem as plain JSON values; complex scalars as [real, imaginary]."""
@@ -397,7 +413,7 @@ class GemmProblem:
         Raises
         ------
         ProblemError
-            The document is not that of a problem.
+            The document does not describe a GEMM.
         """
         known = {field.name for field in dataclasses.fields(cls)}
         if not isinstance(document, dict) or not set(document) <= {*known, "kind"}:
@@ -424,7 +440,7 @@ def parse_problem(
     beta: complex | float = 0.0,
     default: GemmProblem | None = None,
 ) -> GemmProblem:
-    """Make a problem from what a person writes.
+    """Make a problem from its BLAS name and options.
 
     Parameters
     ----------
@@ -439,7 +455,7 @@ def parse_problem(
     alpha, beta : float or complex
         Scalars.
     default : GemmProblem, optional
-        Where transposition and extents that are not given come from; NT and 4096 without it.
+        Source of the transposition and the extents that are not given; without it they are NT and 4096.
 
     Raises
     ------
@@ -457,7 +473,7 @@ def parse_problem(
     extents = (DEFAULT_SIZE,) * 3 if default is None else (default.m, default.n, default.k)
     if size is not None:
         extents = (size, size, size)
-    m, n, k = (usual if asked is None else asked for asked, usual in zip((m, n, k), extents, strict=True))
+    m, n, k = (usual if given is None else given for given, usual in zip((m, n, k), extents, strict=True))
     if trans is None:
         trans = DEFAULT_TRANS if default is None else default.trans_a + default.trans_b
     ops = trans.upper()

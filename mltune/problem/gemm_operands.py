@@ -1,44 +1,28 @@
-"""The operands of a GEMM, and the arithmetic on them that a reference and an error bound are made of."""
+"""Random operands of a GEMM, and the matrix arithmetic of its result and error bound."""
 
 from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 LARGEST_INTEGER = 3
-"""Integer operands lie between minus this and this."""
-
-
-@dataclass(frozen=True, slots=True)
-class GemmOperands:
-    """The three matrices of a GEMM, each a flat column-major buffer of leading dimension times columns elements.
-
-    Attributes
-    ----------
-    A, B, C : array of shape (ld * columns,)
-        NumPy or CuPy arrays of the problem's dtype, or whatever a kernel takes for a pointer.
-    """
-
-    A: Any
-    B: Any
-    C: Any
+"""Largest modulus of an integer operand."""
 
 
 def random_matrix(
     xp: Any, generator: Any, dtype: np.dtype[Any], shape: tuple[int, int], leading: int, *, integers: bool, unread: bool
 ) -> Any:
-    """Make a flat column-major buffer of random elements; the padding, and all of it if unread, is NaN.
+    """Make a flat column-major buffer of random elements; the padding is NaN, and so are unread elements.
 
     Parameters
     ----------
     xp : module
         ``numpy`` or ``cupy``.
     generator : Generator
-        Of the same module.
+        Generator of the same module.
     dtype : dtype
         Type of an element.
     shape : tuple of int
@@ -46,9 +30,9 @@ def random_matrix(
     leading : int
         Leading dimension, elements.
     integers : bool
-        Integers up to :data:`LARGEST_INTEGER` in place of uniform numbers in [-1, 1).
+        Draw integers up to :data:`LARGEST_INTEGER` instead of uniform numbers in [-1, 1).
     unread : bool
-        Whether no kernel may read it.
+        Whether no kernel may read the matrix.
     """
     rows, columns = shape
     values = generator.random(leading * columns * (2 if dtype.kind == "c" else 1), dtype=dtype.char.lower())
@@ -67,7 +51,7 @@ def random_matrix(
 
 
 def module(array: Any) -> Any:
-    """Return NumPy or CuPy, whichever made an array, without importing either."""
+    """Return the module of an array, NumPy or CuPy, without importing either."""
     return sys.modules[type(array).__module__.partition(".")[0]]
 
 
@@ -92,7 +76,7 @@ def moduli(matrix: Any) -> Any:
 
 
 def multiply_moduli(left: Any, right: Any) -> Any:
-    """Return the sums of the moduli of all products that make up either part of a matrix product."""
+    """Return the sums of the moduli of all products in either part of a matrix product."""
     left, right = moduli(left), moduli(right)
     if left.dtype.kind != "c":
         return left @ right
@@ -100,7 +84,7 @@ def multiply_moduli(left: Any, right: Any) -> Any:
 
 
 def scale_moduli(scalar: complex | float, moduli: Any) -> Any:
-    """Return the moduli of the products that make up either part of a scalar times what has given moduli."""
+    """Return the sums of the moduli of all products in either part of a scalar times a matrix of given moduli."""
     real, imag = abs(scalar.real), abs(scalar.imag)
     if moduli.dtype.kind != "c":
         return real * moduli
@@ -108,7 +92,7 @@ def scale_moduli(scalar: complex | float, moduli: Any) -> Any:
 
 
 def largest_ratio(error: Any, limit: Any) -> float:
-    """Return the largest error as a share of its limit; infinite where not a number."""
+    """Return the largest error as a share of its limit; NaN counts as infinite."""
     xp = module(error)
     allowed = xp.maximum(limit, np.finfo("float64").tiny).astype(error.dtype)
     with np.errstate(over="ignore"):

@@ -1,4 +1,9 @@
-"""The table of problem kinds, and the construction of problems from JSON documents."""
+"""The table of problem kinds, and the construction of problems from JSON documents.
+
+A new kind is a module of this room and an entry in :data:`KINDS`. A kind that runs on a GPU implements
+:class:`~mltune.problem.runnable.RunnableProblem`; it may have an entry in :data:`mltune.measure.references.REFERENCES`
+and one in :data:`mltune.winner.examples.EXAMPLES`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +19,7 @@ from mltune.problem.recorded import RecordedProblem
 
 @dataclass(frozen=True, slots=True)
 class ProblemKind:
-    """A kind of problem, as a bundle names it under ``problem``.
+    """A kind of problem that a bundle may name under ``problem``.
 
     Attributes
     ----------
@@ -73,7 +78,7 @@ KINDS: Mapping[str, ProblemKind] = {
         variables=frozenset(), macros=frozenset(), from_json=RecordedProblem.from_json, expand=_expand_recorded
     ),
 }
-"""The kinds of problems by name. A new kind is a module of this room and an entry here."""
+"""The problem kinds by name."""
 
 
 def problem_from_json(document: Any) -> Problem:

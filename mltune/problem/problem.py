@@ -1,4 +1,4 @@
-"""The problem protocol: the computation that a kernel performs, with its work, variables and arithmetic."""
+"""The problem protocol: name, work, variables and arithmetic of the computation that a kernel performs."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ DEFAULT_SIZE = 4096
 
 @runtime_checkable
 class Problem(Protocol):
-    """What features, records and replay ask of a problem. A GPU is asked for :class:`~mltune.problem.gemm.GemmProblem`.
+    """A problem as features, records and replay need it.
 
-    Two problems are the same one when they are equal.
+    A GPU needs a :class:`~mltune.problem.runnable.RunnableProblem`. Equal instances are the same problem.
     """
 
     @property
     def kind(self) -> str:
-        """The kind that a bundle names as its ``problem``: ``"gemm"`` or ``"recorded"``."""
+        """The kind, a key of :data:`~mltune.problem.kinds.KINDS`, such as ``"gemm"``."""
         ...
 
     @property
     def name(self) -> str:
-        """What is computed, in a word, such as ``"sgemm"``."""
+        """The computation in one word, such as ``"sgemm"``."""
         ...
 
     @property
     def label(self) -> str:
-        """The name and the size, for people, such as ``"sgemm NT 4096"``."""
+        """The name and the size for display, such as ``"sgemm NT 4096"``."""
         ...
 
     @property
     def arithmetic(self) -> str:
-        """The arithmetic whose peak bounds it: one of :data:`ARITHMETICS`."""
+        """The arithmetic whose peak bounds the problem: one of :data:`ARITHMETICS`."""
         ...
 
     @property
     def flops(self) -> int:
-        """Floating-point operations as the field counts them, at least 0."""
+        """Floating-point operations, at least 0."""
         ...
 
     @property
@@ -77,9 +77,9 @@ class Problem(Protocol):
         ...
 
     def variables(self) -> dict[str, int]:
-        """Return what the expressions of a kernel bundle may name of the problem."""
+        """Return the values of the problem that the expressions of a kernel bundle may use."""
         ...
 
     def to_json(self) -> dict[str, Any]:
-        """Return the problem as plain JSON values, which :func:`problem_from_json` reads."""
+        """Return the problem as plain JSON values, for :func:`~mltune.problem.kinds.problem_from_json`."""
         ...

@@ -1,4 +1,4 @@
-"""What a kernel computes: the work that a time is judged by, and what the expressions of a bundle may name of it."""
+"""The recorded problem: name, size and work of a computation whose timings are only replayed."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _LONGEST_SIZE = 100
 
 @dataclass(frozen=True, slots=True)
 class RecordedProblem:
-    """A problem whose kernel is only replayed: nobody makes its operands or judges its results.
+    """A problem that is replayed and never run: it has neither operands nor a correct result.
 
     Attributes
     ----------
     name : str
-        What is computed: lower-case letters, digits, ``_`` and ``-``.
+        The computation: lower-case letters, digits, ``_`` and ``-``.
     size : str
-        Its size, for people; may be empty.
+        Its size for display; may be empty.
     flops : int
-        Floating-point operations; 1 where nobody knows, and then no share of a peak means anything.
+        Floating-point operations; 1 where they are unknown, and then a share of a peak has no meaning.
     arithmetic : {"fp32", "fp64"}
-        The arithmetic whose peak bounds it.
+        The arithmetic whose peak bounds the problem.
     values : mapping of str to int
-        What the expressions of a bundle may name of it.
+        Values that the expressions of a bundle may use.
 
     Raises
     ------
@@ -85,11 +85,11 @@ class RecordedProblem:
         return f"{self.name} {self.size}".strip()
 
     def variables(self) -> dict[str, int]:
-        """Return what the expressions of a kernel bundle may name of the problem."""
+        """Return the values of the problem that the expressions of a kernel bundle may use."""
         return dict(self.values)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the problem as plain JSON values; its ``kind`` tells it from a GEMM."""
+        """Return the problem as plain JSON values, its ``kind`` among them."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {"kind": self.kind, **fields, "values": dict(self.values)}
 
@@ -100,7 +100,7 @@ class RecordedProblem:
         Raises
         ------
         ProblemError
-            The document is not that of a recorded problem.
+            The document does not describe a recorded problem.
         """
         values = {name: value for name, value in document.items() if name != "kind"}
         known = {field.name for field in dataclasses.fields(cls)}

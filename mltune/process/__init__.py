@@ -1,1 +1,1 @@
-"""Child processes and signals."""
+"""Child processes and signal handling."""

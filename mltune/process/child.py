@@ -1,10 +1,9 @@
-"""A function that runs in a process of its own, with a deadline that the parent holds.
+"""A child process that serves one function, with a deadline that the parent enforces.
 
-Compilers hang and kernels poison their process, so both run in a child that can be killed and replaced. The child leads
-a process group of its own, dies with its parent, and speaks over a socket pair, so that nothing it prints can disturb
-the answers. Its deadline is held by the parent: native code that never returns to Python defeats any timer inside the
-child.
-The design follows the benchmark worker of Helion (pytorch/helion).
+Compilers hang and kernels corrupt their process, so both run in a child that can be killed and replaced. The child
+leads its own process group, dies with its parent, and communicates over a socket pair, so that its output cannot mix
+with the answers. The parent enforces the deadline, because native code that never returns to Python defeats any timer
+inside the child. The design follows the benchmark worker of Helion (pytorch/helion).
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ from typing import Any
 from mltune.errors import WorkerError
 
 _LOUD = "MLTUNE_LOUD_WORKERS"
-"""Environment variable: when set, what children write to stderr is shown. What a dying CUDA context has to say there is
-not news: how each trial ended is on record."""
+"""Environment variable: when set, the children's stderr is shown. It is hidden by default because CUDA prints errors
+there that the records of the trials contain as well."""
 
-_ANSWER, _FAILURE, _TOLD = True, False, None
-"""What a message of a child is: the answer, why there is none, or something told before it."""
+_ANSWER, _FAILURE, _MESSAGE = True, False, None
+"""The kinds of transmissions from a child: the answer, a failure in place of it, or a message before it."""
 
 _ROOT = str(Path(__file__).resolve().parents[2])
 _BOOTSTRAP = """
 import sys
-sys.path.append(sys.argv[1])  # to find this package before the parent has told the child where to look
+sys.path.append(sys.argv[1])  # finds this package until the parent sends its own path
 from mltune.process.child import serve
 serve(int(sys.argv[2]), int(sys.argv[3]))
 """
@@ -64,9 +63,8 @@ class Child:
 
     Notes
     -----
-    The process is started at the first call, and again at the first call after it died or was killed. It dies with the
-    thread that started it, not only with the process of that thread: so Linux has it. What it prints is lost, but for
-    its standard error.
+    The process is started at the first call, and again at the first call after it died or was killed. On Linux it dies
+    with the thread that started it, not only with that thread's process. Its standard output is discarded.
     """
 
     def __init__(self, target: str, arguments: tuple[Any, ...] = (), *, start_s: float = 120.0) -> None:
@@ -82,7 +80,7 @@ class Child:
         return self._process.pid if self._process is not None else None
 
     def start(self) -> None:
-        """Start the child if it does not run.
+        """Start the child if it is not running.
 
         Raises
         ------
@@ -111,7 +109,7 @@ class Child:
                 f"a worker process must start within {self._start_s:g} s, but {self._target} did not: {error}"
             ) from error
 
-    def call(self, request: Any, timeout_s: float, told: Callable[[Any], None] | None = None) -> Any:
+    def call(self, request: Any, timeout_s: float, on_message: Callable[[Any], None] | None = None) -> Any:
         """Send one request and wait for its answer.
 
         Parameters
@@ -119,9 +117,9 @@ class Child:
         request : Any
             Picklable, as is the answer.
         timeout_s : float
-            Seconds until the answer, or until the next thing that the child tells.
-        told : callable, optional
-            Receives what the function tells meanwhile (:func:`tell`).
+            Seconds until the answer, or until the next message.
+        on_message : callable, optional
+            Receives the messages that the function sends before its answer (:func:`send_to_parent`).
 
         Raises
         ------
@@ -140,8 +138,8 @@ class Child:
                 kind, answer = self._receive(timeout_s)
                 if kind is _ANSWER:
                     return answer
-                if told is not None:
-                    told(answer)
+                if on_message is not None:
+                    on_message(answer)
         except (OSError, EOFError) as error:
             status = self.kill()
             raise ChildDiedError(f"the worker process died: {_describe(status)}") from error
@@ -150,7 +148,7 @@ class Child:
             raise
 
     def kill(self) -> int | None:
-        """Kill the child with its process group; return its exit status, or None if none ran."""
+        """Kill the child with its process group; return its exit status, or None if it was not running."""
         process, self._process = self._process, None
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -159,7 +157,7 @@ class Child:
             return None
         status = process.poll()
         if status is None:
-            # It may be on its way out after a fatal signal of its own: that signal is worth reporting.
+            # The child may be dying of a fatal signal, which is worth reporting.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 status = process.wait(0.05)
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -170,7 +168,7 @@ class Child:
     def interrupt(self, number: signal.Signals = signal.SIGKILL) -> None:
         """Send a signal to the child's process group, from another thread than the one that calls the child.
 
-        When the child dies of it, a call that is under way raises :class:`ChildDiedError`.
+        If the child dies of it, a running call raises :class:`ChildDiedError`.
         """
         process = self._process
         if process is not None and process.returncode is None:
@@ -194,7 +192,7 @@ class Child:
 
 
 def _describe(status: int | None) -> str:
-    """Say how a process ended."""
+    """Return the end of a process as text."""
     if status is None:
         return "no exit status"
     if status < 0:
@@ -215,8 +213,8 @@ def _die_with_parent(parent: int) -> None:
 _to_parent: Connection | None = None
 
 
-def tell(message: Any) -> None:
-    """Tell the parent something before the answer; from the thread that serves the request, in a child only.
+def send_to_parent(message: Any) -> None:
+    """Send a message to the parent before the answer; only in a child, from the thread that serves the request.
 
     Raises
     ------
@@ -224,12 +222,12 @@ def tell(message: Any) -> None:
         This is not a child process.
     """
     if _to_parent is None:
-        raise WorkerError("only a child process tells its parent something, but this process is none.")
-    _to_parent.send((_TOLD, message))
+        raise WorkerError("only a child process can send a message to its parent, but this is none.")
+    _to_parent.send((_MESSAGE, message))
 
 
 def serve(descriptor: int, parent: int) -> None:
-    """Run in the child: make the function, then answer requests until the parent hangs up.
+    """Make the function in the child, then answer requests until the parent closes the connection.
 
     Parameters
     ----------
@@ -239,7 +237,7 @@ def serve(descriptor: int, parent: int) -> None:
         Process id of the parent.
     """
     _die_with_parent(parent)
-    for number in (signal.SIGINT, signal.SIGTERM):  # they may be sent to all processes of a job; the parent decides
+    for number in (signal.SIGINT, signal.SIGTERM):  # a job may receive them as a whole; the parent decides
         signal.signal(number, signal.SIG_IGN)
     global _to_parent
     connection = _to_parent = Connection(descriptor)

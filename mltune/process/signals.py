@@ -1,11 +1,11 @@
-"""Being told to end: the first signal asks, and a run that does not end in time, or is told twice, is ended."""
+"""Signal handling: the first SIGINT or SIGTERM asks for a clean stop, a second one kills."""
 
 from __future__ import annotations
 
 import os
 import signal
 import threading
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Self
 
 from mltune.errors import UsageError
@@ -13,27 +13,28 @@ from mltune.errors import UsageError
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 PATIENCE_S = 9.0
-"""Seconds after which a process that was told to end is ended: job schedulers allow few more."""
+"""Seconds after the first signal until the process is killed: job schedulers allow few more."""
 
 
 class Interrupt:
-    """Turns SIGINT and SIGTERM into a question that a loop asks now and then: ``if interrupt(): ...``.
+    """A flag that SIGINT and SIGTERM set, for a loop to poll: ``if interrupt(): break``.
 
-    The first signal is remembered. The second ends the process at once, and so does the first when the loop has not
-    ended after some seconds. Nothing is lost by it: every trial is on file, and worker processes die with their parent.
-    A context manager of the main thread; the handlers that were there before come back.
+    The first signal sets the flag. A second one ends the process at once, and so does a timer if the loop has not ended
+    some seconds after the first. This loses no data: every trial is on disk, and worker processes die with their
+    parent. A context manager for the main thread that restores the previous handlers at its end.
 
     Parameters
     ----------
     patience_s : float
         Seconds that the loop has to end.
     twice : bool
-        Whether a second signal ends the process at once: not where one may come from the parent and one from others.
+        Whether a second signal ends the process at once. False for a child process, to which both its parent and the
+        terminal may send one.
 
     Attributes
     ----------
     signal : str
-        Name of the signal that came; empty before.
+        Name of the first signal; empty before.
     """
 
     def __init__(self, patience_s: float = PATIENCE_S, *, twice: bool = True) -> None:
@@ -44,18 +45,16 @@ class Interrupt:
         self._timer: threading.Timer | None = None
 
     def __call__(self) -> bool:
-        """Return whether a signal has come."""
+        """Return whether a signal has arrived."""
         return bool(self.signal)
 
     def __enter__(self) -> Self:
         if threading.current_thread() is not threading.main_thread():
-            raise UsageError("signals are handled in the main thread, but this is another; run without an Interrupt.")
+            raise UsageError("only the main thread can handle signals, but this is another; run without an Interrupt.")
         self._before = {number: signal.signal(number, self._handle) for number in SIGNALS}
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
         if self._timer is not None:

@@ -14,7 +14,7 @@ from mltune.errors import UsageError
 from mltune.kernel.bundle import Kernel, device_variables
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace, SearchSpace, TableSpace
-from mltune.problem.gemm import GemmProblem
+from mltune.problem.runnable import RunnableProblem
 from mltune.records.header import RunHeader
 
 if TYPE_CHECKING:
@@ -95,8 +95,8 @@ class Session:
         if self.gpu is None:
             return ""
         build = self.builder.submit(record.configuration).result()
-        checks = self.gpu.verify_winner(record.configuration, build)
-        wrong = [f"{check.problem.label}: {check.state} {check.detail}" for check in checks if check.state != "ok"]
+        checks = self.gpu.verify_winner(record.configuration, build).items()
+        wrong = [f"{problem.label}: {check.state} {check.detail}" for problem, check in checks if check.state != "ok"]
         return "; ".join(wrong)
 
 
@@ -140,7 +140,7 @@ def open_session(
     bundle.check_problem(problem)
     if target.dataset is not None:
         return _replay(bundle, problem, target.dataset)
-    if bundle.source is None or not isinstance(problem, GemmProblem):
+    if bundle.source is None or not isinstance(problem, RunnableProblem):
         raise UsageError(
             f"only a kernel with a source can be built, but {bundle.name} has none; replay recorded timings with "
             "--device replay:DATASET (see `mltune datasets`)."
@@ -166,7 +166,7 @@ def _replay(kernel: Kernel, problem: Problem, name: str) -> Session:
     )
 
 
-def _on_gpu(kernel: Kernel, problem: GemmProblem, index: int, compilers: int | None) -> Session:
+def _on_gpu(kernel: Kernel, problem: RunnableProblem, index: int, compilers: int | None) -> Session:
     from mltune.device.query import driver_version, query_device
     from mltune.measure.build import NvrtcBuilder, default_cache, nvrtc_version
     from mltune.measure.runner import GpuRunner

@@ -1,1 +1,1 @@
-"""The result, to take away: the winner's source, machine code and launch, with examples that run without mltune."""
+"""Winners: the folder with the source, machine code and description of the best kernel of a run."""

@@ -1,4 +1,4 @@
-"""winner.json: all that is known of a winner, for programs."""
+"""winner.json: the complete description of a winner, for programs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mltune import __version__
-from mltune.problem.gemm_operands import GemmOperands
+from mltune.problem.runnable import Buffer
+from mltune.results.rating import declared_rating
 from mltune.winner.formulas import launch_formulas, size_restrictions
 
 if TYPE_CHECKING:
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 """Version of the document's format."""
-
-GEMM_ARGUMENTS = ("m", "n", "k", "alpha", "A", "lda", "B", "ldb", "beta", "C", "ldc")
-"""The arguments of a GEMM kernel, as :meth:`~mltune.problem.gemm.GemmProblem.kernel_arguments` has them."""
 
 
 def describe(winner: Winner, files: Mapping[str, bytes], date: str) -> dict[str, Any]:
@@ -29,9 +27,9 @@ def describe(winner: Winner, files: Mapping[str, bytes], date: str) -> dict[str,
     ----------
     winner : Winner
     files : mapping of str to bytes
-        The other files of the folder, whose hashes are given.
+        The other files of the folder, for their hashes.
     date : str
-        When it was written.
+        Time of writing.
 
     Returns
     -------
@@ -64,20 +62,13 @@ def describe(winner: Winner, files: Mapping[str, bytes], date: str) -> dict[str,
 
 
 def _timing(winner: Winner) -> dict[str, Any]:
-    from mltune.device.peaks import peak_flops
-
-    declaration, problem = winner.declaration, winner.problem
-    finalist, reference, measured = declaration.winner, declaration.reference, winner.record.measurement
-    rate = problem.flops / finalist.median_s
+    declaration, measured = winner.declaration, winner.record.measurement
+    rated = declared_rating(winner.problem, winner.device, declaration, None)
     tied = [other for other in declaration.finalists if other.number in declaration.ties]
     return {
         "trial": winner.record.number,
-        "median_s": finalist.median_s,
-        "interval_s": [finalist.low_s, finalist.high_s],
-        "tflops": rate / 1e12,
-        "share_of_peak": rate / peak_flops(winner.device, problem.arithmetic),
-        "share_of_reference": None if reference is None else reference.ratio,
-        "share_of_reference_interval": None if reference is None else [reference.ratio_low, reference.ratio_high],
+        **{name: rated[name] for name in ("median_s", "interval_s", "tflops", "share_of_peak", "share_of_reference")},
+        "share_of_reference_interval": rated["interval_share_of_reference"],
         "ties": [
             {"trial": other.number, "ratio": other.ratio, "interval": [other.ratio_low, other.ratio_high]}
             for other in tied
@@ -109,20 +100,20 @@ def _launch(winner: Winner) -> dict[str, Any]:
         "grid": list(launch.grid),
         "block": list(launch.block),
         "shared_bytes": launch.shared_bytes,
-        "arguments": [*_gemm_arguments(winner), *_launched_arguments(winner)],
+        "arguments": [*_problem_arguments(winner), *_launched_arguments(winner)],
         "at_other_sizes": launch_formulas(winner),
         "sizes_must_satisfy": size_restrictions(winner),
     }
 
 
-def _gemm_arguments(winner: Winner) -> list[dict[str, Any]]:
-    problem = winner.gemm
-    values = problem.kernel_arguments(GemmOperands("A", "B", "C"))
+def _problem_arguments(winner: Winner) -> list[dict[str, Any]]:
+    problem = winner.runnable
+    values = problem.kernel_arguments({buffer.name: buffer for buffer in problem.buffers})
     return [
-        {"name": name, "type": f"pointer to {problem.dtype.name}"}
-        if isinstance(value, str)
+        {"name": name, "type": f"pointer to {value.dtype.name}"}
+        if isinstance(value, Buffer)
         else {"name": name, "type": value.dtype.name, "value": _plain(value)}
-        for name, value in zip(GEMM_ARGUMENTS, values, strict=True)
+        for name, value in values.items()
     ]
 
 
@@ -137,15 +128,4 @@ def _plain(value: np.generic) -> Any:
 
 
 def _verified(winner: Winner) -> dict[str, Any]:
-    from mltune.measure.runner import WINNER_SIZES
-    from mltune.measure.verification import verification_cases
-
-    problem = winner.gemm
-    small = [case.problem for case in verification_cases(problem)]
-    wide, narrow = small[0], small[-1]
-    return {
-        "passed": winner.declaration.verified,
-        "sizes": [[problem.m, problem.n, problem.k], *map(list, WINNER_SIZES), [wide.m, wide.n, wide.k]],
-        "leading_dimensions": [[one.lda, one.ldb, one.ldc] for one in (problem, wide, narrow)],
-        "addresses": "aligned to 256 bytes, and one element behind that",
-    }
+    return {"passed": winner.declaration.verified, **winner.runnable.verification_document()}

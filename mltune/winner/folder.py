@@ -1,4 +1,4 @@
-"""The winner's folder, replaced as a whole: whoever looks, and whenever its writer dies, finds the old or the new."""
+"""The winner's folder, always complete: a writer that dies leaves the old folder or the new one."""
 
 from __future__ import annotations
 
@@ -22,21 +22,22 @@ DOCUMENT = "winner.json"
 
 
 def write_winner(folder: Path, winner: Winner) -> None:
-    """Write a folder that holds all that a user of C++ or CuPy needs; one that is there is replaced.
+    """Write a folder with everything that a user of C++ or CuPy needs, in place of an existing one.
 
-    It holds ``kernel.cu``, ``kernel.cubin``, ``winner.json``, ``example.py``, ``example.cpp`` and ``README.txt``; of a
-    winner without machine code (in replay) ``winner.json`` alone, which says why. See docs/reference/winner.md.
+    It contains ``kernel.cu``, ``kernel.cubin``, ``winner.json``, ``README.txt`` and the examples of the problem kind;
+    for a winner without machine code (in replay) only ``winner.json``, with the reason. See
+    docs/reference/winner.md.
 
     Parameters
     ----------
     folder : pathlib.Path
-        The folder; the one that it lies in is made if need be.
+        The folder; its parent is created if necessary.
     winner : Winner
 
     Raises
     ------
     DiskFullError
-        It cannot be written: the disk is full, say. What stood there before still does.
+        The folder cannot be written, for example because the disk is full. An existing one is unchanged.
     """
     write_folder(folder, winner_files(winner, datetime.now(UTC).isoformat(timespec="seconds")))
 
@@ -48,7 +49,7 @@ def winner_files(winner: Winner, date: str) -> dict[str, bytes]:
     ----------
     winner : Winner
     date : str
-        When they are written.
+        Time of writing.
     """
     if winner.lacks_code:
         return {DOCUMENT: _json(describe(winner, {}, date))}

@@ -1,4 +1,4 @@
-"""How a launch follows from the size: a bundle's expressions with one configuration put into them, as text."""
+"""Formulas of a launch: a bundle's expressions for one configuration, as text in the sizes of the problem."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 def formula(expression: Expression, known: Mapping[str, int], derived: Mapping[str, Expression]) -> str:
-    """Put what is known into an expression, and work out whatever that decides.
+    """Substitute known names into an expression, and evaluate its constant parts.
 
     Parameters
     ----------
     expression : Expression
         Such as ``ceil_div(m, BLK_M) * threads``.
     known : mapping of str to int
-        Values of some names: of the parameters, say.
+        Values of some names, such as the parameters.
     derived : mapping of str to Expression
-        Names that stand for expressions.
+        Names defined by expressions.
 
     Returns
     -------
@@ -36,7 +36,7 @@ def formula(expression: Expression, known: Mapping[str, int], derived: Mapping[s
 
 
 def launch_formulas(winner: Winner) -> dict[str, Any]:
-    """Return grid, block and dynamic shared memory as they follow from m, n and k."""
+    """Return grid, block and dynamic shared memory as formulas of the problem's sizes."""
     known, kernel = _known(winner), winner.kernel
     return {
         "grid": [formula(expression, known, kernel.derived) for expression in kernel.grid],
@@ -46,7 +46,7 @@ def launch_formulas(winner: Winner) -> dict[str, Any]:
 
 
 def size_restrictions(winner: Winner) -> dict[str, str]:
-    """Return the conditions on m, n and k that the configuration makes, each with its reason."""
+    """Return the conditions of the configuration on the problem's sizes, each with its reason."""
     known = _known(winner)
 
     def condition(restriction: Restriction) -> str:
@@ -70,7 +70,7 @@ def _names(tree: ast.AST) -> set[str]:
 
 
 class _Substitution(ast.NodeTransformer):
-    """Puts values and expressions in the place of names, from the leaves up."""
+    """Replace names by values and expressions, from the leaves up."""
 
     def __init__(self, known: Mapping[str, int], derived: Mapping[str, Expression]) -> None:
         self._known = known
@@ -90,6 +90,6 @@ class _Substitution(ast.NodeTransformer):
             return node
         try:
             value = parse(ast.unparse(node)).evaluate({})
-        except ExpressionError:  # it divides by zero, say: to be seen as it stands
+        except ExpressionError:  # a division by zero, for example, stays visible
             return node
         return _tree(str(int(value) if value == int(value) else float(value)))

@@ -1,36 +1,36 @@
-"""kernel.cu: the bundle's source with its macros set, which compiles as it stands."""
+"""kernel.cu: the bundle's source with its macros set, ready to compile."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from mltune import __version__, assets
-from mltune.winner.winner import Winner, computes, one_line
+from mltune.winner.winner import Winner, one_line
 
 if TYPE_CHECKING:
     from mltune.kernel.bundle import Kernel
 
 
 def kernel_source(winner: Winner, date: str) -> str:
-    """Return the source of a winner: what it is, its macros as ``#define``, the bundle's text unchanged.
+    """Return the source of a winner: a head comment, its macros as ``#define``, the bundle's source unchanged.
 
-    NVRTC makes the same machine code of it as of the bundle's source with one option ``-D`` for each macro.
+    NVRTC compiles it to the same machine code as the bundle's source with one option ``-D`` per macro.
 
     Parameters
     ----------
     winner : Winner
-        With machine code.
+        A winner with machine code.
     date : str
-        When it was written.
+        Time of writing.
     """
-    kernel, problem = winner.kernel, winner.gemm
+    kernel, problem = winner.kernel, winner.runnable
     head = [
-        f"{problem.label}: {computes(problem)}, column-major, with the meaning that the BLAS gives it.",
+        f"{problem.label}: {problem.formula}.",
         f"Found by mltune {__version__} on {winner.device.name} ({winner.device.architecture}), {date}.",
         f"Kernel {kernel.name}, SHA-256 of bundle {kernel.source_hash}. {licence(kernel)}",
         "",
-        f"Compile it by `{nvcc(winner)}`; NVRTC {winner.versions.get('nvrtc', '')}",
-        "with the options in winner.json makes the very kernel.cubin of it that was timed.",
+        f"Compile it with `{nvcc(winner)}`; NVRTC {winner.versions.get('nvrtc', '')}",
+        "with the options in winner.json compiles it to the kernel.cubin that was timed, byte for byte.",
     ]
     macros = winner.macros()
     lines = [
@@ -39,7 +39,7 @@ def kernel_source(winner: Winner, date: str) -> str:
         f"// The parameters of the kernel{_launched(winner)}.",
         *(f"#define {name} {macros[name]}" for name in kernel.parameters),
         "",
-        "// The case: PRECISION 0 to 3 for s, d, c, z; op(A) and op(B).",
+        f"// The case of the problem: {one_line(problem.label)}.",
         *(f"#define {name} {macros[name]}" for name in problem.macros()),
         "",
         "",
@@ -50,16 +50,16 @@ def kernel_source(winner: Winner, date: str) -> str:
 def nvcc(winner: Winner) -> str:
     """Return the command that compiles kernel.cu.
 
-    The option lets a ``constexpr`` function that is not marked for the device be called there, as NVRTC does.
+    The option allows device code to call ``constexpr`` functions that are not marked for it, as NVRTC does.
     """
     return f"nvcc -arch={winner.device.architecture} -std=c++17 --expt-relaxed-constexpr -cubin kernel.cu"
 
 
 def licence(kernel: Kernel) -> str:
-    """Return under which licence a kernel's source stands, as far as mltune can tell."""
+    """Return the licence of a kernel's source, as far as mltune knows it."""
     if kernel.folder.resolve().parent == assets.folder("kernels").resolve():
         return "Part of mltune. SPDX-License-Identifier: Apache-2.0"
-    return "Its licence is that of the bundle that it was tuned from; mltune adds no terms of its own."
+    return "Its licence is that of the bundle that it was tuned from; mltune adds no terms."
 
 
 def _launched(winner: Winner) -> str:

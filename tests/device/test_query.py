@@ -1,4 +1,4 @@
-"""Asking for GPUs where there is none; where there is one, tests/gpu asks."""
+"""Queries of GPUs on a machine without one; tests/gpu has the others."""
 
 import ctypes
 

@@ -1,4 +1,4 @@
-"""What the tests on a GPU share: its facts, and a runner of the hostile kernel with its builds."""
+"""Fixtures of the tests on a GPU: its facts, and a runner of the hostile kernel with its builds."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from mltune.records.trial import Build, Measurement, TrialState
 HOSTILE = Path(__file__).parent / "hostile"
 
 
-class Bench:
-    """A kernel, a problem, a runner: from a configuration to a measurement in one call."""
+class Rig:
+    """Builder and runner of a kernel for a problem: from a configuration to a measurement in one call."""
 
     def __init__(self, kernel: Kernel, problem: GemmProblem, device: Device, timeout_s: float = 10.0) -> None:
         self.problem = problem
         self.builder = NvrtcBuilder(kernel, problem, device.architecture, cache=None, workers=2)
         self.runner = GpuRunner(kernel, problem, 0, device=device, timeout_s=timeout_s)
 
-    def __enter__(self) -> Bench:
+    def __enter__(self) -> Rig:
         self.builder.__enter__()
         self.runner.__enter__()
         return self
@@ -57,7 +57,7 @@ def hostile_kernel() -> Kernel:
 
 
 @pytest.fixture(scope="module")
-def hostile(hostile_kernel: Kernel, device: Device) -> Iterator[Bench]:
+def hostile(hostile_kernel: Kernel, device: Device) -> Iterator[Rig]:
     problem = parse_problem("sgemm", trans="NT", m=512, n=512, k=512)
-    with Bench(hostile_kernel, problem, device, timeout_s=4.0) as bench:
-        yield bench
+    with Rig(hostile_kernel, problem, device, timeout_s=4.0) as rig:
+        yield rig

@@ -1,4 +1,4 @@
-"""Whatever a kernel does, it becomes the state of its trial, and the next kernel is measured as if nothing had been."""
+"""Every failure of a kernel becomes the state of its trial, and the next kernel is measured as usual."""
 
 import time
 
@@ -45,7 +45,7 @@ def test_fault_becomes_a_state_and_the_next_kernel_is_measured(hostile, fault):
     assert after.median_s > 0
 
 
-def test_rounding_within_the_bound_is_told_from_a_wrong_result(hostile):
+def test_rounding_within_the_bound_is_not_a_wrong_result(hostile):
     right, off = hostile.measure(MISDEED=0, REPEAT=1), hostile.measure(MISDEED=9, REPEAT=1)
 
     assert right.error < 1, f"a right kernel stays within the bound: {right}"
@@ -69,7 +69,7 @@ def test_leaving_a_runner_does_not_wait_for_a_kernel_that_hangs(hostile, hostile
     with NvrtcBuilder(hostile_kernel, problem, device.architecture, cache=None, workers=1) as builder:
         build = builder.submit(configuration).result()
     with GpuRunner(hostile_kernel, problem, 0, device=device, timeout_s=300.0) as runner:
-        runner.self_test()
+        runner.time_reference()
         hanging = runner.submit(configuration, build)
         time.sleep(1.0)
         left = time.perf_counter()

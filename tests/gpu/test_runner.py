@@ -1,6 +1,7 @@
-"""The runner on a GPU: right kernels pass, times are times, and the clock tells the truth."""
+"""The runner on a GPU: correct kernels pass, and known durations are measured."""
 
 import statistics
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -10,16 +11,29 @@ from mltune.device.query import available_devices
 from mltune.kernel.bundle import device_variables
 from mltune.kernel.reader import load_kernel
 from mltune.measure.build import NvrtcBuilder
+from mltune.measure.protocols import SamplingRule
 from mltune.measure.runner import GpuRunner
+from mltune.measure.worker import Worker
 from mltune.problem.gemm import parse_problem
-from mltune.records.trial import TrialState
+from mltune.records.trial import Measurement, TrialState
 
 pytestmark = pytest.mark.gpu
 
 MEASURED = (TrialState.OK, TrialState.UNSTABLE)
 
 
-def test_device_facts_are_plausible(device):
+@dataclass(frozen=True)
+class TimeSpin:
+    """A request to time a kernel of known duration."""
+
+    duration_s: float
+
+    def run(self, worker: Worker) -> Measurement:
+        samples = worker.stopwatch.take(lambda: worker.stopwatch.spin(self.duration_s), 7)
+        return Measurement(TrialState.OK, samples_s=tuple(samples), median_s=float(np.median(samples)))
+
+
+def test_device_facts_are_in_range(device):
     assert device in available_devices()
     assert 1e8 < device.clock_hz < 1e10, device
     assert 1e10 < device.memory_bytes_per_s < 1e14, device
@@ -30,7 +44,9 @@ def test_device_facts_are_plausible(device):
 
 @pytest.mark.parametrize(("duration_s", "tolerance"), [(2e-3, 0.02), (2e-2, 0.02), (2e-4, 0.05)])
 def test_known_durations_are_measured(hostile, duration_s, tolerance):
-    ratio = hostile.runner.self_test(duration_s)
+    measured = hostile.runner._answer(TimeSpin(duration_s))
+    assert measured.state is TrialState.OK, measured
+    ratio = measured.median_s / duration_s
 
     assert abs(ratio - 1) <= tolerance, f"a kernel that runs for {duration_s} s was measured as {ratio} times that"
 
@@ -45,7 +61,7 @@ def test_four_times_the_work_takes_longer_and_needs_no_other_build(hostile):
     assert 2.5 < ratio < 4.5, f"four times the work took {ratio} times as long: {once}, {four_times}"
 
 
-def test_hopeless_kernel_is_not_sampled_further(hostile):
+def test_a_slow_kernel_is_not_sampled_further(hostile):
     measured = hostile.measure(best_s=1e-6, MISDEED=0, REPEAT=1)
 
     assert measured.state is TrialState.OK, measured
@@ -63,7 +79,7 @@ def test_state_of_the_gpu_is_recorded(hostile):
 
 
 def test_samples_are_kept_and_the_median_is_theirs(hostile):
-    measured = hostile.measure(MISDEED=0, REPEAT=1)  # four times the work would be hopeless: the runner knows the best
+    measured = hostile.measure(MISDEED=0, REPEAT=1)  # four times the work would be too slow: the runner knows the best
 
     assert len(measured.samples_s) >= 3, measured
     assert measured.median_s == pytest.approx(statistics.median(measured.samples_s)), measured
@@ -83,20 +99,22 @@ def test_every_precision_is_verified_timed_and_checked_at_other_sizes(hostile_ke
         measured = runner.submit(right, builds[0]).result()
         refused = runner.submit(wrong, builds[1]).result()
         checks = runner.verify_winner(right, builds[0])
-        caught = runner.verify_winner(wrong, builds[1], sizes=[(65, 65, 65)])
-        vendor = runner.time_cublas()
+        small = replace(problem, m=65, n=65, k=65, lda=0, ldb=0, ldc=0)
+        caught = runner.verify_winner(wrong, builds[1], others=[small])
+        reference = runner.time_reference(SamplingRule())
 
     assert measured.state in MEASURED, measured
     assert measured.error < 1, measured
     assert refused.state is TrialState.WRONG_RESULT, refused
-    assert all(check.state is TrialState.OK for check in checks), checks
-    assert all(check.state is TrialState.WRONG_RESULT for check in caught), caught
-    assert vendor.state in MEASURED, vendor
-    assert 0 < problem.flops / vendor.median_s < 20 * peak_flops(device, problem.arithmetic), vendor
+    assert all(check.state is TrialState.OK for check in checks.values()), checks
+    assert all(check.state is TrialState.WRONG_RESULT for check in caught.values()), caught
+    assert len(checks) == 7, checks
+    assert reference.state in MEASURED, reference
+    assert 0 < problem.flops / reference.median_s < 20 * peak_flops(device, problem.arithmetic), reference
 
 
-def test_cublas_is_timed_alike_twice(hostile):
-    first, second = hostile.runner.time_cublas(), hostile.runner.time_cublas()
+def test_two_timings_of_the_reference_agree(hostile):
+    first, second = (hostile.runner.time_reference(SamplingRule()) for _ in range(2))
 
     assert first.state in MEASURED, first
     assert first.median_s == pytest.approx(second.median_s, rel=0.1), (first, second)

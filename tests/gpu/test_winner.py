@@ -1,4 +1,4 @@
-"""A winner's folder on a GPU: both examples run as a user runs them, and see the speed that was measured."""
+"""A winner's folder on a GPU: both examples run, at the speed that was measured."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ CASES = {
     "large": (parse_problem("sgemm", trans="NT", m=4096, n=2048, k=1024), LARGE),
     **{precision: (problem, SMALL) for precision, problem in PROBLEMS.items()},
 }
-"""The first takes more shared memory than a launch has unless it asks."""
+"""The first needs more shared memory than a launch gets by default."""
 
 
 @pytest.fixture(scope="module", params=CASES)
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, device: Device) -> Path:
-    """Write the folder of a configuration that is measured here and now."""
+    """Write the folder of a configuration that is measured on this GPU."""
     problem, configuration = CASES[request.param]
     target = tmp_path_factory.mktemp(request.param) / "winner"
     write_winner(target, measured_winner(problem, configuration, device))
@@ -62,7 +62,7 @@ def measured_winner(problem: GemmProblem, configuration: dict[str, int], device:
 
 
 def check(folder: Path, command: list[str | Path]) -> None:
-    """Run an example in its folder; a large problem takes the time that was measured, but for a warm cache."""
+    """Run an example in its folder; a large problem must run at about the measured speed, with a warm cache."""
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     tflops = float(re.match(r"([\d.]+) TFLOPS; ", done.stdout)[1])

@@ -1,4 +1,4 @@
-"""Real compiles of kernels/gemm_simt for three architectures: what the bundle says holds of what the compiler made."""
+"""Real compiles of kernels/gemm_simt for three architectures agree with the estimates of the bundle."""
 
 from dataclasses import replace
 
@@ -49,7 +49,7 @@ SHAPES = {
 
 
 def broken(problem, device, configuration):
-    """Tell which restrictions a configuration breaks."""
+    """Return the restrictions that a configuration violates."""
     variables = problem.variables() | device_variables(device)
     columns = {name: np.array([value]) for name, value in configuration.items()}
     rules = {rule.text: rule.expression for rule in KERNEL.restrictions}

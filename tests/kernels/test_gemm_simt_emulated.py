@@ -20,7 +20,6 @@ from mltune.kernel.bundle import Kernel, device_variables
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace
 from mltune.problem.gemm import CASES, GemmProblem
-from mltune.problem.gemm_operands import GemmOperands
 
 pytestmark = pytest.mark.skipif(not COMPILER_EXISTS, reason="needs g++")
 
@@ -33,7 +32,7 @@ SMALL = {
     "MIN_BLOCKS": (1,),
     "RASTER_GROUP": (1, 2, 4),
 }
-"""Values that leave small tiles, which are quick to play."""
+"""Values of small tiles, which are quick to emulate."""
 
 PIPELINES = {
     "ASTRA's": lambda c: c["STAGES"] == 1,
@@ -77,7 +76,7 @@ def sizes(configuration: Configuration) -> Iterator[tuple[int, int, int]]:
 def problems(
     case: tuple[str, str, str], configuration: Configuration
 ) -> Iterator[tuple[GemmProblem, tuple[int, int, int]]]:
-    """Problems around a configuration's tile, each with how many elements A, B and C lie behind an aligned address."""
+    """Problems around a configuration's tile, each with the offsets of A, B and C from an aligned address, elements."""
     is_complex = case[0] in "cz"
     alpha, beta = (1.25 - 0.5j, -0.75 + 0.25j) if is_complex else (1.25, -0.75)
     for number, (m, n, k) in enumerate(sizes(configuration)):
@@ -107,22 +106,22 @@ def check(
     for integers in (False, True):
         made = problem.operands(np, seed=1, integers=integers)
         reference, bound = problem.answer(made), problem.error_bound(made)
-        buffers = zip((made.A, made.B, made.C), offsets, strict=True)
-        operands = GemmOperands(*(place(buffer, offset) for buffer, offset in buffers))
+        placed = zip(made.items(), offsets, strict=True)
+        operands = {name: place(buffer, offset) for (name, buffer), offset in placed}
         host.launch(problem, operands, launch)
-        result = problem.result(operands.C)
+        result = problem.result(operands["C"])
         error = problem.worst_error(result, reference, bound)
         assert error <= 1, (
             f"error {error} of the bound, first at {np.argwhere(~(abs(result - reference) <= abs(bound)))[:1].tolist()}"
         )
         assert not integers or (result == reference).all()
-        assert np.isnan(problem.padding(operands.C)).all(), "the padding of C was written"
+        assert np.isnan(problem.padding(operands["C"])).all(), "the padding of C was written"
 
 
 def check_configurations(
     kernel: Kernel, case: tuple[str, str, str], runtime: Path, configurations: Iterable[Configuration]
 ) -> None:
-    """Compile configurations and run each on all its problems; a failure names all that it takes to repeat it."""
+    """Compile configurations and run each on all its problems; a failure contains everything needed to repeat it."""
     macros = GemmProblem(*case, 1, 1, 1).macros()
 
     def build(configuration: Configuration) -> tuple[Configuration, HostKernel]:

@@ -1,4 +1,4 @@
-"""The guard over a series of runs, on made-up readings of the GPU."""
+"""The clock monitor on simulated readings of the GPU."""
 
 import itertools
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mltune.device.nvml import SLOWDOWNS, GpuState, summed_up
+from mltune.device.nvml import SLOWDOWNS, GpuState, summarize
 from mltune.measure.clock_monitor import DIP_REPEATS, REMEMBERED, RESTS_S, ClockMonitor, Series, UsualClock, disturbance
 from mltune.measure.protocols import SamplingRule
 from mltune.measure.timing import sample
@@ -17,8 +17,8 @@ POWER_CAP = 0x4
 HEAT = 0x40
 
 
-class MadeUpTrack:
-    """A GPU whose clock and reasons follow a script, one entry a watched series; the last entry stays."""
+class SimulatedKernel:
+    """A kernel on a GPU whose clock and reasons follow a script, one entry per monitored series; the last one stays."""
 
     def __init__(self, *script, time_s=2e-3):
         self._script = itertools.chain(script, itertools.repeat(script[-1]))
@@ -26,14 +26,14 @@ class MadeUpTrack:
         self.series = []
         self.rests_s = []
 
-    def run(self, count, *, watched):
-        self.series.append((count, watched))
-        if not watched:
+    def run(self, count, *, monitored):
+        self.series.append((count, monitored))
+        if not monitored:
             return Series((self._time_s,) * count)
-        state = self.look()
+        state = self.read_state()
         return Series((self._time_s * FULL_HZ / (state.sm_clock_hz or FULL_HZ),) * count, (state,))
 
-    def look(self):
+    def read_state(self):
         clock_hz, reasons = next(self._script)
         return GpuState(sm_clock_hz=clock_hz, throttle_reasons=reasons)
 
@@ -43,115 +43,115 @@ class MadeUpTrack:
 
 def usual(clock_hz=FULL_HZ):
     clock = UsualClock()
-    clock.see([GpuState(sm_clock_hz=clock_hz)])
+    clock.add([GpuState(sm_clock_hz=clock_hz)])
     return clock
 
 
-def guarded(track, *, clock=None, best_s=None, rule=RULE):
-    guard = ClockMonitor(track, clock or usual(), rule, best_s)
-    return guard, sample(guard.take, rule, best_s)
+def monitored_sampling(kernel, *, clock=None, best_s=None, rule=RULE):
+    monitor = ClockMonitor(kernel, clock or usual(), rule, best_s)
+    return monitor, sample(monitor.take, rule, best_s)
 
 
-def test_an_undisturbed_kernel_is_timed_as_without_a_guard():
-    track = MadeUpTrack((FULL_HZ, 0))
-    guard, taken = guarded(track)
+def test_an_undisturbed_kernel_is_timed_as_without_a_monitor():
+    kernel = SimulatedKernel((FULL_HZ, 0))
+    monitor, taken = monitored_sampling(kernel)
 
     assert taken.samples_s == (2e-3,) * 3
-    assert track.series == [(1, False), (3, True)]
-    assert (guard.discarded, guard.persisting, track.rests_s) == (0, None, [])
+    assert kernel.series == [(1, False), (3, True)]
+    assert (monitor.discarded, monitor.persisting, kernel.rests_s) == (0, None, [])
 
 
 def test_a_disturbed_series_is_taken_again_after_a_rest():
-    track = MadeUpTrack((0.9 * FULL_HZ, POWER_CAP), (FULL_HZ, POWER_CAP))
-    guard, taken = guarded(track)
+    kernel = SimulatedKernel((0.9 * FULL_HZ, POWER_CAP), (FULL_HZ, POWER_CAP))
+    monitor, taken = monitored_sampling(kernel)
 
     assert taken.samples_s == (2e-3,) * 3, "no sample of the disturbed series is kept"
-    assert guard.discarded == 3
-    assert guard.persisting is None
-    assert track.rests_s == [RESTS_S[0]]
-    assert summed_up(guard.states) == GpuState(sm_clock_hz=FULL_HZ, throttle_reasons=POWER_CAP)
+    assert monitor.discarded == 3
+    assert monitor.persisting is None
+    assert kernel.rests_s == [RESTS_S[0]]
+    assert summarize(monitor.states) == GpuState(sm_clock_hz=FULL_HZ, throttle_reasons=POWER_CAP)
 
 
 def test_a_power_cap_that_persists_is_the_kernels_own():
-    track = MadeUpTrack((0.9 * FULL_HZ, POWER_CAP))
-    guard, taken = guarded(track)
+    kernel = SimulatedKernel((0.9 * FULL_HZ, POWER_CAP))
+    monitor, taken = monitored_sampling(kernel)
 
-    assert not guard.persisting.slowdown
+    assert not monitor.persisting.slowdown
     assert taken.median_s == pytest.approx(2e-3 / 0.9)
-    assert guard.discarded == 3 * DIP_REPEATS
-    assert tuple(track.rests_s) == RESTS_S[:DIP_REPEATS]
-    assert summed_up(guard.states).throttle_reasons == POWER_CAP
+    assert monitor.discarded == 3 * DIP_REPEATS
+    assert tuple(kernel.rests_s) == RESTS_S[:DIP_REPEATS]
+    assert summarize(monitor.states).throttle_reasons == POWER_CAP
 
 
 @pytest.mark.parametrize("bit", SLOWDOWNS)
 def test_a_slowdown_that_persists_is_told(bit):
-    guard, _ = guarded(MadeUpTrack((FULL_HZ, bit)))
+    monitor, _ = monitored_sampling(SimulatedKernel((FULL_HZ, bit)))
 
-    assert guard.persisting.slowdown
-    assert guard.persisting.detail == SLOWDOWNS[bit]
-    assert guard.discarded == 3 * len(RESTS_S)
+    assert monitor.persisting.slowdown
+    assert monitor.persisting.detail == SLOWDOWNS[bit]
+    assert monitor.discarded == 3 * len(RESTS_S)
 
 
 def test_a_slowdown_in_an_early_series_is_not_forgotten_over_a_later_one():
-    track = MadeUpTrack(*[(FULL_HZ, HEAT)] * (1 + len(RESTS_S)), (FULL_HZ, 0))
-    guard = ClockMonitor(track, usual(), RULE, None)
+    kernel = SimulatedKernel(*[(FULL_HZ, HEAT)] * (1 + len(RESTS_S)), (FULL_HZ, 0))
+    monitor = ClockMonitor(kernel, usual(), RULE, None)
     for count in (1, 3, 3):
-        guard.take(count)
+        monitor.take(count)
 
-    assert guard.persisting.slowdown
+    assert monitor.persisting.slowdown
 
 
 def test_a_measurement_has_so_many_rests_and_no_more():
-    track = MadeUpTrack((0.9 * FULL_HZ, POWER_CAP))
-    guard = ClockMonitor(track, usual(), RULE, None)
+    kernel = SimulatedKernel((0.9 * FULL_HZ, POWER_CAP))
+    monitor = ClockMonitor(kernel, usual(), RULE, None)
     for count in (1, 3, 3, 3):
-        guard.take(count)
+        monitor.take(count)
 
-    assert tuple(track.rests_s) == RESTS_S
+    assert tuple(kernel.rests_s) == RESTS_S
 
 
 def test_what_runs_for_seconds_is_not_repeated_for_longer_than_a_second():
-    track = MadeUpTrack((0.9 * FULL_HZ, POWER_CAP), time_s=3.0)
-    guard, taken = guarded(track)
+    kernel = SimulatedKernel((0.9 * FULL_HZ, POWER_CAP), time_s=3.0)
+    monitor, taken = monitored_sampling(kernel)
 
     assert len(taken.samples_s) == 1
-    assert guard.discarded == 0
-    assert guard.persisting is not None
+    assert monitor.discarded == 0
+    assert monitor.persisting is not None
 
 
-def test_what_is_hopeless_at_the_usual_clock_too_is_not_repeated():
-    track = MadeUpTrack((0.9 * FULL_HZ, POWER_CAP), time_s=4e-3)
-    guard, taken = guarded(track, best_s=2e-3)
+def test_a_kernel_that_is_too_slow_even_at_the_usual_clock_is_not_repeated():
+    kernel = SimulatedKernel((0.9 * FULL_HZ, POWER_CAP), time_s=4e-3)
+    monitor, taken = monitored_sampling(kernel, best_s=2e-3)
 
     assert taken.stopped_early
-    assert track.rests_s == []
-    assert guard.states, "its state is on record all the same"
+    assert kernel.rests_s == []
+    assert monitor.states, "its state is on record all the same"
 
 
-def test_what_a_slow_clock_made_look_hopeless_is_repeated():
-    track = MadeUpTrack((0.5 * FULL_HZ, 0x8), (FULL_HZ, 0))
-    guard, taken = guarded(track, best_s=1.7e-3)
+def test_a_kernel_that_only_a_low_clock_made_too_slow_is_repeated():
+    kernel = SimulatedKernel((0.5 * FULL_HZ, 0x8), (FULL_HZ, 0))
+    monitor, taken = monitored_sampling(kernel, best_s=1.7e-3)
 
     assert not taken.stopped_early
     assert taken.median_s == 2e-3
-    assert guard.discarded == 3
+    assert monitor.discarded == 3
 
 
-def test_a_warm_up_that_is_the_one_sample_is_looked_at_afterwards():
-    track = MadeUpTrack((FULL_HZ, 0), time_s=8e-3)
-    guard, taken = guarded(track, best_s=2e-3)
+def test_the_state_after_a_warm_up_that_is_the_only_sample_is_read():
+    kernel = SimulatedKernel((FULL_HZ, 0), time_s=8e-3)
+    monitor, taken = monitored_sampling(kernel, best_s=2e-3)
 
-    assert track.series == [(1, False)]
+    assert kernel.series == [(1, False)]
     assert taken.samples_s == (8e-3,)
-    assert summed_up(guard.states).sm_clock_hz == FULL_HZ
+    assert summarize(monitor.states).sm_clock_hz == FULL_HZ
 
 
 def test_without_nvml_nothing_is_disturbed():
-    guard, taken = guarded(MadeUpTrack((None, None)), clock=UsualClock())
+    monitor, taken = monitored_sampling(SimulatedKernel((None, None)), clock=UsualClock())
 
     assert len(taken.samples_s) == 3
-    assert guard.discarded == 0
-    assert summed_up(guard.states) == GpuState()
+    assert monitor.discarded == 0
+    assert summarize(monitor.states) == GpuState()
 
 
 @pytest.mark.parametrize(("share", "disturbed"), [(1.0, False), (0.992, False), (0.985, False), (0.97, True)])
@@ -171,17 +171,17 @@ def test_what_the_owner_has_set_disturbs_nothing():
 def test_the_usual_clock_ignores_a_boost_and_follows_a_change():
     clock = usual(2.3e9)  # cold
     for _ in range(10):
-        clock.see([GpuState(sm_clock_hz=2.1e9)])
+        clock.add([GpuState(sm_clock_hz=2.1e9)])
     assert clock.hz == 2.1e9
     for _ in range(REMEMBERED):
-        clock.see([GpuState(sm_clock_hz=1.9e9)])
+        clock.add([GpuState(sm_clock_hz=1.9e9)])
     assert clock.hz == 1.9e9
 
 
 def test_the_usual_clock_survives_that_most_series_are_held_back():
     clock = UsualClock()
     for at in range(REMEMBERED):
-        clock.see([GpuState(sm_clock_hz=FULL_HZ if at % 3 == 0 else 0.9 * FULL_HZ)])
+        clock.add([GpuState(sm_clock_hz=FULL_HZ if at % 3 == 0 else 0.9 * FULL_HZ)])
 
     assert clock.hz == FULL_HZ
 
@@ -197,11 +197,11 @@ READINGS = st.lists(
 
 @given(READINGS, st.none() | st.floats(1e-4, 1e-1), st.floats(1e-4, 2.0))
 def test_whatever_the_readings_the_guard_ends_and_what_it_keeps_is_what_was_run(script, best_s, time_s):
-    track = MadeUpTrack(*script, time_s=time_s)
-    guard, taken = guarded(track, clock=UsualClock(), best_s=best_s)
+    kernel = SimulatedKernel(*script, time_s=time_s)
+    monitor, taken = monitored_sampling(kernel, clock=UsualClock(), best_s=best_s)
 
-    assert len(track.rests_s) <= len(RESTS_S)
+    assert len(kernel.rests_s) <= len(RESTS_S)
     assert len(taken.samples_s) >= 1
-    runs = sum(count for count, _ in track.series)
-    assert len(taken.samples_s) + guard.discarded in (runs, runs - 1), "every run is kept, discarded or the warm-up"
-    assert guard.discarded == 0 or track.rests_s
+    runs = sum(count for count, _ in kernel.series)
+    assert len(taken.samples_s) + monitor.discarded in (runs, runs - 1), "every run is kept, discarded or the warm-up"
+    assert monitor.discarded == 0 or kernel.rests_s

@@ -1,4 +1,4 @@
-"""Whose fault a failure of the driver is."""
+"""Classification of CUDA errors."""
 
 import pytest
 from cuda.bindings import driver, runtime
@@ -6,7 +6,7 @@ from cuda.bindings import driver, runtime
 from mltune.measure.fault_classification import Fault, Memory, classify
 
 GIB = 2**30
-GPU = [
+GPU_UNAVAILABLE = [
     "DEVICE_UNAVAILABLE",
     "NO_DEVICE",
     "INVALID_DEVICE",
@@ -17,22 +17,26 @@ GPU = [
     "MPS_CLIENT_TERMINATED",
     "DEINITIALIZED",
 ]
-CRASHED = ["ILLEGAL_ADDRESS", "MISALIGNED_ADDRESS", "LAUNCH_FAILED", "ILLEGAL_INSTRUCTION", "ASSERT", "UNKNOWN"]
-REFUSED = ["INVALID_VALUE", "NO_BINARY_FOR_GPU", "LAUNCH_OUT_OF_RESOURCES", "NOT_FOUND", "INVALID_IMAGE"]
+CONTEXT_LOST = ["ILLEGAL_ADDRESS", "MISALIGNED_ADDRESS", "LAUNCH_FAILED", "ILLEGAL_INSTRUCTION", "ASSERT", "UNKNOWN"]
+REJECTED = ["INVALID_VALUE", "NO_BINARY_FOR_GPU", "LAUNCH_OUT_OF_RESOURCES", "NOT_FOUND", "INVALID_IMAGE"]
 
 
-FAILURES = {Fault.GPU: GPU, Fault.CRASHED: CRASHED, Fault.REFUSED: REFUSED}
+FAILURES = {
+    Fault.GPU_UNAVAILABLE: GPU_UNAVAILABLE,
+    Fault.CONTEXT_LOST: CONTEXT_LOST,
+    Fault.REJECTED: REJECTED,
+}
 
 
-@pytest.mark.parametrize(("name", "at_fault"), [(name, whose) for whose, names in FAILURES.items() for name in names])
-def test_every_failure_has_somebody_to_blame(name, at_fault):
-    assert classify(int(getattr(driver.CUresult, f"CUDA_ERROR_{name}"))) is at_fault
+@pytest.mark.parametrize(("name", "fault"), [(name, fault) for fault, names in FAILURES.items() for name in names])
+def test_every_error_has_a_class(name, fault):
+    assert classify(int(getattr(driver.CUresult, f"CUDA_ERROR_{name}"))) is fault
 
 
-def test_the_runtime_numbers_what_is_nobodys_kernel_as_the_driver_does():
+def test_errors_of_the_gpu_have_the_same_numbers_in_runtime_and_driver():
     for name in ("MemoryAllocation", "DevicesUnavailable", "NoDevice", "ECCUncorrectable", "SystemNotReady"):
         code = int(getattr(runtime.cudaError_t, f"cudaError{name}"))
-        assert classify(code, Memory(140 * GIB, GIB, 0)) is Fault.GPU
+        assert classify(code, Memory(140 * GIB, GIB, 0)) is Fault.GPU_UNAVAILABLE
 
 
 @pytest.mark.parametrize(
@@ -46,12 +50,12 @@ def test_the_runtime_numbers_what_is_nobodys_kernel_as_the_driver_does():
         (0, 0, True),
     ],
 )
-def test_memory_is_short_because_of_whoever_holds_it(free, own, taken):
+def test_out_of_memory_is_the_kernels_fault_unless_others_use_the_memory(free, own, taken):
     memory = Memory(140 * GIB, free * GIB, own * GIB)
 
-    assert memory.taken == taken
-    assert classify(2, memory) is (Fault.GPU if taken else Fault.REFUSED)
+    assert memory.used_by_others == taken
+    assert classify(2, memory) is (Fault.GPU_UNAVAILABLE if taken else Fault.REJECTED)
 
 
-def test_where_nobody_can_ask_who_holds_the_memory_the_kernel_asked_for_too_much():
-    assert classify(2) is Fault.REFUSED
+def test_out_of_memory_is_the_kernels_fault_where_the_use_is_unknown():
+    assert classify(2) is Fault.REJECTED

@@ -1,12 +1,13 @@
-"""Whose fault: what a runner makes of workers that die, hang and lie, with and without a GPU that lives on."""
+"""The runner with workers that die, hang and fail, with and without a GPU that stays usable."""
 
 import time
 
 import pytest
-from imaginary_gpu import CUBLAS_S, FOLDER, ImaginaryBuilder, imaginary_runner
+from imaginary_gpu import FOLDER, REFERENCE_S, ImaginaryBuilder, imaginary_runner
 
 from mltune.errors import DeviceError, DeviceLostError, WorkerError
 from mltune.measure import runner as runner_module
+from mltune.measure.protocols import SamplingRule
 from mltune.records.trial import TrialState
 
 DEEDS = [
@@ -49,35 +50,35 @@ def test_a_build_is_measured(folder):
     assert starts(folder) == 1
 
 
-def test_what_waited_for_the_gpu_hears_of_the_best_when_it_runs_not_when_it_was_queued(folder):
+def test_a_queued_build_gets_the_best_time_known_when_it_runs(folder):
     with imaginary_runner() as runner:
         waiting = [ask(runner, deed) for deed in ("say the best", "say the best")]
         known = runner.submit({"MISDEED": 0, "REPEAT": 1}, BUILDER.build(len(DEEDS) - 1), best_s=1e-3)
-        told = [one.result().detail for one in (*waiting, known)]
+        details = [one.result().detail for one in (*waiting, known)]
 
-    assert told == ["None", "0.002", "0.001"]
+    assert details == ["None", "0.002", "0.001"]
 
 
 @pytest.mark.parametrize(
     ("deed", "state"), [("die", TrialState.CRASHED), ("retire", TrialState.CRASHED), ("hang", TrialState.TIMEOUT)]
 )
-def test_where_the_next_worker_runs_the_kernel_is_to_blame(folder, deed, state):
+def test_where_the_next_worker_runs_the_failure_is_the_kernels(folder, deed, state):
     with imaginary_runner(timeout_s=0.5) as runner:
         ask(runner, "").result()
         measured = ask(runner, deed).result()
         begun = starts(folder)
         after = ask(runner, "").result()
 
-    died = 1 + (deed == "die")  # who dies is asked again: it may have been killed from outside
+    died = 1 + (deed == "die")  # a worker that died may have been killed from outside: the request is repeated
     assert measured.state is state
-    assert begun == 1 + died, "the next worker is started at once: that it runs is what convicts the kernel"
+    assert begun == 1 + died, "the next worker is started at once: it shows whether the GPU is usable"
     assert after.state is TrialState.OK
     assert starts(folder) == 1 + died
     assert runner.restarts == died
 
 
 def test_a_worker_that_is_killed_from_outside_costs_no_trial(folder):
-    """The first to be asked kills itself, as the kernel does when memory runs out; the next one measures."""
+    """The first worker is killed, as by the operating system when memory runs out; the next one measures."""
     with imaginary_runner() as runner:
         ask(runner, "").result()
         measured = ask(runner, "be killed, once").result()
@@ -88,7 +89,7 @@ def test_a_worker_that_is_killed_from_outside_costs_no_trial(folder):
 
 
 @pytest.mark.parametrize("deed", ["take the GPU along and die", "take the GPU along and hang", "lose"])
-def test_where_the_gpu_is_lost_no_trial_is_to_blame(folder, deed):
+def test_where_the_gpu_is_lost_no_trial_fails(folder, deed):
     with imaginary_runner(timeout_s=0.5) as runner:
         ask(runner, "").result()
         with pytest.raises(DeviceLostError, match=r"cannot be used now: .+; see"):
@@ -123,13 +124,13 @@ def test_a_gpu_that_is_taken_at_first_may_come_free(folder):
         ask(runner, "").result()
 
 
-def test_a_gpu_that_never_was_is_hopeless(folder):
+def test_a_gpu_that_does_not_exist_is_a_device_error(folder):
     (folder / "absent").touch()
     with imaginary_runner() as runner, pytest.raises(DeviceError, match="no GPU answers"):
         ask(runner, "").result()
 
 
-def test_a_gpu_that_has_worked_is_never_hopeless(folder):
+def test_a_gpu_that_has_worked_may_come_back(folder):
     with imaginary_runner() as runner:
         ask(runner, "").result()
         (folder / "absent").touch()
@@ -137,13 +138,13 @@ def test_a_gpu_that_has_worked_is_never_hopeless(folder):
             ask(runner, "die").result()
 
 
-def test_a_worker_that_cannot_be_started_is_neither_of_the_gpu_nor_of_a_trial(folder):
+def test_a_worker_that_cannot_be_started_is_a_worker_error(folder):
     (folder / "broken").touch()
     with imaginary_runner() as runner, pytest.raises(WorkerError, match="cannot be started"):
         ask(runner, "").result()
 
 
-def test_what_is_under_way_when_a_runner_is_left_is_not_measured(folder):
+def test_a_build_that_runs_when_the_runner_is_closed_is_not_measured(folder):
     with imaginary_runner(timeout_s=60) as runner:
         ask(runner, "").result()
         asked = ask(runner, "hang")
@@ -152,15 +153,15 @@ def test_what_is_under_way_when_a_runner_is_left_is_not_measured(folder):
         begun = time.monotonic()
 
     assert time.monotonic() - begun < 5
-    with pytest.raises(WorkerError, match="left"):
+    with pytest.raises(WorkerError, match="closed"):
         asked.result()
     assert starts(folder) == 1
 
 
 def test_the_reference_is_timed(folder):
     with imaginary_runner() as runner:
-        assert runner.time_reference().median_s == CUBLAS_S
-        assert runner.time_cublas().median_s == CUBLAS_S
+        assert runner.time_reference().median_s == REFERENCE_S
+        assert runner.time_reference(SamplingRule()).median_s == REFERENCE_S
 
 
 def test_a_race_has_a_column_for_every_entry(folder):

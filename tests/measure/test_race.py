@@ -1,4 +1,4 @@
-"""The rounds of a race, on made-up runners."""
+"""The rounds of a race, with simulated runners."""
 
 import itertools
 from collections import Counter
@@ -13,7 +13,7 @@ from mltune.measure.race import BUDGET_S, MAX_ROUNDS, MIN_ROUNDS, how_many_fit, 
 
 
 class MadeUpRunners:
-    """Runners of fixed times; the rounds in a set are held back to half the clock."""
+    """Runners of fixed times; some rounds run at half the clock."""
 
     def __init__(self, *times_s, disturbed=()):
         self._times_s = times_s

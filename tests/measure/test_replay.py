@@ -1,4 +1,4 @@
-"""Replay answers as the GPU did when the dataset was recorded."""
+"""Replay returns what the GPU returned when the dataset was recorded."""
 
 import time
 

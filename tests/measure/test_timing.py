@@ -1,4 +1,4 @@
-"""The sampling rules, on made-up streams of run times."""
+"""The sampling rules on simulated run times."""
 
 import itertools
 import statistics
@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from mltune.measure.protocols import SamplingRule
 from mltune.measure.timing import next_samples, relative_noise, sample
 
-RULE = SamplingRule(min_samples=3, max_samples=20, noise_target=0.005, hopeless_ratio=1.3, max_s=1.0)
+RULE = SamplingRule(min_samples=3, max_samples=20, noise_target=0.005, slow_ratio=1.3, max_s=1.0)
 
 
 class Stream:
-    """Hands out run times in order and counts the runs."""
+    """A kernel with given run times that counts its runs."""
 
     def __init__(self, times_s):
         self._times_s = iter(times_s)
@@ -81,7 +81,7 @@ def test_one_disturbed_sample_hardly_moves_the_result():
     assert not taken.unstable
 
 
-def test_hopeless_kernel_is_run_twice():
+def test_a_slow_kernel_is_run_twice():
     stream = Stream(itertools.repeat(1.5e-3))
     taken = sample(stream, RULE, best_s=1e-3)
 
@@ -90,7 +90,7 @@ def test_hopeless_kernel_is_run_twice():
     assert stream.series == [1, 1]
 
 
-def test_utterly_hopeless_kernel_is_run_once():
+def test_a_much_slower_kernel_is_run_once():
     stream = Stream(itertools.repeat(10e-3))
     taken = sample(stream, RULE, best_s=1e-3)
 

@@ -1,4 +1,4 @@
-"""What no GPU can have measured is no time."""
+"""Impossible timings are rejected, possible ones are not."""
 
 import math
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from mltune.errors import ProblemError
 from mltune.problem.gemm import CASES, GemmProblem, parse_problem
-from mltune.problem.gemm_operands import GemmOperands
+from mltune.problem.gemm_verification import verification_problem
+from mltune.problem.runnable import RunnableProblem
 
 CASE_IDS = ["".join(case) for case in CASES]
 cases = pytest.mark.parametrize("case", CASES, ids=CASE_IDS)
@@ -23,7 +24,7 @@ def nontrivial(case: tuple[str, str, str], *, exact: bool = False) -> GemmProble
     return GemmProblem(precision, trans_a, trans_b, 13, 9, 21, alpha, beta, lda=24, ldb=25, ldc=14)
 
 
-def multiply(problem: GemmProblem, operands: GemmOperands) -> np.ndarray:
+def multiply(problem: GemmProblem, operands: dict[str, np.ndarray]) -> np.ndarray:
     """GEMM in the precision of the problem, written independently of the module."""
 
     def stored(buffer: np.ndarray, rows: int, columns: int, leading: int) -> np.ndarray:
@@ -36,10 +37,11 @@ def multiply(problem: GemmProblem, operands: GemmOperands) -> np.ndarray:
         return matrix.conj() if trans == "C" else matrix
 
     m, n, k = problem.m, problem.n, problem.k
-    product = op(problem.trans_a, operands.A, m, k, problem.lda) @ op(problem.trans_b, operands.B, k, n, problem.ldb)
+    A, B = operands["A"], operands["B"]
+    product = op(problem.trans_a, A, m, k, problem.lda) @ op(problem.trans_b, B, k, n, problem.ldb)
     product = problem.dtype.type(problem.alpha) * product
     if problem.beta:
-        product = product + problem.dtype.type(problem.beta) * stored(operands.C, m, n, problem.ldc)
+        product = product + problem.dtype.type(problem.beta) * stored(operands["C"], m, n, problem.ldc)
     return product
 
 
@@ -75,7 +77,7 @@ def test_integers_have_one_right_answer(case: tuple[str, str, str]) -> None:
 
 @pytest.mark.parametrize("precision", ["s", "d", "c", "z"])
 def test_integers_are_small_and_all_drawn(precision: str) -> None:
-    A = GemmProblem(precision, "N", "N", 50, 1, 50).operands(np, seed=3, integers=True).A
+    A = GemmProblem(precision, "N", "N", 50, 1, 50).operands(np, seed=3, integers=True)["A"]
     assert set(A.real.tolist()) == {-3, -2, -1, 0, 1, 2, 3}
 
 
@@ -106,21 +108,21 @@ def test_a_missing_answer_is_wrong_where_the_bound_is_zero() -> None:
 def test_what_must_not_be_read_is_nan() -> None:
     problem = nontrivial(("d", "T", "N"))
     operands = problem.operands(np, seed=1)
-    assert np.isnan(operands.A.reshape(-1, 24)[:, 21:]).all()
-    assert np.isnan(operands.B.reshape(-1, 25)[:, 21:]).all()
-    assert np.isnan(problem.padding(operands.C)).all()
-    assert problem.padding(operands.C).shape == (1, 9)
-    assert not np.isnan(problem.result(operands.C)).any()
+    assert np.isnan(operands["A"].reshape(-1, 24)[:, 21:]).all()
+    assert np.isnan(operands["B"].reshape(-1, 25)[:, 21:]).all()
+    assert np.isnan(problem.padding(operands["C"])).all()
+    assert problem.padding(operands["C"]).shape == (1, 9)
+    assert not np.isnan(problem.result(operands["C"])).any()
     idle = dataclasses.replace(problem, alpha=0.0, beta=0.0).operands(np, seed=1)
-    assert all(np.isnan(matrix).all() for matrix in (idle.A, idle.B, idle.C))
+    assert all(np.isnan(matrix).all() for matrix in (idle["A"], idle["B"], idle["C"]))
 
 
 def test_scalars_of_zero_ignore_nan() -> None:
     problem = GemmProblem("z", "C", "T", 4, 5, 6, alpha=0, beta=2j)
     operands = problem.operands(np, seed=1)
-    np.testing.assert_array_equal(problem.answer(operands), 2j * problem.result(operands.C))
+    np.testing.assert_array_equal(problem.answer(operands), 2j * problem.result(operands["C"]))
     assert (
-        problem.worst_error(2j * problem.result(operands.C), problem.answer(operands), problem.error_bound(operands))
+        problem.worst_error(2j * problem.result(operands["C"]), problem.answer(operands), problem.error_bound(operands))
         == 0
     )
 
@@ -130,10 +132,10 @@ def test_operands_are_reproducible_and_within_range(case: tuple[str, str, str]) 
     problem = dataclasses.replace(nontrivial(case), lda=0, ldb=0, ldc=0)
     first, second, other = (problem.operands(np, seed=seed) for seed in (5, 5, 6))
     for name in "ABC":
-        matrix = getattr(first, name)
+        matrix = first[name]
         assert matrix.dtype == problem.dtype
-        np.testing.assert_array_equal(matrix, getattr(second, name))
-        assert (matrix != getattr(other, name)).any()
+        np.testing.assert_array_equal(matrix, second[name])
+        assert (matrix != other[name]).any()
         assert (matrix.real >= -1).all()
         assert (matrix.real < 1).all()
         assert matrix.real.min() < -0.5 < 0.5 < matrix.real.max()
@@ -166,10 +168,10 @@ def test_variables_and_macros() -> None:
 
 def test_kernel_arguments_are_in_order_and_typed() -> None:
     problem = GemmProblem("c", "N", "N", 2, 3, 4, alpha=2, beta=1j)
-    operands = GemmOperands("A", "B", "C")
-    arguments = problem.kernel_arguments(operands)
-    assert arguments == (2, 3, 4, 2, "A", 2, "B", 4, 1j, "C", 2)
-    assert [type(argument) for argument in arguments if not isinstance(argument, str)] == (
+    arguments = problem.kernel_arguments({"A": "a", "B": "b", "C": "c"})
+    assert list(arguments) == ["m", "n", "k", "alpha", "A", "lda", "B", "ldb", "beta", "C", "ldc"]
+    assert list(arguments.values()) == [2, 3, 4, 2, "a", 2, "b", 4, 1j, "c", 2]
+    assert [type(argument) for argument in arguments.values() if not isinstance(argument, str)] == (
         [np.int64] * 3 + [np.complex64] + [np.int64] * 2 + [np.complex64] + [np.int64]
     )
 
@@ -177,7 +179,7 @@ def test_kernel_arguments_are_in_order_and_typed() -> None:
 @pytest.mark.parametrize("aligned", [True, False])
 @cases
 def test_verification_problem(case: tuple[str, str, str], aligned: bool) -> None:
-    problem = GemmProblem(*case, 4096, 4096, 4096).verification_problem(aligned=aligned)
+    problem = verification_problem(GemmProblem(*case, 4096, 4096, 4096), aligned=aligned)
     assert (problem.precision, problem.trans_a, problem.trans_b) == case
     assert all(extent % 2 for extent in (problem.m, problem.n, problem.k))
     assert all(leading % 16 == 0 if aligned else leading % 2 for leading in (problem.lda, problem.ldb, problem.ldc))
@@ -216,10 +218,10 @@ def test_empty_extents(case: tuple[str, str, str], sizes: tuple[int, int, int]) 
     problem = GemmProblem(*case, *sizes, beta=1)
     operands = problem.operands(np, seed=1)
     reference = problem.answer(operands)
-    assert reference.shape == problem.error_bound(operands).shape == problem.result(operands.C).shape == sizes[:2]
+    assert reference.shape == problem.error_bound(operands).shape == problem.result(operands["C"]).shape == sizes[:2]
     assert problem.worst_error(reference.astype(problem.dtype), reference, problem.error_bound(operands)) < 1
     if not sizes[2]:
-        np.testing.assert_array_equal(reference, problem.result(operands.C))
+        np.testing.assert_array_equal(reference, problem.result(operands["C"]))
 
 
 @pytest.mark.parametrize(
@@ -265,3 +267,49 @@ def test_a_leading_dimension_holds_the_rows() -> None:
 def test_malformed_documents(document: dict[str, object]) -> None:
     with pytest.raises(ProblemError):
         GemmProblem.from_json(document)
+
+
+@pytest.mark.parametrize(("beta", "role"), [(0.0, "out"), (0.5, "inout")])
+def test_gemm_is_runnable_and_c_is_read_unless_beta_is_zero(beta: float, role: str) -> None:
+    problem = GemmProblem("d", "N", "C", 4, 5, 6, beta=beta)
+    assert isinstance(problem, RunnableProblem)
+    assert [(buffer.name, buffer.role, buffer.dtype) for buffer in problem.buffers] == [
+        ("A", "in", np.float64),
+        ("B", "in", np.float64),
+        ("C", role, np.float64),
+    ]
+    assert problem.formula == "C = alpha A B^T + beta C, column-major as in the BLAS"
+    assert not problem.is_empty
+    assert dataclasses.replace(problem, m=0, lda=0, ldc=0).is_empty
+
+
+def test_a_winner_is_verified_at_other_sizes_with_its_own_scalars() -> None:
+    problem = GemmProblem("z", "C", "N", 40, 50, 60, 1j, 0.1, lda=70)
+    others = problem.winner_problems()
+    assert [[one.m, one.n, one.k] for one in others] == problem.verification_document()["sizes"][1:-1]
+    assert {(one.case, one.alpha, one.beta) for one in others} == {("zgemm CN", 1j, 0.1 + 0j)}
+    assert all(one.ldc == max(1, one.m) for one in others)
+
+
+@pytest.mark.parametrize("precision", ["s", "d", "c", "z"])
+def test_an_error_on_the_device_is_a_share_of_the_bound(precision: str) -> None:
+    """In double precision the kernel is compared with the reference implementation, whose error is allowed for."""
+    problem = nontrivial((precision, "T", "N"))
+    before = problem.operands(np, seed=1)
+
+    def run(operands: dict[str, np.ndarray]) -> None:
+        problem.result(operands["C"])[...] = multiply(problem, operands)
+
+    after = {**before, "C": before["C"].copy()}
+    run(after)
+    assert problem.device_error(before, after, run) < 1
+    problem.result(after["C"])[12, 8] *= 1 + 4000 * np.finfo(problem.dtype).eps
+    assert problem.device_error(before, after, run) > 1
+    ran: list[object] = []
+
+    def record_and_run(operands: dict[str, np.ndarray]) -> None:
+        ran.append(operands)
+        run(operands)
+
+    problem.device_error(before, after, record_and_run)
+    assert len(ran) == (precision in "dz")

@@ -1,4 +1,4 @@
-"""A child process that hangs, dies or fails: real processes, really killed."""
+"""Child processes that hang, die or fail, with real processes and signals."""
 
 import contextlib
 import ctypes

@@ -1,4 +1,4 @@
-"""The examples run, without a GPU: against an emulated kernel, compiled from the folder's own kernel.cu."""
+"""The examples without a GPU: they run an emulated kernel, compiled from the folder's own kernel.cu."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from winners import PROBLEMS, a_winner, cuda_include
 
 from mltune.kernel.bundle import Launch
 from mltune.problem.gemm import GemmProblem
-from mltune.problem.gemm_operands import GemmOperands
 from mltune.winner.folder import write_winner
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
@@ -29,7 +28,7 @@ def runtime(tmp_path_factory):
 
 
 class EmulatedModule:
-    """What CuPy makes of a cubin, on NumPy's arrays: the kernel compiled for the host from the source beside it."""
+    """A stand-in for CuPy's module of a cubin: the kernel of kernel.cu, compiled for the host, on NumPy arrays."""
 
     def __init__(self, path: str, runtime: Path) -> None:
         folder = Path(path).parent
@@ -53,12 +52,12 @@ class EmulatedModule:
             *(of.precision, of.trans_a, of.trans_b, *map(int, (m, n, k)), alpha, beta), *map(int, (lda, ldb, ldc))
         )
         launch = Launch(grid, block, shared_mem, tuple(map(int, launched)))
-        self.kernel.launch(problem, GemmOperands(A, B, C), launch)
+        self.kernel.launch(problem, {"A": A, "B": B, "C": C}, launch)
         self.launches += 1
 
 
 def emulated_cupy(runtime: Path) -> dict[str, ModuleType]:
-    """Return modules with the names of CuPy's that do what the example asks of them with NumPy and the emulator."""
+    """Return stand-ins for CuPy's modules that run the example with NumPy and the emulator."""
     cupy, cupyx, profiler = (ModuleType(name) for name in ("cupy", "cupyx", "cupyx.profiler"))
     cupy.random, cupy.matmul = np.random, np.matmul
     cupy.RawModule = lambda path: EmulatedModule(path, runtime)
@@ -110,7 +109,7 @@ def emulated_driver(folder: Path, runtime: Path) -> None:
 
 
 def build_example(folder: Path, *options: str) -> None:
-    """Compile the C++ example by the line that stands in it, with this machine's cuda.h and strict warnings."""
+    """Compile the C++ example with the command in its comment, this machine's cuda.h and strict warnings."""
     line = (folder / "example.cpp").read_text().splitlines()[1].removeprefix("// ").partition(" && ")[0]
     command = line.replace("-I/usr/local/cuda/include", f"-I{cuda_include()}").split()
     warnings = ["-Wall", "-Wextra", "-Werror"]

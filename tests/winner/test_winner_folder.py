@@ -1,4 +1,4 @@
-"""A winner's folder holds what was timed, is replaced as a whole, and outlives kills and full disks."""
+"""A winner's folder contains the timed kernel, is replaced as a whole, and survives kills and full disks."""
 
 from __future__ import annotations
 
@@ -103,9 +103,17 @@ def test_without_machine_code_there_is_the_document_alone_and_it_says_why(tmp_pa
     assert document["timing"]["median_s"] == 2e-6
 
 
-def test_templates_lie_in_the_package():
+def test_templates_are_in_the_package():
     templates = Path(mltune.__file__).parent / "winner" / "templates"
-    assert {path.name.removesuffix(".txt") for path in templates.iterdir()} < FILES
+    names = {path.name.removesuffix(".txt") for path in templates.rglob("*") if path.is_file()}
+    assert names == {"README.txt", "example.py", "example.cpp"} < FILES
+
+
+def test_a_kind_without_examples_has_everything_else(monkeypatch):
+    monkeypatch.setattr("mltune.winner.examples.EXAMPLES", {})
+    files = winner_files(a_winner(), DATE)
+    assert files.keys() == FILES - {"example.py", "example.cpp"}
+    assert "python example.py" not in files["README.txt"].decode()
 
 
 def test_what_a_folder_held_before_is_gone(tmp_path):

@@ -1,4 +1,4 @@
-"""The formulas of a winner say at any size what the bundle says."""
+"""The formulas of a winner agree with its bundle at every size."""
 
 from dataclasses import replace
 

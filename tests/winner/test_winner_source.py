@@ -1,4 +1,4 @@
-"""kernel.cu is what was timed: the same machine code comes out of it, and it says what it is."""
+"""kernel.cu compiles to the machine code that was timed, and its head comment describes it."""
 
 import re
 import shutil

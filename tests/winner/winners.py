@@ -1,4 +1,4 @@
-"""What the tests of a winner's folder share: winners of made-up races, on real builds."""
+"""Winners of simulated races with real builds, for the tests of winners' folders."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ PROBLEMS = {
     "c": GemmProblem("c", "T", "C", 33, 64, 50, alpha=1.25 - 0.5j, beta=0.0, lda=51, ldb=64, ldc=33),
     "z": GemmProblem("z", "C", "N", 64, 33, 31, alpha=-1.0j, beta=-0.75 + 0.25j, ldc=80),
 }
-"""Rectangular, with leading dimensions of their own, and scalars that count."""
+"""Rectangular problems with larger leading dimensions and nontrivial scalars."""
 
 
 def a_winner(problem: GemmProblem = PROBLEMS["s"], build: Build | None = None) -> Winner:
-    """Return the winner of a race that nobody ran, with code that is none unless a build is given."""
+    """Return the winner of a simulated race, with a fake cubin unless a build is given."""
     build = build or Build(TrialState.OK, cubin=b"\x7fELF, not a cubin", registers=64, spill_bytes=0)
     measurement = Measurement(TrialState.OK, samples_s=(2e-6,), median_s=2e-6, sm_clock_hz=1.98e9)
     record = TrialRecord(17, 1, 5, SMALL, TrialState.OK, build=build, measurement=measurement)
@@ -44,7 +44,7 @@ def a_winner(problem: GemmProblem = PROBLEMS["s"], build: Build | None = None) -
 
 
 def built_winner(problem: GemmProblem) -> Winner:
-    """Return a winner with the machine code that NVRTC makes for it."""
+    """Return a winner with machine code compiled by NVRTC."""
     pytest.importorskip("cuda.bindings.nvrtc", reason="needs the Python bindings of NVRTC")
     from mltune.measure.build import NvrtcBuilder
 
@@ -53,7 +53,7 @@ def built_winner(problem: GemmProblem) -> Winner:
 
 
 def cuda_include() -> Path:
-    """Return a folder that holds cuda.h: of the package, or of a toolkit."""
+    """Return a folder with cuda.h, of the Python package or of a toolkit."""
     candidates = [Path(nvcc).resolve().parent.parent / "include"] if (nvcc := shutil.which("nvcc")) else []
     try:
         files = importlib.metadata.files("nvidia-cuda-runtime") or []

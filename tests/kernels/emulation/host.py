@@ -1,4 +1,4 @@
-"""Compiles a GEMM kernel's CUDA source for the host and launches it on NumPy buffers; runtime.cpp has the checks."""
+"""Compile a GEMM kernel's CUDA source for the host and launch it on NumPy buffers; runtime.cpp has the checks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import numpy as np
 
 from mltune.kernel.bundle import Launch
 from mltune.problem.gemm import GemmProblem
-from mltune.problem.gemm_operands import GemmOperands
 
 HERE = Path(__file__).parent
 CHECKS = ["-fsanitize=thread", "-fsanitize=alignment,bounds,shift,integer-divide-by-zero,signed-integer-overflow"]
@@ -85,7 +84,7 @@ class HostKernel:
     def launch(
         self,
         problem: GemmProblem,
-        operands: GemmOperands,
+        operands: dict[str, np.ndarray],
         launch: Launch,
         *,
         most_accesses: int = 10**9,
@@ -104,8 +103,8 @@ class HostKernel:
             self._library.emulation_add_range(name.encode(), ctypes.c_void_p(begin), ctypes.c_size_t(size), writable)
         call = _Call(
             *(problem.m, problem.n, problem.k, scalars[0].ctypes.data),
-            *(operands.A.ctypes.data, problem.lda, operands.B.ctypes.data, problem.ldb),
-            *(scalars[1].ctypes.data, operands.C.ctypes.data, problem.ldc, *launch.arguments),
+            *(operands["A"].ctypes.data, problem.lda, operands["B"].ctypes.data, problem.ldb),
+            *(scalars[1].ctypes.data, operands["C"].ctypes.data, problem.ldc, *launch.arguments),
         )
         failed = self._library.emulation_launch(
             ctypes.byref(call),
@@ -119,7 +118,7 @@ class HostKernel:
 
 
 def place(buffer: np.ndarray, offset: int) -> np.ndarray:
-    """Copy a flat buffer to an address that lies some elements behind a multiple of 256 bytes."""
+    """Copy a flat buffer to an address some elements behind a multiple of 256 bytes."""
     room = np.empty(buffer.nbytes + 512 + offset * buffer.itemsize, dtype=np.uint8)
     start = -room.ctypes.data % 256 + offset * buffer.itemsize
     placed = room[start : start + buffer.nbytes].view(buffer.dtype)
@@ -127,12 +126,12 @@ def place(buffer: np.ndarray, offset: int) -> np.ndarray:
     return placed
 
 
-def _extent(problem: GemmProblem, operands: GemmOperands, name: str) -> tuple[int, int]:
-    """Return address and size of what the BLAS lets a kernel touch: the last column ends with its last row."""
+def _extent(problem: GemmProblem, operands: dict[str, np.ndarray], name: str) -> tuple[int, int]:
+    """Return address and size of the memory that a kernel may touch: the last column ends with its last row."""
     rows, columns = dict(zip("ABC", problem.shapes(), strict=True))[name]
     leading = {"A": problem.lda, "B": problem.ldb, "C": problem.ldc}[name]
     elements = leading * (columns - 1) + rows if rows and columns else 0
-    return getattr(operands, name).ctypes.data, elements * problem.element_bytes
+    return operands[name].ctypes.data, elements * problem.element_bytes
 
 
 def _compile(command: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""What surrounds a measurement: the state that is read, the seal, the race, the finals, and a GPU that is taken."""
+"""Around a measurement: readings of the GPU's state, checksums, races, finals, and a GPU whose memory others use."""
 
 import statistics
 import time
@@ -21,30 +21,30 @@ MEASURED = (TrialState.OK, TrialState.UNSTABLE)
 
 
 def make():
-    """Make what a child of these tests serves: the tests themselves leave the GPU alone."""
+    """Make the function that a child of these tests serves: the tests themselves do not use the GPU."""
     return lambda request: globals()[f"_{request[0]}"](*request[1:])
 
 
-def _seal():
+def _checksums():
     import cupy
 
     from mltune.measure.operand_checksums import OperandChecksums
 
     numbers, unread = cupy.arange(2**25, dtype="float32"), cupy.full(1001, complex("nan+nanj"), dtype="complex128")
-    seal = OperandChecksums([("the numbers", numbers), ("what is not read", unread), ("the numbers", numbers[:2])])
-    found = {"before": seal.broken()}
+    checksums = OperandChecksums([("the numbers", numbers), ("what is not read", unread), ("the numbers", numbers[:2])])
+    found = {"before": checksums.changed()}
     numbers[12345] += 1
-    found["one number"] = seal.broken()
+    found["one number"] = checksums.changed()
     numbers[12345] -= 1
-    found["put right"] = seal.broken()
+    found["put right"] = checksums.changed()
     numbers[[100, 200]] = numbers[[200, 100]]
-    found["two exchanged"] = seal.broken()
+    found["two exchanged"] = checksums.changed()
     numbers[[100, 200]] = numbers[[200, 100]]
     unread[1000] = 0
-    found["the last"] = seal.broken()
+    found["the last"] = checksums.changed()
     started = time.perf_counter()
     for _ in range(20):
-        seal.broken()
+        checksums.changed()
     return found, (time.perf_counter() - started) / 20
 
 
@@ -88,8 +88,8 @@ def child():
     served.kill()
 
 
-def test_a_seal_notices_every_change_and_takes_no_time(child):
-    found, spent_s = child.call(("seal",), 60)
+def test_checksums_detect_every_change_in_less_than_a_millisecond(child):
+    found, spent_s = child.call(("checksums",), 60)
 
     assert found == {
         "before": (),
@@ -124,7 +124,7 @@ def test_the_reference_takes_as_long_as_before(hostile):
     assert first.time_s < 0.5, first
 
 
-def test_kernels_are_raced_with_cublas(hostile):
+def test_kernels_are_raced_with_the_reference(hostile):
     build = hostile.build(MISDEED=0, REPEAT=1)
     entries = [({"MISDEED": 0, "REPEAT": repeat}, build) for repeat in (4, 1)]
     started = time.perf_counter()
@@ -152,7 +152,7 @@ def test_a_race_with_a_misdeed_has_no_times_and_leaves_no_harm(hostile, misdeed,
 
 
 def test_who_wins_the_finals_is_right_and_fastest(hostile, hostile_kernel, device):
-    """The kernel that forgets the last step of k may be as fast as the right one: then it must be found out."""
+    """The kernel that omits the last step of k may be as fast as the correct one; then it must be rejected."""
     configurations = [{"MISDEED": misdeed, "REPEAT": repeat} for misdeed, repeat in ((0, 4), (0, 1), (5, 1))]
     records = [
         TrialRecord(number, 0, number, configuration, TrialState.OK, measurement=measured)

@@ -1,0 +1,151 @@
+"""Verification of GEMM kernels: the sizes, layouts and operands, and the correct content of every word around C.
+
+Each matrix is surrounded by guard zones, and the padding below the columns of C is one as well. A correct kernel leaves
+a known word everywhere: a result within an error bound, an exact result (integer operands have no rounding), or the
+word from before.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mltune.problem.runnable import CaseBuffer, CaseOutput
+
+if TYPE_CHECKING:
+    from mltune.problem.gemm import GemmProblem
+
+WINNER_SIZES = ((1, 1, 1), (127, 129, 65), (256, 256, 256), (1023, 33, 257), (64, 1500, 1), (500, 300, 0))
+"""Sizes (m, n, k) that a winner is verified on, besides its own."""
+
+_MOST_ELEMENTS, _MOST_PRODUCTS = 2**21, 2**26  # of a problem that is solved on the host
+_SEED = 20110
+_GUARD = 4096  # elements before a matrix, and at least as many behind it
+_GUARD_COLUMNS = 256  # columns behind C: as wide as tiles are
+_ALIGNMENT = 64  # elements
+_CANARY = 12345.0  # exact in every precision, and never a result
+
+
+@dataclass(frozen=True, slots=True)
+class GemmCase:
+    """A GEMM with operands for which every word of the result is known.
+
+    Attributes
+    ----------
+    problem : GemmProblem
+    integers : bool
+        Whether the operands are small integers, whose result is exact.
+    offset : int
+        Elements between an aligned address and the first element of each matrix.
+    """
+
+    problem: GemmProblem
+    integers: bool
+    offset: int
+
+    @property
+    def label(self) -> str:
+        """The problem, its operands and their alignment."""
+        kind = "integer operands" if self.integers else "random operands"
+        return f"{self.problem.label}, {kind}, {'unaligned' if self.offset else 'aligned'}"
+
+    def buffers(self) -> dict[str, CaseBuffer]:
+        """Make A and B, with NaN around them, and C with everything that a correct kernel leaves there."""
+        problem = self.problem
+        operands = problem.operands(np, _SEED, integers=self.integers)
+        nan = problem.dtype.type(complex(np.nan, np.nan) if problem.is_complex else np.nan)
+        skip_bytes = (_GUARD + self.offset) * problem.element_bytes
+        inputs = {name: CaseBuffer(self._surround(operands[name], _GUARD, nan), skip_bytes) for name in "AB"}
+        return {**inputs, "C": self._output(operands, skip_bytes)}
+
+    def _output(self, operands: dict[str, NDArray[Any]], skip_bytes: int) -> CaseOutput:
+        problem, parts = self.problem, 2 if self.problem.is_complex else 1
+        answer = problem.answer(operands)
+        error_bound = np.zeros_like(answer) if self.integers else problem.error_bound(operands)
+        canary = problem.dtype.type(complex(_CANARY, _CANARY) if problem.is_complex else _CANARY)
+        matrix = operands["C"].copy()
+        problem.padding(matrix)[...] = canary
+        content = self._surround(matrix, _GUARD_COLUMNS * problem.ldc, canary).view(problem.dtype.char.lower())
+        first = (_GUARD + self.offset) * parts
+        expected, bound = np.zeros(content.size), np.full(content.size, -1.0)
+        for words, values in ((expected, answer), (bound, error_bound)):
+            inside = words[first : first + problem.ldc * problem.n * parts]
+            inside.reshape(problem.n, problem.ldc, parts)[:, : problem.m] = _words(values, parts)
+        return CaseOutput(content, skip_bytes, expected, bound)
+
+    def _surround(self, values: NDArray[Any], behind: int, guard: Any) -> NDArray[Any]:
+        """Put guard zones around a buffer, so that it begins ``offset`` elements behind an aligned address."""
+        begin = _GUARD + self.offset
+        size = begin + values.size + max(behind, _GUARD)
+        buffer = np.full(-(-size // _ALIGNMENT) * _ALIGNMENT, guard, dtype=values.dtype)
+        buffer[begin : begin + values.size] = values
+        return buffer
+
+
+def verification_problem(problem: GemmProblem, *, aligned: bool) -> GemmProblem:
+    """Return a small problem of the same case to verify kernels on.
+
+    Its extents are odd, so that tiles are cut at every edge; its scalars are neither 0 nor 1, and exact in every
+    precision.
+
+    Parameters
+    ----------
+    problem : GemmProblem
+    aligned : bool
+        Leading dimensions are multiples of 16 elements, so that wide loads are allowed; otherwise they are odd, and
+        ``beta == 0``, so that C starts as NaN.
+    """
+    alpha, beta = (1.25 - 0.5j, -0.75 + 0.25j) if problem.is_complex else (1.25, -0.75)
+    scaled = dataclasses.replace(problem, alpha=alpha, beta=beta if aligned else 0.0)
+    small = dataclasses.replace(scaled, m=389, n=293, k=211, lda=0, ldb=0, ldc=0)
+    leading = [(rows // 16 + 1) * 16 if aligned else rows + 2 for rows, _ in small.shapes()]
+    return dataclasses.replace(small, lda=leading[0], ldb=leading[1], ldc=leading[2])
+
+
+def verification_cases(problem: GemmProblem) -> tuple[GemmCase, ...]:
+    """Return the cases that every configuration is verified on.
+
+    An odd size with random and with integer operands: aligned, so that kernels make wide loads, and with odd leading
+    dimensions and addresses, so that they must not. Without alignment beta is 0 and C is NaN.
+    """
+    return tuple(
+        GemmCase(verification_problem(problem, aligned=aligned), integers, 0 if aligned else 1)
+        for aligned in (True, False)
+        for integers in (False, True)
+    )
+
+
+def own_cases(problem: GemmProblem) -> tuple[GemmCase, ...]:
+    """Return the cases of a given problem: random operands, and integers where their result is exact.
+
+    There are none where the host would take too long to solve the problem in higher precision.
+    """
+    products = problem.m * problem.n * max(problem.k, 1)
+    if products > _MOST_PRODUCTS or problem.ldc * problem.n > _MOST_ELEMENTS:
+        return ()
+    return tuple(GemmCase(problem, integers, 0) for integers in (False, True) if not integers or problem.is_exact)
+
+
+def winner_problems(problem: GemmProblem) -> tuple[GemmProblem, ...]:
+    """Return the problems of :data:`WINNER_SIZES`, with the smallest leading dimensions."""
+    return tuple(dataclasses.replace(problem, m=m, n=n, k=k, lda=0, ldb=0, ldc=0) for m, n, k in WINNER_SIZES)
+
+
+def verification_document(problem: GemmProblem) -> dict[str, Any]:
+    """Return the sizes, leading dimensions and addresses that a winner is verified on as plain JSON values."""
+    wide, narrow = (verification_problem(problem, aligned=aligned) for aligned in (True, False))
+    return {
+        "sizes": [[problem.m, problem.n, problem.k], *map(list, WINNER_SIZES), [wide.m, wide.n, wide.k]],
+        "leading_dimensions": [[one.lda, one.ldb, one.ldc] for one in (problem, wide, narrow)],
+        "addresses": "aligned to 256 bytes, and one element behind that",
+    }
+
+
+def _words(matrix: NDArray[Any], parts: int) -> NDArray[np.float64]:
+    """Return a matrix of shape (m, n) as doubles of shape (n, m, parts)."""
+    wide = np.ascontiguousarray(matrix.T).astype("complex128" if parts == 2 else "float64")
+    return wide.view(np.float64).reshape(*wide.shape, parts)

@@ -1,0 +1,86 @@
+"""The verification cases of GEMM: sizes, layouts, guard zones, expected words and bounds."""
+
+import numpy as np
+import pytest
+
+from mltune.problem.gemm import CASES, parse_problem
+
+
+def cases_of(precision, trans):
+    return parse_problem(f"{precision}gemm", trans=trans, m=4096, n=4096, k=4096).verification_cases()
+
+
+@pytest.mark.parametrize("precision", ["s", "d", "c", "z"])
+def test_every_fringe_alignment_and_kind_of_operand_occurs(precision):
+    cases = cases_of(precision, "NT")
+
+    assert {(case.integers, bool(case.offset)) for case in cases} == {
+        (a, b) for a in (True, False) for b in (True, False)
+    }
+    for case in cases:
+        problem = case.problem
+        assert all(extent % 2 for extent in (problem.m, problem.n, problem.k))
+        odd = all(leading % 2 for leading in (problem.lda, problem.ldb, problem.ldc))
+        assert odd == bool(case.offset)
+        assert problem.is_exact
+        assert "aligned" in case.label
+
+
+@pytest.mark.parametrize(("precision", "trans_a", "trans_b"), CASES[::5])
+def test_right_answer_passes_and_everything_else_is_guarded(precision, trans_a, trans_b):
+    parts = 2 if precision in "cz" else 1
+    for case in cases_of(precision, trans_a + trans_b):
+        buffers, problem = case.buffers(), case.problem
+        output = buffers["C"]
+        operands = problem.operands(np, 20110, integers=case.integers)
+        answer = output.content.copy()
+        first = output.skip_bytes // problem.element_bytes * parts
+        window = answer[first : first + problem.ldc * problem.n * parts].reshape(problem.n, problem.ldc, parts)
+        right = np.ascontiguousarray(problem.answer(operands).astype(problem.dtype).T)
+        window[:, : problem.m] = right.view(answer.dtype).reshape(problem.n, problem.m, parts)
+
+        guarded = output.bound < 0
+        error = abs(answer.astype(np.float64) - output.expected)[~guarded]
+
+        assert (~guarded).sum() == problem.m * problem.n * parts
+        assert (error <= output.bound[~guarded]).all()
+        assert (answer[guarded] == output.content[guarded]).all()
+        assert not case.integers or (error == 0).all()
+        for buffer in buffers.values():
+            assert (buffer.skip_bytes % 256 == 0) == (case.offset == 0)
+        assert np.isnan(buffers["A"].content[0])
+        assert np.isnan(buffers["B"].content[-1])
+        for name in "AB":
+            first = buffers[name].skip_bytes // problem.element_bytes
+            inside = buffers[name].content[first : first + operands[name].size]
+            np.testing.assert_array_equal(inside, operands[name])
+
+
+def test_bytes_before_and_behind_are_as_wide_as_a_tile():
+    case = cases_of("s", "NN")[0]
+    bound = case.buffers()["C"].bound
+    inside = np.flatnonzero(bound >= 0)
+
+    assert inside[0] >= 4096
+    assert len(bound) - inside[-1] >= 256 * case.problem.ldc
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (5, 0, 3), (0, 5, 3), (7, 3, 0)])
+def test_sizes_without_elements_are_legal(m, n, k):
+    cases = parse_problem("zgemm", trans="CN", m=m, n=n, k=k).own_cases()
+
+    assert [case.integers for case in cases] == [False, True]
+    for case in cases:
+        assert (case.buffers()["C"].bound >= 0).sum() == 2 * m * n
+
+
+def test_integers_are_left_out_where_their_answer_is_not_exact():
+    cases = parse_problem("sgemm", trans="NN", m=4, n=4, k=4, alpha=0.1).own_cases()
+
+    assert [case.integers for case in cases] == [False]
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(2**10, 2**10, 2**6 + 1), (2**21 + 1, 1, 1)])
+def test_a_problem_that_is_too_large_for_the_host_has_no_cases_of_its_own(m, n, k):
+    assert parse_problem("sgemm", trans="NN", m=m, n=n, k=k).own_cases() == ()
+    assert parse_problem("sgemm", trans="NN", m=m // 2, n=n, k=k - k // 2).own_cases()
