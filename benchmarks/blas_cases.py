@@ -27,8 +27,8 @@ from mltune.problem.gemm import CASES, parse_problem
 from mltune.records.store import Store
 from mltune.records.trial import TrialRecord
 from mltune.results.run import TuneResult
-from mltune.tune.request import TuneRequest
-from mltune.tune.tuner import tune
+from mltune.tuning.request import TuneRequest
+from mltune.tuning.tuner import tune
 
 
 def measure(case: tuple[str, str, str], size: int, time_s: float, seed: int, cubins: Path) -> dict[str, Any]:

@@ -20,8 +20,8 @@ from typing import Any
 from mltune.device.query import query_device
 from mltune.problem.gemm import parse_problem
 from mltune.records.store import Store
-from mltune.tune.request import TuneRequest
-from mltune.tune.sweep import sweep
+from mltune.tuning.request import TuneRequest
+from mltune.tuning.sweep import sweep
 
 HOSTILE = Path(__file__).resolve().parent.parent / "tests" / "gpu" / "hostile"
 

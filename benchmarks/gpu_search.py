@@ -25,8 +25,8 @@ from mltune.measure.build import available_cores
 from mltune.problem.gemm import parse_problem
 from mltune.records.store import Store
 from mltune.results.audit import audit_skips
-from mltune.tune.request import TuneRequest
-from mltune.tune.tuner import tune
+from mltune.tuning.request import TuneRequest
+from mltune.tuning.tuner import tune
 
 SEARCHES: dict[str, dict[str, Any]] = {
     "mltune": {"search": "model", "skip": True},

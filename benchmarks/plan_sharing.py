@@ -25,8 +25,8 @@ from mltune.plan.gain import LEAST_GAIN, allot, deficits, last_doubling
 from mltune.plan.plan import Plan, Standing, Task, Unit
 from mltune.plan.schedule import next_slice
 from mltune.problem.gemm import CASES, GemmProblem
-from mltune.tune.request import TuneRequest
-from mltune.tune.tuner import tune
+from mltune.tuning.request import TuneRequest
+from mltune.tuning.tuner import tune
 
 RESULTS = Path(__file__).parent / "results"
 TRIALS = 512

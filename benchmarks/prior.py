@@ -21,7 +21,7 @@ import numpy as np
 import scipy.stats
 
 import mltune
-from mltune.compare.scores import expected_minimum
+from mltune.comparison.scores import expected_minimum
 from mltune.dataset.dataset import Dataset, list_datasets, load_dataset
 from mltune.kernel.columns import Columns
 from mltune.kernel.reader import load_kernel

@@ -12,9 +12,7 @@ Examples
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from mltune import errors
@@ -22,10 +20,11 @@ from mltune.errors import MltuneError, MltuneWarning, RunError, UsageError
 
 if TYPE_CHECKING:
     from mltune.api import compare, load_run, tune
-    from mltune.compare.comparison import Comparison
+    from mltune.comparison.comparison import Comparison
     from mltune.dataset.dataset import Dataset, load_dataset
     from mltune.kernel.bundle import Kernel
     from mltune.kernel.reader import load_kernel
+    from mltune.learn.search import Search
     from mltune.problem.problem import Problem
     from mltune.results.run import TuneResult
 
@@ -39,6 +38,7 @@ __all__ = [
     "MltuneWarning",
     "Problem",
     "RunError",
+    "Search",
     "TuneResult",
     "UsageError",
     "__version__",
@@ -51,10 +51,11 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Comparison": "mltune.compare.comparison",
+    "Comparison": "mltune.comparison.comparison",
     "Dataset": "mltune.dataset.dataset",
     "Kernel": "mltune.kernel.bundle",
     "Problem": "mltune.problem.problem",
+    "Search": "mltune.learn.search",
     "TuneResult": "mltune.results.run",
     "compare": "mltune.api",
     "load_dataset": "mltune.dataset.dataset",
@@ -75,18 +76,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return list(__all__)
-
-
-class _Package(ModuleType):
-    """The class of this module: keeps the functions ``tune`` and ``compare`` apart from the subpackages of these names.
-
-    The import system assigns an imported subpackage to its parent, which would replace the function. Subpackages are
-    reached by ``from mltune.tune import ...``.
-    """
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name not in _MODULES or not isinstance(value, ModuleType):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from mltune.errors import MltuneWarning
 
 if TYPE_CHECKING:
-    from mltune.compare.comparison import Comparison
-    from mltune.compare.comparison import Report as ComparisonReport
+    from mltune.comparison.comparison import Comparison
+    from mltune.comparison.comparison import Report as ComparisonReport
     from mltune.problem.problem import Problem
     from mltune.results.progress import Report
     from mltune.results.run import TuneResult
@@ -115,8 +115,8 @@ def tune(
     >>> result.best.configuration["BLK_M"] in (32, 64, 96, 128, 192, 256)
     True
     """
-    from mltune.tune import tuner
-    from mltune.tune.request import tune_request
+    from mltune.tuning import tuner
+    from mltune.tuning.request import tune_request
 
     request, notice = tune_request(
         problem,
@@ -188,7 +188,7 @@ def compare(
     ----------
     strategies : str or sequence of str, optional
         Names, in one text separated by commas, or ``"all"``; ``"NAME@SEEDS"`` gives a strategy fewer seeds. By default
-        mltune, tpe and random. See :mod:`mltune.compare.strategies`.
+        mltune, tpe and random. See :mod:`mltune.comparison.strategies`.
     datasets : str or sequence of str, optional
         Names or paths of datasets, or ``"all"``, the default.
     table : str or pathlib.Path, optional
@@ -208,8 +208,8 @@ def compare(
     share : str
         ``"I/N"`` does the I-th of N shares of the work, one on each of N machines, say.
     progress : callable, "auto" or None
-        Called with a :class:`mltune.compare.comparison.Progress` after each run. ``"auto"`` shows a progress bar in a
-        notebook or a terminal (on stderr), and nothing elsewhere.
+        Called with a :class:`mltune.comparison.comparison.Progress` after each run. ``"auto"`` shows a progress bar in
+        a notebook or a terminal (on stderr), and nothing elsewhere.
 
     Returns
     -------
@@ -232,9 +232,9 @@ def compare(
     >>> compared.fraction("random", "h200-dgemm-nt-4096-random").shape
     (2, 20)
     """
-    from mltune.compare.comparison import compare as run
-    from mltune.compare.request import compare_request
-    from mltune.compare.results import write_results
+    from mltune.comparison.comparison import compare as run
+    from mltune.comparison.request import compare_request
+    from mltune.comparison.results import write_results
 
     request = compare_request(
         strategies=_joined(strategies),

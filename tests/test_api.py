@@ -17,7 +17,7 @@ import mltune
 from mltune import errors
 from mltune.dataset.dataset import load_manifest
 from mltune.errors import DatasetError, MltuneError, MltuneWarning, UsageError
-from mltune.tune import target
+from mltune.tuning import target
 
 ROOT = Path(__file__).resolve().parents[1]
 DATASET = "h200-sgemm-nt-4096-random"
@@ -55,8 +55,8 @@ class TestImport:
 
     def test_subpackages_do_not_replace_functions_of_the_same_name(self):
         code = (
-            "import mltune.tune.session, mltune.compare.request, mltune\n"
-            "from mltune.tune import session\n"
+            "import mltune.tuning.session, mltune.comparison.request, mltune\n"
+            "from mltune.tuning import session\n"
             "assert session.open_session and callable(mltune.tune) and callable(mltune.compare)"
         )
         subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
@@ -208,7 +208,7 @@ class TestCompare:
 
 
 DOCUMENTED = ("api", "problem.gemm", "problem.kinds", "results.run")
-DOCUMENTED += ("tune.ranking", "tune.request", "tune.session", "tune.target")
+DOCUMENTED += ("tuning.ranking", "tuning.request", "tuning.session", "tuning.target")
 
 
 @pytest.mark.parametrize("name", ["mltune", *(f"mltune.{name}" for name in DOCUMENTED)])

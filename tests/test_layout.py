@@ -18,9 +18,9 @@ FLOORS: tuple[set[str], ...] = (
     {"process", "device", "problem", "records"},
     {"kernel"},
     {"learn", "dataset"},
-    {"measure", "results", "compare"},
+    {"measure", "results", "comparison"},
     {"show", "report", "winner"},
-    {"tune"},
+    {"tuning"},
     {"plan"},
     {"api"},
     {"cli"},
@@ -29,9 +29,9 @@ FLOORS: tuple[set[str], ...] = (
 """The rooms of the package, from the bottom up: a module imports only from its own room and from lower floors."""
 
 NEVER = {("measure", "learn")}
-"""Further imports that are forbidden: the loop in tune/ joins measuring and learning."""
+"""Further imports that are forbidden: the loop in tuning/ joins measuring and learning."""
 
-PROTOCOL_ONLY = {"measure", "winner", "tune"}
+PROTOCOL_ONLY = {"measure", "winner", "tuning"}
 """Rooms that use problems through their protocols: a new kind of problem changes nothing in them."""
 
 ONLY_IN: dict[str, set[str]] = {
@@ -41,9 +41,9 @@ ONLY_IN: dict[str, set[str]] = {
     "pynvml": {"measure", "device"},
     "sklearn": {"learn"},
     "skops": {"learn"},
-    "optuna.samplers": {"learn", "compare"},
-    "kernel_tuner": {"compare"},
-    "torch": {"compare"},
+    "optuna.samplers": {"learn", "comparison"},
+    "kernel_tuner": {"comparison"},
+    "torch": {"comparison"},
     "typer": {"cli"},
     "rich": {"cli", "show"},
 }

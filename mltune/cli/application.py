@@ -11,7 +11,7 @@ import typer
 
 from mltune import __version__
 from mltune.problem.problem import DEFAULT_SIZE, DEFAULT_TRANS
-from mltune.tune.request import DEFAULT_KERNEL
+from mltune.tuning.request import DEFAULT_KERNEL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -57,7 +57,7 @@ def compare(
     comparison, or joins the shares of several machines.
     """
     from mltune import api
-    from mltune.compare.request import default_output
+    from mltune.comparison.request import default_output
     from mltune.show import tables
     from mltune.show.live import ComparisonDisplay
 

@@ -28,7 +28,7 @@ def space(
     from mltune.kernel.reader import load_kernel
     from mltune.kernel.space import ConstrainedSpace
     from mltune.show import tables
-    from mltune.tune.request import space_problem
+    from mltune.tuning.request import space_problem
 
     bundle = load_kernel(kernel)
     problem = space_problem(bundle, precision, {"trans": trans, "size": size})
@@ -55,7 +55,7 @@ def device(as_json: AsJson = False) -> None:
     """List the GPUs of this machine."""
     from mltune.device.peaks import peak_flops
     from mltune.show import tables
-    from mltune.tune.target import find_gpus
+    from mltune.tuning.target import find_gpus
 
     gpus, reason = find_gpus()
     devices = [

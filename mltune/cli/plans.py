@@ -37,7 +37,7 @@ def run(
     from mltune.records.directory import PLAN_FILE, is_plan, new_directory
     from mltune.show import tables
     from mltune.show.live import RunDisplay
-    from mltune.tune.target import find_gpus
+    from mltune.tuning.target import find_gpus
 
     if is_plan(Path(plan)):
         directory, plan = directory or Path(plan), str(Path(plan) / PLAN_FILE)
@@ -70,7 +70,7 @@ def plan(
     from mltune.plan.forecast import forecast
     from mltune.plan.reader import load_plan
     from mltune.show import plan_tables
-    from mltune.tune.target import find_gpus
+    from mltune.tuning.target import find_gpus
 
     document = forecast(load_plan(file), *find_gpus(), available_cores())
     answer(document, as_json, lambda: plan_tables.forecast(document))

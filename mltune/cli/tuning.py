@@ -23,7 +23,7 @@ from mltune.cli.application import (
     app,
 )
 from mltune.errors import UsageError
-from mltune.tune.request import DEFAULT_KERNEL, TuneRequest
+from mltune.tuning.request import DEFAULT_KERNEL, TuneRequest
 
 
 @app.command()
@@ -120,7 +120,7 @@ def sweep(
     """
     from mltune.problem.kinds import problem_from_name
     from mltune.show.live import RunDisplay
-    from mltune.tune.sweep import sweep as record_sweep
+    from mltune.tuning.sweep import sweep as record_sweep
 
     named = problem_from_name(problem, trans=trans, size=size, m=m, n=n, k=k)
     request = TuneRequest(named, kernel or DEFAULT_KERNEL, device, seed=seed, run=run)

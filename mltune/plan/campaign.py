@@ -28,7 +28,7 @@ from mltune.records.atomic import write_file_atomically
 from mltune.records.directory import PLAN_FILE, lock_directory
 from mltune.records.events import EventLog
 from mltune.results.progress import CampaignProgress, CampaignReport
-from mltune.tune.request import TuneRequest
+from mltune.tuning.request import TuneRequest
 
 if TYPE_CHECKING:
     from mltune.report.writing import ReportPaths

@@ -18,7 +18,7 @@ from mltune.process.signals import Interrupt
 from mltune.records.events import EventLog
 from mltune.results.progress import Progress
 from mltune.results.run import TuneResult
-from mltune.tune.request import TuneRequest
+from mltune.tuning.request import TuneRequest
 
 DEVICE_WORKER = "mltune.plan.device_worker:make_device_worker"
 """The target of the :class:`mltune.process.child.Child` of a device worker."""
@@ -156,7 +156,7 @@ class DeviceWorker:
 
 
 Tune = Callable[..., TuneResult]
-"""The function that runs a time slice: :func:`mltune.tune.tuner.tune`, or a function with its signature."""
+"""The function that runs a time slice: :func:`mltune.tuning.tuner.tune`, or a function with its signature."""
 
 
 def make_device_worker(tune: Tune | None = None) -> Callable[[SliceRequest], SliceResult]:
@@ -169,7 +169,7 @@ def make_device_worker(tune: Tune | None = None) -> Callable[[SliceRequest], Sli
     """
     if tune is None:
         from mltune.learn.search import preload
-        from mltune.tune.tuner import tune as tuner
+        from mltune.tuning.tuner import tune as tuner
 
         preload()
         tune = tuner

@@ -29,7 +29,7 @@ def forecast(plan: Plan, gpus: Sequence[Device], reason: str, cores: int) -> dic
     plan : Plan
         As read, not placed.
     gpus : sequence of Device
-        The GPUs of this machine (:func:`mltune.tune.target.find_gpus`).
+        The GPUs of this machine (:func:`mltune.tuning.target.find_gpus`).
     reason : str
         The reason if there is none.
     cores : int

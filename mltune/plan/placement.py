@@ -26,7 +26,7 @@ def place(plan: Plan, gpus: Sequence[Device], reason: str = "") -> Plan:
     ----------
     plan : Plan
     gpus : sequence of Device
-        The GPUs of this machine, ``cuda:0`` first (:func:`mltune.tune.target.find_gpus`).
+        The GPUs of this machine, ``cuda:0`` first (:func:`mltune.tuning.target.find_gpus`).
     reason : str
         The reason if there is none.
 

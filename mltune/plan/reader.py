@@ -15,7 +15,7 @@ from mltune.errors import MltuneError, PlanError
 from mltune.kernel.reader import load_kernel
 from mltune.plan.plan import REPLAY, Plan, Task, Unit
 from mltune.problem.kinds import KINDS
-from mltune.tune.request import DEFAULT_KERNEL, parse_duration
+from mltune.tuning.request import DEFAULT_KERNEL, parse_duration
 
 if TYPE_CHECKING:
     from pydantic import ValidationError

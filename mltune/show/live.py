@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.live import Live
 
-    from mltune.compare.comparison import Progress as ComparisonProgress
+    from mltune.comparison.comparison import Progress as ComparisonProgress
 
 LINE_EVERY_S = 60.0
 """Seconds between two plain lines."""

@@ -34,8 +34,8 @@ def describe(winner: Winner, files: Mapping[str, bytes], date: str) -> dict[str,
     Returns
     -------
     dict
-        Described in docs/winners.md. ``launch``, ``build`` and ``verified`` are None where there is no machine code,
-        and ``lacks_code`` says why.
+        See docs/reference/winner.md. ``launch``, ``build`` and ``verified`` are None where there is no machine code;
+        ``lacks_code`` says why.
     """
     record, problem = winner.record, winner.problem
     has_code = not winner.lacks_code

@@ -23,8 +23,8 @@ from mltune.measure.protocols import Runner
 from mltune.plan.device_worker import Outcome, SliceRequest, SliceResult, make_device_worker
 from mltune.records.trial import Build, Measurement
 from mltune.results.run import TuneResult
-from mltune.tune import tuner
-from mltune.tune.session import Session
+from mltune.tuning import tuner
+from mltune.tuning.session import Session
 
 TIMES = {"nan": math.nan, "zero": 0.0, "negative": -1e-3, "infinite": math.inf, "faster than light": 1e-9}
 

@@ -16,7 +16,7 @@ import pytest
 from mltune.errors import UsageError
 from mltune.records.seconds import PHASES
 from mltune.records.trial import TrialState
-from mltune.tune.request import parse_duration
+from mltune.tuning.request import parse_duration
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}

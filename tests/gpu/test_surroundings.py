@@ -12,8 +12,8 @@ from mltune.measure.runner import GpuRunner
 from mltune.problem.gemm import parse_problem
 from mltune.process.child import Child
 from mltune.records.trial import Measurement, TrialRecord, TrialState
-from mltune.tune.finals import declare
-from mltune.tune.session import Session
+from mltune.tuning.finals import declare
+from mltune.tuning.session import Session
 
 pytestmark = pytest.mark.gpu
 

@@ -12,8 +12,8 @@ from mltune.records.header import RunHeader
 from mltune.records.reference import Reference
 from mltune.records.store import Store
 from mltune.records.trial import Build, Measurement, Skip, TrialRecord, TrialState
-from mltune.tune.request import TuneRequest
-from mltune.tune.tuner import tune
+from mltune.tuning.request import TuneRequest
+from mltune.tuning.tuner import tune
 
 HOSTILE = "</script><script>alert('x')</script><img src=http://a.invalid/x onerror=alert(1)> $x_1$ | `b` \x1b[2J\u202e"
 """Text that a third party may write into any text field."""

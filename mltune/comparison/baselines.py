@@ -1,0 +1,124 @@
+"""Baseline strategies: random search, ASTRA's hand-set thresholds and Optuna's unmodified TPE."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mltune.comparison.projection import Projection, is_sparse
+from mltune.kernel.columns import row
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+    from optuna.study import Study
+    from optuna.trial import Trial
+
+    from mltune.comparison.simulation import Simulation
+    from mltune.kernel.space import TableSpace
+
+
+@dataclass(frozen=True, slots=True)
+class Random:
+    """Uniform random search without replacement."""
+
+    name: str = "random"
+
+    def search(self, simulation: Simulation, seed: int) -> None:
+        """Evaluate in a random order; see :class:`mltune.comparison.simulation.Strategy`."""
+        order = np.random.default_rng(seed).permutation(simulation.space.count).tolist()
+        simulation.begin()
+        for index in order:
+            simulation.evaluate(index)
+
+
+@dataclass(frozen=True, slots=True)
+class Astra:
+    """ASTRA's hand-set thresholds, with random search among what they keep (:mod:`mltune.learn.astra`).
+
+    A configuration that is discarded before compiling costs nothing, one discarded after compiling its compile time.
+    When all kept configurations have been measured, the others follow. Nothing is discarded when the bundle lacks the
+    resources that the thresholds are computed from.
+    """
+
+    name: str = "astra"
+
+    def search(self, simulation: Simulation, seed: int) -> None:
+        """Evaluate what is kept in a random order; see :class:`mltune.comparison.simulation.Strategy`."""
+        from mltune.errors import BundleError
+        from mltune.learn.astra import AstraThresholds
+
+        recording, count = simulation.recording, simulation.space.count
+        columns = simulation.space.rows(np.arange(count))
+        try:
+            thresholds = AstraThresholds(recording.kernel, recording.problem, recording.device)
+        except BundleError:
+            before = after = np.ones(count, dtype=bool)
+        else:
+            before = thresholds.keeps(columns)
+            after = thresholds.keeps(columns, recording.builds) if recording.builds else before
+        order = np.random.default_rng(seed).permutation(count)
+        simulation.begin()
+        discarded = []
+        for index in order[before[order]].tolist():
+            if after[index]:
+                simulation.evaluate(index)
+            else:
+                simulation.skip(index, after_compile=True)
+                discarded.append(index)
+        for index in (*discarded, *order[~before[order]].tolist()):
+            simulation.evaluate(index)
+
+
+@dataclass(frozen=True, slots=True)
+class StockTpe:
+    """Optuna's TPESampler without changes, with one categorical parameter each.
+
+    An invalid proposal is reported as PRUNED with a score below every configuration that ran (PRUNED without a value
+    has no rank, and FAIL is ignored); a repeated one with its known result. Neither costs an evaluation. In a sparse
+    space (:func:`mltune.comparison.projection.is_sparse`), such as a random sample of a larger one, almost every
+    proposal would be invalid: there each is projected to the nearest configuration not tried yet.
+    """
+
+    name: str = "tpe"
+
+    def search(self, simulation: Simulation, seed: int) -> None:
+        """Evaluate one proposal at a time; see :class:`mltune.comparison.simulation.Strategy`."""
+        import optuna
+
+        from mltune.learn.history import FAILED_SCORE
+        from mltune.learn.sampling import distributions_of
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        space = simulation.space
+        study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
+        distributions = distributions_of(space)
+        projection = Projection(space) if is_sparse(space) else None
+        simulation.begin()
+        while projection is None or not projection.exhausted:
+            trial = study.ask(distributions)
+            if projection is None:
+                index = int(space.index_of({name: np.array([value]) for name, value in trial.params.items()})[0])
+            else:
+                index = projection.take(projection.code(trial.params))
+                trial = _moved(study, trial, space, index, distributions)
+            median_s = simulation.evaluate(index)
+            if median_s is None:
+                trial.report(FAILED_SCORE, 0)
+                study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+            else:
+                study.tell(trial, -math.log(median_s))
+
+
+def _moved(
+    study: Study, trial: Trial, space: TableSpace, index: int, distributions: Mapping[str, BaseDistribution]
+) -> Trial:
+    """Replace a trial by one of another configuration: the first ends as FAIL, which samplers ignore."""
+    from optuna.trial import TrialState
+
+    study.tell(trial, state=TrialState.FAIL)
+    study.enqueue_trial(row(space.rows(np.array([index])), 0))
+    return study.ask(dict(distributions))

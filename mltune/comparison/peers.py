@@ -1,0 +1,225 @@
+"""Strategies of third parties, run with their own code: Kernel Tuner's, and Optuna's Gaussian process."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mltune.comparison.projection import Projection
+from mltune.errors import UsageError
+
+if TYPE_CHECKING:
+    from mltune.comparison.simulation import Simulation
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTuner:
+    """A strategy of Kernel Tuner (van Werkhoven, 2019, 10.1016/j.future.2018.08.004) with its default options.
+
+    Its ``tune`` function runs with its own search space, made of exactly the recorded configurations, and a runner that
+    answers from the simulation: times in milliseconds, failures as its own error type. Proposals that Kernel Tuner
+    discards as invalid do not reach the simulation and are not counted.
+
+    Attributes
+    ----------
+    name : str
+    strategy : str
+        Name of the strategy in Kernel Tuner.
+
+    Raises
+    ------
+    UsageError
+        Kernel Tuner is not installed, or has no such strategy.
+    """
+
+    name: str
+    strategy: str
+
+    def search(self, simulation: Simulation, seed: int) -> None:
+        """Search as in Kernel Tuner's simulation mode; see :class:`mltune.comparison.simulation.Strategy`."""
+        with _quiet():
+            module = self._module()
+            space = _kernel_tuner_space(simulation)
+            runner = _runner(simulation)
+            options = _tuning_options(simulation, self.strategy, space, seed)
+        with _quiet(), _seeded(seed):
+            simulation.begin()
+            module.tune(space, runner, options)
+
+    def _module(self) -> Any:
+        try:
+            from kernel_tuner.interface import strategy_map
+        except ImportError as error:
+            raise UsageError(
+                f"strategy {self.name} needs Kernel Tuner, but it cannot be imported ({error}): "
+                "pip install 'mltune[peers]'."
+            ) from error
+        if self.strategy not in strategy_map:
+            raise UsageError(
+                f"Kernel Tuner's strategies are {', '.join(strategy_map)}, but there is none called {self.strategy!r}."
+            )
+        return strategy_map[self.strategy]
+
+
+def _kernel_tuner_space(simulation: Simulation) -> Any:
+    """Return Kernel Tuner's search space of exactly the recorded configurations."""
+    from kernel_tuner.searchspace import Searchspace
+
+    space = simulation.space
+    columns = [column.tolist() for column in space.rows(np.arange(space.count)).values()]
+    configurations = {
+        str(row): dict(zip(space.names, values, strict=True)) for row, values in enumerate(zip(*columns, strict=True))
+    }
+    parameters = {name: list(space.values[name]) for name in space.names}
+    return Searchspace(None, None, None, from_cache={"tune_params": parameters, "cache": configurations})
+
+
+def _tuning_options(simulation: Simulation, strategy: str, space: Any, seed: int) -> Any:
+    """Return the options that Kernel Tuner's strategies read, as its ``tune_kernel`` makes them."""
+    from kernel_tuner.interface import Options
+    from kernel_tuner.util import TuningBudget
+
+    limit = simulation.budget
+    return Options(
+        {
+            "tune_params": space.tune_params,
+            "restrictions": None,
+            "restrictions_unmodified": None,
+            "strategy": strategy,
+            "strategy_options": Options({"max_fevals": limit}),
+            "max_fevals": limit,
+            "budget": TuningBudget(None, limit),
+            "objective": ["time"],
+            "objective_higher_is_better": [False],
+            "metrics": None,
+            "cache": {},
+            "cachefile": None,
+            "simulation_mode": True,
+            "simulated_time": 0,
+            "verbose": False,
+            "seed": seed,
+        }
+    )
+
+
+def _runner(simulation: Simulation) -> Any:
+    """Return a runner of Kernel Tuner that answers from a simulation."""
+    from kernel_tuner.runners.runner import Runner
+    from kernel_tuner.util import RuntimeFailedConfig
+
+    rows = zip(
+        *(column.tolist() for column in simulation.space.rows(np.arange(simulation.space.count)).values()), strict=True
+    )
+    index_of = {values: index for index, values in enumerate(rows)}
+
+    class SimulationRunner(Runner):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.dev = SimpleNamespace(max_threads=1_000_000_000, name="recorded", quiet=True)
+            self.quiet = True
+            self.simulation_mode = True
+            self.units: dict[str, str] = {}
+
+        def get_device_info(self) -> Any:
+            return self.dev
+
+        def get_environment(self, tuning_options: Any) -> dict[str, Any]:
+            return {"device_name": self.dev.name}
+
+        def run(self, parameter_space: Iterable[Sequence[int]], tuning_options: Any) -> list[dict[str, Any]]:
+            return [self._answer(tuple(values), tuning_options) for values in parameter_space]
+
+        def _answer(self, values: tuple[int, ...], tuning_options: Any) -> dict[str, Any]:
+            index = index_of.get(values, -1)
+            if index >= 0 and not simulation.seen(index):
+                tuning_options.budget.add_evaluations(1)
+            median_s = simulation.evaluate(index)
+            answer: dict[str, Any] = dict(zip(simulation.space.names, values, strict=True))
+            if median_s is None:
+                return answer | {"__error__": RuntimeFailedConfig()}
+            return answer | {"time": 1e3 * median_s, "times": [1e3 * median_s]}
+
+    return SimulationRunner()
+
+
+@dataclass(frozen=True, slots=True)
+class OptunaGp:
+    """Optuna's GPSampler; each proposal is projected to the nearest untried configuration of the space.
+
+    The value of a parameter is its position in the sorted list of values. The projected configuration is reported to
+    the sampler as if it had been proposed; a failure counts as the slowest so far.
+
+    Attributes
+    ----------
+    name : str
+    """
+
+    name: str = "gp"
+
+    def search(self, simulation: Simulation, seed: int) -> None:
+        """Search one proposal at a time; see :class:`mltune.comparison.simulation.Strategy`."""
+        optuna = _optuna_with_torch()
+        from optuna.distributions import IntDistribution
+
+        space = simulation.space
+        projection = Projection(space)
+        distributions = {name: IntDistribution(0, len(space.values[name]) - 1) for name in space.names}
+        study = optuna.create_study(direction="maximize", sampler=optuna.samplers.GPSampler(seed=seed))
+        worst = np.inf
+        simulation.begin()
+        while not projection.exhausted:
+            trial = study.ask(distributions)
+            index = projection.take([trial.params[name] for name in space.names])
+            median_s = simulation.evaluate(index)
+            score = worst if median_s is None else -math.log(median_s)
+            worst = min(worst, score)
+            study.tell(trial, state=optuna.trial.TrialState.FAIL)  # the sampler ignores it: the projection counts
+            if math.isfinite(score):
+                params = dict(zip(space.names, projection.codes[index].tolist(), strict=True))
+                study.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=score))
+
+
+def _optuna_with_torch() -> Any:
+    """Import Optuna, and limit torch to one thread."""
+    try:
+        import torch
+    except ImportError as error:
+        raise UsageError(
+            f"strategy gp needs torch, but it cannot be imported ({error}): pip install 'mltune[peers]'."
+        ) from error
+    import optuna
+
+    torch.set_num_threads(1)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Suppress the output and the warnings of third-party code."""
+    import warnings
+
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextlib.contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Seed the global generators that Kernel Tuner uses, and restore them afterwards."""
+    state, numpy_state = random.getstate(), np.random.get_state()
+    random.seed(seed)
+    np.random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(state)
+        np.random.set_state(numpy_state)

@@ -1,0 +1,173 @@
+"""What is compared: the words of a command line, and what they mean."""
+
+from __future__ import annotations
+
+import os
+import time
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mltune.comparison.journal import Job
+from mltune.comparison.sources import Source
+from mltune.comparison.strategies import OURS, PEERS, strategy
+from mltune.errors import UsageError
+
+EVERY = "all"
+"""Stands for every strategy, or every dataset."""
+
+DEFAULT_STRATEGIES = ("mltune", "tpe", "random")
+
+
+@dataclass(frozen=True, slots=True)
+class CompareRequest:
+    """What is compared.
+
+    Attributes
+    ----------
+    strategies : tuple of str
+        See :func:`mltune.comparison.strategies.strategy`.
+    sources : tuple of Source
+    evaluations : int
+        Distinct configurations that each run may evaluate.
+    seeds : int
+        Each strategy plays each dataset with the seeds from 0 on.
+    processes : int
+    output : pathlib.Path
+        Where the journal is: runs that it holds are not done again.
+    share : tuple of (int, int)
+        Which of how many shares of the jobs is done here: ``(2, 4)`` is the second of four.
+    fewer_seeds : mapping of str to int
+        Seeds of strategies that get fewer than the others, because they are slow.
+
+    Raises
+    ------
+    UsageError
+        A strategy is not known, or a number is out of its bounds.
+    """
+
+    strategies: tuple[str, ...]
+    sources: tuple[Source, ...]
+    evaluations: int
+    seeds: int
+    processes: int
+    output: Path
+    share: tuple[int, int] = (1, 1)
+    fewer_seeds: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for text in self.strategies:
+            strategy(text)
+        part, parts = self.share
+        if not 1 <= part <= parts:
+            raise UsageError(f"a share is PART/PARTS with 1 <= PART <= PARTS, got {part}/{parts}.")
+        for kind, names in (("strategy", self.strategies), ("dataset", [source.name for source in self.sources])):
+            if not names or len(set(names)) != len(names):
+                raise UsageError(
+                    f"a comparison needs at least one {kind} and each once, got {', '.join(names) or 'none'}."
+                )
+
+    def jobs(self) -> list[Job]:
+        """Return the jobs of this share, all of a seed before those of the next."""
+        part, parts = self.share
+        every = (
+            Job(name, source.name, seed)
+            for seed in range(self.seeds)
+            for source in self.sources
+            for name in self.strategies
+            if seed < self.fewer_seeds.get(name, self.seeds)
+        )
+        return [job for job in every if zlib.crc32("\n".join(map(str, job)).encode()) % parts == part - 1]
+
+
+def compare_request(
+    *,
+    strategies: str | None,
+    datasets: str | None,
+    table: Path | None,
+    parameters: str | None,
+    times: str | None,
+    evaluations: int,
+    seeds: int,
+    processes: int | None,
+    output: Path | None,
+    share: str,
+) -> CompareRequest:
+    """Read what a command line asks for.
+
+    Parameters
+    ----------
+    strategies, datasets : str or None
+        Names separated by commas, or ``"all"``. ``NAME@SEEDS`` gives a strategy fewer seeds than the others.
+    table : pathlib.Path or None
+        A bare table in place of datasets.
+    parameters : str or None
+        Its columns of parameters, separated by commas.
+    times : str or None
+        Its column of times.
+    evaluations, seeds : int
+    processes : int or None
+        By default as many as there are processors.
+    output : pathlib.Path or None
+        By default a new directory under ``runs/``.
+    share : str
+        ``"PART/PARTS"``.
+
+    Raises
+    ------
+    UsageError
+        What is asked for cannot be met.
+    """
+    if table is not None and datasets is not None:
+        raise UsageError("a comparison is over datasets or over a table, but both --datasets and --table were given.")
+    if table is None and (parameters or times):
+        raise UsageError("--parameters and --time name columns of a table, but there is no --table.")
+    names = _split(strategies) or DEFAULT_STRATEGIES
+    limits = _limits((*OURS, *PEERS) if names == (EVERY,) else names)
+    return CompareRequest(
+        strategies=tuple(limits),
+        sources=(Source(table.stem, table, _split(parameters), times),) if table else _datasets(datasets),
+        evaluations=evaluations,
+        seeds=seeds,
+        processes=processes or os.cpu_count() or 1,
+        output=output or default_output(),
+        share=_share(share),
+        fewer_seeds={name: limit for name, limit in limits.items() if limit is not None},
+    )
+
+
+def default_output() -> Path:
+    """Return a directory for a new comparison, named after the time."""
+    return Path("runs") / time.strftime("compare-%Y%m%d-%H%M%S")
+
+
+def _split(text: str | None) -> tuple[str, ...]:
+    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+
+
+def _limits(names: Sequence[str]) -> dict[str, int | None]:
+    """Return the names of strategies, and the seeds of those that are given with some."""
+    limits: dict[str, int | None] = {}
+    for text in names:
+        name, at, limit = text.partition("@")
+        if name in limits or (at and not (limit.isdecimal() and int(limit))):
+            raise UsageError(f"strategies are given once each, as NAME or NAME@SEEDS, got {', '.join(names)}.")
+        limits[name] = int(limit) if at else None
+    return limits
+
+
+def _datasets(text: str | None) -> tuple[Source, ...]:
+    names: Sequence[str] = _split(text) or (EVERY,)
+    if tuple(names) == (EVERY,):
+        from mltune.dataset.dataset import list_datasets
+
+        names = [manifest.name for manifest in list_datasets()]
+    return tuple(Source(name) for name in names)
+
+
+def _share(text: str) -> tuple[int, int]:
+    part, _, parts = text.partition("/")
+    if not (part.isdecimal() and parts.isdecimal()):
+        raise UsageError(f"a share is PART/PARTS, such as 2/4 for the second of four, got {text!r}.")
+    return int(part), int(parts)

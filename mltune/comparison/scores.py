@@ -1,0 +1,253 @@
+"""Scores of searches: fractions of the optimum, evaluations to a target, and the autotuning methodology's score.
+
+docs/explanation/comparison.md has the definitions and their sources.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from mltune.kernel.columns import Floats
+
+if TYPE_CHECKING:
+    from mltune.comparison.simulation import Trace
+
+Key = TypeVar("Key", bound=Hashable)
+
+SCORED_EVALUATIONS = 250
+"""Largest number of evaluations that the score covers."""
+
+CUTOFF, CUTOFF_START = 0.95, 0.01
+"""Expected positions of random search between median and optimum, at the end and the start of the scored range."""
+
+RESAMPLES = 9999
+
+
+def best_so_far(median_s: Floats, traces: Sequence[Trace], evaluations: int) -> Floats:
+    """Return the best time after each evaluation of each run.
+
+    Parameters
+    ----------
+    median_s : ndarray of shape (n_configs,)
+        Recorded times; NaN for failures.
+    traces : sequence of Trace
+    evaluations : int
+
+    Returns
+    -------
+    ndarray of shape (n_runs, evaluations)
+        Infinite until a configuration succeeds. A run that ended early keeps its last value.
+    """
+    best = np.full((len(traces), evaluations), np.inf)
+    for run, trace in zip(best, traces, strict=True):
+        times = median_s[trace.indices[:evaluations]]
+        run[: len(times)] = np.where(np.isfinite(times), times, np.inf)
+    best = np.minimum.accumulate(best, axis=1)
+    return best
+
+
+def spent_seconds(traces: Sequence[Trace], evaluations: int) -> Floats:
+    """Return the seconds until the end of each evaluation of each run, the strategy's own and the recorded ones.
+
+    Returns
+    -------
+    ndarray of shape (n_runs, evaluations)
+        A run that ended early keeps its last value.
+    """
+    seconds = np.zeros((len(traces), evaluations))
+    for run, trace in zip(seconds, traces, strict=True):
+        spent = (trace.own_s.astype(np.float64) + trace.recorded_s)[:evaluations]
+        run[: len(spent)] = spent
+    return np.cumsum(seconds, axis=1)
+
+
+def expected_minimum(values: Floats, draws: int) -> Floats:
+    """Return the exact expectation of the minimum of 1 to ``draws`` values drawn without replacement.
+
+    With the values in ascending order, the minimum of n draws of N exceeds the k-th value with the hypergeometric
+    probability C(N - k, n) / C(N, n).
+
+    Parameters
+    ----------
+    values : ndarray of shape (n_values,)
+    draws : int
+        At most the number of values.
+
+    Returns
+    -------
+    ndarray of shape (draws,)
+
+    Examples
+    --------
+    >>> expected_minimum(np.array([1.0, 2.0, 3.0]), 3).round(3).tolist()
+    [2.0, 1.333, 1.0]
+    """
+    ascending = np.sort(values)
+    steps = np.diff(ascending)
+    above = np.arange(len(values) - 1, 0, -1, dtype=np.float64)  # number of values above the k-th
+    exceeds = np.ones(len(steps))
+    expected = np.empty(draws)
+    for drawn in range(draws):
+        exceeds *= np.maximum(above - drawn, 0.0) / (len(values) - drawn)
+        expected[drawn] = ascending[0] + steps @ exceeds
+    return expected
+
+
+def scored_range(times: Floats, evaluations: int) -> tuple[int, int]:
+    """Return the first and the last evaluation that the score covers.
+
+    At these, random search is expected to be 1 % and 95 % of the way from the median to the optimum (Willemsen et al.,
+    2024, 10.1016/j.future.2024.05.021, equations 5 to 7), as computed by the package ``autotuning_methodology``. The
+    last is at most ``evaluations`` and :data:`SCORED_EVALUATIONS`.
+
+    Parameters
+    ----------
+    times : ndarray of shape (n_configs,)
+        Times of all configurations, failures as the slowest.
+    evaluations : int
+    """
+    last = min(_evaluations_to(times, CUTOFF), evaluations, SCORED_EVALUATIONS)
+    last = max(last, min(2, evaluations))
+    return min(max(_evaluations_to(times, CUTOFF_START), 1), last), last
+
+
+def _evaluations_to(times: Floats, share: float) -> int:
+    """Return the expected number of random evaluations to reach a share of the way from the median to the optimum."""
+    descending = np.sort(times)[::-1]
+    optimum, median = descending[-1], float(np.median(times))
+    place = int(np.argmax(descending <= optimum + (median - optimum) * (1.0 - share)))
+    if descending[place] == optimum:
+        place = max(place - 1, 0)
+    return math.ceil(place / (len(times) + 1 - place))
+
+
+def scores(best: Floats, times: Floats) -> Floats:
+    """Return the score of each run: its mean position between random search (0) and the optimum (1).
+
+    A score of 1 is the optimum from the first evaluation on (Willemsen et al., 2024, equation 8). The expectation of
+    random search is exact here (:func:`expected_minimum`) and approximate in the package.
+
+    Parameters
+    ----------
+    best : ndarray of shape (n_runs, n_evaluations)
+        From :func:`best_so_far`.
+    times : ndarray of shape (n_configs,)
+        Times of all configurations, failures as the slowest.
+
+    Returns
+    -------
+    ndarray of shape (n_runs,)
+    """
+    first, last = scored_range(times, best.shape[1])
+    random = expected_minimum(times, min(last, len(times)))[first - 1 :]
+    averages: Floats = standardised(best[:, first - 1 : last], random, times).mean(axis=1)
+    return averages
+
+
+def standardised(best: Floats, random: Floats, times: Floats) -> Floats:
+    """Return curves scaled to 0 for random search and 1 for the optimum; a run without success has the slowest time."""
+    optimum = times.min()
+    curves: Floats = (random - np.minimum(best, times.max())) / np.maximum(random - optimum, np.finfo(float).tiny)
+    return curves
+
+
+def evaluations_to(fraction: Floats, target: float) -> Floats:
+    """Return the number of evaluations after which each run reached a fraction of the optimum, or infinity.
+
+    Parameters
+    ----------
+    fraction : ndarray of shape (n_runs, n_evaluations)
+    target : float
+    """
+    there = fraction >= target
+    return np.where(there.any(axis=1), 1.0 + np.argmax(there, axis=1), np.inf)
+
+
+def bands(curves: Sequence[Floats], rng: np.random.Generator, resamples: int = 1000, level: float = 0.95) -> Floats:
+    """Return the bootstrap confidence band of the mean over spaces of the mean curves.
+
+    Runs are drawn with replacement within each space; the spaces are fixed.
+
+    Parameters
+    ----------
+    curves : sequence of ndarray of shape (n_runs, n_evaluations)
+        One per space.
+    rng : numpy.random.Generator
+    resamples : int
+    level : float
+
+    Returns
+    -------
+    ndarray of shape (2, n_evaluations)
+        The lower and the upper end.
+    """
+    total = np.zeros((resamples, curves[0].shape[1]))
+    for runs in curves:
+        weights = rng.multinomial(len(runs), np.full(len(runs), 1.0 / len(runs)), size=resamples)
+        total += weights @ runs / len(runs)
+    tail = (1.0 - level) / 2
+    ends: Floats = np.quantile(total / len(curves), (tail, 1.0 - tail), axis=0)
+    return ends
+
+
+def paired_test(ours: Sequence[Floats], theirs: Sequence[Floats], seed: int = 0) -> tuple[float, float]:
+    """Compare two strategies over pairs of runs with the same space and seed.
+
+    A permutation test of the mean difference: under the null hypothesis the two runs of a pair are exchangeable. It
+    tests the mean, which is the reported figure, and assumes no distribution.
+
+    Parameters
+    ----------
+    ours, theirs : sequence of ndarray of shape (n_runs,)
+        Scores, one array per space.
+    seed : int
+
+    Returns
+    -------
+    difference, p : float
+        The mean difference over spaces, and the two-sided p-value.
+    """
+    from scipy.stats import permutation_test
+
+    weight = [np.full(len(a), 1.0 / (len(a) * len(ours))) for a in ours]
+    weights = np.concatenate(weight)
+    pairs = np.concatenate([a - b for a, b in zip(ours, theirs, strict=True)]) * weights
+    if not pairs.any():
+        return 0.0, 1.0
+    tested = permutation_test(
+        (pairs,),
+        lambda x, axis: x.sum(axis=axis),
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=RESAMPLES,
+        batch=500,
+        rng=np.random.default_rng(seed),
+    )
+    return float(pairs.sum()), float(tested.pvalue)
+
+
+def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:
+    """Return p-values adjusted for multiple tests.
+
+    Holm (1979), "A simple sequentially rejective multiple test procedure".
+
+    Parameters
+    ----------
+    p_values : mapping of hashable to float
+
+    Examples
+    --------
+    >>> holm({"a": 0.04, "b": 0.01})
+    {'a': 0.04, 'b': 0.02}
+    """
+    ordered = sorted(p_values, key=p_values.__getitem__)
+    adjusted: dict[Key, float] = {}
+    least = 0.0
+    for position, name in enumerate(ordered):
+        least = max(least, min(1.0, (len(ordered) - position) * p_values[name]))
+        adjusted[name] = least
+    return {name: adjusted[name] for name in p_values}

@@ -1,0 +1,142 @@
+"""Summary of a comparison: one document for tables, figures and JSON."""
+
+from __future__ import annotations
+
+import operator
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from mltune.comparison.comparison import Comparison, versions
+from mltune.comparison.scores import evaluations_to, holm, paired_test, scores
+from mltune.kernel.columns import Floats
+
+AT = (25, 50, 100, 200, 400)
+"""Numbers of evaluations for which the fraction of the optimum is given."""
+
+TO = (0.95, 0.98, 0.99)
+"""Fractions of the optimum for which the necessary evaluations and seconds are given."""
+
+REFERENCE = "mltune"
+"""The strategy that the others are tested against."""
+
+
+def summarise(comparison: Comparison) -> dict[str, Any]:
+    """Return the figures of a comparison as a JSON document; docs/explanation/comparison.md defines them.
+
+    Returns
+    -------
+    dict
+        ``strategies``: by name, best score first, the figures over all datasets and, under ``datasets``, for each.
+        ``significance``: the score of the reference minus that of each other strategy, with its p-value.
+    """
+    found = {}
+    for name in comparison.strategies:
+        spaces = {dataset: _on_dataset(comparison, name, dataset) for dataset in comparison.recordings}
+        found[name] = _over_all(spaces) | {"datasets": spaces}
+    order = sorted(found, key=lambda name: -found[name]["score"])
+    return {
+        "evaluations": comparison.evaluations,
+        "datasets": {
+            name: {
+                "configurations": recording.space.count,
+                "failed": int(np.isnan(recording.median_s).sum()),
+                "optimum_s": recording.optimum_s,
+            }
+            for name, recording in comparison.recordings.items()
+        },
+        "strategies": {name: found[name] for name in order},
+        "significance": _significance(comparison, order),
+        "errors": [{**job._asdict(), "error": error} for job, error in sorted(comparison.errors.items())],
+        "versions": versions(),
+    }
+
+
+def run_scores(comparison: Comparison, name: str, dataset: str) -> Floats:
+    """Return the score of each run of a strategy on a dataset: ndarray of shape (n_seeds,)."""
+    return scores(comparison.runs[name, dataset].best_s, comparison.recordings[dataset].pessimal_s)
+
+
+def _on_dataset(comparison: Comparison, name: str, dataset: str) -> dict[str, Any]:
+    runs = comparison.runs[name, dataset]
+    fraction = comparison.fraction(name, dataset)
+    scored = run_scores(comparison, name, dataset)
+    own = np.array([trace.own_s.sum(dtype=np.float64) for trace in runs.traces])
+    evaluated = np.array([len(trace.indices) for trace in runs.traces])
+    return {
+        "at": {str(at): float(fraction[:, at - 1].mean()) for at in AT if at <= comparison.evaluations},
+        "to": {str(target): _to(fraction, runs.spent_s, target) for target in TO},
+        "score": float(scored.mean()),
+        "score_error": float(scored.std(ddof=1) / np.sqrt(len(scored))) if len(scored) > 1 else None,
+        "seeds": len(runs.seeds),
+        "seconds": {
+            "own_per_evaluation": float((own / np.maximum(evaluated, 1)).mean()),
+            "own": float(own.mean()),
+            "recorded": float(runs.spent_s[:, -1].mean() - own.mean()),
+        },
+        "evaluated": float(evaluated.mean()),
+        "counts": {
+            kind: float(np.mean([getattr(trace, kind) for trace in runs.traces]))
+            for kind in ("repeats", "invalid", "skipped_before", "skipped_after")
+        },
+    }
+
+
+def _to(fraction: Floats, spent_s: Floats, target: float) -> dict[str, float]:
+    """Return the median evaluations and seconds to a target; a run that did not reach it counts with its total."""
+    needed = evaluations_to(fraction, target)
+    there = np.isfinite(needed)
+    counted = np.where(there, needed, fraction.shape[1]).astype(int)
+    seconds = spent_s[np.arange(len(counted)), counted - 1]
+    return {
+        "evaluations": float(np.median(counted)),
+        "seconds": float(np.median(seconds)),
+        "reached": float(there.mean()),
+    }
+
+
+def _over_all(spaces: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return the means over datasets."""
+    each = list(spaces.values())
+
+    def mean(*path: str) -> float:
+        return float(np.mean([reduce(operator.getitem, path, one) for one in each]))
+
+    first = each[0]
+    errors = [one["score_error"] for one in each]
+    return {
+        "at": {at: mean("at", at) for at in first["at"]},
+        "to": {target: {key: mean("to", target, key) for key in first["to"][target]} for target in first["to"]},
+        "score": mean("score"),
+        "score_error": None if None in errors else float(np.sqrt(np.square(errors).sum()) / len(errors)),
+        "seeds": min(one["seeds"] for one in each),
+        "seconds": {key: mean("seconds", key) for key in first["seconds"]},
+        "evaluated": mean("evaluated"),
+        "counts": {key: mean("counts", key) for key in first["counts"]},
+    }
+
+
+def _significance(comparison: Comparison, order: list[str]) -> list[dict[str, Any]]:
+    """Test :data:`REFERENCE`, or if it is absent the best strategy, against each other strategy."""
+    reference = REFERENCE if REFERENCE in order else order[0]
+    scored = {
+        (name, dataset): dict(zip(runs.seeds, run_scores(comparison, name, dataset).tolist(), strict=True))
+        for (name, dataset), runs in comparison.runs.items()
+    }
+    tested: dict[str, tuple[float, float]] = {}
+    for other in order:
+        pairs = [_pairs(scored[reference, dataset], scored[other, dataset]) for dataset in comparison.recordings]
+        if other != reference and all(len(ours) > 1 for ours, _ in pairs):
+            tested[other] = paired_test([ours for ours, _ in pairs], [theirs for _, theirs in pairs])
+    adjusted = holm({other: p for other, (_, p) in tested.items()})
+    return [
+        {"first": reference, "second": other, "difference": difference, "p": p, "p_adjusted": adjusted[other]}
+        for other, (difference, p) in tested.items()
+    ]
+
+
+def _pairs(ours: dict[int, float], theirs: dict[int, float]) -> tuple[Floats, Floats]:
+    """Return the scores of the seeds that both strategies have."""
+    seeds = sorted(ours.keys() & theirs.keys())
+    return np.array([ours[seed] for seed in seeds]), np.array([theirs[seed] for seed in seeds])

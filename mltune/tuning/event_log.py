@@ -1,0 +1,67 @@
+"""Event log of a single run: its start, its progress and its end."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mltune.records.events import EventLog, EventWriter
+
+if TYPE_CHECKING:
+    from mltune.records.store import Store
+    from mltune.results.progress import Progress, Report
+    from mltune.results.run import TuneResult
+    from mltune.tuning.request import TuneRequest
+
+
+class RunEventLog:
+    """Writer of ``events.jsonl`` in the directory of a run.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+    report : callable, optional
+        Also called with each progress.
+    """
+
+    def __init__(self, directory: Path, report: Report | None = None) -> None:
+        self._log = EventLog(directory)
+        self._report = report
+        self.write: EventWriter = self._log.write
+
+    def begin(self, store: Store, request: TuneRequest) -> None:
+        """Write that a run starts, or resumes."""
+        if len(store):
+            self.write("resumed", trials=len(store), pid=os.getpid())
+            return
+        self.write(
+            "run_started",
+            problem=request.problem.label,
+            kernel=store.header.kernel,
+            seed=request.seed,
+            trials=request.trials,
+            time_s=request.time_s,
+            versions=store.header.versions,
+            pid=os.getpid(),
+        )
+
+    def tell(self, progress: Progress) -> None:
+        """Write the progress, unless that was just done, and pass it on."""
+        self._log.snapshot(
+            [progress.to_json()], done=0, problems=1, left_s=progress.left_s, elapsed_s=progress.elapsed_s
+        )
+        if self._report is not None:
+            self._report(progress)
+
+    def end(self, result: TuneResult) -> None:
+        """Write how the run ended."""
+        self.write(
+            "run_ended",
+            outcome="interrupted" if result.interrupted else "ended",
+            detail=result.stopped,
+            trials=len(result.records),
+            best_s=None if result.best is None else result.best.median_s,
+            seconds=result.seconds,
+            elapsed_s=result.seconds["total"],
+        )

@@ -1,0 +1,200 @@
+"""Finals: time the fastest trials again, side by side, verify them, and declare the winner with its uncertainty.
+
+First the race, then the verification of the winner and of the trials that tie with it. A trial that fails is excluded,
+and the remaining ones are ranked again from the same race. Other trials are not verified, which takes longer than
+racing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mltune.measure.race import how_many_fit
+from mltune.records.declaration import Declaration, Finalist
+from mltune.records.reference import Drift, Reference, drifts
+from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
+from mltune.results.run import fastest as best
+from mltune.tuning.ranking import REFERENCE, rank_race, rank_records
+
+if TYPE_CHECKING:
+    from mltune.tuning.session import Session
+
+
+FINALISTS = 5
+"""Number of trials with the fastest recorded medians that are timed again."""
+
+DOUBTFUL = 3
+"""Most further trials that are timed again because their recorded times are in doubt."""
+
+ATTEMPTS = 3
+"""Most sets of finalists, where all of a set fail the verification."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """The times that finalists are ranked by: those of a race, or else the recorded measurements."""
+
+    raced_s: Mapping[int, Sequence[float]]
+    recorded: Mapping[int, Measurement]
+
+    @property
+    def rounds(self) -> int:
+        return min((len(times_s) for times_s in self.raced_s.values()), default=0)
+
+    def rank(self, excluded: Collection[int]) -> tuple[tuple[Finalist, ...], Finalist | None]:
+        """Rank the trials that are not excluded; the second value is the reference."""
+        if self.raced_s:
+            raced_s = {number: times_s for number, times_s in self.raced_s.items() if number not in excluded}
+            return rank_race(raced_s) if raced_s.keys() - {REFERENCE} else ((), None)
+        recorded = {number: measured for number, measured in self.recorded.items() if number not in excluded}
+        return (rank_records(recorded), None) if recorded else ((), None)
+
+
+def declare(
+    session: Session,
+    records: Collection[TrialRecord],
+    *,
+    references: Sequence[Reference] = (),
+    stop: Callable[[], bool] = bool,
+) -> Declaration | None:
+    """Declare the winner of a run.
+
+    On a GPU the finalists are raced against each other and the reference implementation, and the winner and its ties
+    are verified. In replay, and where a race would take too long (:func:`mltune.measure.race.how_many_fit`), the
+    recorded times decide.
+
+    Parameters
+    ----------
+    session : Session
+        Entered.
+    records : collection of TrialRecord
+        All trials of the run, in the order of appending.
+    references : sequence of Reference
+        Timings of the reference implementation, in the order taken.
+    stop : callable
+        Checked between steps, which take at most some seconds each. Once it is true, the winner is declared from what
+        is known.
+
+    Returns
+    -------
+    Declaration or None
+        None when no trial succeeded, or none that succeeded passed the verification.
+
+    Raises
+    ------
+    DeviceLostError
+        The GPU cannot be used now. A `stop` that is true from the start does not use the GPU.
+    """
+    listed, found = list(records), drifts(references)
+    rejected: dict[int, str] = {}
+    for _ in range(ATTEMPTS):
+        fastest = best((record for record in listed if record.number not in rejected), FINALISTS)
+        others = doubtful(listed, found, fastest, rejected)
+        times = _time(session, fastest, others, rejected, stop)
+        verified = _verify(session, {record.number: record for record in (*fastest, *others)}, times, rejected, stop)
+        ranked, reference = times.rank(rejected)
+        if ranked:
+            return Declaration(
+                ranked[0].number,
+                ranked,
+                reference,
+                rounds=times.rounds,
+                as_of=len(listed),
+                rejected=rejected,
+                verified=verified,
+            )
+    return None
+
+
+def doubtful(
+    records: Sequence[TrialRecord],
+    found: Sequence[Drift],
+    fastest: Sequence[TrialRecord],
+    excluded: Collection[int] = (),
+) -> list[TrialRecord]:
+    """Return trials that may be among the fastest although their recorded times are not.
+
+    Those are trials timed while the GPU was slower than usual, if their times divided by the ratio of that drift would
+    be among the fastest, and trials whose times were too noisy to count.
+
+    Parameters
+    ----------
+    records : sequence of TrialRecord
+        In the order of appending.
+    found : sequence of Drift
+        Intervals of the records in which the GPU was faster or slower.
+    fastest : sequence of TrialRecord
+        The other finalists, fastest first.
+    excluded : collection of int
+        Numbers of trials that failed the verification.
+    """
+    ratios = dict.fromkeys(range(len(records)), 1.0)
+    for drift in found:
+        ratios |= dict.fromkeys(range(drift.first, min(drift.last, len(records))), max(drift.ratio, 1.0))
+    known = {*excluded, *(record.number for record in fastest)}
+    slowest_s = (fastest[-1].median_s if fastest else None) or math.inf
+    candidates = [
+        (record.median_s / ratios[place], record.number, record)
+        for place, record in enumerate(records)
+        if record.state in (TrialState.OK, TrialState.UNSTABLE) and record.median_s is not None
+        if record.number not in known and record.median_s / ratios[place] <= slowest_s
+    ]
+    return [record for *_, record in sorted(candidates, key=lambda entry: entry[:2])[:DOUBTFUL]]
+
+
+def _time(
+    session: Session,
+    fastest: Sequence[TrialRecord],
+    others: Sequence[TrialRecord],
+    rejected: dict[int, str],
+    stop: Callable[[], bool],
+) -> _Times:
+    """Race as many trials as fit into the time of a race, or return the recorded measurements of the fastest."""
+    recorded = _Times({}, {record.number: record.measurement for record in fastest if record.measurement is not None})
+    if session.gpu is None:
+        return recorded
+    entries: list[tuple[TrialRecord, Build]] = []
+    for record in sorted((*fastest, *others), key=lambda record: (record.median_s or 0.0, record.number)):
+        if stop():
+            return recorded
+        build = session.builder.submit(record.configuration).result()
+        if build.state is TrialState.OK:
+            entries.append((record, build))
+        else:
+            rejected[record.number] = f"cannot be built again: {build.state} {build.detail}"
+    fit = how_many_fit([record.median_s or 0.0 for record, _ in entries])
+    if fit < min(2, len(entries)) or not entries:
+        return recorded
+    result = session.gpu.race([(record.configuration, build) for record, build in entries[:fit]])
+    if result.rounds < 2:
+        return recorded
+    columns = zip(*result.samples_s, strict=True)
+    raced_s = {record.number: times_s for (record, _), times_s in zip(entries, columns, strict=False)}
+    return _Times(raced_s | ({REFERENCE: result.reference_s} if result.reference_s else {}), recorded.recorded)
+
+
+def _verify(
+    session: Session,
+    records: Mapping[int, TrialRecord],
+    times: _Times,
+    rejected: dict[int, str],
+    stop: Callable[[], bool],
+) -> bool:
+    """Verify the winner, then its ties, and reject those that fail; return whether the winner passed.
+
+    In replay all pass.
+    """
+    passed = set(records) if session.gpu is None else set()
+    while True:
+        ranked, _ = times.rank(rejected)
+        due = [one.number for one in ranked if one.ratio_low <= 1 <= one.ratio_high and one.number not in passed]
+        if not due or stop():
+            return bool(ranked) and ranked[0].number in passed
+        failure = session.verify(records[due[0]])
+        if failure:
+            rejected[due[0]] = failure
+        else:
+            passed.add(due[0])

@@ -1,0 +1,214 @@
+"""Tuning requests: kernel, problem, device and budget, resolved from the options of a command or an API call."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mltune.errors import DatasetError, UsageError
+from mltune.problem.problem import Problem
+from mltune.tuning.target import choose, parse_device
+
+if TYPE_CHECKING:
+    from mltune.kernel.bundle import Kernel
+
+DEFAULT_KERNEL = "gemm_simt"
+
+REPLAY_TRIALS = 300
+"""Trials of a run in replay without a budget."""
+
+GPU_TIME_S = 60.0
+"""Seconds of a run on a GPU without a budget."""
+
+_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?")
+
+Shape = Mapping[str, Any]
+"""The options ``trans``, ``size``, ``m``, ``n`` and ``k`` of a problem; None where one is not given."""
+
+
+@dataclass(frozen=True, slots=True)
+class TuneRequest:
+    """The input of a tuning run.
+
+    Attributes
+    ----------
+    problem : Problem
+    kernel : str
+        Name or folder of the bundle.
+    device : str
+        ``"auto"``, ``"cuda:N"`` or ``"replay:NAME"``.
+    trials : int or None
+        Most trials, skipped ones included.
+    time_s : float or None
+        Most seconds, those of earlier runs in the same directory included.
+    seed : int
+    search : str
+        One of :data:`mltune.learn.search.SEARCHES`; the others than ``"model"`` are for comparison.
+    skip : bool
+        Whether gates skip configurations that are predicted to be slow.
+    stop : bool
+        Whether the run ends by itself once nothing untried can be expected to be faster.
+    run : pathlib.Path or None
+        Directory of the run; None makes a new one under ``runs/``.
+    compilers : int or None
+        Compile processes; None is one per core.
+    """
+
+    problem: Problem
+    kernel: str = DEFAULT_KERNEL
+    device: str = "auto"
+    trials: int | None = None
+    time_s: float | None = None
+    seed: int = 0
+    search: str = "model"
+    skip: bool = True
+    stop: bool = True
+    run: Path | None = None
+    compilers: int | None = None
+
+
+def tune_request(
+    problem: str | Problem | None,
+    shape: Shape,
+    *,
+    kernel: str | Path | None = None,
+    device: str = "auto",
+    trials: int | None = None,
+    time: str | float | None = None,
+    **options: Any,
+) -> tuple[TuneRequest, str]:
+    """Resolve the options of ``mltune tune``.
+
+    In replay, kernel and problem are the recorded ones by default; given ones must be the same.
+
+    Parameters
+    ----------
+    problem : str, Problem or None
+        Its name, or the problem itself.
+    shape : mapping
+        See :data:`Shape`.
+    kernel, device, trials
+        See :class:`TuneRequest`.
+    time : str, float or None
+        A duration, or seconds.
+    **options
+        Further fields of :class:`TuneRequest`.
+
+    Returns
+    -------
+    TuneRequest
+        With a device and a budget.
+    str
+        Notice for the user about the device that was chosen; empty when there is none.
+
+    Raises
+    ------
+    UsageError
+        The request cannot be met.
+    """
+    from mltune.dataset.dataset import load_manifest
+    from mltune.kernel.reader import load_kernel
+
+    time_s = time if time is None else parse_duration(str(time))
+    shape = {name: value for name, value in shape.items() if value is not None}
+    target = parse_device(device)
+    if target is not None and target.dataset is not None:
+        recorded = load_manifest(target.dataset)
+        kernel = kernel or recorded.kernel
+        found = _recorded(problem, shape, recorded.problem, device)
+    else:
+        kernel = kernel or DEFAULT_KERNEL
+        found = _named(problem, shape, device)
+    if target is None:
+        any_shape = not shape and isinstance(problem, str)
+        target = choose(load_kernel(kernel).name, found, any_shape=any_shape)
+        if target.dataset is not None and any_shape:
+            found = load_manifest(target.dataset).problem
+    if trials is None and time_s is None:
+        trials, time_s = (None, GPU_TIME_S) if target.dataset is None else (REPLAY_TRIALS, None)
+    request = TuneRequest(found, str(kernel), str(target), trials=trials, time_s=time_s, **options)
+    return request, target.notice
+
+
+def space_problem(kernel: Kernel, precision: str, shape: Shape) -> Problem:
+    """Return the problem for which ``mltune space`` describes the search space of a kernel.
+
+    Raises
+    ------
+    UsageError
+        The kernel can only be replayed, and no timings of it are recorded here, or a shape is given.
+    """
+    from mltune.dataset.dataset import list_datasets
+    from mltune.problem.kinds import KINDS
+
+    parse = KINDS[kernel.problem].parse
+    if parse is not None:
+        return parse(f"{precision}gemm", **shape)
+    recorded = [manifest.problem for manifest in list_datasets() if manifest.kernel == kernel.name]
+    if not recorded or any(value is not None for value in shape.values()):
+        raise UsageError(
+            f"the space of a kernel that is only replayed is that of its recorded problem, but for {kernel.name} "
+            f"{'there is none' if not recorded else 'another size was requested'}; see `mltune datasets`."
+        )
+    return recorded[0]
+
+
+def parse_duration(text: str) -> float:
+    """Read a duration, such as ``90``, ``20s``, ``30m`` or ``1h30m``, in seconds.
+
+    Raises
+    ------
+    UsageError
+        The text is no duration, or not a positive one.
+
+    Examples
+    --------
+    >>> parse_duration("1h30m")
+    5400.0
+    """
+    match = _DURATION.fullmatch(text.strip())
+    hours, minutes, seconds = (float(part or 0) for part in match.groups()) if match else (0.0, 0.0, 0.0)
+    total = 3600 * hours + 60 * minutes + seconds
+    if total <= 0:
+        raise UsageError(
+            f"a time is a positive number of hours, minutes and seconds, got {text!r}; write 20s, 30m or 1h30m."
+        )
+    return total
+
+
+def _named(problem: str | Problem | None, shape: Shape, device: str) -> Problem:
+    """Return the problem to measure."""
+    from mltune.problem.kinds import problem_from_name
+
+    if isinstance(problem, str):
+        return problem_from_name(problem, **shape)
+    if problem is None:
+        raise UsageError(
+            f"a problem must be named to be measured, such as sgemm, but there is none and the device is {device}; "
+            "only a replay has a problem of its own (device replay:DATASET)."
+        )
+    if shape:
+        raise UsageError(f"a problem has its own shape, but {problem.label} was given with {', '.join(shape)}.")
+    return problem
+
+
+def _recorded(problem: str | Problem | None, shape: Shape, recorded: Problem, device: str) -> Problem:
+    """Return the recorded problem, if it is the requested one."""
+    from mltune.problem.kinds import KINDS
+
+    parse = KINDS[recorded.kind].parse
+    if isinstance(problem, str | None) and parse is not None:
+        problem, shape = parse(problem or recorded.name, default=recorded, **shape), {}
+    if problem in (None, recorded.name, recorded) and not shape:
+        return recorded
+    if not isinstance(problem, str | None):
+        text = _named(problem, shape, device).label
+    else:
+        text = f"another size of {recorded.name}" if problem in (None, recorded.name) else str(problem)
+    raise DatasetError(
+        f"a replay needs the problem that was recorded, but {device} holds {recorded.label}, and {text} was requested; "
+        "see `mltune datasets`."
+    )

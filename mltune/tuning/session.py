@@ -1,0 +1,214 @@
+"""Tuning session: kernel, problem, device, search space, builder and runner, on a GPU or in replay."""
+
+from __future__ import annotations
+
+import math
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from mltune import __version__
+from mltune.errors import UsageError
+from mltune.kernel.bundle import Kernel, device_variables
+from mltune.kernel.reader import load_kernel
+from mltune.kernel.space import ConstrainedSpace, SearchSpace, TableSpace
+from mltune.problem.runnable import RunnableProblem
+from mltune.records.header import RunHeader
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from mltune.dataset.dataset import Dataset
+    from mltune.device.facts import Device
+    from mltune.measure.protocols import Builder, Runner
+    from mltune.measure.runner import GpuRunner
+    from mltune.problem.problem import Problem
+    from mltune.records.trial import Measurement, TrialRecord
+    from mltune.tuning.target import Target
+
+
+@dataclass(slots=True)
+class Session:
+    """The parts of a run. A context manager that starts and ends builder and runner.
+
+    Attributes
+    ----------
+    kernel : Kernel
+    problem : Problem
+    device : Device
+    space : SearchSpace
+        On a GPU all valid configurations; in replay the recorded ones.
+    builder : Builder
+    runner : Runner
+    versions : mapping of str to str
+        Versions of the software that determines measurements.
+    gpu : GpuRunner or None
+        The runner, if it runs on a GPU.
+    recorded : Dataset or None
+        The replayed dataset.
+    batches : int
+        Batches of proposals in flight. On a GPU, three keep the compile pool busy while one batch is planned and
+        another runs; in replay, two run the same code.
+    compilers : float
+        Builds made in parallel; infinite in replay, where builds take no time.
+    """
+
+    kernel: Kernel
+    problem: Problem
+    device: Device
+    space: SearchSpace
+    builder: Builder
+    runner: Runner
+    versions: Mapping[str, str]
+    gpu: GpuRunner | None = None
+    recorded: Dataset | None = None
+    batches: int = 2
+    compilers: float = math.inf
+    _stack: ExitStack | None = None
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(self.runner)
+            stack.enter_context(self.builder)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._stack is not None:
+            self._stack.__exit__(kind, error, trace)
+
+    def reference(self) -> Measurement | None:
+        """Time the reference implementation of the problem; None in replay."""
+        return None if self.gpu is None else self.gpu.time_reference()
+
+    @property
+    def recorded_reference_s(self) -> float | None:
+        """The recorded median time of the reference implementation, in replay; None where it was not recorded."""
+        return None if self.recorded is None else self.recorded.manifest.reference_median_s
+
+    def verify(self, record: TrialRecord) -> str:
+        """Verify a winner at its own size and at others; return the failures, empty when it passes or in replay."""
+        if self.gpu is None:
+            return ""
+        build = self.builder.submit(record.configuration).result()
+        checks = self.gpu.verify_winner(record.configuration, build).items()
+        wrong = [f"{problem.label}: {check.state} {check.detail}" for problem, check in checks if check.state != "ok"]
+        return "; ".join(wrong)
+
+
+def open_session(
+    kernel: str,
+    problem: Problem,
+    target: Target,
+    *,
+    values: Mapping[str, Sequence[int]] | None = None,
+    compilers: int | None = None,
+) -> Session:
+    """Make the session of a kernel, a problem and a target.
+
+    Parameters
+    ----------
+    kernel : str
+        Name or folder of the bundle.
+    problem : Problem
+    target : Target
+    values : mapping of str to sequence of int, optional
+        Values of some parameters: a sub-space.
+    compilers : int or None
+        Compile processes; None is one per core.
+
+    Raises
+    ------
+    UsageError
+        The kernel does not solve the problem or cannot be built, the space is empty, or the device or dataset does not
+        exist.
+
+    Examples
+    --------
+    >>> from mltune.dataset.dataset import load_manifest
+    >>> from mltune.tuning.target import Target
+    >>> name = "h200-sgemm-nt-4096-random"
+    >>> session = open_session("gemm_simt", load_manifest(name).problem, Target(dataset=name))
+    >>> session.device.name
+    'NVIDIA H200'
+    """
+    bundle = load_kernel(kernel)
+    bundle.check_problem(problem)
+    if target.dataset is not None:
+        return _replay(bundle, problem, target.dataset)
+    if bundle.source is None or not isinstance(problem, RunnableProblem):
+        raise UsageError(
+            f"only a kernel with a source can be built, but {bundle.name} has none; replay recorded timings with "
+            "--device replay:DATASET (see `mltune datasets`)."
+        )
+    return _on_gpu(bundle.with_values(values) if values else bundle, problem, target.cuda or 0, compilers)
+
+
+def _replay(kernel: Kernel, problem: Problem, name: str) -> Session:
+    from mltune.dataset.dataset import load_dataset
+    from mltune.measure.replay import ReplayBuilder, ReplayRunner
+
+    dataset = load_dataset(name)
+    dataset.check_kernel(kernel)
+    return Session(
+        kernel,
+        problem,
+        dataset.manifest.device,
+        TableSpace(dataset.columns),
+        ReplayBuilder(dataset),
+        ReplayRunner(dataset),
+        {f"recorded_{name}": version for name, version in dataset.manifest.versions.items()},
+        recorded=dataset,
+    )
+
+
+def _on_gpu(kernel: Kernel, problem: RunnableProblem, index: int, compilers: int | None) -> Session:
+    from mltune.device.query import driver_version, query_device
+    from mltune.measure.build import NvrtcBuilder, default_cache, nvrtc_version
+    from mltune.measure.runner import GpuRunner
+
+    device = query_device(index)
+    runner = GpuRunner(kernel, problem, index, device=device)
+    builder = NvrtcBuilder(kernel, problem, device.architecture, cache=default_cache(), workers=compilers)
+    return Session(
+        kernel,
+        problem,
+        device,
+        ConstrainedSpace(kernel, {**problem.variables(), **device_variables(device)}),
+        builder,
+        runner,
+        {"nvrtc": nvrtc_version(), "driver": driver_version(), **installed_versions("cupy-cuda13x", "cupy-cuda12x")},
+        gpu=runner,
+        batches=3,
+        compilers=builder.workers,
+    )
+
+
+def installed_versions(*packages: str) -> dict[str, str]:
+    """Return the versions of packages, without those that are not installed."""
+    import importlib.metadata
+
+    installed = {}
+    for package in packages:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            installed[package] = importlib.metadata.version(package)
+    return installed
+
+
+def run_header(session: Session, seed: int, settings: Mapping[str, Any]) -> RunHeader:
+    """Return the header of a run."""
+    return RunHeader(
+        kernel=session.kernel.name,
+        source_hash=session.kernel.source_hash,
+        parameters={name: tuple(session.space.values[name]) for name in session.space.names},
+        problem=session.problem.to_json(),
+        device=session.device.to_json(),
+        seed=seed,
+        versions={"mltune": __version__, **installed_versions("numpy", "scikit-learn", "optuna"), **session.versions},
+        settings={"restrictions": session.kernel.space_hash, **settings},
+        created_at=time.time(),
+    )

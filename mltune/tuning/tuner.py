@@ -1,0 +1,365 @@
+"""The tuning loop: propose, gate, build, gate, run, record and learn, with budgets and resuming.
+
+On a GPU several batches are in flight: a batch is planned while earlier ones are built and measured, from the results
+known before all of them. Proposals therefore depend only on the seed and on results, not on the order in which results
+arrive, and a resumed run continues as if it had not been interrupted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mltune.errors import DeviceLostError, RunDirectoryError
+from mltune.measure.pipeline import Pipeline
+from mltune.measure.timing_limits import within_limits
+from mltune.records.candidate import BATCH, Candidate
+from mltune.records.declaration import FACT as DECLARATION
+from mltune.records.declaration import Declaration
+from mltune.records.directory import WINNER, new_directory
+from mltune.records.events import EventWriter
+from mltune.records.reference import Reference, drifts
+from mltune.records.seconds import Seconds
+from mltune.records.store import Store
+from mltune.records.trial import Build, TrialRecord, TrialState
+from mltune.results.observer import Observer
+from mltune.results.progress import Report
+from mltune.results.run import TuneResult, result_of
+from mltune.tuning.event_log import RunEventLog
+from mltune.tuning.finals import declare
+from mltune.tuning.request import TuneRequest
+from mltune.tuning.session import open_session, run_header
+from mltune.tuning.target import choose, parse_device
+
+if TYPE_CHECKING:
+    from mltune.learn.search import Batch
+    from mltune.tuning.session import Session
+
+
+REFERENCE_EVERY_S = 120.0
+"""Seconds between two timings of the reference kernel."""
+
+_GPU_STATE = ("sm_clock_hz", "temperature_c", "power_w", "throttle_reasons")
+
+
+def tune(
+    request: TuneRequest,
+    *,
+    progress: Report | None = None,
+    stop: Callable[[], bool] = bool,
+    slug: str = "",
+    diary: EventWriter | None = None,
+) -> TuneResult:
+    """Search for the fastest configuration until the budget is spent, everything is tried, or it is told to stop.
+
+    Parameters
+    ----------
+    request : TuneRequest
+    progress : callable, optional
+        Told now and then how far the run is.
+    stop : callable
+        Asked now and then, at least once a second while trials are under way; true ends the run with the best so far.
+    slug : str
+        Name of the problem in its plan.
+    diary : callable, optional
+        Where events are written; by default ``events.jsonl`` in the directory of the run.
+
+    Raises
+    ------
+    UsageError
+        What is asked for cannot be met.
+    RunError
+        The run failed; everything recorded before is kept.
+    """
+    target = parse_device(request.device) or choose(request.kernel, request.problem)
+    session = open_session(request.kernel, request.problem, target, compilers=request.compilers)
+    directory = request.run or new_directory(request.problem.label)
+    header = run_header(
+        session,
+        request.seed,
+        {
+            "target": "gpu" if target.dataset is None else str(target),
+            "batch": BATCH,
+            "batches": session.batches,
+            "space": str(session.space.count),
+            "search": request.search,
+            "skip": request.skip,
+        },
+    )
+    own = RunEventLog(directory, progress) if diary is None else None
+    with Store.open(directory, header) as store, session:
+        observer = Observer(
+            session.problem,
+            session.device,
+            str(target),
+            trials_limit=request.trials,
+            time_limit_s=request.time_s,
+            slug=slug,
+            report=progress if own is None else own.tell,
+            events=diary if own is None else own.write,
+        )
+        if own is not None:
+            own.begin(store, request)
+        result = Tuner(session, store, request, observer, stop).run()
+        if own is not None:
+            own.end(result)
+        return result
+
+
+class Tuner:
+    """One run of the loop: joins a search to a builder, a runner and a store.
+
+    Parameters
+    ----------
+    session : Session
+        Entered.
+    store : Store
+        Open for writing; its records are resumed.
+    request : TuneRequest
+    observer : Observer
+    stop : callable
+        See :func:`tune`.
+    """
+
+    def __init__(
+        self, session: Session, store: Store, request: TuneRequest, observer: Observer, stop: Callable[[], bool] = bool
+    ) -> None:
+        from mltune.device.peaks import peak_flops
+        from mltune.learn.features import Features
+        from mltune.learn.search import Search
+
+        self._session = session
+        self._store = store
+        self._request = request
+        self._observer = observer
+        self._stop = stop
+        self._seconds = Seconds(store.seconds() | {"compile": 0.0, "time": 0.0})
+        self._search = Search(
+            session.space,
+            Features(session.kernel, session.problem, session.device),
+            search=request.search,
+            seed=request.seed,
+            skip=request.skip,
+            stop=request.stop,
+            compilers=session.compilers,
+            stopping=store.fact("stopping"),
+        )
+        peak = peak_flops(session.device, session.problem.arithmetic)
+        self._pipeline = Pipeline(
+            session.builder,
+            session.runner,
+            self._decide,
+            seconds=self._seconds,
+            check=partial(within_limits, flops=session.problem.flops, peak_flops=peak),
+        )
+        self._records: dict[int, TrialRecord] = {}
+        known = store.records()
+        self._remember(known)
+        observer.recall(known)
+        self._in_flight: deque[Batch] = deque()
+        self._asked = 0
+        self._reference_s: float | None = store.fact("reference_median_s")
+        self._reference_due_s = -math.inf if session.gpu is not None else math.inf
+
+    def run(self) -> TuneResult:
+        """Run until the end; see :func:`tune`."""
+        from threadpoolctl import threadpool_limits
+
+        from mltune.learn.search import preload
+
+        # The matrices of the search are small, and every other core compiles: threads would only compete with the
+        # compilers. Sums also depend on the number of threads. The limit holds for libraries that are loaded already.
+        preload()
+        with threadpool_limits(limits=1):
+            return self._run()
+
+    def _run(self) -> TuneResult:
+        interrupted = False
+        try:
+            self._loop()
+        except KeyboardInterrupt:
+            interrupted = True
+        interrupted = interrupted or self._stop()
+        self._pipeline.abandon()
+        with self._seconds.spent_on("finals"):
+            self._declare(lambda: interrupted or self._stop())
+        stopped = self._search.stopping.reason
+        with self._seconds.spent_on("record"):
+            if not interrupted:
+                self._store.set_fact("limit", None)
+            self._store.set_seconds(self._seconds.to_json())
+            message = "interrupted: this is the best so far" if interrupted else stopped or None
+            self._observer.tell(self._seconds.elapsed, message, at_once=True)
+        return replace(result_of(self._store), stopped=stopped, interrupted=interrupted)
+
+    def _loop(self) -> None:
+        """Ask, measure and tell until the limit is reached or a stop is requested."""
+        request = self._request
+        self._store.set_fact("limit", {"trials": request.trials, "time_s": request.time_s})
+        self._know_reference(self._session.recorded_reference_s)
+        medians = [record.median_s for record in self._records.values() if self._search.score(record) is not None]
+        self._pipeline.best_s = min((median for median in medians if median is not None), default=None)
+        self._asked = self._search.resume(self._records, self._session.batches)
+        under_way = self._ask()
+        while under_way and not self._stop():
+            if self._seconds.elapsed >= self._reference_due_s:  # the first time while the first builds are made
+                self._time_reference()
+            self._collect()
+            with self._seconds.spent_on("record"):
+                self._observer.tell(self._seconds.elapsed)
+            under_way = self._ask()
+        self._pipeline.abandon()
+        if self._reference_due_s < math.inf and self._references_stale() and not self._stop():
+            self._time_reference()
+
+    def _ask(self) -> bool:
+        """Ask for batches until enough are in flight; return whether any is."""
+        while len(self._in_flight) < self._session.batches and not self._time_is_up():
+            limit = self._request.trials
+            room = None if limit is None else limit - self._asked
+            if (room is not None and room < 1) or self._stop():
+                break
+            with self._seconds.spent_on("search"):
+                stopping = self._search.stopping
+                batch = self._search.ask(room)
+            if self._search.stopping != stopping:
+                self._store.set_fact("stopping", asdict(self._search.stopping))
+            if not batch.candidates:
+                break
+            self._asked += len(batch.candidates)
+            self._in_flight.append(batch)
+            self._begin(batch.candidates)
+        return bool(self._in_flight) and not self._time_is_up()
+
+    def _begin(self, candidates: Sequence[Candidate]) -> None:
+        """Submit the candidates that are neither on record nor skipped."""
+        skipped = []
+        for candidate in candidates:
+            known = self._records.get(candidate.number)
+            if known is not None:
+                self._check_same(known, candidate)
+            elif candidate.is_skipped:
+                skipped.append(candidate.record(TrialState.SKIPPED))
+            else:
+                self._pipeline.submit(candidate)
+        self._keep(skipped)
+
+    def _check_same(self, record: TrialRecord, candidate: Candidate) -> None:
+        if dict(record.configuration) != candidate.configuration:
+            raise RunDirectoryError(
+                f"a resumed run must propose the recorded configurations, but trial {record.number} in "
+                f"{self._store.directory} has another one: another version recorded it; start a new run."
+            )
+
+    def _decide(self, built: Sequence[tuple[Candidate, Build]]) -> list[Candidate]:
+        """Apply the gate after compiling."""
+        with self._seconds.spent_on("search"):
+            return self._search.decide(built)
+
+    def _collect(self) -> None:
+        """Take finished results, and report the oldest batch to the search when it is complete.
+
+        At most one batch is reported for each call: the next batch is planned before another is reported, however fast
+        the results arrive.
+        """
+        oldest = self._in_flight[0]
+        if not self._is_complete(oldest):
+            limit = self._request.time_s
+            left = 0.5 if limit is None else min(0.5, max(0.0, limit - self._seconds.elapsed))
+            self._keep(self._pipeline.advance(left))
+        if self._is_complete(oldest):
+            self._in_flight.popleft()
+            with self._seconds.spent_on("search"):
+                self._search.tell(oldest, [self._records[one.number] for one in oldest.candidates])
+            with self._seconds.spent_on("record"):
+                self._store.set_seconds(self._seconds.to_json())
+
+    def _is_complete(self, batch: Batch) -> bool:
+        return all(candidate.number in self._records for candidate in batch.candidates)
+
+    def _keep(self, records: Sequence[TrialRecord]) -> None:
+        """Store new records, then report them."""
+        if not records:
+            return
+        elapsed_s = self._seconds.elapsed
+        records = [replace(record, elapsed_s=elapsed_s) for record in records]
+        with self._seconds.spent_on("record"):
+            self._store.append(*records)
+            self._observer.see(records)
+        self._remember(records)
+
+    def _remember(self, records: Iterable[TrialRecord]) -> None:
+        for record in records:
+            self._records[record.number] = record
+            if record.build is not None:
+                self._seconds.add("compile", 0.0 if record.build.cached else record.build.compile_s)
+            if record.measurement is not None:
+                self._seconds.add("time", record.measurement.verify_s + record.measurement.time_s)
+
+    def _time_reference(self) -> None:
+        """Time the reference kernel: what it takes now, against the first time, says what to think of the records."""
+        with self._seconds.spent_on("reference"):
+            measured = self._session.reference()
+        self._reference_due_s = self._seconds.elapsed + REFERENCE_EVERY_S
+        if measured is None or measured.median_s is None:
+            self._reference_due_s = math.inf  # there is none to be had
+            return
+        self._know_reference(measured.median_s)
+        state = {name: getattr(measured, name) for name in ("median_s", "noise", *_GPU_STATE)}
+        self._store.append_reference(Reference(len(self._records), self._seconds.elapsed, **state))
+        self._observer.events("reference", after=len(self._records), elapsed_s=self._seconds.elapsed, **state)
+        for drift in drifts(self._store.references())[-1:]:
+            if drift.last >= len(self._records):
+                self._observer.events("drift", **asdict(drift))
+
+    def _references_stale(self) -> bool:
+        """Return whether trials were recorded since the reference kernel was timed."""
+        references = self._store.references()
+        return bool(references) and references[-1].after < len(self._records)
+
+    def _know_reference(self, median_s: float | None) -> None:
+        """Keep the first time of cuBLAS."""
+        if self._reference_s is None and median_s is not None:
+            self._reference_s = median_s
+            self._store.set_fact("reference_median_s", median_s)
+        self._observer.reference_s = self._reference_s
+
+    def _declare(self, stop: Callable[[], bool]) -> Declaration | None:
+        """Declare a winner, unless that was done when no fewer trials were known, and lay it ready to be taken away."""
+        document = self._store.fact(DECLARATION)
+        if document is not None:
+            declared = Declaration.from_json(document)
+            if declared.as_of == len(self._records) and (declared.verified or stop()):
+                return declared
+        finals = partial(declare, self._session, self._records.values(), references=self._store.references())
+        try:
+            declared_now = finals(stop=stop)
+        except DeviceLostError:  # it will be tried again; until then what is on record has to do
+            self._note_declared(finals(stop=lambda: True))
+            raise
+        if declared_now is not None and self._session.gpu is not None and declared_now.verified and not stop():
+            self._lay_ready(self._store.directory / WINNER, declared_now)  # first: who is declared can be taken away
+        self._note_declared(declared_now)
+        return declared_now
+
+    def _note_declared(self, declared: Declaration | None) -> None:
+        if declared is not None:
+            self._store.set_fact(DECLARATION, declared.to_json())
+            self._observer.declared(declared, self._seconds.elapsed)
+
+    def _lay_ready(self, folder: Path, declared: Declaration) -> None:
+        from mltune.winner.folder import write_winner
+        from mltune.winner.winner import Winner
+
+        session, record = self._session, self._records[declared.number]
+        build = session.builder.submit(record.configuration).result()
+        winner = Winner(session.kernel, session.problem, session.device, record, declared, build, session.versions)
+        write_winner(folder, winner)
+
+    def _time_is_up(self) -> bool:
+        return self._request.time_s is not None and self._seconds.elapsed >= self._request.time_s

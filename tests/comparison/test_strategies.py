@@ -1,0 +1,147 @@
+"""Laws that every strategy keeps, and equality of Kernel Tuner's strategies with its own simulation mode."""
+
+import itertools
+import json
+import random
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mltune.comparison.simulation import simulate
+from mltune.comparison.strategies import OURS, PEERS, strategy
+from mltune.errors import UsageError
+from mltune.records.candidate import BATCH
+
+EVALUATIONS = 60
+
+
+@pytest.fixture(params=[*OURS, *PEERS, "kernel_tuner:pso"])
+def name(request: pytest.FixtureRequest) -> str:
+    if request.param == "gp":
+        pytest.importorskip("torch")
+    elif request.param in PEERS or ":" in request.param:
+        pytest.importorskip("kernel_tuner")
+    return request.param
+
+
+@pytest.fixture
+def smooth(hill):
+    """Return a recording without failures: one of the peers cannot do with them."""
+    return hill(failures=False)
+
+
+def test_a_strategy_evaluates_each_configuration_once_and_spends_its_budget(name: str, smooth) -> None:
+    trace = simulate(strategy(name), smooth, EVALUATIONS, seed=1)
+    assert len(set(trace.indices.tolist())) == len(trace.indices)
+    may_end_early = {"simulated_annealing", "kernel_tuner:pso"}
+    assert len(trace.indices) == EVALUATIONS or (name in may_end_early and len(trace.indices) >= EVALUATIONS // 4)
+    assert (trace.own_s >= 0).all()
+
+
+def test_a_strategy_lives_with_failures(name: str, recording) -> None:
+    trace = simulate(strategy(name), recording, EVALUATIONS, seed=0)
+    assert np.isfinite(recording.median_s[trace.indices]).any()
+
+
+def test_the_same_seed_makes_the_same_moves(name: str, recording) -> None:
+    if name == "bayes_opt":
+        pytest.skip("Kernel Tuner's bayes_opt differs from run to run")
+    first, second = (simulate(strategy(name), recording, 30, seed=3).indices.tolist() for _ in range(2))
+    assert first == second
+    assert first != simulate(strategy(name), recording, 30, seed=4).indices.tolist()
+
+
+def test_a_strategy_leaves_the_global_generators_alone(name: str, recording) -> None:
+    state = random.getstate()
+    simulate(strategy(name), recording, 10, seed=0)
+    assert random.getstate() == state
+
+
+@pytest.mark.parametrize("text", ["nosuch", "mltune:speed=3", "mltune:batch=x", "random:batch=2"])
+def test_an_unknown_strategy_or_option_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="strateg"):
+        strategy(text)
+
+
+def test_an_option_is_part_of_the_name() -> None:
+    made = strategy("mltune:batch=4:in_flight=1")
+    assert (made.name, made.batch, made.in_flight) == ("mltune:batch=4:in_flight=1", 4, 1)
+
+
+def test_the_default_is_what_a_run_on_a_gpu_does() -> None:
+    made = strategy("mltune")
+    assert (made.batch, made.in_flight, made.proposer) == (BATCH, 3, "model")
+
+
+def test_an_unknown_strategy_of_kernel_tuner_is_refused(recording) -> None:
+    pytest.importorskip("kernel_tuner")
+    with pytest.raises(UsageError, match="nosuch"):
+        simulate(strategy("kernel_tuner:nosuch"), recording, 10, 0)
+
+
+def simulation_cache(recording, values: dict[str, list[int]], path: Path) -> None:
+    """Write a recording as the cache that Kernel Tuner's simulation mode reads."""
+    rows = zip(
+        *(column.tolist() for column in recording.space.rows(np.arange(recording.space.count)).values()), strict=True
+    )
+    cache = {}
+    for row, median_s in zip(rows, recording.median_s.tolist(), strict=True):
+        entry = dict(zip(values, row, strict=True)) | {
+            "compile_time": 1.0,
+            "verification_time": 0,
+            "benchmark_time": 1.0,
+            "strategy_time": 0,
+            "framework_time": 0,
+            "timestamp": "2026-01-01 00:00:00+00:00",
+        }
+        told = {"__error__": "RuntimeFailedConfig"} if np.isnan(median_s) else {"time": 1e3 * median_s}
+        cache[",".join(map(str, row))] = entry | told
+    document = {"device_name": "d", "kernel_name": "k", "problem_size": [1, 1], "tune_params_keys": list(values)}
+    path.write_text(json.dumps(document | {"tune_params": values, "objective": "time", "cache": cache}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("peer", ["hybrid_vndx", "adaptive_tabu_greywolf", "genetic_algorithm", "simulated_annealing"])
+def test_a_strategy_of_kernel_tuner_moves_as_in_its_own_simulation_mode(peer: str, hill, tmp_path: Path) -> None:
+    searchspace = pytest.importorskip("kernel_tuner.searchspace")
+    from kernel_tuner import tune_kernel
+
+    recorded = hill()
+    values = {name: list(recorded.space.values[name]) for name in recorded.space.names}
+    recording = hill(order=searchspace.Searchspace(values, [], 10**9).list)  # its own order
+    simulation_cache(recording, values, tmp_path / "cache.json")
+    for seed in range(2):
+        state, numpy_state = random.getstate(), np.random.get_state()
+        random.seed(seed)
+        np.random.seed(seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            results, _ = tune_kernel(
+                "k",
+                "__global__ void k(){}",
+                (1, 1),
+                [],
+                values,
+                cache=str(tmp_path / "cache.json"),
+                simulation_mode=True,
+                strategy=peer,
+                strategy_options={"max_fevals": 100},
+                lang="CUDA",
+                quiet=True,
+            )
+        random.setstate(state)
+        np.random.set_state(numpy_state)
+        theirs = list(dict.fromkeys(tuple(result[name] for name in values) for result in results))
+        ours = simulate(strategy(f"kernel_tuner:{peer}"), recording, 100, seed).indices
+        columns = recording.space.rows(ours.astype(np.int64))
+        assert list(zip(*(column.tolist() for column in columns.values()), strict=True)) == theirs
+
+
+def test_tpe_finds_configurations_in_a_sparse_space(hill) -> None:
+    product = list(itertools.product((1, 2, 4, 8, 16), (1, 2, 4, 8), range(6), (0, 1), range(5)))
+    few = [product[position] for position in np.random.default_rng(0).choice(len(product), 11, replace=False)]
+    trace = simulate(strategy("tpe"), hill(failures=False, order=few), 11, seed=0)
+    assert sorted(trace.indices.tolist()) == list(range(11))
+    assert trace.invalid == 0

@@ -1,0 +1,306 @@
+"""The loop, in replay: what it finds, what it records, and that killing it changes nothing."""
+
+import dataclasses
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mltune.dataset.dataset import load_dataset
+from mltune.errors import BundleError, RunDirectoryError
+from mltune.problem.gemm import parse_problem
+from mltune.records.candidate import BATCH
+from mltune.records.seconds import PHASES
+from mltune.records.store import Store
+from mltune.records.trial import TrialRecord, TrialState
+from mltune.results.run import TuneResult
+from mltune.tuning.request import TuneRequest
+from mltune.tuning.tuner import tune
+
+DATASET = "h200-sgemm-nt-4096-random"
+GATED = "h200-sgemm-nt-4096-complete"
+STOPPED = "convolution_rtx_a4000"
+PROBLEM = parse_problem("sgemm", trans="NT", m=4096, n=4096, k=4096)
+TRIALS = 6 * BATCH
+ASKED = {"undisturbed": (TRIALS, DATASET), "gated": (20 * BATCH, GATED), "stopped": (2000, STOPPED)}
+"""Trials and dataset of the runs that others are compared with."""
+
+
+def search(run: Path, *, trials: int | None = TRIALS, dataset: str = DATASET, **more) -> TuneResult:
+    manifest = load_dataset(dataset).manifest
+    device = f"replay:{dataset}"
+    return tune(TuneRequest(manifest.problem, manifest.kernel, device, trials=trials, run=run, **more))
+
+
+def essence(records: list[TrialRecord]) -> list[TrialRecord]:
+    """Return records in order of number, without the time at which each was made."""
+    return sorted((dataclasses.replace(record, finished_at=0.0) for record in records), key=lambda one: one.number)
+
+
+def stored(run: Path) -> list[TrialRecord]:
+    with Store.read_only(run) as store:
+        return essence(store.records())
+
+
+@pytest.fixture(scope="module")
+def gated(tmp_path_factory) -> TuneResult:
+    """Return a run in which both gates and the audit are at work."""
+    return search(tmp_path_factory.mktemp("run") / "gated", trials=ASKED["gated"][0], dataset=GATED)
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory) -> TuneResult:
+    """Return a run that ends by itself."""
+    return search(tmp_path_factory.mktemp("run") / "stopped", trials=ASKED["stopped"][0], dataset=STOPPED)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory) -> TuneResult:
+    return search(tmp_path_factory.mktemp("run") / "undisturbed")
+
+
+def test_every_trial_ends_in_one_state_and_is_on_file(undisturbed):
+    document = undisturbed.to_json()
+
+    assert document["trials"] == sum(document["counts"].values()) == TRIALS
+    assert [record.number for record in undisturbed.records] == list(range(TRIALS))
+    assert stored(undisturbed.directory) == essence(undisturbed.records)
+
+
+def test_no_configuration_is_proposed_twice(undisturbed):
+    configurations = [tuple(record.configuration.items()) for record in undisturbed.records]
+
+    assert len(set(configurations)) == len(configurations)
+
+
+def test_best_is_the_fastest_that_was_right(undisturbed):
+    right = [record for record in undisturbed.records if record.state is TrialState.OK]
+
+    assert undisturbed.best is min(right, key=lambda record: record.measurement.median_s)
+
+
+def test_result_names_what_the_command_prints(undisturbed):
+    document = undisturbed.to_json()
+
+    assert document.keys() == {
+        "problem", "device", "kernel", "trials", "counts", "best", "seconds", "run", "stopped", "skips"
+    }  # fmt: skip
+    assert document["best"].keys() == {
+        "configuration", "median_s", "tflops", "share_of_peak", "share_of_reference",
+        "interval_s", "interval_share_of_reference", "ties", "verified",
+    }  # fmt: skip
+    assert document["seconds"].keys() == set(PHASES)
+
+
+def test_search_finds_better_than_chance(undisturbed, tmp_path):
+    """In the median of three seeds it beats what a random search of as many trials is expected to find."""
+    rate = 1.0 / load_dataset(DATASET).numbers("median_s")
+    rate = np.sort(np.nan_to_num(rate))
+    ranks = np.arange(1, len(rate) + 1) / len(rate)
+    expected = float((rate * np.diff(ranks**TRIALS, prepend=0.0)).sum())
+    found = [1.0 / undisturbed.best.measurement.median_s]
+    found += [1.0 / search(tmp_path / str(seed), seed=seed).best.measurement.median_s for seed in (1, 2)]
+
+    assert np.median(found) > expected
+
+
+def test_same_seed_gives_the_same_trials_and_another_seed_others(undisturbed, tmp_path):
+    again, other = search(tmp_path / "again"), search(tmp_path / "other", seed=1)
+
+    assert essence(again.records) == essence(undisturbed.records)
+    assert essence(other.records) != essence(undisturbed.records)
+
+
+@pytest.mark.parametrize(
+    ("name", "share"), [("undisturbed", 0.2), ("undisturbed", 0.8), ("gated", 0.3), ("gated", 0.7), ("stopped", 0.6)]
+)
+def test_killed_run_goes_on_as_if_it_had_not_been(name, share, tmp_path, request):
+    """Also where gates skipped in between, and where it ends by itself."""
+    whole = request.getfixturevalue(name)
+    run, trials, dataset = tmp_path / "killed", *ASKED[name]
+    script = (
+        "from pathlib import Path; from tests.tuning.test_tuner import search; "
+        f"search(Path({str(run)!r}), trials={trials}, dataset={dataset!r})"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script], cwd=Path(__file__).parents[2], start_new_session=True)
+    deadline = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < deadline:
+        if (run / "run.sqlite").exists() and len(safely_stored(run)) >= share * len(whole.records):
+            os.killpg(process.pid, signal.SIGKILL)
+        time.sleep(0.01)
+    process.wait()
+    before = stored(run)
+    assert len(before) > 0
+
+    again = search(run, trials=trials, dataset=dataset)
+
+    assert stored(run) == essence(whole.records)
+    assert again.stopped == whole.stopped
+    assert before == [record for record in stored(run) if record.number in {one.number for one in before}]
+
+
+def test_all_that_computes_in_threads_is_loaded_before_threads_are_limited(tmp_path):
+    """Else sums would depend on the cores, and a run that is resumed on others would go another way."""
+    script = f"""
+import threadpoolctl
+from pathlib import Path
+from mltune.learn.search import preload
+from tests.tuning.test_tuner import search
+
+def pools():
+    return {{pool["filepath"] for pool in threadpoolctl.threadpool_info()}}
+
+preload()
+before = pools()
+search(Path({str(tmp_path / "run")!r}), trials=256, dataset={GATED!r})
+print(*sorted(pools() - before))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == ""
+
+
+def safely_stored(run: Path) -> list[TrialRecord]:
+    """Return what is stored, nothing while the store is being made."""
+    try:
+        return stored(run)
+    except RunDirectoryError:
+        return []
+
+
+def test_finished_run_is_not_run_again(undisturbed):
+    again = search(undisturbed.directory)
+
+    assert essence(again.records) == essence(undisturbed.records)
+    assert again.best == undisturbed.best
+
+
+def test_run_in_two_parts_is_the_run_in_one(undisturbed, tmp_path):
+    search(tmp_path / "run", trials=2 * BATCH + 5)
+
+    search(tmp_path / "run")
+
+    assert stored(tmp_path / "run") == essence(undisturbed.records)
+
+
+@pytest.mark.parametrize("trials", [7 * BATCH, 12 * BATCH + 3])
+def test_what_gates_skipped_is_proposed_the_same_in_two_parts(gated, tmp_path, trials):
+    search(tmp_path / "run", trials=trials, dataset=GATED)
+
+    search(tmp_path / "run", trials=ASKED["gated"][0], dataset=GATED)
+
+    assert stored(tmp_path / "run") == essence(gated.records)
+    skipped = [record for record in gated.records if record.state is TrialState.SKIPPED]
+    assert {record.number >= trials for record in skipped} == {True, False}
+
+
+def test_without_the_skip_everything_is_measured(tmp_path):
+    result = search(tmp_path / "run", trials=12 * BATCH, dataset=GATED, skip=False)
+
+    assert {record.state for record in result.records} == {TrialState.OK}
+    assert all(record.skip is None and not record.audited for record in result.records)
+
+
+def test_each_search_proposes_itself(tmp_path):
+    sources = {
+        name: {record.proposed_by for record in search(tmp_path / name, trials=4 * BATCH, search=name).records}
+        for name in ("random", "tpe", "astra")
+    }
+
+    assert sources == {"random": {"random"}, "tpe": {"tpe", "random"}, "astra": {"random"}}  # TPE repeats itself
+
+
+def test_thresholds_of_a_kernel_that_names_no_resources_are_refused(tmp_path):
+    with pytest.raises(BundleError, match=r"\[resources\].*convolution does not name"):
+        search(tmp_path / "run", dataset=STOPPED, search="astra")
+
+
+def test_a_run_that_ends_by_itself_says_why(stopped):
+    assert len(stopped.records) < ASKED["stopped"][0]
+    assert "can be expected to beat the best" in stopped.stopped
+    assert stopped.to_json()["stopped"] == stopped.stopped
+
+
+def test_a_run_that_ended_by_itself_is_not_taken_up_again_unless_told_to(stopped, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(stopped.directory, run)
+
+    again = search(run, trials=2 * ASKED["stopped"][0], dataset=STOPPED)
+    assert essence(again.records) == essence(stopped.records)
+    assert again.stopped == stopped.stopped
+
+    longer = search(run, trials=len(stopped.records) + BATCH, dataset=STOPPED, stop=False)
+    assert len(longer.records) == len(stopped.records) + BATCH
+    assert longer.stopped == ""
+
+
+def test_in_two_parts_it_ends_where_it_would_have(stopped, tmp_path):
+    """A verdict is counted once, in whichever part it fell."""
+    for share in (0.4, 0.6, 0.85):
+        search(tmp_path / "run", trials=int(share * len(stopped.records)), dataset=STOPPED)
+
+    last = search(tmp_path / "run", trials=ASKED["stopped"][0], dataset=STOPPED)
+
+    assert essence(last.records) == essence(stopped.records)
+    assert last.stopped == stopped.stopped
+
+
+def test_told_not_to_it_does_not_end_by_itself(stopped, tmp_path):
+    trials = len(stopped.records) + 2 * BATCH
+
+    assert len(search(tmp_path / "run", trials=trials, dataset=STOPPED, stop=False).records) == trials
+
+
+def test_run_of_another_seed_is_refused(undisturbed):
+    with pytest.raises(RunDirectoryError, match="seed"):
+        search(undisturbed.directory, seed=5)
+
+
+def test_time_limit_ends_the_run(tmp_path):
+    result = search(tmp_path / "run", trials=None, time_s=1.0)
+
+    assert len(result.records) > 0
+    assert result.seconds["total"] < 5
+
+
+def test_exhausted_space_ends_the_run(tmp_path):
+    """A table of few rows is tried whole, and then there is nothing to propose."""
+    from mltune.dataset.dataset import dataset_from_records, write_dataset
+    from mltune.records.header import RunHeader
+
+    recorded = load_dataset(DATASET)
+    builds, measured = recorded.builds(), recorded.measurements()
+    records = [
+        TrialRecord(
+            number=row,
+            batch=0,
+            index=row,
+            configuration={name: int(column[row]) for name, column in recorded.columns.items()},
+            state=builds[row].state if measured[row] is None else measured[row].state,
+            build=builds[row],
+            measurement=measured[row],
+        )
+        for row in range(50)
+    ]
+    manifest = recorded.manifest
+    header = RunHeader(
+        manifest.kernel,
+        manifest.source_hash,
+        dict(manifest.parameters),
+        manifest.problem.to_json(),
+        manifest.device.to_json(),
+        0,
+    )
+    write_dataset(dataset_from_records(records, header, name="few", kind="random"), tmp_path)
+
+    result = tune(TuneRequest(PROBLEM, device=f"replay:{tmp_path / 'few.parquet'}", trials=500, run=tmp_path / "run"))
+
+    assert len(result.records) == 50
