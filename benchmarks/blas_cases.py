@@ -45,7 +45,7 @@ def measure(case: tuple[str, str, str], size: int, time_s: float, seed: int, cub
         "size": size,
         "cores": available_cores(),
         **{name: document[name] for name in ("trials", "counts", "best", "seconds")},
-        "rejected": dict(result.rejected),
+        "rejected": {} if result.declaration is None else dict(result.declaration.rejected),
         "reference_tflops": None if result.reference_s is None else problem.flops / result.reference_s / 1e12,
         **rates(result),
         "curve": curve(result.records, started, problem.flops),
