@@ -15,6 +15,7 @@ import pytest
 
 from mltune.errors import UsageError
 from mltune.records.seconds import PHASES
+from mltune.records.store import Store
 from mltune.records.trial import TrialState
 from mltune.tuning.request import parse_duration
 
@@ -155,6 +156,15 @@ def result_without_notice(result):
     return subprocess.CompletedProcess(result.args, result.returncode, result.stdout, "\n".join(lines))
 
 
+def trials_in(run: Path) -> int:
+    """Return the number of trials on record; 0 before there is a store."""
+    try:
+        with Store.read_only(run) as store:
+            return len(store)
+    except UsageError:
+        return 0
+
+
 class TestTune:
     def test_without_a_gpu_it_says_so_in_one_line_and_replays(self):
         result = mltune("tune", "sgemm", "--trials", 30)
@@ -244,7 +254,9 @@ class TestTune:
         with subprocess.Popen(
             command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as process:
-            time.sleep(8)
+            deadline = time.monotonic() + 60
+            while trials_in(tmp_path / "run") < 32 and time.monotonic() < deadline:
+                time.sleep(0.2)
             process.send_signal(signal.SIGINT)
             stdout, stderr = process.communicate(timeout=60)
         assert "Traceback" not in stderr
