@@ -122,15 +122,12 @@ class TimedKernel(Protocol):
 
     def run(self, count: int, *, monitored: bool) -> Series:
         """Run the kernel ``count`` times; if monitored, read the state of the GPU during the runs."""
-        ...
 
     def read_state(self) -> GpuState:
         """Read the state of the GPU now."""
-        ...
 
     def rest(self, duration_s: float) -> None:
         """Leave the GPU idle."""
-        ...
 
 
 class ClockMonitor:

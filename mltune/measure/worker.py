@@ -74,7 +74,6 @@ class Request(Protocol):
 
     def run(self, worker: Worker) -> Measurement | RaceResult:
         """Fulfil the request."""
-        ...
 
 
 def make_worker(setup: Setup) -> Callable[[Request], Answer]:
