@@ -100,24 +100,5 @@ def problem_from_json(document: Any) -> Problem:
     return KINDS[kind].from_json(document)
 
 
-def problem_from_name(name: str, **options: Any) -> Problem:
-    """Make a problem from its name; so far only GEMM problems have one.
-
-    Parameters
-    ----------
-    name : str
-        Such as ``"sgemm"``.
-    **options
-        See :func:`mltune.problem.gemm.parse_problem`.
-
-    Raises
-    ------
-    ProblemError
-        There is no such problem, or its size is impossible.
-
-    Examples
-    --------
-    >>> problem_from_name("dgemm", trans="NT", m=64, n=32, k=16).label
-    'dgemm NT 64x32x16'
-    """
-    return parse_problem(name, **options)
+problem_from_name = parse_problem
+"""Make a problem from its name, such as ``"sgemm"``, and options; so far only GEMM problems have a name."""
