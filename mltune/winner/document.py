@@ -56,7 +56,9 @@ def describe(winner: Winner, files: Mapping[str, bytes], date: str) -> dict[str,
         "lacks_code": winner.lacks_code,
         "build": _build(winner) if has_code else None,
         "launch": _launch(winner) if has_code else None,
-        "verified": _verified(winner) if has_code else None,
+        "verified": {"passed": winner.declaration.verified, **winner.runnable.verification_document()}
+        if has_code
+        else None,
         "sha256": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
     }
 
@@ -100,7 +102,10 @@ def _launch(winner: Winner) -> dict[str, Any]:
         "grid": list(launch.grid),
         "block": list(launch.block),
         "shared_bytes": launch.shared_bytes,
-        "arguments": [*_problem_arguments(winner), *_launched_arguments(winner)],
+        "arguments": [
+            *_problem_arguments(winner),
+            *({"name": name, "type": "int32", "value": value} for name, value in winner.launched.items()),
+        ],
         "at_other_sizes": launch_formulas(winner),
         "sizes_must_satisfy": size_restrictions(winner),
     }
@@ -117,15 +122,6 @@ def _problem_arguments(winner: Winner) -> list[dict[str, Any]]:
     ]
 
 
-def _launched_arguments(winner: Winner) -> list[dict[str, Any]]:
-    configuration = winner.record.configuration
-    return [{"name": name, "type": "int32", "value": configuration[name]} for name in winner.kernel.arguments]
-
-
 def _plain(value: np.generic) -> Any:
     number = value.item()
     return [number.real, number.imag] if isinstance(number, complex) else number
-
-
-def _verified(winner: Winner) -> dict[str, Any]:
-    return {"passed": winner.declaration.verified, **winner.runnable.verification_document()}

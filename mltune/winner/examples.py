@@ -64,8 +64,7 @@ def fill_templates(winner: Winner, document: Mapping[str, Any]) -> dict[str, byt
 
 
 def _launch(winner: Winner) -> dict[str, Any]:
-    launch, at_other_sizes = winner.launch(), launch_formulas(winner)
-    launched = {name: winner.record.configuration[name] for name in winner.kernel.arguments}
+    launch, launched, at_other_sizes = winner.launch(), winner.launched, launch_formulas(winner)
     return {
         "label": winner.problem.label,
         "formula": winner.runnable.formula,

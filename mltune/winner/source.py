@@ -33,10 +33,12 @@ def kernel_source(winner: Winner, date: str) -> str:
         "with the options in winner.json compiles it to the kernel.cubin that was timed, byte for byte.",
     ]
     macros = winner.macros()
+    launched = ", ".join(f"{name} = {value}" for name, value in winner.launched.items())
+    passed = f" (passed at launch: {launched})" if launched else ""
     lines = [
         *(f"// {one_line(line)}".rstrip() for line in head),
         "",
-        f"// The parameters of the kernel{_launched(winner)}.",
+        f"// The parameters of the kernel{passed}.",
         *(f"#define {name} {macros[name]}" for name in kernel.parameters),
         "",
         f"// The case of the problem: {one_line(problem.label)}.",
@@ -60,8 +62,3 @@ def licence(kernel: Kernel) -> str:
     if kernel.folder.resolve().parent == assets.folder("kernels").resolve():
         return "Part of mltune. SPDX-License-Identifier: Apache-2.0"
     return "Its licence is that of the bundle that it was tuned from; mltune adds no terms."
-
-
-def _launched(winner: Winner) -> str:
-    values = [f"{name} = {winner.record.configuration[name]}" for name in winner.kernel.arguments]
-    return f" (passed at launch: {', '.join(values)})" if values else ""
