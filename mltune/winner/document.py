@@ -21,7 +21,9 @@ FORMAT = 1
 
 
 def describe(winner: Winner, files: Mapping[str, bytes], date: str) -> dict[str, Any]:
-    """Return the document.
+    """Return the document; see docs/reference/winner.md.
+
+    ``launch``, ``build`` and ``verified`` are None where there is no machine code; ``lacks_code`` says why.
 
     Parameters
     ----------
@@ -30,12 +32,6 @@ def describe(winner: Winner, files: Mapping[str, bytes], date: str) -> dict[str,
         The other files of the folder, for their hashes.
     date : str
         Time of writing.
-
-    Returns
-    -------
-    dict
-        See docs/reference/winner.md. ``launch``, ``build`` and ``verified`` are None where there is no machine code;
-        ``lacks_code`` says why.
     """
     record, problem = winner.record, winner.problem
     has_code = not winner.lacks_code

@@ -44,15 +44,7 @@ EXAMPLES: Mapping[str, Examples] = {
 
 
 def fill_templates(winner: Winner, document: Mapping[str, Any]) -> dict[str, bytes]:
-    """Return the texts by file name.
-
-    Parameters
-    ----------
-    winner : Winner
-        A winner with machine code.
-    document : mapping
-        The content of winner.json.
-    """
+    """Return the texts by file name, for a winner with machine code and the content of its winner.json."""
     kind, templates = winner.problem.kind, resources.files("mltune.winner") / "templates"
     examples = EXAMPLES.get(kind, Examples((), "", lambda winner: {}))
     values = {**_launch(winner), **_measured(winner, document), "usage": examples.usage, **examples.values(winner)}

@@ -14,14 +14,8 @@ if TYPE_CHECKING:
 def kernel_source(winner: Winner, date: str) -> str:
     """Return the source of a winner: a head comment, its macros as ``#define``, the bundle's source unchanged.
 
-    NVRTC compiles it to the same machine code as the bundle's source with one option ``-D`` per macro.
-
-    Parameters
-    ----------
-    winner : Winner
-        A winner with machine code.
-    date : str
-        Time of writing.
+    NVRTC compiles it to the same machine code as the bundle's source with one option ``-D`` per macro. The winner has
+    machine code; ``date`` is the time of writing.
     """
     kernel, problem = winner.kernel, winner.runnable
     head = [
