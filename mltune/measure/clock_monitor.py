@@ -98,8 +98,8 @@ def lowest_clock_hz(states: Sequence[GpuState]) -> float | None:
 def disturbance(states: Sequence[GpuState], usual_hz: float | None) -> Disturbance | None:
     """Return the disturbance of a series according to its readings; None when there is none.
 
-    A power limit alone is not a disturbance: under load it is also reported at full clock. Only the clock counts, once
-    the usual one is known.
+    A power limit alone is not a disturbance: under load it is also reported at full clock. Then only a clock below the
+    usual one counts, where that is known.
     """
     reasons = summarize(states).throttle_reasons or 0
     if named := [name for bit, name in SLOWDOWNS.items() if reasons & bit]:

@@ -110,14 +110,7 @@ class LoadedKernel:
 
 
 def problem_arguments(problem: RunnableProblem, addresses: Mapping[str, int]) -> list[NDArray[Any]]:
-    """Return a problem's arguments for :meth:`LoadedKernel.bind`, one value per array.
-
-    Parameters
-    ----------
-    problem : RunnableProblem
-    addresses : mapping of str to int
-        Device addresses of the problem's buffers.
-    """
+    """Return the arguments of a problem whose buffers have some device addresses, one value per array."""
     pointers = {name: np.uint64(address) for name, address in addresses.items()}
     return [np.array(value) for value in problem.kernel_arguments(pointers).values()]
 

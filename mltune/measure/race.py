@@ -36,15 +36,12 @@ class RaceResult:
         Run times, seconds: one row per round, one column per entry, in the order of entry.
     reference_s : tuple of float
         Run times of the reference implementation in the same rounds; empty where it did not take part.
-    discarded : int
-        Disturbed rounds that were discarded.
     """
 
     state: TrialState
     detail: str = ""
     samples_s: tuple[tuple[float, ...], ...] = ()
     reference_s: tuple[float, ...] = ()
-    discarded: int = 0
 
     @property
     def rounds(self) -> int:

@@ -19,11 +19,7 @@ _INSTALL = "install it with `pip install 'mltune[cuda13]'`"
 def bind_reference(problem: RunnableProblem, addresses: Mapping[str, int]) -> Callable[[], None]:
     """Return a function that queues one run of the reference implementation on the default stream.
 
-    Parameters
-    ----------
-    problem : RunnableProblem
-    addresses : mapping of str to int
-        Device addresses of the problem's buffers.
+    The addresses are those of the problem's buffers on the device.
 
     Raises
     ------

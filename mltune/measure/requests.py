@@ -124,7 +124,6 @@ class Race:
             "" if throttled is None else f"throughout the race, {throttled.detail}",
             samples_s=tuple(times_s[:entered] for times_s in rounds.times_s),
             reference_s=tuple(times_s[entered] for times_s in rounds.times_s if len(times_s) > entered),
-            discarded=rounds.discarded,
         )
 
 

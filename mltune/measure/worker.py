@@ -144,7 +144,7 @@ class Worker:
         return Answer(result, retire=harmed)
 
     def changed_buffers(self, *problems: RunnableProblem) -> tuple[str, ...]:
-        """Return the names of the read-only buffers that a kernel has changed, on the own cases of problems as well."""
+        """Return the names of the read-only buffers that a kernel has changed, also in some problems' own cases."""
         checksums = [self._checksums, *(self._verifications[problem][1] for problem in problems)]
         return tuple(dict.fromkeys(name for one in checksums for name in one.changed()))
 

@@ -62,14 +62,14 @@ def describe(winner: Winner, files: Mapping[str, bytes], date: str) -> dict[str,
 def _timing(winner: Winner) -> dict[str, Any]:
     declaration, measured = winner.declaration, winner.record.measurement
     rated = declared_rating(winner.problem, winner.device, declaration, None)
-    tied = [other for other in declaration.finalists if other.number in declaration.ties]
     return {
         "trial": winner.record.number,
         **{name: rated[name] for name in ("median_s", "interval_s", "tflops", "share_of_peak", "share_of_reference")},
         "share_of_reference_interval": rated["interval_share_of_reference"],
         "ties": [
             {"trial": other.number, "ratio": other.ratio, "interval": [other.ratio_low, other.ratio_high]}
-            for other in tied
+            for other in declaration.finalists
+            if other.number in declaration.ties
         ],
         "rounds": declaration.rounds,
         "sm_clock_hz": None if measured is None else measured.sm_clock_hz,
