@@ -23,15 +23,8 @@ FORMAT = 1
 def describe(winner: Winner, files: Mapping[str, bytes], date: str) -> dict[str, Any]:
     """Return the document; see docs/reference/winner.md.
 
-    ``launch``, ``build`` and ``verified`` are None where there is no machine code; ``lacks_code`` says why.
-
-    Parameters
-    ----------
-    winner : Winner
-    files : mapping of str to bytes
-        The other files of the folder, for their hashes.
-    date : str
-        Time of writing.
+    ``launch``, ``build`` and ``verified`` are None where there is no machine code; ``lacks_code`` says why. The files
+    are the other ones of the folder, for their hashes; ``date`` is the time of writing.
     """
     record, problem = winner.record, winner.problem
     has_code = not winner.lacks_code
