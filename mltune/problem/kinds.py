@@ -93,6 +93,11 @@ def problem_from_json(document: Any) -> Problem:
     ------
     ProblemError
         There is no such kind, or the document does not describe a problem.
+
+    Examples
+    --------
+    >>> problem_from_json({"kind": "recorded", "name": "convolution", "size": "4096x4096"}).label
+    'convolution 4096x4096'
     """
     kind = document.get("kind", GemmProblem.kind) if isinstance(document, Mapping) else GemmProblem.kind
     if not isinstance(kind, str) or kind not in KINDS:
