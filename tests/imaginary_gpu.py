@@ -91,7 +91,7 @@ def _answer(request: Any, folder: Path) -> Answer:
         for behaviour in behaviours:
             if behaviour.get("deed", "").endswith("in a race"):
                 _do({"deed": behaviour["deed"].removesuffix(" in a race") + " and die"}, folder)
-        return Answer(_race(behaviours, request.budget_s))
+        return Answer(_race(behaviours))
     assert isinstance(request, Measure | Check)
     behaviour = json.loads(request.cubin)
     if isinstance(request, Check):
@@ -124,7 +124,7 @@ def _timed(time_s: float) -> Measurement:
     return Measurement(TrialState.OK, samples_s=(time_s,) * 3, median_s=time_s, noise=0.0)
 
 
-def _race(behaviours: list[dict[str, Any]], budget_s: float) -> RaceResult:
+def _race(behaviours: list[dict[str, Any]]) -> RaceResult:
     rng = np.random.default_rng(1)
     runners = [*behaviours, {"time_s": REFERENCE_S, "noise": 0.001}]
 
@@ -133,7 +133,7 @@ def _race(behaviours: list[dict[str, Any]], budget_s: float) -> RaceResult:
         one = [runners[at]["time_s"] * together * (1 + runners[at]["noise"] * rng.standard_normal()) for at in order]
         return Series(tuple(one))
 
-    rounds = run_rounds(len(runners), take, lambda duration_s: None, UsualClock(), budget_s)
+    rounds = run_rounds(len(runners), take, lambda duration_s: None, UsualClock())
     return RaceResult(
         TrialState.OK,
         samples_s=tuple(times_s[:-1] for times_s in rounds.times_s),

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import operator
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,14 +44,15 @@ class GpuState:
 
 def summarize(states: Sequence[GpuState]) -> GpuState:
     """Return several readings as one: the median clock, all clock event reasons, the last temperature and power."""
-    clocks = [state.sm_clock_hz for state in states if state.sm_clock_hz is not None]
-    reasons = [state.throttle_reasons for state in states if state.throttle_reasons is not None]
-    temperatures = [state.temperature_c for state in states if state.temperature_c is not None]
-    powers = [state.power_w for state in states if state.power_w is not None]
+
+    def known(field: str) -> list[Any]:
+        return [value for state in states if (value := getattr(state, field)) is not None]
+
+    clocks, reasons = known("sm_clock_hz"), known("throttle_reasons")
     return GpuState(
         sm_clock_hz=statistics.median_high(clocks) if clocks else None,
-        temperature_c=temperatures[-1] if temperatures else None,
-        power_w=powers[-1] if powers else None,
+        temperature_c=next(reversed(known("temperature_c")), None),
+        power_w=next(reversed(known("power_w")), None),
         throttle_reasons=functools.reduce(operator.or_, reasons) if reasons else None,
     )
 
@@ -77,11 +78,8 @@ class Nvml:
 
     def read(self) -> GpuState:
         """Return the state of the GPU now."""
-        nvml, handle = self._nvml, self._handle
-        if nvml is None:
-            return GpuState()
-        temperature_c = _reading(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
-        power_mw = _reading(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+        temperature_c = self._query("Temperature", "NVML_TEMPERATURE_GPU")
+        power_mw = self._query("PowerUsage")
         return replace(
             self.read_clock(),
             temperature_c=None if temperature_c is None else float(temperature_c),
@@ -90,18 +88,15 @@ class Nvml:
 
     def read_clock(self) -> GpuState:
         """Return the clock and the reasons for a low one, which takes half as many queries as the whole state."""
-        nvml, handle = self._nvml, self._handle
-        if nvml is None:
-            return GpuState()
-        clock_mhz = _reading(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))
-        reasons = _reading(lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
+        clock_mhz = self._query("ClockInfo", "NVML_CLOCK_SM")
+        reasons = self._query("CurrentClocksEventReasons")
         return GpuState(
             sm_clock_hz=None if clock_mhz is None else 1e6 * clock_mhz,
             throttle_reasons=None if reasons is None else int(reasons),
         )
 
-
-def _reading(query: Callable[[], Any]) -> Any:
-    with contextlib.suppress(Exception):  # NVMLError, or a call that an old driver or binding lacks
-        return query()
-    return None
+    def _query(self, quantity: str, *constants: str) -> Any:
+        with contextlib.suppress(Exception):  # NVMLError, or a call that an old driver or binding lacks
+            query = getattr(self._nvml, f"nvmlDeviceGet{quantity}")
+            return query(self._handle, *(getattr(self._nvml, name) for name in constants))
+        return None

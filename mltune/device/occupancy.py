@@ -56,10 +56,6 @@ def occupancy(device: Device, threads: ArrayLike, registers: ArrayLike, shared_b
     shared_bytes : array_like of shape (n_configs,)
         Static plus dynamic shared memory per block, without the driver's reserved share.
 
-    Returns
-    -------
-    Occupancy
-
     Raises
     ------
     DeviceError

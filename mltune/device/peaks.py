@@ -20,12 +20,7 @@ that it lacks, from the vendor's data sheets: peak / (2 x clock x multiprocessor
 
 
 def peak_flops(device: Device, arithmetic: str) -> float:
-    """Return the theoretical peak of a device outside its tensor cores, flop/s: two per fused multiply-add.
-
-    Parameters
-    ----------
-    device : Device
-    arithmetic : {"fp32", "fp64"}
+    """Return the theoretical peak for ``"fp32"`` or ``"fp64"`` outside the tensor cores, flop/s: two per multiply-add.
 
     Raises
     ------

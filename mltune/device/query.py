@@ -47,10 +47,9 @@ def query_device(index: int) -> Device:
     handle = _call("cuDeviceGet", index)
     name = _text(_call("cuDeviceGetName", 256, handle))
 
-    def attribute(name: str) -> int:
-        return int(
-            _call("cuDeviceGetAttribute", getattr(driver.CUdevice_attribute, "CU_DEVICE_ATTRIBUTE_" + name), handle)
-        )
+    def attribute(fact: str) -> int:
+        number = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{fact}")
+        return int(_call("cuDeviceGetAttribute", number, handle))
 
     bus_bytes = attribute("GLOBAL_MEMORY_BUS_WIDTH") / 8
     return Device(

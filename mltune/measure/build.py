@@ -7,7 +7,6 @@ import operator
 import os
 import queue
 import re
-import signal
 import threading
 import time
 from collections.abc import Mapping
@@ -166,11 +165,7 @@ class NvrtcBuilder:
             self._queue.put(None)
         for thread, child in zip(self._threads, self._children, strict=True):
             while thread.is_alive():
-                # The thread owns the child and reaps it; here it can only be signalled.
-                pid = child.pid
-                if pid is not None:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
+                child.interrupt()  # the thread owns the child and reaps it
                 thread.join(0.05)
         self._threads.clear()
 
@@ -214,8 +209,7 @@ class NvrtcBuilder:
         return future
 
     def _macros(self, configuration: Mapping[str, int]) -> dict[str, int]:
-        missing = [name for name in self._parameters if name not in configuration]
-        if missing:
+        if missing := [name for name in self._parameters if name not in configuration]:
             raise SpaceError(f"a configuration must contain every parameter, but lacks {', '.join(missing)}.")
         return {name: configuration[name] for name in self._parameters} | self._problem_macros
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from mltune.device.nvml import SLOWDOWNS, GpuState
+from mltune.device.nvml import SLOWDOWNS, GpuState, summarize
 from mltune.measure.protocols import SamplingRule
 from mltune.measure.timing import warm_up_suffices
 
@@ -98,17 +98,10 @@ def lowest_clock_hz(states: Sequence[GpuState]) -> float | None:
 def disturbance(states: Sequence[GpuState], usual_hz: float | None) -> Disturbance | None:
     """Return the disturbance of a series according to its readings; None when there is none.
 
-    A power limit alone is not a disturbance: under load it is also reported at full clock. Only the clock counts.
-
-    Parameters
-    ----------
-    states : sequence of GpuState
-    usual_hz : float or None
-        The usual clock; None where it is not known yet.
+    A power limit alone is not a disturbance: under load it is also reported at full clock. Then only a clock below the
+    usual one counts, where that is known.
     """
-    reasons = 0
-    for state in states:
-        reasons |= state.throttle_reasons or 0
+    reasons = summarize(states).throttle_reasons or 0
     if named := [name for bit, name in SLOWDOWNS.items() if reasons & bit]:
         return Disturbance(True, " and ".join(named))
     clock_hz = lowest_clock_hz(states)
@@ -122,15 +115,12 @@ class TimedKernel(Protocol):
 
     def run(self, count: int, *, monitored: bool) -> Series:
         """Run the kernel ``count`` times; if monitored, read the state of the GPU during the runs."""
-        ...
 
     def read_state(self) -> GpuState:
         """Read the state of the GPU now."""
-        ...
 
     def rest(self, duration_s: float) -> None:
         """Leave the GPU idle."""
-        ...
 
 
 class ClockMonitor:
@@ -203,8 +193,7 @@ class ClockMonitor:
     def _disturbance(self, series: Series) -> Disturbance | None:
         """Return the disturbance of a series that should be repeated for it."""
         usual_hz, clock_hz = self._usual.hz, lowest_clock_hz(series.states)
-        for state in series.states:
-            self.reasons |= state.throttle_reasons or 0
+        self.reasons |= summarize(series.states).throttle_reasons or 0
         found = disturbance(series.states, usual_hz)
         if found is None or self._best_s is None or usual_hz is None or clock_hz is None:
             return found

@@ -2,7 +2,8 @@
 
 A source is compiled to a cubin for one architecture, without a GPU or a driver. The resources of the kernel are read
 from the log of ``ptxas`` (which alone reports spills) and the size of its code from the cubin. The module imports
-nothing heavier than ``cuda.bindings.nvrtc``, because a host has one such process per core.
+nothing heavier than ``cuda.bindings.nvrtc``, because a host has one such process per core. Its functions raise a
+:class:`~mltune.errors.DeviceError` where NVRTC or its Python bindings are not installed.
 """
 
 from __future__ import annotations
@@ -35,11 +36,6 @@ def nvrtc_version() -> str:
     """Return the version of NVRTC, such as ``"13.0.88"``.
 
     It is read from PTX that NVRTC generates, because ``nvrtcVersion`` lacks the patch release, which affects the code.
-
-    Raises
-    ------
-    DeviceError
-        NVRTC or its Python bindings are not installed.
     """
     nvrtc = _nvrtc()
     with _program(nvrtc, b"") as program:
@@ -54,25 +50,13 @@ def nvrtc_version() -> str:
 
 @cache
 def supported_architectures() -> tuple[int, ...]:
-    """Return the compute capabilities that NVRTC supports, ascending, such as ``(75, 80, ..., 121)``.
-
-    Raises
-    ------
-    DeviceError
-        NVRTC or its Python bindings are not installed.
-    """
+    """Return the compute capabilities that NVRTC supports, ascending, such as ``(75, 80, ..., 121)``."""
     return tuple(sorted(int(number) for number in _nvrtc().nvrtcGetSupportedArchs()[1]))
 
 
 @cache
 def accepts_option(option: str) -> bool:
-    """Return whether this NVRTC knows an option.
-
-    Raises
-    ------
-    DeviceError
-        NVRTC or its Python bindings are not installed.
-    """
+    """Return whether this NVRTC knows an option."""
     nvrtc = _nvrtc()
     with _program(nvrtc, b"") as program:
         return int(nvrtc.nvrtcCompileProgram(program, 1, [option.encode()])[0]) != _NVRTC_ERROR_INVALID_OPTION
@@ -82,16 +66,7 @@ def make_compiler(source: str, entry: str, memory_bytes: int) -> Callable[[tuple
     """Make the function that a compile process serves: from NVRTC options to a build.
 
     The process gets a lower priority than the one that feeds the GPU, is the first to be killed when memory runs out,
-    and leaves no core dumps.
-
-    Parameters
-    ----------
-    source : str
-        The CUDA source.
-    entry : str
-        Name of the kernel in it.
-    memory_bytes : int
-        Most memory that the process may allocate; beyond it the compiler fails or dies.
+    and leaves no core dumps. If it allocates more than ``memory_bytes``, the compiler fails or dies.
     """
     os.nice(5)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

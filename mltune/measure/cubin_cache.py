@@ -61,8 +61,7 @@ class CubinCache:
         """Return a build, marked as cached, or None."""
         path = self._path(key)
         try:
-            content = path.read_bytes()
-            build = _decode(content)
+            build = _decode(path.read_bytes())
             if build is not None:
                 os.utime(path)
         except OSError:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mltune.problem.runnable import RunnableProblem
 
 _LARGEST_EXTENT = 2**31 - 1
+_INVALID_VALUE = 1  # CUDA_ERROR_INVALID_VALUE
 
 
 class CudaError(RuntimeError):
@@ -30,18 +31,6 @@ class CudaError(RuntimeError):
     def __init__(self, call: str, code: int, name: str) -> None:
         super().__init__(f"{call}: {name}")
         self.code = code
-
-    @property
-    def rejected(self) -> bool:
-        """Whether the driver rejected the kernel and the context is still usable."""
-        return classify(self.code) is Fault.REJECTED
-
-
-class RejectedLaunchError(CudaError):
-    """A launch that no driver accepts."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__("launch", 1, reason)
 
 
 class LoadedKernel:
@@ -96,7 +85,7 @@ class LoadedKernel:
         driver = self._driver
         extents = (*launch.grid, *launch.block)
         if not all(1 <= extent <= _LARGEST_EXTENT for extent in extents):
-            raise RejectedLaunchError(
+            raise _rejected(
                 f"blocks and threads must number from 1 to 2**31 - 1, got a grid of {launch.grid} "
                 f"and blocks of {launch.block}"
             )
@@ -105,9 +94,9 @@ class LoadedKernel:
             try:
                 _call(driver.cuFuncSetAttribute, self._function, attribute, min(launch.shared_bytes, _LARGEST_EXTENT))
             except CudaError as error:
-                if not error.rejected:
+                if classify(error.code) is not Fault.REJECTED:
                     raise
-                raise RejectedLaunchError(
+                raise _rejected(
                     f"the shared memory of a block must fit the device, got {launch.shared_bytes} bytes ({error})"
                 ) from error
         values = [*arguments, *(np.array(value, dtype=np.int64) for value in launch.arguments)]
@@ -121,16 +110,13 @@ class LoadedKernel:
 
 
 def problem_arguments(problem: RunnableProblem, addresses: Mapping[str, int]) -> list[NDArray[Any]]:
-    """Return a problem's arguments for :meth:`LoadedKernel.bind`, one value per array.
-
-    Parameters
-    ----------
-    problem : RunnableProblem
-    addresses : mapping of str to int
-        Device addresses of the problem's buffers.
-    """
+    """Return the arguments of a problem whose buffers have some device addresses, one value per array."""
     pointers = {name: np.uint64(address) for name, address in addresses.items()}
     return [np.array(value) for value in problem.kernel_arguments(pointers).values()]
+
+
+def _rejected(reason: str) -> CudaError:
+    return CudaError("launch", _INVALID_VALUE, reason)
 
 
 def _call(function: Any, *arguments: Any) -> Any:

@@ -14,7 +14,6 @@ from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
 
 Answer = TypeVar("Answer")
 
-
 Decide = Callable[[Sequence[tuple[Candidate, Build]]], Iterable[Candidate]]
 """The gate after compiling: from candidates with their builds to the same candidates with its decisions filled in."""
 
@@ -49,12 +48,12 @@ class Pipeline:
         check: Callable[[Measurement], Measurement] | None = None,
     ) -> None:
         self.best_s: float | None = None
-        self._check = check or _accept
+        self._check = check or (lambda measured: measured)
         self._error: RunError | None = None
         self._seconds = seconds or Seconds({})
         self._builder = builder
         self._runner = runner
-        self._decide = decide or _keep_all
+        self._decide = decide or (lambda built: [candidate for candidate, _ in built])
         self._building: dict[int, tuple[Candidate, Future[Build]]] = {}
         self._running: dict[int, tuple[Candidate, Build, Future[Measurement]]] = {}
 
@@ -132,13 +131,3 @@ class Pipeline:
         except RunError as error:
             self._error = error
             return None
-
-
-def _accept(measured: Measurement) -> Measurement:
-    """Accept a measurement as it is."""
-    return measured
-
-
-def _keep_all(built: Sequence[tuple[Candidate, Build]]) -> Iterable[Candidate]:
-    """Skip nothing."""
-    return (candidate for candidate, _ in built)

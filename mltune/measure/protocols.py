@@ -21,7 +21,6 @@ class Builder(AbstractContextManager[Any], Protocol):
 
     def submit(self, configuration: Mapping[str, int]) -> Future[Build]:
         """Queue one configuration; its failure is the state of the build, never an exception of the future."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,4 +64,3 @@ class Runner(AbstractContextManager[Any], Protocol):
             Best median so far, seconds: a much slower kernel is not sampled further. The runner may know a better one
             by the time that it runs the build.
         """
-        ...

@@ -36,15 +36,12 @@ class RaceResult:
         Run times, seconds: one row per round, one column per entry, in the order of entry.
     reference_s : tuple of float
         Run times of the reference implementation in the same rounds; empty where it did not take part.
-    discarded : int
-        Disturbed rounds that were discarded.
     """
 
     state: TrialState
     detail: str = ""
     samples_s: tuple[tuple[float, ...], ...] = ()
     reference_s: tuple[float, ...] = ()
-    discarded: int = 0
 
     @property
     def rounds(self) -> int:
@@ -75,23 +72,21 @@ def starting_orders(count: int) -> list[list[int]]:
     return orders if count % 2 == 0 else orders + [order[::-1] for order in orders]
 
 
-def how_many_fit(times_s: Sequence[float], others: int = 1, budget_s: float = BUDGET_S) -> int:
+def how_many_fit(times_s: Sequence[float]) -> int:
     """Return how many of the fastest kernels can be raced in time: at least the fewest rounds must fit.
+
+    The reference implementation, which takes part too, counts as fast as the fastest kernel.
 
     Parameters
     ----------
     times_s : sequence of float
         Run times of the kernels, seconds, fastest first.
-    others : int
-        Further runners as fast as the fastest: the reference implementation.
-    budget_s : float
-        Seconds available.
     """
     count = len(times_s)
     while count:
-        round_s = sum(times_s[:count]) + others * times_s[0]
+        round_s = sum(times_s[:count]) + times_s[0]
         warm_up_s = round_s if round_s < _WARM_UP_S else 0.0
-        if warm_up_s + MIN_ROUNDS * round_s <= budget_s:
+        if warm_up_s + MIN_ROUNDS * round_s <= BUDGET_S:
             break
         count -= 1
     return count

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,44 +16,22 @@ _LARGEST_INT = 2**31 - 1
 _INSTALL = "install it with `pip install 'mltune[cuda13]'`"
 
 
-@dataclass(frozen=True, slots=True)
-class ReferenceLauncher:
-    """A reference implementation of a problem kind.
-
-    Attributes
-    ----------
-    name : str
-        Such as ``"cuBLAS"``; the ``reference`` of the kind's problems.
-    bind : callable
-        Takes a problem and the device addresses of its buffers; returns a function that queues one run on the default
-        stream. Raises :class:`~mltune.errors.DeviceError` when the implementation is missing or does not support the
-        problem.
-    """
-
-    name: str
-    bind: Callable[[Any, Mapping[str, int]], Callable[[], None]]
-
-
 def bind_reference(problem: RunnableProblem, addresses: Mapping[str, int]) -> Callable[[], None]:
     """Return a function that queues one run of the reference implementation on the default stream.
 
-    Parameters
-    ----------
-    problem : RunnableProblem
-    addresses : mapping of str to int
-        Device addresses of the problem's buffers.
+    The addresses are those of the problem's buffers on the device.
 
     Raises
     ------
     DeviceError
         The kind has no reference implementation, it is not installed, or it does not support the problem.
     """
-    launcher = REFERENCES.get(problem.kind)
-    if launcher is None:
+    bind = REFERENCES.get(problem.kind)
+    if bind is None:
         raise DeviceError(
             f"a reference implementation is known for problems of kind {', '.join(REFERENCES)}, got {problem.kind}."
         )
-    return launcher.bind(problem, addresses)
+    return bind(problem, addresses)
 
 
 def _bind_cublas(problem: Any, addresses: Mapping[str, int]) -> Callable[[], None]:
@@ -84,5 +61,5 @@ def _bind_cublas(problem: Any, addresses: Mapping[str, int]) -> Callable[[], Non
     return launch
 
 
-REFERENCES: Mapping[str, ReferenceLauncher] = {"gemm": ReferenceLauncher("cuBLAS", _bind_cublas)}
-"""The reference implementations by problem kind."""
+REFERENCES: Mapping[str, Callable[[Any, Mapping[str, int]], Callable[[], None]]] = {"gemm": _bind_cublas}
+"""The reference implementations by problem kind: functions like :func:`bind_reference` for the problems of one kind."""

@@ -14,7 +14,18 @@ Result = TypeVar("Result")
 
 
 class _Replay(Generic[Result]):
-    """The recorded results of a dataset by configuration."""
+    """The recorded results of a dataset by configuration.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        The recorded configurations: no others can be submitted.
+
+    Raises
+    ------
+    DatasetError
+        On submission: the configuration is not in the dataset, or one to run did not compile when it was recorded.
+    """
 
     def __init__(self, dataset: Dataset, results: list[Result]) -> None:
         self._name = dataset.manifest.name
@@ -39,36 +50,18 @@ class _Replay(Generic[Result]):
 
 
 class ReplayBuilder(_Replay[Build]):
-    """A :class:`~mltune.measure.protocols.Builder` of the recorded builds, failures included, without cubins.
-
-    Parameters
-    ----------
-    dataset : Dataset
-        The recorded configurations: no others can be submitted.
-    """
+    """A :class:`~mltune.measure.protocols.Builder` of the recorded builds, failures included, without cubins."""
 
     def __init__(self, dataset: Dataset) -> None:
         super().__init__(dataset, dataset.builds())
 
     def submit(self, configuration: Mapping[str, int]) -> Future[Build]:
-        """Return the recorded build.
-
-        Raises
-        ------
-        DatasetError
-            The configuration is not in the dataset.
-        """
+        """Return the recorded build."""
         return _done(self._recorded(configuration))
 
 
 class ReplayRunner(_Replay[Measurement | None]):
-    """A :class:`~mltune.measure.protocols.Runner` of the recorded measurements, failures included.
-
-    Parameters
-    ----------
-    dataset : Dataset
-        The recorded configurations: no others can be submitted.
-    """
+    """A :class:`~mltune.measure.protocols.Runner` of the recorded measurements, failures included."""
 
     def __init__(self, dataset: Dataset) -> None:
         super().__init__(dataset, dataset.measurements())
@@ -76,13 +69,7 @@ class ReplayRunner(_Replay[Measurement | None]):
     def submit(
         self, configuration: Mapping[str, int], build: Build, *, best_s: float | None = None
     ) -> Future[Measurement]:
-        """Return the recorded measurement; ``best_s`` has no effect.
-
-        Raises
-        ------
-        DatasetError
-            The configuration is not in the dataset, or did not compile when it was recorded.
-        """
+        """Return the recorded measurement; ``best_s`` has no effect."""
         measurement = self._recorded(configuration)
         if measurement is None:
             raise DatasetError(

@@ -11,7 +11,7 @@ from mltune.errors import DeviceError
 from mltune.measure.clock_monitor import Series
 from mltune.measure.gpu import LoadedKernel
 from mltune.measure.protocols import SamplingRule
-from mltune.measure.race import BUDGET_S, RaceResult, run_rounds
+from mltune.measure.race import RaceResult, run_rounds
 from mltune.measure.references import bind_reference
 from mltune.records.trial import Measurement, TrialState
 
@@ -94,7 +94,6 @@ class Race:
     """Time several builds side by side, together with the reference implementation where there is one."""
 
     entries: tuple[tuple[bytes, Launch], ...]
-    budget_s: float = BUDGET_S
 
     def run(self, worker: Worker) -> RaceResult:
         """Race."""
@@ -115,7 +114,7 @@ class Race:
             def take(order: Sequence[int]) -> Series:
                 return worker.time_each([launches[runner] for runner in order])
 
-            rounds = run_rounds(len(launches), take, time.sleep, worker.usual_clock, self.budget_s)
+            rounds = run_rounds(len(launches), take, time.sleep, worker.usual_clock)
             changed = worker.changed_buffers()
         if changed:
             return RaceResult(TrialState.WRONG_RESULT, f"one of the kernels {_wrote(changed)}")
@@ -125,7 +124,6 @@ class Race:
             "" if throttled is None else f"throughout the race, {throttled.detail}",
             samples_s=tuple(times_s[:entered] for times_s in rounds.times_s),
             reference_s=tuple(times_s[entered] for times_s in rounds.times_s if len(times_s) > entered),
-            discarded=rounds.discarded,
         )
 
 

@@ -13,7 +13,7 @@ from mltune.device.peaks import peak_flops
 from mltune.errors import DeviceError, DeviceLostError, ExpressionError, ProblemError, UsageError, WorkerError
 from mltune.kernel.bundle import Kernel, device_variables
 from mltune.measure.protocols import SamplingRule
-from mltune.measure.race import BUDGET_S, RaceResult
+from mltune.measure.race import RaceResult
 from mltune.measure.requests import Check, Measure, Ping, Race, TimeReference
 from mltune.measure.timing_limits import within_limits
 from mltune.measure.worker import Answer, Request, Setup
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 REFERENCE_RULE = SamplingRule(max_samples=5, noise_target=0.002, max_s=0.3)
 """Few samples, for repeated timings of the reference implementation that show drift of the GPU."""
 
-_DEFAULT_RULE = SamplingRule()
 _WORKER = "mltune.measure.worker:make_worker"
 _WORKERS_PER_REQUEST = 2
 _CHECK_TIMEOUT_S = 120.0
@@ -49,10 +48,8 @@ class GpuRunner:
         The problem to time; kernels are verified on its verification cases.
     device_index : int
         The GPU, among those that the driver shows.
-    device : Device, optional
-        Its facts; queried when missing.
-    rule : SamplingRule, optional
-        When to stop sampling a run time.
+    device : Device
+        Its facts.
     timeout_s : float
         Most seconds for one build, from its loading to its last sample.
     worker : str
@@ -70,7 +67,7 @@ class GpuRunner:
     UsageError
         The kernel has no source.
     DeviceError
-        There is no such GPU, or a package that it needs is not installed.
+        The arithmetic peak of the device is not known.
     """
 
     def __init__(
@@ -79,8 +76,7 @@ class GpuRunner:
         problem: RunnableProblem,
         device_index: int = 0,
         *,
-        device: Device | None = None,
-        rule: SamplingRule = _DEFAULT_RULE,
+        device: Device,
         timeout_s: float = 10.0,
         worker: str = _WORKER,
     ) -> None:
@@ -88,15 +84,10 @@ class GpuRunner:
             raise ProblemError(f"only a problem whose result has elements can be timed, got {problem.label}.")
         if kernel.entry is None:
             raise UsageError(f"a kernel needs a source to run, but {kernel.name} has none; replay a dataset of it.")
-        if device is None:
-            from mltune.device.query import query_device
-
-            device = query_device(device_index)
         self.restarts = 0
         self._kernel = kernel
         self._problem = problem
         self._device = device_variables(device)
-        self._rule = rule
         self._timeout_s = timeout_s
         problems = [*(case.problem for case in problem.verification_cases()), problem]
         variables = [self._variables(one) for one in problems]
@@ -136,7 +127,7 @@ class GpuRunner:
             rejected.set_result(Measurement(TrialState.LAUNCH_ERROR, str(error)))
             return rejected
         *verified, timed = (launches[shape] for shape in self._shape_of)
-        return self._thread.submit(self._time, Measure(build.cubin, tuple(verified), timed, self._rule, best_s))
+        return self._thread.submit(self._time, Measure(build.cubin, tuple(verified), timed, SamplingRule(), best_s))
 
     def time_reference(self, rule: SamplingRule = REFERENCE_RULE) -> Measurement:
         """Time the reference implementation, in the same process and in the same way as the kernels.
@@ -144,7 +135,7 @@ class GpuRunner:
         Parameters
         ----------
         rule : SamplingRule, optional
-            When to stop sampling; few samples by default.
+            Few samples by default.
 
         Returns
         -------
@@ -154,15 +145,13 @@ class GpuRunner:
         """
         return self._answer(TimeReference(rule))
 
-    def race(self, entries: Sequence[tuple[Mapping[str, int], Build]], *, budget_s: float = BUDGET_S) -> RaceResult:
+    def race(self, entries: Sequence[tuple[Mapping[str, int], Build]]) -> RaceResult:
         """Time several builds and the reference implementation side by side in rounds.
 
         Parameters
         ----------
         entries : sequence of (configuration, build)
             Builds in state ``OK``, each with its configuration.
-        budget_s : float
-            Most seconds of runs on the GPU.
 
         Raises
         ------
@@ -171,7 +160,7 @@ class GpuRunner:
         """
         variables = self._variables(self._problem)
         launches = [(build.cubin, self._kernel.launch(configuration, variables)) for configuration, build in entries]
-        result = self._thread.submit(self._request, Race(tuple(launches), budget_s), _RACE_TIMEOUT_S).result()
+        result = self._thread.submit(self._request, Race(tuple(launches)), _RACE_TIMEOUT_S).result()
         return RaceResult(result.state, result.detail) if isinstance(result, Measurement) else result
 
     def verify_winner(
@@ -184,9 +173,8 @@ class GpuRunner:
 
         Parameters
         ----------
-        configuration : mapping of str to int
-        build : Build
-            In state ``OK``.
+        configuration, build
+            A build in state ``OK``, with its configuration.
         others : iterable of RunnableProblem, optional
             The other problems; those that the problem lists for winners when missing.
         """
@@ -202,7 +190,6 @@ class GpuRunner:
         return {**self._device, **problem.variables()}
 
     def _answer(self, request: Request, timeout_s: float | None = None) -> Measurement:
-        """Send a request, and wait for its measurement."""
         return self._thread.submit(self._measure, request, timeout_s).result()
 
     def _time(self, request: Measure) -> Measurement:
@@ -226,13 +213,6 @@ class GpuRunner:
 
         A worker that died may have been killed from outside: the request is sent to a second worker, and its failure
         counts only if that one dies too.
-
-        Raises
-        ------
-        DeviceLostError
-            The GPU cannot be used now.
-        WorkerError
-            The runner was closed meanwhile.
         """
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         for _ in range(_WORKERS_PER_REQUEST):
@@ -266,17 +246,7 @@ class GpuRunner:
         return answer.result, "damaged" if answer.retire else "usable"
 
     def _start(self) -> None:
-        """Start a worker if none runs, repeatedly if necessary, and wait until it confirms that the GPU can be used.
-
-        Raises
-        ------
-        DeviceError
-            There is no such GPU, or a package that it needs is not installed.
-        DeviceLostError
-            The GPU exists, but cannot be used now.
-        WorkerError
-            The first worker could not be started.
-        """
+        """Start a worker if none runs, repeatedly if necessary, and wait until it confirms that the GPU can be used."""
         if self._child.pid is not None:
             return
         for pause_s in (*_PAUSES_S, 0.0):

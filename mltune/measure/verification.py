@@ -96,13 +96,7 @@ class Verification:
         return [(name, copy) for name, copy, _ in self._copies]
 
     def check(self, kernel: LoadedKernel, launches: Sequence[Launch]) -> Measurement:
-        """Run a kernel on every case and compare its output.
-
-        Parameters
-        ----------
-        kernel : LoadedKernel
-        launches : sequence of Launch
-            Its launch for each case.
+        """Run a kernel on every case, each with its own launch, and compare the outputs.
 
         Returns
         -------

@@ -74,7 +74,6 @@ class Request(Protocol):
 
     def run(self, worker: Worker) -> Measurement | RaceResult:
         """Fulfil the request."""
-        ...
 
 
 def make_worker(setup: Setup) -> Callable[[Request], Answer]:
@@ -145,13 +144,7 @@ class Worker:
         return Answer(result, retire=harmed)
 
     def changed_buffers(self, *problems: RunnableProblem) -> tuple[str, ...]:
-        """Return the names of the read-only buffers that a kernel has changed.
-
-        Parameters
-        ----------
-        *problems : RunnableProblem
-            Problems whose own verification is included.
-        """
+        """Return the names of the read-only buffers that a kernel has changed, also in some problems' own cases."""
         checksums = [self._checksums, *(self._verifications[problem][1] for problem in problems)]
         return tuple(dict.fromkeys(name for one in checksums for name in one.changed()))
 
@@ -260,7 +253,6 @@ class _Gpu:
         self._launch = launch
 
     def run(self, count: int, *, monitored: bool) -> Series:
-        """Run the kernel ``count`` times."""
         if not monitored:
             return Series(tuple(self._stopwatch.take(self._launch, count)))
         readings = _Readings(self._nvml)
@@ -269,11 +261,9 @@ class _Gpu:
         return Series(tuple(samples_s), tuple(readings.states))
 
     def read_state(self) -> GpuState:
-        """Read the state of the GPU now."""
         return self._nvml.read()
 
     def rest(self, duration_s: float) -> None:
-        """Leave the GPU idle."""
         time.sleep(duration_s)
 
 
@@ -320,7 +310,6 @@ def _operands(problem: RunnableProblem) -> Operands:
 
 
 def _addresses(operands: Operands) -> dict[str, int]:
-    """Return the device addresses of operands."""
     return {name: int(array.data.ptr) for name, array in operands.items()}
 
 

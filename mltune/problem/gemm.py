@@ -275,14 +275,7 @@ class GemmProblem:
         Elements (and both parts of complex ones) are uniform in [-1, 1). NaN are: the padding between the rows and the
         leading dimension, A and B when ``alpha == 0``, and C when ``beta == 0``.
 
-        Parameters
-        ----------
-        xp : module
-            ``numpy`` or ``cupy``.
-        seed : int
-            Seed; the same seed gives the same operands within a module.
-        integers : bool
-            Draw integers from -3 to 3 instead: when :attr:`is_exact`, their GEMM has one correct result.
+        With ``integers`` they are integers from -3 to 3: when :attr:`is_exact`, their GEMM has one correct result.
         """
         generator = xp.random.default_rng(seed)
         leading = (self.lda, self.ldb, self.ldc)
@@ -308,14 +301,10 @@ class GemmProblem:
         return C[: self.ldc * self.n].reshape(self.n, self.ldc)[:, self.m :].T
 
     def answer(self, operands: Operands) -> Any:
-        """Return the correct result, computed in higher precision.
+        """Return the correct result, an array of shape (m, n) computed in higher precision.
 
         Single precision is computed in double on the device of the operands. Double precision is computed on the host
         in NumPy's long double; for CuPy operands it is rounded to double, which the error bound allows for.
-
-        Returns
-        -------
-        array of shape (m, n)
         """
         on_host = isinstance(operands["C"], np.ndarray)
         if self.precision in "sc" or on_host:
@@ -364,13 +353,7 @@ class GemmProblem:
         return gamma * bound
 
     def worst_error(self, result: Any, reference: Any, bound: Any) -> float:
-        """Return the largest error as a share of its bound: above 1 is wrong; NaN counts as infinite.
-
-        Parameters
-        ----------
-        result, reference, bound : array of shape (m, n)
-            The output of a kernel, :meth:`answer`, :meth:`error_bound`.
-        """
+        """Return the largest error of a result as a share of its bound: above 1 is wrong; NaN counts as infinite."""
         if not result.size:
             return 0.0
         difference = result.astype(reference.dtype) - reference

@@ -15,24 +15,10 @@ LARGEST_INTEGER = 3
 def random_matrix(
     xp: Any, generator: Any, dtype: np.dtype[Any], shape: tuple[int, int], leading: int, *, integers: bool, unread: bool
 ) -> Any:
-    """Make a flat column-major buffer of random elements; the padding is NaN, and so are unread elements.
+    """Make a flat column-major buffer of random elements, uniform in [-1, 1), with a generator of module ``xp``.
 
-    Parameters
-    ----------
-    xp : module
-        ``numpy`` or ``cupy``.
-    generator : Generator
-        Generator of the same module.
-    dtype : dtype
-        Type of an element.
-    shape : tuple of int
-        Rows and columns.
-    leading : int
-        Leading dimension, elements.
-    integers : bool
-        Draw integers up to :data:`LARGEST_INTEGER` instead of uniform numbers in [-1, 1).
-    unread : bool
-        Whether no kernel may read the matrix.
+    The padding between the rows and the leading dimension is NaN, and so is all of a matrix that must stay ``unread``.
+    With ``integers`` the elements are integers up to :data:`LARGEST_INTEGER`.
     """
     rows, columns = shape
     values = generator.random(leading * columns * (2 if dtype.kind == "c" else 1), dtype=dtype.char.lower())

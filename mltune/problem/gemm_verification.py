@@ -90,14 +90,8 @@ def verification_problem(problem: GemmProblem, *, aligned: bool) -> GemmProblem:
     """Return a small problem of the same case to verify kernels on.
 
     Its extents are odd, so that tiles are cut at every edge; its scalars are neither 0 nor 1, and exact in every
-    precision.
-
-    Parameters
-    ----------
-    problem : GemmProblem
-    aligned : bool
-        Leading dimensions are multiples of 16 elements, so that wide loads are allowed; otherwise they are odd, and
-        ``beta == 0``, so that C starts as NaN.
+    precision. Leading dimensions are multiples of 16 elements if aligned, so that wide loads are allowed; otherwise
+    they are odd, and ``beta == 0``, so that C starts as NaN.
     """
     alpha, beta = (1.25 - 0.5j, -0.75 + 0.25j) if problem.is_complex else (1.25, -0.75)
     scaled = dataclasses.replace(problem, alpha=alpha, beta=beta if aligned else 0.0)
@@ -107,11 +101,7 @@ def verification_problem(problem: GemmProblem, *, aligned: bool) -> GemmProblem:
 
 
 def verification_cases(problem: GemmProblem) -> tuple[GemmCase, ...]:
-    """Return the cases that every configuration is verified on.
-
-    An odd size with random and with integer operands: aligned, so that kernels make wide loads, and with odd leading
-    dimensions and addresses, so that they must not. Without alignment beta is 0 and C is NaN.
-    """
+    """Return the cases of every configuration: random and integer operands, aligned and with odd addresses."""
     return tuple(
         GemmCase(verification_problem(problem, aligned=aligned), integers, 0 if aligned else 1)
         for aligned in (True, False)

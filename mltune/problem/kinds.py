@@ -93,6 +93,11 @@ def problem_from_json(document: Any) -> Problem:
     ------
     ProblemError
         There is no such kind, or the document does not describe a problem.
+
+    Examples
+    --------
+    >>> problem_from_json({"kind": "recorded", "name": "convolution", "size": "4096x4096"}).label
+    'convolution 4096x4096'
     """
     kind = document.get("kind", GemmProblem.kind) if isinstance(document, Mapping) else GemmProblem.kind
     if not isinstance(kind, str) or kind not in KINDS:
@@ -100,24 +105,5 @@ def problem_from_json(document: Any) -> Problem:
     return KINDS[kind].from_json(document)
 
 
-def problem_from_name(name: str, **options: Any) -> Problem:
-    """Make a problem from its name; so far only GEMM problems have one.
-
-    Parameters
-    ----------
-    name : str
-        Such as ``"sgemm"``.
-    **options
-        See :func:`mltune.problem.gemm.parse_problem`.
-
-    Raises
-    ------
-    ProblemError
-        There is no such problem, or its size is impossible.
-
-    Examples
-    --------
-    >>> problem_from_name("dgemm", trans="NT", m=64, n=32, k=16).label
-    'dgemm NT 64x32x16'
-    """
-    return parse_problem(name, **options)
+problem_from_name = parse_problem
+"""Make a problem from its name, such as ``"sgemm"``, and options; so far only GEMM problems have a name."""

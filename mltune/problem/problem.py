@@ -19,67 +19,53 @@ class Problem(Protocol):
     @property
     def kind(self) -> str:
         """The kind, a key of :data:`~mltune.problem.kinds.KINDS`, such as ``"gemm"``."""
-        ...
 
     @property
     def name(self) -> str:
         """The computation in one word, such as ``"sgemm"``."""
-        ...
 
     @property
     def label(self) -> str:
         """The name and the size for display, such as ``"sgemm NT 4096"``."""
-        ...
 
     @property
     def arithmetic(self) -> str:
         """The arithmetic whose peak bounds the problem: one of :data:`ARITHMETICS`."""
-        ...
 
     @property
     def flops(self) -> int:
         """Floating-point operations, at least 0."""
-        ...
 
     @property
     def precision(self) -> str:
         """The precision that a bundle lists under ``precisions``, such as ``"s"``; empty for kinds without one."""
-        ...
 
     @property
     def bytes(self) -> int:
         """Least memory traffic in bytes: every input read once, every output written once; 0 when unknown."""
-        ...
 
     @property
     def operand_bytes(self) -> int:
         """Memory that the operands occupy on a GPU in bytes; 0 when unknown."""
-        ...
 
     @property
     def cost_class(self) -> str:
         """The class of problems whose trials cost the same per operation, such as ``"s"``; empty when unknown."""
-        ...
 
     @property
     def work_class(self) -> tuple[Any, ...] | None:
         """A key that problems with the same amount of work share, such as precision and extents; None when unknown."""
-        ...
 
     @property
     def size_names(self) -> tuple[str, ...]:
         """The variables that another call of the same compiled kernel may change, such as ``("m", "n", "k")``."""
-        ...
 
     @property
     def reference(self) -> str:
         """The name of the reference implementation that kernels are compared with, such as ``"cuBLAS"``, or empty."""
-        ...
 
     def variables(self) -> dict[str, int]:
         """Return the values of the problem that the expressions of a kernel bundle may use."""
-        ...
 
     def to_json(self) -> dict[str, Any]:
         """Return the problem as plain JSON values, for :func:`~mltune.problem.kinds.problem_from_json`."""
-        ...

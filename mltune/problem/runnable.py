@@ -69,16 +69,13 @@ class VerificationCase(Protocol):
     @property
     def problem(self) -> RunnableProblem:
         """The problem that a kernel solves."""
-        ...
 
     @property
     def label(self) -> str:
         """The problem and its operands, such as ``"sgemm NT 389x293x211, random operands, aligned"``."""
-        ...
 
     def buffers(self) -> dict[str, CaseBuffer]:
         """Make the buffers by name; the same ones at every call."""
-        ...
 
 
 @runtime_checkable
@@ -88,21 +85,17 @@ class RunnableProblem(Problem, Protocol):
     @property
     def formula(self) -> str:
         """The computation in one line, such as ``"C = alpha A B^T + beta C, column-major as in the BLAS"``."""
-        ...
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
         """The buffers of the problem."""
-        ...
 
     @property
     def is_empty(self) -> bool:
         """Whether the result has no elements, so that no kernel is launched."""
-        ...
 
     def macros(self) -> dict[str, int]:
         """Return the macros that select the case when a kernel is compiled."""
-        ...
 
     def operands(self, xp: Any, seed: int) -> dict[str, Any]:
         """Make random operands.
@@ -114,30 +107,24 @@ class RunnableProblem(Problem, Protocol):
         seed : int
             Seed; the same seed gives the same operands within a module.
         """
-        ...
 
     def kernel_arguments(self, operands: Operands) -> dict[str, Any]:
         """Return the arguments of a kernel by name, in order: NumPy scalars, and the operands themselves."""
-        ...
 
     def verification_cases(self) -> tuple[VerificationCase, ...]:
         """Return small cases of the same kind, on which every configuration is verified."""
-        ...
 
     def own_cases(self) -> tuple[VerificationCase, ...]:
         """Return cases of this very problem; none when it is too large to be solved on the host."""
-        ...
 
     def winner_problems(self) -> tuple[Self, ...]:
         """Return the problems of other sizes that a winner is verified on besides its own."""
-        ...
 
     def verification_document(self) -> dict[str, Any]:
         """Return where a winner is verified as plain JSON values.
 
         ``"sizes"`` is a list of lists of extents, ``"addresses"`` a text; other keys are up to the kind.
         """
-        ...
 
     def device_error(self, before: Operands, after: Operands, run_reference: Callable[[Operands], None]) -> float:
         """Return the largest error of a kernel on a problem that is too large for the host, as a share of its bound.
@@ -150,4 +137,3 @@ class RunnableProblem(Problem, Protocol):
             Runs the reference implementation on operands. It raises :class:`~mltune.errors.DeviceError` where there is
             none.
         """
-        ...

@@ -227,14 +227,9 @@ def send_to_parent(message: Any) -> None:
 
 
 def serve(descriptor: int, parent: int) -> None:
-    """Make the function in the child, then answer requests until the parent closes the connection.
+    """Make the function in the child, then answer requests until the parent process closes the socket pair.
 
-    Parameters
-    ----------
-    descriptor : int
-        File descriptor of the child's end of the socket pair.
-    parent : int
-        Process id of the parent.
+    ``descriptor`` is the child's end of the pair, ``parent`` a process id.
     """
     _die_with_parent(parent)
     for number in (signal.SIGINT, signal.SIGTERM):  # a job may receive them as a whole; the parent decides

@@ -21,21 +21,10 @@ FORMAT = 1
 
 
 def describe(winner: Winner, files: Mapping[str, bytes], date: str) -> dict[str, Any]:
-    """Return the document.
+    """Return the document; see docs/reference/winner.md.
 
-    Parameters
-    ----------
-    winner : Winner
-    files : mapping of str to bytes
-        The other files of the folder, for their hashes.
-    date : str
-        Time of writing.
-
-    Returns
-    -------
-    dict
-        See docs/reference/winner.md. ``launch``, ``build`` and ``verified`` are None where there is no machine code;
-        ``lacks_code`` says why.
+    ``launch``, ``build`` and ``verified`` are None where there is no machine code; ``lacks_code`` says why. The files
+    are the other ones of the folder, for their hashes; ``date`` is the time of writing.
     """
     record, problem = winner.record, winner.problem
     has_code = not winner.lacks_code
@@ -56,7 +45,9 @@ def describe(winner: Winner, files: Mapping[str, bytes], date: str) -> dict[str,
         "lacks_code": winner.lacks_code,
         "build": _build(winner) if has_code else None,
         "launch": _launch(winner) if has_code else None,
-        "verified": _verified(winner) if has_code else None,
+        "verified": {"passed": winner.declaration.verified, **winner.runnable.verification_document()}
+        if has_code
+        else None,
         "sha256": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
     }
 
@@ -64,14 +55,14 @@ def describe(winner: Winner, files: Mapping[str, bytes], date: str) -> dict[str,
 def _timing(winner: Winner) -> dict[str, Any]:
     declaration, measured = winner.declaration, winner.record.measurement
     rated = declared_rating(winner.problem, winner.device, declaration, None)
-    tied = [other for other in declaration.finalists if other.number in declaration.ties]
     return {
         "trial": winner.record.number,
         **{name: rated[name] for name in ("median_s", "interval_s", "tflops", "share_of_peak", "share_of_reference")},
         "share_of_reference_interval": rated["interval_share_of_reference"],
         "ties": [
             {"trial": other.number, "ratio": other.ratio, "interval": [other.ratio_low, other.ratio_high]}
-            for other in tied
+            for other in declaration.finalists
+            if other.number in declaration.ties
         ],
         "rounds": declaration.rounds,
         "sm_clock_hz": None if measured is None else measured.sm_clock_hz,
@@ -100,7 +91,10 @@ def _launch(winner: Winner) -> dict[str, Any]:
         "grid": list(launch.grid),
         "block": list(launch.block),
         "shared_bytes": launch.shared_bytes,
-        "arguments": [*_problem_arguments(winner), *_launched_arguments(winner)],
+        "arguments": [
+            *_problem_arguments(winner),
+            *({"name": name, "type": "int32", "value": value} for name, value in winner.launched.items()),
+        ],
         "at_other_sizes": launch_formulas(winner),
         "sizes_must_satisfy": size_restrictions(winner),
     }
@@ -117,15 +111,6 @@ def _problem_arguments(winner: Winner) -> list[dict[str, Any]]:
     ]
 
 
-def _launched_arguments(winner: Winner) -> list[dict[str, Any]]:
-    configuration = winner.record.configuration
-    return [{"name": name, "type": "int32", "value": configuration[name]} for name in winner.kernel.arguments]
-
-
 def _plain(value: np.generic) -> Any:
     number = value.item()
     return [number.real, number.imag] if isinstance(number, complex) else number
-
-
-def _verified(winner: Winner) -> dict[str, Any]:
-    return {"passed": winner.declaration.verified, **winner.runnable.verification_document()}

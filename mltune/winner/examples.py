@@ -44,15 +44,7 @@ EXAMPLES: Mapping[str, Examples] = {
 
 
 def fill_templates(winner: Winner, document: Mapping[str, Any]) -> dict[str, bytes]:
-    """Return the texts by file name.
-
-    Parameters
-    ----------
-    winner : Winner
-        A winner with machine code.
-    document : mapping
-        The content of winner.json.
-    """
+    """Return the texts by file name, for a winner with machine code and the content of its winner.json."""
     kind, templates = winner.problem.kind, resources.files("mltune.winner") / "templates"
     examples = EXAMPLES.get(kind, Examples((), "", lambda winner: {}))
     values = {**_launch(winner), **_measured(winner, document), "usage": examples.usage, **examples.values(winner)}
@@ -64,8 +56,7 @@ def fill_templates(winner: Winner, document: Mapping[str, Any]) -> dict[str, byt
 
 
 def _launch(winner: Winner) -> dict[str, Any]:
-    launch, at_other_sizes = winner.launch(), launch_formulas(winner)
-    launched = {name: winner.record.configuration[name] for name in winner.kernel.arguments}
+    launch, launched, at_other_sizes = winner.launch(), winner.launched, launch_formulas(winner)
     return {
         "label": winner.problem.label,
         "formula": winner.runnable.formula,

@@ -26,13 +26,7 @@ def write_winner(folder: Path, winner: Winner) -> None:
 
     It contains ``kernel.cu``, ``kernel.cubin``, ``winner.json``, ``README.txt`` and the examples of the problem kind;
     for a winner without machine code (in replay) only ``winner.json``, with the reason. See
-    docs/reference/winner.md.
-
-    Parameters
-    ----------
-    folder : pathlib.Path
-        The folder; its parent is created if necessary.
-    winner : Winner
+    docs/reference/winner.md. The parent of the folder is created if necessary.
 
     Raises
     ------
@@ -43,14 +37,7 @@ def write_winner(folder: Path, winner: Winner) -> None:
 
 
 def winner_files(winner: Winner, date: str) -> dict[str, bytes]:
-    """Return the files of a winner's folder by name.
-
-    Parameters
-    ----------
-    winner : Winner
-    date : str
-        Time of writing.
-    """
+    """Return the files of a winner's folder by name; ``date`` is the time of writing."""
     if winner.lacks_code:
         return {DOCUMENT: _json(describe(winner, {}, date))}
     files = {"kernel.cu": kernel_source(winner, date).encode(), "kernel.cubin": winner.build.cubin}

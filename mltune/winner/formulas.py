@@ -10,7 +10,6 @@ from mltune.errors import ExpressionError
 from mltune.kernel.expressions import FUNCTIONS, parse
 
 if TYPE_CHECKING:
-    from mltune.kernel.bundle import Restriction
     from mltune.kernel.expressions import Expression
     from mltune.winner.winner import Winner
 
@@ -47,12 +46,8 @@ def launch_formulas(winner: Winner) -> dict[str, Any]:
 
 def size_restrictions(winner: Winner) -> dict[str, str]:
     """Return the conditions of the configuration on the problem's sizes, each with its reason."""
-    known = _known(winner)
-
-    def condition(restriction: Restriction) -> str:
-        return formula(restriction.expression, known, winner.kernel.derived)
-
-    found = {condition(restriction): restriction.reason for restriction in winner.kernel.restrictions}
+    known, kernel = _known(winner), winner.kernel
+    found = {formula(one.expression, known, kernel.derived): one.reason for one in kernel.restrictions}
     return {text: reason for text, reason in found.items() if _names(_tree(text)) & {*winner.problem.size_names}}
 
 

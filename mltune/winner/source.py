@@ -14,14 +14,8 @@ if TYPE_CHECKING:
 def kernel_source(winner: Winner, date: str) -> str:
     """Return the source of a winner: a head comment, its macros as ``#define``, the bundle's source unchanged.
 
-    NVRTC compiles it to the same machine code as the bundle's source with one option ``-D`` per macro.
-
-    Parameters
-    ----------
-    winner : Winner
-        A winner with machine code.
-    date : str
-        Time of writing.
+    NVRTC compiles it to the same machine code as the bundle's source with one option ``-D`` per macro. The winner has
+    machine code; ``date`` is the time of writing.
     """
     kernel, problem = winner.kernel, winner.runnable
     head = [
@@ -33,10 +27,12 @@ def kernel_source(winner: Winner, date: str) -> str:
         "with the options in winner.json compiles it to the kernel.cubin that was timed, byte for byte.",
     ]
     macros = winner.macros()
+    launched = ", ".join(f"{name} = {value}" for name, value in winner.launched.items())
+    passed = f" (passed at launch: {launched})" if launched else ""
     lines = [
         *(f"// {one_line(line)}".rstrip() for line in head),
         "",
-        f"// The parameters of the kernel{_launched(winner)}.",
+        f"// The parameters of the kernel{passed}.",
         *(f"#define {name} {macros[name]}" for name in kernel.parameters),
         "",
         f"// The case of the problem: {one_line(problem.label)}.",
@@ -60,8 +56,3 @@ def licence(kernel: Kernel) -> str:
     if kernel.folder.resolve().parent == assets.folder("kernels").resolve():
         return "Part of mltune. SPDX-License-Identifier: Apache-2.0"
     return "Its licence is that of the bundle that it was tuned from; mltune adds no terms."
-
-
-def _launched(winner: Winner) -> str:
-    values = [f"{name} = {winner.record.configuration[name]}" for name in winner.kernel.arguments]
-    return f" (passed at launch: {', '.join(values)})" if values else ""

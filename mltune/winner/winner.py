@@ -69,6 +69,11 @@ class Winner:
         assert isinstance(self.problem, RunnableProblem)  # noqa: S101
         return self.problem
 
+    @property
+    def launched(self) -> dict[str, int]:
+        """The parameters that are passed at launch, after the arguments of the problem."""
+        return {name: self.record.configuration[name] for name in self.kernel.arguments}
+
     def macros(self) -> dict[str, int]:
         """Return all macros that specialise the source: the kernel's parameters, then those of the problem."""
         return {name: self.record.configuration[name] for name in self.kernel.parameters} | self.runnable.macros()

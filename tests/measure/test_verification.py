@@ -11,8 +11,8 @@ from mltune.problem.gemm import GemmProblem
 from mltune.problem.recorded import RecordedProblem
 
 
-def test_a_reference_has_the_name_that_its_problems_show():
-    assert REFERENCES[GemmProblem.kind].name == GemmProblem.reference
+def test_the_kinds_with_a_reference_are_those_whose_problems_name_one():
+    assert REFERENCES.keys() == {kind.kind for kind in (GemmProblem, RecordedProblem) if kind.reference}
 
 
 def test_a_kind_without_a_reference_is_a_device_error():
