@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mltune.problem.runnable import CaseBuffer, CaseOutput
 
-if TYPE_CHECKING:
-    from mltune.problem.gemm import GemmProblem
+Gemm = Any
+"""A :class:`mltune.problem.gemm.GemmProblem`, whose module imports this one."""
 
 WINNER_SIZES = ((1, 1, 1), (127, 129, 65), (256, 256, 256), (1023, 33, 257), (64, 1500, 1), (500, 300, 0))
 """Sizes (m, n, k) that a winner is verified on, besides its own."""
@@ -36,14 +36,14 @@ class GemmCase:
 
     Attributes
     ----------
-    problem : GemmProblem
+    problem : Gemm
     integers : bool
         Whether the operands are small integers, whose result is exact.
     offset : int
         Elements between an aligned address and the first element of each matrix.
     """
 
-    problem: GemmProblem
+    problem: Gemm
     integers: bool
     offset: int
 
@@ -86,7 +86,7 @@ class GemmCase:
         return buffer
 
 
-def verification_problem(problem: GemmProblem, *, aligned: bool) -> GemmProblem:
+def verification_problem(problem: Gemm, *, aligned: bool) -> Gemm:
     """Return a small problem of the same case to verify kernels on.
 
     Its extents are odd, so that tiles are cut at every edge; its scalars are neither 0 nor 1, and exact in every
@@ -100,7 +100,7 @@ def verification_problem(problem: GemmProblem, *, aligned: bool) -> GemmProblem:
     return dataclasses.replace(small, lda=leading[0], ldb=leading[1], ldc=leading[2])
 
 
-def verification_cases(problem: GemmProblem) -> tuple[GemmCase, ...]:
+def verification_cases(problem: Gemm) -> tuple[GemmCase, ...]:
     """Return the cases of every configuration: random and integer operands, aligned and with odd addresses."""
     return tuple(
         GemmCase(verification_problem(problem, aligned=aligned), integers, 0 if aligned else 1)
@@ -109,7 +109,7 @@ def verification_cases(problem: GemmProblem) -> tuple[GemmCase, ...]:
     )
 
 
-def own_cases(problem: GemmProblem) -> tuple[GemmCase, ...]:
+def own_cases(problem: Gemm) -> tuple[GemmCase, ...]:
     """Return the cases of a given problem: random operands, and integers where their result is exact.
 
     There are none where the host would take too long to solve the problem in higher precision.
@@ -120,12 +120,12 @@ def own_cases(problem: GemmProblem) -> tuple[GemmCase, ...]:
     return tuple(GemmCase(problem, integers, 0) for integers in (False, True) if not integers or problem.is_exact)
 
 
-def winner_problems(problem: GemmProblem) -> tuple[GemmProblem, ...]:
+def winner_problems(problem: Gemm) -> tuple[Gemm, ...]:
     """Return the problems of :data:`WINNER_SIZES`, with the smallest leading dimensions."""
     return tuple(dataclasses.replace(problem, m=m, n=n, k=k, lda=0, ldb=0, ldc=0) for m, n, k in WINNER_SIZES)
 
 
-def verification_document(problem: GemmProblem) -> dict[str, Any]:
+def verification_document(problem: Gemm) -> dict[str, Any]:
     """Return the sizes, leading dimensions and addresses that a winner is verified on as plain JSON values."""
     wide, narrow = (verification_problem(problem, aligned=aligned) for aligned in (True, False))
     return {
