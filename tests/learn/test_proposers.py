@@ -8,7 +8,13 @@ from scipy import integrate, stats
 from mltune.learn.candidates import EnumeratedPool
 from mltune.learn.encoding import Encoding
 from mltune.learn.history import History, fastest_and_some, frozen_trial
-from mltune.learn.proposers import GaussianProposer, RandomProposer, Situation, TpeProposer, log_expected_improvement
+from mltune.learn.proposers import (
+    GaussianProposer,
+    RandomProposer,
+    ProposalContext,
+    TpeProposer,
+    log_expected_improvement,
+)
 from mltune.learn.sampling import distributions_of
 from mltune.records.trial import TrialRecord, TrialState
 
@@ -42,7 +48,7 @@ def measured(landscape, indices, *, skipped=NOTHING, predicted=(), running=NOTHI
 
 
 def situation(history, seed=0, study=None):
-    return Situation(study, history, set(history.tried), np.random.default_rng(seed))
+    return ProposalContext(study, history, set(history.tried), np.random.default_rng(seed))
 
 
 @pytest.fixture
@@ -115,7 +121,7 @@ class TestGaussianProposer:
 
     def test_an_empty_space_gives_nothing(self, landscape, gaussian):
         history = measured(landscape, self.known)
-        full = Situation(None, history, set(range(3600)), np.random.default_rng(0))
+        full = ProposalContext(None, history, set(range(3600)), np.random.default_rng(0))
         assert len(gaussian.propose(full, 4).indices) == 0
 
 
