@@ -1,4 +1,4 @@
-"""Who proposes: the formula is exact, and the same situation gives the same answer."""
+"""Proposers: the formula is exact, and the same context gives the same choice."""
 
 import numpy as np
 import optuna
@@ -10,8 +10,8 @@ from mltune.learn.encoding import Encoding
 from mltune.learn.history import History, fastest_and_some, frozen_trial
 from mltune.learn.proposers import (
     GaussianProposer,
-    RandomProposer,
     ProposalContext,
+    RandomProposer,
     TpeProposer,
     log_expected_improvement,
 )
