@@ -73,7 +73,6 @@ class UpperEnd:
         ----------
         measured, predicted, spread : ndarray of shape (n_configs,)
             Log shares of peak: measurements, and predictions by models that did not see them. All finite.
-        confidence : float
         """
         if len(measured) == 0:
             return cls()

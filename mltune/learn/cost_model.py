@@ -46,16 +46,7 @@ class CostModel(Protocol):
         ...
 
     def predict(self, X: Floats) -> tuple[Floats, Floats]:
-        """Return the mean and the standard deviation of the speed.
-
-        Parameters
-        ----------
-        X : ndarray of shape (n_configs, n_features)
-
-        Returns
-        -------
-        mean, spread : ndarray of shape (n_configs,)
-        """
+        """Return the mean and the standard deviation of the speed, each of shape (n_configs,)."""
         ...
 
     def unseen(self) -> tuple[Floats, Floats]:
@@ -94,8 +85,6 @@ class Compression:
     ----------
     knee_ : float
         The median speed of the measured configurations.
-    floor_ : float
-        The speed assumed for configurations that failed.
     """
 
     def __init__(self, slope: float) -> None:
@@ -107,7 +96,6 @@ class Compression:
         Parameters
         ----------
         rows : int
-            Number of configurations.
         y : ndarray of shape (n_configs,)
             Log share of peak; NaN for failures.
 
@@ -123,8 +111,7 @@ class Compression:
                 f"{len(y)} targets, {int(measured.sum())} measured"
             )
         self.knee_ = float(np.median(y[measured]))
-        self.floor_ = float(y[measured].min())
-        return self.compress(np.where(measured, y, self.floor_))
+        return self.compress(np.where(measured, y, y[measured].min()))
 
     def compress(self, y: Floats) -> Floats:
         """Return the targets of speeds."""

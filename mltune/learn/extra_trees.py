@@ -25,9 +25,6 @@ class ExtraTreesModel:
 
     Parameters
     ----------
-    random_state : int
-    trees : int
-    min_samples_leaf : int
     max_features : float
         Share of the features tried at a split.
     compression : float

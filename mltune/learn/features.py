@@ -40,12 +40,6 @@ class Features:
     that can be computed from them: occupancy, waves, bounds and others. Without ``[resources]`` there are only the
     parameters and, after compiling, the results of the build. All columns are finite.
 
-    Parameters
-    ----------
-    kernel : Kernel
-    problem : Problem
-    device : Device
-
     Attributes
     ----------
     names_before, names_after : tuple of str
@@ -71,32 +65,16 @@ class Features:
         self.names_after = self.names_before + tuple(self._after_columns(nothing, {}, *estimates))
 
     def before(self, columns: Columns) -> Floats:
-        """Return the features known before compiling.
-
-        Parameters
-        ----------
-        columns : Columns
-            Configurations.
-
-        Returns
-        -------
-        ndarray of shape (n_configs, len(names_before))
-        """
+        """Return the features known before compiling: ndarray of shape (n_configs, len(names_before))."""
         return _stack(self._before_columns(columns, *self._estimates(columns)))
 
     def after(self, columns: Columns, builds: Mapping[str, ArrayLike]) -> Floats:
-        """Return the features known after compiling.
+        """Return the features known after compiling: ndarray of shape (n_configs, len(names_after)).
 
         Parameters
         ----------
-        columns : Columns
-            Configurations.
         builds : mapping of str to array_like of shape (n_configs,)
             Columns of :data:`BUILD_COLUMNS`; a missing column or a NaN stands for its estimate, or for 0.
-
-        Returns
-        -------
-        ndarray of shape (n_configs, len(names_after))
         """
         estimates = self._estimates(columns)
         return _stack(self._before_columns(columns, *estimates) | self._after_columns(columns, builds, *estimates))
@@ -119,8 +97,6 @@ class Features:
 
         Parameters
         ----------
-        columns : Columns
-            Configurations.
         builds : mapping of str to array_like of shape (n_configs,), optional
             Results of compiling, as in :meth:`after`; by default the estimates of the bundle are used.
 

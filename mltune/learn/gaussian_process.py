@@ -93,12 +93,7 @@ class Hyperparameters:
 
 
 class GaussianProcess:
-    """Regression by a Gaussian process with given hyperparameters (Rasmussen and Williams, 2006, algorithm 2.1).
-
-    Parameters
-    ----------
-    hyperparameters : Hyperparameters
-    """
+    """Regression by a Gaussian process with given hyperparameters (Rasmussen and Williams, 2006, algorithm 2.1)."""
 
     def __init__(self, hyperparameters: Hyperparameters) -> None:
         self.hyperparameters = hyperparameters

@@ -71,7 +71,6 @@ def physics(
 
     Parameters
     ----------
-    device : Device
     arithmetic : {"fp32", "fp64"}
     resources : mapping of str to ndarray of shape (n_configs,)
         At least ``threads``, ``registers``, ``tiles`` and ``fma``.
@@ -79,10 +78,6 @@ def physics(
         Accesses of a step; None stands for the resources ``shared_loads`` and ``copies``, without bank conflicts.
     spilled : ndarray of shape (n_configs,), optional
         Registers that spill; by default the number that is expected from the error of the register estimate.
-
-    Returns
-    -------
-    Physics
     """
     of = _Resources(resources)
     resident = occupancy(device, of["threads"], np.minimum(of["registers"], _cap(device, of)), of["shared_bytes"])

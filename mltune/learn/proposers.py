@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mltune.learn.candidates import Pool
     from mltune.learn.encoding import Encoding
 
-HOPEFUL = 16
+PROMISING = 16
 """Candidates for each proposal of a batch that remain after the first proposal has been chosen."""
 
 ROUNDS = 20
@@ -38,12 +38,10 @@ class ProposalContext:
 
     Attributes
     ----------
-    study : Study
     history : History
         The trials of the study as arrays.
     taken : set of int
         Configurations that must not be proposed again.
-    rng : numpy.random.Generator
     """
 
     study: Study
@@ -100,9 +98,6 @@ class GaussianProposer:
 
     Parameters
     ----------
-    encoding : Encoding
-    pool : Pool
-    seed : int
     most : int
         Measured configurations that the process is fitted to: half of them the fastest, half drawn from the others.
         Half as many skipped configurations are added.
@@ -112,15 +107,7 @@ class GaussianProposer:
 
     name = "model"
 
-    def __init__(
-        self,
-        encoding: Encoding,
-        pool: Pool,
-        *,
-        seed: int,
-        most: int = 224,
-        compression: float = 0.2,
-    ) -> None:
+    def __init__(self, encoding: Encoding, pool: Pool, *, seed: int, most: int = 224, compression: float = 0.2) -> None:
         self.pool = pool
         self.seed = seed
         self.most = most
@@ -152,8 +139,8 @@ class GaussianProposer:
         posterior = process.posterior(new)
         mean = posterior.mean + basis[-len(new) :] @ weights
         gain = log_expected_improvement(mean, posterior.spread, best)
-        hopeful = np.sort(np.argsort(-gain, kind="stable")[: HOPEFUL * count])  # gains only fall from here on
-        candidates, mean, posterior = candidates[hopeful], mean[hopeful], posterior.among(hopeful)
+        promising = np.sort(np.argsort(-gain, kind="stable")[: PROMISING * count])  # gains only fall from here on
+        candidates, mean, posterior = candidates[promising], mean[promising], posterior.among(promising)
         predicted = self._target.expand(mean)
         chosen: list[int] = []
         for _ in range(min(count, len(candidates))):
@@ -180,22 +167,16 @@ class GaussianProposer:
         return self._known[first]
 
 
+@dataclass(eq=False)
 class TpeProposer:
     """Optuna's TPE, with each proposal moved to the nearest valid configuration.
 
     TPE by itself proposes several invalid or repeated configurations for each one that can be measured.
-
-    Parameters
-    ----------
-    space : SearchSpace
-    distributions : dict of str to CategoricalDistribution
     """
 
     name = "tpe"
-
-    def __init__(self, space: SearchSpace, distributions: dict[str, CategoricalDistribution]) -> None:
-        self.space = space
-        self.distributions = distributions
+    space: SearchSpace
+    distributions: dict[str, CategoricalDistribution]
 
     def propose(self, context: ProposalContext, count: int) -> Choice:
         """Ask TPE; see :meth:`Proposer.propose`."""
@@ -204,22 +185,21 @@ class TpeProposer:
         return Choice(self.space.nearest(columns))
 
 
+@dataclass(eq=False)
 class RandomProposer:
     """Random search: uniform over the valid configurations that pass a filter.
 
-    Parameters
+    Attributes
     ----------
     space : SearchSpace
-    keeps : callable, optional
+    keeps : callable or None
         The filter, from Columns to ndarray of shape (n_configs,), bool, for example
         :meth:`mltune.learn.astra.AstraThresholds.keeps`.
     """
 
     name = "random"
-
-    def __init__(self, space: SearchSpace, keeps: Callable[[Columns], NDArray[np.bool_]] | None = None) -> None:
-        self.space = space
-        self.keeps = keeps
+    space: SearchSpace
+    keeps: Callable[[Columns], NDArray[np.bool_]] | None = None
 
     def propose(self, context: ProposalContext, count: int) -> Choice:
         """Draw at random, fewer if :data:`ROUNDS` rounds do not yield enough; see :meth:`Proposer.propose`."""
@@ -244,7 +224,6 @@ def log_expected_improvement(mean: Floats, spread: Floats, best: float) -> Float
     ----------
     mean, spread : ndarray of shape (n_configs,)
         Of normal distributions; spreads above 0.
-    best : float
     """
     from scipy.special import ndtr
 

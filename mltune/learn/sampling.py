@@ -91,18 +91,14 @@ class BatchSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
 
     Parameters
     ----------
-    space : SearchSpace
     prior : callable or None
         From Columns to ndarray of shape (n_configs,): expected share of peak before any measurement.
-    seed : int
-    options : SamplerOptions
     proposer : Proposer, optional
         Proposer of every batch. By default an initial design comes first, chosen by the prior or, without one, around
         the middle of the space; then a Gaussian process proposes.
 
     Attributes
     ----------
-    distributions : dict of str to CategoricalDistribution
     history : History or None
         The history that the last batch was planned from.
     """
@@ -166,7 +162,6 @@ class BatchSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
             The trials known; running ones count as tried.
         batch : int
             Number of the batch, from 0.
-        size : int
 
         Returns
         -------

@@ -12,9 +12,9 @@ import pytest
 from mltune.comparison.comparison import compare
 from mltune.comparison.jobs import run_jobs
 from mltune.comparison.journal import Job, Journal
+from mltune.comparison.recording import Source
 from mltune.comparison.request import CompareRequest, compare_request
 from mltune.comparison.results import write_results
-from mltune.comparison.sources import Source
 from mltune.errors import RunDirectoryError, RunError, UsageError
 
 
@@ -137,7 +137,7 @@ def test_a_run_that_was_lost_is_done_again(source: Source, tmp_path: Path) -> No
     compare(request(source, tmp_path))
     with closing(sqlite3.connect(tmp_path / "runs-1of1.sqlite", isolation_level=None)) as database:
         database.execute("delete from runs where seed = 1")
-    with Journal(tmp_path, {}) as journal:
+    with closing(Journal(tmp_path, {})) as journal:
         assert {job.seed for job in journal.done()} == {0, 2}
 
 
