@@ -8,6 +8,9 @@ import numpy as np
 
 from mltune.kernel.columns import Floats
 
+SLOPE = 0.2
+"""Slope of the targets below the median of the measured speeds."""
+
 
 def log_share(flops: float, median_s: float, peak_flops: float) -> float:
     """Return the target of every cost model: the log of the achieved share of the device's peak.
@@ -60,12 +63,12 @@ class CostModel(Protocol):
         ...
 
 
-def compress(speed: Floats, knee: float, slope: float) -> Floats:
+def compress(speed: Floats, knee: float, slope: float = SLOPE) -> Floats:
     """Return speeds with their distances below the knee multiplied by a slope above 0."""
     return np.where(speed < knee, knee + slope * (speed - knee), speed)
 
 
-def expand(target: Floats, knee: float, slope: float) -> Floats:
+def expand(target: Floats, knee: float, slope: float = SLOPE) -> Floats:
     """Return the speeds that :func:`compress` turned into these targets."""
     return np.where(target < knee, knee + (target - knee) / slope, target)
 
@@ -87,7 +90,7 @@ class Compression:
         The median speed of the measured configurations.
     """
 
-    def __init__(self, slope: float) -> None:
+    def __init__(self, slope: float = SLOPE) -> None:
         self.slope = slope
 
     def fit(self, rows: int, y: Floats) -> Floats:

@@ -6,6 +6,7 @@ docs/explanation/features.md gives the formula and the source of each feature.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,7 +15,7 @@ from mltune.device.facts import Device
 from mltune.kernel.bundle import Kernel, device_variables
 from mltune.kernel.columns import Columns, Floats, length
 from mltune.learn.access import LaneLayout, Traffic, traffic
-from mltune.learn.physics import SMALLEST_SHARE, Physics, physics
+from mltune.learn.physics import SMALLEST_SHARE, physics
 from mltune.problem.problem import Problem
 
 BUILD_COLUMNS = ("registers", "spill_bytes", "stack_bytes", "shared_bytes", "code_bytes")
@@ -54,6 +55,7 @@ class Features:
         self.device = device
         self._variables = problem.variables() | device_variables(device)
         self.has_prior = set(NEEDED) <= set(kernel.resources)
+        self._physics = partial(physics, device, problem.arithmetic)
         self._expressions = {f"resource {name}": expression for name, expression in kernel.resources.items()}
         for name, access in kernel.accesses.items():
             self._expressions |= {f"access {name} count": access.count, f"access {name} bytes": access.bytes}
@@ -129,11 +131,6 @@ class Features:
             layout = LaneLayout(_integers(values[f"access {name} bytes"]), digits)
             accesses.append((access.memory, count, layout))
         return resources, traffic(accesses, self.device.warp_size, length(columns))
-
-    def _physics(
-        self, resources: Mapping[str, Floats], accesses: Traffic | None, spilled: Floats | None = None
-    ) -> Physics:
-        return physics(self.device, self.problem.arithmetic, resources, accesses, spilled)
 
     def _before_columns(
         self, columns: Columns, resources: Mapping[str, Floats], accesses: Traffic | None

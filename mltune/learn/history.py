@@ -135,7 +135,7 @@ class HistoryReader:
     Attributes
     ----------
     index_of : dict of int to int
-        Index of the configuration by trial number. A caller that knows an index adds it, which saves a look-up.
+        Index of the configuration by trial number. A caller can add known ones, which saves a look-up.
     """
 
     def __init__(self, space: SearchSpace) -> None:
@@ -258,7 +258,7 @@ def ask_tpe(
 ) -> list[dict[str, int]]:
     """Ask Optuna's TPE for several proposals.
 
-    TPE slows down with every trial that it knows, so it gets the best and a random sample of the others. It weighs the
+    TPE slows down with every trial, so it gets the best and a random sample of the others. It weighs the
     latest trials most, so they are given in the order of scores: its answer does not depend on when each finished.
 
     Returns

@@ -25,6 +25,13 @@ if TYPE_CHECKING:
     from mltune.learn.candidates import Pool
     from mltune.learn.encoding import Encoding
 
+MOST_ROWS = 224
+"""Most measured configurations that the Gaussian process is fitted to: half of them the fastest, half drawn from the
+others."""
+
+MOST_SKIPPED = 112
+"""Most skipped configurations, the latest, that are added to them."""
+
 PROMISING = 16
 """Candidates for each proposal of a batch that remain after the first proposal has been chosen."""
 
@@ -95,24 +102,14 @@ class GaussianProposer:
 
     Hyperparameters are fitted to the earliest measurements on a fixed schedule, each time from the same starting point,
     so that a resumed run has the same ones.
-
-    Parameters
-    ----------
-    most : int
-        Measured configurations that the process is fitted to: half of them the fastest, half drawn from the others.
-        Half as many skipped configurations are added.
-    compression : float
-        See :class:`mltune.learn.cost_model.Compression`.
     """
 
     name = "model"
 
-    def __init__(self, encoding: Encoding, pool: Pool, *, seed: int, most: int = 224, compression: float = 0.2) -> None:
+    def __init__(self, encoding: Encoding, pool: Pool, *, seed: int) -> None:
         self.pool = pool
         self.seed = seed
-        self.most = most
-        self.most_skipped = most // 2
-        self._target = Compression(compression)
+        self._target = Compression()
         self._mean_function = MeanFunction(encoding.mean_weights)
         self._known: dict[int, Hyperparameters] = {}
 
@@ -124,10 +121,10 @@ class GaussianProposer:
             return Choice(candidates[:0])
         target = self._target.fit(len(history.scores), history.scores)
         best = float(target.max())
-        rows = fastest_and_some(target, self.most, self.most // 2, rng)
+        rows = fastest_and_some(target, MOST_ROWS, MOST_ROWS // 2, rng)
         # Recently skipped configurations enter with the prediction of the gate, which used more features.
-        skipped = history.skipped[-self.most_skipped :]
-        target = np.concatenate([target[rows], self._target.compress(history.predicted[-self.most_skipped :])])
+        skipped = history.skipped[-MOST_SKIPPED:]
+        target = np.concatenate([target[rows], self._target.compress(history.predicted[-MOST_SKIPPED:])])
         parts = (np.concatenate([history.indices[rows], skipped]), history.running, candidates)
         points, basis = self.pool.describe(np.concatenate(parts))  # in one call: its overhead equals many rows
         known, running, new = np.split(points, np.cumsum([len(part) for part in parts[:-1]]))
@@ -158,9 +155,9 @@ class GaussianProposer:
             scores = history.scores[:first]
             if not np.isfinite(scores).any():
                 return Hyperparameters.usual(dimensions)
-            target = Compression(self._target.slope).fit(first, scores)
+            target = Compression().fit(first, scores)
             rng = np.random.default_rng((self.seed, first))
-            rows = fastest_and_some(target, self.most, self.most // 2, rng)
+            rows = fastest_and_some(target, MOST_ROWS, MOST_ROWS // 2, rng)
             points, basis = self.pool.describe(history.indices[rows])
             residual = target[rows] - basis @ self._mean_function.fit(basis, target[rows])
             self._known[first] = Hyperparameters.most_likely(points, residual)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
@@ -212,15 +212,15 @@ def distributions_of(space: SearchSpace) -> dict[str, CategoricalDistribution]:
     return {name: CategoricalDistribution(space.values[name]) for name in space.names}
 
 
+@dataclass(slots=True)
 class _Draft:
     """A batch under construction. A configuration that is taken is not added again."""
 
-    def __init__(self, space: SearchSpace, size: int, taken: set[int], rng: np.random.Generator) -> None:
-        self.space = space
-        self.size = size
-        self.taken = set(taken)
-        self.rng = rng
-        self.proposals: list[Proposal] = []
+    space: SearchSpace
+    size: int
+    taken: set[int]
+    rng: np.random.Generator
+    proposals: list[Proposal] = field(default_factory=list)
 
     @property
     def room(self) -> int:

@@ -214,8 +214,8 @@ class Search:
     def resume(self, records: Mapping[int, TrialRecord], in_flight: int) -> int:
         """Continue a run from its records, before the first :meth:`ask`.
 
-        The records of all batches that the next batch is planned from are learned. The batches after them are asked for
-        again: complete ones with the proposals on record, incomplete ones planned again with the same outcome.
+        The records of all batches that the next batch is planned from are learned. The batches after them follow again:
+        complete ones with the proposals on record, incomplete ones planned again with the same outcome.
 
         Parameters
         ----------
@@ -302,7 +302,7 @@ class Search:
     def tell(self, batch: Batch, records: Iterable[TrialRecord]) -> None:
         """Report the results of a whole batch, one record for each candidate, in the same order.
 
-        Batches are reported in the order in which they were asked for.
+        Batches are reported in the order of their numbers.
         """
         for trial, record in zip(batch._trials, records, strict=True):
             tell(self._study, trial, record, self.score(record))

@@ -47,7 +47,7 @@ class StoppingRule:
     """A rule that ends a search if the upper ends of all untried configurations are below the best plus a share.
 
     The upper ends are those of the gate (:class:`mltune.learn.gates.Gate`, ``cautious``): wide enough for the fastest
-    measured configurations. They come from one model, and a model may not know of an isolated optimum. So the condition
+    measured configurations. They come from one model, which may miss an isolated optimum. So the condition
     must hold for ``patience`` consecutive batches, each with a model fitted anew, while the search continues.
 
     A space that is too large to enumerate is examined by a uniform sample, and by variants of the best configurations,
