@@ -28,7 +28,7 @@ from cost_models import Space, document, spaces
 from numpy.typing import NDArray
 
 from mltune.learn.extra_trees import ExtraTreesModel
-from mltune.learn.gates import Gate, Verdict
+from mltune.learn.gates import Decision, Gate
 from mltune.learn.stopping import StoppingRule
 
 Floats = NDArray[np.float64]
@@ -47,20 +47,22 @@ def judge(space: Space, gate_name: str, size: int, seed: int) -> dict[str, float
     gate.calibrate(space.speed[known], *model.unseen())
     mean, spread = model.predict(X[others])
     best = float(np.nanmax(space.speed[known]))
-    return figures(gate, gate.verdict(mean, spread, best), space.speed[others], mean, spread, best)
+    return figures(gate, gate.decide(mean, spread, best), space.speed[others], mean, spread, best)
 
 
-def figures(gate: Gate, verdict: Verdict, truth: Floats, mean: Floats, spread: Floats, best: float) -> dict[str, float]:
-    """Count what a gate's verdict is worth, knowing the truth (NaN: failed)."""
+def figures(
+    gate: Gate, decision: Decision, truth: Floats, mean: Floats, spread: Floats, best: float
+) -> dict[str, float]:
+    """Count how often the decision of a gate is right, given the truth (NaN: failed)."""
     ran = np.isfinite(truth)
     better = truth > best
     return {
         "covered": float((truth <= gate.interval.end(mean, spread))[ran].mean()),
-        "covered_cautious": float((truth <= verdict.optimistic)[ran].mean()),
+        "covered_cautious": float((truth <= decision.optimistic)[ran].mean()),
         "others": len(truth),
-        "skipped": int(verdict.skip.sum()),
+        "skipped": int(decision.skip.sum()),
         "better": int(better.sum()),
-        "false": int((better & verdict.skip).sum()),
+        "false": int((better & decision.skip).sum()),
     }
 
 
@@ -75,10 +77,10 @@ def search(space: Space, seed: int) -> Iterator[dict[str, Any]]:
         gate.calibrate(y[tried], *model.unseen())
         untried = np.setdiff1d(np.arange(len(y)), tried)
         mean, spread = model.predict(X[untried])
-        verdict = gate.verdict(mean, spread, best)
+        decision = gate.decide(mean, spread, best)
         if len(tried) in LOOKED_AT:
-            yield {"rows": len(tried), **figures(gate, verdict, y[untried], mean, spread, best)}
-        ends = None if gate.is_open else verdict.optimistic
+            yield {"rows": len(tried), **figures(gate, decision, y[untried], mean, spread, best)}
+        ends = None if gate.is_open else decision.optimistic
         stop = rule.check(ends, best, measured=len(tried), untried=len(untried))
         if stop is not None or len(tried) >= MOST:
             yield {"rows": len(tried), "stopped": stop is not None, "found": float(np.exp(best - np.nanmax(y)))}

@@ -89,12 +89,11 @@ class StockTpe:
         """Evaluate one proposal at a time; see :class:`mltune.comparison.simulation.Strategy`."""
         import optuna
 
-        from mltune.learn.history import FAILED_SCORE
+        from mltune.learn.history import FAILED_SCORE, new_study
         from mltune.learn.sampling import distributions_of
 
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
         space = simulation.space
-        study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
+        study = new_study(optuna.samplers.TPESampler(seed=seed))
         distributions = distributions_of(space)
         projection = Projection(space) if is_sparse(space) else None
         simulation.begin()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -36,9 +37,8 @@ class Runs:
 
     Attributes
     ----------
-    seeds : tuple of int
     traces : tuple of Trace
-        One per seed.
+        One for each of the ``seeds``.
     best_s : ndarray of shape (n_seeds, n_evaluations)
         Best times so far (:func:`mltune.comparison.scores.best_so_far`).
     spent_s : ndarray of shape (n_seeds, n_evaluations)
@@ -57,10 +57,8 @@ class Comparison:
 
     Attributes
     ----------
-    strategies : tuple of str
     recordings : mapping of str to Recording
         By name of the dataset.
-    evaluations : int
     runs : mapping of (str, str) to Runs
         By strategy and dataset. A strategy that has no run on one of the datasets is left out.
     errors : mapping of Job to str
@@ -74,11 +72,9 @@ class Comparison:
     errors: Mapping[Job, str] = field(default_factory=dict)
 
     def fraction(self, name: str, dataset: str) -> Floats:
-        """Return the best so far as fractions of the optimum; 0 until a configuration succeeds.
+        """Return the best so far as fractions of the optimum, 0 until a configuration succeeds.
 
-        Returns
-        -------
-        ndarray of shape (n_seeds, n_evaluations)
+        An ndarray of shape (n_seeds, n_evaluations).
         """
         return self.recordings[dataset].optimum_s / self.runs[name, dataset].best_s
 
@@ -95,7 +91,6 @@ def compare(request: CompareRequest, progress: Report | None = None) -> Comparis
 
     Parameters
     ----------
-    request : CompareRequest
     progress : callable, optional
         Called after every run.
 
@@ -114,7 +109,7 @@ def compare(request: CompareRequest, progress: Report | None = None) -> Comparis
     recordings = {source.name: source.load() for source in request.sources}
     facts = {"evaluations": request.evaluations, "version": __version__}
     facts |= {f"dataset {name}": recording.fingerprint for name, recording in recordings.items()}
-    with Journal(request.output, facts, request.share) as journal:
+    with closing(Journal(request.output, facts, request.share)) as journal:
         _run(request, journal, progress)
         outcomes = list(journal.outcomes())
     if request.share != (1, 1):

@@ -24,12 +24,11 @@ LOWEST = 0.5
 """Fractions below this are not drawn, to show the relevant range in detail."""
 
 
-def draw(comparison: Comparison, order: Sequence[str], stem: Path) -> list[Path]:
+def draw(comparison: Comparison, order: Sequence[str], stem: Path) -> None:
     """Draw the curves with their 95 % confidence bands, as SVG and PNG.
 
     Parameters
     ----------
-    comparison : Comparison
     order : sequence of str
         The strategies, in the order of their colours.
     stem : pathlib.Path
@@ -40,24 +39,16 @@ def draw(comparison: Comparison, order: Sequence[str], stem: Path) -> list[Path]
     every = list(comparison.recordings)
     together = Figure(figsize=(8, 5), layout="constrained")
     _panel(together.add_subplot(), comparison, order, every, f"mean over {len(every)} recorded spaces", labels=True)
-    apart = Figure(figsize=(4 * min(COLUMNS, len(every)), 3 * math.ceil(len(every) / COLUMNS)), layout="constrained")
+    rows, columns = math.ceil(len(every) / COLUMNS), min(COLUMNS, len(every))
+    apart = Figure(figsize=(4 * columns, 3 * rows), layout="constrained")
     for position, dataset in enumerate(every):
-        axes = apart.add_subplot(math.ceil(len(every) / COLUMNS), min(COLUMNS, len(every)), position + 1)
+        axes = apart.add_subplot(rows, columns, position + 1)
         _panel(axes, comparison, order, [dataset], dataset, labels=False)
     handles, names = apart.axes[0].get_legend_handles_labels()
     apart.legend(handles, names, loc="outside lower center", ncols=min(6, len(names)), frameon=False)
-    return [
-        path
-        for figure, name in ((together, stem.name), (apart, f"{stem.name}-spaces"))
-        for path in _save(figure, stem.with_name(name))
-    ]
-
-
-def _save(figure: Any, stem: Path) -> list[Path]:
-    paths = [stem.with_name(f"{stem.name}.{suffix}") for suffix in ("svg", "png")]
-    for path in paths:
-        figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
-    return paths
+    for figure, name in ((together, stem.name), (apart, f"{stem.name}-spaces")):
+        figure.savefig(stem.with_name(f"{name}.svg"), dpi=150, metadata={"Date": None})
+        figure.savefig(stem.with_name(f"{name}.png"), dpi=150)
 
 
 def _panel(
@@ -75,9 +66,7 @@ def _panel(
         axes.plot(evaluations, mean, color=colour, linestyle=dashes, linewidth=1.5, label=name)
         axes.fill_between(evaluations, low, high, color=colour, alpha=0.15, linewidth=0)
         ends[name] = (mean[-1], colour)
-    lowest = max(
-        LOWEST, math.floor(10 * min(axes.lines[line].get_ydata()[9:].min() for line in range(len(order)))) / 10
-    )
+    lowest = max(LOWEST, math.floor(10 * min(line.get_ydata()[9:].min() for line in axes.lines)) / 10)
     axes.set(ylim=(lowest, 1.005), xlim=(1, comparison.evaluations), title=title)
     axes.set_xlabel("distinct configurations evaluated")
     axes.set_ylabel("fraction of the optimum")

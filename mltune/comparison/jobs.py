@@ -14,9 +14,8 @@ from multiprocessing.process import BaseProcess
 from types import ModuleType
 
 from mltune.comparison.journal import Job, Outcome
-from mltune.comparison.recording import Recording
+from mltune.comparison.recording import Recording, Source
 from mltune.comparison.simulation import simulate
-from mltune.comparison.sources import Source
 
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -25,14 +24,7 @@ def run_jobs(jobs: Sequence[Job], sources: Mapping[str, Source], evaluations: in
     """Run jobs in single-threaded processes, and yield the outcome of each when it ends.
 
     A job that raises an exception, or whose process dies, ends with an error; a dead process is replaced.
-
-    Parameters
-    ----------
-    jobs : sequence of Job
-    sources : mapping of str to Source
-        The sources of the datasets by name.
-    evaluations : int
-    processes : int
+    ``sources`` are those of the datasets by name.
     """
     waiting = list(reversed(jobs))
     workers = [_Worker(sources, evaluations) for _ in range(min(processes, len(jobs)))]

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -44,7 +43,7 @@ class Outcome:
 
 
 class Journal:
-    """The runs of a comparison. A context manager.
+    """The runs of a comparison.
 
     Each share of a comparison writes its own file, ``runs-PARTofPARTS.sqlite``, and reads the files of all shares: to
     join shares from several machines, copy their files into one directory. Each run is written atomically.
@@ -94,12 +93,8 @@ class Journal:
     def _files(self) -> list[Path]:
         return sorted(self.directory.glob("runs-*of*.sqlite"))
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Close the file."""
         self._database.close()
 
     def add(self, outcome: Outcome) -> None:

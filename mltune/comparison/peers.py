@@ -30,7 +30,6 @@ class KernelTuner:
 
     Attributes
     ----------
-    name : str
     strategy : str
         Name of the strategy in Kernel Tuner.
 
@@ -69,15 +68,19 @@ class KernelTuner:
         return strategy_map[self.strategy]
 
 
+def _recorded(simulation: Simulation) -> list[tuple[int, ...]]:
+    """Return the values of every recorded configuration, in the order of the space."""
+    columns = simulation.space.rows(np.arange(simulation.space.count)).values()
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
 def _kernel_tuner_space(simulation: Simulation) -> Any:
     """Return Kernel Tuner's search space of exactly the recorded configurations."""
     from kernel_tuner.searchspace import Searchspace
 
     space = simulation.space
-    columns = [column.tolist() for column in space.rows(np.arange(space.count)).values()]
-    configurations = {
-        str(row): dict(zip(space.names, values, strict=True)) for row, values in enumerate(zip(*columns, strict=True))
-    }
+    rows = enumerate(_recorded(simulation))
+    configurations = {str(row): dict(zip(space.names, values, strict=True)) for row, values in rows}
     parameters = {name: list(space.values[name]) for name in space.names}
     return Searchspace(None, None, None, from_cache={"tune_params": parameters, "cache": configurations})
 
@@ -115,10 +118,7 @@ def _runner(simulation: Simulation) -> Any:
     from kernel_tuner.runners.runner import Runner
     from kernel_tuner.util import RuntimeFailedConfig
 
-    rows = zip(
-        *(column.tolist() for column in simulation.space.rows(np.arange(simulation.space.count)).values()), strict=True
-    )
-    index_of = {values: index for index, values in enumerate(rows)}
+    index_of = {values: index for index, values in enumerate(_recorded(simulation))}
 
     class SimulationRunner(Runner):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -156,23 +156,22 @@ class OptunaGp:
 
     The value of a parameter is its position in the sorted list of values. The projected configuration is reported to
     the sampler as if it had been proposed; a failure counts as the slowest so far.
-
-    Attributes
-    ----------
-    name : str
     """
 
     name: str = "gp"
 
     def search(self, simulation: Simulation, seed: int) -> None:
         """Search one proposal at a time; see :class:`mltune.comparison.simulation.Strategy`."""
-        optuna = _optuna_with_torch()
+        _limit_torch()
+        import optuna
         from optuna.distributions import IntDistribution
+
+        from mltune.learn.history import new_study
 
         space = simulation.space
         projection = Projection(space)
         distributions = {name: IntDistribution(0, len(space.values[name]) - 1) for name in space.names}
-        study = optuna.create_study(direction="maximize", sampler=optuna.samplers.GPSampler(seed=seed))
+        study = new_study(optuna.samplers.GPSampler(seed=seed))
         worst = np.inf
         simulation.begin()
         while not projection.exhausted:
@@ -187,19 +186,15 @@ class OptunaGp:
                 study.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=score))
 
 
-def _optuna_with_torch() -> Any:
-    """Import Optuna, and limit torch to one thread."""
+def _limit_torch() -> None:
+    """Limit torch to one thread."""
     try:
         import torch
     except ImportError as error:
         raise UsageError(
             f"strategy gp needs torch, but it cannot be imported ({error}): pip install 'mltune[peers]'."
         ) from error
-    import optuna
-
     torch.set_num_threads(1)
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna
 
 
 @contextlib.contextmanager

@@ -25,10 +25,6 @@ class Projection:
     """The nearest untried configuration for any combination of values.
 
     The distance of two values of a parameter is the number of values between them, as a share of all its values.
-
-    Parameters
-    ----------
-    space : TableSpace
     """
 
     def __init__(self, space: TableSpace) -> None:

@@ -1,11 +1,12 @@
-"""Recordings: the configurations of a simulated search, with their recorded times and costs."""
+"""Recordings: the configurations of a simulated search, with their recorded times and costs, and their sources."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,10 +37,6 @@ class Recording:
 
     Attributes
     ----------
-    name : str
-    kernel : Kernel
-    problem : Problem
-    device : Device
     space : TableSpace
         The index of a configuration is its row.
     median_s : ndarray of shape (n_configs,)
@@ -90,16 +87,10 @@ class Recording:
 
 
 def record(dataset: Dataset, kernel: Kernel) -> Recording:
-    """Make a recording of a dataset.
+    """Make a recording of a dataset and its kernel.
 
     An unknown compile time is assumed to be the median of the known ones (:data:`UNKNOWN_COMPILE_S` if there is none),
     an unknown cost of timing that of :data:`UNKNOWN_RUNS` runs. A configuration that did not run has no cost of timing.
-
-    Parameters
-    ----------
-    dataset : Dataset
-    kernel : Kernel
-        The kernel of the dataset.
 
     Raises
     ------
@@ -110,6 +101,7 @@ def record(dataset: Dataset, kernel: Kernel) -> Recording:
     median_s = np.where(timed, dataset.numbers("median_s"), np.nan)
     compile_s, run_s = dataset.numbers("compile_s"), dataset.numbers("verify_s") + dataset.numbers("time_s")
     known_s = compile_s[_known(compile_s)]
+    assumed_s = float(np.median(known_s)) if len(known_s) else UNKNOWN_COMPILE_S
     builds = {name: dataset.numbers(name) for name in BUILD_COLUMNS}
     return Recording(
         name=dataset.manifest.name,
@@ -118,9 +110,7 @@ def record(dataset: Dataset, kernel: Kernel) -> Recording:
         device=dataset.manifest.device,
         space=TableSpace(dataset.columns),
         median_s=median_s,
-        compile_s=np.where(
-            _known(compile_s), compile_s, float(np.median(known_s)) if len(known_s) else UNKNOWN_COMPILE_S
-        ),
+        compile_s=np.where(_known(compile_s), compile_s, assumed_s),
         run_s=np.where(_known(run_s), run_s, UNKNOWN_RUNS * np.nan_to_num(median_s)),
         builds={name: column for name, column in builds.items() if np.isfinite(column).any()},
     )
@@ -128,3 +118,46 @@ def record(dataset: Dataset, kernel: Kernel) -> Recording:
 
 def _known(seconds: Floats) -> NDArray[np.bool_]:
     return np.isfinite(seconds) & (seconds > 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The source of a recording, from which a worker process loads it.
+
+    Attributes
+    ----------
+    name : str
+        Name or path of a dataset, or the display name of a table.
+    table : pathlib.Path or None
+        A bare table: CSV, Parquet or JSON (:func:`mltune.dataset.bare_table.read_table`).
+    parameters : tuple of str
+        Parameter columns of the table; empty if the format defines them.
+    time : str or None
+        Time column of the table.
+    """
+
+    name: str
+    table: Path | None = None
+    parameters: tuple[str, ...] = ()
+    time: str | None = None
+
+    def load(self) -> Recording:
+        """Load and check the recording.
+
+        Raises
+        ------
+        DatasetError
+            The source does not exist, or is malformed.
+        """
+        if self.table is not None:
+            from mltune.dataset.bare_table import read_table
+
+            bare = read_table(self.table, self.parameters or None, self.time)
+            return replace(record(bare.dataset, bare.kernel), name=self.name)
+        from mltune.dataset.dataset import load_dataset
+        from mltune.kernel.reader import load_kernel
+
+        dataset = load_dataset(self.name)
+        kernel = load_kernel(dataset.manifest.kernel)
+        dataset.check_kernel(kernel)
+        return record(dataset, kernel)

@@ -1,4 +1,4 @@
-"""What is compared: the words of a command line, and what they mean."""
+"""Request for a comparison, and its form as the options of a command line."""
 
 from __future__ import annotations
 
@@ -10,36 +10,34 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mltune.comparison.journal import Job
-from mltune.comparison.sources import Source
+from mltune.comparison.recording import Source
 from mltune.comparison.strategies import OURS, PEERS, strategy
 from mltune.errors import UsageError
 
 EVERY = "all"
-"""Stands for every strategy, or every dataset."""
+"""The name for every strategy, or every dataset."""
 
 DEFAULT_STRATEGIES = ("mltune", "tpe", "random")
 
 
 @dataclass(frozen=True, slots=True)
 class CompareRequest:
-    """What is compared.
+    """A request for a comparison.
 
     Attributes
     ----------
     strategies : tuple of str
         See :func:`mltune.comparison.strategies.strategy`.
-    sources : tuple of Source
     evaluations : int
         Distinct configurations that each run may evaluate.
     seeds : int
-        Each strategy plays each dataset with the seeds from 0 on.
-    processes : int
+        Each strategy searches each dataset with the seeds from 0 on.
     output : pathlib.Path
-        Where the journal is: runs that it holds are not done again.
+        Directory of the journal: runs that it holds are not repeated.
     share : tuple of (int, int)
-        Which of how many shares of the jobs is done here: ``(2, 4)`` is the second of four.
+        Part and number of parts of the jobs: ``(2, 4)`` is the second of four.
     fewer_seeds : mapping of str to int
-        Seeds of strategies that get fewer than the others, because they are slow.
+        Number of seeds of each strategy that has fewer than the others, because it is slow.
 
     Raises
     ------
@@ -94,30 +92,12 @@ def compare_request(
     output: Path | None,
     share: str,
 ) -> CompareRequest:
-    """Read what a command line asks for.
-
-    Parameters
-    ----------
-    strategies, datasets : str or None
-        Names separated by commas, or ``"all"``. ``NAME@SEEDS`` gives a strategy fewer seeds than the others.
-    table : pathlib.Path or None
-        A bare table in place of datasets.
-    parameters : str or None
-        Its columns of parameters, separated by commas.
-    times : str or None
-        Its column of times.
-    evaluations, seeds : int
-    processes : int or None
-        By default as many as there are processors.
-    output : pathlib.Path or None
-        By default a new directory under ``runs/``.
-    share : str
-        ``"PART/PARTS"``.
+    """Return the request of the options of a command line; :func:`mltune.api.compare` describes them.
 
     Raises
     ------
     UsageError
-        What is asked for cannot be met.
+        An option is malformed, contradicts another, or names a strategy that does not exist.
     """
     if table is not None and datasets is not None:
         raise UsageError("a comparison is over datasets or over a table, but both --datasets and --table were given.")

@@ -6,8 +6,8 @@ docs/explanation/comparison.md has the definitions and their sources.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,8 +16,6 @@ from mltune.kernel.columns import Floats
 if TYPE_CHECKING:
     from mltune.comparison.simulation import Trace
 
-Key = TypeVar("Key", bound=Hashable)
-
 SCORED_EVALUATIONS = 250
 """Largest number of evaluations that the score covers."""
 
@@ -25,6 +23,7 @@ CUTOFF, CUTOFF_START = 0.95, 0.01
 """Expected positions of random search between median and optimum, at the end and the start of the scored range."""
 
 RESAMPLES = 9999
+BAND_RESAMPLES = 1000
 
 
 def best_so_far(median_s: Floats, traces: Sequence[Trace], evaluations: int) -> Floats:
@@ -34,8 +33,6 @@ def best_so_far(median_s: Floats, traces: Sequence[Trace], evaluations: int) -> 
     ----------
     median_s : ndarray of shape (n_configs,)
         Recorded times; NaN for failures.
-    traces : sequence of Trace
-    evaluations : int
 
     Returns
     -------
@@ -75,11 +72,7 @@ def expected_minimum(values: Floats, draws: int) -> Floats:
     ----------
     values : ndarray of shape (n_values,)
     draws : int
-        At most the number of values.
-
-    Returns
-    -------
-    ndarray of shape (draws,)
+        At most the number of values, and the length of the result.
 
     Examples
     --------
@@ -108,7 +101,6 @@ def scored_range(times: Floats, evaluations: int) -> tuple[int, int]:
     ----------
     times : ndarray of shape (n_configs,)
         Times of all configurations, failures as the slowest.
-    evaluations : int
     """
     last = min(_evaluations_to(times, CUTOFF), evaluations, SCORED_EVALUATIONS)
     last = max(last, min(2, evaluations))
@@ -137,10 +129,6 @@ def scores(best: Floats, times: Floats) -> Floats:
         From :func:`best_so_far`.
     times : ndarray of shape (n_configs,)
         Times of all configurations, failures as the slowest.
-
-    Returns
-    -------
-    ndarray of shape (n_runs,)
     """
     first, last = scored_range(times, best.shape[1])
     random = expected_minimum(times, min(last, len(times)))[first - 1 :]
@@ -156,19 +144,13 @@ def standardised(best: Floats, random: Floats, times: Floats) -> Floats:
 
 
 def evaluations_to(fraction: Floats, target: float) -> Floats:
-    """Return the number of evaluations after which each run reached a fraction of the optimum, or infinity.
-
-    Parameters
-    ----------
-    fraction : ndarray of shape (n_runs, n_evaluations)
-    target : float
-    """
+    """Return the number of evaluations after which each run reached a fraction of the optimum, or infinity."""
     there = fraction >= target
     return np.where(there.any(axis=1), 1.0 + np.argmax(there, axis=1), np.inf)
 
 
-def bands(curves: Sequence[Floats], rng: np.random.Generator, resamples: int = 1000, level: float = 0.95) -> Floats:
-    """Return the bootstrap confidence band of the mean over spaces of the mean curves.
+def bands(curves: Sequence[Floats], rng: np.random.Generator) -> Floats:
+    """Return the 95 % bootstrap confidence band of the mean over spaces of the mean curves.
 
     Runs are drawn with replacement within each space; the spaces are fixed.
 
@@ -176,21 +158,17 @@ def bands(curves: Sequence[Floats], rng: np.random.Generator, resamples: int = 1
     ----------
     curves : sequence of ndarray of shape (n_runs, n_evaluations)
         One per space.
-    rng : numpy.random.Generator
-    resamples : int
-    level : float
 
     Returns
     -------
     ndarray of shape (2, n_evaluations)
         The lower and the upper end.
     """
-    total = np.zeros((resamples, curves[0].shape[1]))
+    total = np.zeros((BAND_RESAMPLES, curves[0].shape[1]))
     for runs in curves:
-        weights = rng.multinomial(len(runs), np.full(len(runs), 1.0 / len(runs)), size=resamples)
+        weights = rng.multinomial(len(runs), np.full(len(runs), 1.0 / len(runs)), size=BAND_RESAMPLES)
         total += weights @ runs / len(runs)
-    tail = (1.0 - level) / 2
-    ends: Floats = np.quantile(total / len(curves), (tail, 1.0 - tail), axis=0)
+    ends: Floats = np.quantile(total / len(curves), (0.025, 0.975), axis=0)
     return ends
 
 
@@ -204,7 +182,6 @@ def paired_test(ours: Sequence[Floats], theirs: Sequence[Floats], seed: int = 0)
     ----------
     ours, theirs : sequence of ndarray of shape (n_runs,)
         Scores, one array per space.
-    seed : int
 
     Returns
     -------
@@ -230,14 +207,10 @@ def paired_test(ours: Sequence[Floats], theirs: Sequence[Floats], seed: int = 0)
     return float(pairs.sum()), float(tested.pvalue)
 
 
-def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:
+def holm(p_values: Mapping[str, float]) -> dict[str, float]:
     """Return p-values adjusted for multiple tests.
 
     Holm (1979), "A simple sequentially rejective multiple test procedure".
-
-    Parameters
-    ----------
-    p_values : mapping of hashable to float
 
     Examples
     --------
@@ -245,9 +218,7 @@ def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:
     {'a': 0.04, 'b': 0.02}
     """
     ordered = sorted(p_values, key=p_values.__getitem__)
-    adjusted: dict[Key, float] = {}
-    least = 0.0
-    for position, name in enumerate(ordered):
-        least = max(least, min(1.0, (len(ordered) - position) * p_values[name]))
-        adjusted[name] = least
-    return {name: adjusted[name] for name in p_values}
+    factors = np.arange(len(ordered), 0, -1)
+    adjusted = np.minimum(np.maximum.accumulate(factors * [p_values[name] for name in ordered]), 1.0)
+    found = dict(zip(ordered, adjusted.tolist(), strict=True))
+    return {name: found[name] for name in p_values}

@@ -23,7 +23,6 @@ class ShippedSearch:
 
     Attributes
     ----------
-    name : str
     batch : int
         Proposals of a batch.
     in_flight : int

@@ -7,7 +7,9 @@ budget is spent, which ends that loop.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -64,7 +66,6 @@ class Simulation:
 
     Parameters
     ----------
-    recording : Recording
     evaluations : int
         The budget, at most the number of recorded configurations.
     """
@@ -81,7 +82,7 @@ class Simulation:
         self._own_s: list[float] = []
         self._recorded_s: list[float] = []
         self._skip_s = 0.0
-        self._repeats = self._invalid = self._skipped_before = self._skipped_after = 0
+        self._counts: Counter[str] = Counter()
         self._idle = IDLE_MOVES * self.budget
         self._thinking_since = time.process_time()
 
@@ -104,34 +105,28 @@ class Simulation:
         A configuration that was evaluated before costs nothing and counts as a repeat. A negative index stands for a
         proposal outside the space, which counts as invalid and as failed.
 
-        Parameters
-        ----------
-        index : int
-
         Returns
         -------
         float or None
             Median time in seconds; None for a configuration that failed.
         """
         if index < 0:
-            self._invalid += 1
+            self._counts["invalid"] += 1
             self._idle_move()
             return None
         if index in self._seen:
-            self._repeats += 1
+            self._counts["repeats"] += 1
             self._idle_move()
         else:
             self._count(index)
         median_s = self._median_s[index]
-        return median_s if median_s == median_s else None
+        return None if math.isnan(median_s) else median_s
 
     def skip(self, index: int, *, after_compile: bool) -> None:
         """Record that the strategy skips a configuration. After compiling, its compile time has been spent."""
+        self._counts["skipped_after" if after_compile else "skipped_before"] += 1
         if after_compile:
-            self._skipped_after += 1
             self._skip_s += self._compile_s[index]
-        else:
-            self._skipped_before += 1
         self._idle_move(SKIP_MOVES)
 
     def trace(self) -> Trace:
@@ -140,10 +135,7 @@ class Simulation:
             np.array(self._indices, dtype=np.int32),
             np.array(self._own_s, dtype=np.float32),
             np.array(self._recorded_s, dtype=np.float32),
-            self._repeats,
-            self._invalid,
-            self._skipped_before,
-            self._skipped_after,
+            **self._counts,
         )
 
     def _count(self, index: int) -> None:
@@ -173,26 +165,12 @@ class Strategy(Protocol):
         ...
 
     def search(self, simulation: Simulation, seed: int) -> None:
-        """Search until :meth:`Simulation.evaluate` ends the run. Returning earlier forfeits the rest of the budget.
-
-        Parameters
-        ----------
-        simulation : Simulation
-        seed : int
-        """
+        """Search until :meth:`Simulation.evaluate` ends the run. Returning earlier forfeits the rest of the budget."""
         ...
 
 
 def simulate(strategy: Strategy, recording: Recording, evaluations: int, seed: int) -> Trace:
-    """Run a strategy on a recording.
-
-    Parameters
-    ----------
-    strategy : Strategy
-    recording : Recording
-    evaluations : int
-    seed : int
-    """
+    """Run a strategy on a recording, with a budget of evaluations."""
     simulation = Simulation(recording, evaluations)
     with contextlib.suppress(_BudgetSpent):
         strategy.search(simulation, seed)

@@ -77,13 +77,8 @@ def traffic(accesses: Iterable[tuple[str, Floats, LaneLayout]], warp_size: int, 
     ----------
     accesses : iterable of (str, ndarray of shape (n_configs,), LaneLayout)
         ``"shared"`` or ``"global"``, the number of accesses of a thread in a step, and the layout.
-    warp_size : int
     size : int
         Number of configurations.
-
-    Returns
-    -------
-    Traffic
     """
     sums = {name: np.zeros(size) for name in Traffic.__slots__}
     for memory, count, layout in accesses:
@@ -101,10 +96,6 @@ def shared_wavefronts(layout: LaneLayout, warp_size: int) -> Floats:
 
     The lanes are served in phases of 128 bytes. A phase takes as many passes as its busiest bank has distinct words
     (lanes that read the same word share it).
-
-    Returns
-    -------
-    ndarray of shape (n_configs,)
 
     Examples
     --------
@@ -130,12 +121,7 @@ def shared_wavefronts(layout: LaneLayout, warp_size: int) -> Floats:
 
 
 def line_wavefronts(layout: LaneLayout, warp_size: int) -> Floats:
-    """Return the number of cache lines that an access touches, summed over phases; lane 0 is at the start of a line.
-
-    Returns
-    -------
-    ndarray of shape (n_configs,)
-    """
+    """Return the number of cache lines that an access touches, summed over phases; lane 0 is at the start of a line."""
 
     def lines(width: int, addresses: Indices) -> Floats:
         touched = np.sort((addresses // LINE_BYTES).reshape(-1, _phase_lanes(width)), axis=1)

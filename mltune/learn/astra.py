@@ -80,14 +80,8 @@ class AstraThresholds:
     ----------
     kernel : Kernel
         Its ``[resources]`` define at least ``threads``, ``registers`` and ``register_reuse``.
-    problem : Problem
-    device : Device
     thresholds : Thresholds, optional
         By default those of the paper for the precision of the problem (:data:`LAWN_267`).
-
-    Attributes
-    ----------
-    thresholds : Thresholds
 
     Raises
     ------
@@ -117,15 +111,9 @@ class AstraThresholds:
 
         Parameters
         ----------
-        columns : Columns
-            Configurations.
         builds : mapping of str to array_like of shape (n_configs,), optional
             Results of compiling: ``registers`` per thread and static ``shared_bytes`` per block. Missing columns and
             NaN stand for the estimates.
-
-        Returns
-        -------
-        ndarray of shape (n_configs,), bool
         """
         size, device = length(columns), self._device
         wanted = {

@@ -32,12 +32,10 @@ def offspring(
 
     Parameters
     ----------
-    space : SearchSpace
     parents : ndarray of shape (n_parents,)
         Indices of configurations, the best first: earlier ones are drawn more often.
     count : int
         Number of variants to make; fewer are returned where some are equal.
-    rng : numpy.random.Generator
     crossover : float
         Share of variants that take about half of their parameters from a second parent.
     changes : float
@@ -81,7 +79,6 @@ def maximin_subset(points: Floats, count: int, *, fixed: int = 1) -> Indices:
     Parameters
     ----------
     points : ndarray of shape (n_points, n_features)
-    count : int
     fixed : int
         The first points up to this number are always chosen.
 
@@ -107,7 +104,11 @@ def maximin_subset(points: Floats, count: int, *, fixed: int = 1) -> Indices:
 
 
 class Pool(Protocol):
-    """Candidates for a proposer, with the points and basis functions of their encoding."""
+    """Candidates for a proposer, with the points and basis functions of their encoding.
+
+    Pools are made with three limits: the most candidates ``drawn`` from the whole space and from ``near`` the
+    incumbents, and the number of ``incumbents``, the best configurations.
+    """
 
     def describe(self, indices: Indices) -> tuple[Floats, Floats]:
         """Return points and basis functions of configurations; see :meth:`mltune.learn.encoding.Encoding.describe`."""
@@ -136,15 +137,6 @@ class EnumeratedPool:
     """All configurations of a search space that is small enough to enumerate. Satisfies :class:`Pool`.
 
     A configuration is near another if they differ in one or two parameters.
-
-    Parameters
-    ----------
-    space : SearchSpace
-    encoding : Encoding
-    drawn, near : int
-        Most candidates from the whole space, and from near the incumbents.
-    incumbents : int
-        Number of the best configurations near which candidates are drawn.
     """
 
     def __init__(self, space: SearchSpace, encoding: Encoding, *, drawn: int, near: int, incumbents: int) -> None:
@@ -174,16 +166,8 @@ class EnumeratedPool:
 class SampledPool:
     """Samples of a search space that is too large to enumerate. Satisfies :class:`Pool`.
 
-    Near an incumbent are its neighbours in the space and its :func:`offspring`.
-
-    Parameters
-    ----------
-    space : SearchSpace
-    encoding : Encoding
-    drawn, near : int
-        Most candidates from the whole space, and from near the incumbents.
-    incumbents : int
-        Number of the best configurations whose neighbours are candidates; four times as many are parents.
+    Near an incumbent are its neighbours in the space and its :func:`offspring`; the best configurations, four times as
+    many as there are incumbents, are parents.
     """
 
     def __init__(self, space: SearchSpace, encoding: Encoding, *, drawn: int, near: int, incumbents: int) -> None:

@@ -11,9 +11,6 @@ import numpy as np
 from mltune.kernel.columns import Floats
 from mltune.learn.cost_model import compress, expand
 
-SLOPE = 0.2
-"""Slope of the scale of an interval below the median of the measured speeds."""
-
 SMALLEST_OFFSET = 1e-6
 
 
@@ -73,7 +70,6 @@ class UpperEnd:
         ----------
         measured, predicted, spread : ndarray of shape (n_configs,)
             Log shares of peak: measurements, and predictions by models that did not see them. All finite.
-        confidence : float
         """
         if len(measured) == 0:
             return cls()
@@ -88,8 +84,8 @@ class UpperEnd:
 
     def end(self, predicted: Floats, spread: Floats) -> Floats:
         """Return the upper end for each configuration: ndarray of shape (n_configs,)."""
-        return expand(self.compress(predicted) + self.width * (spread + self.offset), self.knee, SLOPE)
+        return expand(self.compress(predicted) + self.width * (spread + self.offset), self.knee)
 
     def compress(self, speed: Floats) -> Floats:
         """Return speeds on the scale of the interval."""
-        return compress(speed, self.knee, SLOPE)
+        return compress(speed, self.knee)

@@ -8,6 +8,9 @@ import numpy as np
 
 from mltune.kernel.columns import Floats
 
+SLOPE = 0.2
+"""Slope of the targets below the median of the measured speeds."""
+
 
 def log_share(flops: float, median_s: float, peak_flops: float) -> float:
     """Return the target of every cost model: the log of the achieved share of the device's peak.
@@ -46,16 +49,7 @@ class CostModel(Protocol):
         ...
 
     def predict(self, X: Floats) -> tuple[Floats, Floats]:
-        """Return the mean and the standard deviation of the speed.
-
-        Parameters
-        ----------
-        X : ndarray of shape (n_configs, n_features)
-
-        Returns
-        -------
-        mean, spread : ndarray of shape (n_configs,)
-        """
+        """Return the mean and the standard deviation of the speed, each of shape (n_configs,)."""
         ...
 
     def unseen(self) -> tuple[Floats, Floats]:
@@ -69,12 +63,12 @@ class CostModel(Protocol):
         ...
 
 
-def compress(speed: Floats, knee: float, slope: float) -> Floats:
+def compress(speed: Floats, knee: float, slope: float = SLOPE) -> Floats:
     """Return speeds with their distances below the knee multiplied by a slope above 0."""
     return np.where(speed < knee, knee + slope * (speed - knee), speed)
 
 
-def expand(target: Floats, knee: float, slope: float) -> Floats:
+def expand(target: Floats, knee: float, slope: float = SLOPE) -> Floats:
     """Return the speeds that :func:`compress` turned into these targets."""
     return np.where(target < knee, knee + (target - knee) / slope, target)
 
@@ -94,11 +88,9 @@ class Compression:
     ----------
     knee_ : float
         The median speed of the measured configurations.
-    floor_ : float
-        The speed assumed for configurations that failed.
     """
 
-    def __init__(self, slope: float) -> None:
+    def __init__(self, slope: float = SLOPE) -> None:
         self.slope = slope
 
     def fit(self, rows: int, y: Floats) -> Floats:
@@ -107,7 +99,6 @@ class Compression:
         Parameters
         ----------
         rows : int
-            Number of configurations.
         y : ndarray of shape (n_configs,)
             Log share of peak; NaN for failures.
 
@@ -123,8 +114,7 @@ class Compression:
                 f"{len(y)} targets, {int(measured.sum())} measured"
             )
         self.knee_ = float(np.median(y[measured]))
-        self.floor_ = float(y[measured].min())
-        return self.compress(np.where(measured, y, self.floor_))
+        return self.compress(np.where(measured, y, y[measured].min()))
 
     def compress(self, y: Floats) -> Floats:
         """Return the targets of speeds."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,7 +32,6 @@ class Encoding:
 
     Parameters
     ----------
-    space : SearchSpace
     prior : callable or None
         From Columns to ndarray of shape (n_configs,): the share of peak expected before anything is measured.
 
@@ -53,13 +53,11 @@ class Encoding:
         values and of the log2 of the odd part: a search space is usually written with bounds on either side of the
         likely values. The second is the log of the prior, if there is one, limited to [log(SMALLEST_PRIOR), 0].
 
-        Returns
-        -------
-        points : ndarray of shape (n_configs, n_dimensions)
-        basis : ndarray of shape (n_configs, n_basis)
+        Their shapes are (n_configs, n_dimensions) and (n_configs, n_basis).
         """
-        coordinates = [coordinate for scale in self._scales for coordinate in scale.coordinates(columns[scale.name])]
-        basis = [-sum((scale.eccentricity(columns[scale.name]) for scale in self._scales), np.zeros(length(columns)))]
+        described = [scale.describe(columns[scale.name]) for scale in self._scales]
+        coordinates = [coordinate for found, _ in described for coordinate in found]
+        basis = [-sum((eccentricity for _, eccentricity in described), np.zeros(length(columns)))]
         if self.prior is not None:
             expected = np.log(np.clip(self.prior(columns), SMALLEST_PRIOR, 1.0))
             coordinates.append(1.0 + expected / -np.log(SMALLEST_PRIOR))
@@ -77,21 +75,16 @@ class _Scale:
         positive = listed.min() > 0
         places = np.arange(len(listed)) / (len(listed) - 1)
         odd = np.log2(listed // (listed & -listed)) if positive and len(listed) > 2 else np.zeros(len(listed))
-        self._order = np.argsort(listed)
-        self._sorted = listed[self._order]
+        order = np.argsort(listed)
+        self._sorted = listed[order]
         coordinates = [_unit(np.log2(listed)) if positive else places] + ([_unit(odd)] if odd.any() else [])
-        self._coordinates = [coordinate[self._order] for coordinate in coordinates]
-        self._eccentricity = (np.square(places - 0.5) * (len(listed) > 2) + odd)[self._order]
+        self._coordinates = [coordinate[order] for coordinate in coordinates]
+        self._eccentricity = (np.square(places - 0.5) * (len(listed) > 2) + odd)[order]
 
-    def coordinates(self, column: NDArray[np.int64]) -> list[Floats]:
-        """Return the coordinates of a column of values, each an ndarray of shape (n_configs,)."""
+    def describe(self, column: NDArray[np.int64]) -> tuple[list[Floats], Floats]:
+        """Return the coordinates of values, and their distance from the middle and from powers of two."""
         found = np.searchsorted(self._sorted, column)
-        return [coordinate[found] for coordinate in self._coordinates]
-
-    def eccentricity(self, column: NDArray[np.int64]) -> Floats:
-        """Return the distance of values from the middle and from powers of two: ndarray of shape (n_configs,)."""
-        eccentricity: Floats = self._eccentricity[np.searchsorted(self._sorted, column)]
-        return eccentricity
+        return [coordinate[found] for coordinate in self._coordinates], self._eccentricity[found]
 
 
 def _unit(values: Floats) -> Floats:
@@ -99,13 +92,14 @@ def _unit(values: Floats) -> Floats:
     return scaled
 
 
+@dataclass(frozen=True, eq=False)
 class MeanFunction:
     """The mean function of a Gaussian process: a sum of basis functions with weights that are fitted to measurements.
 
     The weights are those of ridge regression about their expected values (compare Rasmussen and Williams, 2006, section
     2.7). They are never negative: a basis function that is negatively correlated with speed is left out.
 
-    Parameters
+    Attributes
     ----------
     expected : ndarray of shape (n_basis,)
         Weights before anything is measured.
@@ -113,22 +107,11 @@ class MeanFunction:
         Penalty on deviations from the expected weights, in units of a basis function's sum of squares.
     """
 
-    def __init__(self, expected: Floats, *, confidence: float = 5.0) -> None:
-        self.expected = expected
-        self.confidence = confidence
+    expected: Floats
+    confidence: float = 5.0
 
     def fit(self, basis: Floats, y: Floats) -> Floats:
-        """Return the weights.
-
-        Parameters
-        ----------
-        basis : ndarray of shape (n_configs, n_basis)
-        y : ndarray of shape (n_configs,)
-
-        Returns
-        -------
-        ndarray of shape (n_basis,)
-        """
+        """Return the weights, from a basis of shape (n_configs, n_basis) and targets of shape (n_configs,)."""
         centred = basis - basis.mean(axis=0)
         residual = y - y.mean() - centred @ self.expected
         precision = centred.T @ centred + self.confidence * np.eye(basis.shape[1])

@@ -21,17 +21,8 @@ Rows = NDArray[np.float32]
 class ExtraTreesModel:
     """Extremely randomised trees (Geurts, Ernst and Wehenkel, 2006) on bootstrap samples.
 
-    Satisfies :class:`mltune.learn.cost_model.CostModel`.
-
-    Parameters
-    ----------
-    random_state : int
-    trees : int
-    min_samples_leaf : int
-    max_features : float
-        Share of the features tried at a split.
-    compression : float
-        See :class:`mltune.learn.cost_model.Compression`.
+    Satisfies :class:`mltune.learn.cost_model.CostModel`; the targets are those of
+    :class:`mltune.learn.cost_model.Compression`.
 
     Examples
     --------
@@ -43,24 +34,16 @@ class ExtraTreesModel:
     True
     """
 
-    def __init__(
-        self,
-        *,
-        random_state: int,
-        trees: int = 64,
-        min_samples_leaf: int = 2,
-        max_features: float = 0.5,
-        compression: float = 0.2,
-    ) -> None:
+    def __init__(self, *, random_state: int) -> None:
         self.options = {
-            "n_estimators": trees,
-            "min_samples_leaf": min_samples_leaf,
-            "max_features": max_features,
+            "n_estimators": 64,
+            "min_samples_leaf": 2,
+            "max_features": 0.5,
             "bootstrap": True,
             "n_jobs": 1,
             "random_state": random_state,
         }
-        self._target = Compression(compression)
+        self._target = Compression()
 
     def fit(self, X: Floats, y: Floats) -> Self:
         """Learn; see :meth:`mltune.learn.cost_model.CostModel.fit`."""

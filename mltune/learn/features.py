@@ -6,6 +6,7 @@ docs/explanation/features.md gives the formula and the source of each feature.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,7 +15,7 @@ from mltune.device.facts import Device
 from mltune.kernel.bundle import Kernel, device_variables
 from mltune.kernel.columns import Columns, Floats, length
 from mltune.learn.access import LaneLayout, Traffic, traffic
-from mltune.learn.physics import SMALLEST_SHARE, Physics, physics
+from mltune.learn.physics import SMALLEST_SHARE, physics
 from mltune.problem.problem import Problem
 
 BUILD_COLUMNS = ("registers", "spill_bytes", "stack_bytes", "shared_bytes", "code_bytes")
@@ -40,12 +41,6 @@ class Features:
     that can be computed from them: occupancy, waves, bounds and others. Without ``[resources]`` there are only the
     parameters and, after compiling, the results of the build. All columns are finite.
 
-    Parameters
-    ----------
-    kernel : Kernel
-    problem : Problem
-    device : Device
-
     Attributes
     ----------
     names_before, names_after : tuple of str
@@ -60,6 +55,7 @@ class Features:
         self.device = device
         self._variables = problem.variables() | device_variables(device)
         self.has_prior = set(NEEDED) <= set(kernel.resources)
+        self._physics = partial(physics, device, problem.arithmetic)
         self._expressions = {f"resource {name}": expression for name, expression in kernel.resources.items()}
         for name, access in kernel.accesses.items():
             self._expressions |= {f"access {name} count": access.count, f"access {name} bytes": access.bytes}
@@ -71,32 +67,16 @@ class Features:
         self.names_after = self.names_before + tuple(self._after_columns(nothing, {}, *estimates))
 
     def before(self, columns: Columns) -> Floats:
-        """Return the features known before compiling.
-
-        Parameters
-        ----------
-        columns : Columns
-            Configurations.
-
-        Returns
-        -------
-        ndarray of shape (n_configs, len(names_before))
-        """
+        """Return the features known before compiling: ndarray of shape (n_configs, len(names_before))."""
         return _stack(self._before_columns(columns, *self._estimates(columns)))
 
     def after(self, columns: Columns, builds: Mapping[str, ArrayLike]) -> Floats:
-        """Return the features known after compiling.
+        """Return the features known after compiling: ndarray of shape (n_configs, len(names_after)).
 
         Parameters
         ----------
-        columns : Columns
-            Configurations.
         builds : mapping of str to array_like of shape (n_configs,)
             Columns of :data:`BUILD_COLUMNS`; a missing column or a NaN stands for its estimate, or for 0.
-
-        Returns
-        -------
-        ndarray of shape (n_configs, len(names_after))
         """
         estimates = self._estimates(columns)
         return _stack(self._before_columns(columns, *estimates) | self._after_columns(columns, builds, *estimates))
@@ -119,8 +99,6 @@ class Features:
 
         Parameters
         ----------
-        columns : Columns
-            Configurations.
         builds : mapping of str to array_like of shape (n_configs,), optional
             Results of compiling, as in :meth:`after`; by default the estimates of the bundle are used.
 
@@ -153,11 +131,6 @@ class Features:
             layout = LaneLayout(_integers(values[f"access {name} bytes"]), digits)
             accesses.append((access.memory, count, layout))
         return resources, traffic(accesses, self.device.warp_size, length(columns))
-
-    def _physics(
-        self, resources: Mapping[str, Floats], accesses: Traffic | None, spilled: Floats | None = None
-    ) -> Physics:
-        return physics(self.device, self.problem.arithmetic, resources, accesses, spilled)
 
     def _before_columns(
         self, columns: Columns, resources: Mapping[str, Floats], accesses: Traffic | None

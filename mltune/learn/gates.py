@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -47,6 +47,7 @@ class Decision:
     optimistic: Floats
 
 
+@dataclass(slots=True)
 class Gate:
     """Skip a configuration if the optimistic end of its predicted speed is below the best so far, less a margin.
 
@@ -61,7 +62,7 @@ class Gate:
     configurations are therefore part of the calibration, and the audit estimates how often a skip was wrong
     (:mod:`mltune.results.audit`).
 
-    Parameters
+    Attributes
     ----------
     name : {"before_compile", "after_compile"}
     confidence : float
@@ -72,21 +73,16 @@ class Gate:
         Share of the skipped configurations that are measured nevertheless.
     minimum : int
         Number of measured configurations before the first skip.
-
-    Attributes
-    ----------
-    interval, cautious : UpperEnd
     """
 
-    def __init__(
-        self, name: str, *, confidence: float = 0.95, margin: float = 0.02, audit: float = 0.05, minimum: int = 24
-    ) -> None:
-        self.name = name
-        self.confidence = confidence
-        self.margin = margin
-        self.audit = audit
-        self.minimum = minimum
-        self.interval = self.cautious = UpperEnd()
+    name: str
+    _: KW_ONLY
+    confidence: float = 0.95
+    margin: float = 0.02
+    audit: float = 0.05
+    minimum: int = 24
+    interval: UpperEnd = field(default_factory=UpperEnd, init=False)
+    cautious: UpperEnd = field(default_factory=UpperEnd, init=False)
 
     @property
     def is_open(self) -> bool:
@@ -139,13 +135,10 @@ class Gates:
 
     Parameters
     ----------
-    features : Features
     history : History or None
         The trials known; None skips nothing.
     builds : mapping of int to Build
         Known builds by index of the configuration.
-    space : SearchSpace
-    seed : int
     previous : Gates, optional
         The gates of the batch before. Their models are reused until the schedule demands another fit.
 
@@ -170,17 +163,14 @@ class Gates:
         finished = 0 if history is None else len(history.indices)
         self.fitted_to = milestone(finished, first=Gate(GATES[0]).minimum, growth=GROWTH)
         kept: _FittedGates | None = None if previous is None else previous._fitted
-        if kept is None or (self.fitted_to > 0 and kept.fitted_to != self.fitted_to):
+        if kept is None or 0 < self.fitted_to != kept.fitted_to:
             kept = _FittedGates(features, history, self.fitted_to, builds, space, seed)
         self._fitted: _FittedGates = kept
 
     def optimistic(self, columns: Columns) -> Floats | None:
         """Return the optimistic ends of the predicted speeds of configurations before compiling.
 
-        Returns
-        -------
-        ndarray of shape (n_configs,) or None
-            Log shares of peak; None while the gate is not calibrated.
+        An ndarray of shape (n_configs,) of log shares of peak; None while the gate is not calibrated.
         """
         gate, model = self._fitted.get(GATES[0])
         if model is None or gate.is_open:
@@ -201,7 +191,6 @@ class Gates:
         ----------
         name : {"before_compile", "after_compile"}
             The gate.
-        columns : Columns
         numbers : sequence of int
             Trial numbers: they determine the draw of the audit.
         exempt : ndarray of shape (n_configs,), bool
@@ -227,49 +216,41 @@ class Gates:
         return skips, np.array([skip is not None for skip in skips]) & (np.array(drawn) < gate.audit)
 
 
+@dataclass(slots=True)
 class _FittedGates:
     """Both gates and their models. Each model is fitted at its first use, so that a run without skips fits none."""
 
-    def __init__(
-        self,
-        features: Features,
-        history: History | None,
-        fitted_to: int,
-        builds: Mapping[int, Build],
-        space: SearchSpace,
-        seed: int,
-    ) -> None:
-        self.fitted_to = fitted_to
-        self._features = features
-        self._history = history
-        self._builds = builds
-        self._space = space
-        self._seed = seed
-        self._known: dict[str, tuple[Gate, CostModel | None]] = {}
+    features: Features
+    history: History | None
+    fitted_to: int
+    builds: Mapping[int, Build]
+    space: SearchSpace
+    seed: int
+    known: dict[str, tuple[Gate, CostModel | None]] = field(default_factory=dict)
 
     def get(self, name: str) -> tuple[Gate, CostModel | None]:
         """Return a calibrated gate and its model; None in place of the model when there are too few measurements."""
-        if name not in self._known:
-            self._known[name] = self._fit(name)
-        return self._known[name]
+        if name not in self.known:
+            self.known[name] = self._fit(name)
+        return self.known[name]
 
     def _fit(self, name: str) -> tuple[Gate, CostModel | None]:
-        gate, history = Gate(name), self._history
+        gate, history = Gate(name), self.history
         scores = np.empty(0) if history is None else history.scores[: self.fitted_to]
         if history is None or np.isfinite(scores).sum() < gate.minimum:
             return gate, None
-        rng = np.random.default_rng((self._seed, len(scores)))
+        rng = np.random.default_rng((self.seed, len(scores)))
         rows = fastest_and_some(scores, MOST_ROWS, MOST_ROWS // 5, rng)
         indices, scores = history.indices[rows], scores[rows]
-        columns = self._space.rows(indices)
+        columns = self.space.rows(indices)
         if name == GATES[0]:
-            table = self._features.before(columns)
+            table = self.features.before(columns)
         else:
-            builds = build_columns([self._builds.get(index) for index in indices.tolist()])
+            builds = build_columns([self.builds.get(index) for index in indices.tolist()])
             if not any(np.isfinite(column).any() for column in builds.values()):
                 return gate, None
-            table = self._features.after(columns, builds)
-        model = ExtraTreesModel(random_state=self._seed).fit(table, scores)
+            table = self.features.after(columns, builds)
+        model = ExtraTreesModel(random_state=self.seed).fit(table, scores)
         gate.calibrate(scores, *model.unseen())
         return gate, model
 
@@ -285,7 +266,6 @@ def exempt_proposals(proposed_by: Sequence[str], gate: str) -> NDArray[np.bool_]
     ----------
     proposed_by : sequence of str
         See :class:`mltune.learn.sampling.Proposal`.
-    gate : {"before_compile", "after_compile"}
     """
     sources = {"random", "start"} | ({"model"} if gate == GATES[0] else set())
     return np.array([one in sources for one in proposed_by], dtype=bool)

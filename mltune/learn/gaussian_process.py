@@ -49,7 +49,7 @@ class Hyperparameters:
         return cls(np.full(dimensions, 0.5 * max(dimensions, 1) ** 0.35), 1.0, 0.1)
 
     @classmethod
-    def most_likely(cls, X: Floats, y: Floats, *, iterations: int = 20) -> Self:
+    def most_likely(cls, X: Floats, y: Floats) -> Self:
         """Return the maximum a posteriori estimate of the hyperparameters.
 
         Parameters
@@ -58,8 +58,6 @@ class Hyperparameters:
             Points of the unit cube.
         y : ndarray of shape (n_points,)
             Targets.
-        iterations : int
-            Most iterations of the optimiser.
         """
         from scipy.optimize import minimize
 
@@ -73,7 +71,7 @@ class Hyperparameters:
             jac=True,
             method="L-BFGS-B",
             bounds=bounds,
-            options={"maxiter": iterations},
+            options={"maxiter": 20},
         ).x
         return cls(np.exp(found[:-2]), float(np.exp(found[-2])), float(np.exp(found[-1])))
 
@@ -93,12 +91,7 @@ class Hyperparameters:
 
 
 class GaussianProcess:
-    """Regression by a Gaussian process with given hyperparameters (Rasmussen and Williams, 2006, algorithm 2.1).
-
-    Parameters
-    ----------
-    hyperparameters : Hyperparameters
-    """
+    """Regression by a Gaussian process with given hyperparameters (Rasmussen and Williams, 2006, algorithm 2.1)."""
 
     def __init__(self, hyperparameters: Hyperparameters) -> None:
         self.hyperparameters = hyperparameters

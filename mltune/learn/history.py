@@ -31,6 +31,12 @@ _TPE_BEST = 40
 _TPE_OTHERS = 80
 
 
+def new_study(sampler: optuna.samplers.BaseSampler) -> Study:
+    """Return an empty study that maximises its values, and limit the log of Optuna to warnings."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna.create_study(direction="maximize", sampler=sampler)
+
+
 def frozen_trial(
     record: TrialRecord, distributions: Mapping[str, CategoricalDistribution], score: float | None
 ) -> FrozenTrial:
@@ -40,7 +46,7 @@ def frozen_trial(
     ----------
     record : TrialRecord
     distributions : mapping of str to CategoricalDistribution
-        The distributions of the sampler.
+        Those of the sampler.
     score : float or None
         Log share of the device's peak; None when nothing was measured.
     """
@@ -126,14 +132,10 @@ class History:
 class HistoryReader:
     """Read the history from a study, each finished trial only once.
 
-    Parameters
-    ----------
-    space : SearchSpace
-
     Attributes
     ----------
     index_of : dict of int to int
-        Index of the configuration by trial number. A caller that knows an index adds it, which saves a look-up.
+        Index of the configuration by trial number. A caller can add known ones, which saves a look-up.
     """
 
     def __init__(self, space: SearchSpace) -> None:
@@ -215,7 +217,6 @@ def milestone(count: int, *, first: int = 8, growth: float = 1.25) -> int:
 
     Parameters
     ----------
-    count : int
     first : int
         Number of trials of the first fit; 0 is returned before it.
     growth : float
@@ -244,7 +245,7 @@ def fastest_and_some(speed: Floats, most: int, fastest: int, rng: np.random.Gene
     Returns
     -------
     ndarray of shape (min(n_configs, most),)
-        Sorted positions.
+        Sorted.
     """
     if len(speed) <= most:
         return np.arange(len(speed))
@@ -257,7 +258,7 @@ def ask_tpe(
 ) -> list[dict[str, int]]:
     """Ask Optuna's TPE for several proposals.
 
-    TPE slows down with every trial that it knows, so it gets the best and a random sample of the others. It weighs the
+    TPE slows down with every trial, so it gets the best and a random sample of the others. It weighs the
     latest trials most, so they are given in the order of scores: its answer does not depend on when each finished.
 
     Returns
@@ -272,12 +273,7 @@ def ask_tpe(
     drawn = np.sort(rng.choice(others, min(others, _TPE_OTHERS), replace=False))
     shown = [ranked[position] for position in drawn] + ranked[others:]
     sampler = optuna.samplers.TPESampler(seed=int(rng.integers(2**31)), n_startup_trials=0, multivariate=True)
-    verbosity = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    try:
-        shadow = optuna.create_study(direction="maximize", sampler=sampler)
-    finally:
-        optuna.logging.set_verbosity(verbosity)
+    shadow = new_study(sampler)
     shadow.add_trials(shown)
     return [dict(shadow.ask(dict(distributions)).params) for _ in range(count)]
 

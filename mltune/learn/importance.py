@@ -55,7 +55,6 @@ def importance(columns: Columns, median_s: ArrayLike, *, random_state: int = 0) 
         The measured configurations: every parameter.
     median_s : array_like of shape (n_configs,)
         Their times.
-    random_state : int
 
     Returns
     -------

@@ -71,7 +71,6 @@ def physics(
 
     Parameters
     ----------
-    device : Device
     arithmetic : {"fp32", "fp64"}
     resources : mapping of str to ndarray of shape (n_configs,)
         At least ``threads``, ``registers``, ``tiles`` and ``fma``.
@@ -79,25 +78,23 @@ def physics(
         Accesses of a step; None stands for the resources ``shared_loads`` and ``copies``, without bank conflicts.
     spilled : ndarray of shape (n_configs,), optional
         Registers that spill; by default the number that is expected from the error of the register estimate.
-
-    Returns
-    -------
-    Physics
     """
     of = _Resources(resources)
-    resident = occupancy(device, of["threads"], np.minimum(of["registers"], _cap(device, of)), of["shared_bytes"])
+    limit = float(device.max_registers_per_thread)
+    cap = np.minimum(of.get("register_cap", limit), limit)
+    resident = occupancy(device, of["threads"], np.minimum(of["registers"], cap), of["shared_bytes"])
     blocks = np.maximum(resident.blocks_per_sm, 0).astype(np.float64)
-    pressure = of["registers"] / np.maximum(_cap(device, of), 1.0)
     if spilled is None:
-        spilled = _expected_spills(of["registers"] - _cap(device, of))
-    step = _step(device, arithmetic, of, traffic or _plain_traffic(of), spilled, blocks)
+        spilled = _expected_spills(of["registers"] - cap)
+    loads, copies = of["shared_loads"], of["copies"]
+    step = _step(device, arithmetic, of, traffic or Traffic(loads, copies, loads, loads, copies), spilled, blocks)
     fma = step.bounds["fma"]
     clocks, waves, tail = _launch(device, of, step, blocks)
     useful = 1.0 / np.maximum(of.get("covered", 1.0), 1.0)
     work = of["tiles"] * of.get("steps", 1.0) * fma * useful / device.sm_count
     share = np.where(blocks > 0, work / np.maximum(clocks, 1.0), 0.0)
     columns = _occupancy_columns(device, of, resident, blocks) | {
-        "register_pressure": pressure,
+        "register_pressure": of["registers"] / np.maximum(cap, 1.0),
         "spilled_registers": spilled,
         "waves": waves,
         "tail_efficiency": tail,
@@ -110,8 +107,7 @@ def physics(
     if traffic is not None:
         columns["bank_conflicts"] = traffic.bank_conflicts
     if traffic is not None or "shared_loads" in resources:
-        loads = step.traffic.shared_instructions
-        columns["fma_per_shared_load"] = of["fma"] / np.maximum(loads, 1.0)
+        columns["fma_per_shared_load"] = of["fma"] / np.maximum(step.traffic.shared_instructions, 1.0)
     if "bytes_in_flight" in resources:
         columns["bytes_in_flight_per_sm"] = of["bytes_in_flight"] * blocks
     return Physics(columns, np.clip(share, 0.0, 1.0))
@@ -143,21 +139,11 @@ class _Step:
     traffic: Traffic
 
 
-def _cap(device: Device, of: _Resources) -> Floats:
-    limit = float(device.max_registers_per_thread)
-    return np.minimum(of.get("register_cap", limit), limit)
-
-
 def _expected_spills(excess: Floats) -> Floats:
     """Return the mean number of registers above the cap, for a logistic error of the estimate."""
     scale = REGISTER_ERROR * np.sqrt(3.0) / np.pi
     expected: Floats = scale * np.logaddexp(0.0, excess / scale)
     return expected
-
-
-def _plain_traffic(of: _Resources) -> Traffic:
-    loads, copies = of["shared_loads"], of["copies"]
-    return Traffic(loads, copies, loads, loads, copies)
 
 
 def _step(device: Device, arithmetic: str, of: _Resources, traffic: Traffic, spilled: Floats, blocks: Floats) -> _Step:

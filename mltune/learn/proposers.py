@@ -25,7 +25,14 @@ if TYPE_CHECKING:
     from mltune.learn.candidates import Pool
     from mltune.learn.encoding import Encoding
 
-HOPEFUL = 16
+MOST_ROWS = 224
+"""Most measured configurations that the Gaussian process is fitted to: half of them the fastest, half drawn from the
+others."""
+
+MOST_SKIPPED = 112
+"""Most skipped configurations, the latest, that are added to them."""
+
+PROMISING = 16
 """Candidates for each proposal of a batch that remain after the first proposal has been chosen."""
 
 ROUNDS = 20
@@ -38,12 +45,10 @@ class ProposalContext:
 
     Attributes
     ----------
-    study : Study
     history : History
         The trials of the study as arrays.
     taken : set of int
         Configurations that must not be proposed again.
-    rng : numpy.random.Generator
     """
 
     study: Study
@@ -97,35 +102,14 @@ class GaussianProposer:
 
     Hyperparameters are fitted to the earliest measurements on a fixed schedule, each time from the same starting point,
     so that a resumed run has the same ones.
-
-    Parameters
-    ----------
-    encoding : Encoding
-    pool : Pool
-    seed : int
-    most : int
-        Measured configurations that the process is fitted to: half of them the fastest, half drawn from the others.
-        Half as many skipped configurations are added.
-    compression : float
-        See :class:`mltune.learn.cost_model.Compression`.
     """
 
     name = "model"
 
-    def __init__(
-        self,
-        encoding: Encoding,
-        pool: Pool,
-        *,
-        seed: int,
-        most: int = 224,
-        compression: float = 0.2,
-    ) -> None:
+    def __init__(self, encoding: Encoding, pool: Pool, *, seed: int) -> None:
         self.pool = pool
         self.seed = seed
-        self.most = most
-        self.most_skipped = most // 2
-        self._target = Compression(compression)
+        self._target = Compression()
         self._mean_function = MeanFunction(encoding.mean_weights)
         self._known: dict[int, Hyperparameters] = {}
 
@@ -137,10 +121,10 @@ class GaussianProposer:
             return Choice(candidates[:0])
         target = self._target.fit(len(history.scores), history.scores)
         best = float(target.max())
-        rows = fastest_and_some(target, self.most, self.most // 2, rng)
+        rows = fastest_and_some(target, MOST_ROWS, MOST_ROWS // 2, rng)
         # Recently skipped configurations enter with the prediction of the gate, which used more features.
-        skipped = history.skipped[-self.most_skipped :]
-        target = np.concatenate([target[rows], self._target.compress(history.predicted[-self.most_skipped :])])
+        skipped = history.skipped[-MOST_SKIPPED:]
+        target = np.concatenate([target[rows], self._target.compress(history.predicted[-MOST_SKIPPED:])])
         parts = (np.concatenate([history.indices[rows], skipped]), history.running, candidates)
         points, basis = self.pool.describe(np.concatenate(parts))  # in one call: its overhead equals many rows
         known, running, new = np.split(points, np.cumsum([len(part) for part in parts[:-1]]))
@@ -152,8 +136,8 @@ class GaussianProposer:
         posterior = process.posterior(new)
         mean = posterior.mean + basis[-len(new) :] @ weights
         gain = log_expected_improvement(mean, posterior.spread, best)
-        hopeful = np.sort(np.argsort(-gain, kind="stable")[: HOPEFUL * count])  # gains only fall from here on
-        candidates, mean, posterior = candidates[hopeful], mean[hopeful], posterior.among(hopeful)
+        promising = np.sort(np.argsort(-gain, kind="stable")[: PROMISING * count])  # gains only fall from here on
+        candidates, mean, posterior = candidates[promising], mean[promising], posterior.among(promising)
         predicted = self._target.expand(mean)
         chosen: list[int] = []
         for _ in range(min(count, len(candidates))):
@@ -171,31 +155,25 @@ class GaussianProposer:
             scores = history.scores[:first]
             if not np.isfinite(scores).any():
                 return Hyperparameters.usual(dimensions)
-            target = Compression(self._target.slope).fit(first, scores)
+            target = Compression().fit(first, scores)
             rng = np.random.default_rng((self.seed, first))
-            rows = fastest_and_some(target, self.most, self.most // 2, rng)
+            rows = fastest_and_some(target, MOST_ROWS, MOST_ROWS // 2, rng)
             points, basis = self.pool.describe(history.indices[rows])
             residual = target[rows] - basis @ self._mean_function.fit(basis, target[rows])
             self._known[first] = Hyperparameters.most_likely(points, residual)
         return self._known[first]
 
 
+@dataclass(eq=False)
 class TpeProposer:
     """Optuna's TPE, with each proposal moved to the nearest valid configuration.
 
     TPE by itself proposes several invalid or repeated configurations for each one that can be measured.
-
-    Parameters
-    ----------
-    space : SearchSpace
-    distributions : dict of str to CategoricalDistribution
     """
 
     name = "tpe"
-
-    def __init__(self, space: SearchSpace, distributions: dict[str, CategoricalDistribution]) -> None:
-        self.space = space
-        self.distributions = distributions
+    space: SearchSpace
+    distributions: dict[str, CategoricalDistribution]
 
     def propose(self, context: ProposalContext, count: int) -> Choice:
         """Ask TPE; see :meth:`Proposer.propose`."""
@@ -204,22 +182,21 @@ class TpeProposer:
         return Choice(self.space.nearest(columns))
 
 
+@dataclass(eq=False)
 class RandomProposer:
     """Random search: uniform over the valid configurations that pass a filter.
 
-    Parameters
+    Attributes
     ----------
     space : SearchSpace
-    keeps : callable, optional
+    keeps : callable or None
         The filter, from Columns to ndarray of shape (n_configs,), bool, for example
         :meth:`mltune.learn.astra.AstraThresholds.keeps`.
     """
 
     name = "random"
-
-    def __init__(self, space: SearchSpace, keeps: Callable[[Columns], NDArray[np.bool_]] | None = None) -> None:
-        self.space = space
-        self.keeps = keeps
+    space: SearchSpace
+    keeps: Callable[[Columns], NDArray[np.bool_]] | None = None
 
     def propose(self, context: ProposalContext, count: int) -> Choice:
         """Draw at random, fewer if :data:`ROUNDS` rounds do not yield enough; see :meth:`Proposer.propose`."""
@@ -244,7 +221,6 @@ def log_expected_improvement(mean: Floats, spread: Floats, best: float) -> Float
     ----------
     mean, spread : ndarray of shape (n_configs,)
         Of normal distributions; spreads above 0.
-    best : float
     """
     from scipy.special import ndtr
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
@@ -91,18 +91,14 @@ class BatchSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
 
     Parameters
     ----------
-    space : SearchSpace
     prior : callable or None
         From Columns to ndarray of shape (n_configs,): expected share of peak before any measurement.
-    seed : int
-    options : SamplerOptions
     proposer : Proposer, optional
         Proposer of every batch. By default an initial design comes first, chosen by the prior or, without one, around
         the middle of the space; then a Gaussian process proposes.
 
     Attributes
     ----------
-    distributions : dict of str to CategoricalDistribution
     history : History or None
         The history that the last batch was planned from.
     """
@@ -166,7 +162,6 @@ class BatchSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
             The trials known; running ones count as tried.
         batch : int
             Number of the batch, from 0.
-        size : int
 
         Returns
         -------
@@ -217,15 +212,15 @@ def distributions_of(space: SearchSpace) -> dict[str, CategoricalDistribution]:
     return {name: CategoricalDistribution(space.values[name]) for name in space.names}
 
 
+@dataclass(slots=True)
 class _Draft:
     """A batch under construction. A configuration that is taken is not added again."""
 
-    def __init__(self, space: SearchSpace, size: int, taken: set[int], rng: np.random.Generator) -> None:
-        self.space = space
-        self.size = size
-        self.taken = set(taken)
-        self.rng = rng
-        self.proposals: list[Proposal] = []
+    space: SearchSpace
+    size: int
+    taken: set[int]
+    rng: np.random.Generator
+    proposals: list[Proposal] = field(default_factory=list)
 
     @property
     def room(self) -> int:

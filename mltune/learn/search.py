@@ -13,8 +13,8 @@ from mltune.errors import DeviceError
 from mltune.kernel.columns import Columns
 from mltune.learn.astra import AstraThresholds
 from mltune.learn.cost_model import log_share
-from mltune.learn.gates import Decisions, Gates, exempt_proposals
-from mltune.learn.history import frozen_trial, tell
+from mltune.learn.gates import Gates, exempt_proposals
+from mltune.learn.history import frozen_trial, new_study, tell
 from mltune.learn.proposers import Proposer, RandomProposer, TpeProposer
 from mltune.learn.sampling import BatchSampler, Proposal, distributions_of
 from mltune.learn.stopping import StoppingRule
@@ -52,7 +52,6 @@ class Batch:
 
     Attributes
     ----------
-    number : int
     candidates : tuple of Candidate
         With the decisions of the gate before compiling; empty when there is nothing left to propose.
     """
@@ -71,7 +70,7 @@ class Batch:
             exempt |= np.array([one.audited for one in candidates], dtype=bool)
         numbers = [candidate.number for candidate in candidates]
         assert self._gates is not None  # noqa: S101 - a batch with candidates has gates
-        decisions: Decisions = self._gates.decide(gate, _columns(candidates), numbers, exempt, builds)
+        decisions = self._gates.decide(gate, _columns(candidates), numbers, exempt, builds)
         return [
             replace(one, skip=skip, audited=bool(drawn)) if skip is not None else one
             for one, skip, drawn in zip(candidates, *decisions, strict=True)
@@ -147,11 +146,7 @@ class Search:
     compilers : float
         Number of parallel builds. The gate after compiling is used only while builds wait for the runner.
     stopping : mapping, optional
-        State of the stopping rule of an earlier part of the run: :attr:`stopping` as a mapping.
-
-    Attributes
-    ----------
-    stopping : Stopping
+        State of the stopping rule of an earlier part of the run: the attribute ``stopping`` as a mapping.
 
     Raises
     ------
@@ -195,9 +190,6 @@ class Search:
         compilers: float = math.inf,
         stopping: Mapping[str, Any] | None = None,
     ) -> None:
-        import optuna
-
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.batch = batch
         self._space = space
         self._features = features
@@ -207,7 +199,7 @@ class Search:
         self._compilers = compilers
         prior = features.prior if features.has_prior else None
         self._sampler = BatchSampler(space, prior, seed=seed, proposer=_proposer(search, space, features))
-        self._study = optuna.create_study(direction="maximize", sampler=self._sampler)
+        self._study = new_study(self._sampler)
         self._peak_flops = _peak_flops(features)
         self._rule = StoppingRule()
         self.stopping = Stopping(**(stopping or {})) if stop else Stopping()
@@ -222,8 +214,8 @@ class Search:
     def resume(self, records: Mapping[int, TrialRecord], in_flight: int) -> int:
         """Continue a run from its records, before the first :meth:`ask`.
 
-        The records of all batches that the next batch is planned from are learned. The batches after them are asked for
-        again: complete ones with the proposals on record, incomplete ones planned again with the same outcome.
+        The records of all batches that the next batch is planned from are learned. The batches after them follow again:
+        complete ones with the proposals on record, incomplete ones planned again with the same outcome.
 
         Parameters
         ----------
@@ -308,13 +300,9 @@ class Search:
         return [decided[candidate.number] for candidate, _ in built]
 
     def tell(self, batch: Batch, records: Iterable[TrialRecord]) -> None:
-        """Report the results of a whole batch. Batches are reported in the order in which they were asked for.
+        """Report the results of a whole batch, one record for each candidate, in the same order.
 
-        Parameters
-        ----------
-        batch : Batch
-        records : iterable of TrialRecord
-            One for each candidate, in the same order.
+        Batches are reported in the order of their numbers.
         """
         for trial, record in zip(batch._trials, records, strict=True):
             tell(self._study, trial, record, self.score(record))

@@ -42,18 +42,19 @@ class StopReason:
         return text
 
 
+@dataclass(slots=True, kw_only=True)
 class StoppingRule:
     """A rule that ends a search if the upper ends of all untried configurations are below the best plus a share.
 
     The upper ends are those of the gate (:class:`mltune.learn.gates.Gate`, ``cautious``): wide enough for the fastest
-    measured configurations. They come from one model, and a model may not know of an isolated optimum. So the condition
+    measured configurations. They come from one model, which may miss an isolated optimum. So the condition
     must hold for ``patience`` consecutive batches, each with a model fitted anew, while the search continues.
 
     A space that is too large to enumerate is examined by a uniform sample, and by variants of the best configurations,
     where most improvements are. A sample does not exclude better configurations, but bounds their share (the rule of
     three); that bound must be at most ``most_promising``.
 
-    Parameters
+    Attributes
     ----------
     share : float
         The improvement over the best that matters.
@@ -63,9 +64,6 @@ class StoppingRule:
         Number of consecutive batches.
     most_promising : float
         Largest acceptable bound on the share of better configurations outside the sample.
-
-    Attributes
-    ----------
     streak : int
         Consecutive batches for which the condition has held; a resumed search sets it.
 
@@ -77,14 +75,11 @@ class StoppingRule:
     none of all 2 untried configurations can be expected to beat the best by more than 1 %
     """
 
-    def __init__(
-        self, *, share: float = 0.01, minimum: int = 100, patience: int = 3, most_promising: float = 0.003
-    ) -> None:
-        self.share = share
-        self.minimum = minimum
-        self.patience = patience
-        self.most_promising = most_promising
-        self.streak = 0
+    share: float = 0.01
+    minimum: int = 100
+    patience: int = 3
+    most_promising: float = 0.003
+    streak: int = 0
 
     def check(
         self, ends: Floats | None, best: float, *, measured: int, untried: int, near: Floats | None = None

@@ -12,9 +12,9 @@ import pytest
 from mltune.comparison.comparison import compare
 from mltune.comparison.jobs import run_jobs
 from mltune.comparison.journal import Job, Journal
+from mltune.comparison.recording import Source
 from mltune.comparison.request import CompareRequest, compare_request
 from mltune.comparison.results import write_results
-from mltune.comparison.sources import Source
 from mltune.errors import RunDirectoryError, RunError, UsageError
 
 
@@ -40,11 +40,11 @@ def request(source: Source, output: Path, **changes) -> CompareRequest:
 
 
 def test_every_job_is_run_once_and_a_second_comparison_runs_none(source: Source, tmp_path: Path) -> None:
-    told: list[int] = []
-    first = compare(request(source, tmp_path), lambda progress: told.append(progress.done))
-    assert told == [1, 2, 3, 4, 5, 6]
-    again = compare(request(source, tmp_path), lambda progress: told.append(-1))
-    assert -1 not in told
+    reported: list[int] = []
+    first = compare(request(source, tmp_path), lambda progress: reported.append(progress.done))
+    assert reported == [1, 2, 3, 4, 5, 6]
+    again = compare(request(source, tmp_path), lambda progress: reported.append(-1))
+    assert -1 not in reported
     for pair, runs in first.runs.items():
         assert runs.seeds == (0, 1, 2)
         np.testing.assert_array_equal(runs.best_s, again.runs[pair].best_s)
@@ -52,9 +52,9 @@ def test_every_job_is_run_once_and_a_second_comparison_runs_none(source: Source,
 
 def test_more_seeds_go_on_from_those_that_are_there(source: Source, tmp_path: Path) -> None:
     compare(request(source, tmp_path))
-    told: list[int] = []
-    more = compare(request(source, tmp_path, seeds=4), lambda progress: told.append(progress.jobs))
-    assert told == [8, 8]
+    reported: list[int] = []
+    more = compare(request(source, tmp_path, seeds=4), lambda progress: reported.append(progress.jobs))
+    assert reported == [8, 8]
     assert more.runs["random", "bowl"].seeds == (0, 1, 2, 3)
 
 
@@ -70,9 +70,9 @@ def test_shares_are_disjoint_and_are_joined(source: Source, tmp_path: Path) -> N
     assert not jobs[0] & jobs[1]
     assert jobs[0] | jobs[1] == set(request(source, tmp_path, seeds=5).jobs())
     assert all(compare(share) is None for share in shares)
-    told: list[int] = []
-    joined = compare(request(source, tmp_path, seeds=5), lambda progress: told.append(1))
-    assert not told
+    reported: list[int] = []
+    joined = compare(request(source, tmp_path, seeds=5), lambda progress: reported.append(1))
+    assert not reported
     assert joined.runs["random", "bowl"].seeds == (0, 1, 2, 3, 4)
 
 
@@ -83,9 +83,9 @@ def test_an_interrupted_comparison_keeps_what_has_ended(source: Source, tmp_path
 
     with pytest.raises(KeyboardInterrupt):
         compare(request(source, tmp_path), interrupt)
-    told: list[int] = []
-    compare(request(source, tmp_path), lambda progress: told.append(progress.done))
-    assert told == [3, 4, 5, 6]
+    reported: list[int] = []
+    compare(request(source, tmp_path), lambda progress: reported.append(progress.done))
+    assert reported == [3, 4, 5, 6]
 
 
 def test_a_job_that_fails_is_recorded_and_tried_again(source: Source, tmp_path: Path) -> None:
@@ -95,9 +95,9 @@ def test_a_job_that_fails_is_recorded_and_tried_again(source: Source, tmp_path: 
     assert comparison.strategies == ("random",)
     assert {job.strategy for job in comparison.errors} == {"kernel_tuner:nosuch"}
     assert "nosuch" in next(iter(comparison.errors.values()))
-    told: list[int] = []
-    compare(with_failure, lambda progress: told.append(progress.failed))
-    assert told == [1, 2, 3]
+    reported: list[int] = []
+    compare(with_failure, lambda progress: reported.append(progress.failed))
+    assert reported == [1, 2, 3]
 
 
 def test_a_comparison_without_any_run_says_why(source: Source, tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_a_run_that_was_lost_is_done_again(source: Source, tmp_path: Path) -> No
     compare(request(source, tmp_path))
     with closing(sqlite3.connect(tmp_path / "runs-1of1.sqlite", isolation_level=None)) as database:
         database.execute("delete from runs where seed = 1")
-    with Journal(tmp_path, {}) as journal:
+    with closing(Journal(tmp_path, {})) as journal:
         assert {job.seed for job in journal.done()} == {0, 2}
 
 

@@ -1,4 +1,4 @@
-"""A simulated run: what counts, what it costs, and when it ends."""
+"""A simulated run: the evaluations that count, their costs, and the end."""
 
 import contextlib
 import time

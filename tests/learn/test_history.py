@@ -37,7 +37,7 @@ def sampler(landscape):
     return BatchSampler(landscape.space, seed=0)
 
 
-def told(landscape, sampler):
+def reported(landscape, sampler):
     study = optuna.create_study(direction="maximize", sampler=sampler)
     for ended, score in endings(landscape):
         study.enqueue_trial(dict(ended.configuration))
@@ -51,7 +51,7 @@ def rebuilt(landscape, sampler):
     return study
 
 
-@pytest.mark.parametrize("make", [told, rebuilt])
+@pytest.mark.parametrize("make", [reported, rebuilt])
 def test_each_ending_has_its_place_in_the_study(landscape, sampler, make):
     trials = make(landscape, sampler).get_trials()
     assert [trial.state for trial in trials] == [
@@ -67,7 +67,7 @@ def test_each_ending_has_its_place_in_the_study(landscape, sampler, make):
     assert trials[4].intermediate_values == {0: FAILED_SCORE}
 
 
-@pytest.mark.parametrize("make", [told, rebuilt])
+@pytest.mark.parametrize("make", [reported, rebuilt])
 def test_what_is_read_back(landscape, sampler, make):
     history = HistoryReader(landscape.space).read(make(landscape, sampler))
     assert history.indices.tolist() == [0, 1, 3, 4, 5]
@@ -99,7 +99,7 @@ def test_trials_of_another_space_are_not_read(landscape, sampler):
 
 
 def test_order_is_that_of_the_trials_whichever_ended_first(landscape, sampler):
-    """And who reads now and then reads what one who reads once would."""
+    """A reader that has read before finds the same as one that reads for the first time."""
     study = optuna.create_study(direction="maximize", sampler=sampler)
     now_and_then = HistoryReader(landscape.space)
     trials = []

@@ -1,4 +1,4 @@
-"""Who proposes: the formula is exact, and the same situation gives the same answer."""
+"""Proposers: the formula is exact, and the same context gives the same choice."""
 
 import numpy as np
 import optuna
@@ -8,7 +8,14 @@ from scipy import integrate, stats
 from mltune.learn.candidates import EnumeratedPool
 from mltune.learn.encoding import Encoding
 from mltune.learn.history import History, fastest_and_some, frozen_trial
-from mltune.learn.proposers import GaussianProposer, RandomProposer, Situation, TpeProposer, log_expected_improvement
+from mltune.learn.proposers import (
+    MOST_ROWS,
+    GaussianProposer,
+    ProposalContext,
+    RandomProposer,
+    TpeProposer,
+    log_expected_improvement,
+)
 from mltune.learn.sampling import distributions_of
 from mltune.records.trial import TrialRecord, TrialState
 
@@ -41,8 +48,8 @@ def measured(landscape, indices, *, skipped=NOTHING, predicted=(), running=NOTHI
     return History(indices, landscape.scores[indices], skipped, np.array(predicted, dtype=float), running, tried)
 
 
-def situation(history, seed=0, study=None):
-    return Situation(study, history, set(history.tried), np.random.default_rng(seed))
+def context_of(history, seed=0, study=None):
+    return ProposalContext(study, history, set(history.tried), np.random.default_rng(seed))
 
 
 @pytest.fixture
@@ -57,19 +64,19 @@ class TestGaussianProposer:
     known = np.random.default_rng(2).choice(3600, 60, replace=False)
 
     def test_proposals_are_distinct_new_and_better_than_chance(self, landscape, gaussian):
-        found = gaussian.propose(situation(measured(landscape, self.known)), 16).indices
+        found = gaussian.propose(context_of(measured(landscape, self.known)), 16).indices
         assert len(set(found.tolist())) == len(found) == 16
         assert not set(found.tolist()) & set(self.known.tolist())
         assert np.nanmedian(landscape.scores[found]) > np.nanquantile(landscape.scores, 0.9)
 
     def test_the_same_situation_gives_the_same_answer_whoever_answered_what_before(self, landscape, gaussian):
         history = measured(landscape, self.known)
-        first = gaussian.propose(situation(history), 8).indices
-        gaussian.propose(situation(measured(landscape, self.known[:20]), seed=9), 8)
-        np.testing.assert_array_equal(gaussian.propose(situation(history), 8).indices, first)
+        first = gaussian.propose(context_of(history), 8).indices
+        gaussian.propose(context_of(measured(landscape, self.known[:20]), seed=9), 8)
+        np.testing.assert_array_equal(gaussian.propose(context_of(history), 8).indices, first)
 
     def test_hyperparameters_are_those_of_the_earliest_whenever_they_are_fitted(self, landscape, gaussian):
-        """The schedule looks at the same first trials: a resumed run, that knows more, has the same."""
+        """The schedule looks at the same first trials: a resumed run with more measurements has the same."""
         late = GaussianProposer(Encoding(landscape.space, landscape.prior), gaussian.pool, seed=0)
         early = gaussian._hyperparameters(measured(landscape, self.known[:40]), 9)
         for count in (41, 45):
@@ -78,14 +85,14 @@ class TestGaussianProposer:
 
     def test_what_is_running_is_taken_to_turn_out_as_expected(self, landscape, gaussian):
         """What the batch before asked for is not asked for again in another shape."""
-        first = gaussian.propose(situation(measured(landscape, self.known)), 6).indices
-        alone = gaussian.propose(situation(measured(landscape, self.known), seed=1), 6).indices
-        beside = gaussian.propose(situation(measured(landscape, self.known, running=first), seed=1), 6).indices
+        first = gaussian.propose(context_of(measured(landscape, self.known)), 6).indices
+        alone = gaussian.propose(context_of(measured(landscape, self.known), seed=1), 6).indices
+        beside = gaussian.propose(context_of(measured(landscape, self.known, running=first), seed=1), 6).indices
         assert not set(beside.tolist()) & set(first.tolist())
         assert set(alone.tolist()) == set(first.tolist())
 
     def test_what_was_skipped_as_hopeless_drives_it_away(self, landscape, gaussian):
-        first = gaussian.propose(situation(measured(landscape, self.known)), 12).indices
+        first = gaussian.propose(context_of(measured(landscape, self.known)), 12).indices
         history = measured(landscape, self.known, skipped=first, predicted=np.full(12, -8.0))
         encoding = Encoding(landscape.space, landscape.prior)
         middle = encoding.describe(landscape.space.rows(first))[0].mean(axis=0)
@@ -97,42 +104,42 @@ class TestGaussianProposer:
         known = History(
             history.indices, history.scores, NOTHING, np.empty(0), NOTHING, history.tried
         )  # the same without the predictions
-        assert distance(gaussian.propose(situation(history), 12).indices) > distance(
-            gaussian.propose(situation(known), 12).indices
+        assert distance(gaussian.propose(context_of(history), 12).indices) > distance(
+            gaussian.propose(context_of(known), 12).indices
         )
 
     def test_one_measurement_or_only_failures_but_one_are_enough(self, landscape, gaussian):
         failed = np.flatnonzero(np.isnan(landscape.scores))[:12]
         for indices in (self.known[:1], np.append(failed, np.flatnonzero(landscape.scores > -9)[0])):
-            assert len(gaussian.propose(situation(measured(landscape, indices)), 4).indices) == 4
+            assert len(gaussian.propose(context_of(measured(landscape, indices)), 4).indices) == 4
 
     def test_many_are_learned_from_in_part(self, landscape, gaussian):
         indices = np.random.default_rng(0).choice(3600, 900, replace=False)
         speed = np.nan_to_num(landscape.scores[indices])
-        rows = fastest_and_some(speed, gaussian.most, gaussian.most // 2, np.random.default_rng(0))
-        assert len(rows) == gaussian.most
-        assert len(gaussian.propose(situation(measured(landscape, indices)), 16).indices) == 16
+        rows = fastest_and_some(speed, MOST_ROWS, MOST_ROWS // 2, np.random.default_rng(0))
+        assert len(rows) == MOST_ROWS
+        assert len(gaussian.propose(context_of(measured(landscape, indices)), 16).indices) == 16
 
     def test_an_empty_space_gives_nothing(self, landscape, gaussian):
         history = measured(landscape, self.known)
-        full = Situation(None, history, set(range(3600)), np.random.default_rng(0))
+        full = ProposalContext(None, history, set(range(3600)), np.random.default_rng(0))
         assert len(gaussian.propose(full, 4).indices) == 0
 
 
 class TestRandomProposer:
     def test_draws_what_is_kept(self, landscape):
         proposer = RandomProposer(landscape.space, lambda columns: columns["P"] == 4)
-        found = proposer.propose(situation(measured(landscape, NOTHING)), 16).indices
+        found = proposer.propose(context_of(measured(landscape, NOTHING)), 16).indices
         assert len(set(found.tolist())) >= 16
         assert (landscape.space.rows(found)["P"] == 4).all()
 
     def test_gives_up_when_nothing_is_kept(self, landscape):
         proposer = RandomProposer(landscape.space, lambda columns: np.zeros(len(columns["P"]), dtype=bool))
-        assert len(proposer.propose(situation(measured(landscape, NOTHING)), 16).indices) == 0
+        assert len(proposer.propose(context_of(measured(landscape, NOTHING)), 16).indices) == 0
 
     def test_without_thresholds_it_draws_what_is_not_taken(self, landscape):
         known = np.arange(3590)
-        found = RandomProposer(landscape.space).propose(situation(measured(landscape, known)), 16).indices
+        found = RandomProposer(landscape.space).propose(context_of(measured(landscape, known)), 16).indices
         assert sorted(found.tolist()) == list(range(3590, 3600))
 
 
@@ -148,7 +155,7 @@ class TestTpeProposer:
             study.add_trial(frozen_trial(record, distributions, float(score) if np.isfinite(score) else None))
         proposer = TpeProposer(landscape.space, distributions)
         history = measured(landscape, np.arange(0, 3600, 90))
-        first, again = (proposer.propose(situation(history, study=study), 8).indices for _ in range(2))
+        first, again = (proposer.propose(context_of(history, study=study), 8).indices for _ in range(2))
         np.testing.assert_array_equal(first, again)
         assert len(first) == 16
         assert ((first >= 0) & (first < 3600)).all()

@@ -1,4 +1,4 @@
-"""The search asks and is told: proposals are valid, new, repeatable, and the same after a resumption."""
+"""The search by ask and tell: proposals are valid, new, repeatable, and the same after a resumption."""
 
 import math
 from collections import deque
