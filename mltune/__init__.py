@@ -20,7 +20,7 @@ from mltune.errors import MltuneError, MltuneWarning, RunError, UsageError
 
 if TYPE_CHECKING:
     from mltune.api import compare, load_run, tune
-    from mltune.comparison.comparison import Comparison
+    from mltune.comparison.summary import Comparison
     from mltune.dataset.dataset import Dataset, load_dataset
     from mltune.kernel.bundle import Kernel
     from mltune.kernel.reader import load_kernel
@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Comparison": "mltune.comparison.comparison",
+    "Comparison": "mltune.comparison.summary",
     "Dataset": "mltune.dataset.dataset",
     "Kernel": "mltune.kernel.bundle",
     "Problem": "mltune.problem.problem",

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from mltune.errors import MltuneWarning
 
 if TYPE_CHECKING:
-    from mltune.comparison.comparison import Comparison
     from mltune.comparison.comparison import Report as ComparisonReport
+    from mltune.comparison.summary import Comparison
     from mltune.problem.problem import Problem
     from mltune.results.progress import Report
     from mltune.results.run import TuneResult

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from dataclasses import dataclass
 
 from mltune import __version__
 from mltune.comparison.jobs import run_jobs
-from mltune.comparison.journal import Job, Journal, Outcome
+from mltune.comparison.journal import Journal, Outcome
 from mltune.comparison.recording import Recording
 from mltune.comparison.request import CompareRequest
 from mltune.comparison.scores import best_so_far, spent_seconds
 from mltune.comparison.simulation import Trace
+from mltune.comparison.summary import Comparison, Runs
 from mltune.errors import RunError
-from mltune.kernel.columns import Floats
 
 Report = Callable[["Progress"], None]
 
@@ -29,61 +27,6 @@ class Progress:
     done: int
     failed: int
     last: str = ""
-
-
-@dataclass(frozen=True, eq=False)
-class Runs:
-    """All runs of one strategy on one recording.
-
-    Attributes
-    ----------
-    traces : tuple of Trace
-        One for each of the ``seeds``.
-    best_s : ndarray of shape (n_seeds, n_evaluations)
-        Best times so far (:func:`mltune.comparison.scores.best_so_far`).
-    spent_s : ndarray of shape (n_seeds, n_evaluations)
-        Seconds spent so far (:func:`mltune.comparison.scores.spent_seconds`).
-    """
-
-    seeds: tuple[int, ...]
-    traces: tuple[Trace, ...]
-    best_s: Floats
-    spent_s: Floats
-
-
-@dataclass(frozen=True, eq=False)
-class Comparison:
-    """The runs of a comparison.
-
-    Attributes
-    ----------
-    recordings : mapping of str to Recording
-        By name of the dataset.
-    runs : mapping of (str, str) to Runs
-        By strategy and dataset. A strategy that has no run on one of the datasets is left out.
-    errors : mapping of Job to str
-        Messages of the runs that failed.
-    """
-
-    strategies: tuple[str, ...]
-    recordings: Mapping[str, Recording]
-    evaluations: int
-    runs: Mapping[tuple[str, str], Runs]
-    errors: Mapping[Job, str] = field(default_factory=dict)
-
-    def fraction(self, name: str, dataset: str) -> Floats:
-        """Return the best so far as fractions of the optimum, 0 until a configuration succeeds.
-
-        An ndarray of shape (n_seeds, n_evaluations).
-        """
-        return self.recordings[dataset].optimum_s / self.runs[name, dataset].best_s
-
-    @cached_property
-    def summary(self) -> dict[str, Any]:
-        """The figures of all strategies as a JSON document: see :func:`mltune.comparison.summary.summarise`."""
-        from mltune.comparison.summary import summarise
-
-        return summarise(self)
 
 
 def compare(request: CompareRequest, progress: Report | None = None) -> Comparison | None:
@@ -160,16 +103,3 @@ def _runs(recording: Recording, traces: Mapping[int, Trace], evaluations: int) -
     ordered = tuple(traces[seed] for seed in seeds)
     best_s = best_so_far(recording.median_s, ordered, evaluations)
     return Runs(seeds, ordered, best_s, spent_seconds(ordered, evaluations))
-
-
-def versions() -> dict[str, Any]:
-    """Return the versions of the packages that the strategies use, if installed."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = {"mltune": __version__}
-    for package in ("optuna", "scikit-learn", "numpy", "kernel-tuner", "torch"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found

@@ -13,7 +13,7 @@ from mltune.comparison.scores import bands
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mltune.comparison.comparison import Comparison
+    from mltune.comparison.summary import Comparison
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c8c00")
 """Colours that colour-blind readers can distinguish (Okabe and Ito, 2008, "Color Universal Design"), and one more."""

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mltune.comparison.comparison import Comparison, Runs
 from mltune.comparison.figures import draw
+from mltune.comparison.summary import Comparison, Runs
 from mltune.errors import StoreError
 
 
 def write_results(comparison: Comparison, directory: Path) -> dict[str, Any]:
     """Write ``summary.json``, ``table.md``, ``evaluations.parquet`` and ``curves*.svg`` and ``.png``.
 
-    Return the summary (:attr:`mltune.comparison.comparison.Comparison.summary`).
+    Return the summary (:attr:`mltune.comparison.summary.Comparison.summary`).
 
     Raises
     ------

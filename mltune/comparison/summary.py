@@ -1,15 +1,20 @@
-"""Summary of a comparison: one document for tables, figures and JSON."""
+"""The result of a comparison: the runs of all strategies, and one document of their figures."""
 
 from __future__ import annotations
 
 import operator
-from functools import reduce
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
 
-from mltune.comparison.comparison import Comparison, versions
+from mltune import __version__
+from mltune.comparison.journal import Job
+from mltune.comparison.recording import Recording
 from mltune.comparison.scores import evaluations_to, holm, paired_test, scores
+from mltune.comparison.simulation import Trace
 from mltune.kernel.columns import Floats
 
 AT = (25, 50, 100, 200, 400)
@@ -20,6 +25,59 @@ TO = (0.95, 0.98, 0.99)
 
 REFERENCE = "mltune"
 """The strategy that the others are tested against."""
+
+
+@dataclass(frozen=True, eq=False)
+class Runs:
+    """All runs of one strategy on one recording.
+
+    Attributes
+    ----------
+    traces : tuple of Trace
+        One for each of the ``seeds``.
+    best_s : ndarray of shape (n_seeds, n_evaluations)
+        Best times so far (:func:`mltune.comparison.scores.best_so_far`).
+    spent_s : ndarray of shape (n_seeds, n_evaluations)
+        Seconds spent so far (:func:`mltune.comparison.scores.spent_seconds`).
+    """
+
+    seeds: tuple[int, ...]
+    traces: tuple[Trace, ...]
+    best_s: Floats
+    spent_s: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """The runs of a comparison.
+
+    Attributes
+    ----------
+    recordings : mapping of str to Recording
+        By name of the dataset.
+    runs : mapping of (str, str) to Runs
+        By strategy and dataset. A strategy that has no run on one of the datasets is left out.
+    errors : mapping of Job to str
+        Messages of the runs that failed.
+    """
+
+    strategies: tuple[str, ...]
+    recordings: Mapping[str, Recording]
+    evaluations: int
+    runs: Mapping[tuple[str, str], Runs]
+    errors: Mapping[Job, str] = field(default_factory=dict)
+
+    def fraction(self, name: str, dataset: str) -> Floats:
+        """Return the best so far as fractions of the optimum, 0 until a configuration succeeds.
+
+        An ndarray of shape (n_seeds, n_evaluations).
+        """
+        return self.recordings[dataset].optimum_s / self.runs[name, dataset].best_s
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """The figures of all strategies as a JSON document: see :func:`summarise`."""
+        return summarise(self)
 
 
 def summarise(comparison: Comparison) -> dict[str, Any]:
@@ -140,3 +198,16 @@ def _pairs(ours: dict[int, float], theirs: dict[int, float]) -> tuple[Floats, Fl
     """Return the scores of the seeds that both strategies have."""
     seeds = sorted(ours.keys() & theirs.keys())
     return np.array([ours[seed] for seed in seeds]), np.array([theirs[seed] for seed in seeds])
+
+
+def versions() -> dict[str, Any]:
+    """Return the versions of the packages that the strategies use, if installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {"mltune": __version__}
+    for package in ("optuna", "scikit-learn", "numpy", "kernel-tuner", "torch"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
