@@ -17,13 +17,11 @@ from mltune.records import events
 from mltune.records.directory import FILE, in_use, is_plan, runs_in
 from mltune.results.checks import time_of
 from mltune.results.messages import message
-from mltune.results.observer import Observer
-from mltune.results.progress import CampaignProgress
+from mltune.results.progress import CampaignProgress, Observer, Progress
 from mltune.results.run import RunReader, TuneResult
 from mltune.results.wording import printable
 
 if TYPE_CHECKING:
-    from mltune.results.progress import Progress
     from mltune.show.live import RunDisplay
 
 LOOK_EVERY_S = 1.0
