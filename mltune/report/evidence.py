@@ -214,9 +214,8 @@ class Evidence:
         fastest = np.full((len(rows), len(columns)), np.inf)
         at = np.searchsorted(rows, first), np.searchsorted(columns, second)
         np.minimum.at(fastest, at, self.times)
-        flops = self.run.flops
-        values = np.where(np.isfinite(fastest), flops / fastest / 1e12 if flops else 1e3 * fastest, np.nan)
-        return Cells(names, rows, columns, "TFLOPS" if flops else "ms", values)
+        values = np.where(np.isfinite(fastest), self.run.figure(fastest), np.nan)
+        return Cells(names, rows, columns, self.run.unit, values)
 
     def _block_shape(self) -> tuple[str, str] | None:
         """Return the two parameters that the launch grid is computed from: the tile of a block."""

@@ -11,12 +11,10 @@ if TYPE_CHECKING:
 
 
 def rating(problem: Problem, device: Device, median_s: float, reference_s: float | None) -> dict[str, float | None]:
-    """Rate one time.
+    """Rate one time of a kernel.
 
     Parameters
     ----------
-    problem : Problem
-    device : Device
     median_s : float
         Median time of the kernel, seconds.
     reference_s : float or None
@@ -60,9 +58,6 @@ def declared_rating(
 
     Parameters
     ----------
-    problem : Problem
-    device : Device
-    declared : Declaration
     reference_s : float or None
         Median time of the reference kernel outside the finals, seconds: used where it did not take part in them.
 

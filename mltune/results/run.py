@@ -57,8 +57,6 @@ class TuneResult:
         Name of the problem in its plan; outside a plan made of the problem's label.
     header : RunHeader
         Kernel, parameters, seed, versions and settings of the run.
-    problem : Problem
-    device : Device
     records : sequence of TrialRecord
         All trials by number. Every time in them is finite and not negative.
     seconds : mapping of str to float
@@ -139,6 +137,19 @@ class TuneResult:
         if self.declaration is not None:
             return self.declaration.winner.median_s
         return None if self.best is None else self.best.median_s
+
+    @property
+    def unit(self) -> str:
+        """Unit of :meth:`figure`: ``"TFLOPS"``, or ``"ms"`` where the problem does not count its operations."""
+        return "TFLOPS" if self.flops else "ms"
+
+    def figure(self, median_s: Any) -> Any:
+        """Return median times in seconds, a number or an array, in :attr:`unit`."""
+        return self.flops / median_s / 1e12 if self.flops else 1e3 * median_s
+
+    def predicted_s(self, log_share: float) -> float:
+        """Return the time in seconds at the predicted logarithm of the share of the device's peak."""
+        return max(self.flops, 1) / (self.peak_flops * math.exp(min(max(log_share, -700.0), 700.0)))
 
     @property
     def counts(self) -> dict[str, int]:
@@ -225,7 +236,6 @@ class TuneResult:
         """
         import pandas as pd
 
-        flops, peak = self.flops, self.peak_flops
         rows: list[dict[str, Any]] = []
         for record in self.records:
             row: dict[str, Any] = {
@@ -235,16 +245,14 @@ class TuneResult:
                 "detail": record.detail,
                 "proposed_by": record.proposed_by,
                 **record.configuration,
-                "predicted_s": None
-                if record.predicted is None
-                else max(flops, 1) / (peak * math.exp(min(max(record.predicted, -700.0), 700.0))),
+                "predicted_s": None if record.predicted is None else self.predicted_s(record.predicted),
                 "skipped_by": getattr(record.skip, "gate", None),
                 "audited": record.audited,
                 **{name: getattr(record.build, name, None) for name in ("compile_s", "registers", "spill_bytes")},
                 **{name: getattr(record.measurement, name, None) for name in ("median_s", "noise")},
             }
-            if flops:
-                row["tflops"] = None if record.median_s is None else flops / record.median_s / 1e12
+            if self.flops:
+                row["tflops"] = None if record.median_s is None else self.figure(record.median_s)
             rows.append(row | {"elapsed_s": record.elapsed_s})
         whole = dict.fromkeys(("registers", "spill_bytes"), "Int64")
         real = dict.fromkeys(("predicted_s", "compile_s", "median_s", "noise", "tflops"), "float64")
@@ -270,23 +278,19 @@ class TuneResult:
             from matplotlib import pyplot
 
             ax = pyplot.subplots()[1]
-        by_time, flops = not self.replayed, self.flops
+        by_time = not self.replayed
         steps = self.improvements(by_time=by_time)
-
-        def height(median_s: float) -> float:
-            return flops / median_s / 1e12 if flops else 1e3 * median_s
-
         if steps:
             last = max(steps[-1][0], self.elapsed_s if by_time else float(len(self.records)))
             at, medians = zip(*steps, (last, steps[-1][1]), strict=True)
-            ax.step(at, [height(median_s) for median_s in medians], where="post", label=self.kernel)
+            ax.step(at, [self.figure(median_s) for median_s in medians], where="post", label=self.kernel)
         if self.reference_s is not None:
             name = self.problem.reference or "reference"
-            ax.axhline(height(self.reference_s), color="0.4", linestyle="--", label=name)
+            ax.axhline(self.figure(self.reference_s), color="0.4", linestyle="--", label=name)
         ax.set(
             title=self.problem.label,
             xlabel="seconds" if by_time else "trials",
-            ylabel="TFLOPS" if flops else "time, ms",
+            ylabel="TFLOPS" if self.flops else "time, ms",
         )
         if ax.get_legend_handles_labels()[0]:
             ax.legend()
@@ -336,23 +340,16 @@ class RunReader:
         self._result: TuneResult | None = None
 
     def read(self) -> TuneResult:
-        """Read what is new, and return the run as it is now.
-
-        Raises
-        ------
-        RunDirectoryError
-            The directory holds no run, or its store is damaged.
-        DiskFullError
-            A full disk keeps the store from being read.
-        """
+        """Read what is new, and return the run as it is now; errors are those of :func:`read_run`."""
         stamp = tuple(_stamp(self._directory / f"{FILE}{suffix}") for suffix in ("", "-wal"))
         if self._result is None or stamp != self._stamp:
             with _as_run_error(self._directory), Store.read_only(self._directory) as store:
-                self._result = self._read(store)
+                self._result = self.read_from(store)
             self._stamp = stamp
         return self._result
 
-    def _read(self, store: Store) -> TuneResult:
+    def read_from(self, store: Store) -> TuneResult:
+        """Read what is new in an open store."""
         known = self._result
         if known is not None and (known.header.created_at != store.header.created_at or len(store) < len(self.ended)):
             self.ended = []  # another run was begun in the same directory
@@ -390,8 +387,7 @@ def read_run(directory: Path | str, slug: str = "") -> TuneResult:
 def result_of(store: Store, *, slug: str = "") -> TuneResult:
     """Return the result of the run in an open store; see :func:`read_run`."""
     with _as_run_error(store.directory):
-        check_header(store.header)
-        return _result(store, [checked_record(record, store.header) for record in store.records()], slug)
+        return RunReader(store.directory, slug).read_from(store)
 
 
 def fastest(records: Iterable[TrialRecord], count: int) -> list[TrialRecord]:

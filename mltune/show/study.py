@@ -129,10 +129,7 @@ class _Translation:
         from optuna.distributions import CategoricalDistribution
 
         self._run = run
-        self._flops = run.flops
-        self._peak = run.peak_flops
-        self._unit = "TFLOPS" if self._flops else "ms"
-        self.direction = "maximize" if self._flops else "minimize"
+        self.direction = "maximize" if run.flops else "minimize"
         self._distributions = {name: CategoricalDistribution(values) for name, values in run.header.parameters.items()}
 
     def describe(self, study: Any) -> None:
@@ -142,13 +139,13 @@ class _Translation:
         run = self._run
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
-            study.set_metric_names([self._unit])
+            study.set_metric_names([run.unit])
         attributes = {
             "kernel": run.kernel,
             "problem": run.problem.label,
             "device": run.device.name,
-            "peak_tflops": self._peak / 1e12,
-            "reference_tflops": self._flops / run.reference_s / 1e12 if self._flops and run.reference_s else None,
+            "peak_tflops": run.peak_flops / 1e12,
+            "reference_tflops": run.figure(run.reference_s) if run.flops and run.reference_s else None,
         }
         for name, value in _known(attributes).items():
             study.set_user_attr(name, value)
@@ -163,7 +160,7 @@ class _Translation:
         pruned = record.state is TrialState.SKIPPED
         trial = create_trial(
             state=OptunaState.COMPLETE if ok else OptunaState.PRUNED if pruned else OptunaState.FAIL,
-            value=self._value(record.median_s) if ok and record.median_s else None,
+            value=self._run.figure(record.median_s) if ok else None,
             params=dict(record.configuration),
             distributions=self._distributions,
             user_attrs=self._attributes(record),
@@ -179,17 +176,13 @@ class _Translation:
         trial.datetime_complete = datetime.fromtimestamp(ended, zone)
         return trial
 
-    def _value(self, median_s: float) -> float:
-        """Return the objective of a median time."""
-        return self._flops / median_s / 1e12 if self._flops else 1e3 * median_s
-
-    def _predicted(self, log_share: float) -> float:
+    def _predicted(self, log_share: float) -> Any:
         """Return the objective that a predicted log share of the peak corresponds to."""
-        return self._value(max(self._flops, 1) / (self._peak * math.exp(log_share)))
+        return self._run.figure(self._run.predicted_s(log_share))
 
     def _attributes(self, record: TrialRecord) -> dict[str, Any]:
         build, measured, skip = record.build, record.measurement, record.skip
-        unit = self._unit.lower()
+        run, unit = self._run, self._run.unit.lower()
         found: dict[str, Any] = {
             "trial": record.number,
             "state": str(record.state),
@@ -204,7 +197,7 @@ class _Translation:
         if measured is not None and measured.median_s is not None:
             found |= {
                 "median_ms": 1e3 * measured.median_s,
-                "share_of_peak": self._flops / measured.median_s / self._peak if self._flops else None,
+                "share_of_peak": run.flops / measured.median_s / run.peak_flops if run.flops else None,
                 "noise": measured.noise,
                 "sm_clock_mhz": None if measured.sm_clock_hz is None else measured.sm_clock_hz / 1e6,
                 "temperature_c": measured.temperature_c,
