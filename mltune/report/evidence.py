@@ -112,16 +112,7 @@ class Cells:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A kind of failure, with an example.
-
-    Attributes
-    ----------
-    state : str
-    count : int
-    slug : str
-        Problem of the example.
-    example : TrialRecord
-    """
+    """A kind of failure, with an example; ``slug`` names the problem of the example."""
 
     state: str
     count: int
@@ -137,12 +128,7 @@ class Failure:
 
 @dataclass
 class Evidence:
-    """The evidence of one run. Every property is computed when it is first read.
-
-    Attributes
-    ----------
-    run : TuneResult
-    """
+    """The evidence of one run. Every property is computed when it is first read."""
 
     run: TuneResult
 

@@ -40,15 +40,7 @@ class Shade(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HeatMap:
-    """A table of coloured cells.
-
-    Attributes
-    ----------
-    cells : Cells
-    shades : sequence of sequence of Shade or None
-        By row and column of ``cells``; None where nothing was measured.
-    caption : str
-    """
+    """A table of coloured cells: ``shades`` by row and column of ``cells``, None where nothing was measured."""
 
     cells: Cells
     shades: Sequence[Sequence[Shade | None]]
@@ -175,10 +167,7 @@ def _draw_roofs(made: Any, roofs: Mapping[str, float], bytes_per_s: float, low: 
 def time_bars(seconds: Mapping[str, Mapping[str, float]], name: str) -> Plot | None:
     """Plot a bar per problem with the parts of :data:`mltune.report.evidence.TIME_USE`; None where no time is known.
 
-    Parameters
-    ----------
-    seconds : mapping of str to mapping
-        Seconds by phase of each problem, by its label.
+    ``seconds`` holds the seconds by phase of each problem, by its label.
     """
     spent = {label: time_use(of) for label, of in seconds.items() if of.get("total", 0.0) > 0.0}
     if not spent:

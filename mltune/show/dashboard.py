@@ -24,7 +24,6 @@ def served(studies: Studies, port: int) -> Iterator[str]:
 
     Parameters
     ----------
-    studies : Studies
     port : int
         0 chooses a free one.
 
