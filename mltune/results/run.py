@@ -343,7 +343,7 @@ class RunReader:
         """Read what is new, and return the run as it is now; errors are those of :func:`read_run`."""
         stamp = tuple(_stamp(self._directory / f"{FILE}{suffix}") for suffix in ("", "-wal"))
         if self._result is None or stamp != self._stamp:
-            with _as_run_error(self._directory), Store.read_only(self._directory) as store:
+            with readable(self._directory), Store.read_only(self._directory) as store:
                 self._result = self.read_from(store)
             self._stamp = stamp
         return self._result
@@ -386,7 +386,7 @@ def read_run(directory: Path | str, slug: str = "") -> TuneResult:
 
 def result_of(store: Store, *, slug: str = "") -> TuneResult:
     """Return the result of the run in an open store; see :func:`read_run`."""
-    with _as_run_error(store.directory):
+    with readable(store.directory):
         return RunReader(store.directory, slug).read_from(store)
 
 
@@ -428,8 +428,8 @@ def _result(store: Store, records: Sequence[TrialRecord], slug: str) -> TuneResu
 
 
 @contextlib.contextmanager
-def _as_run_error(directory: Path) -> Iterator[None]:
-    """Turn what a damaged store raises into a RunDirectoryError."""
+def readable(directory: Path) -> Iterator[None]:
+    """Raise a RunDirectoryError for a store in the directory that turns out to be damaged."""
     try:
         yield
     except (RunDirectoryError, DiskFullError):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from mltune.errors import UsageError
 
@@ -37,8 +39,6 @@ def served(studies: Studies, port: int) -> Iterator[str]:
     UsageError
         The extra ``dashboard`` is not installed, or the port is in use.
     """
-    from wsgiref.simple_server import make_server
-
     try:
         from optuna_dashboard import wsgi
     except ImportError as error:
@@ -46,9 +46,8 @@ def served(studies: Studies, port: int) -> Iterator[str]:
             "the dashboard needs the extra `dashboard`, but optuna-dashboard is not installed; "
             f"pip install 'mltune[dashboard]'. The study was written nevertheless: {studies.path}."
         ) from error
-    threaded, quiet = _server_classes()
     try:
-        server = make_server(HOST, port, only_local(wsgi(studies.storage)), threaded, quiet)
+        server = make_server(HOST, port, only_local(wsgi(studies.storage)), _ThreadingServer, _QuietHandler)
     except OSError as error:
         raise UsageError(f"a dashboard needs a free port, but {port}: {error}; choose another --port.") from error
     with server:
@@ -77,16 +76,10 @@ def only_local(application: _Wsgi) -> _Wsgi:
     return answer
 
 
-def _server_classes() -> tuple[Any, Any]:
-    """Return a server that answers several requests at a time, and a handler that logs nothing."""
-    from socketserver import ThreadingMixIn
-    from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+class _ThreadingServer(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
 
-    class Server(ThreadingMixIn, WSGIServer):
-        daemon_threads = True
 
-    class Handler(WSGIRequestHandler):
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    return Server, Handler
+class _QuietHandler(WSGIRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        pass

@@ -14,17 +14,21 @@ import warnings
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
+
+import optuna
+from optuna.distributions import CategoricalDistribution
+from optuna.exceptions import ExperimentalWarning
+from optuna.storages import BaseStorage, JournalStorage
+from optuna.storages.journal import BaseJournalBackend, JournalFileBackend
+from optuna.trial import FrozenTrial, create_trial
+from optuna.trial import TrialState as OptunaState
 
 from mltune.errors import MltuneError, RunDirectoryError
 from mltune.records.directory import is_plan, runs_in
 from mltune.records.events import LONGEST_TEXT
 from mltune.records.trial import GATES, TrialRecord, TrialState
-from mltune.results.run import RunReader, TuneResult
-
-if TYPE_CHECKING:
-    from optuna.storages import BaseStorage
-    from optuna.trial import FrozenTrial
+from mltune.results.run import RunReader, TuneResult, readable
 
 FILE = "optuna.journal"
 
@@ -57,17 +61,13 @@ class Studies:
     """
 
     def __init__(self, directory: Path) -> None:
-        import optuna
-        from optuna.storages import JournalStorage
-        from optuna.storages.journal import JournalFileBackend
-
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._directory = Path(directory)
         self._readers: dict[str, RunReader] = {}
         self.path = self._directory / FILE
         with _must_be_writable(self.path), tempfile.TemporaryDirectory(dir=directory, prefix=f".{FILE}.") as folder:
             draft = Path(folder) / FILE
-            journal = _memory_journal()
+            journal = _MemoryJournal()
             self._copy(JournalStorage(journal))
             JournalFileBackend(str(draft)).append_logs(journal.logs)
             draft.replace(self.path)
@@ -98,8 +98,6 @@ class Studies:
         return sum(self._copy_run(storage, name, folder) for name, folder in runs.items())
 
     def _copy_run(self, storage: BaseStorage, name: str, folder: Path) -> int:
-        import optuna
-
         reader = self._readers.get(name) or RunReader(folder, name)
         translation = _Translation(reader.read())
         try:
@@ -110,15 +108,11 @@ class Studies:
         except KeyError:  # it was deleted in the dashboard
             return 0
         records = reader.ended[len(study.get_trials(deepcopy=False)) :]
-        try:
+        with readable(folder):
             if name not in self._readers:
                 self._readers[name] = reader
                 translation.describe(study)
             study.add_trials([translation.trial(record) for record in records])
-        except (ArithmeticError, ValueError, TypeError, KeyError) as error:
-            raise RunDirectoryError(
-                f"a store holds the records of a run, but that in {folder} does not: {error!r}."
-            ) from error
         return len(records)
 
 
@@ -126,16 +120,12 @@ class _Translation:
     """Translation of the trials of one run into Optuna's."""
 
     def __init__(self, run: TuneResult) -> None:
-        from optuna.distributions import CategoricalDistribution
-
         self._run = run
         self.direction = "maximize" if run.flops else "minimize"
         self._distributions = {name: CategoricalDistribution(values) for name, values in run.header.parameters.items()}
 
     def describe(self, study: Any) -> None:
         """Set the attributes of a study."""
-        from optuna.exceptions import ExperimentalWarning
-
         run = self._run
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
@@ -152,9 +142,6 @@ class _Translation:
 
     def trial(self, record: TrialRecord) -> FrozenTrial:
         """Translate one trial."""
-        from optuna.trial import TrialState as OptunaState
-        from optuna.trial import create_trial
-
         skip, measured = record.skip, record.measurement
         ok = record.state is TrialState.OK and record.median_s is not None
         pruned = record.state is TrialState.SKIPPED
@@ -215,21 +202,17 @@ def _known(attributes: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _memory_journal() -> Any:
-    """Return a journal in memory: one in a file synchronises with the disk at every trial."""
-    from optuna.storages.journal import BaseJournalBackend
+class _MemoryJournal(BaseJournalBackend):  # type: ignore[misc]
+    """A journal in memory: one in a file synchronises with the disk at every trial."""
 
-    class MemoryJournal(BaseJournalBackend):  # type: ignore[misc]
-        def __init__(self) -> None:
-            self.logs: list[dict[str, Any]] = []
+    def __init__(self) -> None:
+        self.logs: list[dict[str, Any]] = []
 
-        def read_logs(self, log_number_from: int) -> list[dict[str, Any]]:
-            return self.logs[log_number_from:]
+    def read_logs(self, log_number_from: int) -> list[dict[str, Any]]:
+        return self.logs[log_number_from:]
 
-        def append_logs(self, logs: list[dict[str, Any]]) -> None:
-            self.logs += logs
-
-    return MemoryJournal()
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        self.logs += logs
 
 
 @contextlib.contextmanager
