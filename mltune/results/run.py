@@ -317,14 +317,7 @@ class TuneResult:
 class RunReader:
     """A reader of one run that keeps what it has read: each call reads only the trials that are new.
 
-    The run may still go on: nothing is written and nothing is locked.
-
-    Parameters
-    ----------
-    directory : pathlib.Path
-        The run directory.
-    slug : str
-        Name of the problem in its plan.
+    The run may still go on: nothing is written and nothing is locked. The parameters are those of :func:`read_run`.
 
     Attributes
     ----------

@@ -124,8 +124,6 @@ class RunDisplay(Display):
 
     Parameters
     ----------
-    stderr : bool
-        Whether to write to stderr, not stdout.
     announce : bool
         Whether to show a plain line when a problem is begun.
     """
