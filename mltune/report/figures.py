@@ -141,12 +141,13 @@ def roofline(evidence: Sequence[Evidence], device: Device, name: str) -> Plot | 
         axis.set_major_formatter(lambda value, _: f"{value:g}")
         axis.set_minor_locator(NullLocator())
     shares = [rate / roofs[run.problem.arithmetic] for run, _, rate in points]
+    ends = dict.fromkeys(f"{100 * share:.0f}" for share in (min(shares), max(shares)))
     return finish(
         made,
         name,
         f"Roofline of {device.name}",
         f"{device.name}: the best of {len(points)} problem{'' if len(points) == 1 else 's'} under the limits of "
-        f"memory and arithmetic, at {_range(shares)} % of the peak. The intensity counts each operand once.",
+        f"memory and arithmetic, at {' to '.join(ends)} % of the peak. The intensity counts each operand once.",
     )
 
 
@@ -220,12 +221,6 @@ def reference_over_time(each: Evidence, name: str, label: str) -> Plot | None:
 
 def _shortened(label: str) -> str:
     return label if len(label) <= LONGEST_LABEL else f"{label[: LONGEST_LABEL - 1]}…"
-
-
-def _range(shares: Sequence[float]) -> str:
-    """Write a range of shares in whole percent."""
-    ends = list(dict.fromkeys(f"{100 * share:.0f}" for share in (min(shares), max(shares))))
-    return " to ".join(ends)
 
 
 def _percent(value: float, _: int) -> str:

@@ -87,8 +87,6 @@ _FORMATS: dict[str, Callable[[float], str]] = {
     "best_s": milliseconds,
     "median_s": milliseconds,
     "lost_s": duration,
-    "seconds": duration,
-    "elapsed_s": duration,
 }
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from mltune.errors import UsageError
 
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 """The dashboard has no user accounts, so only this machine may connect."""
-
-_Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 @contextlib.contextmanager
@@ -60,13 +59,13 @@ def served(studies: Studies, port: int) -> Iterator[str]:
             thread.join()
 
 
-def only_local(application: _Wsgi) -> _Wsgi:
+def only_local(application: WSGIApplication) -> WSGIApplication:
     """Return an application that answers only requests for a name of this machine.
 
     This stops DNS rebinding: a web page whose host name is made to resolve to this machine gets no answer.
     """
 
-    def answer(environment: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+    def answer(environment: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         host = str(environment.get("HTTP_HOST", "")).rpartition(":")[0] or environment.get("HTTP_HOST", "")
         if host in (HOST, "localhost"):
             return application(environment, start)
