@@ -21,7 +21,8 @@ from mltune.kernel.reader import load_kernel
 from mltune.records.directory import FILE, PLAN_FILE, PROBLEMS, is_plan, runs_in
 from mltune.records.events import FILE as EVENTS_FILE
 from mltune.records.events import planned, read_events
-from mltune.results.run import LONGEST_TEXT, TuneResult, read_run
+from mltune.results.reader import LONGEST_TEXT, read_run
+from mltune.results.run import TuneResult
 
 SLUG = re.compile(r"[a-z0-9][a-z0-9.-]{0,127}")
 """Allowed names of the folders of a plan's problems."""

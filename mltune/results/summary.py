@@ -9,7 +9,8 @@ from mltune.records.directory import in_use, runs_in
 from mltune.records.events import FILE, planned, read_events
 from mltune.records.trial import TrialRecord
 from mltune.results.rating import rating
-from mltune.results.run import TuneResult, counts, fastest, read_run
+from mltune.results.reader import read_run
+from mltune.results.run import TuneResult, counts, fastest
 
 if TYPE_CHECKING:
     from mltune.dataset.manifest import Manifest

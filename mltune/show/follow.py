@@ -18,7 +18,8 @@ from mltune.records.directory import FILE, in_use, is_plan, runs_in
 from mltune.results.checks import time_of
 from mltune.results.messages import message
 from mltune.results.progress import CampaignProgress, Observer, Progress
-from mltune.results.run import RunReader, TuneResult
+from mltune.results.reader import RunReader
+from mltune.results.run import TuneResult
 from mltune.results.wording import printable
 
 if TYPE_CHECKING:

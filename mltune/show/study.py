@@ -28,7 +28,8 @@ from mltune.errors import MltuneError, RunDirectoryError
 from mltune.records.directory import is_plan, runs_in
 from mltune.records.events import LONGEST_TEXT
 from mltune.records.trial import GATES, TrialRecord, TrialState
-from mltune.results.run import RunReader, TuneResult, readable
+from mltune.results.reader import RunReader, readable
+from mltune.results.run import TuneResult
 
 FILE = "optuna.journal"
 

@@ -28,7 +28,8 @@ from mltune.records.seconds import Seconds
 from mltune.records.store import Store
 from mltune.records.trial import Build, TrialRecord, TrialState
 from mltune.results.progress import Observer, Report
-from mltune.results.run import TuneResult, result_of
+from mltune.results.reader import result_of
+from mltune.results.run import TuneResult
 from mltune.tuning.event_log import RunEventLog
 from mltune.tuning.finals import declare
 from mltune.tuning.request import TuneRequest
