@@ -153,24 +153,21 @@ def _by_kernel(problems: Sequence[ProblemSection]) -> dict[str, dict[str, float]
 
 def _attention(source: ReportInput, document: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return what to look at first, the worst first."""
-    found: list[tuple[str, str]] = []
+    failed: list[tuple[str, str]] = []
+    doubtful: list[tuple[str, str]] = []
     for entry in document["winners"]:
+        label, slug, notes = entry["label"], entry["slug"], "; ".join(entry["notes"])
         if entry["state"] in ("unreadable", "none", "not begun"):
-            found.append((f"{entry['label']}: {'; '.join(entry['notes'])}", entry["slug"]))
-    happened = Counter(event["event"] for event in source.events)
-    for event, text in ALARMING.items():
-        if happened[event]:
-            found.append((f"{text} {_times(happened[event])}", ""))
-    if interrupted := interruptions(source.events):
-        found.append((interrupted, ""))
-    for entry in document["winners"]:
-        if entry["state"] == "best so far":
-            found.append((f"{entry['label']}: {'; '.join(entry['notes'])}", entry["slug"]))
-        elif entry["state"] == "declared" and not entry["verified"] and not entry["replayed"]:
-            found.append((f"{entry['label']}: the winner is not verified", entry["slug"]))
+            failed.append((f"{label}: {notes}", slug))
+        elif entry["state"] == "best so far":
+            doubtful.append((f"{label}: {notes}", slug))
+        elif not entry["verified"] and not entry["replayed"]:
+            doubtful.append((f"{label}: the winner is not verified", slug))
         for number, reason in entry["rejected"].items():
-            found.append((f"{entry['label']}: trial {number} was faster, but {reason}", entry["slug"]))
-    return found
+            doubtful.append((f"{label}: trial {number} was faster, but {reason}", slug))
+    happened = Counter(event["event"] for event in source.events)
+    events = [f"{text} {_times(happened[event])}" for event, text in ALARMING.items() if happened[event]]
+    return [*failed, *((text, "") for text in (*events, interruptions(source.events)) if text), *doubtful]
 
 
 def _listed(event: Mapping[str, Any]) -> tuple[str, str]:
@@ -210,10 +207,6 @@ def interruptions(events: Sequence[Mapping[str, Any]]) -> str:
                 signals.append("")
                 broken = True
             running = False
-    return _text(signals, resumed)
-
-
-def _text(signals: Sequence[str], resumed: int) -> str:
     count, known = len(signals), Counter(filter(None, signals))
     if not count:
         return ""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from mltune.device.facts import Device
-    from mltune.problem.problem import Problem
-    from mltune.records.declaration import Declaration
+from mltune.device.facts import Device
+from mltune.device.peaks import peak_flops
+from mltune.problem.problem import Problem
+from mltune.records.declaration import Declaration
 
 
 def rating(problem: Problem, device: Device, median_s: float, reference_s: float | None) -> dict[str, float | None]:
@@ -34,8 +34,6 @@ def rating(problem: Problem, device: Device, median_s: float, reference_s: float
     >>> rating(GemmProblem("s", "N", "T", 4096, 4096, 4096), H200, 2.5e-3, 2e-3)["share_of_reference"]
     0.8
     """
-    from mltune.device.peaks import peak_flops
-
     flops = known_flops(problem)
     rate = flops / median_s if flops else None
     return {

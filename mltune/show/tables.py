@@ -6,6 +6,10 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from mltune.device.facts import Device
+from mltune.problem.kinds import problem_from_json
+from mltune.records.declaration import Declaration
+from mltune.results.rating import declared_rating
 from mltune.results.wording import (
     REFERENCE,
     UNKNOWN,
@@ -75,8 +79,6 @@ def _facts(rows: Iterable[tuple[str, str]]) -> Table:
 
 def _problem(document: Document) -> Any:
     """Return the problem of a document."""
-    from mltune.problem.kinds import problem_from_json
-
     return problem_from_json(document["problem"])
 
 
@@ -131,10 +133,6 @@ def _declared(figures: Document, reference: str) -> str:
 
 def _winner(document: Document) -> str:
     """Write the declared winner, and the faster trials that failed the last verification."""
-    from mltune.device.facts import Device
-    from mltune.records.declaration import Declaration
-    from mltune.results.rating import declared_rating
-
     if document["declaration"] is None:
         return "none declared yet"
     declared, problem = Declaration.from_json(document["declaration"]), _problem(document)
