@@ -160,7 +160,7 @@ def load_run(directory: str | Path) -> TuneResult:
     >>> mltune.load_run(run).best == tuned.best
     True
     """
-    from mltune.results.run import read_run
+    from mltune.results.reader import read_run
 
     return read_run(Path(directory))
 

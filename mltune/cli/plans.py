@@ -69,8 +69,8 @@ def plan(
     from mltune.measure.build import available_cores
     from mltune.plan.forecast import forecast
     from mltune.plan.reader import load_plan
-    from mltune.show import plan_tables
+    from mltune.show import tables
     from mltune.tuning.target import find_gpus
 
     document = forecast(load_plan(file), *find_gpus(), available_cores())
-    answer(document, as_json, lambda: plan_tables.forecast(document))
+    answer(document, as_json, lambda: tables.forecast(document))

@@ -43,7 +43,7 @@ def show(
         document = summarise_campaign(run)
         answer(document, as_json, lambda: tables.campaign_summary(document))
     else:
-        from mltune.results.run import read_run
+        from mltune.results.reader import read_run
         from mltune.results.summary import summarise_run
 
         document = summarise_run(read_run(run), top)

@@ -7,7 +7,7 @@ from pathlib import Path
 from mltune.errors import DiskFullError, MltuneError
 from mltune.plan.plan import Standing, Task, Unit
 from mltune.records.directory import FILE
-from mltune.results.run import read_run
+from mltune.results.reader import read_run
 
 
 def read_standing(directory: Path, task: Task, unit: Unit) -> Standing:

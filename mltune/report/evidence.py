@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mltune.kernel.columns import Floats
-from mltune.learn.cost_model import log_share
 from mltune.records.reference import usual_s
 from mltune.records.trial import TrialRecord, TrialState
 from mltune.report.reading import kernel_of
@@ -112,16 +110,7 @@ class Cells:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A kind of failure, with an example.
-
-    Attributes
-    ----------
-    state : str
-    count : int
-    slug : str
-        Problem of the example.
-    example : TrialRecord
-    """
+    """A kind of failure, with an example; ``slug`` names the problem of the example."""
 
     state: str
     count: int
@@ -137,12 +126,7 @@ class Failure:
 
 @dataclass
 class Evidence:
-    """The evidence of one run. Every property is computed when it is first read.
-
-    Attributes
-    ----------
-    run : TuneResult
-    """
+    """The evidence of one run. Every property is computed when it is first read."""
 
     run: TuneResult
 
@@ -184,10 +168,10 @@ class Evidence:
     @cached_property
     def predictions(self) -> Predictions:
         """Predictions and measurements of the trials that have both."""
-        known = [record for record in self.measured if _finite(record.predicted)]
-        predicted = np.exp(np.clip([record.predicted for record in known if record.predicted is not None], -30.0, 3.0))
-        flops, peak = float(self.run.problem.flops), self.run.peak_flops
-        measured = np.exp([log_share(flops, record.median_s, peak) for record in known if record.median_s is not None])
+        logs = np.array([record.predicted for record in self.measured], dtype=np.float64)  # None is NaN
+        known = np.isfinite(logs)
+        predicted = np.exp(np.clip(logs[known], -30.0, 3.0))
+        measured = max(self.run.flops, 1) / (self.times[known] * self.run.peak_flops)
         return Predictions(predicted, measured, _rank_correlation(predicted, measured))
 
     @cached_property
@@ -214,9 +198,8 @@ class Evidence:
         fastest = np.full((len(rows), len(columns)), np.inf)
         at = np.searchsorted(rows, first), np.searchsorted(columns, second)
         np.minimum.at(fastest, at, self.times)
-        flops = self.run.flops
-        values = np.where(np.isfinite(fastest), flops / fastest / 1e12 if flops else 1e3 * fastest, np.nan)
-        return Cells(names, rows, columns, "TFLOPS" if flops else "ms", values)
+        values = np.where(np.isfinite(fastest), self.run.figure(fastest), np.nan)
+        return Cells(names, rows, columns, self.run.unit, values)
 
     def _block_shape(self) -> tuple[str, str] | None:
         """Return the two parameters that the launch grid is computed from: the tile of a block."""
@@ -284,7 +267,3 @@ def _rank_correlation(predicted: Floats, measured: Floats) -> float | None:
     from scipy.stats import spearmanr
 
     return float(spearmanr(predicted, measured).statistic)
-
-
-def _finite(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)

@@ -40,15 +40,7 @@ class Shade(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HeatMap:
-    """A table of coloured cells.
-
-    Attributes
-    ----------
-    cells : Cells
-    shades : sequence of sequence of Shade or None
-        By row and column of ``cells``; None where nothing was measured.
-    caption : str
-    """
+    """A table of coloured cells: ``shades`` by row and column of ``cells``, None where nothing was measured."""
 
     cells: Cells
     shades: Sequence[Sequence[Shade | None]]
@@ -149,12 +141,13 @@ def roofline(evidence: Sequence[Evidence], device: Device, name: str) -> Plot | 
         axis.set_major_formatter(lambda value, _: f"{value:g}")
         axis.set_minor_locator(NullLocator())
     shares = [rate / roofs[run.problem.arithmetic] for run, _, rate in points]
+    ends = dict.fromkeys(f"{100 * share:.0f}" for share in (min(shares), max(shares)))
     return finish(
         made,
         name,
         f"Roofline of {device.name}",
         f"{device.name}: the best of {len(points)} problem{'' if len(points) == 1 else 's'} under the limits of "
-        f"memory and arithmetic, at {_range(shares)} % of the peak. The intensity counts each operand once.",
+        f"memory and arithmetic, at {' to '.join(ends)} % of the peak. The intensity counts each operand once.",
     )
 
 
@@ -175,10 +168,7 @@ def _draw_roofs(made: Any, roofs: Mapping[str, float], bytes_per_s: float, low: 
 def time_bars(seconds: Mapping[str, Mapping[str, float]], name: str) -> Plot | None:
     """Plot a bar per problem with the parts of :data:`mltune.report.evidence.TIME_USE`; None where no time is known.
 
-    Parameters
-    ----------
-    seconds : mapping of str to mapping
-        Seconds by phase of each problem, by its label.
+    ``seconds`` holds the seconds by phase of each problem, by its label.
     """
     spent = {label: time_use(of) for label, of in seconds.items() if of.get("total", 0.0) > 0.0}
     if not spent:
@@ -231,12 +221,6 @@ def reference_over_time(each: Evidence, name: str, label: str) -> Plot | None:
 
 def _shortened(label: str) -> str:
     return label if len(label) <= LONGEST_LABEL else f"{label[: LONGEST_LABEL - 1]}…"
-
-
-def _range(shares: Sequence[float]) -> str:
-    """Write a range of shares in whole percent."""
-    ends = list(dict.fromkeys(f"{100 * share:.0f}" for share in (min(shares), max(shares))))
-    return " to ".join(ends)
 
 
 def _percent(value: float, _: int) -> str:

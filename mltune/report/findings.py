@@ -16,7 +16,7 @@ from mltune.records.seconds import PHASES
 from mltune.records.trial import TrialRecord, TrialState
 from mltune.report.reading import ReportInput, Unread, kernel_of
 from mltune.results.audit import pooled
-from mltune.results.run import TuneResult
+from mltune.results.run import TuneResult, counts
 
 FORMAT = 1
 """Format of ``winners.json``: changed whenever the meaning of a field changes."""
@@ -27,14 +27,8 @@ def findings(source: ReportInput, folders: Mapping[str, str]) -> dict[str, Any]:
 
     Parameters
     ----------
-    source : ReportInput
     folders : mapping of str to str
         Folder of the exported winner of each problem, by slug, relative to the report.
-
-    Returns
-    -------
-    dict
-        Plain JSON values.
     """
     entries = [_entry(run, folders.get(run.slug)) for run in source.runs]
     entries += [_missing(unread) for unread in source.unread]
@@ -47,9 +41,6 @@ def findings(source: ReportInput, folders: Mapping[str, str]) -> dict[str, Any]:
         if entry["reference"]:
             shares.setdefault(run.problem.name, []).append(entry["reference"]["share"])
     audit = pooled([run.audit() for run in source.runs])
-    states = Counter[str]()
-    for run in source.runs:
-        states.update(run.counts)
     return {
         "format": FORMAT,
         "title": source.title,
@@ -69,7 +60,7 @@ def findings(source: ReportInput, folders: Mapping[str, str]) -> dict[str, Any]:
             for name, those in shares.items()
         },
         "trials": sum(entry["trials"] for entry in entries),
-        "counts": dict(states),
+        "counts": counts(record.state for run in source.runs for record in run.records),
         "seconds": {phase: sum(run.seconds.get(phase, 0.0) for run in source.runs) for phase in PHASES},
         "skips": audit.to_json(),
         "winners": entries,

@@ -12,22 +12,24 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from mltune.assets import folder
 from mltune.errors import MltuneError
+from mltune.kernel.bundle import Kernel
+from mltune.kernel.reader import load_kernel
 from mltune.records.directory import FILE, PLAN_FILE, PROBLEMS, is_plan, runs_in
 from mltune.records.events import FILE as EVENTS_FILE
 from mltune.records.events import planned, read_events
-from mltune.results.run import LONGEST_TEXT, TuneResult, read_run
-
-if TYPE_CHECKING:
-    from mltune.kernel.bundle import Kernel
+from mltune.results.reader import LONGEST_TEXT, read_run
+from mltune.results.run import TuneResult
 
 SLUG = re.compile(r"[a-z0-9][a-z0-9.-]{0,127}")
 """Allowed names of the folders of a plan's problems."""
 
 _BUILT_IN = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _LONGEST_PLAN = 1 << 18
+_load_once = functools.cache(load_kernel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +46,10 @@ class ReportInput:
 
     Attributes
     ----------
-    directory : pathlib.Path
     plan : str or None
         The text of the plan; None for the run of one problem.
     title : str
         Title of the plan, or the label of the problem.
-    runs : sequence of TuneResult
     unread : sequence of Unread
         Problems that were not begun, or whose store cannot be read.
     events : sequence of mapping
@@ -114,19 +114,9 @@ def _read(directory: Path, slug: str | None) -> TuneResult | Unread:
 
 def kernel_of(run: TuneResult) -> Kernel | None:
     """Return the kernel bundle of a run, if it is a built-in one that has not changed since."""
-    from mltune.assets import folder
-
     header = run.header
     if not _BUILT_IN.fullmatch(header.kernel) or not (folder("kernels") / header.kernel).is_dir():
         return None
-    kernel = _bundle(header.kernel)
+    kernel = _load_once(header.kernel)
     same = kernel.source_hash == header.source_hash and set(kernel.all_parameters) == set(header.parameters)
     return kernel if same else None
-
-
-@functools.cache
-def _bundle(name: str) -> Kernel:
-    """Return a built-in kernel, read once for all problems."""
-    from mltune.kernel.reader import load_kernel
-
-    return load_kernel(name)

@@ -10,13 +10,12 @@ from datetime import datetime
 from typing import Any
 
 from mltune.learn.importance import Importance, mean_importance
-from mltune.records.events import EVENTS
+from mltune.records.events import BEGINNINGS, ENDS, EVENTS
 from mltune.records.reference import Drift, drifts
 from mltune.records.trial import TrialRecord
 from mltune.report import figures
 from mltune.report.evidence import Evidence, Failure, failures
 from mltune.report.findings import distinct
-from mltune.report.interruptions import interruptions, times
 from mltune.report.reading import ReportInput
 from mltune.report.svg import Plot, plotting
 from mltune.results.audit import SkipAudit
@@ -36,6 +35,7 @@ ALARMING = {
 
 MOST_EVENTS = 200
 LONGEST_EVENT = 600
+LONGEST_SIGNAL = 20
 MOST_PARAMETERS = 8
 MOST_OPEN = 3
 """Number of problems up to which their details are open at first."""
@@ -83,15 +83,9 @@ class Sections:
 
 
 def sections(source: ReportInput, document: Mapping[str, Any], *, quick: bool = False) -> Sections:
-    """Return the sections of a report, with their figures.
+    """Return the sections of a report on ``document``, the result of :func:`mltune.report.findings.findings`.
 
-    Parameters
-    ----------
-    source : ReportInput
-    document : mapping
-        The result of :func:`mltune.report.findings.findings`.
-    quick : bool
-        Leave out figures and importances, which take seconds.
+    ``quick`` leaves out figures and importances, which take seconds.
     """
     evidence = [Evidence(run) for run in source.runs]
     roofs, time = [], None
@@ -159,24 +153,21 @@ def _by_kernel(problems: Sequence[ProblemSection]) -> dict[str, dict[str, float]
 
 def _attention(source: ReportInput, document: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return what to look at first, the worst first."""
-    found: list[tuple[str, str]] = []
+    failed: list[tuple[str, str]] = []
+    doubtful: list[tuple[str, str]] = []
     for entry in document["winners"]:
+        label, slug, notes = entry["label"], entry["slug"], "; ".join(entry["notes"])
         if entry["state"] in ("unreadable", "none", "not begun"):
-            found.append((f"{entry['label']}: {'; '.join(entry['notes'])}", entry["slug"]))
-    happened = Counter(event["event"] for event in source.events)
-    for event, text in ALARMING.items():
-        if happened[event]:
-            found.append((f"{text} {times(happened[event])}", ""))
-    if interrupted := interruptions(source.events):
-        found.append((interrupted, ""))
-    for entry in document["winners"]:
-        if entry["state"] == "best so far":
-            found.append((f"{entry['label']}: {'; '.join(entry['notes'])}", entry["slug"]))
-        elif entry["state"] == "declared" and not entry["verified"] and not entry["replayed"]:
-            found.append((f"{entry['label']}: the winner is not verified", entry["slug"]))
+            failed.append((f"{label}: {notes}", slug))
+        elif entry["state"] == "best so far":
+            doubtful.append((f"{label}: {notes}", slug))
+        elif not entry["verified"] and not entry["replayed"]:
+            doubtful.append((f"{label}: the winner is not verified", slug))
         for number, reason in entry["rejected"].items():
-            found.append((f"{entry['label']}: trial {number} was faster, but {reason}", entry["slug"]))
-    return found
+            doubtful.append((f"{label}: trial {number} was faster, but {reason}", slug))
+    happened = Counter(event["event"] for event in source.events)
+    events = [f"{text} {_times(happened[event])}" for event, text in ALARMING.items() if happened[event]]
+    return [*failed, *((text, "") for text in (*events, interruptions(source.events)) if text), *doubtful]
 
 
 def _listed(event: Mapping[str, Any]) -> tuple[str, str]:
@@ -186,3 +177,44 @@ def _listed(event: Mapping[str, Any]) -> tuple[str, str]:
     except (ValueError, OverflowError):
         day = ""
     return day, message(event)[:LONGEST_EVENT]
+
+
+def interruptions(events: Sequence[Mapping[str, Any]]) -> str:
+    """Return a sentence on the interruptions and their signals; empty where there was none.
+
+    A part that neither ended nor was interrupted by a signal before the next one began was killed. Events do not show
+    whether the last part was killed or still goes on.
+
+    Examples
+    --------
+    >>> interruptions([{"event": "run_started"}, {"event": "interrupted", "signal": "SIGTERM"}, {"event": "resumed"}])
+    'interrupted once (by SIGTERM) and resumed'
+    """
+    signals: list[str] = []  # empty for an interruption without a record: a kill, a power failure
+    resumed, running, broken = 0, False, False
+    for event in events:
+        name = event["event"]
+        if name in BEGINNINGS:
+            if running:
+                signals.append("")
+            resumed += running or broken
+            running, broken = True, False
+        elif name == "interrupted":
+            signals.append(str(event.get("signal") or "")[:LONGEST_SIGNAL])
+            running, broken = False, True
+        elif name in ENDS:
+            if event.get("outcome") == "interrupted" and not broken:
+                signals.append("")
+                broken = True
+            running = False
+    count, known = len(signals), Counter(filter(None, signals))
+    if not count:
+        return ""
+    by = ", ".join(f"{_times(number)} by {signal}" if count > 1 else f"by {signal}" for signal, number in known.items())
+    again = "" if resumed == count else f" {_times(resumed)}"
+    return f"interrupted {_times(count)}{f' ({by})' if by else ''}{f' and resumed{again}' if resumed else ''}"
+
+
+def _times(count: int) -> str:
+    """Write a number of times."""
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")

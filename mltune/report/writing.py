@@ -26,7 +26,6 @@ class ReportPaths:
 
     Attributes
     ----------
-    html, markdown, winners : pathlib.Path
     document : dict
         The content of ``winners.json``.
     """
@@ -44,7 +43,6 @@ def write_report(directory: Path, folder: Path | None = None, *, quick: bool = F
 
     Parameters
     ----------
-    directory : pathlib.Path
     folder : pathlib.Path, optional
         Where to write it; by default ``directory``.
     quick : bool
@@ -53,7 +51,7 @@ def write_report(directory: Path, folder: Path | None = None, *, quick: bool = F
     Raises
     ------
     RunDirectoryError
-        It is the directory of neither.
+        It is neither of these.
     RunError
         The report cannot be written.
     """
@@ -69,15 +67,7 @@ def write_report(directory: Path, folder: Path | None = None, *, quick: bool = F
 
 
 def write_winners(directory: Path) -> Path:
-    """Write ``winners.json`` and copy the folders of the winners, without a report.
-
-    Raises
-    ------
-    RunDirectoryError
-        It is the directory of neither.
-    RunError
-        They cannot be written.
-    """
+    """Write ``winners.json`` and the folders of the winners; errors are those of :func:`write_report`."""
     directory = Path(directory)
     source = read_input(directory)
     with _into(directory):
@@ -106,7 +96,10 @@ def _collect(source: ReportInput, folder: Path) -> dict[str, Any]:
 
 
 def _copy_winners(source: ReportInput, folder: Path) -> dict[str, str]:
-    """Copy the exported winners next to the report; return their folders by slug, relative to the report."""
+    """Copy the exported winners next to the report; return their folders by slug, relative to the report.
+
+    Only plain files are copied, in place of an earlier copy.
+    """
     places = {}
     for run in source.runs:
         winner = run.directory / WINNER
@@ -115,15 +108,10 @@ def _copy_winners(source: ReportInput, folder: Path) -> dict[str, str]:
         if not is_plan(source.directory) and folder.resolve() == run.directory.resolve():
             places[run.slug] = WINNER
             continue
-        _copy(winner, folder / WINNERS / run.slug)
+        files = {path.name: path.read_bytes() for path in winner.iterdir() if path.is_file() and not path.is_symlink()}
+        replace_folder_atomically(folder / WINNERS / run.slug, files)
         places[run.slug] = f"{WINNERS}/{run.slug}"
     return places
-
-
-def _copy(source: Path, target: Path) -> None:
-    """Copy the plain files of a folder in place of an earlier copy; links are not followed."""
-    files = {path.name: path.read_bytes() for path in source.iterdir() if path.is_file() and not path.is_symlink()}
-    replace_folder_atomically(target, files)
 
 
 def _write(path: Path, text: str) -> None:

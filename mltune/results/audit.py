@@ -66,15 +66,7 @@ class SkipAudit:
 
 
 def audit_skips(records: Collection[TrialRecord], search_s: float) -> SkipAudit:
-    """Audit the skips of a run.
-
-    Parameters
-    ----------
-    records : collection of TrialRecord
-        All trials of the run, in any order.
-    search_s : float
-        Seconds that the search took.
-    """
+    """Audit the skips of a run from all its trials, in any order, and the seconds that the search took."""
     skips = Counter(one.skip.gate for one in records if one.state is TrialState.SKIPPED and one.skip is not None)
     audited = [record for record in records if record.audited]
     earlier = _best_before(records)

@@ -64,21 +64,18 @@ def checked_record(record: TrialRecord, header: RunHeader) -> TrialRecord:
         raise ValueError(f"trial {record.number} has a value that is no integer")
     if record.skip is not None and record.skip.gate not in GATES:
         raise ValueError(f"trial {record.number} was skipped by an unknown gate")
-    changes: dict[str, Any] = {}
-    build, measured = record.build, record.measurement
-    if build is not None and not is_time(build.compile_s, or_zero=True):
-        changes["build"] = dataclasses.replace(build, compile_s=0.0)
-    if measured is not None:
-        wrong: dict[str, Any] = {
-            name: 0.0 for name in ("verify_s", "time_s") if not is_time(getattr(measured, name), or_zero=True)
-        }
-        if measured.median_s is not None and not is_time(measured.median_s):
-            wrong["median_s"] = None
-        if wrong:
-            changes["measurement"] = dataclasses.replace(measured, **wrong)
-    if not is_time(record.elapsed_s, or_zero=True):
-        changes["elapsed_s"] = 0.0
-    return dataclasses.replace(record, **changes) if changes else record
+    build, measured = _repaired(record.build, "compile_s"), _repaired(record.measurement, "verify_s", "time_s")
+    if measured is not None and measured.median_s is not None and not is_time(measured.median_s):
+        measured = dataclasses.replace(measured, median_s=None)
+    found: TrialRecord = _repaired(record, "elapsed_s")
+    same = build is record.build and measured is record.measurement
+    return found if same else dataclasses.replace(found, build=build, measurement=measured)
+
+
+def _repaired(part: Any, *names: str) -> Any:
+    """Return a part of a record with 0 for each of these seconds that is negative or no finite number."""
+    wrong = {name: 0.0 for name in names if part is not None and not is_time(getattr(part, name), or_zero=True)}
+    return dataclasses.replace(part, **wrong) if wrong else part
 
 
 def checked_declaration(fact: Any, numbers: Collection[int]) -> Declaration | None:
@@ -121,7 +118,7 @@ def checked_limit(fact: Any) -> Mapping[str, float | None] | None:
 
 
 def time_of(value: Any) -> float | None:
-    """Return a number that is finite and above 0 as a float; None for anything else."""
+    """Return a number that is finite and above 0; None for anything else."""
     return float(value) if is_time(value) else None
 
 

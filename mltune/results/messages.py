@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
@@ -53,18 +54,13 @@ def message(event: Mapping[str, Any]) -> str:
     """
     name = str(event.get("event"))
     reference = str(event.get("reference") or REFERENCE)
-    fields = _Fields({key: _text(key, value) for key, value in event.items()})
+    fields = defaultdict(lambda: UNKNOWN, {key: _text(key, value) for key, value in event.items()})
     if event.get("share_of_reference") is not None:
         fields["share_of_reference"] += f" of {reference}"
     fields["rated"] = ", ".join(fields[key] for key in _RATES if event.get(key) is not None) or UNKNOWN
     text = MESSAGES[name].format_map(fields) if name in MESSAGES else _unknown_event(event)
     where = fields["slug"] if event.get("slug") else fields["device"] if event.get("device") else ""
     return printable(f"{_clock(event)} {f'{where}: ' if where else ''}{text}")
-
-
-class _Fields(dict[str, str]):
-    def __missing__(self, key: str) -> str:
-        return UNKNOWN
 
 
 def _unknown_event(event: Mapping[str, Any]) -> str:
@@ -91,8 +87,6 @@ _FORMATS: dict[str, Callable[[float], str]] = {
     "best_s": milliseconds,
     "median_s": milliseconds,
     "lost_s": duration,
-    "seconds": duration,
-    "elapsed_s": duration,
 }
 
 

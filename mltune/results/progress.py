@@ -1,10 +1,28 @@
-"""Progress of a run and of a campaign."""
+"""Progress of a run and of a campaign, and the observer that counts the trials of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import KW_ONLY, asdict, dataclass, field
 from typing import Any
+
+from mltune.device.facts import Device
+from mltune.problem.problem import Problem
+from mltune.records.declaration import Declaration
+from mltune.records.events import EventWriter, no_events
+from mltune.records.trial import TrialRecord, TrialState
+from mltune.results.rating import declared_rating, rating
+from mltune.results.run import counts
+
+REPORT_EVERY_S = 0.5
+"""Seconds between two reports of progress."""
+
+RATE_OVER_S = 60.0
+"""Seconds over which the rate of trials is averaged."""
+
+_ENDED_WELL = frozenset({TrialState.OK, TrialState.UNSTABLE, TrialState.SKIPPED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +37,6 @@ class Progress:
         Its name in the plan; empty outside a plan.
     device : str
         The device specification.
-    trials : int
-    elapsed_s : float
     counts : mapping of str to int
         Trials by state.
     audited : int
@@ -35,8 +51,6 @@ class Progress:
         Over the last minute.
     left_s : float or None
         Estimated seconds until the first limit is reached.
-    trials_limit : int or None
-    time_limit_s : float or None
     message : str or None
         A message for the user.
     """
@@ -92,3 +106,137 @@ class CampaignProgress:
 
 Report = Callable[[Progress], None]
 CampaignReport = Callable[[CampaignProgress], None]
+
+
+@dataclass(slots=True)
+class Observer:
+    """Counts the trials of a run one by one, so that asking for its progress never walks through all of them.
+
+    Attributes
+    ----------
+    spec : str
+        The device specification, for display.
+    slug : str
+        Name of the problem in its plan.
+    report : callable or None
+        Called now and then with the progress.
+    reference_s : float or None
+        Median time of the reference kernel, once it is known.
+    """
+
+    problem: Problem
+    device: Device
+    spec: str
+    _: KW_ONLY
+    trials_limit: int | None = None
+    time_limit_s: float | None = None
+    slug: str = ""
+    report: Report | None = None
+    events: EventWriter = no_events
+    reference_s: float | None = None
+    _states: Counter[TrialState] = field(default_factory=Counter, init=False)
+    _audited: int = field(default=0, init=False)
+    _best_s: float | None = field(default=None, init=False)
+    _reported: float = field(default=0.0, init=False)
+    _recent: deque[tuple[float, int]] = field(default_factory=deque, init=False)
+
+    @property
+    def trials(self) -> int:
+        """Number of trials that have ended."""
+        return self._states.total()
+
+    def recall(self, records: Iterable[TrialRecord]) -> None:
+        """Count trials of an earlier part of the run, without events."""
+        for record in records:
+            self._note(record)
+
+    def see(self, records: Iterable[TrialRecord]) -> None:
+        """Count trials that have just ended, and write their events."""
+        for record in records:
+            if self._note(record):
+                figures = self._best_rating()
+                del figures["median_s"]
+                self.events("best", number=record.number, elapsed_s=record.elapsed_s, **figures)
+            if record.state not in _ENDED_WELL:
+                self.events("failure", number=record.number, state=str(record.state), detail=record.detail)
+            measured = record.measurement
+            if measured is not None and measured.discarded:
+                self.events(
+                    "throttled",
+                    number=record.number,
+                    discarded=measured.discarded,
+                    throttle_reasons=measured.throttle_reasons,
+                )
+
+    def declared(self, declared: Declaration, elapsed_s: float) -> None:
+        """Write the event of a declaration."""
+        figures = declared_rating(self.problem, self.device, declared, self.reference_s)
+        self.events(
+            "declared",
+            number=declared.number,
+            elapsed_s=elapsed_s,
+            rejected={str(number): reason for number, reason in declared.rejected.items()},
+            **{name: figures[name] for name in ("tflops", "share_of_reference", "ties")},
+        )
+
+    def tell(self, elapsed_s: float, message: str | None = None, *, at_once: bool = False) -> None:
+        """Report the progress, unless that was just done."""
+        now = time.perf_counter()
+        if self.report is not None and (at_once or message or now - self._reported >= REPORT_EVERY_S):
+            self._reported = now
+            self.report(self.progress(elapsed_s, message))
+
+    def progress(self, elapsed_s: float, message: str | None = None) -> Progress:
+        """Return the progress of the run."""
+        rate = self._rate(elapsed_s)
+        figures = self._best_rating()
+        return Progress(
+            problem=self.problem.label,
+            device=self.spec,
+            trials=self.trials,
+            elapsed_s=elapsed_s,
+            counts=counts(self._states),
+            slug=self.slug,
+            audited=self._audited,
+            best_s=figures.get("median_s"),
+            best_tflops=figures.get("tflops"),
+            best_share_of_reference=figures.get("share_of_reference"),
+            best_share_of_peak=figures.get("share_of_peak"),
+            reference=self.problem.reference,
+            trials_per_min=None if rate is None else 60.0 * rate,
+            left_s=self._left_s(elapsed_s, rate),
+            trials_limit=self.trials_limit,
+            time_limit_s=self.time_limit_s,
+            message=message,
+        )
+
+    def _note(self, record: TrialRecord) -> bool:
+        """Count a record; return whether it is the best so far."""
+        self._states[record.state] += 1
+        self._audited += record.audited
+        median_s = record.median_s
+        if record.state is not TrialState.OK or median_s is None:
+            return False
+        if self._best_s is not None and median_s >= self._best_s:
+            return False
+        self._best_s = median_s
+        return True
+
+    def _best_rating(self) -> dict[str, float | None]:
+        """Return the rating of the best trial so far; empty without one."""
+        return {} if self._best_s is None else rating(self.problem, self.device, self._best_s, self.reference_s)
+
+    def _rate(self, elapsed_s: float) -> float | None:
+        """Return the trials per second over the last :data:`RATE_OVER_S`; None at the beginning."""
+        self._recent.append((elapsed_s, self.trials))
+        while elapsed_s - self._recent[0][0] > RATE_OVER_S:
+            self._recent.popleft()
+        since_s, before = self._recent[0]
+        return (self.trials - before) / (elapsed_s - since_s) if elapsed_s - since_s > 1.0 else None
+
+    def _left_s(self, elapsed_s: float, rate: float | None) -> float | None:
+        """Return the seconds until the first limit is reached."""
+        left = [] if self.time_limit_s is None else [max(0.0, self.time_limit_s - elapsed_s)]
+        if self.trials_limit is not None and rate:
+            left.append(max(0, self.trials_limit - self.trials) / rate)
+        return min(left, default=None)

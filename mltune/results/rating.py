@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from mltune.device.facts import Device
-    from mltune.problem.problem import Problem
-    from mltune.records.declaration import Declaration
+from mltune.device.facts import Device
+from mltune.device.peaks import peak_flops
+from mltune.problem.problem import Problem
+from mltune.records.declaration import Declaration
 
 
 def rating(problem: Problem, device: Device, median_s: float, reference_s: float | None) -> dict[str, float | None]:
-    """Rate one time.
+    """Rate one time of a kernel.
 
     Parameters
     ----------
-    problem : Problem
-    device : Device
     median_s : float
         Median time of the kernel, seconds.
     reference_s : float or None
@@ -36,8 +34,6 @@ def rating(problem: Problem, device: Device, median_s: float, reference_s: float
     >>> rating(GemmProblem("s", "N", "T", 4096, 4096, 4096), H200, 2.5e-3, 2e-3)["share_of_reference"]
     0.8
     """
-    from mltune.device.peaks import peak_flops
-
     flops = known_flops(problem)
     rate = flops / median_s if flops else None
     return {
@@ -60,9 +56,6 @@ def declared_rating(
 
     Parameters
     ----------
-    problem : Problem
-    device : Device
-    declared : Declaration
     reference_s : float or None
         Median time of the reference kernel outside the finals, seconds: used where it did not take part in them.
 

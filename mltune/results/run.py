@@ -1,12 +1,10 @@
-"""The result of a run, and the reader of run directories."""
+"""The result of a run."""
 
 from __future__ import annotations
 
-import contextlib
 import math
-import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -14,35 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from mltune.device.facts import Device
 from mltune.device.peaks import peak_flops
-from mltune.errors import DiskFullError, MltuneError, RunDirectoryError
-from mltune.problem.kinds import problem_from_json
 from mltune.problem.problem import Problem
-from mltune.records.declaration import FACT, Declaration
-from mltune.records.directory import FILE
+from mltune.records.declaration import Declaration
 from mltune.records.header import RunHeader
 from mltune.records.reference import Reference
-from mltune.records.store import Store
 from mltune.records.trial import TrialRecord, TrialState
 from mltune.results.audit import SkipAudit, audit_skips
-from mltune.results.checks import (
-    check_header,
-    checked_declaration,
-    checked_limit,
-    checked_record,
-    is_sound,
-    is_time,
-    time_of,
-)
 from mltune.results.rating import declared_rating, known_flops, rating
 from mltune.results.wording import configuration, percent, spaced_duration, speed, states
 
 if TYPE_CHECKING:
     import pandas as pd
-
-LONGEST_TEXT = 2_000
-"""Characters of a stored text that are shown."""
-
-_DAMAGED = (MltuneError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +37,6 @@ class TuneResult:
         Name of the problem in its plan; outside a plan made of the problem's label.
     header : RunHeader
         Kernel, parameters, seed, versions and settings of the run.
-    problem : Problem
-    device : Device
     records : sequence of TrialRecord
         All trials by number. Every time in them is finite and not negative.
     seconds : mapping of str to float
@@ -139,6 +117,19 @@ class TuneResult:
         if self.declaration is not None:
             return self.declaration.winner.median_s
         return None if self.best is None else self.best.median_s
+
+    @property
+    def unit(self) -> str:
+        """Unit of :meth:`figure`: ``"TFLOPS"``, or ``"ms"`` where the problem does not count its operations."""
+        return "TFLOPS" if self.flops else "ms"
+
+    def figure(self, median_s: Any) -> Any:
+        """Return median times in seconds, a number or an array, in :attr:`unit`."""
+        return self.flops / median_s / 1e12 if self.flops else 1e3 * median_s
+
+    def predicted_s(self, log_share: float) -> float:
+        """Return the time in seconds at the predicted logarithm of the share of the device's peak."""
+        return max(self.flops, 1) / (self.peak_flops * math.exp(min(max(log_share, -700.0), 700.0)))
 
     @property
     def counts(self) -> dict[str, int]:
@@ -225,7 +216,6 @@ class TuneResult:
         """
         import pandas as pd
 
-        flops, peak = self.flops, self.peak_flops
         rows: list[dict[str, Any]] = []
         for record in self.records:
             row: dict[str, Any] = {
@@ -235,16 +225,14 @@ class TuneResult:
                 "detail": record.detail,
                 "proposed_by": record.proposed_by,
                 **record.configuration,
-                "predicted_s": None
-                if record.predicted is None
-                else max(flops, 1) / (peak * math.exp(min(max(record.predicted, -700.0), 700.0))),
+                "predicted_s": None if record.predicted is None else self.predicted_s(record.predicted),
                 "skipped_by": getattr(record.skip, "gate", None),
                 "audited": record.audited,
                 **{name: getattr(record.build, name, None) for name in ("compile_s", "registers", "spill_bytes")},
                 **{name: getattr(record.measurement, name, None) for name in ("median_s", "noise")},
             }
-            if flops:
-                row["tflops"] = None if record.median_s is None else flops / record.median_s / 1e12
+            if self.flops:
+                row["tflops"] = None if record.median_s is None else self.figure(record.median_s)
             rows.append(row | {"elapsed_s": record.elapsed_s})
         whole = dict.fromkeys(("registers", "spill_bytes"), "Int64")
         real = dict.fromkeys(("predicted_s", "compile_s", "median_s", "noise", "tflops"), "float64")
@@ -270,23 +258,19 @@ class TuneResult:
             from matplotlib import pyplot
 
             ax = pyplot.subplots()[1]
-        by_time, flops = not self.replayed, self.flops
+        by_time = not self.replayed
         steps = self.improvements(by_time=by_time)
-
-        def height(median_s: float) -> float:
-            return flops / median_s / 1e12 if flops else 1e3 * median_s
-
         if steps:
             last = max(steps[-1][0], self.elapsed_s if by_time else float(len(self.records)))
             at, medians = zip(*steps, (last, steps[-1][1]), strict=True)
-            ax.step(at, [height(median_s) for median_s in medians], where="post", label=self.kernel)
+            ax.step(at, [self.figure(median_s) for median_s in medians], where="post", label=self.kernel)
         if self.reference_s is not None:
             name = self.problem.reference or "reference"
-            ax.axhline(height(self.reference_s), color="0.4", linestyle="--", label=name)
+            ax.axhline(self.figure(self.reference_s), color="0.4", linestyle="--", label=name)
         ax.set(
             title=self.problem.label,
             xlabel="seconds" if by_time else "trials",
-            ylabel="TFLOPS" if flops else "time, ms",
+            ylabel="TFLOPS" if self.flops else "time, ms",
         )
         if ax.get_legend_handles_labels()[0]:
             ax.legend()
@@ -310,90 +294,6 @@ class TuneResult:
         return f"<table>{''.join(rows)}</table>"
 
 
-class RunReader:
-    """A reader of one run that keeps what it has read: each call reads only the trials that are new.
-
-    The run may still go on: nothing is written and nothing is locked.
-
-    Parameters
-    ----------
-    directory : pathlib.Path
-        The run directory.
-    slug : str
-        Name of the problem in its plan.
-
-    Attributes
-    ----------
-    ended : list of TrialRecord
-        The trials that were read, in the order in which they ended.
-    """
-
-    def __init__(self, directory: Path, slug: str = "") -> None:
-        self.ended: list[TrialRecord] = []
-        self._directory = Path(directory)
-        self._slug = slug
-        self._stamp: tuple[Any, ...] = ()
-        self._result: TuneResult | None = None
-
-    def read(self) -> TuneResult:
-        """Read what is new, and return the run as it is now.
-
-        Raises
-        ------
-        RunDirectoryError
-            The directory holds no run, or its store is damaged.
-        DiskFullError
-            A full disk keeps the store from being read.
-        """
-        stamp = tuple(_stamp(self._directory / f"{FILE}{suffix}") for suffix in ("", "-wal"))
-        if self._result is None or stamp != self._stamp:
-            with _as_run_error(self._directory), Store.read_only(self._directory) as store:
-                self._result = self._read(store)
-            self._stamp = stamp
-        return self._result
-
-    def _read(self, store: Store) -> TuneResult:
-        known = self._result
-        if known is not None and (known.header.created_at != store.header.created_at or len(store) < len(self.ended)):
-            self.ended = []  # another run was begun in the same directory
-        check_header(store.header)
-        self.ended += [checked_record(record, store.header) for record in store.records(after=len(self.ended))]
-        return _result(store, self.ended, self._slug)
-
-
-def read_run(directory: Path | str, slug: str = "") -> TuneResult:
-    """Read the run in a directory.
-
-    Parameters
-    ----------
-    directory : path-like
-        The run directory. The run may still go on.
-    slug : str
-        Name of the problem in its plan.
-
-    Raises
-    ------
-    RunDirectoryError
-        The directory holds no run, or its store is damaged.
-    DiskFullError
-        A full disk keeps the store from being read.
-
-    Examples
-    --------
-    >>> read_run("/no/such/run")
-    Traceback (most recent call last):
-    mltune.errors.RunDirectoryError: a run directory holds a file run.sqlite, but there is none in /no/such/run.
-    """
-    return RunReader(Path(directory), slug).read()
-
-
-def result_of(store: Store, *, slug: str = "") -> TuneResult:
-    """Return the result of the run in an open store; see :func:`read_run`."""
-    with _as_run_error(store.directory):
-        check_header(store.header)
-        return _result(store, [checked_record(record, store.header) for record in store.records()], slug)
-
-
 def fastest(records: Iterable[TrialRecord], count: int) -> list[TrialRecord]:
     """Return the fastest trials that succeeded, fastest first."""
     return sorted(_measured(records), key=lambda record: (record.median_s or 0.0, record.number))[:count]
@@ -407,48 +307,3 @@ def counts(found: Iterable[TrialState]) -> dict[str, int]:
     """Count trials by state: every state is named, in the order of :class:`TrialState`."""
     counter = Counter(found)
     return {str(state): counter[state] for state in TrialState}
-
-
-def _result(store: Store, records: Sequence[TrialRecord], slug: str) -> TuneResult:
-    """Return the result of a run whose header and records were checked."""
-    header, stopping = store.header, store.fact("stopping")
-    problem, device = problem_from_json(dict(header.problem)), Device.from_json(dict(header.device))
-    if not 0.0 < peak_flops(device, problem.arithmetic) < math.inf:
-        raise ValueError("a device has a peak above 0")
-    return TuneResult(
-        directory=store.directory,
-        slug=slug or "-".join(re.findall(r"[a-z0-9]+", problem.label.lower())) or "problem",
-        header=header,
-        problem=problem,
-        device=device,
-        records=tuple(sorted(records, key=lambda record: record.number)),
-        seconds={str(name): float(value) for name, value in store.seconds().items() if is_time(value, or_zero=True)},
-        declaration=checked_declaration(store.fact(FACT), {record.number for record in records}),
-        reference_s=time_of(store.fact("reference_median_s")),
-        references=tuple(filter(is_sound, store.references())),
-        limit=checked_limit(store.fact("limit")),
-        stopped=str(stopping.get("reason") or "")[:LONGEST_TEXT] if isinstance(stopping, dict) else "",
-    )
-
-
-@contextlib.contextmanager
-def _as_run_error(directory: Path) -> Iterator[None]:
-    """Turn what a damaged store raises into a RunDirectoryError."""
-    try:
-        yield
-    except (RunDirectoryError, DiskFullError):
-        raise
-    except _DAMAGED as error:
-        text = f"{type(error).__name__}: {error}"[:LONGEST_TEXT]
-        raise RunDirectoryError(
-            f"a store holds the records of a run, but that in {directory} does not: {text}."
-        ) from error
-
-
-def _stamp(path: Path) -> tuple[int, int] | None:
-    """Return values that change whenever a file does; None where there is no file."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size

@@ -9,21 +9,15 @@ from mltune.records.directory import in_use, runs_in
 from mltune.records.events import FILE, planned, read_events
 from mltune.records.trial import TrialRecord
 from mltune.results.rating import rating
-from mltune.results.run import TuneResult, counts, fastest, read_run
+from mltune.results.reader import read_run
+from mltune.results.run import TuneResult, counts, fastest
 
 if TYPE_CHECKING:
     from mltune.dataset.manifest import Manifest
 
 
 def summarise_run(run: TuneResult, top: int) -> dict[str, Any]:
-    """Summarise a run: the output of ``mltune show --json``.
-
-    Parameters
-    ----------
-    run : TuneResult
-    top : int
-        How many of the best configurations to list.
-    """
+    """Summarise a run with its ``top`` fastest trials: the output of ``mltune show --json``."""
     return run.to_json() | {
         "declaration": None if run.declaration is None else run.declaration.to_json(),
         "best": [_entry(record, run) for record in fastest(run.records, top)],
@@ -32,7 +26,7 @@ def summarise_run(run: TuneResult, top: int) -> dict[str, Any]:
 
 def _entry(record: TrialRecord, run: TuneResult) -> dict[str, Any]:
     """Describe one trial that succeeded."""
-    measurement, build = record.measurement, record.build
+    measurement = record.measurement
     assert measurement is not None and measurement.median_s is not None  # noqa: S101, PT018 - it succeeded
     return {
         "trial": record.number,
@@ -40,17 +34,12 @@ def _entry(record: TrialRecord, run: TuneResult) -> dict[str, Any]:
         **rating(run.problem, run.device, measurement.median_s, run.reference_s),
         "noise": measurement.noise,
         "samples": len(measurement.samples_s),
-        "registers": None if build is None else build.registers,
-        "spill_bytes": None if build is None else build.spill_bytes,
+        **{name: getattr(record.build, name, None) for name in ("registers", "spill_bytes")},
     }
 
 
 def summarise_campaign(directory: Path) -> dict[str, Any]:
     """Summarise the directory of a campaign: the output of ``mltune show --json`` and of ``mltune run --json``.
-
-    Parameters
-    ----------
-    directory : pathlib.Path
 
     Returns
     -------
@@ -112,21 +101,18 @@ def _state(run: TuneResult) -> str:
 
 def describe_dataset(manifest: Manifest) -> dict[str, Any]:
     """Describe a dataset: an entry of the output of ``mltune datasets --json``."""
-    figures: dict[str, float | None] = {"tflops": None, "share_of_peak": None, "share_of_reference": None}
-    if manifest.best is not None:
-        figures = rating(manifest.problem, manifest.device, manifest.best.median_s, manifest.reference_median_s)
+    problem, device, best = manifest.problem, manifest.device, manifest.best
+    figures = {} if best is None else rating(problem, device, best.median_s, manifest.reference_median_s)
     return {
         "name": manifest.name,
         "kind": manifest.kind,
         "kernel": manifest.kernel,
-        "label": manifest.problem.label,
-        "problem": manifest.problem.to_json(),
-        "device": manifest.device.name,
+        "label": problem.label,
+        "problem": problem.to_json(),
+        "device": device.name,
         "rows": manifest.rows,
         "counts": dict(manifest.counts),
-        "best_tflops": figures["tflops"],
-        "best_share_of_peak": figures["share_of_peak"],
-        "best_share_of_reference": figures["share_of_reference"],
+        **{f"best_{name}": figures.get(name) for name in ("tflops", "share_of_peak", "share_of_reference")},
         "created": manifest.created,
         "source": manifest.source,
         "licence": manifest.licence,

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from mltune.errors import UsageError
 
@@ -15,8 +18,6 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 """The dashboard has no user accounts, so only this machine may connect."""
 
-_Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
-
 
 @contextlib.contextmanager
 def served(studies: Studies, port: int) -> Iterator[str]:
@@ -24,7 +25,6 @@ def served(studies: Studies, port: int) -> Iterator[str]:
 
     Parameters
     ----------
-    studies : Studies
     port : int
         0 chooses a free one.
 
@@ -38,8 +38,6 @@ def served(studies: Studies, port: int) -> Iterator[str]:
     UsageError
         The extra ``dashboard`` is not installed, or the port is in use.
     """
-    from wsgiref.simple_server import make_server
-
     try:
         from optuna_dashboard import wsgi
     except ImportError as error:
@@ -47,9 +45,8 @@ def served(studies: Studies, port: int) -> Iterator[str]:
             "the dashboard needs the extra `dashboard`, but optuna-dashboard is not installed; "
             f"pip install 'mltune[dashboard]'. The study was written nevertheless: {studies.path}."
         ) from error
-    threaded, quiet = _server_classes()
     try:
-        server = make_server(HOST, port, only_local(wsgi(studies.storage)), threaded, quiet)
+        server = make_server(HOST, port, only_local(wsgi(studies.storage)), _ThreadingServer, _QuietHandler)
     except OSError as error:
         raise UsageError(f"a dashboard needs a free port, but {port}: {error}; choose another --port.") from error
     with server:
@@ -62,13 +59,13 @@ def served(studies: Studies, port: int) -> Iterator[str]:
             thread.join()
 
 
-def only_local(application: _Wsgi) -> _Wsgi:
+def only_local(application: WSGIApplication) -> WSGIApplication:
     """Return an application that answers only requests for a name of this machine.
 
     This stops DNS rebinding: a web page whose host name is made to resolve to this machine gets no answer.
     """
 
-    def answer(environment: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+    def answer(environment: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         host = str(environment.get("HTTP_HOST", "")).rpartition(":")[0] or environment.get("HTTP_HOST", "")
         if host in (HOST, "localhost"):
             return application(environment, start)
@@ -78,16 +75,10 @@ def only_local(application: _Wsgi) -> _Wsgi:
     return answer
 
 
-def _server_classes() -> tuple[Any, Any]:
-    """Return a server that answers several requests at a time, and a handler that logs nothing."""
-    from socketserver import ThreadingMixIn
-    from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+class _ThreadingServer(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
 
-    class Server(ThreadingMixIn, WSGIServer):
-        daemon_threads = True
 
-    class Handler(WSGIRequestHandler):
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    return Server, Handler
+class _QuietHandler(WSGIRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        pass

@@ -17,13 +17,12 @@ from mltune.records import events
 from mltune.records.directory import FILE, in_use, is_plan, runs_in
 from mltune.results.checks import time_of
 from mltune.results.messages import message
-from mltune.results.observer import Observer
-from mltune.results.progress import CampaignProgress
-from mltune.results.run import RunReader, TuneResult
+from mltune.results.progress import CampaignProgress, Observer, Progress
+from mltune.results.reader import RunReader
+from mltune.results.run import TuneResult
 from mltune.results.wording import printable
 
 if TYPE_CHECKING:
-    from mltune.results.progress import Progress
     from mltune.show.live import RunDisplay
 
 LOOK_EVERY_S = 1.0
@@ -67,8 +66,6 @@ def follow(directory: Path, display: RunDisplay) -> None:
     ----------
     directory : pathlib.Path
         Of a run or of a campaign.
-    display : RunDisplay
-        Entered.
     """
     watch = Watch(directory)
     waits = False
@@ -92,13 +89,7 @@ def follow(directory: Path, display: RunDisplay) -> None:
 
 
 class Watch:
-    """Repeated looks at a run, or at the runs of a campaign.
-
-    Parameters
-    ----------
-    directory : pathlib.Path
-        It need not exist yet.
-    """
+    """Repeated looks at a run, or at the runs of a campaign, in a directory that need not exist yet."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = Path(directory)
@@ -157,24 +148,10 @@ class Watch:
 
 @dataclass(slots=True)
 class _Events:
-    """The state of a run or of a campaign by its events.
-
-    Attributes
-    ----------
-    ended : bool
-        Whether it has ended, and was not resumed.
-    devices : dict of str to str
-        The device that worked on each problem last, by slug.
-    slugs : tuple of str
-        The problems of the plan.
-    progress : mapping
-        The last event ``progress``.
-    progress_at : float
-        When it was read, by the monotonic clock.
-    """
+    """The state of a run or of a campaign by its events; ``progress`` is the last event of that name."""
 
     ended: bool = False
-    devices: dict[str, str] = field(default_factory=dict)
+    devices: dict[str, str] = field(default_factory=dict)  # that worked on each problem last, by slug
     slugs: tuple[str, ...] = ()
     progress: Mapping[str, Any] = field(default_factory=dict)
     progress_at: float = field(default_factory=time.monotonic)
@@ -188,9 +165,7 @@ class _Events:
                 self._add_device(run)
         elif name == "plan_started" and isinstance(event.get("problems"), list):
             self.slugs = tuple(map(str, event["problems"]))
-        if slug:  # the beginning or the end of one problem of a campaign
-            return
-        if name in events.BEGINNINGS | events.ENDS:
+        if not slug and name in events.BEGINNINGS | events.ENDS:  # of the whole, not of one problem of a campaign
             self.ended = name in events.ENDS
 
     def _add_device(self, source: Any) -> None:

@@ -6,7 +6,6 @@ import math
 import sys
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from mltune.results.progress import CampaignProgress, Progress
@@ -61,9 +60,7 @@ class Display:
             self._console.show_cursor()  # a process that is killed must not leave a terminal without one
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
         elif self._written:
@@ -127,8 +124,6 @@ class RunDisplay(Display):
 
     Parameters
     ----------
-    stderr : bool
-        Whether to write to stderr, not stdout.
     announce : bool
         Whether to show a plain line when a problem is begun.
     """
@@ -141,11 +136,10 @@ class RunDisplay(Display):
 
     def __call__(self, progress: Progress | CampaignProgress) -> None:
         """Show a state."""
+        self._say_once("", progress.message)
         if isinstance(progress, Progress):
-            self._say_once("", progress.message)
             self.show(_run_picture(progress), run_line(progress))
             return
-        self._say_once("", progress.message)
         for run in progress.runs:
             self._say_once(run.device, run.message)
             if self._announces and run.slug not in self._begun:
@@ -173,8 +167,7 @@ class ComparisonDisplay(Display):
 
 def run_line(progress: Progress) -> str:
     """Write the progress of a run in one line."""
-    where = f"{progress.problem} on {progress.device}: {_best(progress)}"
-    return " · ".join((where, _trials(progress), *_rates(progress), _time(progress.elapsed_s, progress.left_s)))
+    return " · ".join((_best(progress), _trials(progress), _time(progress.elapsed_s, progress.left_s)))
 
 
 def campaign_line(campaign: CampaignProgress) -> str:
@@ -183,24 +176,22 @@ def campaign_line(campaign: CampaignProgress) -> str:
 
 
 def _best(progress: Progress) -> str:
+    where = f"{progress.problem} on {progress.device}"
     if progress.best_tflops is None and progress.best_s is None:
-        return "nothing found yet"
+        return f"{where}: nothing found yet"
     shares = {
         progress.reference or REFERENCE: progress.best_share_of_reference,
         "the peak": progress.best_share_of_peak,
     }
     known = (f"{percent(share)} of {whole}" for whole, share in shares.items() if share is not None)
-    return ", ".join((f"best {speed(progress.best_tflops, progress.best_s)}", *known))
+    return ", ".join((f"{where}: best {speed(progress.best_tflops, progress.best_s)}", *known))
 
 
 def _trials(progress: Progress) -> str:
     limit = "" if progress.trials_limit is None else f" of {progress.trials_limit}"
-    return f"{progress.trials}{limit} trials: {states(progress.counts)}"
-
-
-def _rates(progress: Progress) -> list[str]:
-    audited = [f"{progress.audited} audited"] if progress.audited else []
-    return audited + ([] if progress.trials_per_min is None else [f"{progress.trials_per_min:.0f} trials/min"])
+    audited = f" · {progress.audited} audited" if progress.audited else ""
+    rate = "" if progress.trials_per_min is None else f" · {progress.trials_per_min:.0f} trials/min"
+    return f"{progress.trials}{limit} trials: {states(progress.counts)}{audited}{rate}"
 
 
 def _time(elapsed_s: float, left_s: float | None) -> str:
@@ -230,9 +221,8 @@ def _run_picture(run: Progress) -> list[RenderableType]:
     """Return the picture of one run: time, best result, trials."""
     from rich.text import Text
 
-    lines = f"{run.problem} on {run.device}: {_best(run)}", " · ".join((_trials(run), *_rates(run)))
     bar = _bar(_share_done(run), _time(run.elapsed_s, run.left_s))
-    return [bar, *(Text(line, no_wrap=True, overflow="ellipsis") for line in lines)]
+    return [bar, *(Text(line, no_wrap=True, overflow="ellipsis") for line in (_best(run), _trials(run)))]
 
 
 def _campaign_picture(campaign: CampaignProgress, console: Console) -> list[RenderableType]:
@@ -252,7 +242,7 @@ def _fitting_table(runs: Sequence[Progress], console: Console) -> RenderableType
     reference = of_reference(run.reference for run in runs)
     rows = [_columns(run, reference) for run in runs]
     for count in range(len(rows[0]), 2, -1):
-        made = table([*rows[0]][:count], [[*row.values()][:count] for row in rows])
+        made = table(dict(list(row.items())[:count]) for row in rows)
         if Measurement.get(console, console.options.update(max_width=1000), made).maximum <= console.width:
             break
     return made

@@ -14,17 +14,22 @@ import warnings
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
+
+import optuna
+from optuna.distributions import CategoricalDistribution
+from optuna.exceptions import ExperimentalWarning
+from optuna.storages import BaseStorage, JournalStorage
+from optuna.storages.journal import BaseJournalBackend, JournalFileBackend
+from optuna.trial import FrozenTrial, create_trial
+from optuna.trial import TrialState as OptunaState
 
 from mltune.errors import MltuneError, RunDirectoryError
 from mltune.records.directory import is_plan, runs_in
 from mltune.records.events import LONGEST_TEXT
 from mltune.records.trial import GATES, TrialRecord, TrialState
-from mltune.results.run import RunReader, TuneResult
-
-if TYPE_CHECKING:
-    from optuna.storages import BaseStorage
-    from optuna.trial import FrozenTrial
+from mltune.results.reader import RunReader, readable
+from mltune.results.run import TuneResult
 
 FILE = "optuna.journal"
 
@@ -57,17 +62,13 @@ class Studies:
     """
 
     def __init__(self, directory: Path) -> None:
-        import optuna
-        from optuna.storages import JournalStorage
-        from optuna.storages.journal import JournalFileBackend
-
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._directory = Path(directory)
         self._readers: dict[str, RunReader] = {}
         self.path = self._directory / FILE
         with _must_be_writable(self.path), tempfile.TemporaryDirectory(dir=directory, prefix=f".{FILE}.") as folder:
             draft = Path(folder) / FILE
-            journal = _memory_journal()
+            journal = _MemoryJournal()
             self._copy(JournalStorage(journal))
             JournalFileBackend(str(draft)).append_logs(journal.logs)
             draft.replace(self.path)
@@ -98,8 +99,6 @@ class Studies:
         return sum(self._copy_run(storage, name, folder) for name, folder in runs.items())
 
     def _copy_run(self, storage: BaseStorage, name: str, folder: Path) -> int:
-        import optuna
-
         reader = self._readers.get(name) or RunReader(folder, name)
         translation = _Translation(reader.read())
         try:
@@ -110,15 +109,11 @@ class Studies:
         except KeyError:  # it was deleted in the dashboard
             return 0
         records = reader.ended[len(study.get_trials(deepcopy=False)) :]
-        try:
+        with readable(folder):
             if name not in self._readers:
                 self._readers[name] = reader
                 translation.describe(study)
             study.add_trials([translation.trial(record) for record in records])
-        except (ArithmeticError, ValueError, TypeError, KeyError) as error:
-            raise RunDirectoryError(
-                f"a store holds the records of a run, but that in {folder} does not: {error!r}."
-            ) from error
         return len(records)
 
 
@@ -126,44 +121,34 @@ class _Translation:
     """Translation of the trials of one run into Optuna's."""
 
     def __init__(self, run: TuneResult) -> None:
-        from optuna.distributions import CategoricalDistribution
-
         self._run = run
-        self._flops = run.flops
-        self._peak = run.peak_flops
-        self._unit = "TFLOPS" if self._flops else "ms"
-        self.direction = "maximize" if self._flops else "minimize"
+        self.direction = "maximize" if run.flops else "minimize"
         self._distributions = {name: CategoricalDistribution(values) for name, values in run.header.parameters.items()}
 
     def describe(self, study: Any) -> None:
         """Set the attributes of a study."""
-        from optuna.exceptions import ExperimentalWarning
-
         run = self._run
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
-            study.set_metric_names([self._unit])
+            study.set_metric_names([run.unit])
         attributes = {
             "kernel": run.kernel,
             "problem": run.problem.label,
             "device": run.device.name,
-            "peak_tflops": self._peak / 1e12,
-            "reference_tflops": self._flops / run.reference_s / 1e12 if self._flops and run.reference_s else None,
+            "peak_tflops": run.peak_flops / 1e12,
+            "reference_tflops": run.figure(run.reference_s) if run.flops and run.reference_s else None,
         }
         for name, value in _known(attributes).items():
             study.set_user_attr(name, value)
 
     def trial(self, record: TrialRecord) -> FrozenTrial:
         """Translate one trial."""
-        from optuna.trial import TrialState as OptunaState
-        from optuna.trial import create_trial
-
         skip, measured = record.skip, record.measurement
         ok = record.state is TrialState.OK and record.median_s is not None
         pruned = record.state is TrialState.SKIPPED
         trial = create_trial(
             state=OptunaState.COMPLETE if ok else OptunaState.PRUNED if pruned else OptunaState.FAIL,
-            value=self._value(record.median_s) if ok and record.median_s else None,
+            value=self._run.figure(record.median_s) if ok else None,
             params=dict(record.configuration),
             distributions=self._distributions,
             user_attrs=self._attributes(record),
@@ -179,17 +164,13 @@ class _Translation:
         trial.datetime_complete = datetime.fromtimestamp(ended, zone)
         return trial
 
-    def _value(self, median_s: float) -> float:
-        """Return the objective of a median time."""
-        return self._flops / median_s / 1e12 if self._flops else 1e3 * median_s
-
-    def _predicted(self, log_share: float) -> float:
+    def _predicted(self, log_share: float) -> Any:
         """Return the objective that a predicted log share of the peak corresponds to."""
-        return self._value(max(self._flops, 1) / (self._peak * math.exp(log_share)))
+        return self._run.figure(self._run.predicted_s(log_share))
 
     def _attributes(self, record: TrialRecord) -> dict[str, Any]:
         build, measured, skip = record.build, record.measurement, record.skip
-        unit = self._unit.lower()
+        run, unit = self._run, self._run.unit.lower()
         found: dict[str, Any] = {
             "trial": record.number,
             "state": str(record.state),
@@ -204,7 +185,7 @@ class _Translation:
         if measured is not None and measured.median_s is not None:
             found |= {
                 "median_ms": 1e3 * measured.median_s,
-                "share_of_peak": self._flops / measured.median_s / self._peak if self._flops else None,
+                "share_of_peak": run.flops / measured.median_s / run.peak_flops if run.flops else None,
                 "noise": measured.noise,
                 "sm_clock_mhz": None if measured.sm_clock_hz is None else measured.sm_clock_hz / 1e6,
                 "temperature_c": measured.temperature_c,
@@ -222,21 +203,17 @@ def _known(attributes: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _memory_journal() -> Any:
-    """Return a journal in memory: one in a file synchronises with the disk at every trial."""
-    from optuna.storages.journal import BaseJournalBackend
+class _MemoryJournal(BaseJournalBackend):  # type: ignore[misc]
+    """A journal in memory: one in a file synchronises with the disk at every trial."""
 
-    class MemoryJournal(BaseJournalBackend):  # type: ignore[misc]
-        def __init__(self) -> None:
-            self.logs: list[dict[str, Any]] = []
+    def __init__(self) -> None:
+        self.logs: list[dict[str, Any]] = []
 
-        def read_logs(self, log_number_from: int) -> list[dict[str, Any]]:
-            return self.logs[log_number_from:]
+    def read_logs(self, log_number_from: int) -> list[dict[str, Any]]:
+        return self.logs[log_number_from:]
 
-        def append_logs(self, logs: list[dict[str, Any]]) -> None:
-            self.logs += logs
-
-    return MemoryJournal()
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        self.logs += logs
 
 
 @contextlib.contextmanager

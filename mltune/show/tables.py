@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from mltune.device.facts import Device
+from mltune.problem.kinds import problem_from_json
+from mltune.records.declaration import Declaration
+from mltune.results.rating import declared_rating
 from mltune.results.wording import (
     REFERENCE,
+    UNKNOWN,
     configuration,
     duration,
     milliseconds,
     percent,
+    spaced_duration,
     speed,
     states,
     tflops,
@@ -37,15 +43,19 @@ def console(*, stderr: bool = False) -> Console:
     )
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """Return a table without lines; a column whose name starts with ``>`` is aligned to the right."""
+def table(rows: Iterable[Mapping[str, str]], empty: Iterable[str] = ()) -> Table:
+    """Return a table without lines, from the texts of each row by column.
+
+    A column whose name starts with ``>`` is aligned to the right. ``empty`` names the columns of a table without rows.
+    """
     from rich.table import Table
 
+    rows = list(rows)
     made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for name in columns:
+    for name in rows[0] if rows else empty:
         made.add_column(name.removeprefix(">"), justify="right" if name.startswith(">") else "left", overflow="fold")
     for row in rows:
-        made.add_row(*row)
+        made.add_row(*row.values())
     return made
 
 
@@ -69,8 +79,6 @@ def _facts(rows: Iterable[tuple[str, str]]) -> Table:
 
 def _problem(document: Document) -> Any:
     """Return the problem of a document."""
-    from mltune.problem.kinds import problem_from_json
-
     return problem_from_json(document["problem"])
 
 
@@ -125,10 +133,6 @@ def _declared(figures: Document, reference: str) -> str:
 
 def _winner(document: Document) -> str:
     """Write the declared winner, and the faster trials that failed the last verification."""
-    from mltune.device.facts import Device
-    from mltune.records.declaration import Declaration
-    from mltune.results.rating import declared_rating
-
     if document["declaration"] is None:
         return "none declared yet"
     declared, problem = Declaration.from_json(document["declaration"]), _problem(document)
@@ -145,148 +149,185 @@ def run_summary(document: Document) -> list[RenderableType]:
     facts = _facts([("run", document["run"]), *_run_facts(document, [("winner", _winner(document))])])
     if not document["best"]:
         return [facts, "", "No trial succeeded yet."]
+    reference = of_reference([_problem(document).reference])
     rows = (
-        (
-            str(entry["trial"]),
-            *_rated(entry),
-            milliseconds(entry["median_s"]).removesuffix(" ms"),
-            configuration(entry["configuration"]),
-        )
+        {
+            ">trial": str(entry["trial"]),
+            **_rated(entry, reference),
+            ">ms": milliseconds(entry["median_s"]).removesuffix(" ms"),
+            "configuration": configuration(entry["configuration"]),
+        }
         for entry in document["best"]
     )
-    reference = of_reference([_problem(document).reference])
-    return [facts, "", table((">trial", ">TFLOPS", reference, ">of peak", ">ms", "configuration"), rows)]
+    return [facts, "", table(rows)]
 
 
 def campaign_summary(document: Document) -> list[RenderableType]:
     """Show the result of ``mltune run``, and of ``mltune show`` on the directory of a campaign."""
+    reference = of_reference(_problem(entry).reference for entry in document["problems"] if entry["problem"])
     rows = (
-        (
-            entry["slug"],
-            entry["state"],
-            *_rated(entry["best"]),
-            f"{entry['trials']}",
-            duration(entry["seconds"].get("total", 0.0)),
-            states(entry["counts"]),
-        )
+        {
+            "problem": entry["slug"],
+            "state": entry["state"],
+            **_rated(entry["best"] or {}, reference),
+            ">trials": f"{entry['trials']}",
+            ">time": duration(entry["seconds"].get("total", 0.0)),
+            "by state": states(entry["counts"]),
+        }
         for entry in document["problems"]
     )
-    reference = of_reference(_problem(entry).reference for entry in document["problems"] if entry["problem"])
-    columns = ("problem", "state", ">TFLOPS", reference, ">of peak", ">trials", ">time", "by state")
     running = "running" if document["running"] else "not running"
     done = sum(entry["state"] in ("declared", "finished") for entry in document["problems"])
     facts = f"{document['plan']}: {running}, {done} of {len(document['problems'])} problems have a winner"
-    return [facts, "", table(columns, rows)]
+    return [facts, "", table(rows)]
 
 
-def _rated(figures: Document | None) -> tuple[str, str, str]:
+def _rated(figures: Document, reference: str) -> dict[str, str]:
     """Write TFLOPS (the time where they are not known), and the shares of the reference and of the peak."""
-    figures = figures or {}
-    rate, median_s = figures.get("tflops"), figures.get("median_s")
-    return (
-        milliseconds(median_s) if rate is None else tflops(rate),
-        percent(figures.get("share_of_reference")),
-        percent(figures.get("share_of_peak")),
-    )
+    rate = figures.get("tflops")
+    return {
+        ">TFLOPS": milliseconds(figures.get("median_s")) if rate is None else tflops(rate),
+        reference: percent(figures.get("share_of_reference")),
+        ">of peak": percent(figures.get("share_of_peak")),
+    }
 
 
 def space(document: Document) -> list[RenderableType]:
     """Show the result of ``mltune space``."""
     facts = _facts(
         [
-            (
-                "kernel",
-                f"{document['kernel']} for {_problem(document).label} on {document['device']['name']}",
-            ),
+            ("kernel", f"{document['kernel']} for {_problem(document).label} on {document['device']['name']}"),
             ("source", "in the bundle" if document["has_source"] else "none: it can be replayed, but not built"),
             ("combinations", f"{document['combinations']:,}"),
             ("valid", f"{document['valid']:,}"),
         ]
     )
     parameters = (
-        (name, str(len(values)), " ".join(str(value) for value in values))
+        {"parameter": name, ">values": str(len(values)), "": " ".join(map(str, values))}
         for name, values in document["parameters"].items()
     )
     restrictions = (
-        (percent(entry["removes"]), percent(entry["removes_alone"]), entry["restriction"], entry["reason"])
+        {
+            ">removes": percent(entry["removes"]),
+            ">only this": percent(entry["removes_alone"]),
+            "restriction": entry["restriction"],
+            "reason": entry["reason"],
+        }
         for entry in document["restrictions"]
     )
-    return [
-        facts,
-        "",
-        table(("parameter", ">values", ""), parameters),
-        "",
-        table((">removes", ">only this", "restriction", "reason"), restrictions),
-    ]
+    empty = (">removes", ">only this", "restriction", "reason")
+    return [facts, "", table(parameters), "", table(restrictions, empty)]
 
 
 def datasets(documents: Sequence[Document]) -> RenderableType:
     """Show the result of ``mltune datasets``."""
     if not documents:
         return "No datasets."
-    rows = (
-        (
-            entry["name"],
-            entry["kernel"],
-            entry["label"],
-            entry["device"],
-            entry["kind"],
-            f"{entry['rows']:,}",
-            tflops(entry["best_tflops"]),
-            percent(entry["best_share_of_reference"]),
-            percent(entry["best_share_of_peak"]),
-            entry["created"][:10],
-        )
+    reference = of_reference(_problem(entry).reference for entry in documents)
+    return table(
+        {
+            "dataset": entry["name"],
+            "kernel": entry["kernel"],
+            "problem": entry["label"],
+            "device": entry["device"],
+            "kind": entry["kind"],
+            ">rows": f"{entry['rows']:,}",
+            ">best TFLOPS": tflops(entry["best_tflops"]),
+            reference: percent(entry["best_share_of_reference"]),
+            ">of peak": percent(entry["best_share_of_peak"]),
+            "date": entry["created"][:10],
+        }
         for entry in documents
     )
-    reference = of_reference(_problem(entry).reference for entry in documents)
-    columns = ("dataset", "kernel", "problem", "device", "kind", ">rows", ">best TFLOPS", reference, ">of peak", "date")
-    return table(columns, rows)
 
 
 def comparison(document: Document) -> list[RenderableType]:
     """Show the result of ``mltune compare``."""
-    strategies = document["strategies"]
-    first = next(iter(strategies.values()))
     rows = (
-        (
-            name,
-            f"{found['score']:.3f}",
-            *(f"{value:.3f}" for value in found["at"].values()),
-            *(f"{to['evaluations']:.0f} ({to['reached']:.0%})" for to in found["to"].values()),
-            f"{1e3 * found['seconds']['own_per_evaluation']:.2f}",
-            str(found["seeds"]),
-        )
-        for name, found in strategies.items()
-    )
-    columns = (
-        "strategy",
-        ">score",
-        *(f">at {at}" for at in first["at"]),
-        *(f">to {100 * float(to):.0f} %" for to in first["to"]),
-        ">own ms",
-        ">seeds",
+        {
+            "strategy": name,
+            ">score": f"{found['score']:.3f}",
+            **{f">at {at}": f"{value:.3f}" for at, value in found["at"].items()},
+            **{
+                f">to {100 * float(share):.0f} %": f"{to['evaluations']:.0f} ({to['reached']:.0%})"
+                for share, to in found["to"].items()
+            },
+            ">own ms": f"{1e3 * found['seconds']['own_per_evaluation']:.2f}",
+            ">seeds": str(found["seeds"]),
+        }
+        for name, found in document["strategies"].items()
     )
     spaces = f"{len(document['datasets'])} recorded spaces, at most {document['evaluations']} evaluations a run"
-    return [spaces, "", table(columns, rows)]
+    return [spaces, "", table(rows)]
 
 
 def devices(document: Document) -> RenderableType:
     """Show the result of ``mltune device``."""
     if not document["devices"]:
         return f"no GPU found: {document['reason']}"
-    rows = (
-        (
-            entry["spec"],
-            entry["device"]["name"],
-            entry["architecture"],
-            str(entry["device"]["sm_count"]),
-            f"{entry['device']['clock_hz'] / 1e6:.0f} MHz",
-            f"{entry['device']['memory_bytes'] / 2**30:.0f} GiB",
-            f"{entry['peak_flops']['fp32'] / 1e12:.1f}",
-            f"{entry['peak_flops']['fp64'] / 1e12:.1f}",
-        )
+    return table(
+        {
+            "device": entry["spec"],
+            "name": entry["device"]["name"],
+            "architecture": entry["architecture"],
+            ">SMs": str(entry["device"]["sm_count"]),
+            ">clock": f"{entry['device']['clock_hz'] / 1e6:.0f} MHz",
+            ">memory": f"{entry['device']['memory_bytes'] / 2**30:.0f} GiB",
+            ">FP32 peak TFLOPS": f"{entry['peak_flops']['fp32'] / 1e12:.1f}",
+            ">FP64 peak TFLOPS": f"{entry['peak_flops']['fp64'] / 1e12:.1f}",
+        }
         for entry in document["devices"]
     )
-    columns = ("device", "name", "architecture", ">SMs", ">clock", ">memory", ">FP32 peak TFLOPS", ">FP64 peak TFLOPS")
-    return table(columns, rows)
+
+
+def forecast(document: Document) -> Iterator[RenderableType]:
+    """Show the result of ``mltune plan``."""
+    unit, problems = document["unit"], document["problems"]
+    yield f"{document['title']}: {len(problems)} problems, {_amount(document['budget'], unit)}, on {_devices(document)}"
+    if document["obstacle"]:
+        replayed = sum(problem["recorded"] is not None for problem in problems)
+        yield f"It cannot run here: {document['obstacle']}"
+        yield f"Timings of {replayed} of {len(problems)} problems are recorded. The table below is for one GPU."
+    yield ""
+    yield table(
+        {
+            "problem": problem["slug"],
+            ">priority": f"{problem['priority']:g}",
+            ">minimum": _amount(problem["minimum"], unit),
+            ">even share": _amount(problem["share"], unit),
+            ">trials at most": "unknown" if problem["trials"] is None else str(problem["trials"]),
+            ">operands": UNKNOWN if problem["operand_bytes"] is None else _bytes(problem["operand_bytes"]),
+            "recorded timings": problem["recorded"] or UNKNOWN,
+        }
+        for problem in problems
+    )
+    yield ""
+    yield (
+        f"Every problem has its minimum after {_amount(document['first_round'], unit)}; the rest of "
+        f"{_amount(document['budget'], unit)} goes to the problems with the largest expected gain."
+    )
+    sources = sorted({problem["rate_from"] for problem in problems if problem["rate_from"]})
+    if sources:
+        yield (
+            f"Trials are upper bounds for {document['cores']} cores, from the time per trial in the recordings "
+            f"{', '.join(sources)}."
+        )
+    yield f"Written to the run directory: {', '.join(document['writes'])}"
+
+
+def _amount(value: float, unit: str) -> str:
+    """Write an amount of a budget: ``"8 h 30 min"``, ``"300 trials"``."""
+    return f"{value:.0f} trials" if unit == "trials" else spaced_duration(value)
+
+
+def _devices(document: Document) -> str:
+    """Write the devices of a plan."""
+    if document["obstacle"]:
+        return "a GPU"
+    if document["devices"][0]["spec"] == "replay":
+        return "recorded timings"
+    return ", ".join(f"{device['spec']} ({device['name']})" for device in document["devices"])
+
+
+def _bytes(count: int) -> str:
+    return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.2f} MB"

@@ -19,8 +19,7 @@ from mltune.records.candidate import Candidate
 from mltune.records.directory import new_directory
 from mltune.records.seconds import Seconds
 from mltune.records.store import Store
-from mltune.results.observer import Observer
-from mltune.results.progress import Report
+from mltune.results.progress import Observer, Report
 from mltune.tuning.request import TuneRequest
 from mltune.tuning.session import open_session, run_header
 from mltune.tuning.target import Target, find_gpus, parse_device

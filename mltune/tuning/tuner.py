@@ -22,14 +22,14 @@ from mltune.records.candidate import BATCH, Candidate
 from mltune.records.declaration import FACT as DECLARATION
 from mltune.records.declaration import Declaration
 from mltune.records.directory import WINNER, new_directory
-from mltune.records.events import EventWriter
+from mltune.records.events import EventWriter, no_events
 from mltune.records.reference import Reference, drifts
 from mltune.records.seconds import Seconds
 from mltune.records.store import Store
 from mltune.records.trial import Build, TrialRecord, TrialState
-from mltune.results.observer import Observer
-from mltune.results.progress import Report
-from mltune.results.run import TuneResult, result_of
+from mltune.results.progress import Observer, Report
+from mltune.results.reader import result_of
+from mltune.results.run import TuneResult
 from mltune.tuning.event_log import RunEventLog
 from mltune.tuning.finals import declare
 from mltune.tuning.request import TuneRequest
@@ -101,7 +101,7 @@ def tune(
             time_limit_s=request.time_s,
             slug=slug,
             report=progress if own is None else own.tell,
-            events=diary if own is None else own.write,
+            events=own.write if own is not None else diary or no_events,
         )
         if own is not None:
             own.begin(store, request)

@@ -10,8 +10,8 @@ from mltune.errors import RunDirectoryError
 from mltune.records.declaration import Declaration, Finalist
 from mltune.records.store import FILE, Store
 from mltune.records.trial import Skip, TrialState
-from mltune.results import run as module
-from mltune.results.run import RunReader, read_run, result_of
+from mltune.results import reader as module
+from mltune.results.reader import RunReader, read_run, result_of
 
 DECLARED = Declaration(1, (Finalist(1, 2.1e-3, 2e-3, 2.2e-3), Finalist(0, 2.2e-3, 2.2e-3, 2.3e-3)), as_of=3)
 

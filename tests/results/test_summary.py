@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from mltune.records.declaration import Declaration, Finalist
-from mltune.results.run import read_run
+from mltune.results.reader import read_run
 from mltune.results.summary import summarise_run
 from mltune.show import tables as render
 
