@@ -90,10 +90,6 @@ def tune(
         Called without arguments at least once a second; true ends the run with the best so far. By default Ctrl-C does
         so, and a second Ctrl-C raises KeyboardInterrupt.
 
-    Returns
-    -------
-    TuneResult
-
     Raises
     ------
     UsageError

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,15 +25,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-
-
-class Search(Enum):
-    """The names in :data:`mltune.learn.search.SEARCHES`, which is slow to import; a test compares them."""
-
-    MODEL = "model"
-    TPE = "tpe"
-    RANDOM = "random"
-    ASTRA = "astra"
 
 
 KernelName = Annotated[

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import re
+from enum import Enum
 from typing import Annotated
 
 import typer
 
-from mltune.cli.application import (
-    AsJson,
-    DeviceName,
-    K,
-    KernelName,
-    M,
-    N,
-    NewRun,
-    Search,
-    Seed,
-    Size,
-    Trans,
-    answer,
-    app,
-)
+from mltune.cli.application import AsJson, DeviceName, K, KernelName, M, N, NewRun, Seed, Size, Trans, answer, app
 from mltune.errors import UsageError
 from mltune.tuning.request import DEFAULT_KERNEL, TuneRequest
+
+
+class Search(Enum):
+    """The names in :data:`mltune.learn.search.SEARCHES`, which is slow to import; a test compares them."""
+
+    MODEL = "model"
+    TPE = "tpe"
+    RANDOM = "random"
+    ASTRA = "astra"
 
 
 @app.command()

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mltune.dataset.dataset import Dataset, Kind, make_dataset
+from mltune.dataset.dataset import Dataset, make_dataset
 from mltune.dataset.parquet import BITS, TIME_BITS, rounded, schema
 from mltune.kernel.columns import Columns, length
 from mltune.records.trial import TrialState
-
-if TYPE_CHECKING:
-    from mltune.device.facts import Device
-    from mltune.problem.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +39,8 @@ def foreign_dataset(
     columns: Columns,
     outcomes: Outcomes,
     *,
-    name: str,
-    kind: Kind,
-    kernel: str,
-    problem: Problem,
-    device: Device,
     parameters: Mapping[str, Sequence[int]] | None = None,
-    source: str = "",
-    licence: str = "",
-    created: str = "",
+    **facts: Any,
 ) -> Dataset:
     """Create a dataset from recorded outcomes. Single samples and resources are unknown.
 
@@ -60,10 +49,10 @@ def foreign_dataset(
     columns : Columns
         The configurations, distinct.
     outcomes : Outcomes
-    name, kind, kernel, problem, device, source, licence, created
-        As in :class:`~mltune.dataset.manifest.Manifest`.
     parameters : mapping of str to sequence of int, optional
         The values that the configurations were chosen from; by default those that occur.
+    **facts
+        Fields of :class:`~mltune.dataset.manifest.Manifest`: at least name, kind, kernel, problem and device.
 
     Raises
     ------
@@ -74,19 +63,7 @@ def foreign_dataset(
         parameters = {parameter: np.unique(column).tolist() for parameter, column in columns.items()}
     legal = {parameter: tuple(values) for parameter, values in parameters.items()}
     ordered = {parameter: np.asarray(columns[parameter], dtype=np.int64) for parameter in legal}
-    return make_dataset(
-        _arrow(ordered, outcomes),
-        legal,
-        name=name,
-        kind=kind,
-        kernel=kernel,
-        source_hash="",
-        problem=problem,
-        device=device,
-        created=created,
-        source=source,
-        licence=licence,
-    )
+    return make_dataset(_arrow(ordered, outcomes), legal, source_hash="", **facts)
 
 
 def _arrow(columns: Columns, outcomes: Outcomes) -> Any:

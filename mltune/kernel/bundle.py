@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -305,7 +305,7 @@ class Kernel:
         return replace(self, parameters=narrowed(self.parameters), launch_parameters=narrowed(self.launch_parameters))
 
 
-class Scope(Mapping[str, Value | Partial]):
+class Scope(dict[str, Value | Partial]):
     """Names and their values; derived names are computed at first use and cached.
 
     Parameters
@@ -317,19 +317,12 @@ class Scope(Mapping[str, Value | Partial]):
     """
 
     def __init__(self, variables: Mapping[str, Value | Partial], derived: Mapping[str, Expression]) -> None:
-        self._values: dict[str, Value | Partial] = dict(variables)
+        super().__init__(variables)
         self._derived = derived
 
-    def __getitem__(self, name: str) -> Value | Partial:
-        if name not in self._values:
-            self._values[name] = self._derived[name].evaluate_partial(self)
-        return self._values[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter({**self._values, **self._derived})
-
-    def __len__(self) -> int:
-        return len(self._values.keys() | self._derived.keys())
+    def __missing__(self, name: str) -> Value | Partial:
+        self[name] = value = self._derived[name].evaluate_partial(self)
+        return value
 
 
 def _column(name: str, expression: Expression, scope: Scope, size: int) -> NDArray[Any]:

@@ -137,11 +137,7 @@ class _Walk:
         if _is_float(exponent) or lowest < 0 or highest > 64:
             raise ExpressionError(f"an exponent must be an integer from 0 to 64, but it is not in `{self.text}`")
         self._bound(_magnitude(base) ** int(highest))
-        return (
-            np.power(base, exponent)
-            if isinstance(base, np.ndarray) or isinstance(exponent, np.ndarray)
-            else base**exponent
-        )
+        return np.power(base, exponent) if isinstance(base, np.ndarray) else base**exponent
 
     def _unary(self, node: ast.UnaryOp) -> Partial:
         operand = self.visit(node.operand)

@@ -34,10 +34,6 @@ def load_kernel(name_or_path: str | Path) -> Kernel:
     name_or_path : str or pathlib.Path
         The name of a built-in kernel, or the path of a folder.
 
-    Returns
-    -------
-    Kernel
-
     Raises
     ------
     BundleError

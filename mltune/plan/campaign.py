@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from mltune import __version__
 from mltune.errors import MltuneError, RunDirectoryError
@@ -104,7 +103,7 @@ def run_plan(
     lock = lock_directory(directory)
     try:
         _write_plan(plan, directory)
-        with Campaign(plan, directory, progress, stop, worker, heartbeat_timeout_s) as campaign:
+        with contextlib.closing(Campaign(plan, directory, progress, stop, worker, heartbeat_timeout_s)) as campaign:
             campaign.run()
         return campaign.finish()
     finally:
@@ -133,7 +132,7 @@ def _write_plan(plan: Plan, directory: Path) -> None:
 
 
 class Campaign:
-    """A plan that is carried out by this process. A context manager: leaving it ends the workers.
+    """A plan that is carried out by this process; :meth:`close` ends the workers.
 
     The parameters are those of :func:`run_plan`; the directory is locked and holds the plan.
     """
@@ -157,12 +156,7 @@ class Campaign:
         self._elapsed_before_s = sum(one.total_s for one in self._scheduler.standings.values()) / len(plan.devices)
         self._started = time.monotonic()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         """Interrupt the workers, and kill those that do not end in time."""
         for worker in self._workers:
             worker.child.interrupt(signal.SIGTERM)

@@ -192,7 +192,7 @@ def _run_slice(tune: Tune, interrupt: Interrupt, request: SliceRequest) -> Slice
 
     log = partial(EventLog(request.log).write, slug=request.slug, device=request.request.device)
     try:
-        tune(request.request, progress=send, stop=stop, slug=request.slug, diary=log)
+        tune(request.request, progress=send, stop=stop, slug=request.slug, events=log)
     except (DeviceLostError, DeviceError) as error:  # the device existed when the plan was placed
         return SliceResult(Outcome.GPU_LOST, str(error))
     except DiskFullError as error:

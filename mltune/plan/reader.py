@@ -272,13 +272,7 @@ class _Reader:
 
 
 def _slugs(tasks: Sequence[tuple[str, Task]]) -> list[str]:
-    """Name tasks after dataset or problem; add the kernel, then a number, where names would be equal.
-
-    Parameters
-    ----------
-    tasks : sequence of (str, Task)
-        Each with the name of its kernel.
-    """
+    """Name tasks after dataset or problem; add the kernel, then a number, where names would be equal."""
     plain = [_slug(task.problem.label if task.dataset is None else Path(task.dataset).stem) for _, task in tasks]
     slugs: list[str] = []
     for (kernel, _), slug in zip(tasks, plain, strict=True):

@@ -7,12 +7,12 @@ from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
-from mltune.errors import DiskFullError
+from mltune.errors import DiskFullError, MltuneError
 from mltune.plan.device_worker import Outcome, SliceResult
-from mltune.plan.plan import Plan, Standing, Task, TimeSlice
+from mltune.plan.plan import Plan, Standing, Task, TimeSlice, Unit
 from mltune.plan.schedule import next_slice
-from mltune.plan.standing import is_declared, read_standing
-from mltune.records.directory import PROBLEMS
+from mltune.records.directory import FILE, PROBLEMS
+from mltune.results.reader import read_run
 
 MAX_FAILURES = 3
 """Failures without a new trial after which a task comes last, or is given up if its worker died."""
@@ -100,3 +100,48 @@ class Scheduler:
         except DiskFullError:
             return known
         return replace(standing, failed=standing.failed or known.failed)
+
+
+def read_standing(directory: Path, task: Task, unit: Unit) -> Standing:
+    """Return the standing of a task; a task that has not begun has spent nothing.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+        The run directory of the task.
+    task : Task
+    unit : {"s", "trials"}
+        The unit of the plan's budget.
+
+    Raises
+    ------
+    DiskFullError
+        A full disk keeps the store from being read; the task has not failed.
+    """
+    if not (directory / FILE).is_file():
+        return Standing(task.slug)
+    try:
+        run = read_run(directory, task.slug)
+    except DiskFullError:
+        raise
+    except MltuneError as error:
+        return Standing(task.slug, failed=str(error))
+    return Standing(
+        task.slug,
+        spent=float(len(run.records)) if unit == "trials" else run.elapsed_s,
+        limit=None if run.limit is None else run.limit["trials" if unit == "trials" else "time_s"],
+        curve=run.improvements(by_time=unit == "s"),
+        stopped=bool(run.stopped),
+        trials=len(run.records),
+        total_s=run.elapsed_s,
+    )
+
+
+def is_declared(directory: Path) -> bool:
+    """Return whether a winner was declared when all trials were known, or no trial succeeded."""
+    if not (directory / FILE).is_file():
+        return True
+    run = read_run(directory)
+    if run.declaration is None:
+        return run.best is None
+    return run.declaration.as_of == len(run.records) and run.declaration.verified

@@ -14,22 +14,10 @@ BATCH = 16
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A proposed configuration. The attributes have the same meaning as those of :class:`TrialRecord`.
+    """A proposed configuration. The attributes without a description are those of :class:`TrialRecord`.
 
     Attributes
     ----------
-    number : int
-        Trial number, from 0.
-    batch : int
-        Number of the batch that it was planned in.
-    index : int
-        Index of the configuration in the search space.
-    configuration : mapping of str to int
-        Value of each parameter.
-    proposed_by : str
-        Source of the proposal (:class:`mltune.learn.sampling.Proposal`).
-    predicted : float or None
-        Predicted log share of the device's peak; None when nothing was predicted.
     skip : Skip or None
         The decision of a gate to skip it; None when no gate has decided so.
     audited : bool

@@ -116,13 +116,7 @@ def in_use(directory: Path) -> bool:
 
 
 def _acquire(descriptor: int) -> None:
-    """Take the lock, with a few attempts: :func:`in_use` in another process may hold it for an instant.
-
-    Raises
-    ------
-    OSError
-        Another process holds it.
-    """
+    """Take the lock, with a few attempts: :func:`in_use` in another process may hold it for an instant."""
     for _ in range(_ATTEMPTS - 1):
         with contextlib.suppress(BlockingIOError):
             return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

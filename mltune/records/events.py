@@ -189,13 +189,7 @@ def _current_fields(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _append(path: Path, line: bytes) -> None:
-    """Append a line in one write; after an incomplete line, which a full disk may leave, begin a new one.
-
-    Raises
-    ------
-    OSError
-        It cannot be written, or only a part of it.
-    """
+    """Append a line in one write; after an incomplete line, which a full disk may leave, begin a new one."""
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         size = os.fstat(descriptor).st_size

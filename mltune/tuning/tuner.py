@@ -53,26 +53,26 @@ def tune(
     progress: Report | None = None,
     stop: Callable[[], bool] = bool,
     slug: str = "",
-    diary: EventWriter | None = None,
+    events: EventWriter | None = None,
 ) -> TuneResult:
-    """Search for the fastest configuration until the budget is spent, everything is tried, or it is told to stop.
+    """Search for the fastest configuration until the budget is spent, everything is tried, or a stop is requested.
 
     Parameters
     ----------
     request : TuneRequest
     progress : callable, optional
-        Told now and then how far the run is.
+        Called with the progress about twice a second.
     stop : callable
-        Asked now and then, at least once a second while trials are under way; true ends the run with the best so far.
+        Called at least once a second while trials are under way; true ends the run with the best so far.
     slug : str
         Name of the problem in its plan.
-    diary : callable, optional
-        Where events are written; by default ``events.jsonl`` in the directory of the run.
+    events : callable, optional
+        Writes events; by default to ``events.jsonl`` in the directory of the run.
 
     Raises
     ------
     UsageError
-        What is asked for cannot be met.
+        The request cannot be met.
     RunError
         The run failed; everything recorded before is kept.
     """
@@ -91,7 +91,7 @@ def tune(
             "skip": request.skip,
         },
     )
-    own = RunEventLog(directory, progress) if diary is None else None
+    own = RunEventLog(directory, progress) if events is None else None
     with Store.open(directory, header) as store, session:
         observer = Observer(
             session.problem,
@@ -101,7 +101,7 @@ def tune(
             time_limit_s=request.time_s,
             slug=slug,
             report=progress if own is None else own.tell,
-            events=own.write if own is not None else diary or no_events,
+            events=own.write if own is not None else events or no_events,
         )
         if own is not None:
             own.begin(store, request)
@@ -198,7 +198,7 @@ class Tuner:
         return replace(result_of(self._store), stopped=stopped, interrupted=interrupted)
 
     def _loop(self) -> None:
-        """Ask, measure and tell until the limit is reached or a stop is requested."""
+        """Propose, measure and learn until the limit is reached or a stop is requested."""
         request = self._request
         self._store.set_fact("limit", {"trials": request.trials, "time_s": request.time_s})
         self._know_reference(self._session.recorded_reference_s)
@@ -302,12 +302,12 @@ class Tuner:
                 self._seconds.add("time", record.measurement.verify_s + record.measurement.time_s)
 
     def _time_reference(self) -> None:
-        """Time the reference kernel: what it takes now, against the first time, says what to think of the records."""
+        """Time the reference kernel; a change since its first timing shows a drift of the GPU."""
         with self._seconds.spent_on("reference"):
             measured = self._session.reference()
         self._reference_due_s = self._seconds.elapsed + REFERENCE_EVERY_S
         if measured is None or measured.median_s is None:
-            self._reference_due_s = math.inf  # there is none to be had
+            self._reference_due_s = math.inf  # the problem has none
             return
         self._know_reference(measured.median_s)
         state = {name: getattr(measured, name) for name in ("median_s", "noise", *_GPU_STATE)}
@@ -323,14 +323,14 @@ class Tuner:
         return bool(references) and references[-1].after < len(self._records)
 
     def _know_reference(self, median_s: float | None) -> None:
-        """Keep the first time of cuBLAS."""
+        """Keep the first time of the reference kernel."""
         if self._reference_s is None and median_s is not None:
             self._reference_s = median_s
             self._store.set_fact("reference_median_s", median_s)
         self._observer.reference_s = self._reference_s
 
     def _declare(self, stop: Callable[[], bool]) -> Declaration | None:
-        """Declare a winner, unless that was done when no fewer trials were known, and lay it ready to be taken away."""
+        """Declare a winner, unless that was done with the same trials, and write its folder."""
         document = self._store.fact(DECLARATION)
         if document is not None:
             declared = Declaration.from_json(document)
@@ -339,11 +339,13 @@ class Tuner:
         finals = partial(declare, self._session, self._records.values(), references=self._store.references())
         try:
             declared_now = finals(stop=stop)
-        except DeviceLostError:  # it will be tried again; until then what is on record has to do
+        except DeviceLostError:  # until the next attempt the recorded times decide
             self._note_declared(finals(stop=lambda: True))
             raise
         if declared_now is not None and self._session.gpu is not None and declared_now.verified and not stop():
-            self._lay_ready(self._store.directory / WINNER, declared_now)  # first: who is declared can be taken away
+            self._write_winner(
+                self._store.directory / WINNER, declared_now
+            )  # before the declaration: a declared winner has a folder
         self._note_declared(declared_now)
         return declared_now
 
@@ -352,7 +354,7 @@ class Tuner:
             self._store.set_fact(DECLARATION, declared.to_json())
             self._observer.declared(declared, self._seconds.elapsed)
 
-    def _lay_ready(self, folder: Path, declared: Declaration) -> None:
+    def _write_winner(self, folder: Path, declared: Declaration) -> None:
         from mltune.winner.folder import write_winner
         from mltune.winner.winner import Winner
 

@@ -94,7 +94,7 @@ def test_each_proposes_distinct_configurations_and_names_the_source(name):
 
 
 def test_the_command_line_offers_them_all():
-    from mltune.cli.application import Search as Choices
+    from mltune.cli.tuning import Search as Choices
 
     assert tuple(each.value for each in Choices) == SEARCHES
 

@@ -8,7 +8,7 @@ import pytest
 from mltune.plan.campaign import run_plan
 from mltune.plan.placement import place
 from mltune.plan.reader import load_plan
-from mltune.plan.standing import is_declared, read_standing
+from mltune.plan.scheduler import is_declared, read_standing
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "campaign"
 
