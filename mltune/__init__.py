@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from mltune import errors
 from mltune.errors import MltuneError, MltuneWarning, RunError, UsageError
+from mltune.records.versions import __version__
 
 if TYPE_CHECKING:
     from mltune.api import compare, load_run, tune
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from mltune.learn.search import Search
     from mltune.problem.problem import Problem
     from mltune.results.run import TuneResult
-
-__version__ = "0.2.0.dev0"
 
 __all__ = [
     "Comparison",

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mltune import __version__
 from mltune.problem.problem import DEFAULT_SIZE, DEFAULT_TRANS
+from mltune.records.versions import __version__
 from mltune.tuning.request import DEFAULT_KERNEL
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
-from mltune import __version__
 from mltune.comparison.jobs import run_jobs
 from mltune.comparison.journal import Journal, Outcome
 from mltune.comparison.recording import Recording
@@ -15,6 +14,7 @@ from mltune.comparison.scores import best_so_far, spent_seconds
 from mltune.comparison.simulation import Trace
 from mltune.comparison.summary import Comparison, Runs
 from mltune.errors import RunError
+from mltune.records.versions import __version__
 
 Report = Callable[["Progress"], None]
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from mltune import __version__
 from mltune.comparison.journal import Job
 from mltune.comparison.recording import Recording
 from mltune.comparison.scores import evaluations_to, holm, paired_test, scores
 from mltune.comparison.simulation import Trace
 from mltune.kernel.columns import Floats
+from mltune.records.versions import installed_versions
 
 AT = (25, 50, 100, 200, 400)
 """Numbers of evaluations for which the fraction of the optimum is given."""
@@ -107,7 +107,7 @@ def summarise(comparison: Comparison) -> dict[str, Any]:
         "strategies": {name: found[name] for name in order},
         "significance": _significance(comparison, order),
         "errors": [{**job._asdict(), "error": error} for job, error in sorted(comparison.errors.items())],
-        "versions": versions(),
+        "versions": installed_versions("optuna", "scikit-learn", "numpy", "kernel-tuner", "torch"),
     }
 
 
@@ -198,16 +198,3 @@ def _pairs(ours: dict[int, float], theirs: dict[int, float]) -> tuple[Floats, Fl
     """Return the scores of the seeds that both strategies have."""
     seeds = sorted(ours.keys() & theirs.keys())
     return np.array([ours[seed] for seed in seeds]), np.array([theirs[seed] for seed in seeds])
-
-
-def versions() -> dict[str, Any]:
-    """Return the versions of the packages that the strategies use, if installed."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = {"mltune": __version__}
-    for package in ("optuna", "scikit-learn", "numpy", "kernel-tuner", "torch"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mltune import __version__
 from mltune.errors import MltuneError, RunDirectoryError
 from mltune.plan.device_worker import DEVICE_WORKER, HEARTBEAT_TIMEOUT_S, DeviceWorker, Outcome, SliceRequest
 from mltune.plan.plan import Plan, Standing
@@ -26,6 +25,7 @@ from mltune.process.child import Child
 from mltune.records.atomic import write_file_atomically
 from mltune.records.directory import PLAN_FILE, lock_directory
 from mltune.records.events import EventLog
+from mltune.records.versions import __version__
 from mltune.results.progress import CampaignProgress, CampaignReport
 from mltune.tuning.request import TuneRequest
 

@@ -9,11 +9,11 @@ from itertools import chain
 from statistics import geometric_mean
 from typing import Any
 
-from mltune import __version__
 from mltune.kernel.bundle import device_variables
 from mltune.records.declaration import Declaration, Finalist
 from mltune.records.seconds import PHASES
 from mltune.records.trial import TrialRecord, TrialState
+from mltune.records.versions import __version__
 from mltune.report.reading import ReportInput, Unread, kernel_of
 from mltune.results.audit import pooled
 from mltune.results.run import TuneResult, counts

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from mltune import __version__
 from mltune.errors import UsageError
 from mltune.kernel.bundle import Kernel, device_variables
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace, SearchSpace, TableSpace
 from mltune.problem.runnable import RunnableProblem
 from mltune.records.header import RunHeader
+from mltune.records.versions import installed_versions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -188,17 +188,6 @@ def _on_gpu(kernel: Kernel, problem: RunnableProblem, index: int, compilers: int
     )
 
 
-def installed_versions(*packages: str) -> dict[str, str]:
-    """Return the versions of packages, without those that are not installed."""
-    import importlib.metadata
-
-    installed = {}
-    for package in packages:
-        with suppress(importlib.metadata.PackageNotFoundError):
-            installed[package] = importlib.metadata.version(package)
-    return installed
-
-
 def run_header(session: Session, seed: int, settings: Mapping[str, Any]) -> RunHeader:
     """Return the header of a run."""
     return RunHeader(
@@ -208,7 +197,7 @@ def run_header(session: Session, seed: int, settings: Mapping[str, Any]) -> RunH
         problem=session.problem.to_json(),
         device=session.device.to_json(),
         seed=seed,
-        versions={"mltune": __version__, **installed_versions("numpy", "scikit-learn", "optuna"), **session.versions},
+        versions={**installed_versions("numpy", "scikit-learn", "optuna"), **session.versions},
         settings={"restrictions": session.kernel.space_hash, **settings},
         created_at=time.time(),
     )

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mltune import __version__
 from mltune.problem.runnable import Buffer
+from mltune.records.versions import __version__
 from mltune.results.rating import declared_rating
 from mltune.winner.formulas import launch_formulas, size_restrictions
 

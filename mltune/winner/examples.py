@@ -8,7 +8,7 @@ from importlib import resources
 from string import Template
 from typing import TYPE_CHECKING, Any
 
-from mltune import __version__
+from mltune.records.versions import __version__
 from mltune.winner import gemm_examples
 from mltune.winner.formulas import launch_formulas
 from mltune.winner.source import licence, nvcc

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mltune import __version__, assets
+from mltune import assets
+from mltune.records.versions import __version__
 from mltune.winner.winner import Winner, one_line
 
 if TYPE_CHECKING:
