@@ -30,7 +30,7 @@ class TestLogExpectedImprovement:
         found = log_expected_improvement(np.array([mean]), np.array([spread]), best)[0]
         assert found == pytest.approx(np.log(expected), abs=1e-6)
 
-    def test_there_is_an_order_among_the_hopeless(self):
+    def test_there_is_an_order_among_tiny_improvements(self):
         z = -np.geomspace(0.01, 1e6, 400)
         found = log_expected_improvement(z, np.ones(400), 0.0)
         assert np.isfinite(found).all()
@@ -91,7 +91,7 @@ class TestGaussianProposer:
         assert not set(beside.tolist()) & set(first.tolist())
         assert set(alone.tolist()) == set(first.tolist())
 
-    def test_what_was_skipped_as_hopeless_drives_it_away(self, landscape, gaussian):
+    def test_what_was_skipped_as_slow_drives_it_away(self, landscape, gaussian):
         first = gaussian.propose(context_of(measured(landscape, self.known)), 12).indices
         history = measured(landscape, self.known, skipped=first, predicted=np.full(12, -8.0))
         encoding = Encoding(landscape.space, landscape.prior)
