@@ -2,6 +2,7 @@
 
 import doctest
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -164,6 +165,13 @@ class TestLoad:
         assert loaded.to_json() == tuned.to_json()
         with pytest.raises(errors.RunDirectoryError, match="nowhere"):
             mltune.load_run("nowhere")
+
+    @pytest.mark.parametrize(("name", "trials"), [("run-format-1", 48), ("run-format-2", 50)])
+    def test_runs_of_earlier_formats_are_read(self, name, trials, tmp_path):
+        run = mltune.load_run(shutil.copytree(ROOT / "tests/golden" / name, tmp_path / name))
+        assert len(run.records) == len(run.to_dataframe()) == trials
+        assert run.best_config == dict(run.best.configuration)
+        assert 0 < run.best_time_s < 0.01
 
     def test_datasets_and_kernels_by_name_or_path(self):
         assert len(mltune.load_dataset(DATASET)) >= 5000
