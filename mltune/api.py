@@ -128,7 +128,9 @@ def tune(
         run=None if run is None else Path(run),
         compilers=compilers,
     )
-    warnings.filterwarnings("ignore", "IProgress not found")  # Optuna's progress bars, in notebooks, are not used
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "IProgress not found")  # Optuna's progress bars, in notebooks, are not used
+        import optuna  # noqa: F401 - imported here for the sake of the filter
     if notice:
         warnings.warn(notice, MltuneWarning, stacklevel=2)
     with _progress_bar(progress, "RunDisplay") as report, _interruptible(interrupt) as interrupted:

@@ -163,7 +163,7 @@ class Tuner:
         observer.recall(known)
         self._in_flight: deque[Batch] = deque()
         self._asked = 0
-        self._reference_s: float | None = store.fact("reference_median_s")
+        observer.reference_s = store.fact("reference_median_s")
         self._reference_due_s = -math.inf if session.gpu is not None else math.inf
 
     def run(self) -> TuneResult:
@@ -324,10 +324,9 @@ class Tuner:
 
     def _know_reference(self, median_s: float | None) -> None:
         """Keep the first time of the reference kernel."""
-        if self._reference_s is None and median_s is not None:
-            self._reference_s = median_s
+        if self._observer.reference_s is None and median_s is not None:
+            self._observer.reference_s = median_s
             self._store.set_fact("reference_median_s", median_s)
-        self._observer.reference_s = self._reference_s
 
     def _declare(self, stop: Callable[[], bool]) -> Declaration | None:
         """Declare a winner, unless that was done with the same trials, and write its folder."""
