@@ -15,6 +15,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 FLOORS: tuple[set[str], ...] = (
     {"errors", "assets"},
+    {"files"},
     {"process", "device", "problem", "records"},
     {"kernel"},
     {"learn", "dataset"},

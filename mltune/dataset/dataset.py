@@ -23,10 +23,10 @@ from mltune.dataset.manifest import Best, Manifest, read_manifest
 from mltune.dataset.parquet import arrow_table, check_table, read_parquet, write_parquet
 from mltune.device.facts import Device
 from mltune.errors import DatasetError
+from mltune.files.atomic import write_file_atomically
 from mltune.kernel.columns import Columns
 from mltune.problem.kinds import problem_from_json
 from mltune.problem.problem import Problem
-from mltune.records.atomic import write_file_atomically
 from mltune.records.header import RunHeader
 from mltune.records.store import Store
 from mltune.records.trial import Build, Measurement, TrialRecord, TrialState

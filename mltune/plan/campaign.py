@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mltune.errors import MltuneError, RunDirectoryError
+from mltune.files.atomic import write_file_atomically
 from mltune.plan.device_worker import DEVICE_WORKER, HEARTBEAT_TIMEOUT_S, DeviceWorker, Outcome, SliceRequest
 from mltune.plan.plan import Plan, Standing
 from mltune.plan.scheduler import Scheduler
 from mltune.process.child import Child
-from mltune.records.atomic import write_file_atomically
 from mltune.records.directory import PLAN_FILE, lock_directory
 from mltune.records.events import EventLog
 from mltune.records.versions import __version__

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mltune.errors import RunError
-from mltune.records.atomic import replace_folder_atomically, write_file_atomically
+from mltune.files.atomic import replace_folder_atomically, write_file_atomically
 from mltune.records.directory import WINNER, WINNERS, is_plan
 from mltune.report.findings import findings
 from mltune.report.page import html, markdown

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
-from mltune.results.wording import REFERENCE, duration, milliseconds, percent, printable, tflops
+from mltune.files.text import printable
+from mltune.results.wording import REFERENCE, duration, milliseconds, percent, tflops
 
 UNKNOWN = "?"
 """Stands for a field that an event does not have."""

@@ -68,8 +68,3 @@ def spaced_duration(seconds: float | None) -> str:
         return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
-
-
-def printable(text: str) -> str:
-    """Return text in one line, without characters that control a terminal."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)

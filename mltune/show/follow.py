@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mltune.errors import MltuneError
+from mltune.files.text import printable
 from mltune.records import events
 from mltune.records.directory import FILE, in_use, is_plan, runs_in
 from mltune.results.checks import time_of
@@ -20,7 +21,6 @@ from mltune.results.messages import message
 from mltune.results.progress import CampaignProgress, Observer, Progress
 from mltune.results.reader import RunReader
 from mltune.results.run import TuneResult
-from mltune.results.wording import printable
 
 if TYPE_CHECKING:
     from mltune.show.live import RunDisplay

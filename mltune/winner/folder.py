@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mltune.errors import DiskFullError
-from mltune.records.atomic import replace_folder_atomically
+from mltune.files.atomic import replace_folder_atomically
 from mltune.winner.document import describe
 from mltune.winner.examples import fill_templates
 from mltune.winner.source import kernel_source

@@ -1,0 +1,79 @@
+"""Parse JSON and TOML from strangers: bounded in size, depth and numbers before anything looks at the content."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from typing import Any
+
+DEEPEST = 32
+"""Levels of tables and lists that a document may have."""
+
+_LARGEST_INTEGER = 2**63
+_PART = r"""(?:[\w-]{1,200}|"[^"\n]{0,200}"|'[^'\n]{0,200}')"""
+_LONG_KEY = re.compile(rf"{_PART}(?:[ \t]*\.[ \t]*{_PART}){{{DEEPEST}}}")
+
+
+def parse_json(data: bytes | str) -> Any:
+    """Parse JSON.
+
+    Raises
+    ------
+    ValueError
+        The text is not JSON, is nested too deeply, or holds an integer of more than 64 bits.
+
+    Examples
+    --------
+    >>> parse_json('{"number": [1, 2.5]}')
+    {'number': [1, 2.5]}
+    >>> parse_json("[" * 100_000)
+    Traceback (most recent call last):
+    ValueError: a document has at most 32 levels, but this one has more
+    """
+    try:
+        return _checked(json.loads(data))
+    except RecursionError:
+        raise _too_deep() from None
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Parse TOML; errors are those of :func:`parse_json`.
+
+    Examples
+    --------
+    >>> parse_toml("a.b = 1")
+    {'a': {'b': 1}}
+    >>> parse_toml("a" + ".a" * 20_000 + " = 1")
+    Traceback (most recent call last):
+    ValueError: a document has at most 32 levels, but this one has more
+    """
+    if _LONG_KEY.search(text):  # the parser needs seconds and gigabytes for them
+        raise _too_deep()
+    try:
+        document: dict[str, Any] = _checked(tomllib.loads(text))
+        return document
+    except RecursionError:
+        raise _too_deep() from None
+
+
+def _checked(document: Any) -> Any:
+    """Return a document after checking its depth and its integers."""
+    level = [document]
+    for _ in range(DEEPEST):
+        below: list[Any] = []
+        for value in level:
+            parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
+            for part in parts:
+                if isinstance(part, dict | list):
+                    below.append(part)
+                elif isinstance(part, int) and not -_LARGEST_INTEGER <= part < _LARGEST_INTEGER:
+                    raise ValueError(f"an integer has at most 64 bits, but this one has {part.bit_length()}")
+        if not below:
+            return document
+        level = below
+    raise _too_deep()
+
+
+def _too_deep() -> ValueError:
+    return ValueError(f"a document has at most {DEEPEST} levels, but this one has more")
