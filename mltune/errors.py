@@ -12,6 +12,7 @@
     │   ├── DatasetError        a dataset is malformed, of another kernel, or does not exist
     │   ├── PlanError           a plan is malformed, or cannot be carried out here
     │   ├── RunDirectoryError   a run directory is in use, belongs to another run, or cannot be written
+    │   │   └── DamagedRunError what a run directory holds is damaged, or was not written by mltune
     │   └── DeviceError         no such device, or what it needs is not installed
     └── RunError                a run failed: exit code 1
         ├── WorkerError         a worker process cannot be started or kept alive
@@ -58,6 +59,10 @@ class PlanError(UsageError):
 
 class RunDirectoryError(UsageError):
     """A run directory is in use, belongs to another run, or cannot be written."""
+
+
+class DamagedRunError(RunDirectoryError):
+    """What a run directory holds is damaged, or was not written by mltune."""
 
 
 class DeviceError(UsageError):

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
-from mltune.errors import DiskFullError, RunDirectoryError, StoreError
+from mltune.errors import DamagedRunError, DiskFullError, RunDirectoryError, StoreError
 from mltune.records.directory import FILE, lock_directory
 from mltune.records.header import RunHeader
 from mltune.records.reference import Reference
@@ -312,6 +312,6 @@ def _readable(directory: Path) -> Iterator[None]:
         path = directory / FILE
         if _lacks_room(error):
             raise DiskFullError(f"a store needs room on the disk, but {path} has none: {error}.") from error
-        raise RunDirectoryError(
+        raise DamagedRunError(
             f"a run directory holds a store of mltune, but {path} cannot be read: {error}."
         ) from error

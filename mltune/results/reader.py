@@ -11,7 +11,7 @@ from typing import Any
 
 from mltune.device.facts import Device
 from mltune.device.peaks import peak_flops
-from mltune.errors import DiskFullError, MltuneError, RunDirectoryError
+from mltune.errors import DamagedRunError, DiskFullError, MltuneError, RunDirectoryError
 from mltune.problem.kinds import problem_from_json
 from mltune.records.declaration import FACT
 from mltune.records.directory import FILE
@@ -134,7 +134,7 @@ def readable(directory: Path) -> Iterator[None]:
         raise
     except _DAMAGED as error:
         text = f"{type(error).__name__}: {error}"[:LONGEST_TEXT]
-        raise RunDirectoryError(
+        raise DamagedRunError(
             f"a store holds the records of a run, but that in {directory} does not: {text}."
         ) from error
 
