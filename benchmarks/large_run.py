@@ -45,28 +45,18 @@ try:
     {body}
 except SystemExit as end:
     code = end.code
-print(json.dumps([code, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]), file=sys.stderr)
+peak_kib = next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM"))
+used = resource.getrusage(resource.RUSAGE_SELF)
+print(json.dumps([code, int(peak_kib) * 1024, used.ru_utime + used.ru_stime]), file=sys.stderr)
 """
 COMMAND = MEASURE.format(body="sys.argv[0] = 'mltune'; from mltune.cli import main; main()")
 OPEN = MEASURE.format(body="import mltune; mltune.load_run(sys.argv[1])")
 
 
-def templates() -> tuple[list[Build], list[Measurement], list[TrialState]]:
+def templates() -> tuple[list[Build], list[Measurement | None], list[TrialState]]:
     """Return builds, measurements and states as they were recorded on a GPU."""
-    from mltune.measure.replay import ReplayBuilder, ReplayRunner
-
     data = load_dataset(TEMPLATE)
-    builder, runner = ReplayBuilder(data), ReplayRunner(data)
-    builds, measurements, states = [], [], []
-    with builder, runner:
-        for at in range(data.manifest.rows):
-            configuration = row(data.columns, at)
-            build = builder.submit(configuration).result()
-            measured = runner.submit(configuration, build).result() if build.state is TrialState.OK else None
-            builds.append(build)
-            measurements.append(measured)
-            states.append(build.state if measured is None else measured.state)
-    return builds, measurements, states
+    return data.builds(), data.measurements(), [TrialState(state) for state in data.states]
 
 
 def records(count: int) -> Iterator[TrialRecord]:
@@ -122,10 +112,10 @@ def measured(script: str, *arguments: object) -> dict[str, float]:
     begin = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", script, *map(str, arguments)], capture_output=True, text=True)
     wall_s = time.perf_counter() - begin
-    code, peak = json.loads(done.stderr.splitlines()[-1])
+    code, peak, cpu_s = json.loads(done.stderr.splitlines()[-1])
     if code:
         raise SystemExit(done.stderr + done.stdout)
-    return {"wall_s": wall_s, "peak_bytes": peak}
+    return {"wall_s": wall_s, "cpu_s": cpu_s, "peak_bytes": peak}
 
 
 def main() -> None:
