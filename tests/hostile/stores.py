@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sqlite3
 import struct
 from collections.abc import Callable, Iterator
@@ -21,12 +22,34 @@ NESTED = Raw("[" * 100_000 + "]" * 100_000)
 
 
 @contextmanager
-def edited(place: Place, base: str = "store") -> Iterator[sqlite3.Connection]:
-    """Copy an honest run, and let its store be edited with SQL."""
+def edited(place: Place, base: str = "store", *, seal: bool = True) -> Iterator[sqlite3.Connection]:
+    """Copy an honest run, and let its store be edited with SQL; then make its checksums right, as anybody can."""
     path = place.copy(base, "run") / "run.sqlite"
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
         database.execute("PRAGMA journal_mode = DELETE")
         yield database
+        if seal:
+            reseal(database)
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    if base == "store":
+        mark_as_wal(path)
+
+
+def reseal(database: sqlite3.Connection) -> None:
+    """Make the checksums of all rows right."""
+    from mltune.records.schema import checksum
+
+    for table in tables(database):
+        names = columns(database, table)
+        if "checksum" not in names:
+            continue
+        first = 1 if names[0] == "sequence" else 0
+        try:
+            rows = database.execute(f'SELECT rowid, * FROM "{table}"').fetchall()
+            sums = [(checksum(tuple(row[1 + first : -1])), row[0]) for row in rows]
+            database.executemany(f'UPDATE "{table}" SET checksum = ? WHERE rowid = ?', sums)
+        except sqlite3.Error:  # a table that SQLite cannot read or write any more
+            continue
 
 
 def tables(database: sqlite3.Connection) -> list[str]:
@@ -55,7 +78,7 @@ def random_store(place: Place) -> None:
     elif how == "writer":
         written_by_the_store(place)
     else:
-        with edited(place, base) as database:
+        with edited(place, base, seal=rng.random() < 0.8) as database:
             for _ in range(rng.choice((1, 1, 2, 4))):
                 {"cells": change_cell, "documents": change_document, "schema": change_schema}[how](database, rng)
 
@@ -173,7 +196,7 @@ def written_by_the_store(place: Place) -> None:
 
     rng = place.rng
     with Store.read_only(place.base / "store") as honest:
-        header, records = honest.header, honest.records()
+        header, records = honest.header, list(honest.records())
         facts = {name: honest.fact(name) for name in ("declaration", "limit", "stopping", "reference_median_s")}
     if rng.random() < 0.5:
         name = rng.choice([field.name for field in fields(header)])
@@ -221,15 +244,26 @@ def _has_raw(value: Any) -> bool:
 
 
 def _sql(name: str, *statements: str, base: str = "store", commands: tuple[str, ...] = ()) -> None:
-    """Add a case: an honest store after some statements."""
+    """Add a case: an honest store after some statements; of an earlier format, and where it can be of today's."""
 
-    def build(place: Place) -> None:
+    def build(place: Place, base: str = base) -> None:
         with edited(place, base) as database:
             database.execute("PRAGMA writable_schema = ON")
             for statement in statements:
-                database.execute(statement)
+                database.execute(_with_checksum(statement) if base == "store" else statement)
 
     add("store", name, build, *commands)
+    if base != "store" and name not in _ONLY_OF_FORMAT_2:
+        add("store", f"{name}-today", lambda place: build(place, "store"), *commands)
+
+
+def _with_checksum(statement: str) -> str:
+    """Return an INSERT of rows that have no checksum yet, with one."""
+    statement = re.sub(r"^(INSERT [\w ]+) VALUES (.*)$", r"\1 SELECT *, 0 FROM (VALUES \2)", statement, flags=re.DOTALL)
+    return re.sub(r"^(INSERT INTO header SELECT .*, value)", r"\1, 0", statement)
+
+
+_ONLY_OF_FORMAT_2 = {"references-of-other-columns"}
 
 
 ENDLESS = "WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r) SELECT"
