@@ -113,7 +113,6 @@ def make_base(folder: Path) -> Path:
     from threadpoolctl import threadpool_limits
 
     import mltune
-    from mltune.comparison.request import compare_request
     from mltune.dataset.dataset import export_run
     from mltune.measure.cubin_cache import CubinCache
     from mltune.records.trial import Build, TrialState
@@ -125,6 +124,11 @@ def make_base(folder: Path) -> Path:
     export_run(folder / "recorded", folder / "dataset")
     shutil.move(folder / "recorded", folder / "store")
     (folder / "campaign" / "plan.toml").write_text(PLAN)
+    winner = folder / "campaign" / "problems" / "convolution-w6600" / "winner"
+    winner.mkdir()  # as a run on a GPU leaves it
+    (winner / "winner.json").write_text(json.dumps({"kernel": "convolution", "configuration": {"a": 1}, "files": ["kernel.cu"]}))
+    (winner / "kernel.cu").write_text(SOURCE)
+    (winner / "kernel.cubin").write_bytes(b"\x7fELF" + bytes(1000))
     for name in ("run-format-1", "run-format-2", "campaign"):
         shutil.copytree(ROOT / "tests" / "golden" / name, folder / f"golden-{name}")
     (folder / "plan.toml").write_text(PLAN)
@@ -139,7 +143,6 @@ def make_base(folder: Path) -> Path:
     (folder / "table.csv").write_text("\n".join(["a,b,time_ms,status,note", *rows]) + "\n")
     CubinCache(folder / "cubins").put("ab" * 32, Build(TrialState.OK, cubin=bytes(1000), registers=32))
     mltune.compare("random", "convolution_w6600", evaluations=30, seeds=1, processes=1, output=folder / "comparison")
-    assert compare_request
     return folder
 
 

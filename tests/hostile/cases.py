@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
@@ -103,6 +103,10 @@ class Case:
     def rng(self) -> Random:
         return Random(f"{self.id}/{self.seed}")
 
+    def with_commands(self, commands: tuple[str, ...]) -> Case:
+        """Return the same input for these commands; without any for its own."""
+        return replace(self, commands=commands or self.commands)
+
     def chosen(self, commands: tuple[str, ...], count: int) -> tuple[str, ...]:
         """Return the commands of the case: its own, else so many of those of its kind, which ones by its name."""
         if self.commands or count >= len(commands):
@@ -133,4 +137,4 @@ def add(kind: str, name: str, build: Build, *commands: str) -> None:
 def generated(kind: str, build: Build, count: int, seed: int) -> Iterator[Case]:
     """Yield cases that differ in their random generator."""
     for number in range(count):
-        yield Case(kind, f"generated-{number:04}", build, seed=seed)
+        yield Case(kind, f"generated-{seed}-{number:04}", build, seed=seed)

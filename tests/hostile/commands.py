@@ -69,6 +69,10 @@ def report(folder: Path) -> int:
     return _cli("report", folder / "named" / RUN)
 
 
+def report_elsewhere(folder: Path) -> int:
+    return _cli("report", folder / "named" / RUN, "--output", folder / "cwd" / "report")
+
+
 def dashboard(folder: Path) -> int:
     def write() -> None:
         from mltune.show.study import Studies
@@ -280,6 +284,7 @@ COMMANDS_OF: dict[str, tuple[str, ...]] = {
     "store": RUN_COMMANDS,
     "run folder": RUN_COMMANDS,
     "campaign": ("show", "show_json", "follow", "dashboard", "report", "resume_campaign", "show"),
+    "winner folder": ("report", "report_elsewhere", "resume_campaign"),
     "plan": ("plan", "plan_json", "begin_plan"),
     "bundle": ("load_kernel", "space", "space_json", "tune_bundle"),
     "source": ("space", "compile_bundle"),

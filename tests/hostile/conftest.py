@@ -1,4 +1,4 @@
-"""Fixtures of the hostile suite: honest inputs, and the sandbox in which commands run."""
+"""Fixtures of the hostile suite: its cases, honest inputs, and the sandbox in which commands run."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from tests.hostile.base import make_base
 from tests.hostile.sandbox import Sandbox
+from tests.hostile.suite import few_cases, many_cases
 
 
 @pytest.fixture(scope="session")
@@ -22,3 +23,17 @@ def sandbox() -> Iterator[Sandbox]:
     """Return the process that runs commands."""
     with Sandbox() as one:
         yield one
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give each test the cases of the kinds of its module; the many only where they are asked for."""
+    if "case" not in metafunc.fixturenames:
+        return
+    config, kinds = metafunc.config, metafunc.module.KINDS
+    if metafunc.definition.get_closest_marker("hostile") is None:
+        found = list(few_cases())
+    else:
+        wanted = "hostile" in config.getoption("markexpr").replace("not hostile", "")
+        found = list(many_cases(config.getoption("hostile_seed"))) if wanted else []
+    cases = [case for case in found if case.kind in kinds]
+    metafunc.parametrize("case", cases, ids=[case.id for case in cases])

@@ -128,6 +128,26 @@ def change_events(place: Place, honest: Path, path: Path) -> None:
     path.write_bytes(damaged(data, rng) if rng.random() < 0.3 else data)
 
 
+def random_winner(place: Place) -> None:
+    """Change the files of a winner's folder, or put obstacles among and around them."""
+    rng = place.rng
+    folder = place.copy("campaign", "run") / "problems" / "convolution-w6600" / "winner"
+    document = folder / "winner.json"
+    for _ in range(rng.choice((1, 2))):
+        how = rng.choice(("meaning", "bytes", "inside", "inside", "around"))
+        if how == "meaning" and document.is_file():
+            document.write_bytes(encoded(to_json(change(json.loads(document.read_bytes() or b"{}"), rng))))
+        elif how == "bytes" and document.is_file():
+            document.write_bytes(damaged(document.read_bytes(), rng))
+        elif how == "inside" and folder.is_dir():
+            name = rng.choice(("winner.json", "kernel.cu", "kernel.cubin", "README.txt", "x" * 250, ESCAPE.replace("/", ""), "-rf"))
+            obstruct(place, folder / name, rng.choice(list(OBSTACLES)))
+        else:
+            around = ("winner", ".winner.new", ".winner.old", "../../winners", "../../winners/convolution-w6600")
+            obstruct(place, folder.parent / rng.choice(around), rng.choice(list(OBSTACLES)))
+            return
+
+
 def random_comparison(place: Place) -> None:
     """Change the journal of a comparison: bytes, cells, documents, schema, or what lies beside it."""
     rng = place.rng
@@ -188,6 +208,37 @@ for _file, _commands in {
 }.items():  # fmt: skip
     for _obstacle in ("a-canary", "a-folder-elsewhere", "the-parent", "a-fifo", "a-folder"):
         _run(f"{_slug(_file)}-is-{_obstacle}", _file, _obstacle, *_commands, kind="campaign")
+
+
+for _file in ("kernel.cu", "winner.json"):
+    for _obstacle in OBSTACLES:
+
+        def _in_winner(place: Place, file: str = _file, obstacle: str = _obstacle) -> None:
+            winner = place.copy("campaign", "run") / "problems" / "convolution-w6600" / "winner"
+            obstruct(place, winner / file, obstacle)
+
+        add("winner folder", f"{_slug(_file)}-is-{_obstacle}", _in_winner, "report", "report_elsewhere")
+
+
+@corpus("winner folder", "report", "report_elsewhere")
+def _a_hundred_thousand_files(place: Place) -> None:
+    winner = place.copy("campaign", "run") / "problems" / "convolution-w6600" / "winner"
+    for number in range(100_000):
+        (winner / f"{number}").touch()
+
+
+@corpus("winner folder", "report", "report_elsewhere")
+def _files_of_a_gigabyte_each(place: Place) -> None:
+    winner = place.copy("campaign", "run") / "problems" / "convolution-w6600" / "winner"
+    for number in range(3):
+        os.truncate(_made(winner / f"kernel-{number}.cu"), 2**30)
+
+
+@corpus("winner folder", "report", "report_elsewhere")
+def _folders_in_it(place: Place) -> None:
+    winner = place.copy("campaign", "run") / "problems" / "convolution-w6600" / "winner"
+    (winner / "/".join(["a"] * 200)).mkdir(parents=True)
+    (winner / "loop").symlink_to(".")
 
 
 @corpus("run folder", "show", "report", "resume", "follow", "dashboard")

@@ -1,65 +1,111 @@
-"""The suite: its cases, and what must hold of each."""
+"""The suite: which cases are run, and what must hold of each."""
 
 from __future__ import annotations
 
-import os
 import re
+import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from tests.hostile import folders, stores, tables, texts
-from tests.hostile.base import make_base
-from tests.hostile.cases import CORPUS, SEED, Case, Place, generated
+from tests.hostile.cases import CORPUS, SEED, Build, Case, Place, generated
 from tests.hostile.commands import COMMANDS_OF
-from tests.hostile.sandbox import Outcome, Sandbox
+from tests.hostile.sandbox import MEMORY_BYTES, Outcome, Sandbox
 from tests.hostile.values import MARK, XSS
 
-GENERATORS = {
+GENERATORS: Mapping[str, Build] = {
     "store": stores.random_store,
+    "run folder": folders.random_run_folder,
+    "campaign": folders.random_campaign,
+    "winner folder": folders.random_winner,
     "plan": texts.random_plan,
     "bundle": texts.random_bundle,
     "dataset": tables.random_dataset,
     "table": tables.random_table,
     "Kernel Tuner cache": tables.random_cache,
-    "run folder": folders.random_run_folder,
-    "campaign": folders.random_campaign,
     "comparison": folders.random_comparison,
     "cubin cache": folders.random_cubins,
 }
 """The function that builds a random case of each kind."""
 
+FEW = 500
+"""Inputs of the usual suite."""
+
+MANY = 5_000
+"""Inputs of the long one."""
+
+_ONCE_BROKEN = Path(__file__).with_name("once_broken.txt")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|\r(?!\n)")
-_PAGES = ("report.html",)
+_TRACEBACK = "Traceback (most recent call last)"
 
 
-def cases(count: int, seed: int = SEED) -> Iterator[Case]:
-    """Yield the corpus, and so many generated cases of each kind."""
+def few_cases() -> Iterator[Case]:
+    """Yield the cases of the corpus that have broken mltune once, and generated ones: :data:`FEW` in all."""
+    broken = once_broken()
+    found = [case.with_commands(broken[case.id]) for case in CORPUS if case.id in broken]
+    yield from found
+    yield from _generated(FEW - len(found), SEED)
+
+
+def many_cases(seed: int) -> Iterator[Case]:
+    """Yield the whole corpus and generated cases: :data:`MANY` in all."""
     yield from CORPUS
-    for kind, build in GENERATORS.items():
-        yield from generated(kind, build, count, seed)
+    yield from _generated(MANY - len(CORPUS), seed)
 
 
-def check(case: Case, folder: Path, base: Path, sandbox: Sandbox, count: int, *, verbose: bool = False) -> list[str]:
-    """Run a case through its commands; return what must not have happened, each with its command."""
+def _generated(count: int, seed: int) -> Iterator[Case]:
+    """Yield generated cases, of each kind as many."""
+    for position, (kind, build) in enumerate(GENERATORS.items()):
+        share = (count + position) // len(GENERATORS)
+        yield from generated(kind, build, share, seed)
+
+
+def once_broken() -> dict[str, tuple[str, ...]]:
+    """Return the cases that have broken mltune once, with the commands that they broke."""
+    lines = (line.split() for line in _ONCE_BROKEN.read_text().splitlines() if not line.startswith("#"))
+    return {name: tuple(commands) for name, *commands in lines}
+
+
+def examine(
+    case: Case, folder: Path, base: Path, sandbox: Sandbox, record: Callable[[str, object], None], *, commands: int = 1
+) -> list[str]:
+    """Check a case, write down what it took, and remove its folder, which may be large; return the failures."""
+    try:
+        found, outcomes = check(case, folder, base, sandbox, commands)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    wall_s, grown = max(one.wall_s for one in outcomes), max(one.grown_bytes for one in outcomes)
+    record("hostile", (case.kind, len(outcomes), wall_s, grown))
+    return found
+
+
+def check(case: Case, folder: Path, base: Path, sandbox: Sandbox, count: int) -> tuple[list[str], list[Outcome]]:
+    """Run a case through some of its commands.
+
+    Returns
+    -------
+    list of str
+        What must not have happened, each with its command.
+    list of Outcome
+        Of each command.
+    """
     place = Place(folder, base, case.rng())
     place.prepare()
     case.build(place)
     before = _state(place.canary)
-    found = []
+    found, outcomes = [], []
     for command in case.chosen(COMMANDS_OF[case.kind], count):
         outcome = sandbox.run(command, folder)
-        if verbose:
-            print(f"--- {command}: {outcome.status} {outcome.wall_s:.2f} s {outcome.grown_bytes >> 20} MB\n{outcome.output[-1500:]}")  # noqa: T201
+        outcomes.append(outcome)
         found += [f"{command}: {failure}" for failure in failures(outcome)]
         after = _state(place.canary)
-        if after != before:
-            found.append(f"{command}: changed {sorted(name for name in after.keys() | before.keys() if after.get(name) != before.get(name))}")
-            before = after
-    for page in (path for name in _PAGES for path in place.named.rglob(name) if path.is_file()):
+        found += [f"{command}: changed {name}" for name in sorted(after.keys() | before.keys()) if after.get(name) != before.get(name)]
+        before = after
+    for page in (path for path in folder.rglob("report.html") if path.is_file() and not path.is_symlink()):
         if XSS in page.read_text(errors="replace"):
             found.append(f"{page.name}: holds markup of the input")
-    return found
+    return found, outcomes
 
 
 def failures(outcome: Outcome) -> list[str]:
@@ -67,25 +113,25 @@ def failures(outcome: Outcome) -> list[str]:
     output = outcome.output
     last = output.strip().rpartition("\n")[2][:300]
     found = {
-        f"{outcome.wall_s:.1f} s": outcome.late,
-        f"grew by {outcome.grown_bytes >> 20} MB": outcome.large or outcome.grown_bytes > 1_500_000_000,
+        f"took {outcome.wall_s:.1f} s, {outcome.cpu_s:.1f} s of a processor": outcome.late,
+        f"grew by {outcome.grown_bytes >> 20} MB": outcome.large or outcome.grown_bytes > MEMORY_BYTES,
         f"died of signal {-outcome.status}": outcome.status < 0 and not (outcome.late or outcome.large),
-        f"exit status {outcome.status}": outcome.status not in (0, 1, 2) and outcome.status >= 0,
-        f"traceback: {_traceback(output)}": "Traceback (most recent call last)" in output,
-        f"control characters: {_CONTROL.findall(output)[:5]} in {_around(output)!r}": _CONTROL.search(output) is not None,
+        f"exit status {outcome.status}": outcome.status > 2,
+        f"traceback: {_traceback(output)}": _TRACEBACK in output,
+        f"control characters in {_around(output)!r}": _CONTROL.search(output) is not None,
         f"no message with exit status {outcome.status}": outcome.status in (1, 2) and not last,
         f"shows a canary: {last}": MARK in output,
-        f"opened {outcome.opened}": bool(outcome.opened),
+        f"opened {', '.join(outcome.opened)}": bool(outcome.opened),
         "left a process behind": outcome.left,
     }
     return [name for name, holds in found.items() if holds]
 
 
 def _traceback(output: str) -> str:
-    lines = output[output.rfind("Traceback (most recent call last)") :].strip().splitlines()
-    places = [line.strip() for line in lines if "mltune/" in line and line.strip().startswith("File")]
-    where = re.sub(r'File ".*/mltune/(.*?)", line (\d+), in (\w+)', r"\1:\2 \3", places[-1]) if places else ""
-    return f"{lines[-1][:200] if lines else ''} ({where})"
+    """Return the last line of a traceback, and the last place in mltune."""
+    lines = output[output.rfind(_TRACEBACK) :].strip().splitlines()
+    places = re.findall(r'File ".*?/(mltune/[\w/]+\.py)", line (\d+), in (\w+)', output)
+    return f"{lines[-1][:200] if lines else ''} ({':'.join(places[-1]) if places else ''})"
 
 
 def _around(output: str) -> str:
@@ -93,16 +139,12 @@ def _around(output: str) -> str:
     return output[max(0, found.start() - 60) : found.end() + 20] if found else ""
 
 
-def _state(folder: Path) -> dict[str, tuple[int, ...] | bytes]:
+def _state(folder: Path) -> dict[str, object]:
     """Return what tells whether something below a folder was changed."""
-    found: dict[str, tuple[int, ...] | bytes] = {}
+    found: dict[str, object] = {}
     for path in sorted([folder, *folder.rglob("*")]):
         facts = path.lstat()
         found[str(path)] = (facts.st_mode, facts.st_size, facts.st_mtime_ns, facts.st_ino)
         if stat.S_ISREG(facts.st_mode):
-            found[f"{path} content"] = path.read_bytes()
+            found[f"the content of {path}"] = path.read_bytes()
     return found
-
-
-assert os
-assert make_base
