@@ -14,7 +14,7 @@ from typing import Any, Self
 from urllib.parse import quote
 
 from mltune.errors import DamagedRunError, DiskFullError, RunDirectoryError, StoreError
-from mltune.records.directory import FILE, lock_directory
+from mltune.records.directory import FILE, lock_directory, store_file
 from mltune.records.header import RunHeader
 from mltune.records.reference import Reference
 from mltune.records.rows import COLUMNS, PARAMETER_PREFIX, SINCE_FORMAT_2, from_row, to_row
@@ -237,7 +237,7 @@ def _lacks_room(error: Exception) -> bool:
 
 
 def _must_exist(directory: Path) -> Path:
-    path = directory / FILE
+    path = store_file(directory)
     if not path.is_file():
         raise RunDirectoryError(f"a run directory holds a file {FILE}, but there is none in {directory}.")
     return path
