@@ -53,7 +53,7 @@ SLUG = re.compile(r"[a-z0-9][a-z0-9.-]{0,127}")
 
 _FOLDERS = (PROBLEMS, WINNERS, WINNER, DATASETS)
 _WRITTEN_IN_PLACE = (*(f"{FILE}{suffix}" for suffix in ("", "-wal", "-shm", "-journal")), LOCK, EVENT_LOG)
-_REPLACED = (PLAN_FILE, "run.new", STUDY, HTML, MARKDOWN, JSON)  # as a whole
+_REPLACED = (PLAN_FILE, "plan.json", STUDY, HTML, MARKDOWN, JSON)  # as a whole
 _ATTEMPTS = 5
 _ATTEMPT_EVERY_S = 0.02
 

@@ -9,8 +9,8 @@ import pytest
 from mltune.errors import DamagedRunError, RunDirectoryError
 from mltune.records.directory import check_directory, in_use, is_plan, lock_directory, runs_in, store_file
 
-FILES = ("run.sqlite", "run.sqlite-wal", "run.sqlite-shm", "run.sqlite-journal", "run.new", "run.lock", "events.jsonl")
-FILES += ("plan.toml", "optuna.journal", "report.html", "report.md", "winners.json")
+FILES = ("run.sqlite", "run.sqlite-wal", "run.sqlite-shm", "run.sqlite-journal", "run.lock", "events.jsonl")
+FILES += ("plan.toml", "plan.json", "optuna.journal", "report.html", "report.md", "winners.json")
 FOLDERS = ("problems", "winners", "winner", "datasets")
 
 
