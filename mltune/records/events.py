@@ -17,7 +17,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from mltune.files.documents import parse_json
 from mltune.files.opening import open_regular
 from mltune.records.directory import EVENT_LOG, SLUG
 
@@ -82,13 +81,16 @@ BEGINNINGS = frozenset({"run_started", "plan_started", "resumed"})
 SNAPSHOT_EVERY_S = 60.0
 """Seconds between two events ``progress``."""
 
+_LARGEST = 2**63
+_NESTED = (list, dict, tuple, Mapping, Set)
+
 LONGEST_TEXT = 300
 """Most characters of a text: the messages of a compiler may have megabytes."""
 
 LONGEST_LINE = 1 << 16
 """Most bytes of a line that is read."""
 
-MOST_BYTES = 1 << 24
+MOST_BYTES = 1 << 23
 """Most bytes that are read at a time."""
 
 
@@ -184,8 +186,8 @@ def planned(events: Iterable[Mapping[str, Any]]) -> list[str]:
 def _event(line: bytes) -> dict[str, Any] | None:
     """Return the event in a line, or None."""
     try:
-        document = _plain(parse_json(line.decode()))
-    except ValueError:
+        document = _plain(json.loads(line.decode()), levels=3)  # as deep as the runs in `progress`
+    except (ValueError, RecursionError):
         return None
     if not isinstance(document, dict) or not all(isinstance(document.get(name), str) for name in ("at", "event")):
         return None
@@ -216,16 +218,18 @@ def _append(path: Path, line: bytes) -> None:
         os.close(descriptor)
 
 
-def _plain(value: Any) -> Any:
-    """Convert a value to strict JSON, with the fields' names of today."""
-    if isinstance(value, Mapping):
-        return {_OLD_FIELDS.get(str(key), str(key)): _plain(part) for key, part in value.items()}
-    if isinstance(value, list | tuple | Set):
-        return [_plain(part) for part in (sorted(value) if isinstance(value, Set) else value)]
+def _plain(value: Any, levels: int = 8) -> Any:
+    """Convert a value to strict JSON, with the fields' names of today; what is nested more deeply becomes None."""
     if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, _NESTED):
+        if not levels:
+            return None
+        if isinstance(value, Mapping):
+            return {_OLD_FIELDS.get(str(key), str(key)): _plain(part, levels - 1) for key, part in value.items()}
+        return [_plain(part, levels - 1) for part in (sorted(value) if isinstance(value, Set) else value)]
     if isinstance(value, numbers.Integral):
-        return int(value)
+        return int(value) if abs(int(value)) < _LARGEST else None
     if isinstance(value, numbers.Real):
         return float(value) if math.isfinite(value) else None
     text = str(value)

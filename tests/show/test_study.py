@@ -14,6 +14,7 @@ import pytest
 
 from mltune.errors import RunDirectoryError, UsageError
 from mltune.records.directory import PLAN_FILE, STUDY
+from mltune.records.store import Store
 from mltune.records.trial import TrialState
 from mltune.show.dashboard import served
 from mltune.show.study import Studies
@@ -95,6 +96,14 @@ class TestStudies:
         before = {path.name for path in make_run(tmp_path, make_trial(0)).iterdir()}
         Studies(tmp_path)
         assert {path.name for path in tmp_path.iterdir()} == before | {STUDY}
+
+    def test_a_lock_that_a_killed_dashboard_left_does_not_hang(self, tmp_path, make_run, make_trial):
+        make_run(tmp_path, make_trial(0))
+        (tmp_path / f"{STUDY}.lock").symlink_to("nowhere")
+        studies = Studies(tmp_path)
+        with Store.open(tmp_path) as store:
+            store.append(make_trial(1))
+        assert studies.update() == 1
 
     def test_where_there_is_no_run_there_is_no_study(self, tmp_path):
         with pytest.raises(RunDirectoryError):
