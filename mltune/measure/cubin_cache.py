@@ -6,6 +6,7 @@ and renamed, so that readers see complete files only; a damaged one does not mat
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import logging
@@ -13,12 +14,12 @@ import os
 import tempfile
 import threading
 import zlib
-from collections.abc import Sequence
 from pathlib import Path
 
+from mltune.measure.compiler import Source
 from mltune.records.trial import Build, TrialState
 
-_FORMAT = 1
+_FORMAT = 2
 _HEADER = ("detail", "registers", "spill_bytes", "stack_bytes", "shared_bytes", "code_bytes", "compile_s")
 _CACHED_STATES = (TrialState.OK, TrialState.COMPILE_ERROR)
 _log = logging.getLogger(__name__)
@@ -30,9 +31,9 @@ def default_cache() -> Path:
     return (base if base.is_absolute() else Path.home() / ".cache") / "mltune" / "cubins"
 
 
-def cache_key(source: str, entry: str, options: Sequence[str], compiler: str) -> str:
-    """Return the name of a build: a hash of the CUDA source, its entry, the options and the compiler's version."""
-    content = json.dumps([_FORMAT, source, entry, list(options), compiler])
+def cache_key(source: Source, definitions: str, compiler: str) -> str:
+    """Return the name of a build: a hash of all that NVRTC reads, and of the compiler's version."""
+    content = json.dumps([_FORMAT, dataclasses.asdict(source), definitions, compiler], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
 
 
