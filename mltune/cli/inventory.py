@@ -14,9 +14,7 @@ if TYPE_CHECKING:
     from mltune.problem.problem import Problem
 
 
-KernelArgument = Annotated[
-    str, typer.Argument(metavar="KERNEL", help="A built-in kernel, or the folder of a bundle.")
-]
+KernelArgument = Annotated[str, typer.Argument(metavar="KERNEL", help="A built-in kernel, or the folder of a bundle.")]
 Precision = Annotated[str | None, typer.Option("--precision", help="s, d, c or z.  [default: the kernel's first]")]
 
 

@@ -206,7 +206,9 @@ class Kernel:
 
     def parameters_of(self, names: Iterable[str]) -> frozenset[str]:
         """Return the parameters that names depend on, through derived names."""
-        return frozenset(name for name in self._reached(names) if name in self.parameters or name in self.launch_parameters)
+        return frozenset(
+            name for name in self._reached(names) if name in self.parameters or name in self.launch_parameters
+        )
 
     def parts_of(self, expressions: Iterable[Expression]) -> int:
         """Return the number of parts that are evaluated for expressions, those of derived names once each."""

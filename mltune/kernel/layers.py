@@ -222,9 +222,9 @@ def _walk(order: Sequence[str], extents: Mapping[str, int], rules: Sequence[Rule
         )
         if wanted > MAX_BYTES:
             raise SpaceError(
-                f"restrictions must not couple too many parameters: counting takes at most {MAX_BYTES} bytes, but before "
-                f"{name} is bound they distinguish {n_states} combinations, which takes about {wanted:.3g}; use fewer "
-                "parameters in each"
+                "restrictions must not couple too many parameters: counting takes at most "
+                f"{MAX_BYTES} bytes, but before {name} is bound they distinguish {n_states} combinations, which takes "
+                f"about {wanted:.3g}; use fewer parameters in each"
             )
         alive = np.ones((n_states, extents[name]), dtype=bool)
         targets = {}

@@ -8,16 +8,17 @@ from mltune.errors import BundleError
 from mltune.files.text import printable
 
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
-_KEYWORDS = frozenset(
+_WORDS = (
     "alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t char8_t class "
     "co_await co_return co_yield compl concept const const_cast consteval constexpr constinit continue decltype "
     "default defined delete do double dynamic_cast else enum explicit export extern false float for friend goto if "
     "inline int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public "
     "register reinterpret_cast requires return short signed sizeof static static_assert static_cast struct switch "
     "template this thread_local throw true try typedef typeid typename union unsigned using virtual void volatile "
-    "wchar_t while xor xor_eq".split()
+    "wchar_t while xor xor_eq"
 )
-_CUDA = frozenset("threadIdx blockIdx blockDim gridDim warpSize x y z w".split())
+_KEYWORDS = frozenset(_WORDS.split())
+_CUDA = frozenset(["threadIdx", "blockIdx", "blockDim", "gridDim", "warpSize", "x", "y", "z", "w"])
 
 
 def check_macro_name(name: str) -> None:

@@ -30,7 +30,10 @@ MAX_SOURCE_BYTES = 2**24
 """Largest size of a kernel source and its headers together."""
 
 MAX_PARTS = 10_000
-"""Most operations, names and numbers of all expressions of a bundle; and of one, with derived names written out."""
+"""Most operations, names and numbers of all expressions of a bundle."""
+
+MAX_WRITTEN_OUT = 2_000
+"""Most operations, names and numbers of one expression with its derived names written out."""
 
 
 def load_kernel(name_or_path: str | Path) -> Kernel:
@@ -196,7 +199,8 @@ class _Reader:
                 raise self.error(f"parameters.{name}", error) from error
         if len(compiled) + len(launched) > MAX_PARAMETERS:
             raise self.error(
-                "launch.parameters", f"a kernel has at most {MAX_PARAMETERS} parameters, got {len(compiled) + len(launched)}"
+                "launch.parameters",
+                f"a kernel has at most {MAX_PARAMETERS} parameters, got {len(compiled) + len(launched)}",
             )
         for name in (*compiled, *launched):
             if name in self.variables or name in FUNCTIONS or keyword.iskeyword(name):
@@ -235,11 +239,11 @@ class _Reader:
     def extent(self, key: str, expression: Expression) -> Extent:
         """Return the extent of an expression with its derived names written out, after checking it."""
         extent = expression.extent(self.extents)
-        if extent.parts > MAX_PARTS or extent.depth > MAX_DEPTH:
+        if extent.parts > MAX_WRITTEN_OUT or extent.depth > MAX_DEPTH:
             raise self.error(
                 key,
-                f"an expression with its derived names written out has at most {MAX_PARTS} parts and is nested at most "
-                f"{MAX_DEPTH} deep, but this one has {extent.parts:.4g} and is {extent.depth} deep",
+                f"an expression with its derived names written out has at most {MAX_WRITTEN_OUT} parts and is nested "
+                f"at most {MAX_DEPTH} deep, but this one has {extent.parts:.4g} and is {extent.depth} deep",
             )
         return extent
 
@@ -264,8 +268,9 @@ class _Reader:
         if unknown:
             raise self.error(
                 key,
-                f"`{printable(text, 120)}` uses {printable(', '.join(unknown), 120)}, but an expression uses parameters, "
-                f"derived names, and variables of the problem and the device ({', '.join(sorted(self.variables))})",
+                f"`{printable(text, 120)}` uses {printable(', '.join(unknown), 120)}, but an expression uses "
+                f"parameters, derived names, and variables of the problem and the device: "
+                f"{', '.join(sorted(self.variables))}",
             )
         self.extent(key, expression)
         self.parts += expression.parts

@@ -145,7 +145,8 @@ class ConstrainedSpace:
         if layers.count == 0:
             worst = sorted(self.explain(), key=lambda removal: -removal.removes)[:3]
             removed = "; ".join(
-                f"`{printable(r.restriction, 90)}` removes {100 * r.removes:.3g} % ({printable(r.reason, 90)})" for r in worst
+                f"`{printable(r.restriction, 90)}` removes {100 * r.removes:.3g} % ({printable(r.reason, 90)})"
+                for r in worst
             )
             raise SpaceError(
                 f"at least one configuration must satisfy every restriction of {self.kernel.name}, but none of "

@@ -71,7 +71,7 @@ def compile_options(architecture: str) -> tuple[str, ...]:
 
 
 def definitions(macros: Mapping[str, int]) -> str:
-    """Return the lines that define macros at the head of a source.
+    r"""Return the lines that define macros at the head of a source.
 
     They are no options of NVRTC, because those also apply to the declarations that NVRTC itself puts before a source: a
     macro ``width`` would break them.
@@ -90,7 +90,7 @@ def definitions(macros: Mapping[str, int]) -> str:
     Examples
     --------
     >>> definitions({"block_size_x": 128, "SHIFT": -1})
-    '#define block_size_x 128\\n#define SHIFT -1\\n'
+    '#define block_size_x 128\n#define SHIFT -1\n'
     """
     return "".join(f"#define {name} {_macro_value(name, value)}\n" for name, value in macros.items())
 

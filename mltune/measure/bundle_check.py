@@ -107,7 +107,9 @@ def check_bundle(kernel: Kernel, problem: Problem, device: Device) -> BundleChec
     space = ConstrainedSpace(kernel, {**problem.variables(), **device_variables(device)})
     columns = draw_launches(space)
     faults = check_launches(kernel, problem, device, columns)
-    builds, not_built = _build(kernel, problem, device, [row(columns, at) for at in range(min(BUILDS, length(columns)))])
+    builds, not_built = _build(
+        kernel, problem, device, [row(columns, at) for at in range(min(BUILDS, length(columns)))]
+    )
     return BundleCheck(space.count, length(columns), tuple(faults), builds, not_built)
 
 

@@ -209,7 +209,9 @@ def _errors(log: str) -> str:
     """Return the error messages of a log, shortened."""
     lines = [line.strip() for line in log[:_LOG_CHARACTERS].splitlines()]
     errors = [line for line in lines if re.search(r"\b(error|fatal)\b", line)] or [line for line in lines if line]
-    detail = printable("; ".join(printable(line, _LINE_CHARACTERS) for line in errors[:_DETAIL_LINES]), _DETAIL_CHARACTERS)
+    detail = printable(
+        "; ".join(printable(line, _LINE_CHARACTERS) for line in errors[:_DETAIL_LINES]), _DETAIL_CHARACTERS
+    )
     if "open source file" in detail:
         detail = f"{detail.replace(f': {os.strerror(errno.EMFILE)}', '')}; {_HEADERS_ONLY}"
     return detail
