@@ -37,12 +37,12 @@ def space(
     from mltune.errors import BundleError
     from mltune.kernel.bundle import device_variables
     from mltune.kernel.space import ConstrainedSpace
-    from mltune.measure.bundle_check import check_launches, draw_launches
+    from mltune.measure.bundle_check import check_sample, draw_sample
     from mltune.show import tables
 
     bundle, problem = _bundle_and_problem(kernel, precision, trans, size)
     found = ConstrainedSpace(bundle, {**problem.variables(), **device_variables(H200)})
-    faults = check_launches(bundle, problem, H200, draw_launches(found))
+    faults = check_sample(bundle, problem, H200, draw_sample(found))
     for fault in faults:
         if fault.share == 1:
             raise BundleError(f"{bundle.folder / 'kernel.toml'}: {fault.reason}. See docs/reference/kernel-toml.md.")

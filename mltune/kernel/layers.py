@@ -31,7 +31,10 @@ MAX_COMBINATIONS = 1 << 25
 """Largest number of combinations of the parameters of restrictions, all of them together."""
 
 MAX_OPERATIONS = 1 << 29
-"""Most operations on numbers that evaluate the restrictions for these combinations: some seconds."""
+"""Most operations on numbers that evaluate the restrictions for these combinations: some seconds.
+
+Counting takes at most half as many: each takes longer.
+"""
 
 _CHUNK = 1 << 16
 _KEPT_BYTES, _WORKING_BYTES, _COLUMN_BYTES = 12, 64, 4
@@ -213,18 +216,19 @@ def _walk(order: Sequence[str], extents: Mapping[str, int], rules: Sequence[Rule
     states: dict[int, NDArray[np.int32]] = {}
     sizes: dict[int, int] = {}
     layers = []
-    kept_bytes = 0
+    cells = work = 0
     for name in order:
         moved = [i for i, automaton in enumerate(automata) if name in automaton.steps]
-        kept_bytes += _KEPT_BYTES * n_states * extents[name]
-        wanted = kept_bytes + n_states * (
+        cells += n_states * extents[name]
+        work += n_states * (extents[name] * (1 + len(moved)) + len(states))
+        wanted_bytes = _KEPT_BYTES * cells + n_states * (
             extents[name] * (_WORKING_BYTES + _COLUMN_BYTES * len(moved)) + _COLUMN_BYTES * len(states)
         )
-        if wanted > MAX_BYTES:
+        if wanted_bytes > MAX_BYTES or work > MAX_OPERATIONS // 2:
             raise SpaceError(
-                "restrictions must not couple too many parameters: counting takes at most "
-                f"{MAX_BYTES} bytes, but before {name} is bound they distinguish {n_states} combinations, which takes "
-                f"about {wanted:.3g}; use fewer parameters in each"
+                f"restrictions must not couple too many parameters: counting takes at most {MAX_BYTES} bytes and "
+                f"{MAX_OPERATIONS // 2} operations, but before {name} is bound they distinguish {n_states} "
+                f"combinations, which takes {wanted_bytes:.3g} and {work:.3g}; use fewer parameters in each"
             )
         alive = np.ones((n_states, extents[name]), dtype=bool)
         targets = {}

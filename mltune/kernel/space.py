@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mltune.errors import SpaceError
+from mltune.errors import ExpressionError, SpaceError
 from mltune.files.text import printable
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Codes, ValueList
@@ -141,7 +141,10 @@ class ConstrainedSpace:
         SpaceError
             No configuration satisfies the restrictions; the message gives the share that each removes.
         """
-        layers = build_layers(self.kernel, self.variables)
+        try:
+            layers = build_layers(self.kernel, self.variables)
+        except (ExpressionError, SpaceError) as error:
+            raise type(error)(f"{self.kernel.folder / 'kernel.toml'}: restrictions: {error}") from error
         if layers.count == 0:
             worst = sorted(self.explain(), key=lambda removal: -removal.removes)[:3]
             removed = "; ".join(

@@ -1,4 +1,4 @@
-"""The check of a kernel bundle: launches of many configurations, and builds of some."""
+"""The check of a kernel bundle: the expressions of many configurations, and builds of some."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from mltune.errors import DeviceError
 from mltune.kernel.bundle import device_variables
 from mltune.kernel.columns import Columns, length, row
-from mltune.kernel.launches import LaunchFault, launch_faults
+from mltune.kernel.faults import BundleFault, find_faults
 from mltune.kernel.space import ConstrainedSpace
 from mltune.problem.runnable import RunnableProblem
 from mltune.records.trial import Build, TrialState
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from mltune.kernel.bundle import Kernel
     from mltune.problem.problem import Problem
 
-LAUNCHES = 1000
-"""Number of configurations whose launch is computed."""
+SAMPLE = 1000
+"""Number of configurations whose launch and resources are computed."""
 
 BUILDS = 5
 """Number of configurations that are compiled."""
@@ -36,10 +36,10 @@ class BundleCheck:
     ----------
     valid : int
         Number of configurations of the search space.
-    launched : int
-        Number of those whose launch was computed.
-    faults : tuple of LaunchFault
-        Why some of them cannot be launched.
+    sampled : int
+        Number of those whose launch and resources were computed.
+    faults : tuple of BundleFault
+        What is wrong with some of them.
     builds : tuple of (mapping of str to int, Build)
         The configurations that were compiled, each with its build.
     not_built : str
@@ -47,8 +47,8 @@ class BundleCheck:
     """
 
     valid: int
-    launched: int
-    faults: tuple[LaunchFault, ...]
+    sampled: int
+    faults: tuple[BundleFault, ...]
     builds: tuple[tuple[Mapping[str, int], Build], ...]
     not_built: str
 
@@ -63,7 +63,7 @@ class BundleCheck:
         return {
             "passed": self.passed,
             "valid": self.valid,
-            "launched": self.launched,
+            "sampled": self.sampled,
             "faults": [fault.reason for fault in self.faults],
             "not_built": self.not_built or None,
             "builds": [
@@ -74,14 +74,14 @@ class BundleCheck:
         }
 
 
-def check_launches(kernel: Kernel, problem: Problem, device: Device, columns: Columns) -> list[LaunchFault]:
-    """Return why configurations cannot be launched, for the problem and for those that they are verified on.
+def check_sample(kernel: Kernel, problem: Problem, device: Device, columns: Columns) -> list[BundleFault]:
+    """Return what is wrong with configurations, for the problem and for those that they are verified on.
 
     Only the faults of the first problem with any are returned; the others have the same.
     """
     cases = problem.verification_cases() if isinstance(problem, RunnableProblem) else ()
     for one in (problem, *(case.problem for case in cases if not case.problem.is_empty)):
-        if faults := launch_faults(kernel, columns, {**one.variables(), **device_variables(device)}):
+        if faults := find_faults(kernel, columns, {**one.variables(), **device_variables(device)}):
             return [fault._replace(reason=f"{fault.reason} ({one.label})") for fault in faults]
     return []
 
@@ -89,7 +89,7 @@ def check_launches(kernel: Kernel, problem: Problem, device: Device, columns: Co
 def check_bundle(kernel: Kernel, problem: Problem, device: Device) -> BundleCheck:
     """Check that configurations of a bundle can be launched, and that some can be compiled where NVRTC is installed.
 
-    No GPU is needed.
+    No GPU is needed, and nothing is cached.
 
     Parameters
     ----------
@@ -105,17 +105,17 @@ def check_bundle(kernel: Kernel, problem: Problem, device: Device) -> BundleChec
         No configuration is valid, or the space cannot be counted.
     """
     space = ConstrainedSpace(kernel, {**problem.variables(), **device_variables(device)})
-    columns = draw_launches(space)
-    faults = check_launches(kernel, problem, device, columns)
+    columns = draw_sample(space)
+    faults = check_sample(kernel, problem, device, columns)
     builds, not_built = _build(
         kernel, problem, device, [row(columns, at) for at in range(min(BUILDS, length(columns)))]
     )
     return BundleCheck(space.count, length(columns), tuple(faults), builds, not_built)
 
 
-def draw_launches(space: ConstrainedSpace) -> Columns:
+def draw_sample(space: ConstrainedSpace) -> Columns:
     """Return the configurations whose launch is computed: a uniform sample of a space, always the same."""
-    return space.rows(space.sample(LAUNCHES, np.random.default_rng(0)))
+    return space.rows(space.sample(SAMPLE, np.random.default_rng(0)))
 
 
 def _build(

@@ -14,18 +14,16 @@ if TYPE_CHECKING:
 
 
 def tables(document: Document) -> Iterator[RenderableType]:
-    """Show the launches that fail, and every build with its resources or the first error of the compiler."""
+    """Show what is wrong with the sample, and every build with its resources or the first error of the compiler."""
     builds = document["builds"]
     yield f"{document['kernel']}, {problem_from_json(document['problem']).label} on {document['device']['name']}"
-    yield f"launches: {document['launched']} of {document['valid']} valid configurations computed, " + (
-        "none fails" if not document["faults"] else "which cannot all be launched:"
-    )
-    yield from (f"  {fault}" for fault in document["faults"])
+    yield f"sample: launch and resources of {document['sampled']} of {document['valid']:,} valid configurations"
+    yield from (f"wrong: {fault}" for fault in document["faults"])
     if document["not_built"]:
         yield f"builds: none: {document['not_built']}"
         return
     failed = [number for number, build in enumerate(builds, 1) if build["state"] != "ok"]
-    yield f"builds: {len(builds)} of {document['valid']} valid configurations compiled, {len(failed) or 'none'} failed"
+    yield f"builds: {len(builds)} of {document['valid']:,} valid configurations compiled, {len(failed)} failed"
     yield table(
         {
             ">build": str(number),

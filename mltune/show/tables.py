@@ -216,7 +216,7 @@ def space(document: Document) -> list[RenderableType]:
         for entry in document["restrictions"]
     )
     empty = (">removes", ">only this", "restriction", "reason")
-    faults = [f"cannot be launched: {fault}" for fault in document["faults"]]
+    faults = [f"wrong: {fault}" for fault in document["faults"]]
     return [facts, *faults, "", table(parameters), "", table(restrictions, empty)]
 
 
