@@ -18,6 +18,7 @@ from mltune.problem.problem import Problem
 
 FORMAT = 1
 MAX_ROWS = 1_000_000
+MAX_PARAMETERS = 200
 _MAX_BYTES = 4_000_000
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}")
 _PARAMETER = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
