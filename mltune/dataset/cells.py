@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mltune.dataset.manifest import LONGEST_S, SHORTEST_S
 from mltune.errors import DatasetError
 from mltune.files.text import printable
 from mltune.kernel.columns import Floats, Indices
@@ -35,7 +36,6 @@ _INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 _TRUTH = {"true": True, "false": False}
 _EXACT_INTEGER = 2**53
 _LONGEST_TEXT = 200
-_SHORTEST_S, _LONGEST_S = 1e-30, 1e30
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,7 +204,7 @@ def times(cells: Cells, unit_s: float, failed: NDArray[np.bool_]) -> tuple[Float
     """
     number_s, found = _read(cells.values)
     time_s = unit_s * number_s
-    wrong = (found == "") | (time_s <= _SHORTEST_S) | (time_s >= _LONGEST_S)
+    wrong = (found == "") | (time_s < SHORTEST_S) | (time_s > LONGEST_S)
     rows = np.flatnonzero(wrong[cells.codes] & ~failed)
     if len(rows):
         value = printable(repr(cells.values[cells.codes[rows[0]]]), longest=60)
@@ -219,7 +219,7 @@ def times(cells: Cells, unit_s: float, failed: NDArray[np.bool_]) -> tuple[Float
 def known_times(cells: Cells, unit_s: float) -> Floats:
     """Return the times of a column in seconds, 0 for everything that is no time."""
     time_s = unit_s * _read(cells.values)[0]
-    return np.where((time_s > _SHORTEST_S) & (time_s < _LONGEST_S), time_s, 0.0)[cells.codes]
+    return np.where((time_s >= SHORTEST_S) & (time_s <= LONGEST_S), time_s, 0.0)[cells.codes]
 
 
 def _read(values: Sequence[object]) -> tuple[Floats, NDArray[np.object_]]:

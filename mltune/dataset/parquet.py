@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mltune.dataset.manifest import LONGEST_S, SHORTEST_S
 from mltune.errors import DatasetError
 from mltune.files.reading import read_file
 from mltune.files.text import printable
@@ -41,7 +42,10 @@ def _positive(values: NDArray[Any]) -> NDArray[np.bool_]:
 
 _Law = tuple[str, Callable[[NDArray[Any]], NDArray[np.bool_]]]
 _LAWS: Mapping[str, _Law] = {
-    "median_s": ("be finite and positive", _positive),
+    "median_s": (
+        f"be finite and positive, from {SHORTEST_S:g} to {LONGEST_S:g} s",
+        lambda values: (values >= SHORTEST_S) & (values <= LONGEST_S),
+    ),
     "error": ("be at least 0", lambda values: values >= 0),
     **dict.fromkeys(
         (*_BUILD_INTS, "compile_s", "noise", "verify_s", "time_s", "sm_clock_hz", "power_w", "throttle_reasons"),
