@@ -9,10 +9,22 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from mltune.device.facts import NO_CUDA
+from mltune.learn.importance import FEWEST_ROWS
 from mltune.report.evidence import time_use
-from mltune.report.sections import MOST_OPEN, Sections
+from mltune.report.sections import MOST_OPEN, MOST_PARAMETERS, Sections
 from mltune.report.svg import clean
-from mltune.results.wording import UNKNOWN, configuration, milliseconds, percent, spaced_duration, speed, tflops
+from mltune.results.wording import (
+    MOST,
+    UNKNOWN,
+    configuration,
+    milliseconds,
+    of_optimum,
+    percent,
+    spaced_duration,
+    speed,
+    tflops,
+)
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -32,7 +44,9 @@ def html(document: Mapping[str, Any], found: Sections) -> str:
         document=document,
         found=found,
         many=len(found.problems) > MOST_OPEN,
-        style=(TEMPLATES / "page.css").read_text(),
+        most_parameters=MOST_PARAMETERS,
+        fewest_rows=FEWEST_ROWS,
+        style="\n".join((TEMPLATES / name).read_text() for name in ("colours.css", "page.css")),
         script=script,
         script_hash=b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
@@ -60,6 +74,9 @@ def _render(template: str, finalize: Callable[[Any], Any], **values: Any) -> str
         "duration": spaced_duration,
         "time_use": time_use,
         "between": between,
+        "fixed": fixed,
+        "hardware": hardware,
+        "of_optimum": of_optimum,
         "values": configuration,
         "rate": _rate,
         "speed": lambda entry: speed(entry["tflops"], entry["median_s"]),
@@ -70,7 +87,30 @@ def _render(template: str, finalize: Callable[[Any], Any], **values: Any) -> str
 
 def between(interval: list[float] | None, scale: float = 1.0, digits: int = 2) -> str:
     """Write an interval; nothing where there is none."""
-    return "" if interval is None else f"{scale * interval[0]:.{digits}f}\N{EN DASH}{scale * interval[1]:.{digits}f}"
+    if interval is None or None in interval:
+        return ""
+    return "\N{EN DASH}".join(fixed(scale * end, digits) for end in interval)
+
+
+def fixed(value: float, digits: int) -> str:
+    """Write a number with a fixed number of decimals; with a power of ten where it is too large for that."""
+    return f"{value:.{digits}f}" if abs(value) < MOST else f"{value:.{digits + 1}g}"
+
+
+def hardware(device: Mapping[str, Any]) -> str:
+    """Write the facts of a device: :meth:`mltune.device.facts.Device.to_json`.
+
+    >>> from mltune.device.known import H200
+    >>> hardware(H200.to_json())
+    'NVIDIA H200: compute capability 9.0, 132 multiprocessors at 1980 MHz, 140 GiB at 4.80 TB/s'
+    """
+    if not device["memory_bytes"]:
+        return f"{device['name']}: its facts are not on record"
+    capability = tuple(device["compute_capability"])
+    memory = f"{device['memory_bytes'] / 2**30:.0f} GiB at {device['memory_bytes_per_s'] / 1e12:.2f} TB/s"
+    cuda = f"compute capability {'.'.join(map(str, capability))}, " if capability != NO_CUDA else ""
+    units = f"{device['sm_count']} {'multiprocessors' if cuda else 'compute units'}"
+    return f"{device['name']}: {cuda}{units} at {device['clock_hz'] / 1e6:.0f} MHz, {memory}"
 
 
 def _rate(entry: Mapping[str, Any]) -> str:
