@@ -25,6 +25,7 @@ MAX_BYTES = 3 << 28
 _MAX_CELL_BYTES = 1 << 20
 _BESIDE = ("-wal", "-journal")
 _BUSY_S = 30.0
+_NAMES_ANOTHER = bytes.fromhex("d9d505f920a163d7")  # sqlite.org/fileformat2.html, 3
 
 
 def create_file(directory: Path, fill: Callable[[sqlite3.Connection], None]) -> None:
@@ -58,6 +59,8 @@ def connect(directory: Path) -> sqlite3.Connection:
         The file or one beside it is not a regular file, or is too large.
     """
     _check(directory)
+    if _size(directory / f"{FILE}-journal"):
+        raise ValueError(f"{FILE}-journal lies beside it, which only versions before 0.2 wrote")
     connection = _connection(directory / FILE, "mode=rw")
     connection.execute("PRAGMA synchronous = NORMAL")
     return connection
@@ -93,6 +96,7 @@ def connected_for_reading(directory: Path) -> Iterator[sqlite3.Connection]:
         for suffix in ("", *_BESIDE):
             with contextlib.suppress(FileNotFoundError):
                 shutil.copyfile(directory / f"{FILE}{suffix}", Path(folder) / f"{FILE}{suffix}")
+        _check_journal(Path(folder) / f"{FILE}-journal")
         with contextlib.closing(_connection(Path(folder) / FILE, "mode=rw")) as connection:
             yield connection
 
@@ -128,6 +132,12 @@ def _check(directory: Path) -> None:
             raise ValueError(f"{path.name} must be a regular file, but it is {_kind(found.st_mode)}")
         if found.st_size > MAX_BYTES:
             raise ValueError(f"{path.name} may have {MAX_BYTES} bytes, but it has {found.st_size}")
+
+
+def _check_journal(path: Path) -> None:
+    """Refuse a journal that names a super-journal: SQLite would open and delete the file of that name."""
+    if path.exists() and path.read_bytes().endswith(_NAMES_ANOTHER):
+        raise ValueError(f"{path.name} names another file")
 
 
 def _kind(mode: int) -> str:

@@ -66,6 +66,7 @@ _PREDICTED = Kind("REAL", float, float, _FINITE)
 _LOG_SHARE = Kind("REAL", float, float, _FINITE, missing=math.nan)
 _MEDIAN = Kind("REAL", float, float, {"ge": 1e-12, "le": 1e12})
 _DURATION = Kind("REAL", float, float, _SECONDS, missing=math.nan)
+_MOMENT = Kind("REAL", float, float, _FINITE, missing=math.nan)
 _ELAPSED = Kind("REAL", float, float, _SECONDS, missing=0.0)
 _TEXT = Kind("TEXT", _text, str)
 _GATE = Kind("TEXT", _text, str, GATES)
@@ -84,7 +85,7 @@ _TRIAL: _Part = {
     "proposed_by": ("proposed_by", replace(_TEXT, needed=True)),
     "audited": ("audited", replace(_BOOL, needed=True)),
     "expected": ("predicted", _PREDICTED),
-    "finished_at": ("finished_at", _DURATION),
+    "finished_at": ("finished_at", _MOMENT),
     "elapsed_s": ("elapsed_s", _ELAPSED),
 }
 _SKIP: _Part = {

@@ -294,11 +294,9 @@ def _on_file(directory: Path) -> Iterator[None]:
     except sqlite3.IntegrityError as error:
         raise StoreError(f"a trial's number must be new to its run, but {path} refused: {error}.") from error
     except (sqlite3.Error, OSError, OverflowError) as error:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the other bytes hold details
-        text = printable(error, _LONGEST)
-        if code in _DAMAGED or (
-            isinstance(error, sqlite3.DatabaseError) and not code
-        ):  # such as text that is not UTF-8
+        code, text = getattr(error, "sqlite_errorcode", 0) & 0xFF, printable(error, _LONGEST)
+        undecodable = isinstance(error, sqlite3.DatabaseError) and not code  # text that is not UTF-8
+        if code in _DAMAGED or undecodable:
             raise _damaged(path, text) from error
         if code in _NO_ROOM:
             raise DiskFullError(

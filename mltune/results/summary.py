@@ -12,7 +12,7 @@ from mltune.records.trial import TrialRecord
 from mltune.results.optimum import optimum
 from mltune.results.rating import rating
 from mltune.results.reader import read_run
-from mltune.results.run import TuneResult, counts, fastest
+from mltune.results.run import TuneResult, counts
 
 if TYPE_CHECKING:
     from mltune.dataset.manifest import Manifest
@@ -28,7 +28,7 @@ def summarise_run(run: TuneResult, top: int) -> dict[str, Any]:
     """Summarise a run with its ``top`` fastest trials: the output of ``mltune show --json``."""
     return summarise_tuning(run) | {
         "declaration": None if run.declaration is None else run.declaration.to_json(),
-        "best": [_entry(record, run) for record in fastest(run.records, top)],
+        "best": [_entry(record, run) for record in run.records.fastest(top)],
     }
 
 

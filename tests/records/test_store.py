@@ -75,7 +75,7 @@ RECORDS = st.lists(
         build=maybe(BUILDS),
         measurement=maybe(MEASUREMENTS),
         predicted=maybe(FINITE),
-        finished_at=SECONDS,
+        finished_at=FINITE,
         elapsed_s=SECONDS,
     ),
     max_size=4,
