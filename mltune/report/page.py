@@ -28,6 +28,9 @@ from mltune.results.wording import (
 
 TEMPLATES = Path(__file__).parent / "templates"
 
+LONGEST_TEXT = 1_000
+"""Characters of any text but the plan that a report shows: names and messages come from third parties."""
+
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>#|~$!&])")
 
 
@@ -37,6 +40,8 @@ def html(document: Mapping[str, Any], found: Sections) -> str:
     The page has a content security policy that allows only its own style and script: no text from a store can run a
     script or load anything.
     """
+    from markupsafe import Markup
+
     script = (TEMPLATES / "page.js").read_text()
     return _render(
         "page.html",
@@ -46,6 +51,7 @@ def html(document: Mapping[str, Any], found: Sections) -> str:
         many=len(found.problems) > MOST_OPEN,
         most_parameters=MOST_PARAMETERS,
         fewest_rows=FEWEST_ROWS,
+        plan=None if found.plan is None else Markup("<pre>{}</pre>").format(clean(found.plan)),
         style="\n".join((TEMPLATES / name).read_text() for name in ("colours.css", "page.css")),
         script=script,
         script_hash=b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -121,7 +127,11 @@ def _rate(entry: Mapping[str, Any]) -> str:
 def _printable(value: Any) -> Any:
     if value is None:
         return UNKNOWN
-    return clean(value) if type(value) is str else value  # markup that is safe has another type
+    return clean(_cut(value)) if type(value) is str else value  # markup that is safe has another type
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 1]}…"
 
 
 def _markdown(value: Any) -> Any:
@@ -129,12 +139,12 @@ def _markdown(value: Any) -> Any:
         return UNKNOWN
     if type(value) is not str:
         return value
-    return _MARKDOWN.sub(r"\\\1", " ".join(clean(value).split()))
+    return _MARKDOWN.sub(r"\\\1", " ".join(clean(_cut(value)).split()))
 
 
 def _code(text: str) -> Any:
     """Return text as a code span that its content cannot end, marked as safe: it is not escaped again."""
     from markupsafe import Markup
 
-    flat = " ".join(clean(str(text)).replace("`", "'").replace("|", "¦").split())
+    flat = " ".join(clean(_cut(str(text))).replace("`", "'").replace("|", "¦").split())
     return Markup(f"`{flat}`" if flat else "")  # noqa: S704 - Markdown

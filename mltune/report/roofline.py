@@ -49,7 +49,7 @@ def roofline(evidence: Sequence[Evidence], device: Device, name: str) -> Plot | 
     rates = np.array([run.flops / (run.best_time_s or math.inf) for run in runs])
     intensities = np.array([each.intensity for each in drawn])
     roofs = {run.problem.arithmetic: run.peak_flops for run in sorted(runs, key=lambda run: run.problem.arithmetic)}
-    made = axes(5.4, 3.1, left=0.62)
+    made = axes(5.4, 3.1, left=0.75)
     _draw_roofs(made, roofs, device.memory_bytes_per_s, rates, float(intensities.max()))
     kinds = _kinds([run.problem.name for run in runs])
     for kind, colour in zip(dict.fromkeys(sorted(kinds)), (*SERIES, INK), strict=False):
