@@ -218,7 +218,8 @@ def space(document: Document) -> list[RenderableType]:
         for entry in document["restrictions"]
     )
     empty = (">removes", ">only this", "restriction", "reason")
-    return [facts, "", table(parameters), "", table(restrictions, empty)]
+    faults = [f"wrong: {fault}" for fault in document["faults"]]
+    return [facts, *faults, "", table(parameters), "", table(restrictions, empty)]
 
 
 def datasets(documents: Sequence[Document]) -> RenderableType:
