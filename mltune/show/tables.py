@@ -97,7 +97,7 @@ def _run_facts(document: Document, winner: Sequence[tuple[str, str]]) -> list[tu
         ("kernel", document["kernel"]),
         ("trials", f"{document['trials']}: {states(document['counts'])}"),
         *winner,
-        *([("replayed", of_optimum(document["optimum"]))] if document.get("optimum") else []),
+        *([("optimum", of_optimum(document["optimum"]))] if document.get("optimum") else []),
         ("seconds", ", ".join(f"{phase} {value:.1f}" for phase, value in document["seconds"].items())),
         ("skipped", skipped),
     ]

@@ -202,6 +202,7 @@ class TestTune:
             "run",
             "stopped",
             "skips",
+            "optimum",
         ]
         assert document["kernel"] == "gemm_simt"
         assert document["trials"] == 40 == sum(document["counts"].values())
@@ -213,6 +214,9 @@ class TestTune:
         assert 0 < best["share_of_peak"] < 1
         assert set(document["seconds"]) == set(PHASES)
         assert Path(document["run"]) == directory
+        assert f"% of the dataset's optimum ({1e3 * document['optimum']['median_s']:.4f} ms), rank " in (
+            mltune("show", directory).stdout
+        )
 
     def test_the_same_seed_finds_the_same(self, tuned, tmp_path):
         document, _ = tuned
