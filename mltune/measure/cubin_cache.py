@@ -8,19 +8,20 @@ used only if nobody else can write to it.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import logging
 import os
 import threading
 import zlib
-from collections.abc import Sequence
 from pathlib import Path
 
 from mltune.files.atomic import write_file_atomically
 from mltune.files.documents import parse_json
 from mltune.files.opening import RefusedFileError
 from mltune.files.reading import read_file
+from mltune.measure.compiler import Source
 from mltune.records.trial import Build, TrialState
 
 LARGEST_CUBIN = 1 << 26
@@ -43,9 +44,9 @@ def default_cache() -> Path:
     return (base if base.is_absolute() else Path.home() / ".cache") / "mltune" / "cubins"
 
 
-def cache_key(source: str, entry: str, options: Sequence[str], compiler: str) -> str:
-    """Return the name of a build: a hash of the CUDA source, its entry, the options and the compiler's version."""
-    content = json.dumps([_FORMAT, source, entry, list(options), compiler])
+def cache_key(source: Source, definitions: str, compiler: str) -> str:
+    """Return the name of a build: a hash of all that NVRTC reads, and of the compiler's version."""
+    content = json.dumps([_FORMAT, dataclasses.asdict(source), definitions, compiler], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
 
 
