@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from mltune.report.findings import findings
 from mltune.report.page import html, markdown
 from mltune.report.reading import ReportInput, read_input
 from mltune.report.sections import sections
+from mltune.results.reader import read_run
+from mltune.results.run import TuneResult
 
 HTML, MARKDOWN, JSON = "report.html", "report.md", "winners.json"
 
@@ -36,7 +38,13 @@ class ReportPaths:
     document: dict[str, Any]
 
 
-def write_report(directory: Path, folder: Path | None = None, *, quick: bool = False) -> ReportPaths:
+def write_report(
+    directory: Path,
+    folder: Path | None = None,
+    *,
+    quick: bool = False,
+    read: Callable[[Path, str], TuneResult] = read_run,
+) -> ReportPaths:
     """Write the report on the directory of a run or of a campaign, which may still go on. No GPU is needed.
 
     The report names what is missing or damaged. Each file is written as a whole or not at all.
@@ -47,6 +55,8 @@ def write_report(directory: Path, folder: Path | None = None, *, quick: bool = F
         Where to write it; by default ``directory``.
     quick : bool
         Leave out figures and importances, which take seconds.
+    read : callable
+        Reads the run in a folder, given its slug.
 
     Raises
     ------
@@ -57,7 +67,7 @@ def write_report(directory: Path, folder: Path | None = None, *, quick: bool = F
     """
     directory = Path(directory)
     folder = directory if folder is None else Path(folder)
-    source = read_input(directory)
+    source = read_input(directory, read)
     with _into(folder):
         document = _collect(source, folder)
         found = sections(source, document, quick=quick)
@@ -66,10 +76,10 @@ def write_report(directory: Path, folder: Path | None = None, *, quick: bool = F
     return ReportPaths(folder / HTML, folder / MARKDOWN, folder / JSON, document)
 
 
-def write_winners(directory: Path) -> Path:
-    """Write ``winners.json`` and the folders of the winners; errors are those of :func:`write_report`."""
+def write_winners(directory: Path, read: Callable[[Path, str], TuneResult] = read_run) -> Path:
+    """Write ``winners.json`` and the folders of the winners; see :func:`write_report`."""
     directory = Path(directory)
-    source = read_input(directory)
+    source = read_input(directory, read)
     with _into(directory):
         _collect(source, directory)
     return directory / JSON

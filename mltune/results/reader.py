@@ -31,7 +31,7 @@ from mltune.results.run import TuneResult
 LONGEST_TEXT = 2_000
 """Characters of a stored text that are shown."""
 
-_DAMAGED = (MltuneError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+_DAMAGED = (MltuneError, OSError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 class RunReader:
