@@ -93,10 +93,10 @@ class Scheduler:
         if unread:  # what they have spent decides what the others get
             free = [slug for slug in unread if slug not in running]
             return TimeSlice(free[0], 0.0, self._plan.unit, "repair") if free else None
-        put_last = {slug for slug, failures in self._failures.items() if failures >= MAX_FAILURES or slug == self._idle}
+        failing = {slug for slug, failures in self._failures.items() if failures >= MAX_FAILURES}
         standings = list(self.standings.values())
-        for busy in (running | put_last, running) if put_last else (running,):
-            time_slice = next_slice(self._plan, standings, busy, left_s)
+        for put_last in ({*failing, self._idle}, {self._idle}, set[str]()):
+            time_slice = next_slice(self._plan, standings, running | put_last, left_s)
             if time_slice is not None:
                 return time_slice
         for slug in sorted(self._undeclared - running):  # killed between its last trial and its declaration
