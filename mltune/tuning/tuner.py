@@ -205,20 +205,23 @@ class Tuner:
         medians = [record.median_s for record in self._records.values() if self._search.score(record) is not None]
         self._pipeline.best_s = min((median for median in medians if median is not None), default=None)
         self._asked = self._search.resume(self._records, self._session.batches)
-        under_way = self._ask()
-        while under_way and not self._stop():
+        self._seconds.restart()  # loading, and learning what is on record, take none of the budget
+        self._ask()
+        while self._in_flight and not self._stop():
             if self._seconds.elapsed >= self._reference_due_s:  # the first time while the first builds are made
                 self._time_reference()
             self._collect()
             with self._seconds.spent_on("record"):
                 self._observer.tell(self._seconds.elapsed)
-            under_way = self._ask()
+            if self._time_is_up():
+                break
+            self._ask()
         self._pipeline.abandon()
         if self._reference_due_s < math.inf and self._references_stale() and not self._stop():
             self._time_reference()
 
-    def _ask(self) -> bool:
-        """Ask for batches until enough are in flight; return whether any is."""
+    def _ask(self) -> None:
+        """Ask for batches until enough are in flight."""
         while len(self._in_flight) < self._session.batches and not self._time_is_up():
             limit = self._request.trials
             room = None if limit is None else limit - self._asked
@@ -234,7 +237,6 @@ class Tuner:
             self._asked += len(batch.candidates)
             self._in_flight.append(batch)
             self._begin(batch.candidates)
-        return bool(self._in_flight) and not self._time_is_up()
 
     def _begin(self, candidates: Sequence[Candidate]) -> None:
         """Submit the candidates that are neither on record nor skipped."""
