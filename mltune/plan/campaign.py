@@ -183,7 +183,7 @@ class Campaign:
         plan = self._plan
         facts = {
             "budget_s": plan.budget if plan.unit == "s" else None,
-            "budget_trials": plan.budget if plan.unit == "trials" else None,
+            "budget_trials": int(plan.budget) if plan.unit == "trials" else None,
             "pid": os.getpid(),
         }
         if self._scheduler.trials:

@@ -168,7 +168,7 @@ class _Events:
         if name in ("progress", "slice_ended"):
             self.done = _whole(event.get("done")) or self.done
         if name in ("plan_started", "resumed"):
-            self.trials_limit = _whole(event.get("budget_trials")) or self.trials_limit
+            self.trials_limit = int(time_of(event.get("budget_trials")) or 0) or self.trials_limit
         if name == "slice_ended" and isinstance(slug, str):
             self.trials[slug] = _whole(event.get("trials"))
         if name == "progress":
