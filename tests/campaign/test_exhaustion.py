@@ -43,7 +43,9 @@ def test_an_exhausted_problem_ends_and_the_others_get_its_budget(tmp_path):
 
 def test_a_campaign_of_exhausted_problems_ends_and_is_not_repeated(tmp_path):
     plan = tmp_path / "small.toml"
-    text = TWO.replace("report", "winners").format(small=few_rows(tmp_path)).replace(f', "{LARGE.replace("-", "_")}"', "")
+    text = (
+        TWO.replace("report", "winners").format(small=few_rows(tmp_path)).replace(f', "{LARGE.replace("-", "_")}"', "")
+    )
     plan.write_text(text)
     command = [sys.executable, "-m", "mltune", "run"]
     first = subprocess.run([*command, plan, "--run", tmp_path / "run"], cwd=ROOT, capture_output=True, text=True)
