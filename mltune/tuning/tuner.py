@@ -21,7 +21,7 @@ from mltune.measure.timing_limits import within_limits
 from mltune.records.candidate import BATCH, Candidate
 from mltune.records.declaration import FACT as DECLARATION
 from mltune.records.declaration import Declaration
-from mltune.records.directory import WINNER, new_directory
+from mltune.records.directory import WINNER, check_no_plan, new_directory
 from mltune.records.events import EventWriter, no_events
 from mltune.records.reference import Reference, drifts
 from mltune.records.seconds import Seconds
@@ -67,7 +67,8 @@ def tune(
     slug : str
         Name of the problem in its plan.
     events : callable, optional
-        Writes events; by default to ``events.jsonl`` in the directory of the run.
+        Writes the events of a campaign; by default they go to ``events.jsonl`` in the directory of the run, which must
+        not be that of a plan.
 
     Raises
     ------
@@ -76,9 +77,11 @@ def tune(
     RunError
         The run failed; everything recorded before is kept.
     """
+    directory = request.run or new_directory(request.problem.label)
+    if events is None:
+        check_no_plan(directory)
     target = parse_device(request.device) or choose(request.kernel, request.problem)
     session = open_session(request.kernel, request.problem, target, compilers=request.compilers)
-    directory = request.run or new_directory(request.problem.label)
     header = run_header(
         session,
         request.seed,

@@ -261,6 +261,24 @@ def test_told_not_to_it_does_not_end_by_itself(stopped, tmp_path):
     assert len(search(tmp_path / "run", trials=trials, dataset=STOPPED, stop=False).records) == trials
 
 
+@pytest.mark.parametrize("place", [".", "problems/sgemm", "problems/new/../sgemm"])
+def test_the_directories_of_a_plan_are_refused(place, tmp_path, monkeypatch):
+    """`mltune run` resumes them."""
+    (tmp_path / "problems/sgemm").mkdir(parents=True)
+    (tmp_path / "problems/new").mkdir()
+    (tmp_path / "plan.toml").write_text("")
+    before = sorted(tmp_path.rglob("*"))
+    for directory in (tmp_path, tmp_path / "problems"):
+        monkeypatch.chdir(directory)
+        with pytest.raises(RunDirectoryError, match=r"is that of a (plan|problem of a plan): `mltune run "):
+            search(Path(os.path.relpath(tmp_path / place)))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_folder_called_problems_is_no_plan(tmp_path):
+    assert len(search(tmp_path / "problems/sgemm", trials=BATCH).records) == BATCH
+
+
 def test_run_of_another_seed_is_refused(undisturbed):
     with pytest.raises(RunDirectoryError, match="seed"):
         search(undisturbed.directory, seed=5)
