@@ -18,7 +18,7 @@ from mltune.process.signals import Interrupt
 from mltune.records.events import EventLog
 from mltune.records.store import Store
 from mltune.results.progress import Progress
-from mltune.results.reader import readable, result_of
+from mltune.results.reader import RunReader, readable
 from mltune.results.run import TuneResult
 from mltune.tuning.request import TuneRequest
 
@@ -221,4 +221,4 @@ def _repair(directory: Path | None) -> None:
     """
     assert directory is not None  # noqa: S101 - a task has a run directory
     with readable(directory), Store.open(directory) as store:
-        result_of(store)
+        RunReader(directory).read_from(store)

@@ -54,7 +54,7 @@ class Kind:
 
 _NOT_NEGATIVE = {"ge": 0, "le": LARGEST}
 _FINITE = {"allow_inf_nan": False}
-_SECONDS = {"ge": 0.0, "allow_inf_nan": False}
+_SECONDS = {"ge": 0.0, "le": 1e12}
 _STATES = tuple(str(state) for state in TrialState)
 
 _NUMBER = Kind("INTEGER", int, int, _NOT_NEGATIVE, needed=True)
@@ -66,6 +66,7 @@ _PREDICTED = Kind("REAL", float, float, _FINITE)
 _LOG_SHARE = Kind("REAL", float, float, _FINITE, missing=math.nan)
 _MEDIAN = Kind("REAL", float, float, {"ge": 1e-12, "le": 1e12})
 _DURATION = Kind("REAL", float, float, _SECONDS, missing=math.nan)
+_MOMENT = Kind("REAL", float, float, _FINITE, missing=math.nan)
 _ELAPSED = Kind("REAL", float, float, _SECONDS, missing=0.0)
 _TEXT = Kind("TEXT", _text, str)
 _GATE = Kind("TEXT", _text, str, GATES)
@@ -84,7 +85,7 @@ _TRIAL: _Part = {
     "proposed_by": ("proposed_by", replace(_TEXT, needed=True)),
     "audited": ("audited", replace(_BOOL, needed=True)),
     "expected": ("predicted", _PREDICTED),
-    "finished_at": ("finished_at", _DURATION),
+    "finished_at": ("finished_at", _MOMENT),
     "elapsed_s": ("elapsed_s", _ELAPSED),
 }
 _SKIP: _Part = {

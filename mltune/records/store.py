@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 from mltune.errors import DamagedRunError, DiskFullError, RunDirectoryError, StoreError
 from mltune.files.documents import parse_json
 from mltune.files.text import printable
-from mltune.records.directory import FILE, lock_directory
+from mltune.records.directory import FILE, lock_directory, store_file
 from mltune.records.header import RunHeader
 from mltune.records.opening import connect, connected_for_reading, create_file, wal_is_missing
 from mltune.records.reference import Reference
@@ -294,11 +294,9 @@ def _on_file(directory: Path) -> Iterator[None]:
     except sqlite3.IntegrityError as error:
         raise StoreError(f"a trial's number must be new to its run, but {path} refused: {error}.") from error
     except (sqlite3.Error, OSError, OverflowError) as error:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the other bytes hold details
-        text = printable(error, _LONGEST)
-        if code in _DAMAGED or (
-            isinstance(error, sqlite3.DatabaseError) and not code
-        ):  # such as text that is not UTF-8
+        code, text = getattr(error, "sqlite_errorcode", 0) & 0xFF, printable(error, _LONGEST)
+        undecodable = isinstance(error, sqlite3.DatabaseError) and not code  # text that is not UTF-8
+        if code in _DAMAGED or undecodable:
             raise _damaged(path, text) from error
         if code in _NO_ROOM:
             raise DiskFullError(
@@ -317,7 +315,7 @@ def _damaged(path: Path, reason: str) -> DamagedRunError:
 
 
 def _must_exist(directory: Path) -> None:
-    if not os.path.lexists(directory / FILE):
+    if not store_file(directory).exists():
         raise RunDirectoryError(f"a run directory holds a file {FILE}, but there is none in {directory}.")
 
 

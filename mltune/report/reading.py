@@ -19,15 +19,12 @@ from mltune.files.documents import parse_toml
 from mltune.files.reading import read_file
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.reader import load_kernel
-from mltune.records.directory import FILE, PLAN_FILE, PROBLEMS, is_plan, runs_in
+from mltune.records.directory import FILE, PLAN_FILE, PROBLEMS, SLUG, is_plan, runs_in
 from mltune.records.events import FILE as EVENTS_FILE
 from mltune.records.events import planned, read_events
 from mltune.results.reader import read_run
 from mltune.results.run import TuneResult
 from mltune.results.unread import Unread, read_or_set_aside
-
-SLUG = re.compile(r"[a-z0-9][a-z0-9.-]{0,127}")
-"""Allowed names of the folders of a plan's problems."""
 
 _BUILT_IN = re.compile(r"[a-z][a-z0-9_]{0,63}")
 MAX_BYTES = 1 << 18

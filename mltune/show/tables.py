@@ -17,6 +17,7 @@ from mltune.results.wording import (
     configuration,
     duration,
     milliseconds,
+    of_optimum,
     percent,
     spaced_duration,
     speed,
@@ -98,6 +99,7 @@ def _run_facts(document: Document, winner: Sequence[tuple[str, str]]) -> list[tu
         ("trials", f"{document['trials']}: {states(document['counts'])}"),
         *([("ended by itself", printable(document["stopped"]))] if document["stopped"] else []),
         *winner,
+        *([("replayed", of_optimum(document["optimum"]))] if document.get("optimum") else []),
         ("seconds", ", ".join(f"{phase} {value:.1f}" for phase, value in document["seconds"].items())),
         ("skipped", skipped),
     ]
@@ -219,7 +221,8 @@ def space(document: Document) -> list[RenderableType]:
         for entry in document["restrictions"]
     )
     empty = (">removes", ">only this", "restriction", "reason")
-    return [facts, "", table(parameters), "", table(restrictions, empty)]
+    faults = [f"wrong: {fault}" for fault in document["faults"]]
+    return [facts, *faults, "", table(parameters), "", table(restrictions, empty)]
 
 
 def datasets(documents: Sequence[Document]) -> RenderableType:

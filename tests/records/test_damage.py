@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import sqlite3
+import struct
 from pathlib import Path
 
 import pytest
@@ -221,6 +222,21 @@ def test_a_rollback_journal_of_a_kill_is_rolled_back_in_a_copy(tmp_path):
     assert content(parent) == before
 
 
+def test_a_journal_that_names_another_file_deletes_nothing(written, tmp_path):
+    """SQLite deletes the super-journal that a rollback journal names."""
+    victim = tmp_path / "victim"
+    victim.write_text("content")
+    name = str(victim).encode()
+    magic = bytes.fromhex("d9d505f920a163d7")
+    end = name + struct.pack(">II", len(name), sum(name)) + magic
+    header = magic + struct.pack(">IIIII", 0, 7, 1, 512, 4096)
+    (written / f"{FILE}-journal").write_bytes(header.ljust(512, b"\0") + struct.pack(">I", 1 << 18) + end)
+    for attempt in (Store.read_only, Store.open):
+        with pytest.raises(DamagedRunError, match=r"names another file|lies beside it"):
+            attempt(written)
+    assert victim.read_text() == "content"
+
+
 def test_a_missing_file_beside_the_store_is_noticed(killed):
     (killed / f"{FILE}-wal").unlink()
     with Store.read_only(killed) as store:
@@ -248,7 +264,7 @@ def test_sqlite_opens_only_regular_files(written, tmp_path, suffix, kind):
     else:
         path.mkdir()
     for attempt in (Store.read_only, Store.open, lambda directory: Store.open(directory, HEADER)):
-        with pytest.raises(DamagedRunError, match="must be a regular file"):
+        with pytest.raises(DamagedRunError, match="its own files and folders"):
             attempt(written)
     assert canary.read_bytes() == before
 
