@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from mltune.dataset.dataset import load_dataset, make_dataset, write_dataset
 from mltune.device.known import H200
 from mltune.problem.gemm import GemmProblem
 from mltune.records.header import RunHeader
@@ -65,6 +66,18 @@ class RunMaker:
 
     def of(self, **changes) -> "RunMaker":
         return RunMaker(replace(self.header, **changes), self.facts)
+
+
+def few_rows(folder, dataset="convolution_mi250x_gcd", rows=24, **facts):
+    """Write the first rows of a dataset as one of their own, and return its path."""
+    recorded = load_dataset(dataset)
+    table = recorded.table.slice(0, rows)
+    manifest = recorded.manifest
+    kept = {name: getattr(manifest, name) for name in ("kernel", "source_hash", "problem", "device", "created")}
+    kept |= {"name": "few", "kind": "random", "versions": dict(manifest.versions), "seed": 0} | facts
+    dataset = make_dataset(table, dict(manifest.parameters), **kept)
+    write_dataset(dataset, folder)
+    return folder / f"{kept['name']}.parquet"
 
 
 @pytest.fixture

@@ -63,6 +63,31 @@ def is_plan(directory: Path) -> bool:
     return (directory / PLAN_FILE).is_file()
 
 
+def check_no_plan(directory: Path) -> None:
+    """Check that a single run may use a directory.
+
+    The run of a problem of a plan belongs to its campaign: that resumes it with its own settings, counts what it has
+    spent, and would find it in use.
+
+    Raises
+    ------
+    RunDirectoryError
+        The directory is that of a plan, or of one of its problems.
+    """
+    path = directory.resolve()
+    if is_plan(path):
+        raise RunDirectoryError(
+            f"a single run has a directory of its own, but {directory} is that of a plan: `mltune run {directory}` "
+            "resumes the plan; choose another directory for the run."
+        )
+    plan = path.parent.parent
+    if path.parent.name == PROBLEMS and is_plan(plan):
+        raise RunDirectoryError(
+            f"a single run has a directory of its own, but {directory} is that of a problem of a plan: "
+            f"`mltune run {plan}` gives the problem more of the budget; copy the directory to continue it alone."
+        )
+
+
 def runs_in(directory: Path) -> list[Path]:
     """Return the directories of all runs: of a plan those of its problems, by name; of a run the directory itself.
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mltune.device.facts import Device
+from mltune.files.text import printable
 from mltune.problem.kinds import problem_from_json
 from mltune.records.declaration import Declaration
 from mltune.results.rating import declared_rating
@@ -96,6 +97,7 @@ def _run_facts(document: Document, winner: Sequence[tuple[str, str]]) -> list[tu
         ("problem", f"{_problem(document).label} on {document['device']['name']}"),
         ("kernel", document["kernel"]),
         ("trials", f"{document['trials']}: {states(document['counts'])}"),
+        *([("ended by itself", printable(document["stopped"]))] if document["stopped"] else []),
         *winner,
         *([("optimum", of_optimum(document["optimum"]))] if document.get("optimum") else []),
         ("seconds", ", ".join(f"{phase} {value:.1f}" for phase, value in document["seconds"].items())),
@@ -181,7 +183,8 @@ def campaign_summary(document: Document) -> list[RenderableType]:
     running = "running" if document["running"] else "not running"
     done = sum(entry["state"] in ("declared", "finished") for entry in document["problems"])
     facts = f"{document['plan']}: {running}, {done} of {len(document['problems'])} problems have a winner"
-    return [facts, "", table(rows)]
+    details = [f"{entry['slug']}: {printable(entry['detail'])}" for entry in document["problems"] if entry["detail"]]
+    return [facts, "", table(rows), *(["", *details] if details else [])]
 
 
 def _rated(figures: Document, reference: str) -> dict[str, str]:
