@@ -314,7 +314,10 @@ class Kernel:
                     f"a parameter of {self.name} is one of {', '.join(self.all_parameters)}; got {name!r}"
                 )
             if not chosen or not set(chosen) <= set(legal) or len(set(chosen)) != len(chosen):
-                raise BundleError(f"the values of {name} are distinct ones of {list(legal)}, got {list(chosen)}")
+                raise BundleError(
+                    f"the values of {name} are distinct ones of {printable(list(legal), 300)}, "
+                    f"got {printable(list(chosen), 300)}"
+                )
 
         def narrowed(parameters: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
             return {name: tuple(values.get(name, legal)) for name, legal in parameters.items()}
