@@ -20,6 +20,7 @@ DOCUMENTS = [ROOT / "README.md", *PAGES, *sorted(ROOT.glob("*/README.md"))]
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PATH = re.compile(r"`((?:benchmarks|datasets|docs|kernels|mltune|search|tests)/[^`\s{]*)`")
+TEXTS = ("*.py", "*.md", "*.toml", "*.txt", "*.html", "*.ipynb", ".ci/run", ":!tests", ":!benchmarks/results")
 NOT_IN_A_CHECKOUT = {"mltune/_data/", "datasets/KERNEL/"}
 
 
@@ -47,6 +48,18 @@ def test_the_example_of_a_bundle_is_one(tmp_path):
     kernel = load_kernel(tmp_path)
     assert kernel.name == "tiled"
     assert list(kernel.all_parameters) == ["TILE", "UNROLL", "GROUP"]
+
+
+def test_no_text_installs_the_distribution_of_that_name_which_is_another_project():
+    texts = subprocess.run(["git", "ls-files", "-z", *TEXTS], cwd=ROOT, capture_output=True, text=True, check=True)
+    files = [ROOT / file for file in texts.stdout.split("\0") if file]
+    assert ROOT / "mltune/comparison/peers.py" in files
+    found = [
+        name(file)
+        for file in files
+        if re.search(r"\bmltune\[(cuda|peers|dashboard)|\binstall (-U )?mltune\b(?!-)", file.read_text())
+    ]
+    assert found == []
 
 
 def test_ci_runs_the_test_command_of_readme():

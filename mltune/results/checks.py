@@ -43,7 +43,7 @@ def check_header(header: RunHeader) -> None:
         "device": isinstance(header.device, dict)
         and isinstance(header.device.get("name"), str)
         and all(is_time(header.device.get(name), or_zero=True) for name in _FACTS_OF_DEVICES)
-        and [type(part) for part in header.device.get("compute_capability", ())] == [int, int],
+        and [type(part) for part in header.device.get("compute_capability") or (0, 0)] == [int, int],
     }
     for name, holds in laws.items():
         if not holds:
