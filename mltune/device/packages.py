@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,7 +16,7 @@ DISTRIBUTION = "mltune-gpu"
 """The name of mltune on the package index, where ``mltune`` is another project."""
 
 _CUPY = re.compile(r"(?:amd-)?cupy|cupy-rocm.*|cupy-cuda(?P<cuda>\d\d).*")
-_MODULES = {"CuPy": "cupy", "cuda-bindings": "cuda.bindings.driver"}
+_MODULES = {"CuPy": "cupy", "cuda-bindings": "cuda.bindings"}
 
 
 def cupy_packages() -> dict[str, str]:
@@ -29,6 +30,14 @@ def cupy_packages() -> dict[str, str]:
     folders = sys.path if spec is None or spec.origin is None else [str(Path(spec.origin).parent.parent)]
     found = {one.name: one.version for one in distributions(path=folders) if _CUPY.fullmatch(one.name)}
     return dict(sorted(found.items()))
+
+
+def find_module(name: str) -> ModuleSpec | None:
+    """Find a module without importing it; None where it, or the package that it belongs to, is not installed."""
+    try:
+        return find_spec(name)
+    except ModuleNotFoundError:
+        return None
 
 
 def cuda_of_cupy() -> int | None:
@@ -67,7 +76,7 @@ def package_problems(cuda: str | None) -> Iterator[str]:
         f"`pip uninstall {' '.join(cupys)}`",
         f"`pip install {extra(None if cuda is None else major(cuda))}`",
     )
-    missing = [name for name, module in _MODULES.items() if not _is_there(module)]
+    missing = [name for name, module in _MODULES.items() if find_module(module) is None]
     if len(cupys) > 1:
         yield (
             f"only one CuPy must be installed, but {' and '.join(cupys)} are in one folder, where each overwrote files "
@@ -79,7 +88,7 @@ def package_problems(cuda: str | None) -> Iterator[str]:
             f"CuPy is uninstalled; run {remove}, then {install}"
         )
     elif missing and cuda is not None:
-        yield f"a GPU is used through CuPy and cuda-bindings, but {' and '.join(missing)} is missing; run {install}"
+        yield f"a GPU is used through CuPy and cuda-bindings, not installed is: {', '.join(missing)}; run {install}"
     for name, needed in ((" ".join(cupys), cuda_of_cupy()), ("cuda-bindings", major(_version("cuda-bindings")))):
         if cuda is not None and needed is not None and needed > major(cuda):
             yield (
@@ -104,13 +113,6 @@ def mixed_installation() -> str:
         f"installed into the same folder, {package}; run `pip uninstall mltune {DISTRIBUTION}`, then install "
         f"{DISTRIBUTION} again"
     )
-
-
-def _is_there(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:  # of a parent package
-        return False
 
 
 def _version(distribution: str) -> str:

@@ -6,9 +6,8 @@ import ctypes
 import warnings
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 
-from mltune.device.packages import cupy_packages, mixed_installation, package_problems
+from mltune.device.packages import cupy_packages, find_module, mixed_installation, package_problems
 from mltune.device.query import driver_version
 from mltune.errors import DeviceError
 from mltune.measure.compiler import check_fits_driver, loaded_library, nvrtc_version
@@ -24,9 +23,9 @@ class Library:
     name : str
         Such as ``"NVRTC"``.
     version : str
-        Empty where the library was not found.
+        Empty where the library was not found; ``"unknown"`` for a package without metadata.
     path : str
-        The file that was loaded, or the folder of a Python package; empty where the library was not found.
+        The file that was loaded, or the module of a Python package; empty where the library was not found.
     """
 
     name: str
@@ -59,13 +58,13 @@ def find_libraries() -> tuple[list[Library], list[str]]:
             check_fits_driver(cuda)
     except DeviceError as error:
         problems += [str(error)] if cuda is not None else []
-    if find_spec("cupy") is not None:
+    if find_module("cupy") is not None:
         try:
             cublas = _cublas()
         except DeviceError as error:
             problems.append(str(error))
-    cupys = [_package(name, "cupy") for name in cupy_packages()] or [Library("CuPy")]
-    others = [_package("cuda-bindings", "cuda"), _package("nvidia-ml-py", "pynvml")]
+    cupys = [_package(name, "cupy") for name in cupy_packages()] or [_package("CuPy", "cupy")]
+    others = [_package("cuda-bindings", "cuda.bindings"), _package("nvidia-ml-py", "pynvml")]
     return [driver, nvrtc, cublas, *cupys, *others], [text.removesuffix(".") for text in problems if text]
 
 
@@ -82,12 +81,11 @@ def _cublas() -> Library:
 
 
 def _package(distribution: str, module: str) -> Library:
-    """Return an installed distribution, with the path of its module."""
-    try:
-        found = version(distribution)
-    except PackageNotFoundError:
-        return Library(distribution)
-    spec = find_spec(module)
+    """Return a package, with its version if it was installed as a distribution."""
+    spec = find_module(module)
     if spec is None:
         return Library(distribution)
-    return Library(distribution, found, spec.origin or next(iter(spec.submodule_search_locations or ()), ""))
+    try:
+        return Library(distribution, version(distribution), spec.origin or "")
+    except PackageNotFoundError:
+        return Library(distribution, "unknown", spec.origin or "")

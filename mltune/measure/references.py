@@ -14,6 +14,9 @@ from mltune.measure.compiler import loaded_library
 if TYPE_CHECKING:
     from mltune.problem.runnable import RunnableProblem
 
+_CUPY_THAT_FINDS_PACKAGES = 14
+"""The major version of CuPy from which on it finds the cuBLAS of NVIDIA's packages, not only a toolkit's."""
+
 _LARGEST_INT = 2**31 - 1
 
 
@@ -36,7 +39,7 @@ def bind_reference(problem: RunnableProblem, addresses: Mapping[str, int]) -> Ca
 
 
 def load_cublas() -> Any:
-    """Return CuPy's bindings of cuBLAS. CuPy loads the library: from packages of NVIDIA, else from where CUDA is.
+    """Return CuPy's bindings of cuBLAS. CuPy loads the library: from packages of NVIDIA, else a toolkit's.
 
     Raises
     ------
@@ -47,15 +50,17 @@ def load_cublas() -> Any:
         import cupy  # noqa: F401  # CuPy 13 prepares the loading of libraries
         from cupy_backends.cuda.libs import cublas
     except ImportError as error:
-        cupys, taken, cause = " ".join(cupy_packages()), loaded_library("cublas"), " ".join(str(error).split())[:300]
+        cupys, taken, cause = cupy_packages(), loaded_library("cublas"), " ".join(str(error).split())[:300]
+        names = " ".join(cupys) or "CuPy"
         if taken:
             raise DeviceError(
-                f"CuPy and cuBLAS must be for the same CUDA, but {cupys or 'CuPy'} cannot use {taken} ({cause}); run "
-                f"`pip uninstall {cupys}`, then `pip install {extra(major(taken.rpartition('.so.')[2]))}`."
+                f"CuPy and cuBLAS must be for the same CUDA, but {names} cannot use {taken} ({cause}); run "
+                f"`pip uninstall {names}`, then `pip install {extra(major(taken.rpartition('.so.')[2]))}`."
             ) from error
+        old = any(major(version) < _CUPY_THAT_FINDS_PACKAGES for version in cupys.values())
         raise DeviceError(
-            f"cuBLAS must be installed, but it cannot be loaded ({cause}); install it with "
-            f"`pip install {extra(cuda_of_cupy())}`."
+            f"cuBLAS must be installed, but it cannot be loaded ({cause}); run `pip install "
+            f"{f'--upgrade {names} ' if old else ''}{extra(cuda_of_cupy())}`."
         ) from error
     return cublas
 

@@ -88,7 +88,7 @@ def test_a_missing_cupy_is_a_problem_only_with_a_driver():
         pytest.skip("CuPy is installed here")
     assert list(package_problems(None)) == []
     problem = next(package_problems("12.4"))
-    assert "CuPy is missing; run `pip install 'mltune-gpu[cuda12]'`" in problem
+    assert "not installed is: CuPy; run `pip install 'mltune-gpu[cuda12]'`" in problem
 
 
 def test_the_extras_are_those_of_the_distribution():

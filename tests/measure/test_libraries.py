@@ -23,7 +23,7 @@ def test_nvrtc_is_told_with_the_file_that_was_loaded():
     assert Path(nvrtc.path).is_file()
     bindings = next(library for library in libraries if library.name == "cuda-bindings")
     assert bindings.version
-    assert Path(bindings.path).is_dir()
+    assert Path(bindings.path).is_file()
     assert problems == []
 
 
