@@ -58,6 +58,7 @@ def tune(
     """
     from mltune import api
     from mltune.process.signals import Interrupt
+    from mltune.results.summary import summarise_tuning
     from mltune.show import tables
     from mltune.show.live import RunDisplay
 
@@ -83,7 +84,7 @@ def tune(
         )
     for number, reason in (result.declaration.rejected if result.declaration else {}).items():
         typer.echo(f"trial {number} was faster, but failed the last verification: {reason}", err=True)
-    document = result.to_json()
+    document = summarise_tuning(result)
     answer(document, as_json, lambda: [tables.tuned(document)])
     if document["best"] is None:
         raise typer.Exit(1)

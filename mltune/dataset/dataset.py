@@ -20,11 +20,13 @@ from numpy.typing import NDArray
 
 from mltune import assets
 from mltune.dataset.manifest import Best, Manifest, read_manifest
-from mltune.dataset.parquet import arrow_table, check_table, read_parquet, write_parquet
+from mltune.dataset.parquet import arrow_table, check_table, read_parquet, read_strangers_parquet, write_parquet
 from mltune.device.facts import Device
 from mltune.errors import DatasetError
 from mltune.files.atomic import write_file_atomically
+from mltune.files.text import did_you_mean
 from mltune.kernel.columns import Columns
+from mltune.kernel.space import TableSpace
 from mltune.problem.kinds import problem_from_json
 from mltune.problem.problem import Problem
 from mltune.records.header import RunHeader
@@ -79,20 +81,27 @@ class Dataset:
         """Return a column of outcomes, such as ``"median_s"``, of shape (n_rows,); NaN where unknown."""
         return np.asarray(self.table[name].to_numpy(), dtype=np.float64)
 
-    def builds(self) -> list[Build]:
-        """Return the build of each configuration, without cubins."""
+    @cached_property
+    def space(self) -> TableSpace:
+        """The configurations as a search space."""
+        return TableSpace(self.columns)
+
+    def builds(self, start: int = 0, count: int | None = None) -> list[Build]:
+        """Return the build of each configuration, or of some consecutive ones, without cubins."""
         names = ("registers", "spill_bytes", "stack_bytes", "shared_bytes", "code_bytes", "compile_s")
-        columns = [self.table[name].to_pylist() for name in ("build_state", "detail", *names)]
+        table = self.table.slice(start, count)
+        columns = [table[name].to_pylist() for name in ("build_state", "detail", *names)]
         states = {state: TrialState(state) for state in TrialState}
         return [
             Build(states[TrialState(state)], "" if state == TrialState.OK else detail, b"", *values)
             for state, detail, *values in zip(*columns, strict=True)
         ]
 
-    def measurements(self) -> list[Measurement | None]:
-        """Return the measurement of each configuration; None for one that did not compile."""
+    def measurements(self, start: int = 0, count: int | None = None) -> list[Measurement | None]:
+        """Return the measurement of each configuration, or of some; None for one that did not compile."""
         names = [field.name for field in dataclasses.fields(Measurement) if field.name in self.table.column_names]
-        columns = [self.table[name].to_pylist() for name in ("build_state", *names)]
+        table = self.table.slice(start, count)
+        columns = [table[name].to_pylist() for name in ("build_state", *names)]
         return [
             Measurement(TrialState(state), detail, tuple(samples), *values) if build == TrialState.OK else None
             for build, state, detail, samples, *values in zip(*columns, strict=True)
@@ -272,7 +281,8 @@ def load_dataset(name_or_path: str | Path) -> Dataset:
     path = _located(name_or_path)
     manifest = read_manifest(path)
     table_path = path.with_suffix(".parquet")
-    table = read_parquet(table_path, manifest.sha256, manifest.rows, tuple(manifest.parameters))
+    read = read_parquet if path.is_relative_to(assets.folder("datasets")) else read_strangers_parquet
+    table = read(table_path, manifest.sha256, manifest.rows, tuple(manifest.parameters))
     check_table(table, manifest.parameters, str(table_path))
     counts, best = _counts(table), _best(table, manifest.parameters)
     if (dict(manifest.counts), manifest.best) != (counts, best):
@@ -307,8 +317,8 @@ def _located(name_or_path: str | Path) -> Path:
     ours = {found.stem: found for found in sorted(assets.folder("datasets").glob("*/*.json"))}
     if path.name not in ours:
         raise DatasetError(
-            f"a dataset is a shipped one or a path, but there is none called {path.name!r}; "
-            f"there are: {', '.join(ours) or 'none'}."
+            f"a dataset is a shipped one or a path, but there is none called {path.name!r}"
+            f"{did_you_mean(path.name, ours)}; `mltune datasets` lists them."
         )
     return ours[path.name]
 

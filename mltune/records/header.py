@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
+
+from mltune.files.text import printable
+
+REPLAY = "replay:"
+"""Prefix of the setting ``target`` of a run that replays a dataset."""
+
+DATASET_HASH = "dataset_sha256"
+"""The setting that identifies the content of a replayed dataset."""
+
+LARGEST = 2**53
+"""Largest integer on record: a float holds it exactly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +47,8 @@ class RunHeader:
         Seconds since the epoch. Two headers that differ only here belong to the same run.
     """
 
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True}
+
     kernel: str
     source_hash: str
     parameters: Mapping[str, tuple[int, ...]]
@@ -41,7 +56,7 @@ class RunHeader:
     device: Mapping[str, Any]
     seed: int
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    settings: Mapping[str, str | int | float | bool | None] = dataclasses.field(default_factory=dict)
     created_at: float = dataclasses.field(default=0.0, compare=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -52,19 +67,66 @@ class RunHeader:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> RunHeader:
-        """Rebuild a header from :meth:`to_json`."""
-        parameters = {name: tuple(values) for name, values in document["parameters"].items()}
-        return cls(**{**document, "parameters": parameters})
+        """Rebuild a header from :meth:`to_json`.
+
+        Raises
+        ------
+        ValueError
+            A field is missing or of another type. The message names it.
+        """
+        from pydantic import ValidationError
+
+        try:
+            header: RunHeader = _adapter().validate_json(json.dumps(document))
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(str(part) for part in first["loc"][:2])
+            raise ValueError(f"`{where}` of its header is {first['input']!r:.100}: {first['msg']}") from None
+        values = [value for one in header.parameters.values() for value in one]
+        if not all(abs(value) <= LARGEST for value in values) or not 0.0 <= header.created_at < math.inf:
+            raise ValueError("its header holds a number out of range")
+        return header
 
     def difference(self, other: RunHeader) -> str:
-        """Describe the first difference, such as ``"seed is 1, not 2"``; empty for headers of the same run."""
+        """Describe the first difference, such as ``"seed is 1, not 2"``; empty for headers of the same run.
+
+        What all else follows from comes first: the device or dataset, and the kernel.
+        """
         ours, theirs = self.to_json(), other.to_json()
+        difference = _dataset_difference(ours["settings"], theirs["settings"])
+        if difference:
+            return difference
+        if ours["kernel"] != theirs["kernel"]:
+            return f"the kernel is {_shown(ours['kernel'])}, not {_shown(theirs['kernel'])}"
         for name in ours:
             if name != "created_at" and ours[name] != theirs[name]:
                 return _difference(name, ours[name], theirs[name])
         if list(ours["parameters"]) != list(theirs["parameters"]):
             return f"the order of the parameters is {list(ours['parameters'])}, not {list(theirs['parameters'])}"
         return ""
+
+
+def _dataset_difference(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
+    """Describe the difference between what is replayed; a run of an older version has no hash of its dataset."""
+    before, now = (str(settings.get("target")) for settings in (ours, theirs))
+    kind = "dataset" if before.startswith(REPLAY) and now.startswith(REPLAY) else "device"
+    if before != now:
+        return f"the {kind} is {_shown(before.removeprefix(REPLAY))}, not {_shown(now.removeprefix(REPLAY))}"
+    hashes = [settings.pop(DATASET_HASH, None) for settings in (ours, theirs)]
+    if None in hashes or hashes[0] == hashes[1]:
+        return ""
+    return (
+        f"the dataset {_shown(before.removeprefix(REPLAY))} had another content: its sha256 was {_shown(hashes[0])}, "
+        f"and is {_shown(hashes[1])} now"
+    )
+
+
+@functools.cache
+def _adapter() -> Any:
+    """Return the validator of headers."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(RunHeader)
 
 
 def _plain(value: object) -> object:
@@ -82,4 +144,8 @@ def _difference(path: str, ours: object, theirs: object) -> str:
         for key in [*ours, *(key for key in theirs if key not in ours)]:
             if ours.get(key) != theirs.get(key):
                 return _difference(f"{path}.{key}", ours.get(key), theirs.get(key))
-    return f"{path} is {ours!r}, not {theirs!r}"
+    return f"{printable(path)} is {_shown(repr(ours))}, not {_shown(repr(theirs))}"
+
+
+def _shown(value: object) -> str:
+    return printable(value, longest=100)

@@ -16,6 +16,7 @@ from mltune.results.wording import (
     configuration,
     duration,
     milliseconds,
+    of_optimum,
     percent,
     spaced_duration,
     speed,
@@ -96,6 +97,7 @@ def _run_facts(document: Document, winner: Sequence[tuple[str, str]]) -> list[tu
         ("kernel", document["kernel"]),
         ("trials", f"{document['trials']}: {states(document['counts'])}"),
         *winner,
+        *([("replayed", of_optimum(document["optimum"]))] if document.get("optimum") else []),
         ("seconds", ", ".join(f"{phase} {value:.1f}" for phase, value in document["seconds"].items())),
         ("skipped", skipped),
     ]
@@ -216,7 +218,8 @@ def space(document: Document) -> list[RenderableType]:
         for entry in document["restrictions"]
     )
     empty = (">removes", ">only this", "restriction", "reason")
-    return [facts, "", table(parameters), "", table(restrictions, empty)]
+    faults = [f"wrong: {fault}" for fault in document["faults"]]
+    return [facts, *faults, "", table(parameters), "", table(restrictions, empty)]
 
 
 def datasets(documents: Sequence[Document]) -> RenderableType:

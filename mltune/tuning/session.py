@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Self
 from mltune.errors import UsageError
 from mltune.kernel.bundle import Kernel, device_variables
 from mltune.kernel.reader import load_kernel
-from mltune.kernel.space import ConstrainedSpace, SearchSpace, TableSpace
+from mltune.kernel.space import ConstrainedSpace, SearchSpace
 from mltune.problem.runnable import RunnableProblem
-from mltune.records.header import RunHeader
+from mltune.records.header import DATASET_HASH, RunHeader
 from mltune.records.versions import installed_versions
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def _replay(kernel: Kernel, problem: Problem, name: str) -> Session:
         kernel,
         problem,
         dataset.manifest.device,
-        TableSpace(dataset.columns),
+        dataset.space,
         ReplayBuilder(dataset),
         ReplayRunner(dataset),
         {f"recorded_{name}": version for name, version in dataset.manifest.versions.items()},
@@ -192,7 +192,8 @@ def _on_gpu(kernel: Kernel, problem: RunnableProblem, index: int, compilers: int
 
 
 def run_header(session: Session, seed: int, settings: Mapping[str, Any]) -> RunHeader:
-    """Return the header of a run."""
+    """Return the header of a run; in replay, its settings identify the content of the dataset."""
+    content = {} if session.recorded is None else {DATASET_HASH: session.recorded.manifest.sha256}
     return RunHeader(
         kernel=session.kernel.name,
         source_hash=session.kernel.source_hash,
@@ -201,6 +202,6 @@ def run_header(session: Session, seed: int, settings: Mapping[str, Any]) -> RunH
         device=session.device.to_json(),
         seed=seed,
         versions={**installed_versions("numpy", "scikit-learn", "optuna"), **session.versions},
-        settings={"restrictions": session.kernel.space_hash, **settings},
+        settings={"restrictions": session.kernel.space_hash, **content, **settings},
         created_at=time.time(),
     )

@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mltune.errors import RunDirectoryError, StoreError
-from mltune.records.header import RunHeader
+from mltune.records.header import LARGEST, RunHeader
 from mltune.records.store import FILE, Store
-from mltune.records.trial import Build, Measurement, Skip, TrialRecord, TrialState
+from mltune.records.trial import GATES, Build, Measurement, Skip, TrialRecord, TrialState
 
 HEADER = RunHeader(
     kernel="toy",
@@ -31,8 +31,12 @@ HEADER = RunHeader(
     created_at=5.0,
 )
 
-INT64 = st.integers(-(2**63), 2**63 - 1)
+COUNT = st.integers(0, LARGEST)
+WHOLE = st.integers(-LARGEST, LARGEST)
 NUMBER = st.floats(allow_nan=False)
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+SECONDS = st.floats(min_value=0.0, max_value=1e12)
+MEDIAN = st.floats(1e-12, 1e12)
 TEXT = st.text(max_size=30)
 STATE = st.sampled_from(TrialState)
 
@@ -41,44 +45,28 @@ def maybe(strategy):
     return st.none() | strategy
 
 
-SKIPS = st.builds(Skip, TEXT, NUMBER, NUMBER)
-BUILDS = st.builds(
-    Build,
-    STATE,
-    TEXT,
-    st.just(b""),
-    maybe(INT64),
-    maybe(INT64),
-    maybe(INT64),
-    maybe(INT64),
-    maybe(INT64),
-    NUMBER,
-    st.booleans(),
-)
+SKIPS = st.builds(Skip, st.sampled_from(GATES), FINITE, FINITE)
+BUILDS = st.builds(Build, STATE, TEXT, st.just(b""), *[maybe(WHOLE)] * 5, SECONDS, st.booleans())
 MEASUREMENTS = st.builds(
     Measurement,
-    STATE,
-    TEXT,
-    st.lists(NUMBER, max_size=5).map(tuple),
-    maybe(NUMBER),
-    maybe(NUMBER),
-    st.booleans(),
-    maybe(NUMBER),
-    NUMBER,
-    NUMBER,
-    maybe(NUMBER),
-    maybe(NUMBER),
-    maybe(NUMBER),
-    maybe(INT64),
-    st.integers(0, 2**63 - 1),
+    state=STATE,
+    detail=TEXT,
+    samples_s=st.lists(SECONDS, max_size=5).map(tuple),
+    median_s=maybe(MEDIAN),
+    stopped_early=st.booleans(),
+    verify_s=SECONDS,
+    time_s=SECONDS,
+    discarded=COUNT,
+    throttle_reasons=maybe(WHOLE),
+    **dict.fromkeys(("noise", "error", "sm_clock_hz", "temperature_c", "power_w"), maybe(NUMBER)),
 )
 RECORDS = st.lists(
     st.builds(
         TrialRecord,
-        number=INT64,
-        batch=INT64,
-        index=INT64,
-        configuration=st.fixed_dictionaries({"BLK_M": INT64, "STATE": INT64}),
+        number=COUNT,
+        batch=COUNT,
+        index=COUNT,
+        configuration=st.fixed_dictionaries({n: st.sampled_from(v) for n, v in HEADER.parameters.items()}),
         state=STATE,
         detail=TEXT,
         proposed_by=TEXT,
@@ -86,9 +74,9 @@ RECORDS = st.lists(
         audited=st.booleans(),
         build=maybe(BUILDS),
         measurement=maybe(MEASUREMENTS),
-        predicted=maybe(NUMBER),
-        finished_at=NUMBER,
-        elapsed_s=NUMBER,
+        predicted=maybe(FINITE),
+        finished_at=FINITE,
+        elapsed_s=SECONDS,
     ),
     max_size=4,
     unique_by=lambda record: record.number,
@@ -178,6 +166,27 @@ def test_the_same_command_resumes_and_another_header_is_refused(tmp_path):
         assert store.header == HEADER
 
 
+def test_another_dataset_is_named_before_what_follows_from_it(tmp_path):
+    replayed = replace(HEADER, settings={"target": "replay:a", "dataset_sha256": "12" * 32})
+    Store.open(tmp_path, replayed).close()
+    for found, kernel, message in (
+        ({"target": "replay:b\x1b", "dataset_sha256": "34" * 32}, "other", "the dataset is a, not b "),
+        ({"target": "gpu"}, "other", "the device is a, not gpu"),
+        ({"target": "replay:a", "dataset_sha256": "34" * 32}, "toy", "the dataset a had another content.* is 3434"),
+        ({"target": "replay:a", "dataset_sha256": "12" * 32}, "other", "the kernel is toy, not other"),
+    ):
+        changed = replace(replayed, settings=found, kernel=kernel, parameters={"BLK_M": (16,)})
+        with pytest.raises(RunDirectoryError, match=message) as refusal:
+            Store.open(tmp_path, changed)
+        assert str(refusal.value).isprintable()
+
+
+def test_a_run_that_began_before_datasets_had_a_hash_on_record_is_resumed(tmp_path):
+    Store.open(tmp_path, replace(HEADER, settings={"target": "replay:a"})).close()
+    with Store.open(tmp_path, replace(HEADER, settings={"target": "replay:a", "dataset_sha256": "34" * 32})) as store:
+        assert "dataset_sha256" not in store.header.settings
+
+
 def test_one_writer_and_any_reader(tmp_path):
     with Store.open(tmp_path, HEADER) as store:
         with pytest.raises(RunDirectoryError, match=f"in use by process {os.getpid()}"):
@@ -207,7 +216,7 @@ def test_what_is_no_run_is_refused(tmp_path):
     with pytest.raises(RunDirectoryError, match="must be writable"):
         Store.open(tmp_path / "file", HEADER)
     (tmp_path / FILE).write_text("certainly no database, " * 100)
-    with pytest.raises(RunDirectoryError, match="cannot be read"):
+    with pytest.raises(RunDirectoryError, match="not a database"):
         Store.open(tmp_path, HEADER)
     (tmp_path / FILE).unlink()
     foreign = sqlite3.connect(tmp_path / FILE)

@@ -1,0 +1,186 @@
+"""A run of 200,000 trials: seconds and memory of opening, resuming, showing and reporting it.
+
+Results: benchmarks/results/large_run.json. The run is one of gemm_simt over its whole search space, as on a GPU. Its
+builds and samples are those of a recorded dataset, repeated, with times that differ by some noise. Resuming it loads
+the records, plans, and records one more batch; compiler and GPU answer at once.
+
+    python benchmarks/large_run.py --output benchmarks/results/large_run.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mltune.dataset.dataset import load_dataset
+from mltune.kernel.bundle import device_variables
+from mltune.kernel.columns import row
+from mltune.kernel.reader import load_kernel
+from mltune.kernel.space import ConstrainedSpace, SearchSpace
+from mltune.records.candidate import BATCH
+from mltune.records.store import Store
+from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
+from mltune.records.versions import installed_versions
+from mltune.results.progress import Observer
+from mltune.tuning.request import TuneRequest
+from mltune.tuning.session import Session, run_header
+from mltune.tuning.tuner import Tuner
+
+TEMPLATE = "h200-sgemm-nt-4096-random"
+MEASURE = """
+import json, resource, sys
+code = 0
+try:
+    {body}
+except SystemExit as end:
+    code = end.code
+peak_kib = next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM"))
+used = resource.getrusage(resource.RUSAGE_SELF)
+print(json.dumps([code, int(peak_kib) * 1024, used.ru_utime + used.ru_stime]), file=sys.stderr)
+"""
+COMMAND = MEASURE.format(body="sys.argv[0] = 'mltune'; from mltune.cli import main; main()")
+RESUME = MEASURE.format(
+    body="sys.path[0] = 'benchmarks'; import large_run; large_run.resume(large_run.Path(sys.argv[1]), int(sys.argv[2]))"
+)
+OPEN = MEASURE.format(body="import mltune; mltune.load_run(sys.argv[1])")
+
+
+def templates() -> tuple[list[Build], list[Measurement | None], list[TrialState]]:
+    """Return builds, measurements and states as they were recorded on a GPU."""
+    data = load_dataset(TEMPLATE)
+    return data.builds(), data.measurements(), [TrialState(state) for state in data.states]
+
+
+def session() -> Session:
+    """Return a session on the whole search space, as on a GPU, whose builds and runs are recorded ones."""
+    data = load_dataset(TEMPLATE)
+    kernel, problem, device = load_kernel("gemm_simt"), data.manifest.problem, data.manifest.device
+    space = ConstrainedSpace(kernel, {**problem.variables(), **device_variables(device)})
+    return Session(kernel, problem, device, space, Canned(0), Canned(1), {}, batches=3)
+
+
+class Canned(contextlib.nullcontext):
+    """A builder or a runner that answers at once with recorded results, in turn."""
+
+    def __init__(self, part: int) -> None:
+        results = [one for one in zip(*templates(), strict=True) if one[2] is TrialState.OK]
+        self._results = itertools.cycle(one[part] for one in results)
+        super().__init__()
+
+    def submit(self, *_: Any, **__: Any) -> Future[Any]:
+        """Return the next result."""
+        future: Future[Any] = Future()
+        future.set_result(next(self._results))
+        return future
+
+
+def records(space: SearchSpace, count: int) -> Iterator[TrialRecord]:
+    """Yield the records of a run."""
+    rng = np.random.default_rng(1)
+    indices = space.sample(count, rng)
+    columns = space.rows(indices)
+    builds, measurements, states = templates()
+    noise = rng.lognormal(0.0, 0.05, count)
+    for number in range(count):
+        at = number % len(builds)
+        measured = measurements[at]
+        if measured is not None and measured.median_s is not None:
+            samples = tuple(float(sample * noise[number]) for sample in measured.samples_s)
+            measured = replace(measured, samples_s=samples, median_s=float(measured.median_s * noise[number]))
+        yield TrialRecord(
+            number, number // BATCH, int(indices[number]), row(columns, number), states[at], proposed_by="model",
+            build=builds[at], measurement=measured, predicted=-0.7, finished_at=1.75e9, elapsed_s=0.1 * number,
+        )  # fmt: skip
+
+
+def batches(found: Iterator[TrialRecord]) -> Iterator[list[TrialRecord]]:
+    """Yield records some at a time."""
+    while some := list(itertools.islice(found, 1000)):
+        yield some
+
+
+def prepare(run: Path, count: int) -> None:
+    """Write a run."""
+    whole = session()
+    settings = {"target": "gpu", "batch": BATCH, "batches": 3, "search": "model", "skip": True}
+    with Store.open(run, run_header(whole, 0, settings)) as store:
+        for some in batches(records(whole.space, count)):
+            store.append(*some)
+        store.set_seconds({"total": 0.1 * count})
+
+
+def resume(run: Path, trials: int) -> None:
+    """Resume a run until it has some trials more."""
+    whole = session()
+    with Store.open(run) as store:
+        observer = Observer(whole.problem, whole.device, "gpu", trials_limit=trials)
+        result = Tuner(whole, store, TuneRequest(whole.problem, run=run, trials=trials), observer).run()
+    if len(result.records) != trials:
+        raise SystemExit(f"the run has {len(result.records)} trials instead of {trials}")
+
+
+def measured(script: str, *arguments: object) -> dict[str, float]:
+    """Run a script; return its seconds, and its peak of memory in bytes."""
+    begin = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", script, *map(str, arguments)], capture_output=True, text=True)
+    wall_s = time.perf_counter() - begin
+    code, peak, cpu_s = json.loads(done.stderr.splitlines()[-1]) if done.returncode == 0 else (1, 0, 0)
+    if code:
+        raise SystemExit(done.stderr + done.stdout)
+    return {"wall_s": wall_s, "cpu_s": cpu_s, "peak_bytes": peak}
+
+
+def main() -> None:
+    """Measure every command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trials", type=int, default=200_000)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--folder", type=Path, help="keep the run here, and use it if it exists")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.folder or Path(temporary)
+        folder.mkdir(exist_ok=True)
+        run = folder / "run"
+        if not run.exists():
+            prepare(run, options.trials)
+        size = (run / "run.sqlite").stat().st_size
+        figures: dict[str, Any] = {
+            "open": measured(OPEN, run),
+            "show": measured(COMMAND, "show", run),
+            "report": measured(COMMAND, "report", run),
+            "resume": measured(RESUME, run, options.trials + BATCH),
+        }
+    result = {
+        "date": datetime.now(UTC).date().isoformat(),
+        "command": f"python benchmarks/large_run.py --trials {options.trials}",
+        "trials": options.trials,
+        "store_bytes": size,
+        "python": platform.python_version(),
+        "cores": os.cpu_count(),
+        "versions": installed_versions("numpy", "pandas", "optuna", "scikit-learn"),
+        "figures": figures,
+    }
+    text = json.dumps(result, indent=1)
+    print(text)
+    if options.output:
+        options.output.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()
