@@ -1,6 +1,7 @@
 """What is installed: distributions as pip leaves them, in folders from which Python imports."""
 
 import importlib.metadata
+import json
 import os
 import shutil
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import mltune
-from mltune.device.packages import DISTRIBUTION, cuda_of_cupy, cupy_packages, extra, package_problems
+from mltune.device.packages import DISTRIBUTION, extra
 
 ROOT = Path(mltune.__file__).resolve().parent.parent
 
@@ -26,50 +27,68 @@ def install(folder, name, version, *modules):
         (folder / module / "__init__.py").touch()
 
 
-@pytest.fixture
-def site(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(tmp_path))
-    return tmp_path
+def found(*folders, cuda=None):
+    """Return CuPy's distributions, the CUDA that it is for, and the problems, where Python imports from these folders.
+
+    A process of its own: which packages this one has imported is of no importance.
+    """
+    script = (
+        "import json, sys\n"
+        "from mltune.device.packages import cuda_of_cupy, cupy_packages, package_problems\n"
+        "print(json.dumps([cupy_packages(), cuda_of_cupy(), list(package_problems(*json.loads(sys.argv[1])))]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", script, json.dumps([cuda])],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (*folders, ROOT)))},
+        cwd=folders[0],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
-def test_one_cupy_that_fits_the_driver_is_no_problem(site):
-    install(site, "cupy-cuda13x", "14.2.0", "cupy")
-    install(site, "cuda-bindings", "13.5.0")
-    install(site, "cupy-xarray", "0.1.4", "cupy_xarray")
-    assert cupy_packages() == {"cupy-cuda13x": "14.2.0"}
-    assert cuda_of_cupy() == 13
-    assert list(package_problems("13.0")) == []
-    assert list(package_problems(None)) == []
+def bindings(folder, version):
+    install(folder, "cuda-bindings", version, "cuda/bindings")
+
+
+def test_one_cupy_that_fits_the_driver_is_no_problem(tmp_path):
+    install(tmp_path, "cupy-cuda13x", "14.2.0", "cupy")
+    install(tmp_path, "cupy-xarray", "0.1.4", "cupy_xarray")
+    bindings(tmp_path, "13.5.0")
+    for cuda in ("13.0", None):
+        assert found(tmp_path, cuda=cuda) == [{"cupy-cuda13x": "14.2.0"}, 13, []]
 
 
 @pytest.mark.parametrize("cuda", [None, "13.0"])
-def test_two_cupys_in_one_folder_are_a_problem_that_says_what_to_do(site, cuda):
-    install(site, "cupy-cuda12x", "14.2.0", "cupy")
-    install(site, "cupy-cuda13x", "14.2.0", "cupy")
-    (problem,) = package_problems(cuda)
+def test_two_cupys_in_one_folder_are_a_problem_that_says_what_to_do(tmp_path, cuda):
+    install(tmp_path, "cupy-cuda12x", "14.2.0", "cupy")
+    install(tmp_path, "cupy-cuda13x", "14.2.0", "cupy")
+    bindings(tmp_path, "13.5.0")
+    _, _, (problem,) = found(tmp_path, cuda=cuda)
     assert "only one CuPy" in problem
     assert problem.endswith("run `pip uninstall cupy-cuda12x cupy-cuda13x`, then `pip install 'mltune-gpu[cuda13]'`")
 
 
-def test_a_cupy_that_another_folder_hides_does_no_harm(site):
-    install(site / "hidden", "cupy-cuda12x", "13.3.0", "cupy")
-    sys.path.append(str(site / "hidden"))  # syspath_prepend restores the path
-    install(site, "cupy-cuda13x", "14.2.0", "cupy")
-    assert cupy_packages() == {"cupy-cuda13x": "14.2.0"}
-    assert list(package_problems("13.0")) == []
+def test_a_cupy_that_another_folder_hides_does_no_harm(tmp_path):
+    install(tmp_path / "first", "cupy-cuda13x", "14.2.0", "cupy")
+    bindings(tmp_path / "first", "13.5.0")
+    install(tmp_path / "second", "cupy-cuda12x", "13.3.0", "cupy")
+    cupys, _, problems = found(tmp_path / "first", tmp_path / "second", cuda="13.0")
+    assert (cupys, problems) == ({"cupy-cuda13x": "14.2.0"}, [])
 
 
-def test_files_that_uninstalling_another_cupy_took_are_missed(site):
-    install(site, "cupy-cuda13x", "14.2.0")
-    (problem,) = package_problems(None)
+def test_files_that_uninstalling_another_cupy_took_are_missed(tmp_path):
+    install(tmp_path, "cupy-cuda13x", "14.2.0")
+    _, _, (problem,) = found(tmp_path)
     assert "the files of CuPy must be there, but those of cupy-cuda13x are gone" in problem
     assert "`pip uninstall cupy-cuda13x`" in problem
 
 
-def test_packages_for_a_newer_cuda_than_the_drivers_are_problems(site):
-    install(site, "cupy-cuda13x", "14.2.0", "cupy")
-    install(site, "cuda-bindings", "13.0.3")
-    problems = list(package_problems("12.8"))
+def test_packages_for_a_newer_cuda_than_the_drivers_are_problems(tmp_path):
+    install(tmp_path, "cupy-cuda13x", "14.2.0", "cupy")
+    bindings(tmp_path, "13.0.3")
+    _, _, problems = found(tmp_path, cuda="12.8")
     assert [problem.partition(", but ")[2].partition(" and")[0] for problem in problems] == [
         "cupy-cuda13x is for CUDA 13",
         "cuda-bindings is for CUDA 13",
@@ -77,18 +96,16 @@ def test_packages_for_a_newer_cuda_than_the_drivers_are_problems(site):
     assert all("the driver's CUDA is 12.8" in text and text.endswith("[cuda12]'`") for text in problems)
 
 
-def test_packages_for_an_older_cuda_than_the_drivers_are_none(site):
-    install(site, "cupy-cuda12x", "13.6.0", "cupy")
-    install(site, "cuda-bindings", "12.9.4")
-    assert list(package_problems("13.2")) == []
+def test_packages_for_an_older_cuda_than_the_drivers_are_none(tmp_path):
+    install(tmp_path, "cupy-cuda12x", "13.6.0", "cupy")
+    bindings(tmp_path, "12.9.4")
+    assert found(tmp_path, cuda="13.2")[2] == []
 
 
-def test_a_missing_cupy_is_a_problem_only_with_a_driver():
-    if cupy_packages():
-        pytest.skip("CuPy is installed here")
-    assert list(package_problems(None)) == []
-    problem = next(package_problems("12.4"))
-    assert "not installed is: CuPy; run `pip install 'mltune-gpu[cuda12]'`" in problem
+def test_a_missing_package_is_a_problem_only_with_a_driver(tmp_path):
+    assert found(tmp_path) == [{}, None, []]
+    _, _, (problem,) = found(tmp_path, cuda="12.4")
+    assert "not installed is: CuPy, cuda-bindings; run `pip install 'mltune-gpu[cuda12]'`" in problem
 
 
 def test_the_extras_are_those_of_the_distribution():
