@@ -1,5 +1,7 @@
 """Stored runs, made without a GPU, for the tests of everything that reads stores."""
 
+import subprocess
+import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -90,6 +92,17 @@ def make_trial():
     return trial
 
 
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory):
+    """Return the path of the wheel of this checkout."""
+    folder = tmp_path_factory.mktemp("wheel")
+    root = Path(__file__).resolve().parent.parent
+    subprocess.run([sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, root], check=True)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
 def pytest_addoption(parser):
     parser.addoption("--kills", type=int, default=8, help="number of times that campaigns in replay are killed")
     parser.addoption("--faults-output", help="file that the tally of those kills is written to")
+    parser.addoption("--environments-output", help="file that what was installed in each environment is appended to")

@@ -267,23 +267,31 @@ def comparison(document: Document) -> list[RenderableType]:
     return [spaces, "", table(rows)]
 
 
-def devices(document: Document) -> RenderableType:
+def devices(document: Document) -> Iterator[RenderableType]:
     """Show the result of ``mltune device``."""
-    if not document["devices"]:
-        return f"no GPU found: {document['reason']}"
-    return table(
-        {
-            "device": entry["spec"],
-            "name": entry["device"]["name"],
-            "architecture": entry["architecture"],
-            ">SMs": str(entry["device"]["sm_count"]),
-            ">clock": f"{entry['device']['clock_hz'] / 1e6:.0f} MHz",
-            ">memory": f"{entry['device']['memory_bytes'] / 2**30:.0f} GiB",
-            ">FP32 peak TFLOPS": f"{entry['peak_flops']['fp32'] / 1e12:.1f}",
-            ">FP64 peak TFLOPS": f"{entry['peak_flops']['fp64'] / 1e12:.1f}",
-        }
-        for entry in document["devices"]
+    if document["devices"]:
+        yield table(
+            {
+                "device": entry["spec"],
+                "name": entry["device"]["name"],
+                "architecture": entry["architecture"],
+                ">SMs": str(entry["device"]["sm_count"]),
+                ">clock": f"{entry['device']['clock_hz'] / 1e6:.0f} MHz",
+                ">memory": f"{entry['device']['memory_bytes'] / 2**30:.0f} GiB",
+                ">FP32 peak TFLOPS": f"{entry['peak_flops']['fp32'] / 1e12:.1f}",
+                ">FP64 peak TFLOPS": f"{entry['peak_flops']['fp64'] / 1e12:.1f}",
+            }
+            for entry in document["devices"]
+        )
+    else:
+        yield f"no GPU found: {document['reason']}"
+    yield ""
+    yield table(
+        {"library": entry["name"], "version": entry["version"] or "not found", "path": entry["path"] or UNKNOWN}
+        for entry in document["libraries"]
     )
+    problems = [problem for problem in document["problems"] if problem != document["reason"]]
+    yield from ["", *(f"problem: {problem}" for problem in problems)] if problems else ()
 
 
 def forecast(document: Document) -> Iterator[RenderableType]:

@@ -364,7 +364,10 @@ class TestDevice:
         document = answer("device")
         assert document["devices"] == []
         assert document["reason"]
-        assert mltune("device").stdout.startswith("no GPU found: ")
+        assert {"NVIDIA driver", "NVRTC", "cuBLAS"} <= {library["name"] for library in document["libraries"]}
+        shown = mltune("device").stdout
+        assert shown.startswith("no GPU found: ")
+        assert "NVRTC" in shown
 
 
 class TestDatasets:
