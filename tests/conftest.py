@@ -106,3 +106,21 @@ def pytest_addoption(parser):
     parser.addoption("--kills", type=int, default=8, help="number of times that campaigns in replay are killed")
     parser.addoption("--faults-output", help="file that the tally of those kills is written to")
     parser.addoption("--environments-output", help="file that what was installed in each environment is appended to")
+    parser.addoption("--hostile-seed", type=int, default=1, help="seed of the many hostile inputs (-m hostile)")
+    parser.addoption("--hostile-table", help="file that the table of hostile inputs is written to")
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Write the table of hostile inputs by kind."""
+    reports = (
+        report for found in terminalreporter.stats.values() for report in found if hasattr(report, "user_properties")
+    )
+    found = [tuple(value) for report in reports for name, value in report.user_properties if name == "hostile"]
+    path = config.getoption("--hostile-table")
+    if path and found:
+        rows = ["| kind | inputs | commands | longest | most memory |", "|---|---:|---:|---:|---:|"]
+        for kind in [*dict.fromkeys(kind for kind, *_ in found), "all"]:
+            mine = [one for one in found if kind in (one[0], "all")]
+            _, commands, wall_s, grown = zip(*mine, strict=True)
+            rows.append(f"| {kind} | {len(mine)} | {sum(commands)} | {max(wall_s):.1f} s | {max(grown) / 1e6:.0f} MB |")
+        Path(path).write_text("\n".join(rows) + "\n")
