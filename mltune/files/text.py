@@ -1,6 +1,11 @@
-"""Text from files that strangers may have prepared, made fit for a terminal."""
+"""Text for messages: made fit for a terminal, and the known name nearest to an unknown one."""
 
 from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+_LONGEST_NAME = 200
 
 
 def printable(text: object, longest: int | None = None) -> str:
@@ -27,6 +32,21 @@ def printable(text: object, longest: int | None = None) -> str:
 def printable_lines(text: object, longest: int | None = None) -> str:
     """Return text of several lines without control characters other than the ends of lines."""
     return "\n".join(printable(line) for line in _cut(str(text), longest).splitlines())
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the end of a message about an unknown name: the known name that is nearest to it, or nothing.
+
+    Examples
+    --------
+    >>> did_you_mean("h200-sgemm-nt-4096", ["h200-sgemm-nt-4096-random", "random"])
+    "; did you mean 'h200-sgemm-nt-4096-random'?"
+    >>> did_you_mean("nope", ["mltune", "random"])
+    ''
+    """
+    names = {one.lower(): one for one in known}
+    nearest = difflib.get_close_matches(name.lower()[:_LONGEST_NAME], names, n=1)
+    return f"; did you mean {printable(names[nearest[0]])!r}?" if nearest else ""
 
 
 def _cut(text: str, longest: int | None) -> str:

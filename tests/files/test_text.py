@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mltune.files.text import printable, printable_lines
+from mltune.files.text import did_you_mean, printable, printable_lines
 
 
 @given(st.text())
@@ -20,3 +20,9 @@ def test_lines_are_kept(text: str) -> None:
 def test_printable_text_is_unchanged() -> None:
     assert printable("sgemm NT 4096 ✓") == "sgemm NT 4096 ✓"
     assert printable_lines("error: a\n  b\x1b]0;title\x07") == "error: a\n  b ]0;title "
+
+
+def test_the_nearest_known_name_is_suggested_whatever_its_case() -> None:
+    assert did_you_mean("BLK_m", ["BLK_K", "blk_M"]) == "; did you mean 'blk_M'?"
+    assert did_you_mean("x" * 100_000, ["random"]) == ""
+    assert did_you_mean("", []) == ""
