@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 
 from mltune.device.facts import Device
 from mltune.errors import DatasetError, MltuneError
+from mltune.files.validation import problems_of
 from mltune.problem.kinds import problem_from_json
 from mltune.problem.problem import Problem
 
@@ -154,20 +155,20 @@ def read_manifest(path: Path) -> Manifest:
         if len(text) > _MAX_BYTES:
             raise DatasetError(f"a manifest must have at most {_MAX_BYTES} bytes, but {path} has more.")
         document = json.loads(text)
+        if not isinstance(document, dict) or "problem" not in document:
+            raise DatasetError(f"a manifest is a table with a problem, got {document!r:.60}.")
         document["problem"] = problem_from_json(document["problem"])
         if "cublas_median_s" in document:  # before version 0.2
             document["reference_median_s"] = document.pop("cublas_median_s")
         manifest = TypeAdapter(Manifest).validate_python(document)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise DatasetError(f"{path}: `{where}` is malformed: {first['msg']}.") from error
+        raise DatasetError(f"{path}: {problems_of(error, document)}.") from error
     except OSError as error:
         raise DatasetError(f"a dataset has a manifest, but {path} cannot be read: {error.strerror}.") from error
     except DatasetError as error:
         raise DatasetError(f"{path}: {error}") from error
     except (ValueError, TypeError, LookupError, RecursionError, MltuneError) as error:
-        raise DatasetError(f"{path} must be the manifest of a dataset: {error!r}.") from error
+        raise DatasetError(f"{path} must be the manifest of a dataset: {error}") from error
     if manifest.name != path.stem:
         raise DatasetError(f"a dataset's files carry its name, but {path} holds {manifest.name!r}.")
     return manifest

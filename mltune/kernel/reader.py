@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from mltune import assets
 from mltune.errors import BundleError, ExpressionError
+from mltune.files.validation import problems_of
 from mltune.kernel.bundle import DEVICE_VARIABLES, Access, Kernel, Restriction
 from mltune.kernel.expressions import FUNCTIONS, Expression, parse
 from mltune.kernel.schema import AccessTable, Document
@@ -73,14 +74,12 @@ def _read(path: Path, most: int) -> str:
 
 def _validated(path: Path, text: str) -> Document:
     try:
-        return Document.model_validate(tomllib.loads(text))
+        document = tomllib.loads(text)
+        return Document.model_validate(document)
     except tomllib.TOMLDecodeError as error:
         raise BundleError(f"{path}: a kernel.toml must be valid TOML: {error}") from error
     except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(str(part) for part in problem['loc'])}: {problem['msg']}, got {problem['input']!r:.80}"
-            for problem in error.errors()[:5]
-        )
+        problems = problems_of(error, document, model=Document)
         raise BundleError(f"{path}: {problems}. See docs/reference/kernel-toml.md.") from error
 
 

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 
 from mltune import assets
 from mltune.errors import MltuneError, PlanError
+from mltune.files.validation import problems_of
 from mltune.kernel.reader import load_kernel
 from mltune.plan.plan import REPLAY, Plan, Task, Unit
 from mltune.problem.kinds import KINDS
 from mltune.tuning.request import DEFAULT_KERNEL, parse_duration
 
 if TYPE_CHECKING:
-    from pydantic import ValidationError
-
     from mltune.kernel.bundle import Kernel
     from mltune.plan.schema import Document, ProblemsTable
     from mltune.problem.problem import Problem
@@ -106,27 +105,12 @@ def _validated(where: str, text: str) -> Document:
     from mltune.plan.schema import Document
 
     try:
-        return Document.model_validate(tomllib.loads(text))
+        document = tomllib.loads(text)
+        return Document.model_validate(document)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise PlanError(f"{where}: a plan must be valid TOML: {str(error) or 'nested too deeply'}. {_SEE}") from error
     except ValidationError as error:
-        raise PlanError(f"{where}: {_describe(error)}. {_SEE}") from error
-
-
-def _describe(error: ValidationError, *table: str | int) -> str:
-    """Return the first messages of a failed validation, each with its key; ``table`` is the place of the document."""
-    return "; ".join(
-        f"{_key((*table, *one['loc']))}: {one['msg'].removeprefix('Value error, ')}, got {one['input']!r:.80}"
-        for one in error.errors()[:5]
-    )
-
-
-def _key(parts: Sequence[str | int]) -> str:
-    """Return the key of a value in a document; the tables of ``problems`` are numbered from 1."""
-    names = [str(part) for part in parts if not str(part).startswith("function-after")]
-    if len(parts) > 1 and parts[0] == "problems" and isinstance(parts[1], int):
-        names[:2] = [f"problems {parts[1] + 1}"]
-    return ".".join(names)
+        raise PlanError(f"{where}: {problems_of(error, document, model=Document)}. {_SEE}") from error
 
 
 class _Reader:
@@ -223,7 +207,8 @@ class _Reader:
         try:
             yield from self.recorded(table) if table.datasets else self.measured(table)
         except ValidationError as error:
-            raise PlanError(f"{self.where}: {_describe(error, 'problems', number - 1)}. {_SEE}") from error
+            problems = problems_of(error, table.model_extra, within=("problems", number - 1))
+            raise PlanError(f"{self.where}: {problems}. {_SEE}") from error
         except MltuneError as error:
             raise self.error(f"problems {number}", error) from error
 
