@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 
 from mltune.device.facts import Device
 from mltune.errors import DatasetError, MltuneError
+from mltune.files.reading import reason
 from mltune.files.validation import problems_of
 from mltune.problem.kinds import problem_from_json
 from mltune.problem.problem import Problem
@@ -164,7 +165,7 @@ def read_manifest(path: Path) -> Manifest:
     except ValidationError as error:
         raise DatasetError(f"{path}: {problems_of(error, document)}.") from error
     except OSError as error:
-        raise DatasetError(f"a dataset has a manifest, but {path} cannot be read: {error.strerror}.") from error
+        raise DatasetError(f"a dataset has a manifest, but {path} cannot be read: {reason(error)}.") from error
     except DatasetError as error:
         raise DatasetError(f"{path}: {error}") from error
     except (ValueError, TypeError, LookupError, RecursionError, MltuneError) as error:

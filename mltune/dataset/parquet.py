@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mltune.errors import DatasetError
+from mltune.files.reading import reason
 from mltune.records.trial import Measurement, TrialRecord, TrialState
 
 _MAX_FILE_BYTES = 64_000_000
@@ -164,7 +165,7 @@ def read_parquet(path: Path, sha256: str, rows: int, parameters: Sequence[str]) 
         with path.open("rb") as file:
             data = file.read(_MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise DatasetError(f"a dataset has a table, but {path} cannot be read: {error.strerror}.") from error
+        raise DatasetError(f"a dataset has a table, but {path} cannot be read: {reason(error)}.") from error
     if len(data) > _MAX_FILE_BYTES:
         raise DatasetError(f"the table of a dataset must have at most {_MAX_FILE_BYTES} bytes, but {path} has more.")
     found = hashlib.sha256(data).hexdigest()

@@ -3,15 +3,40 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+_REASONS = {
+    errno.EACCES: "permission is denied",
+    errno.EEXIST: "a file is in its place",
+    errno.ENAMETOOLONG: "its name is too long",
+    errno.ENOENT: "there is no such file or folder",
+    errno.ENOTDIR: "a part of the path is a file, not a folder",
+}
+
 
 class RefusedFileError(OSError):
     """A file is not read: it is no regular file, is larger than allowed, or is not UTF-8 text."""
+
+
+def reason(error: Exception) -> str:
+    """Return why a file or folder cannot be used, in words, for a message that names it.
+
+    Examples
+    --------
+    >>> try:
+    ...     open("no/such/file")
+    ... except OSError as error:
+    ...     print(reason(error))
+    there is no such file or folder
+    """
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error)
+    return _REASONS.get(error.errno or 0, error.strerror[:1].lower() + error.strerror[1:])
 
 
 @contextlib.contextmanager

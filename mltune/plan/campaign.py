@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from mltune.errors import MltuneError, RunDirectoryError
 from mltune.files.atomic import write_file_atomically
+from mltune.files.reading import reason
 from mltune.plan.device_worker import DEVICE_WORKER, HEARTBEAT_TIMEOUT_S, DeviceWorker, Outcome, SliceRequest
 from mltune.plan.plan import Plan, Standing
 from mltune.plan.scheduler import Scheduler
@@ -128,7 +129,9 @@ def _write_plan(plan: Plan, directory: Path) -> None:
     try:
         write_file_atomically(path, plan.text.encode())
     except OSError as error:
-        raise RunDirectoryError(f"a run directory must be writable, but {directory} is not: {error}.") from error
+        raise RunDirectoryError(
+            f"a run directory must be writable, but {directory} is not: {reason(error)}."
+        ) from error
 
 
 class Campaign:

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from mltune.errors import RunDirectoryError
+from mltune.files.reading import reason
 
 FILE = "run.sqlite"
 """The store, in the directory of a run."""
@@ -51,9 +52,8 @@ def runs_in(directory: Path) -> list[Path]:
         return sorted(path.parent for path in directory.glob(f"{PROBLEMS}/*/{FILE}"))
     if (directory / FILE).is_file():
         return [directory]
-    raise RunDirectoryError(
-        f"the directory of a run holds {FILE}, that of a plan {PLAN_FILE}, but there is neither in {directory}."
-    )
+    facts = f"there is neither in {directory}" if directory.is_dir() else f"there is no directory {directory}"
+    raise RunDirectoryError(f"the directory of a run holds {FILE}, that of a plan {PLAN_FILE}, but {facts}.")
 
 
 def new_directory(label: str) -> Path:
@@ -80,7 +80,9 @@ def lock_directory(directory: Path) -> int:
         directory.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise RunDirectoryError(f"a run directory must be writable, but {directory} is not: {error}.") from error
+        raise RunDirectoryError(
+            f"a run directory must be writable, but {directory} is not: {reason(error)}."
+        ) from error
     try:
         _acquire(descriptor)
     except OSError as error:
