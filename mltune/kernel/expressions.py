@@ -109,7 +109,9 @@ def parse(text: str) -> Expression:
     try:
         tree = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ExpressionError(f"an expression must be valid Python arithmetic, but `{text}` is not: {error}") from error
+        deep = isinstance(error, RecursionError | MemoryError)
+        what = "it is nested too deeply" if deep else getattr(error, "msg", error)  # without the place in "<unknown>"
+        raise ExpressionError(f"an expression must be valid Python arithmetic, but `{text}` is not: {what}") from error
     names: set[str] = set()
     _check(tree, text, names, MAX_DEPTH)
     return Expression(text, frozenset(names), tree)

@@ -14,6 +14,8 @@ from pydantic import ValidationError
 
 from mltune import assets
 from mltune.errors import BundleError, ExpressionError
+from mltune.files.reading import reason
+from mltune.files.text import did_you_mean
 from mltune.files.validation import problems_of
 from mltune.kernel.bundle import DEVICE_VARIABLES, Access, Kernel, Restriction
 from mltune.kernel.expressions import FUNCTIONS, Expression, parse
@@ -59,7 +61,7 @@ def _find_bundle(name_or_path: str | Path) -> Path:
         return folder.resolve()
     raise BundleError(
         f"a kernel is a built-in one ({', '.join(names) or 'none are installed'}) or a folder that holds a "
-        f"kernel.toml, got {str(name_or_path)!r}."
+        f"kernel.toml, got {str(name_or_path)!r}{did_you_mean(str(name_or_path), names) or '.'}"
     )
 
 
@@ -69,7 +71,7 @@ def _read(path: Path, most: int) -> str:
             raise BundleError(f"{path}: a file of a bundle has at most {most} bytes, got {path.stat().st_size}")
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise BundleError(f"{path}: a file of a bundle must be readable UTF-8 text: {error}") from error
+        raise BundleError(f"{path}: a file of a bundle must be readable UTF-8 text: {reason(error)}.") from error
 
 
 def _validated(path: Path, text: str) -> Document:
@@ -91,7 +93,8 @@ class _Reader:
         self.document = document
         self.problem = document.kernel.problem
         if self.problem not in KINDS:
-            raise self.error("kernel.problem", f"a problem is one of {[*KINDS]}, got {self.problem!r}")
+            hint = did_you_mean(self.problem, KINDS).removesuffix("?")
+            raise self.error("kernel.problem", f"a problem is one of {', '.join(KINDS)}, got {self.problem!r}{hint}")
         self.kind = KINDS[self.problem]
         self.check_kernel_table()
         self.problem_variables = self.kind.variables | set(document.kernel.variables)
@@ -222,10 +225,11 @@ class _Reader:
             raise self.error(key, error) from error
         unknown = sorted(expression.names - set(known))
         if unknown:
+            hint = did_you_mean(unknown[0], known).removesuffix("?")
             raise self.error(
                 key,
-                f"an expression uses parameters, derived names, and variables of the problem and the device "
-                f"({', '.join(sorted(self.variables))}); `{text}` uses {', '.join(unknown)}",
+                "an expression uses parameters, derived names, and variables of the problem and the device, but "
+                f"`{text}` uses {', '.join(unknown)}{hint}",
             )
         return expression
 

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING
 
 from mltune import assets
 from mltune.errors import MltuneError, PlanError
+from mltune.files.reading import reason
+from mltune.files.text import did_you_mean
 from mltune.files.validation import problems_of
 from mltune.kernel.reader import load_kernel
 from mltune.plan.plan import REPLAY, Plan, Task, Unit
 from mltune.problem.kinds import KINDS
+from mltune.records.directory import FILE
 from mltune.tuning.request import DEFAULT_KERNEL, parse_duration
 
 if TYPE_CHECKING:
@@ -59,7 +62,7 @@ def load_plan(name_or_path: str | Path) -> Plan:
             raise PlanError(f"{path}: a plan has at most {MAX_BYTES} bytes, but this file has more. {_SEE}")
         return parse_plan(data.decode("utf-8"), path.stem, where=str(path))
     except (OSError, UnicodeDecodeError) as error:
-        raise PlanError(f"{path}: a plan must be readable UTF-8 text: {error}.") from error
+        raise PlanError(f"{path}: a plan must be readable UTF-8 text: {reason(error)}.") from error
 
 
 def find_plan(name_or_path: str | Path) -> Path:
@@ -76,7 +79,11 @@ def find_plan(name_or_path: str | Path) -> Path:
     ours = {found.stem: found for found in sorted(assets.folder("search").glob("*.toml"))}
     if str(name_or_path) in ours:
         return ours[str(name_or_path)]
-    raise PlanError(f"a plan is a shipped one ({', '.join(ours) or 'none'}) or a TOML file, got {str(name_or_path)!r}.")
+    hint = "; the directory of a single run is resumed by its `mltune tune` command." if (path / FILE).is_file() else ""
+    raise PlanError(
+        f"a plan is a shipped one ({', '.join(ours) or 'none'}) or a TOML file, got {str(name_or_path)!r}"
+        f"{hint or did_you_mean(str(name_or_path), ours) or '.'}"
+    )
 
 
 def parse_plan(text: str, name: str, *, where: str = "") -> Plan:
