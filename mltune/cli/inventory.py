@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mltune.cli.application import AsJson, Size, Trans, answer, app
+from mltune.cli.application import AsJson, Size, Trans, answer, app, one_of
 
 
 @app.command()
@@ -15,7 +15,15 @@ def space(
     kernel: Annotated[str, typer.Argument(metavar="KERNEL", help="A built-in kernel, or the folder of a bundle.")],
     trans: Trans = None,
     size: Size = None,
-    precision: Annotated[str, typer.Option("--precision", help="s, d, c or z.")] = "s",
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            "--precision",
+            metavar="s|d|c|z",
+            parser=one_of("--precision", tuple("sdcz")),
+            help="Of a GEMM.  [default: the first of the kernel]",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the size and the restrictions of a kernel's search space.

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from mltune.results.progress import CampaignProgress, Progress
 from mltune.results.wording import REFERENCE, UNKNOWN, duration, percent, speed, states, tflops
-from mltune.show.tables import console, of_reference, table
+from mltune.show.tables import of_reference, table
+from mltune.show.terminal import console, for_notebook, write
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -40,6 +41,7 @@ class Display:
     """
 
     def __init__(self, *, stderr: bool = True) -> None:
+        self._stderr = stderr
         self._console: Console = console(stderr=stderr)
         self._on_terminal = (sys.stderr if stderr else sys.stdout).isatty() and not self._console.is_dumb_terminal
         self._on_terminal |= self._console.is_jupyter
@@ -68,8 +70,10 @@ class Display:
 
     def say(self, text: str, *, timed: bool = False) -> None:
         """Show a message. Without a terminal the time is put before it, unless ``timed`` says that it has one."""
-        clock = "" if timed or self._on_terminal else f"{time.strftime('%H:%M:%S')} "
-        self._console.print(f"{clock}{text}", soft_wrap=True)
+        if self._on_terminal:
+            self._console.print(text, soft_wrap=True)
+        else:
+            write(text if timed else f"{time.strftime('%H:%M:%S')} {text}", stderr=self._stderr)
 
     def show(self, picture: Sequence[RenderableType], *lines: str) -> None:
         """Show a state, not too often: the picture on a terminal, the lines elsewhere."""
@@ -94,7 +98,10 @@ class Display:
 
 
 class NotebookOutput:
-    """The output of a notebook cell that shows the latest picture: ``rich.live.Live`` needs ipywidgets there."""
+    """The output of a notebook cell that shows the latest picture.
+
+    ``rich.live.Live`` needs ipywidgets there, and pictures that show themselves read their texts as markup.
+    """
 
     def __init__(self) -> None:
         self._handle: Any = None
@@ -102,13 +109,12 @@ class NotebookOutput:
     def update(self, picture: RenderableType, *, refresh: bool = True) -> None:
         """Replace the picture."""
         from IPython.display import display
-        from rich.padding import Padding
 
-        shown = Padding(picture, 0)
+        shown = for_notebook(picture)
         if self._handle is None:
-            self._handle = display(shown, display_id=True)
+            self._handle = display(shown, raw=True, display_id=True)
         else:
-            self._handle.update(shown)
+            self._handle.update(shown, raw=True)
 
     def stop(self) -> None:
         """Leave the last picture where it is."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -24,23 +23,10 @@ from mltune.results.wording import (
 )
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
     from rich.table import Table
 
 Document = Mapping[str, Any]
-
-_PIPE_WIDTH = 400
-"""Width of the output where it is not a terminal: lines are not wrapped for a program."""
-
-
-def console(*, stderr: bool = False) -> Console:
-    """Return a console that prints text unchanged, without markup."""
-    from rich.console import Console
-
-    stream = sys.stderr if stderr else sys.stdout
-    return Console(
-        stderr=stderr, markup=False, highlight=False, emoji=False, width=None if stream.isatty() else _PIPE_WIDTH
-    )
 
 
 def table(rows: Iterable[Mapping[str, str]], empty: Iterable[str] = ()) -> Table:

@@ -117,11 +117,11 @@ class TestBadInput:
             (("tune", "--trials", "3"), ("a problem must be named",)),
             (("tune", "sgemm", "--device", "replay:convolution_w6600"), ("holds convolution", "sgemm was requested")),
             (("tune", "--size", "8", "--device", "replay:convolution_w6600"), ("another size of convolution",)),
-            (("space", "convolution", "--size", "8"), ("only replayed", "another size")),
+            (("space", "convolution", "--size", "8"), ("only replayed", "another one")),
             (("sweep", "sgemm", "--device", "replay:x"), ("a sweep times kernels on a GPU",)),
             (("sweep", "sgemm"), ("a sweep times kernels on a GPU",)),
             (("space", "no_such_kernel"), ("no_such_kernel",)),
-            (("space", "gemm_simt", "--precision", "h"), ("sgemm, dgemm, cgemm, zgemm",)),
+            (("space", "gemm_simt", "--precision", "h"), ("--precision", "s, d, c, z", "'h'")),
             (("show", "no/such/run"), ("no/such/run",)),
         ],
     )
