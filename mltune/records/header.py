@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
+
+LARGEST = 2**53
+"""Largest integer on record: a float holds it exactly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,8 @@ class RunHeader:
         Seconds since the epoch. Two headers that differ only here belong to the same run.
     """
 
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True}
+
     kernel: str
     source_hash: str
     parameters: Mapping[str, tuple[int, ...]]
@@ -41,7 +48,7 @@ class RunHeader:
     device: Mapping[str, Any]
     seed: int
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    settings: Mapping[str, str | int | float | bool | None] = dataclasses.field(default_factory=dict)
     created_at: float = dataclasses.field(default=0.0, compare=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -52,9 +59,25 @@ class RunHeader:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> RunHeader:
-        """Rebuild a header from :meth:`to_json`."""
-        parameters = {name: tuple(values) for name, values in document["parameters"].items()}
-        return cls(**{**document, "parameters": parameters})
+        """Rebuild a header from :meth:`to_json`.
+
+        Raises
+        ------
+        ValueError
+            A field is missing or of another type. The message names it.
+        """
+        from pydantic import ValidationError
+
+        try:
+            header: RunHeader = _adapter().validate_json(json.dumps(document))
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(str(part) for part in first["loc"][:2])
+            raise ValueError(f"`{where}` of its header is {first['input']!r:.100}: {first['msg']}") from None
+        values = [value for one in header.parameters.values() for value in one]
+        if not all(abs(value) <= LARGEST for value in values) or not 0.0 <= header.created_at < math.inf:
+            raise ValueError("its header holds a number out of range")
+        return header
 
     def difference(self, other: RunHeader) -> str:
         """Describe the first difference, such as ``"seed is 1, not 2"``; empty for headers of the same run."""
@@ -65,6 +88,14 @@ class RunHeader:
         if list(ours["parameters"]) != list(theirs["parameters"]):
             return f"the order of the parameters is {list(ours['parameters'])}, not {list(theirs['parameters'])}"
         return ""
+
+
+@functools.cache
+def _adapter() -> Any:
+    """Return the validator of headers."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(RunHeader)
 
 
 def _plain(value: object) -> object:

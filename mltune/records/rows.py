@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mltune.errors import StoreError
-from mltune.records.trial import Build, Measurement, Skip, TrialRecord, TrialState
+from mltune.records.header import LARGEST
+from mltune.records.trial import GATES, Build, Measurement, Skip, TrialRecord, TrialState
 
 Value = int | float | str | None
 """The value of a cell: the plain types of SQLite."""
@@ -25,44 +27,71 @@ def _samples(value: Any) -> Value:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
-    """SQL type, conversions and the value that NULL stands for."""
+class Kind:
+    """The kind of a cell.
+
+    Attributes
+    ----------
+    sql : str
+        Type in SQL.
+    encode, decode : callable
+        Conversions to and from the value of the cell.
+    law : mapping of str to Any, or tuple of str
+        Bounds of the value, as keywords of a field in pydantic; the names that it may have; None for any text.
+    missing : Any
+        Value that NULL stands for.
+    needed : bool
+        Whether NULL is not allowed.
+    """
 
     sql: str
     encode: Callable[[Any], Value]
     decode: Callable[[Any], Any]
+    law: Mapping[str, Any] | tuple[str, ...] | None = None
     missing: Any = None
+    needed: bool = False
 
 
-_INT = _Kind("INTEGER", int, int)
-_COUNT = _Kind("INTEGER", int, int, missing=0)
-_FLOAT = _Kind("REAL", float, float)
-_NUMBER = _Kind("REAL", float, float, missing=math.nan)
-_ELAPSED = _Kind("REAL", float, float, missing=0.0)
-_BOOL = _Kind("INTEGER", int, bool)
-_TEXT = _Kind("TEXT", _text, str)
-_STATE = _Kind("TEXT", str, TrialState)
-_SAMPLES = _Kind("TEXT", _samples, lambda text: tuple(json.loads(text)))
+_NOT_NEGATIVE = {"ge": 0, "le": LARGEST}
+_FINITE = {"allow_inf_nan": False}
+_SECONDS = {"ge": 0.0, "allow_inf_nan": False}
+_STATES = tuple(str(state) for state in TrialState)
 
-_Part = Mapping[str, tuple[str, _Kind]]
+_NUMBER = Kind("INTEGER", int, int, _NOT_NEGATIVE, needed=True)
+_INT = Kind("INTEGER", int, int, {"ge": -LARGEST, "le": LARGEST})
+_COUNT = Kind("INTEGER", int, int, _NOT_NEGATIVE, missing=0)
+_BOOL = Kind("INTEGER", int, bool, {"ge": 0, "le": 1})
+_FLOAT = Kind("REAL", float, float, {})
+_PREDICTED = Kind("REAL", float, float, _FINITE)
+_LOG_SHARE = Kind("REAL", float, float, _FINITE, missing=math.nan)
+_MEDIAN = Kind("REAL", float, float, {"ge": 1e-12, "le": 1e12})
+_DURATION = Kind("REAL", float, float, _SECONDS, missing=math.nan)
+_MOMENT = Kind("REAL", float, float, _FINITE, missing=math.nan)
+_ELAPSED = Kind("REAL", float, float, _SECONDS, missing=0.0)
+_TEXT = Kind("TEXT", _text, str)
+_GATE = Kind("TEXT", _text, str, GATES)
+_STATE = Kind("TEXT", str, TrialState, _STATES)
+_SAMPLES = Kind("TEXT", _samples, lambda raw: tuple(array("d", raw)), _SECONDS)
+
+_Part = Mapping[str, tuple[str, Kind]]
 """For each column, the attribute of the dataclass and its kind."""
 
 _TRIAL: _Part = {
-    "number": ("number", _INT),
-    "batch": ("batch", _INT),
-    "index": ("index", _INT),
-    "state": ("state", _STATE),
-    "detail": ("detail", _TEXT),
-    "proposed_by": ("proposed_by", _TEXT),
-    "audited": ("audited", _BOOL),
-    "expected": ("predicted", _FLOAT),
-    "finished_at": ("finished_at", _NUMBER),
+    "number": ("number", _NUMBER),
+    "batch": ("batch", _NUMBER),
+    "index": ("index", _NUMBER),
+    "state": ("state", replace(_STATE, needed=True)),
+    "detail": ("detail", replace(_TEXT, needed=True)),
+    "proposed_by": ("proposed_by", replace(_TEXT, needed=True)),
+    "audited": ("audited", replace(_BOOL, needed=True)),
+    "expected": ("predicted", _PREDICTED),
+    "finished_at": ("finished_at", _MOMENT),
     "elapsed_s": ("elapsed_s", _ELAPSED),
 }
 _SKIP: _Part = {
-    "gate": ("gate", _TEXT),
-    "predicted": ("predicted", _NUMBER),
-    "optimistic": ("optimistic", _NUMBER),
+    "gate": ("gate", _GATE),
+    "predicted": ("predicted", _LOG_SHARE),
+    "optimistic": ("optimistic", _LOG_SHARE),
 }
 _BUILD: _Part = {
     "build_state": ("state", _STATE),
@@ -72,19 +101,19 @@ _BUILD: _Part = {
     "stack_bytes": ("stack_bytes", _INT),
     "shared_bytes": ("shared_bytes", _INT),
     "code_bytes": ("code_bytes", _INT),
-    "compile_s": ("compile_s", _NUMBER),
+    "compile_s": ("compile_s", _DURATION),
     "cached": ("cached", _BOOL),
 }
 _MEASUREMENT: _Part = {
     "measurement_state": ("state", _STATE),
     "measurement_detail": ("detail", _TEXT),
     "samples_s": ("samples_s", _SAMPLES),
-    "median_s": ("median_s", _FLOAT),
+    "median_s": ("median_s", _MEDIAN),
     "noise": ("noise", _FLOAT),
     "stopped_early": ("stopped_early", _BOOL),
     "error": ("error", _FLOAT),
-    "verify_s": ("verify_s", _NUMBER),
-    "time_s": ("time_s", _NUMBER),
+    "verify_s": ("verify_s", _DURATION),
+    "time_s": ("time_s", _DURATION),
     "sm_clock_hz": ("sm_clock_hz", _FLOAT),
     "temperature_c": ("temperature_c", _FLOAT),
     "power_w": ("power_w", _FLOAT),
@@ -93,8 +122,8 @@ _MEASUREMENT: _Part = {
 }
 _PARTS: tuple[_Part, ...] = (_TRIAL, _SKIP, _BUILD, _MEASUREMENT)
 
-COLUMNS: Mapping[str, str] = {name: kind.sql for part in _PARTS for name, (_, kind) in part.items()}
-"""The columns of a trial, without its parameters, and their SQL types."""
+KINDS: Mapping[str, Kind] = {name: kind for part in _PARTS for name, (_, kind) in part.items()}
+"""The columns of a trial, without its parameters."""
 
 SINCE_FORMAT_2 = frozenset({"expected", "elapsed_s", "discarded"})
 """The columns that stores of format 1 do not have."""

@@ -18,6 +18,7 @@ from mltune.results.wording import REFERENCE
 
 if TYPE_CHECKING:
     from mltune.learn.importance import Importance
+    from mltune.records.trials import Trials
 
 FAILURES = (
     TrialState.COMPILE_ERROR,
@@ -28,6 +29,9 @@ FAILURES = (
     TrialState.UNSTABLE,
 )
 """States of trials that failed."""
+
+MOST_EXAMPLES = 50
+"""Failed trials of a run, by state, that are searched for one with a message."""
 
 MOST_CELLS = 2_000
 """Largest number of cells of a heat map."""
@@ -131,14 +135,15 @@ class Evidence:
     run: TuneResult
 
     @cached_property
-    def measured(self) -> list[TrialRecord]:
+    def measured(self) -> Trials:
         """Trials that succeeded, by number."""
         return self.run.measured()
 
     @cached_property
     def times(self) -> Floats:
         """Median times of ``measured``, seconds: ndarray of shape (n_measured,)."""
-        return np.array([record.median_s for record in self.measured], dtype=np.float64)
+        times: Floats = self.measured.column("median_s")
+        return times
 
     @cached_property
     def reference_s(self) -> float | None:
@@ -153,10 +158,10 @@ class Evidence:
         if not self.measured:
             return None
         run, reference_s = self.run, self.reference_s
-        by_time = not run.replayed and all(record.elapsed_s > 0.0 for record in self.measured)
+        by_time = not run.replayed and bool((self.measured.column("elapsed_s") > 0.0).all())
         at, best = map(np.array, zip(*run.improvements(by_time=by_time), strict=True))
-        ends = [record.elapsed_s if by_time else record.number + 1.0 for record in self.measured]
-        last = max(*ends, run.seconds.get("total", 0.0) if by_time else float(len(run.records)))
+        ends = self.measured.column("elapsed_s") if by_time else self.measured.column("number") + 1.0
+        last = max(float(ends.max()), run.seconds.get("total", 0.0) if by_time else float(len(run.records)))
         of_s = float(best[-1]) if reference_s is None else reference_s
         return Curve(
             np.append(at, last),
@@ -168,7 +173,7 @@ class Evidence:
     @cached_property
     def predictions(self) -> Predictions:
         """Predictions and measurements of the trials that have both."""
-        logs = np.array([record.predicted for record in self.measured], dtype=np.float64)  # None is NaN
+        logs = self.measured.column("expected")
         known = np.isfinite(logs)
         predicted = np.exp(np.clip(logs[known], -30.0, 3.0))
         measured = max(self.run.flops, 1) / (self.times[known] * self.run.peak_flops)
@@ -179,10 +184,7 @@ class Evidence:
         """Importance of the parameters; None where nothing was measured."""
         from mltune.learn.importance import importance
 
-        names = self.run.header.parameters
-        columns = {
-            name: np.array([record.configuration[name] for record in self.measured], dtype=np.int64) for name in names
-        }
+        columns = {name: self.measured.parameter(name) for name in self.run.header.parameters}
         return importance(columns, self.times) if self.measured else None
 
     @cached_property
@@ -191,8 +193,8 @@ class Evidence:
         names = self._block_shape() or self._two_most_important()
         if names is None or not self.measured:
             return None
-        first, second = ([record.configuration[name] for record in self.measured] for name in names)
-        rows, columns = tuple(sorted(set(first))), tuple(sorted(set(second)))
+        first, second = (self.measured.parameter(name) for name in names)
+        rows, columns = tuple(np.unique(first).tolist()), tuple(np.unique(second).tolist())
         if len(rows) * len(columns) > MOST_CELLS:
             return None
         fastest = np.full((len(rows), len(columns)), np.inf)
@@ -237,16 +239,18 @@ class Evidence:
     @cached_property
     def discarded(self) -> int:
         """Samples that were discarded because the clock was throttled."""
-        return sum(record.measurement.discarded for record in self.run.records if record.measurement is not None)
+        return int(np.nansum(self.run.records.column("discarded")))
 
 
 def failures(runs: Sequence[TuneResult]) -> list[Failure]:
     """Return the kinds of failure that occurred, the most frequent first, with the first example that has a message."""
     found: list[Failure] = []
     for state in FAILURES:
-        failed = [(run.slug, record) for run in runs for record in run.records if record.state is state]
-        if failed:
-            candidates = [Failure(str(state), len(failed), slug, record) for slug, record in failed]
+        failed = [(run.slug, run.records.take(run.records.in_state(state))) for run in runs]
+        count = sum(len(trials) for _, trials in failed)
+        examples = [(slug, record) for slug, trials in failed for record in trials[:MOST_EXAMPLES]]
+        candidates = [Failure(str(state), count, slug, record) for slug, record in examples]
+        if candidates:
             found.append(next((one for one in candidates if one.detail), candidates[0]))
     return sorted(found, key=lambda failure: -failure.count)
 

@@ -60,7 +60,7 @@ def findings(source: ReportInput, folders: Mapping[str, str]) -> dict[str, Any]:
             for name, those in shares.items()
         },
         "trials": sum(entry["trials"] for entry in entries),
-        "counts": counts(record.state for run in source.runs for record in run.records),
+        "counts": counts(chain.from_iterable(run.records.column("state").tolist() for run in source.runs)),
         "seconds": {phase: sum(run.seconds.get(phase, 0.0) for run in source.runs) for phase in PHASES},
         "skips": audit.to_json(),
         "winners": entries,

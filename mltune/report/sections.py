@@ -20,7 +20,6 @@ from mltune.report.reading import ReportInput
 from mltune.report.svg import Plot, plotting
 from mltune.results.audit import SkipAudit
 from mltune.results.messages import message
-from mltune.results.run import fastest
 from mltune.results.wording import REFERENCE
 
 NOTABLE = {"resumed", "interrupted", "drift", "gpu_lost", "gpu_back", "worker_died", "disk_full", "disk_back"}
@@ -132,7 +131,7 @@ def _problem(each: Evidence, entry: Mapping[str, Any], name: str, *, alone: bool
     return ProblemSection(
         entry=entry,
         evidence=each,
-        fastest=fastest(each.run.records, FASTEST),
+        fastest=each.run.records.fastest(FASTEST),
         importance=None if quick else each.importance,
         audit=each.run.audit(),
         drifts=drifts(each.run.references),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from mltune.records.trial import TrialRecord, TrialState
+import numpy as np
+from numpy.typing import NDArray
+
+from mltune.records.trial import GATES, TrialState
+from mltune.records.trials import Trials
 
 CONFIDENCE = 0.95
 """Confidence of the bound on the share of false skips."""
@@ -65,19 +68,21 @@ class SkipAudit:
         return asdict(self)
 
 
-def audit_skips(records: Collection[TrialRecord], search_s: float) -> SkipAudit:
+def audit_skips(trials: Trials, search_s: float) -> SkipAudit:
     """Audit the skips of a run from all its trials, in any order, and the seconds that the search took."""
-    skips = Counter(one.skip.gate for one in records if one.state is TrialState.SKIPPED and one.skip is not None)
-    audited = [record for record in records if record.audited]
-    earlier = _best_before(records)
-    compiled = [record.build.compile_s for record in records if record.build is not None]
+    skips = Counter(trials.column("gate")[trials.in_state(TrialState.SKIPPED)].tolist())
+    audited = trials.column("audited") == 1
+    times_s = np.where(trials.succeeded, trials.column("median_s"), np.inf)
+    compiled_s = trials.column("compile_s")[trials.column("build_state") != None]  # noqa: E711 - an array
+    taken_s = trials.column("verify_s") + trials.column("time_s")
+    before, after = (skips[gate] for gate in GATES)
     return _audit(
-        before_compile=skips["before_compile"],
-        after_compile=skips["after_compile"],
-        audited=len(audited),
-        false=sum(_time(record) < earlier[record.batch] for record in audited),
-        saved_time_s=skips.total() * (_mean_time(audited) or _mean_time(records)),
-        saved_compile_s=skips["before_compile"] * sum(compiled) / max(len(compiled), 1),
+        before_compile=before,
+        after_compile=after,
+        audited=int(audited.sum()),
+        false=int((times_s < _best_before(trials.column("batch"), times_s))[audited].sum()),
+        saved_time_s=(before + after) * (_mean(taken_s[audited]) or _mean(taken_s)),
+        saved_compile_s=before * _mean(compiled_s),
         search_s=search_s,
     )
 
@@ -110,24 +115,14 @@ def _upper_bound(false: int, audited: int) -> float:
     return float(binomtest(false, audited, alternative="less").proportion_ci(CONFIDENCE, method="exact").high)
 
 
-def _best_before(records: Collection[TrialRecord]) -> dict[int, float]:
-    """Return the fastest median of all earlier batches, by batch; infinite where there is none."""
-    fastest: dict[int, float] = {}
-    for record in records:
-        fastest[record.batch] = min(fastest.get(record.batch, math.inf), _time(record))
-    before, best = {}, math.inf
-    for batch in sorted(fastest):
-        before[batch] = best
-        best = min(best, fastest[batch])
-    return before
+def _best_before(batches: NDArray[np.int64], times_s: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return for each trial the fastest median of all earlier batches; infinite where there is none."""
+    order = np.argsort(batches, kind="stable")
+    best = np.minimum.accumulate(np.append(np.inf, times_s[order]))
+    return best[np.searchsorted(batches[order], batches)]  # as many trials are in earlier batches
 
 
-def _time(record: TrialRecord) -> float:
-    """Return the median time of a trial; infinite where it did not succeed."""
-    return record.median_s if record.state is TrialState.OK and record.median_s is not None else math.inf
-
-
-def _mean_time(records: Collection[TrialRecord]) -> float:
-    """Return the mean seconds of a measurement; 0 where there is none."""
-    taken = [one.measurement.verify_s + one.measurement.time_s for one in records if one.measurement is not None]
-    return sum(taken) / len(taken) if taken else 0.0
+def _mean(values: NDArray[np.float64]) -> float:
+    """Return the mean of the values that are known; 0 where there is none."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else 0.0

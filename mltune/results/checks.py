@@ -1,7 +1,6 @@
-"""Validation of stored runs: directories may come from third parties, or may be damaged.
+"""Validation of what a store holds beside its header and trials: directories may come from third parties.
 
-Headers, trials and declarations that do not make sense are errors. Single times that cannot be times, and optional
-facts of another type, are dropped.
+Devices and declarations that do not make sense are errors. Optional facts of another type are dropped.
 """
 
 from __future__ import annotations
@@ -13,9 +12,7 @@ from typing import Any
 
 from mltune.device.facts import Device
 from mltune.records.declaration import Declaration
-from mltune.records.header import RunHeader
 from mltune.records.reference import Reference
-from mltune.records.trial import GATES, TrialRecord
 
 _FACTS_OF_DEVICES = [
     field.name
@@ -24,58 +21,23 @@ _FACTS_OF_DEVICES = [
 ]
 
 
-def check_header(header: RunHeader) -> None:
-    """Check the types of a header, and that the numbers in it are finite and not negative.
+def check_device(document: Mapping[str, Any]) -> None:
+    """Check that a stored device has a name, a compute capability, and numbers that are finite and not negative.
 
     Raises
     ------
     ValueError
-        A field is of another type.
+        A fact is of another type.
     """
-    plain = (str, int, float, bool, type(None))
+    capability = document.get("compute_capability")
     laws = {
-        "kernel": isinstance(header.kernel, str),
-        "seed": type(header.seed) is int,
-        "created_at": is_time(header.created_at, or_zero=True),
-        "settings": isinstance(header.settings, dict) and all(type(v) in plain for v in header.settings.values()),
-        "versions": isinstance(header.versions, dict) and all(isinstance(v, str) for v in header.versions.values()),
-        "parameters": all(type(value) is int for values in header.parameters.values() for value in values),
-        "device": isinstance(header.device, dict)
-        and isinstance(header.device.get("name"), str)
-        and all(is_time(header.device.get(name), or_zero=True) for name in _FACTS_OF_DEVICES)
-        and [type(part) for part in header.device.get("compute_capability", ())] == [int, int],
+        "name": isinstance(document.get("name"), str),
+        "compute_capability": isinstance(capability, list) and [type(part) for part in capability] == [int, int],
+        **{name: is_time(document.get(name), or_zero=True) for name in _FACTS_OF_DEVICES},
     }
     for name, holds in laws.items():
         if not holds:
-            raise ValueError(f"its header has no valid {name}")
-
-
-def checked_record(record: TrialRecord, header: RunHeader) -> TrialRecord:
-    """Return a record in which every time is finite and not negative: others become 0, a median becomes None.
-
-    Raises
-    ------
-    ValueError
-        Its configuration or its gate is not one of the run.
-    """
-    if record.configuration.keys() != header.parameters.keys():
-        raise ValueError(f"trial {record.number} has other parameters than its run")
-    if any(type(value) is not int for value in record.configuration.values()):
-        raise ValueError(f"trial {record.number} has a value that is no integer")
-    if record.skip is not None and record.skip.gate not in GATES:
-        raise ValueError(f"trial {record.number} was skipped by an unknown gate")
-    build, measured = _repaired(record.build, "compile_s"), _repaired(record.measurement, "verify_s", "time_s")
-    if measured is not None and measured.median_s is not None and not is_time(measured.median_s):
-        measured = dataclasses.replace(measured, median_s=None)
-    found: TrialRecord = _repaired(record, "elapsed_s")
-    same = build is record.build and measured is record.measurement
-    return found if same else dataclasses.replace(found, build=build, measurement=measured)
-
-
-def _repaired(part: Any, *names: str) -> Any:
-    """Return a part of a record with 0 for each of these seconds that is negative or no finite number."""
-    wrong = {name: 0.0 for name in names if part is not None and not is_time(getattr(part, name), or_zero=True)}
-    return dataclasses.replace(part, **wrong) if wrong else part
+            raise ValueError(f"its device has no valid `{name}`")
 
 
 def checked_declaration(fact: Any, numbers: Collection[int]) -> Declaration | None:

@@ -13,6 +13,7 @@ from mltune.problem.problem import Problem
 from mltune.records.declaration import Declaration
 from mltune.records.events import EventWriter, no_events
 from mltune.records.trial import TrialRecord, TrialState
+from mltune.records.trials import Trials
 from mltune.results.rating import declared_rating, rating
 from mltune.results.run import counts
 
@@ -145,10 +146,12 @@ class Observer:
         """Number of trials that have ended."""
         return self._states.total()
 
-    def recall(self, records: Iterable[TrialRecord]) -> None:
+    def recall(self, trials: Trials) -> None:
         """Count trials of an earlier part of the run, without events."""
-        for record in records:
-            self._note(record)
+        self._states.update(map(TrialState, trials.column("state").tolist()))
+        self._audited += int(trials.column("audited").sum())
+        medians = trials.column("median_s")[trials.succeeded]
+        self._best_s = min([*medians.tolist(), *([] if self._best_s is None else [self._best_s])], default=None)
 
     def see(self, records: Iterable[TrialRecord]) -> None:
         """Count trials that have just ended, and write their events."""

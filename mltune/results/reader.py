@@ -5,23 +5,23 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from mltune.device.facts import Device
 from mltune.device.peaks import peak_flops
-from mltune.errors import DamagedRunError, DiskFullError, MltuneError, RunDirectoryError
+from mltune.errors import DamagedRunError, MltuneError, RunDirectoryError, RunError
+from mltune.files.text import printable
 from mltune.problem.kinds import problem_from_json
 from mltune.records.declaration import FACT
 from mltune.records.directory import FILE
 from mltune.records.store import Store
-from mltune.records.trial import TrialRecord
+from mltune.records.trials import Trials
 from mltune.results.checks import (
-    check_header,
+    check_device,
     checked_declaration,
     checked_limit,
-    checked_record,
     is_sound,
     is_time,
     time_of,
@@ -30,6 +30,8 @@ from mltune.results.run import TuneResult
 
 LONGEST_TEXT = 2_000
 """Characters of a stored text that are shown."""
+
+_ATTEMPTS = 5
 
 _DAMAGED = (MltuneError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
@@ -41,12 +43,12 @@ class RunReader:
 
     Attributes
     ----------
-    ended : list of TrialRecord
-        The trials that were read, in the order in which they ended.
+    ended : Trials
+        The trials that were read, in the order in which they ended; it exists after the first call.
     """
 
     def __init__(self, directory: Path, slug: str = "") -> None:
-        self.ended: list[TrialRecord] = []
+        self.ended: Trials
         self._directory = Path(directory)
         self._slug = slug
         self._stamp: tuple[Any, ...] = ()
@@ -54,21 +56,34 @@ class RunReader:
 
     def read(self) -> TuneResult:
         """Read what is new, and return the run as it is now; errors are those of :func:`read_run`."""
-        stamp = tuple(_stamp(self._directory / f"{FILE}{suffix}") for suffix in ("", "-wal"))
-        if self._result is None or stamp != self._stamp:
-            with readable(self._directory), Store.read_only(self._directory) as store:
-                self._result = self.read_from(store)
+        for attempt in range(_ATTEMPTS):
+            stamp = self._stamp_now()
+            if self._result is not None and stamp == self._stamp:
+                break
+            try:
+                with readable(self._directory), Store.read_only(self._directory) as store:
+                    self._result = self.read_from(store)
+            except DamagedRunError:
+                if attempt + 1 == _ATTEMPTS or stamp == self._stamp_now():
+                    raise
+                continue  # a process began to write while the file was read
             self._stamp = stamp
+            break
+        assert self._result is not None  # noqa: S101
         return self._result
 
     def read_from(self, store: Store) -> TuneResult:
         """Read what is new in an open store."""
+        check_device(store.header.device)
         known = self._result
-        if known is not None and (known.header.created_at != store.header.created_at or len(store) < len(self.ended)):
-            self.ended = []  # another run was begun in the same directory
-        check_header(store.header)
-        self.ended += [checked_record(record, store.header) for record in store.records(after=len(self.ended))]
+        if known is None or known.header != store.header or len(store) < len(self.ended):  # another run was begun
+            self.ended = store.records()
+        elif len(store) > len(self.ended):
+            self.ended = Trials.concatenate([self.ended, store.records(after=len(self.ended))])
         return _result(store, self.ended, self._slug)
+
+    def _stamp_now(self) -> tuple[Any, ...]:
+        return tuple(_stamp(self._directory / f"{FILE}{suffix}") for suffix in ("", "-wal"))
 
 
 def read_run(directory: Path | str, slug: str = "") -> TuneResult:
@@ -103,8 +118,8 @@ def result_of(store: Store, *, slug: str = "") -> TuneResult:
         return RunReader(store.directory, slug).read_from(store)
 
 
-def _result(store: Store, records: Sequence[TrialRecord], slug: str) -> TuneResult:
-    """Return the result of a run whose header and records were checked."""
+def _result(store: Store, records: Trials, slug: str) -> TuneResult:
+    """Return the result of a run whose device and records were checked."""
     header, stopping = store.header, store.fact("stopping")
     problem, device = problem_from_json(dict(header.problem)), Device.from_json(dict(header.device))
     if not 0.0 < peak_flops(device, problem.arithmetic) < math.inf:
@@ -115,13 +130,14 @@ def _result(store: Store, records: Sequence[TrialRecord], slug: str) -> TuneResu
         header=header,
         problem=problem,
         device=device,
-        records=tuple(sorted(records, key=lambda record: record.number)),
+        records=records.by_number(),
         seconds={str(name): float(value) for name, value in store.seconds().items() if is_time(value, or_zero=True)},
-        declaration=checked_declaration(store.fact(FACT), {record.number for record in records}),
+        declaration=checked_declaration(store.fact(FACT), set(records.column("number").tolist())),
         reference_s=time_of(store.fact("reference_median_s")),
         references=tuple(filter(is_sound, store.references())),
         limit=checked_limit(store.fact("limit")),
         stopped=str(stopping.get("reason") or "")[:LONGEST_TEXT] if isinstance(stopping, dict) else "",
+        notice=store.notice,
     )
 
 
@@ -130,10 +146,10 @@ def readable(directory: Path) -> Iterator[None]:
     """Raise a RunDirectoryError for a store in the directory that turns out to be damaged."""
     try:
         yield
-    except (RunDirectoryError, DiskFullError):
+    except (RunDirectoryError, RunError):
         raise
     except _DAMAGED as error:
-        text = f"{type(error).__name__}: {error}"[:LONGEST_TEXT]
+        text = printable(error, LONGEST_TEXT)
         raise DamagedRunError(
             f"a store holds the records of a run, but that in {directory} does not: {text}."
         ) from error

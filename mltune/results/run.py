@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from mltune.device.facts import Device
 from mltune.device.peaks import peak_flops
@@ -17,6 +18,7 @@ from mltune.records.declaration import Declaration
 from mltune.records.header import RunHeader
 from mltune.records.reference import Reference
 from mltune.records.trial import TrialRecord, TrialState
+from mltune.records.trials import Trials
 from mltune.results.audit import SkipAudit, audit_skips
 from mltune.results.rating import declared_rating, known_flops, rating
 from mltune.results.wording import configuration, percent, spaced_duration, speed, states
@@ -37,8 +39,8 @@ class TuneResult:
         Name of the problem in its plan; outside a plan made of the problem's label.
     header : RunHeader
         Kernel, parameters, seed, versions and settings of the run.
-    records : sequence of TrialRecord
-        All trials by number. Every time in them is finite and not negative.
+    records : Trials
+        All trials by number: a sequence of :class:`~mltune.records.trial.TrialRecord`, kept as columns.
     seconds : mapping of str to float
         Time that the run spent in each of :data:`mltune.records.seconds.PHASES`.
     declaration : Declaration or None
@@ -51,6 +53,8 @@ class TuneResult:
         Budget of the run while it goes on or after an interruption: ``trials`` and ``time_s``. None once it is spent.
     stopped : str
         Why the run ended before its budget was spent; empty if it did not.
+    notice : str
+        What may be missing from the records of the run; empty if nothing is.
     interrupted : bool
         Whether a signal ended the run.
 
@@ -70,13 +74,14 @@ class TuneResult:
     header: RunHeader
     problem: Problem
     device: Device
-    records: Sequence[TrialRecord]
+    records: Trials
     seconds: Mapping[str, float]
     declaration: Declaration | None
     reference_s: float | None
     references: Sequence[Reference]
     limit: Mapping[str, float | None] | None
     stopped: str
+    notice: str = ""
     interrupted: bool = False
 
     @property
@@ -104,7 +109,7 @@ class TuneResult:
         """The declared winner, else the fastest trial that succeeded; None where none did."""
         if self.declaration is not None:
             return self.trial(self.declaration.number)
-        return next(iter(fastest(self.records, 1)), None)
+        return next(iter(self.records.fastest(1)), None)
 
     @property
     def best_config(self) -> dict[str, int] | None:
@@ -127,14 +132,14 @@ class TuneResult:
         """Return median times in seconds, a number or an array, in :attr:`unit`."""
         return self.flops / median_s / 1e12 if self.flops else 1e3 * median_s
 
-    def predicted_s(self, log_share: float) -> float:
-        """Return the time in seconds at the predicted logarithm of the share of the device's peak."""
-        return max(self.flops, 1) / (self.peak_flops * math.exp(min(max(log_share, -700.0), 700.0)))
+    def predicted_s(self, log_share: Any) -> Any:
+        """Return the time in seconds at a predicted log share of the device's peak: a number or an array."""
+        return max(self.flops, 1) / (self.peak_flops * np.exp(np.clip(log_share, -700.0, 700.0)))
 
     @property
     def counts(self) -> dict[str, int]:
         """Number of trials by state."""
-        return counts(record.state for record in self.records)
+        return counts(self.records.column("state").tolist())
 
     @property
     def elapsed_s(self) -> float:
@@ -142,15 +147,15 @@ class TuneResult:
 
         A run that was killed has not written its last total: the time of its last trial then counts.
         """
-        return max(self.seconds.get("total", 0.0), max((record.elapsed_s for record in self.records), default=0.0))
+        return max(self.seconds.get("total", 0.0), float(np.max(self.records.column("elapsed_s"), initial=0.0)))
 
     def trial(self, number: int) -> TrialRecord | None:
         """Return the record of a trial; None where it is not on record."""
-        return next((record for record in self.records if record.number == number), None)
+        return next(iter(self.records.take(self.records.column("number") == number)), None)
 
-    def measured(self) -> list[TrialRecord]:
+    def measured(self) -> Trials:
         """Return the trials that succeeded, by number."""
-        return _measured(self.records)
+        return self.records.take(self.records.succeeded)
 
     def improvements(self, *, by_time: bool) -> list[tuple[float, float]]:
         """Return the steps of the best time so far.
@@ -165,11 +170,12 @@ class TuneResult:
         list of (float, float)
             When (seconds of the run, or number of trials), and the best median time from then on, seconds.
         """
-        steps: list[tuple[float, float]] = []
-        for record in sorted(self.measured(), key=lambda one: (one.elapsed_s if by_time else 0.0, one.number)):
-            if record.median_s and (not steps or record.median_s < steps[-1][1]):
-                steps.append((record.elapsed_s if by_time else record.number + 1.0, record.median_s))
-        return steps
+        measured = self.measured()
+        ends = measured.column("elapsed_s") if by_time else measured.column("number") + 1.0
+        order = np.argsort(ends, kind="stable")
+        medians = measured.column("median_s")[order]
+        better = np.diff(np.minimum.accumulate(medians), prepend=np.inf) < 0.0
+        return list(zip(ends[order][better].tolist(), medians[better].tolist(), strict=True))
 
     def best_rating(self) -> dict[str, Any] | None:
         """Return the rating of the best trial.
@@ -216,28 +222,20 @@ class TuneResult:
         """
         import pandas as pd
 
-        rows: list[dict[str, Any]] = []
-        for record in self.records:
-            row: dict[str, Any] = {
-                "number": record.number,
-                "batch": record.batch,
-                "state": str(record.state),
-                "detail": record.detail,
-                "proposed_by": record.proposed_by,
-                **record.configuration,
-                "predicted_s": None if record.predicted is None else self.predicted_s(record.predicted),
-                "skipped_by": getattr(record.skip, "gate", None),
-                "audited": record.audited,
-                **{name: getattr(record.build, name, None) for name in ("compile_s", "registers", "spill_bytes")},
-                **{name: getattr(record.measurement, name, None) for name in ("median_s", "noise")},
-            }
-            if self.flops:
-                row["tflops"] = None if record.median_s is None else self.figure(record.median_s)
-            rows.append(row | {"elapsed_s": record.elapsed_s})
-        whole = dict.fromkeys(("registers", "spill_bytes"), "Int64")
-        real = dict.fromkeys(("predicted_s", "compile_s", "median_s", "noise", "tflops"), "float64")
-        table = pd.DataFrame(rows)
-        return table.astype({name: kind for name, kind in {**whole, **real}.items() if name in table})
+        trials = self.records
+        columns: dict[str, Any] = {
+            **{name: trials.column(name) for name in ("number", "batch", "state", "detail", "proposed_by")},
+            **{name: trials.parameter(name) for name in trials.parameters},
+            "predicted_s": self.predicted_s(trials.column("expected")),
+            "skipped_by": trials.column("gate"),
+            "audited": trials.column("audited").astype(bool),
+            "compile_s": trials.column("compile_s"),
+            **{name: pd.array(trials.column(name), dtype="Int64") for name in ("registers", "spill_bytes")},
+            **{name: trials.column(name) for name in ("median_s", "noise")},
+        }
+        if self.flops:
+            columns["tflops"] = self.figure(trials.column("median_s"))
+        return pd.DataFrame(columns | {"elapsed_s": trials.column("elapsed_s")})
 
     def plot(self, ax: Any = None) -> Any:
         """Plot the best result so far over the time of the run, with the reference kernel as a dashed line.
@@ -294,16 +292,7 @@ class TuneResult:
         return f"<table>{''.join(rows)}</table>"
 
 
-def fastest(records: Iterable[TrialRecord], count: int) -> list[TrialRecord]:
-    """Return the fastest trials that succeeded, fastest first."""
-    return sorted(_measured(records), key=lambda record: (record.median_s or 0.0, record.number))[:count]
-
-
-def _measured(records: Iterable[TrialRecord]) -> list[TrialRecord]:
-    return [record for record in records if record.state is TrialState.OK and record.median_s is not None]
-
-
-def counts(found: Iterable[TrialState]) -> dict[str, int]:
+def counts(found: Iterable[TrialState | str]) -> dict[str, int]:
     """Count trials by state: every state is named, in the order of :class:`TrialState`."""
-    counter = Counter(found)
+    counter: Counter[str] = Counter(found)
     return {str(state): counter[state] for state in TrialState}

@@ -10,7 +10,7 @@ from mltune.records.events import FILE, planned, read_events
 from mltune.records.trial import TrialRecord
 from mltune.results.rating import rating
 from mltune.results.reader import read_run
-from mltune.results.run import TuneResult, counts, fastest
+from mltune.results.run import TuneResult, counts
 
 if TYPE_CHECKING:
     from mltune.dataset.manifest import Manifest
@@ -20,7 +20,7 @@ def summarise_run(run: TuneResult, top: int) -> dict[str, Any]:
     """Summarise a run with its ``top`` fastest trials: the output of ``mltune show --json``."""
     return run.to_json() | {
         "declaration": None if run.declaration is None else run.declaration.to_json(),
-        "best": [_entry(record, run) for record in fastest(run.records, top)],
+        "best": [_entry(record, run) for record in run.records.fastest(top)],
     }
 
 

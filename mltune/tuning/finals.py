@@ -12,11 +12,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from mltune.measure.race import how_many_fit
 from mltune.records.declaration import Declaration, Finalist
 from mltune.records.reference import Drift, Reference, drifts
 from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
-from mltune.results.run import fastest as best
+from mltune.records.trials import Trials
 from mltune.tuning.ranking import REFERENCE, rank_race, rank_records
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ class _Times:
 
 def declare(
     session: Session,
-    records: Collection[TrialRecord],
+    trials: Trials,
     *,
     references: Sequence[Reference] = (),
     stop: Callable[[], bool] = bool,
@@ -70,7 +72,7 @@ def declare(
     ----------
     session : Session
         Entered.
-    records : collection of TrialRecord
+    trials : Trials
         All trials of the run, in the order of appending.
     references : sequence of Reference
         Timings of the reference implementation, in the order taken.
@@ -88,11 +90,11 @@ def declare(
     DeviceLostError
         The GPU cannot be used now. A `stop` that is true from the start does not use the GPU.
     """
-    listed, found = list(records), drifts(references)
+    found = drifts(references)
     rejected: dict[int, str] = {}
     for _ in range(ATTEMPTS):
-        fastest = best((record for record in listed if record.number not in rejected), FINALISTS)
-        others = doubtful(listed, found, fastest, rejected)
+        fastest = trials.take(~np.isin(trials.column("number"), list(rejected))).fastest(FINALISTS)
+        others = doubtful(trials, found, fastest, rejected)
         times = _time(session, fastest, others, rejected, stop)
         verified = _verify(session, {record.number: record for record in (*fastest, *others)}, times, rejected, stop)
         ranked, reference = times.rank(rejected)
@@ -102,7 +104,7 @@ def declare(
                 ranked,
                 reference,
                 rounds=times.rounds,
-                as_of=len(listed),
+                as_of=len(trials),
                 rejected=rejected,
                 verified=verified,
             )
@@ -110,11 +112,8 @@ def declare(
 
 
 def doubtful(
-    records: Sequence[TrialRecord],
-    found: Sequence[Drift],
-    fastest: Sequence[TrialRecord],
-    excluded: Collection[int] = (),
-) -> list[TrialRecord]:
+    trials: Trials, found: Sequence[Drift], fastest: Sequence[TrialRecord], excluded: Collection[int] = ()
+) -> Trials:
     """Return trials that may be among the fastest although their recorded times are not.
 
     Those are trials timed while the GPU was slower than usual, if their times divided by the ratio of that drift would
@@ -122,7 +121,7 @@ def doubtful(
 
     Parameters
     ----------
-    records : sequence of TrialRecord
+    trials : Trials
         In the order of appending.
     found : sequence of Drift
         Intervals of the records in which the GPU was faster or slower.
@@ -131,18 +130,16 @@ def doubtful(
     excluded : collection of int
         Numbers of trials that failed the verification.
     """
-    ratios = dict.fromkeys(range(len(records)), 1.0)
+    ratios = np.ones(len(trials))
     for drift in found:
-        ratios |= dict.fromkeys(range(drift.first, min(drift.last, len(records))), max(drift.ratio, 1.0))
-    known = {*excluded, *(record.number for record in fastest)}
+        ratios[drift.first : drift.last] = max(drift.ratio, 1.0)
+    times_s = trials.column("median_s") / ratios
     slowest_s = (fastest[-1].median_s if fastest else None) or math.inf
-    candidates = [
-        (record.median_s / ratios[place], record.number, record)
-        for place, record in enumerate(records)
-        if record.state in (TrialState.OK, TrialState.UNSTABLE) and record.median_s is not None
-        if record.number not in known and record.median_s / ratios[place] <= slowest_s
-    ]
-    return [record for *_, record in sorted(candidates, key=lambda entry: entry[:2])[:DOUBTFUL]]
+    timed = trials.in_state(TrialState.OK) | trials.in_state(TrialState.UNSTABLE)
+    known = np.isin(trials.column("number"), [*excluded, *(record.number for record in fastest)])
+    rows = np.flatnonzero(timed & ~known & (times_s <= slowest_s))
+    order = np.lexsort((trials.column("number")[rows], times_s[rows]))
+    return trials.take(rows[order[:DOUBTFUL]])
 
 
 def _time(

@@ -116,7 +116,7 @@ def measure_all(
     """Measure the configurations that are not in the store; return all records by number."""
     records = {record.number: record for record in store.records()}
     observer = Observer(session.problem, session.device, "gpu", trials_limit=len(indices), report=progress)
-    observer.recall(records.values())
+    observer.recall(store.records())
     observer.reference_s = store.fact("reference_median_s")
     columns = session.space.rows(indices)
     todo = deque(number for number in range(len(indices)) if number not in records)

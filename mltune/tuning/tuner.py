@@ -27,6 +27,7 @@ from mltune.records.reference import Reference, drifts
 from mltune.records.seconds import Seconds
 from mltune.records.store import Store
 from mltune.records.trial import Build, TrialRecord, TrialState
+from mltune.records.trials import Trials
 from mltune.results.progress import Observer, Report
 from mltune.results.reader import result_of
 from mltune.results.run import TuneResult
@@ -335,7 +336,8 @@ class Tuner:
             declared = Declaration.from_json(document)
             if declared.as_of == len(self._records) and (declared.verified or stop()):
                 return declared
-        finals = partial(declare, self._session, self._records.values(), references=self._store.references())
+        trials = Trials.from_records(self._records.values(), self._session.space.names)
+        finals = partial(declare, self._session, trials, references=self._store.references())
         try:
             declared_now = finals(stop=stop)
         except DeviceLostError:  # until the next attempt the recorded times decide

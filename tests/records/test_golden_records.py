@@ -61,10 +61,11 @@ def test_what_format_1_lacks_is_unknown(copy_of):
         assert {(one.predicted, one.elapsed_s, one.measurement.discarded) for one in store.records()} == {(None, 0, 0)}
 
 
-def test_a_store_of_format_1_is_not_resumed_and_not_changed(copy_of):
-    directory = copy_of("run-format-1")
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_store_of_an_old_format_is_not_resumed_and_not_changed(copy_of, number):
+    directory = copy_of(f"run-format-{number}")
     before = (directory / "run.sqlite").read_bytes()
-    with pytest.raises(RunDirectoryError, match="of format 1, which can only be read"):
+    with pytest.raises(RunDirectoryError, match=f"of format {number}, which can only be read"):
         Store.open(directory)
     assert (directory / "run.sqlite").read_bytes() == before
 
@@ -74,15 +75,15 @@ def test_a_store_of_a_later_format_is_refused(copy_of):
 
     directory = copy_of("run-format-2")
     connection = sqlite3.connect(directory / "run.sqlite")
-    connection.execute("PRAGMA user_version = 3")
+    connection.execute("PRAGMA user_version = 4")
     connection.close()
-    with pytest.raises(RunDirectoryError, match=r"format 1 to 2, but .* is of format 3"):
+    with pytest.raises(RunDirectoryError, match=r"format 1 to 3 can be read, but it is of format 4"):
         Store.read_only(directory)
 
 
 def test_what_only_format_2_has_is_read(copy_of):
     directory = copy_of("run-format-2")
-    with Store.open(directory) as store:
+    with Store.read_only(directory) as store:
         records, references = store.records(), store.references()
         assert [record.state for record in records[48:]] == [TrialState.SKIPPED, TrialState.COMPILE_ERROR]
         assert records[48].skip.gate == "after_compile"

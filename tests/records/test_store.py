@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mltune.errors import RunDirectoryError, StoreError
-from mltune.records.header import RunHeader
+from mltune.records.header import LARGEST, RunHeader
 from mltune.records.store import FILE, Store
-from mltune.records.trial import Build, Measurement, Skip, TrialRecord, TrialState
+from mltune.records.trial import GATES, Build, Measurement, Skip, TrialRecord, TrialState
 
 HEADER = RunHeader(
     kernel="toy",
@@ -31,8 +31,12 @@ HEADER = RunHeader(
     created_at=5.0,
 )
 
-INT64 = st.integers(-(2**63), 2**63 - 1)
+COUNT = st.integers(0, LARGEST)
+WHOLE = st.integers(-LARGEST, LARGEST)
 NUMBER = st.floats(allow_nan=False)
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+SECONDS = st.floats(min_value=0.0, allow_infinity=False)
+MEDIAN = st.floats(1e-12, 1e12)
 TEXT = st.text(max_size=30)
 STATE = st.sampled_from(TrialState)
 
@@ -41,44 +45,28 @@ def maybe(strategy):
     return st.none() | strategy
 
 
-SKIPS = st.builds(Skip, TEXT, NUMBER, NUMBER)
-BUILDS = st.builds(
-    Build,
-    STATE,
-    TEXT,
-    st.just(b""),
-    maybe(INT64),
-    maybe(INT64),
-    maybe(INT64),
-    maybe(INT64),
-    maybe(INT64),
-    NUMBER,
-    st.booleans(),
-)
+SKIPS = st.builds(Skip, st.sampled_from(GATES), FINITE, FINITE)
+BUILDS = st.builds(Build, STATE, TEXT, st.just(b""), *[maybe(WHOLE)] * 5, SECONDS, st.booleans())
 MEASUREMENTS = st.builds(
     Measurement,
-    STATE,
-    TEXT,
-    st.lists(NUMBER, max_size=5).map(tuple),
-    maybe(NUMBER),
-    maybe(NUMBER),
-    st.booleans(),
-    maybe(NUMBER),
-    NUMBER,
-    NUMBER,
-    maybe(NUMBER),
-    maybe(NUMBER),
-    maybe(NUMBER),
-    maybe(INT64),
-    st.integers(0, 2**63 - 1),
+    state=STATE,
+    detail=TEXT,
+    samples_s=st.lists(SECONDS, max_size=5).map(tuple),
+    median_s=maybe(MEDIAN),
+    stopped_early=st.booleans(),
+    verify_s=SECONDS,
+    time_s=SECONDS,
+    discarded=COUNT,
+    throttle_reasons=maybe(WHOLE),
+    **dict.fromkeys(("noise", "error", "sm_clock_hz", "temperature_c", "power_w"), maybe(NUMBER)),
 )
 RECORDS = st.lists(
     st.builds(
         TrialRecord,
-        number=INT64,
-        batch=INT64,
-        index=INT64,
-        configuration=st.fixed_dictionaries({"BLK_M": INT64, "STATE": INT64}),
+        number=COUNT,
+        batch=COUNT,
+        index=COUNT,
+        configuration=st.fixed_dictionaries({n: st.sampled_from(v) for n, v in HEADER.parameters.items()}),
         state=STATE,
         detail=TEXT,
         proposed_by=TEXT,
@@ -86,9 +74,9 @@ RECORDS = st.lists(
         audited=st.booleans(),
         build=maybe(BUILDS),
         measurement=maybe(MEASUREMENTS),
-        predicted=maybe(NUMBER),
-        finished_at=NUMBER,
-        elapsed_s=NUMBER,
+        predicted=maybe(FINITE),
+        finished_at=FINITE,
+        elapsed_s=SECONDS,
     ),
     max_size=4,
     unique_by=lambda record: record.number,
@@ -207,7 +195,7 @@ def test_what_is_no_run_is_refused(tmp_path):
     with pytest.raises(RunDirectoryError, match="must be writable"):
         Store.open(tmp_path / "file", HEADER)
     (tmp_path / FILE).write_text("certainly no database, " * 100)
-    with pytest.raises(RunDirectoryError, match="cannot be read"):
+    with pytest.raises(RunDirectoryError, match="not a database"):
         Store.open(tmp_path, HEADER)
     (tmp_path / FILE).unlink()
     foreign = sqlite3.connect(tmp_path / FILE)

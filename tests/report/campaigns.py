@@ -33,10 +33,13 @@ def replayed(directory, name, trials=48):
 
 def stored(directory, records, *, problem=None, reference_s=2.65e-3, references=(), **facts):
     """Write the store of a run on a GPU."""
+    values = {"BLK_M": {16, 32, 64}, HOSTILE: {1, 2}}
+    for name, known in values.items():
+        known |= {record.configuration[name] for record in records}
     header = RunHeader(
         kernel=HOSTILE,
         source_hash="",
-        parameters={"BLK_M": (16, 32, 64), HOSTILE: (1, 2)},
+        parameters={name: tuple(sorted(known)) for name, known in values.items()},
         problem=(problem or GemmProblem("d", "T", "N", 4096, 512, 4096)).to_json(),
         device=replace(H200, name=f"H200 {HOSTILE}").to_json(),
         seed=7,

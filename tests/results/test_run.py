@@ -10,7 +10,6 @@ from mltune.errors import RunDirectoryError
 from mltune.records.declaration import Declaration, Finalist
 from mltune.records.store import FILE, Store
 from mltune.records.trial import Skip, TrialState
-from mltune.results import reader as module
 from mltune.results.reader import RunReader, read_run, result_of
 
 DECLARED = Declaration(1, (Finalist(1, 2.1e-3, 2e-3, 2.2e-3), Finalist(0, 2.2e-3, 2.2e-3, 2.3e-3)), as_of=3)
@@ -57,16 +56,16 @@ class TestReading:
         assert run.improvements(by_time=False) == [(1.0, 3e-3), (2.0, 2e-3)]
 
     def test_a_reader_reads_each_trial_once(self, directory, make_run, make_trial, monkeypatch):
-        checked = []
-        check = module.checked_record
-        monkeypatch.setattr(module, "checked_record", lambda record, header: checked.append(1) or check(record, header))
+        read = []
+        records = Store.records
+        monkeypatch.setattr(Store, "records", lambda store, after=0: read.append(after) or records(store, after))
         reader = RunReader(directory)
         first = reader.read()
         assert reader.read() is first
         make_run(directory, make_trial(4))
         assert [record.number for record in reader.read().records] == [0, 1, 2, 3, 4]
         assert [record.number for record in reader.ended] == [1, 0, 3, 2, 4]
-        assert len(checked) == 5
+        assert read == [0, 4]
 
     def test_where_there_is_no_run_it_is_refused(self, tmp_path):
         with pytest.raises(RunDirectoryError, match=FILE):
@@ -80,7 +79,7 @@ class TestReading:
             "UPDATE trials SET state = 'splendid'",
             "UPDATE header SET value = '{}' WHERE name = 'device'",
             "UPDATE header SET value = '[]' WHERE name = 'problem'",
-            "INSERT INTO facts VALUES ('declaration', '{\"number\": 3}')",
+            "INSERT INTO facts VALUES ('declaration', '{\"number\": 3}', 0)",
         ],
     )
     def test_a_damaged_store_is_refused(self, directory, statement):
@@ -89,13 +88,10 @@ class TestReading:
         with pytest.raises(RunDirectoryError, match=str(directory)):
             read_run(directory)
 
-    def test_impossible_times_are_dropped(self, directory):
-        with sqlite3.connect(directory / FILE) as connection:
-            connection.execute("UPDATE trials SET median_s = -1.0, elapsed_s = -5.0, compile_s = 9e999")
-            connection.execute("UPDATE seconds SET value = -1.0")
-            connection.execute("UPDATE facts SET value = '\"fast\"'")
-        run = read_run(directory)
-        assert (run.best, run.elapsed_s, dict(run.seconds), run.reference_s) == (None, 0.0, {}, None)
+    @pytest.mark.parametrize("median_s", [-1.0, 0.0, 1e-320, 9e999])
+    def test_an_impossible_time_is_refused(self, tmp_path, make_run, make_trial, median_s):
+        with pytest.raises(RunDirectoryError, match="trial 1: `median_s` is"):
+            read_run(make_run(tmp_path, make_trial(0), make_trial(1, median_s=median_s)))
 
 
 class TestTable:

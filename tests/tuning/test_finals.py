@@ -14,9 +14,18 @@ from mltune.measure import runner as runner_module
 from mltune.records.declaration import Declaration
 from mltune.records.reference import Drift, Reference
 from mltune.records.trial import Measurement, TrialRecord, TrialState
+from mltune.records.trials import Trials
 from mltune.tuning.finals import FINALISTS, declare, doubtful
 from mltune.tuning.session import Session, open_session
 from mltune.tuning.target import parse_device
+
+
+def columns(records):
+    return Trials.from_records(records, records[0].configuration if records else ())
+
+
+def declared(session, records, **options):
+    return declare(session, columns(records), **options)
 
 
 def trial(number, time_s, state=TrialState.OK, samples=3):
@@ -45,7 +54,7 @@ def test_the_fastest_of_the_race_is_declared_with_its_ties_and_its_share_of_refe
     for behaviour in behaviours.values():
         behaviour["noise"] = 0.002
     with imagined(behaviours) as session:
-        found = declare(session, records)
+        found = declared(session, records)
 
     assert found.number in (2, 3)
     assert found.ties == tuple({2, 3} - {found.number})
@@ -62,7 +71,7 @@ def test_a_trial_that_fails_the_verification_is_rejected_and_the_next_is_verifie
     records = [trial(0, 2.0e-3), trial(1, 2.1e-3), trial(2, 2.2e-3)]
     behaviours = {0: {"time_s": 2.0e-3, "deed": "wrong at full size"}, 1: {"time_s": 2.1e-3}, 2: {"time_s": 2.2e-3}}
     with imagined(behaviours) as session:
-        found = declare(session, records)
+        found = declared(session, records)
 
     assert found.number == 1
     assert found.verified
@@ -75,7 +84,7 @@ def test_a_loser_is_not_verified(imagined):
     records = [trial(0, 2.0e-3), trial(1, 2.1e-3)]
     behaviours = {0: {"time_s": 2.0e-3}, 1: {"time_s": 2.1e-3, "deed": "wrong at full size"}}
     with imagined(behaviours) as session:
-        found = declare(session, records)
+        found = declared(session, records)
 
     assert (found.number, dict(found.rejected)) == (0, {})
 
@@ -84,7 +93,7 @@ def test_a_tie_is_verified(imagined):
     records = [trial(0, 2.0e-3), trial(1, 2.0e-3)]
     behaviours = {0: {"time_s": 2.0e-3}, 1: {"time_s": 2.0e-3, "deed": "wrong at full size"}}
     with imagined(behaviours) as session:
-        found = declare(session, records)
+        found = declared(session, records)
 
     assert found.number == 0
     assert list(found.rejected) == [1]
@@ -93,7 +102,7 @@ def test_a_tie_is_verified(imagined):
 def test_when_a_whole_set_fails_the_next_is_tried(imagined):
     wrong = {number: {"deed": "wrong at full size"} for number in range(FINALISTS)}
     with imagined({**wrong, 7: {"time_s": 3e-3}}) as session:
-        found = declare(session, [*(trial(number, 2e-3) for number in range(FINALISTS)), trial(7, 3e-3)])
+        found = declared(session, [*(trial(number, 2e-3) for number in range(FINALISTS)), trial(7, 3e-3)])
 
     assert found.number == 7
     assert found.verified
@@ -102,13 +111,13 @@ def test_when_a_whole_set_fails_the_next_is_tried(imagined):
 
 def test_when_all_fail_none_is_declared(imagined):
     with imagined({0: {"deed": "wrong at full size"}, 1: {"deed": "no build"}}) as session:
-        assert declare(session, [trial(0, 2e-3), trial(1, 2e-3)]) is None
-        assert declare(session, []) is None
+        assert declared(session, [trial(0, 2e-3), trial(1, 2e-3)]) is None
+        assert declared(session, []) is None
 
 
 def test_what_cannot_be_built_again_is_rejected(imagined):
     with imagined({0: {"deed": "no build"}, 1: {"time_s": 2.1e-3}}) as session:
-        found = declare(session, [trial(0, 2e-3), trial(1, 2.1e-3)])
+        found = declared(session, [trial(0, 2e-3), trial(1, 2.1e-3)])
 
     assert found.number == 1
     assert "the compiler died" in found.rejected[0]
@@ -117,7 +126,7 @@ def test_what_cannot_be_built_again_is_rejected(imagined):
 def test_when_stopped_it_declares_what_is_on_record_and_leaves_the_gpu_alone(imagined, tmp_path):
     (tmp_path / "absent").touch()
     with imagined({}) as session:
-        found = declare(session, [trial(0, 2.1e-3), trial(1, 2e-3)], stop=lambda: True)
+        found = declared(session, [trial(0, 2.1e-3), trial(1, 2e-3)], stop=lambda: True)
 
     assert found.number == 1
     assert not found.verified
@@ -128,7 +137,7 @@ def test_when_stopped_it_declares_what_is_on_record_and_leaves_the_gpu_alone(ima
 def test_when_stopped_after_the_race_it_declares_the_race(imagined):
     answers = iter([False, False])  # one before each build
     with imagined({0: {"time_s": 2e-3}, 1: {"time_s": 1.9e-3}}) as session:
-        found = declare(session, [trial(0, 2e-3), trial(1, 2e-3)], stop=lambda: next(answers, True))
+        found = declared(session, [trial(0, 2e-3), trial(1, 2e-3)], stop=lambda: next(answers, True))
 
     assert found.number == 1
     assert found.rounds == 31
@@ -137,7 +146,7 @@ def test_when_stopped_after_the_race_it_declares_the_race(imagined):
 
 def test_kernels_of_seconds_are_not_raced(imagined):
     with imagined({0: {"time_s": 2.0}, 1: {"time_s": 2.1}}) as session:
-        found = declare(session, [trial(0, 2.0), trial(1, 2.1)])
+        found = declared(session, [trial(0, 2.0), trial(1, 2.1)])
 
     assert found.number == 0
     assert found.rounds == 0
@@ -146,7 +155,7 @@ def test_kernels_of_seconds_are_not_raced(imagined):
 
 def test_a_race_that_kills_its_worker_leaves_what_is_on_record(imagined):
     with imagined({0: {"deed": "die in a race"}, 1: {}}) as session:
-        found = declare(session, [trial(0, 2e-3), trial(1, 2.1e-3)])
+        found = declared(session, [trial(0, 2e-3), trial(1, 2.1e-3)])
 
     assert found.number == 0
     assert found.rounds == 0
@@ -154,7 +163,7 @@ def test_a_race_that_kills_its_worker_leaves_what_is_on_record(imagined):
 
 def test_a_lost_gpu_is_an_error(imagined):
     with imagined({0: {"deed": "take the GPU along in a race"}, 1: {}}) as session, pytest.raises(DeviceLostError):
-        declare(session, [trial(0, 2e-3), trial(1, 2.1e-3)])
+        declared(session, [trial(0, 2e-3), trial(1, 2.1e-3)])
 
 
 def test_what_was_slow_while_the_gpu_was_slow_gets_a_second_chance(imagined):
@@ -164,7 +173,7 @@ def test_what_was_slow_while_the_gpu_was_slow_gets_a_second_chance(imagined):
     references = [Reference(after, 0.0, time_s) for after, time_s in ((0, 3e-3), (6, 3e-3), (8, 3.6e-3))]
     behaviours = {number: {"time_s": time_s} for number, time_s in enumerate(times_s)} | {7: {"time_s": 1.9e-3}}
     with imagined(behaviours) as session:
-        found = declare(session, records, references=references)
+        found = declared(session, records, references=references)
 
     assert found.number == 7
     assert {6, 7} <= {one.number for one in found.finalists}
@@ -174,8 +183,8 @@ def test_what_was_slow_while_the_gpu_was_slow_gets_a_second_chance(imagined):
 def test_a_noisy_time_gets_a_second_chance(imagined):
     records = [trial(0, 2e-3), trial(1, 1.95e-3, TrialState.UNSTABLE)]
     with imagined({0: {"time_s": 2e-3}, 1: {"time_s": 1.9e-3}}) as session:
-        assert declare(session, records).number == 1
-        assert declare(session, records, stop=lambda: True).number == 0, "on record it is too noisy to count"
+        assert declared(session, records).number == 1
+        assert declared(session, records, stop=lambda: True).number == 0, "on record it is too noisy to count"
 
 
 def test_only_what_might_be_among_the_fastest_is_doubtful():
@@ -183,12 +192,12 @@ def test_only_what_might_be_among_the_fastest_is_doubtful():
     fastest = records[:5]
     slowed, spurred = Drift(5, 10, 1.02), Drift(5, 10, 0.9)
 
-    assert [one.number for one in doubtful(records, [slowed], fastest)] == [5, 6, 7]
-    assert doubtful(records, [spurred], fastest) == []
-    assert doubtful(records, [], fastest) == []
-    assert [one.number for one in doubtful(records, [slowed], fastest, {5})] == [6, 7, 8]
+    assert [one.number for one in doubtful(columns(records), [slowed], fastest)] == [5, 6, 7]
+    assert doubtful(columns(records), [spurred], fastest) == []
+    assert doubtful(columns(records), [], fastest) == []
+    assert [one.number for one in doubtful(columns(records), [slowed], fastest, {5})] == [6, 7, 8]
     failed = replace(records[6], state=TrialState.WRONG_RESULT)
-    assert failed not in doubtful([*records[:6], failed], [slowed], fastest)
+    assert failed not in doubtful(columns([*records[:6], failed]), [slowed], fastest)
 
 
 def test_in_replay_what_is_on_record_decides():
@@ -201,7 +210,7 @@ def test_in_replay_what_is_on_record_decides():
         if one is not None
     ]
     with open_session("gemm_simt", dataset.manifest.problem, parse_device(f"replay:{name}")) as session:
-        found = declare(session, records, stop=lambda: True)
+        found = declared(session, records, stop=lambda: True)
 
     fastest = min((one.median_s, at) for at, one in enumerate(measured) if one and one.state is TrialState.OK)
     assert (found.winner.median_s, found.number) == (pytest.approx(fastest[0]), fastest[1])

@@ -82,7 +82,7 @@ def test_no_configuration_is_proposed_twice(undisturbed):
 def test_best_is_the_fastest_that_was_right(undisturbed):
     right = [record for record in undisturbed.records if record.state is TrialState.OK]
 
-    assert undisturbed.best is min(right, key=lambda record: record.measurement.median_s)
+    assert undisturbed.best == min(right, key=lambda record: record.measurement.median_s)
 
 
 def test_result_names_what_the_command_prints(undisturbed):
