@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from mltune.results.progress import CampaignProgress, Progress
 from mltune.results.wording import REFERENCE, UNKNOWN, duration, percent, speed, states, tflops
-from mltune.show.tables import of_reference, table
+from mltune.show.fitting_table import FittingTable
+from mltune.show.tables import of_reference
 from mltune.show.terminal import console, for_notebook, write
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ class RunDisplay(Display):
             if self._announces and run.slug not in self._begun:
                 self._begun.add(run.slug)
                 self.say(f"{run.problem} on {run.device}: begun")
-        picture = _campaign_picture(progress, self._console)
+        picture = _campaign_picture(progress)
         self.show(picture, campaign_line(progress), *map(run_line, progress.runs))
 
     def _say_once(self, where: str, message: str | None) -> None:
@@ -231,7 +232,7 @@ def _run_picture(run: Progress) -> list[RenderableType]:
     return [bar, *(Text(line, no_wrap=True, overflow="ellipsis") for line in (_best(run), _trials(run)))]
 
 
-def _campaign_picture(campaign: CampaignProgress, console: Console) -> list[RenderableType]:
+def _campaign_picture(campaign: CampaignProgress) -> list[RenderableType]:
     """Return the picture of a campaign: a single run in full, several as a table with as many columns as fit."""
     done = campaign.done / max(campaign.problems, 1)
     if campaign.left_s is not None:
@@ -239,19 +240,9 @@ def _campaign_picture(campaign: CampaignProgress, console: Console) -> list[Rend
     bar = _bar(done, campaign_line(campaign))
     if len(campaign.runs) == 1:
         return [bar, *_run_picture(campaign.runs[0])[1:]]
-    return [bar, _fitting_table(campaign.runs, console)] if campaign.runs else [bar]
-
-
-def _fitting_table(runs: Sequence[Progress], console: Console) -> RenderableType:
-    from rich.measure import Measurement
-
-    reference = of_reference(run.reference for run in runs)
-    rows = [_columns(run, reference) for run in runs]
-    for count in range(len(rows[0]), 2, -1):
-        made = table(dict(list(row.items())[:count]) for row in rows)
-        if Measurement.get(console, console.options.update(max_width=1000), made).maximum <= console.width:
-            break
-    return made
+    reference = of_reference(run.reference for run in campaign.runs)
+    rows = [_columns(run, reference) for run in campaign.runs]
+    return [bar, FittingTable(rows, texts=["by state"], spare=[*rows[0]][:2:-1])] if rows else [bar]
 
 
 def _columns(run: Progress, reference: str) -> dict[str, str]:

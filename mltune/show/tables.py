@@ -21,28 +21,13 @@ from mltune.results.wording import (
     states,
     tflops,
 )
+from mltune.show.fitting_table import FittingTable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
 Document = Mapping[str, Any]
-
-
-def table(rows: Iterable[Mapping[str, str]], empty: Iterable[str] = ()) -> Table:
-    """Return a table without lines, from the texts of each row by column.
-
-    A column whose name starts with ``>`` is aligned to the right. ``empty`` names the columns of a table without rows.
-    """
-    from rich.table import Table
-
-    rows = list(rows)
-    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for name in rows[0] if rows else empty:
-        made.add_column(name.removeprefix(">"), justify="right" if name.startswith(">") else "left", overflow="fold")
-    for row in rows:
-        made.add_row(*row.values())
-    return made
 
 
 def of_reference(names: Iterable[str]) -> str:
@@ -56,7 +41,7 @@ def _facts(rows: Iterable[tuple[str, str]]) -> Table:
     from rich.table import Table
 
     made = Table.grid(padding=(0, 2, 0, 0))
-    made.add_column()
+    made.add_column(no_wrap=True)
     made.add_column(overflow="fold")
     for name, value in rows:
         made.add_row(name, value)
@@ -136,7 +121,7 @@ def run_summary(document: Document) -> list[RenderableType]:
     if not document["best"]:
         return [facts, "", "No trial succeeded yet."]
     reference = of_reference([_problem(document).reference])
-    rows = (
+    rows = [
         {
             ">trial": str(entry["trial"]),
             **_rated(entry, reference),
@@ -144,14 +129,14 @@ def run_summary(document: Document) -> list[RenderableType]:
             "configuration": configuration(entry["configuration"]),
         }
         for entry in document["best"]
-    )
-    return [facts, "", table(rows)]
+    ]
+    return [facts, "", FittingTable(rows, texts=["configuration"], spare=[">of peak", ">ms"])]
 
 
 def campaign_summary(document: Document) -> list[RenderableType]:
     """Show the result of ``mltune run``, and of ``mltune show`` on the directory of a campaign."""
     reference = of_reference(_problem(entry).reference for entry in document["problems"] if entry["problem"])
-    rows = (
+    rows = [
         {
             "problem": entry["slug"],
             "state": entry["state"],
@@ -161,11 +146,12 @@ def campaign_summary(document: Document) -> list[RenderableType]:
             "by state": states(entry["counts"]),
         }
         for entry in document["problems"]
-    )
+    ]
     running = "running" if document["running"] else "not running"
     done = sum(entry["state"] in ("declared", "finished") for entry in document["problems"])
     facts = f"{document['plan']}: {running}, {done} of {len(document['problems'])} problems have a winner"
-    return [facts, "", table(rows)]
+    spare = ["by state", ">time", ">of peak", ">trials", reference, "state"]
+    return [facts, "", FittingTable(rows, texts=["by state"], spare=spare)]
 
 
 def _rated(figures: Document, reference: str) -> dict[str, str]:
@@ -188,11 +174,11 @@ def space(document: Document) -> list[RenderableType]:
             ("valid", f"{document['valid']:,}"),
         ]
     )
-    parameters = (
+    parameters = [
         {"parameter": name, ">values": str(len(values)), "": " ".join(map(str, values))}
         for name, values in document["parameters"].items()
-    )
-    restrictions = (
+    ]
+    restrictions = [
         {
             ">removes": percent(entry["removes"]),
             ">only this": percent(entry["removes_alone"]),
@@ -200,9 +186,10 @@ def space(document: Document) -> list[RenderableType]:
             "reason": entry["reason"],
         }
         for entry in document["restrictions"]
-    )
-    empty = (">removes", ">only this", "restriction", "reason")
-    return [facts, "", table(parameters), "", table(restrictions, empty)]
+    ]
+    columns = (">removes", ">only this", "restriction", "reason")
+    explained = FittingTable(restrictions, texts=columns[2:], spare=columns[1:2], empty=columns)
+    return [facts, "", FittingTable(parameters, texts=[""]), "", explained]
 
 
 def datasets(documents: Sequence[Document]) -> RenderableType:
@@ -210,7 +197,7 @@ def datasets(documents: Sequence[Document]) -> RenderableType:
     if not documents:
         return "No datasets."
     reference = of_reference(_problem(entry).reference for entry in documents)
-    return table(
+    rows = [
         {
             "dataset": entry["name"],
             "kernel": entry["kernel"],
@@ -224,12 +211,13 @@ def datasets(documents: Sequence[Document]) -> RenderableType:
             "date": entry["created"][:10],
         }
         for entry in documents
-    )
+    ]
+    return FittingTable(rows, spare=["date", "kind", ">of peak", ">rows", "kernel", "device", reference])
 
 
 def comparison(document: Document) -> list[RenderableType]:
     """Show the result of ``mltune compare``."""
-    rows = (
+    rows = [
         {
             "strategy": name,
             ">score": f"{found['score']:.3f}",
@@ -242,16 +230,17 @@ def comparison(document: Document) -> list[RenderableType]:
             ">seeds": str(found["seeds"]),
         }
         for name, found in document["strategies"].items()
-    )
+    ]
     spaces = f"{len(document['datasets'])} recorded spaces, at most {document['evaluations']} evaluations a run"
-    return [spaces, "", table(rows)]
+    spare = [">own ms", ">seeds", *(name for name in next(iter(rows), ()) if name.startswith((">to", ">at")))]
+    return [spaces, "", FittingTable(rows, spare=spare)]
 
 
 def devices(document: Document) -> RenderableType:
     """Show the result of ``mltune device``."""
     if not document["devices"]:
         return f"no GPU found: {document['reason']}"
-    return table(
+    rows = [
         {
             "device": entry["spec"],
             "name": entry["device"]["name"],
@@ -259,11 +248,12 @@ def devices(document: Document) -> RenderableType:
             ">SMs": str(entry["device"]["sm_count"]),
             ">clock": f"{entry['device']['clock_hz'] / 1e6:.0f} MHz",
             ">memory": f"{entry['device']['memory_bytes'] / 2**30:.0f} GiB",
-            ">FP32 peak TFLOPS": f"{entry['peak_flops']['fp32'] / 1e12:.1f}",
-            ">FP64 peak TFLOPS": f"{entry['peak_flops']['fp64'] / 1e12:.1f}",
+            ">FP32 TFLOPS": f"{entry['peak_flops']['fp32'] / 1e12:.1f}",
+            ">FP64 TFLOPS": f"{entry['peak_flops']['fp64'] / 1e12:.1f}",
         }
         for entry in document["devices"]
-    )
+    ]
+    return FittingTable(rows, spare=[">clock", ">SMs", "architecture", ">FP64 TFLOPS", ">memory"])
 
 
 def forecast(document: Document) -> Iterator[RenderableType]:
@@ -275,7 +265,7 @@ def forecast(document: Document) -> Iterator[RenderableType]:
         yield f"It cannot run here: {document['obstacle']}"
         yield f"Timings of {replayed} of {len(problems)} problems are recorded. The table below is for one GPU."
     yield ""
-    yield table(
+    rows = [
         {
             "problem": problem["slug"],
             ">priority": f"{problem['priority']:g}",
@@ -286,7 +276,9 @@ def forecast(document: Document) -> Iterator[RenderableType]:
             "recorded timings": problem["recorded"] or UNKNOWN,
         }
         for problem in problems
-    )
+    ]
+    spare = [">operands", ">priority", "recorded timings", ">even share", ">trials at most"]
+    yield FittingTable(rows, spare=spare)
     yield ""
     yield (
         f"Every problem has its minimum after {_amount(document['first_round'], unit)}; the rest of "
