@@ -25,6 +25,7 @@ _WRONG_KINDS = {
     "be a list": ("list_type", "tuple_type"),
     "be a table": ("dict_type", "mapping_type", "model_type", "model_attributes_type", "dataclass_type"),
     "be {expected}": ("literal_error",),
+    "be JSON": ("json_type", "json_invalid"),
 }
 _LAWS = {kind: law for law, kinds in _WRONG_KINDS.items() for kind in kinds} | {
     "finite_number": "be finite",
@@ -117,22 +118,28 @@ def _problem(errors: Sequence[Mapping[str, Any]], key: Key, model: type[BaseMode
     wrong_kinds = {kind for group in _WRONG_KINDS.values() for kind in group}
     right = [one for one in errors if one["type"] not in wrong_kinds] or errors
     value = printable(repr(right[0]["input"]), _LONGEST_VALUE)
-    return f"{name}{_law(right)}, got {value}"
+    law = law_of(right)
+    return f"{name}{'' if law.startswith('must ') else ':'} {law}, got {value}"
 
 
-def _law(errors: Iterable[Mapping[str, Any]]) -> str:
-    """Return the law that a value breaks, or the alternatives that it does not meet."""
+def law_of(errors: Iterable[Mapping[str, Any]]) -> str:
+    """Return the law that a value breaks: ``"must be ..."``, with the alternatives that it does not meet.
+
+    Parameters
+    ----------
+    errors : iterable of mapping
+        Pydantic's errors about one value.
+    """
     laws: list[str] = []
     for one in errors:
         if one["type"] == "value_error":  # from a validator of ours, or from a dataclass
-            text = str(one["ctx"]["error"]).rstrip(".")
-            return f" {text}" if text.startswith("must ") else f": {text}"
+            return str(one["ctx"]["error"]).rstrip(".")
         if one["type"] not in _LAWS:
-            return f": {one['msg']}"
+            return str(one["msg"])
         facts = one.get("ctx", {})
         law = "not be empty" if facts.get("min_length") == 1 else _LAWS[one["type"]].format(**facts)
         laws.append(law.removeprefix("be ") if laws and laws[0].startswith("be ") else law)
-    return f" must {' or '.join(dict.fromkeys(laws))}"
+    return f"must {' or '.join(dict.fromkeys(laws))}"
 
 
 def _name(key: Key) -> str:

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from mltune.files.validation import problems_of
+
 LARGEST = 2**53
 """Largest integer on record: a float holds it exactly."""
 
@@ -71,9 +73,7 @@ class RunHeader:
         try:
             header: RunHeader = _adapter().validate_json(json.dumps(document))
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            where = ".".join(str(part) for part in first["loc"][:2])
-            raise ValueError(f"`{where}` of its header is {first['input']!r:.100}: {first['msg']}") from None
+            raise ValueError(f"its header: {problems_of(error, document)}") from None
         values = [value for one in header.parameters.values() for value in one]
         if not all(abs(value) <= LARGEST for value in values) or not 0.0 <= header.created_at < math.inf:
             raise ValueError("its header holds a number out of range")
