@@ -141,7 +141,4 @@ def is_declared(directory: Path) -> bool:
     """Return whether a winner was declared when all trials were known, or no trial succeeded."""
     if not (directory / FILE).is_file():
         return True
-    run = read_run(directory)
-    if run.declaration is None:
-        return run.best is None
-    return run.declaration.as_of == len(run.records) and run.declaration.verified
+    return read_run(directory).settled

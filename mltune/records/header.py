@@ -53,6 +53,11 @@ class RunHeader:
     settings: Mapping[str, str | int | float | bool | None] = dataclasses.field(default_factory=dict)
     created_at: float = dataclasses.field(default=0.0, compare=False)
 
+    @property
+    def replayed(self) -> bool:
+        """Whether the times of the run were recorded earlier."""
+        return str(self.settings.get("target", "")).startswith("replay:")
+
     def to_json(self) -> dict[str, Any]:
         """Return the header as plain JSON values, exactly as they read back from a file."""
         plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}

@@ -50,7 +50,7 @@ def summarise_campaign(directory: Path) -> dict[str, Any]:
         - ``slug``, and ``state``: ``waiting`` (not begun), ``running``, ``begun`` (interrupted before a winner was
           declared), ``declared``, ``finished`` (declared, and nothing better is expected) or ``failed`` (no trial
           succeeded),
-        - ``problem``, ``kernel``, ``device``, None while waiting,
+        - ``problem``, ``kernel``, ``device``, None while waiting, and ``replayed``,
         - ``trials``, ``counts``, ``seconds``,
         - ``best``: see :meth:`mltune.results.run.TuneResult.best_rating`.
 
@@ -70,7 +70,7 @@ def summarise_campaign(directory: Path) -> dict[str, Any]:
 
 
 def _waiting(slug: str) -> dict[str, Any]:
-    unknown: dict[str, Any] = {"problem": None, "kernel": None, "device": None, "best": None}
+    unknown: dict[str, Any] = {"problem": None, "kernel": None, "device": None, "replayed": False, "best": None}
     return {"slug": slug, "state": "waiting", **unknown, "trials": 0, "counts": counts([]), "seconds": {}}
 
 
@@ -82,6 +82,7 @@ def _problem(folder: Path) -> dict[str, Any]:
         "problem": run.problem.to_json(),
         "kernel": run.kernel,
         "device": run.device.to_json(),
+        "replayed": run.replayed,
         "best": run.best_rating(),
         "trials": len(run.records),
         "counts": run.counts,

@@ -11,6 +11,7 @@ from mltune.records.declaration import Declaration
 from mltune.results.rating import declared_rating
 from mltune.results.wording import (
     REFERENCE,
+    REPLAYED,
     UNKNOWN,
     configuration,
     duration,
@@ -20,6 +21,7 @@ from mltune.results.wording import (
     speed,
     states,
     tflops,
+    verification,
 )
 from mltune.show.fitting_table import FittingTable
 
@@ -78,13 +80,17 @@ def tuned(document: Document) -> Table:
     winner = [("best", "none: no trial succeeded")]
     if best is not None:
         reference = _problem(document).reference
-        text = _declared(best, reference) if "interval_s" in best else speed(best["tflops"], best["median_s"])
+        checked = verification(best.get("verified", False), document["replayed"])
+        if "interval_s" in best:
+            text = _declared(best, reference, checked)
+        else:
+            text = f"{speed(best['tflops'], best['median_s'])}, {checked}"
         winner = [("best", text), ("", configuration(best["configuration"]))]
     return _facts([*_run_facts(document, winner), ("run", document["run"])])
 
 
-def _declared(figures: Document, reference: str) -> str:
-    """Write the figures of a declared winner with their intervals, and its ties."""
+def _declared(figures: Document, reference: str, checked: str) -> str:
+    """Write the figures of a declared winner with their intervals, whether it was verified, and its ties."""
     rate, median_s = figures["tflops"], figures["median_s"]
     if rate is None:
         low, high = (milliseconds(end_s) for end_s in figures["interval_s"])
@@ -98,8 +104,7 @@ def _declared(figures: Document, reference: str) -> str:
         text += f", {percent(share)} of {reference or REFERENCE}"
     if interval is not None:
         text += f" ({100 * interval[0]:.1f} to {100 * interval[1]:.1f})"
-    verified = "verified" if figures["verified"] else "not verified"
-    return f"{text}, {verified}; ties: {', '.join(map(str, figures['ties'])) or 'none'}"
+    return f"{text}, {checked}; ties: {', '.join(map(str, figures['ties'])) or 'none'}"
 
 
 def _winner(document: Document) -> str:
@@ -108,7 +113,8 @@ def _winner(document: Document) -> str:
         return "none declared yet"
     declared, problem = Declaration.from_json(document["declaration"]), _problem(document)
     figures = declared_rating(problem, Device.from_json(document["device"]), declared, None)
-    text = f"trial {declared.number}: {_declared(figures, problem.reference)}"
+    checked = verification(declared.verified, document["replayed"])
+    text = f"trial {declared.number}: {_declared(figures, problem.reference, checked)}"
     if declared.rejected:
         text += f"; faster, but failed the last verification: {', '.join(map(str, declared.rejected))}"
     later = document["trials"] - declared.as_of
@@ -150,6 +156,8 @@ def campaign_summary(document: Document) -> list[RenderableType]:
     running = "running" if document["running"] else "not running"
     done = sum(entry["state"] in ("declared", "finished") for entry in document["problems"])
     facts = f"{document['plan']}: {running}, {done} of {len(document['problems'])} problems have a winner"
+    if any(entry["replayed"] for entry in document["problems"]):
+        facts += f"; {REPLAYED}"
     spare = ["by state", ">time", ">of peak", ">trials", reference, "state"]
     return [facts, "", FittingTable(rows, texts=["by state"], spare=spare)]
 

@@ -174,6 +174,7 @@ class TestTune:
         assert "replaying timings of sgemm NT 4096 recorded on NVIDIA H200 (dataset " in line
         assert "TFLOPS" in result.stdout
         assert "BLK_M=" in result.stdout
+        assert "replayed from recorded times: nothing was compiled or verified" in result.stdout
 
     @pytest.mark.parametrize("problem", ["dgemm", "cgemm", "zgemm"])
     def test_every_precision_is_replayed_without_a_word_about_its_shape(self, problem, tmp_path):
@@ -195,6 +196,7 @@ class TestTune:
             "problem",
             "device",
             "kernel",
+            "replayed",
             "trials",
             "counts",
             "best",
@@ -262,6 +264,8 @@ class TestTune:
         assert "Traceback" not in stderr
         document = json.loads(stdout)
         assert document["best"]["tflops"] > 0
+        assert document["replayed"]
+        assert not document["best"]["verified"]
         longer = answer("tune", "sgemm", "--no-stop", "--trials", document["trials"] + 5, "--run", tmp_path / "run")
         assert longer["trials"] == document["trials"] + 5
 
