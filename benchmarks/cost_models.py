@@ -65,7 +65,7 @@ class Space:
     @classmethod
     def load(cls, name: str) -> Space:
         """Read a dataset and compute its features."""
-        from mltune.learn.gates import build_columns
+        from mltune.learn.known_builds import build_columns
 
         dataset = load_dataset(name)
         manifest = dataset.manifest

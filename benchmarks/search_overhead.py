@@ -36,6 +36,7 @@ from mltune.learn.search import Search
 from mltune.problem.gemm import parse_problem
 from mltune.records.candidate import BATCH, Candidate
 from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
+from mltune.records.trials import Trials
 
 KNOWN = (0, 112, 304, 1008, 3008, 5008, 10_000, 20_000, 50_000)
 BATCHES = 5
@@ -94,7 +95,7 @@ def informed(case: Case, known: int) -> Search:
         for number, index in enumerate(indices)
     ]
     search = Search(case.space, case.features, stop=False)
-    search.resume({record.number: record for record in results(case, candidates)} if known else {}, in_flight=1)
+    search.resume(Trials.from_records(results(case, candidates) if known else [], case.space.names), in_flight=1)
     return search
 
 

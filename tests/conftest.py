@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from mltune.device.known import H200
 from mltune.problem.gemm import GemmProblem
@@ -22,6 +23,9 @@ HEADER = RunHeader(
     created_at=1.75e9,
 )
 CUBLAS_S = 2.65e-3
+
+settings.register_profile("mltune", deadline=None)  # machines are shared: time is measured by benchmarks
+settings.load_profile("mltune")
 
 
 def trial(number, state=TrialState.OK, median_s=3e-3, **facts):

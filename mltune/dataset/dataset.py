@@ -27,6 +27,7 @@ from mltune.files.atomic import write_file_atomically
 from mltune.files.reading import reason
 from mltune.files.text import did_you_mean
 from mltune.kernel.columns import Columns
+from mltune.kernel.space import TableSpace
 from mltune.problem.kinds import problem_from_json
 from mltune.problem.problem import Problem
 from mltune.records.header import RunHeader
@@ -81,20 +82,27 @@ class Dataset:
         """Return a column of outcomes, such as ``"median_s"``, of shape (n_rows,); NaN where unknown."""
         return np.asarray(self.table[name].to_numpy(), dtype=np.float64)
 
-    def builds(self) -> list[Build]:
-        """Return the build of each configuration, without cubins."""
+    @cached_property
+    def space(self) -> TableSpace:
+        """The configurations as a search space."""
+        return TableSpace(self.columns)
+
+    def builds(self, start: int = 0, count: int | None = None) -> list[Build]:
+        """Return the build of each configuration, or of some consecutive ones, without cubins."""
         names = ("registers", "spill_bytes", "stack_bytes", "shared_bytes", "code_bytes", "compile_s")
-        columns = [self.table[name].to_pylist() for name in ("build_state", "detail", *names)]
+        table = self.table.slice(start, count)
+        columns = [table[name].to_pylist() for name in ("build_state", "detail", *names)]
         states = {state: TrialState(state) for state in TrialState}
         return [
             Build(states[TrialState(state)], "" if state == TrialState.OK else detail, b"", *values)
             for state, detail, *values in zip(*columns, strict=True)
         ]
 
-    def measurements(self) -> list[Measurement | None]:
-        """Return the measurement of each configuration; None for one that did not compile."""
+    def measurements(self, start: int = 0, count: int | None = None) -> list[Measurement | None]:
+        """Return the measurement of each configuration, or of some; None for one that did not compile."""
         names = [field.name for field in dataclasses.fields(Measurement) if field.name in self.table.column_names]
-        columns = [self.table[name].to_pylist() for name in ("build_state", *names)]
+        table = self.table.slice(start, count)
+        columns = [table[name].to_pylist() for name in ("build_state", *names)]
         return [
             Measurement(TrialState(state), detail, tuple(samples), *values) if build == TrialState.OK else None
             for build, state, detail, samples, *values in zip(*columns, strict=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -14,8 +14,9 @@ from mltune.kernel.columns import Columns, Floats
 from mltune.learn.conformal import UpperEnd, upper_quantile
 from mltune.learn.cost_model import CostModel
 from mltune.learn.extra_trees import ExtraTreesModel
-from mltune.learn.features import BUILD_COLUMNS, Features
+from mltune.learn.features import Features
 from mltune.learn.history import History, fastest_and_some, milestone
+from mltune.learn.known_builds import KnownBuilds, build_columns
 from mltune.records.trial import GATES, Build, Skip
 
 if TYPE_CHECKING:
@@ -137,8 +138,7 @@ class Gates:
     ----------
     history : History or None
         The trials known; None skips nothing.
-    builds : mapping of int to Build
-        Known builds by index of the configuration.
+    builds : KnownBuilds
     previous : Gates, optional
         The gates of the batch before. Their models are reused until the schedule demands another fit.
 
@@ -152,7 +152,7 @@ class Gates:
         self,
         features: Features,
         history: History | None,
-        builds: Mapping[int, Build],
+        builds: KnownBuilds,
         space: SearchSpace,
         seed: int,
         previous: Gates | None = None,
@@ -223,7 +223,7 @@ class _FittedGates:
     features: Features
     history: History | None
     fitted_to: int
-    builds: Mapping[int, Build]
+    builds: KnownBuilds
     space: SearchSpace
     seed: int
     known: dict[str, tuple[Gate, CostModel | None]] = field(default_factory=dict)
@@ -246,7 +246,7 @@ class _FittedGates:
         if name == GATES[0]:
             table = self.features.before(columns)
         else:
-            builds = build_columns([self.builds.get(index) for index in indices.tolist()])
+            builds = self.builds.columns(indices)
             if not any(np.isfinite(column).any() for column in builds.values()):
                 return gate, None
             table = self.features.after(columns, builds)
@@ -269,14 +269,3 @@ def exempt_proposals(proposed_by: Sequence[str], gate: str) -> NDArray[np.bool_]
     """
     sources = {"random", "start"} | ({"model"} if gate == GATES[0] else set())
     return np.array([one in sources for one in proposed_by], dtype=bool)
-
-
-def build_columns(builds: Sequence[Build | None]) -> dict[str, Floats]:
-    """Return the compiler's reports as columns of shape (n_builds,); NaN where a value is not known."""
-    return {
-        name: np.array(
-            [np.nan if build is None or getattr(build, name) is None else getattr(build, name) for build in builds],
-            dtype=np.float64,
-        )
-        for name in BUILD_COLUMNS
-    }

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from optuna.distributions import CategoricalDistribution
 from optuna.trial import TrialState as OptunaState
 
-from mltune.kernel.columns import Floats, Indices
+from mltune.kernel.columns import Floats, Indices, row
 from mltune.records.trial import GATES, TrialRecord, TrialState
+from mltune.records.trials import Trials
 
 if TYPE_CHECKING:
     from optuna.study import Study
@@ -37,35 +38,13 @@ def new_study(sampler: optuna.samplers.BaseSampler) -> Study:
     return optuna.create_study(direction="maximize", sampler=sampler)
 
 
-def frozen_trial(
-    record: TrialRecord, distributions: Mapping[str, CategoricalDistribution], score: float | None
-) -> FrozenTrial:
-    """Return a finished trial for a study, from which a resumed run rebuilds it.
+def tell(study: Study, trial: Trial, record: TrialRecord, score: float | None) -> None:
+    """Report the end of a trial to the study that proposed it. A prediction that was reported before is kept.
 
     Parameters
     ----------
-    record : TrialRecord
-    distributions : mapping of str to CategoricalDistribution
-        Those of the sampler.
     score : float or None
         Log share of the device's peak; None when nothing was measured.
-    """
-    state, intermediate, attributes = _optuna_fields(record, score)
-    return optuna.trial.create_trial(
-        state=state,
-        value=score if state == OptunaState.COMPLETE else None,
-        params=dict(record.configuration),
-        distributions=dict(distributions),
-        intermediate_values=intermediate,
-        user_attrs=attributes,
-    )
-
-
-def tell(study: Study, trial: Trial, record: TrialRecord, score: float | None) -> None:
-    """Report the end of a trial to the study that proposed it.
-
-    The study is then the same as if the :func:`frozen_trial` of the record had been added to it. A prediction that was
-    reported before is kept.
     """
     state, intermediate, attributes = _optuna_fields(record, score)
     for name, value in attributes.items():
@@ -103,8 +82,9 @@ class History:
         arrived does not matter.
     scores : ndarray of shape (n_finished,)
         Their log shares of peak; NaN for failures.
-    skipped, predicted : ndarray of shape (n_skipped,)
-        The configurations that a gate skipped, and their predicted log shares of peak.
+    skipped, predicted, gates : ndarray of shape (n_skipped,)
+        The configurations that a gate skipped, their predicted log shares of peak, and the gate: its position in
+        :data:`mltune.records.trial.GATES`.
     running : ndarray of shape (n_running,)
         The configurations under way.
     tried : set of int
@@ -115,6 +95,7 @@ class History:
     scores: Floats
     skipped: Indices
     predicted: Floats
+    gates: Indices
     running: Indices
     tried: set[int]
 
@@ -130,7 +111,7 @@ class History:
 
 
 class HistoryReader:
-    """Read the history from a study, each finished trial only once.
+    """Read the history from a study, each finished trial only once, and from the records of an earlier part of the run.
 
     Attributes
     ----------
@@ -144,8 +125,24 @@ class HistoryReader:
         self._ended = 0
         self._past = _Facts()
 
+    def recall(self, trials: Trials, scores: Floats) -> None:
+        """Add trials of an earlier part of the run, in the order of their numbers, before those of the study.
+
+        Parameters
+        ----------
+        scores : ndarray of shape (n_trials,)
+            Their log shares of the device's peak; NaN where nothing was measured.
+        """
+        skipped = trials.in_state(TrialState.SKIPPED) & np.isnan(scores)
+        indices = trials.column("index")
+        self._past.tried.update(indices.tolist())
+        self._past.scores.update(zip(indices[~skipped].tolist(), scores[~skipped].tolist(), strict=True))
+        gates = (GATES.index(gate) for gate in trials.column("gate")[skipped].tolist())
+        predicted = trials.column("predicted")[skipped].tolist()
+        self._past.skipped.update(zip(indices[skipped].tolist(), zip(predicted, gates, strict=True), strict=True))
+
     def read(self, study: Study) -> History:
-        """Return the current history of a study."""
+        """Return the current history: that of the trials recalled, then that of the study."""
         trials = study.get_trials(deepcopy=False)
         rest = trials[self._ended :]
         self._look_up([trial for trial in rest if trial.number not in self.index_of and trial.params])
@@ -174,7 +171,7 @@ class _Facts:
     """Facts of some trials by index of the configuration."""
 
     scores: dict[int, float] = field(default_factory=dict)
-    skipped: dict[int, float] = field(default_factory=dict)
+    skipped: dict[int, tuple[float, int]] = field(default_factory=dict)  # prediction and gate
     running: list[int] = field(default_factory=list)
     tried: set[int] = field(default_factory=set)
 
@@ -192,14 +189,16 @@ class _Facts:
         elif trial.user_attrs.get(_FAILED):
             self.scores[index] = np.nan
         elif trial.intermediate_values:
-            self.skipped[index] = float(trial.intermediate_values[trial.last_step])
+            assert trial.last_step is not None  # noqa: S101 - it has a value at that step
+            self.skipped[index] = float(trial.intermediate_values[trial.last_step]), trial.last_step
 
     def history(self) -> History:
         return History(
             _array(self.scores, np.int64),
             _array(self.scores.values(), np.float64),
             _array(self.skipped, np.int64),
-            _array(self.skipped.values(), np.float64),
+            _array([predicted for predicted, _ in self.skipped.values()], np.float64),
+            _array([gate for _, gate in self.skipped.values()], np.int64),
             _array(self.running, np.int64),
             self.tried,
         )
@@ -254,7 +253,11 @@ def fastest_and_some(speed: Floats, most: int, fastest: int, rng: np.random.Gene
 
 
 def ask_tpe(
-    study: Study, distributions: Mapping[str, CategoricalDistribution], count: int, rng: np.random.Generator
+    history: History,
+    space: SearchSpace,
+    distributions: Mapping[str, CategoricalDistribution],
+    count: int,
+    rng: np.random.Generator,
 ) -> list[dict[str, int]]:
     """Ask Optuna's TPE for several proposals.
 
@@ -266,19 +269,24 @@ def ask_tpe(
     list of dict of str to int
         Values of every parameter. They may violate restrictions and may repeat.
     """
-    finished = study.get_trials(deepcopy=False, states=(OptunaState.COMPLETE, OptunaState.PRUNED))
-    known = [trial for trial in finished if trial.params.keys() == distributions.keys()]
-    ranked = sorted(known, key=lambda trial: (_score(trial), *(trial.params[name] for name in distributions)))
+    scores = np.concatenate([history.scores, np.full(len(history.skipped), np.nan)])
+    pruned = np.concatenate([np.full(len(history.scores), FAILED_SCORE), history.predicted])
+    gates = np.concatenate([np.zeros(len(history.scores), dtype=np.int64), history.gates])
+    columns = space.rows(np.concatenate([history.indices, history.skipped]))
+    keys = [columns[name] for name in reversed(list(distributions))]
+    ranked = np.lexsort([*keys, np.where(np.isnan(scores), pruned, scores)])
     others = max(0, len(ranked) - _TPE_BEST)
     drawn = np.sort(rng.choice(others, min(others, _TPE_OTHERS), replace=False))
-    shown = [ranked[position] for position in drawn] + ranked[others:]
     sampler = optuna.samplers.TPESampler(seed=int(rng.integers(2**31)), n_startup_trials=0, multivariate=True)
     shadow = new_study(sampler)
-    shadow.add_trials(shown)
+    for at in [*ranked[drawn].tolist(), *ranked[others:].tolist()]:
+        ended = not np.isnan(scores[at])
+        trial = optuna.trial.create_trial(
+            state=OptunaState.COMPLETE if ended else OptunaState.PRUNED,
+            value=float(scores[at]) if ended else None,
+            params=row(columns, at),
+            distributions=dict(distributions),
+            intermediate_values={} if ended else {int(gates[at]): float(pruned[at])},
+        )
+        shadow.add_trial(trial)
     return [dict(shadow.ask(dict(distributions)).params) for _ in range(count)]
-
-
-def _score(trial: FrozenTrial) -> float:
-    if trial.state == OptunaState.COMPLETE:
-        return float(trial.value)
-    return float(trial.intermediate_values[trial.last_step]) if trial.intermediate_values else FAILED_SCORE

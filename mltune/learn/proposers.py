@@ -18,7 +18,6 @@ from mltune.learn.history import History, ask_tpe, fastest_and_some, milestone
 
 if TYPE_CHECKING:
     from optuna.distributions import CategoricalDistribution
-    from optuna.study import Study
 
     from mltune.kernel.columns import Columns
     from mltune.kernel.space import SearchSpace
@@ -51,7 +50,6 @@ class ProposalContext:
         Configurations that must not be proposed again.
     """
 
-    study: Study
     history: History
     taken: set[int]
     rng: np.random.Generator
@@ -177,7 +175,7 @@ class TpeProposer:
 
     def propose(self, context: ProposalContext, count: int) -> Choice:
         """Ask TPE; see :meth:`Proposer.propose`."""
-        answers = ask_tpe(context.study, self.distributions, 2 * count, context.rng)
+        answers = ask_tpe(context.history, self.space, self.distributions, 2 * count, context.rng)
         columns = {name: np.array([answer[name] for answer in answers], dtype=np.int64) for name in self.space.names}
         return Choice(self.space.nearest(columns))
 

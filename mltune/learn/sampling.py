@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
     from mltune.kernel.space import SearchSpace
+    from mltune.records.trials import Trials
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +150,10 @@ class BatchSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
             f"{param_name} alone; suggest exactly the parameters of the search space with their distributions."
         )
 
+    def recall(self, trials: Trials, scores: Floats) -> None:
+        """Add trials of an earlier part of the run; see :meth:`mltune.learn.history.HistoryReader.recall`."""
+        self._reader.recall(trials, scores)
+
     def enqueue(self, proposals: Iterable[Proposal]) -> None:
         """Queue proposals for the next trials, in order."""
         self._queue.extend(proposals)
@@ -171,7 +176,7 @@ class BatchSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
         rng = np.random.default_rng((self.seed, batch))
         history = self.history = self._reader.read(study)
         draft = _Draft(self.space, size, history.tried | {proposal.index for proposal in self._queue}, rng)
-        context = ProposalContext(study, history, draft.taken, rng)
+        context = ProposalContext(history, draft.taken, rng)
         if self.proposer is not None:
             draft.add(self.proposer.propose(context, size), size, self.proposer.name)
         elif history.measured < self.options.start_trials:

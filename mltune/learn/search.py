@@ -14,7 +14,8 @@ from mltune.kernel.columns import Columns
 from mltune.learn.astra import AstraThresholds
 from mltune.learn.cost_model import log_share
 from mltune.learn.gates import Gates, exempt_proposals
-from mltune.learn.history import frozen_trial, new_study, tell
+from mltune.learn.history import new_study, tell
+from mltune.learn.known_builds import KnownBuilds
 from mltune.learn.proposers import Proposer, RandomProposer, TpeProposer
 from mltune.learn.sampling import BatchSampler, Proposal, distributions_of
 from mltune.learn.stopping import StoppingRule
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from mltune.kernel.space import SearchSpace
     from mltune.learn.features import Features
+    from mltune.records.trials import Trials
 
 SEARCHES = ("model", "tpe", "random", "astra")
 """A Gaussian process with a physical prior; Optuna's TPE restricted to valid, new configurations; random search; random
@@ -33,6 +35,8 @@ search within the hand-set thresholds of LAWN 267."""
 
 LOOKED_AT = 20_000
 """Largest sample of untried configurations that the stopping rule examines."""
+
+_TIMED = (TrialState.OK, TrialState.UNSTABLE)
 
 INCUMBENTS = 3
 """Number of best configurations whose neighbours the stopping rule examines as well."""
@@ -115,6 +119,16 @@ class _Throughput:
         if record.measurement is not None:
             self.run_s += record.measurement.verify_s + record.measurement.time_s
             self.measurements += 1
+
+    def recall(self, trials: Trials) -> None:
+        """Add trials one after the other, so that the sums are those of a run that was not interrupted."""
+        for compile_s in trials.column("compile_s")[trials.column("build_state").astype(bool)].tolist():
+            self.compile_s += compile_s
+            self.builds += 1
+        for run_s in (trials.column("verify_s") + trials.column("time_s")).tolist():
+            if not math.isnan(run_s):
+                self.run_s += run_s
+                self.measurements += 1
 
     def is_bound_by_runner(self, compilers: float) -> bool:
         """Whether builds wait for the runner. Otherwise a skip after compiling saves no time."""
@@ -205,22 +219,23 @@ class Search:
         self.stopping = Stopping(**(stopping or {})) if stop else Stopping()
         self._rule.streak = self.stopping.held
         self._throughput = _Throughput()
-        self._builds: dict[int, Build] = {}
+        self._builds = KnownBuilds()
         self._gates: Gates | None = None
         self._open: dict[int, Batch] = {}
         self._recorded: dict[int, list[TrialRecord]] = {}
         self._next = 0
+        self._learned = 0
 
-    def resume(self, records: Mapping[int, TrialRecord], in_flight: int) -> int:
-        """Continue a run from its records, before the first :meth:`ask`.
+    def resume(self, trials: Trials, in_flight: int) -> int:
+        """Continue a run from its trials, before the first :meth:`ask`.
 
-        The records of all batches that the next batch is planned from are learned. The batches after them follow again:
+        The results of all batches that the next batch is planned from are learned. The batches after them follow again:
         complete ones with the proposals on record, incomplete ones planned again with the same outcome.
 
         Parameters
         ----------
-        records : mapping of int to TrialRecord
-            By trial number.
+        trials : Trials
+            In any order.
         in_flight : int
             Batches in flight at a time.
 
@@ -229,15 +244,19 @@ class Search:
         int
             Number of trials learned: the number of the next trial.
         """
-        while len(found := self._records_of(self._next, records)) == self.batch:
-            self._recorded[self._next] = found
-            self._next += 1
-        self._next = max(0, self._next - in_flight + 1)
-        for number in range(self._next):
-            for record in self._recorded.pop(number):
-                self._study.add_trial(frozen_trial(record, self._sampler.distributions, self.score(record)))
-                self._learn(record)
-        return self._next * self.batch
+        trials = trials.by_number()
+        unknown = np.flatnonzero(trials.column("number") != np.arange(len(trials)))
+        complete = int(unknown[0] if len(unknown) else len(trials)) // self.batch
+        self._next = max(0, complete - in_flight + 1)
+        self._learned = self._next * self.batch
+        for number in range(self._next, complete):
+            self._recorded[number] = list(trials[number * self.batch : (number + 1) * self.batch])
+        past = trials[: self._learned]
+        scores = [self._score(*one) for one in zip(past.column("state"), past.column("median_s").tolist(), strict=True)]
+        self._sampler.recall(past, np.array(scores, dtype=np.float64))
+        self._throughput.recall(past)
+        self._builds.extend(past)
+        return self._learned
 
     def ask(self, count: int | None = None) -> Batch:
         """Plan the next batch, with the decisions of the gate before compiling.
@@ -270,7 +289,9 @@ class Search:
             self._apply_stopping_rule(gates)
         active = GATES if self._throughput.is_bound_by_runner(self._compilers) else GATES[:1]
         candidates = [
-            Candidate(trial.number, number, one.index, dict(trial.params), one.proposed_by, one.predicted)
+            Candidate(
+                self._learned + trial.number, number, one.index, dict(trial.params), one.proposed_by, one.predicted
+            )
             for trial, one in zip(trials, proposals, strict=True)
         ]
         batch = Batch(number, (), trials, gates, frozenset(active if self._skip else ()))
@@ -315,18 +336,17 @@ class Search:
 
     def score(self, record: TrialRecord) -> float | None:
         """Return the log share of the device's peak of a trial; None when no valid time was measured."""
-        if record.state not in (TrialState.OK, TrialState.UNSTABLE) or record.median_s is None:
-            return None
-        return log_share(self._features.problem.flops, record.median_s, self._peak_flops)
+        return self._score(record.state, record.median_s)
 
-    def _records_of(self, batch: int, records: Mapping[int, TrialRecord]) -> list[TrialRecord]:
-        first = batch * self.batch
-        return [records[number] for number in range(first, first + self.batch) if number in records]
+    def _score(self, state: str, median_s: float | None) -> float | None:
+        if state not in _TIMED or median_s is None or math.isnan(median_s):
+            return None
+        return log_share(self._features.problem.flops, median_s, self._peak_flops)
 
     def _learn(self, record: TrialRecord) -> None:
         self._throughput.add(record)
         if record.build is not None:
-            self._builds[record.index] = record.build
+            self._builds.add(record.index, record.build)
 
     def _apply_stopping_rule(self, gates: Gates) -> None:
         history, space = self._sampler.history, self._space

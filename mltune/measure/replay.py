@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Future
-from typing import Generic, Self, TypeVar
+from typing import Self, TypeVar
+
+import numpy as np
 
 from mltune.dataset.dataset import Dataset
 from mltune.errors import DatasetError
@@ -13,7 +15,7 @@ from mltune.records.trial import Build, Measurement
 Result = TypeVar("Result")
 
 
-class _Replay(Generic[Result]):
+class _Replay:
     """The recorded results of a dataset by configuration.
 
     Parameters
@@ -27,20 +29,19 @@ class _Replay(Generic[Result]):
         On submission: the configuration is not in the dataset, or one to run did not compile when it was recorded.
     """
 
-    def __init__(self, dataset: Dataset, results: list[Result]) -> None:
-        self._name = dataset.manifest.name
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
         self._parameters = tuple(dataset.columns)
-        columns = (column.tolist() for column in dataset.columns.values())
-        self._results = dict(zip(zip(*columns, strict=True), results, strict=True))
 
-    def _recorded(self, configuration: Mapping[str, int]) -> Result:
-        key = tuple([configuration[name] for name in self._parameters if name in configuration])
-        if key not in self._results:
+    def _row(self, configuration: Mapping[str, int]) -> int:
+        columns = {name: np.array([configuration[name]]) for name in self._parameters if name in configuration}
+        row = int(self._dataset.space.index_of(columns)[0]) if len(columns) == len(self._parameters) else -1
+        if row < 0:
             raise DatasetError(
-                f"in replay a configuration must be recorded, but dataset {self._name} does not hold "
+                f"in replay a configuration must be recorded, but dataset {self._dataset.manifest.name} does not hold "
                 f"{dict(configuration)}; search in the dataset's own configurations."
             )
-        return self._results[key]
+        return row
 
     def __enter__(self) -> Self:
         return self
@@ -49,31 +50,26 @@ class _Replay(Generic[Result]):
         """Do nothing: there is nothing to release."""
 
 
-class ReplayBuilder(_Replay[Build]):
+class ReplayBuilder(_Replay):
     """A :class:`~mltune.measure.protocols.Builder` of the recorded builds, failures included, without cubins."""
-
-    def __init__(self, dataset: Dataset) -> None:
-        super().__init__(dataset, dataset.builds())
 
     def submit(self, configuration: Mapping[str, int]) -> Future[Build]:
         """Return the recorded build."""
-        return _done(self._recorded(configuration))
+        return _done(self._dataset.builds(self._row(configuration), 1)[0])
 
 
-class ReplayRunner(_Replay[Measurement | None]):
+class ReplayRunner(_Replay):
     """A :class:`~mltune.measure.protocols.Runner` of the recorded measurements, failures included."""
-
-    def __init__(self, dataset: Dataset) -> None:
-        super().__init__(dataset, dataset.measurements())
 
     def submit(
         self, configuration: Mapping[str, int], build: Build, *, best_s: float | None = None
     ) -> Future[Measurement]:
         """Return the recorded measurement; ``best_s`` has no effect."""
-        measurement = self._recorded(configuration)
+        measurement = self._dataset.measurements(self._row(configuration), 1)[0]
         if measurement is None:
             raise DatasetError(
-                f"only a build in state ok can run, but dataset {self._name} has none of {dict(configuration)}."
+                f"only a build in state ok can run, but dataset {self._dataset.manifest.name} has none of "
+                f"{dict(configuration)}."
             )
         return _done(measurement)
 

@@ -112,12 +112,6 @@ def read_run(directory: Path | str, slug: str = "") -> TuneResult:
     return RunReader(Path(directory), slug).read()
 
 
-def result_of(store: Store, *, slug: str = "") -> TuneResult:
-    """Return the result of the run in an open store; see :func:`read_run`."""
-    with readable(store.directory):
-        return RunReader(store.directory, slug).read_from(store)
-
-
 def _result(store: Store, records: Trials, slug: str) -> TuneResult:
     """Return the result of a run whose device and records were checked."""
     header, stopping = store.header, store.fact("stopping")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from mltune.errors import UsageError
 from mltune.kernel.bundle import Kernel, device_variables
 from mltune.kernel.reader import load_kernel
-from mltune.kernel.space import ConstrainedSpace, SearchSpace, TableSpace
+from mltune.kernel.space import ConstrainedSpace, SearchSpace
 from mltune.problem.runnable import RunnableProblem
 from mltune.records.header import RunHeader
 from mltune.records.versions import installed_versions
@@ -158,7 +158,7 @@ def _replay(kernel: Kernel, problem: Problem, name: str) -> Session:
         kernel,
         problem,
         dataset.manifest.device,
-        TableSpace(dataset.columns),
+        dataset.space,
         ReplayBuilder(dataset),
         ReplayRunner(dataset),
         {f"recorded_{name}": version for name, version in dataset.manifest.versions.items()},

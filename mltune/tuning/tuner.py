@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from mltune.errors import DeviceLostError, RunDirectoryError
 from mltune.measure.pipeline import Pipeline
@@ -27,9 +29,8 @@ from mltune.records.reference import Reference, drifts
 from mltune.records.seconds import Seconds
 from mltune.records.store import Store
 from mltune.records.trial import Build, TrialRecord, TrialState
-from mltune.records.trials import Trials
 from mltune.results.progress import Observer, Report
-from mltune.results.reader import result_of
+from mltune.results.reader import RunReader
 from mltune.results.run import TuneResult
 from mltune.tuning.event_log import RunEventLog
 from mltune.tuning.finals import declare
@@ -158,11 +159,15 @@ class Tuner:
             seconds=self._seconds,
             check=partial(within_limits, flops=session.problem.flops, peak_flops=peak),
         )
-        self._records: dict[int, TrialRecord] = {}
-        known = store.records()
-        self._remember(known)
+        self._reader = RunReader(store.directory)
+        self._reader.read_from(store)
+        known = self._reader.ended
+        self._seconds.add("compile", float(np.nansum(known.column("compile_s")[known.column("cached") == 0])))
+        self._seconds.add("time", float(np.nansum(known.column("verify_s") + known.column("time_s"))))
         observer.recall(known)
+        self._ended = len(known)
         self._in_flight: deque[Batch] = deque()
+        self._records: dict[int, TrialRecord] = {}  # of batches in flight
         self._asked = 0
         observer.reference_s = store.fact("reference_median_s")
         self._reference_due_s = -math.inf if session.gpu is not None else math.inf
@@ -196,16 +201,19 @@ class Tuner:
             self._store.set_seconds(self._seconds.to_json())
             message = "interrupted: this is the best so far" if interrupted else stopped or None
             self._observer.tell(self._seconds.elapsed, message, at_once=True)
-        return replace(result_of(self._store), stopped=stopped, interrupted=interrupted)
+        return replace(self._reader.read_from(self._store), stopped=stopped, interrupted=interrupted)
 
     def _loop(self) -> None:
         """Propose, measure and learn until the limit is reached or a stop is requested."""
         request = self._request
         self._store.set_fact("limit", {"trials": request.trials, "time_s": request.time_s})
         self._know_reference(self._session.recorded_reference_s)
-        medians = [record.median_s for record in self._records.values() if self._search.score(record) is not None]
-        self._pipeline.best_s = min((median for median in medians if median is not None), default=None)
-        self._asked = self._search.resume(self._records, self._session.batches)
+        known = self._reader.ended
+        timed = known.in_state(TrialState.OK) | known.in_state(TrialState.UNSTABLE)
+        medians = known.column("median_s")[timed]
+        self._pipeline.best_s = min(medians[~np.isnan(medians)].tolist(), default=None)
+        self._asked = self._search.resume(known, self._session.batches)
+        self._records = {record.number: record for record in known.take(known.column("number") >= self._asked)}
         under_way = self._ask()
         while under_way and not self._stop():
             if self._seconds.elapsed >= self._reference_due_s:  # the first time while the first builds are made
@@ -276,7 +284,7 @@ class Tuner:
         if self._is_complete(oldest):
             self._in_flight.popleft()
             with self._seconds.spent_on("search"):
-                self._search.tell(oldest, [self._records[one.number] for one in oldest.candidates])
+                self._search.tell(oldest, [self._records.pop(one.number) for one in oldest.candidates])
             with self._seconds.spent_on("record"):
                 self._store.set_seconds(self._seconds.to_json())
 
@@ -292,9 +300,7 @@ class Tuner:
         with self._seconds.spent_on("record"):
             self._store.append(*records)
             self._observer.see(records)
-        self._remember(records)
-
-    def _remember(self, records: Iterable[TrialRecord]) -> None:
+        self._ended += len(records)
         for record in records:
             self._records[record.number] = record
             if record.build is not None:
@@ -312,16 +318,16 @@ class Tuner:
             return
         self._know_reference(measured.median_s)
         state = {name: getattr(measured, name) for name in ("median_s", "noise", *_GPU_STATE)}
-        self._store.append_reference(Reference(len(self._records), self._seconds.elapsed, **state))
-        self._observer.events("reference", after=len(self._records), elapsed_s=self._seconds.elapsed, **state)
+        self._store.append_reference(Reference(self._ended, self._seconds.elapsed, **state))
+        self._observer.events("reference", after=self._ended, elapsed_s=self._seconds.elapsed, **state)
         for drift in drifts(self._store.references())[-1:]:
-            if drift.last >= len(self._records):
+            if drift.last >= self._ended:
                 self._observer.events("drift", **asdict(drift))
 
     def _references_stale(self) -> bool:
         """Return whether trials were recorded since the reference kernel was timed."""
         references = self._store.references()
-        return bool(references) and references[-1].after < len(self._records)
+        return bool(references) and references[-1].after < self._ended
 
     def _know_reference(self, median_s: float | None) -> None:
         """Keep the first time of the reference kernel."""
@@ -334,10 +340,10 @@ class Tuner:
         document = self._store.fact(DECLARATION)
         if document is not None:
             declared = Declaration.from_json(document)
-            if declared.as_of == len(self._records) and (declared.verified or self._session.gpu is None or stop()):
+            if declared.as_of == self._ended and (declared.verified or self._session.gpu is None or stop()):
                 return declared
-        trials = Trials.from_records(self._records.values(), self._session.space.names)
-        finals = partial(declare, self._session, trials, references=self._store.references())
+        run = self._reader.read_from(self._store)
+        finals = partial(declare, self._session, self._reader.ended, references=run.references)
         try:
             declared_now = finals(stop=stop)
         except DeviceLostError:  # until the next attempt the recorded times decide
@@ -359,7 +365,8 @@ class Tuner:
         from mltune.winner.folder import write_winner
         from mltune.winner.winner import Winner
 
-        session, record = self._session, self._records[declared.number]
+        session, record = self._session, self._reader.read_from(self._store).trial(declared.number)
+        assert record is not None  # noqa: S101 - a declared trial is on record
         build = session.builder.submit(record.configuration).result()
         winner = Winner(session.kernel, session.problem, session.device, record, declared, build, session.versions)
         write_winner(folder, winner)

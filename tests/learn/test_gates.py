@@ -12,6 +12,7 @@ from mltune.kernel.space import ConstrainedSpace
 from mltune.learn.features import Features
 from mltune.learn.gates import MOST_ROWS, Gates, exempt_proposals
 from mltune.learn.history import History
+from mltune.learn.known_builds import KnownBuilds
 from mltune.problem.gemm import GemmProblem
 from mltune.records.trial import Build, TrialState
 
@@ -20,7 +21,7 @@ PROBLEM = GemmProblem("s", "N", "T", 4096, 4096, 4096)
 
 def history_of(indices, scores):
     nothing = np.empty(0, dtype=np.int64)
-    return History(indices, scores, nothing, np.empty(0), nothing, set(indices.tolist()))
+    return History(indices, scores, nothing, np.empty(0), nothing, nothing, set(indices.tolist()))
 
 
 @pytest.fixture(scope="module")
@@ -34,10 +35,12 @@ def measured():
     columns = space.rows(indices)
     spills = rng.random(1400) < 0.3
     scores = np.log(np.maximum(features.prior(columns), 0.01)) - 0.5 * spills + rng.normal(0, 0.01, 1400)
-    builds = {
-        int(index): Build(TrialState.OK, registers=100, spill_bytes=int(64 * spilled), code_bytes=5000)
-        for index, spilled in zip(indices, spills, strict=True)
-    }
+    reports = [
+        Build(TrialState.OK, registers=100, spill_bytes=int(64 * spilled), code_bytes=5000) for spilled in spills
+    ]
+    builds = KnownBuilds()
+    for index, build in zip(indices.tolist(), reports, strict=True):
+        builds.add(index, build)
     known = np.argsort(indices[:700])
     history = history_of(indices[:700][known], scores[:700][known])
     return SimpleNamespace(
@@ -46,7 +49,7 @@ def measured():
         history=history,
         builds=builds,
         new=space.rows(indices[700:]),
-        new_builds=[builds[int(index)] for index in indices[700:]],
+        new_builds=reports[700:],
         new_scores=scores[700:],
         spills=spills[700:],
     )
@@ -91,7 +94,7 @@ def test_while_everything_fails_nothing_is_skipped(measured):
 
 
 def test_without_builds_there_is_no_gate_after_compiling(measured):
-    made = gates(measured, builds={})
+    made = gates(measured, builds=KnownBuilds())
     assert not skipped(made.decide("after_compile", measured.new, NUMBERS, NONE_EXEMPT, measured.new_builds)).any()
     assert skipped(made.decide("before_compile", measured.new, NUMBERS, NONE_EXEMPT)).any()
 

@@ -5,12 +5,14 @@ import math
 import numpy as np
 import optuna
 import pytest
+from endings import add_ended
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mltune.learn.history import FAILED_SCORE, HistoryReader, frozen_trial, milestone, tell
+from mltune.learn.history import FAILED_SCORE, HistoryReader, milestone, tell
 from mltune.learn.sampling import BatchSampler
 from mltune.records.trial import Skip, TrialRecord, TrialState
+from mltune.records.trials import Trials
 
 FINISHED = optuna.trial.TrialState
 
@@ -45,15 +47,8 @@ def reported(landscape, sampler):
     return study
 
 
-def rebuilt(landscape, sampler):
-    study = optuna.create_study(direction="maximize", sampler=sampler)
-    study.add_trials([frozen_trial(ended, sampler.distributions, score) for ended, score in endings(landscape)])
-    return study
-
-
-@pytest.mark.parametrize("make", [reported, rebuilt])
-def test_each_ending_has_its_place_in_the_study(landscape, sampler, make):
-    trials = make(landscape, sampler).get_trials()
+def test_each_ending_has_its_place_in_the_study(landscape, sampler):
+    trials = reported(landscape, sampler).get_trials()
     assert [trial.state for trial in trials] == [
         FINISHED.COMPLETE,
         FINISHED.COMPLETE,
@@ -67,14 +62,27 @@ def test_each_ending_has_its_place_in_the_study(landscape, sampler, make):
     assert trials[4].intermediate_values == {0: FAILED_SCORE}
 
 
-@pytest.mark.parametrize("make", [reported, rebuilt])
+def recalled(landscape, sampler):
+    records, scores = zip(*endings(landscape), strict=True)
+    reader = HistoryReader(landscape.space)
+    trials = Trials.from_records(records, landscape.space.names)
+    reader.recall(trials, np.array([np.nan if score is None else score for score in scores]))
+    return reader.read(optuna.create_study(direction="maximize", sampler=sampler))
+
+
+def read(landscape, sampler):
+    return HistoryReader(landscape.space).read(reported(landscape, sampler))
+
+
+@pytest.mark.parametrize("make", [read, recalled])
 def test_what_is_read_back(landscape, sampler, make):
-    history = HistoryReader(landscape.space).read(make(landscape, sampler))
+    history = make(landscape, sampler)
     assert history.indices.tolist() == [0, 1, 3, 4, 5]
     np.testing.assert_array_equal(history.scores, [-0.5, -0.4, -3.0, math.nan, math.nan])
     assert history.tried == {0, 1, 2, 3, 4, 5}
     assert history.skipped.tolist() == [2]
     assert history.predicted.tolist() == [-2.0]
+    assert history.gates.tolist() == [1]
     assert history.running.tolist() == []
     assert history.measured == 3
     assert history.best(10).tolist() == [1, 0, 3]
@@ -123,9 +131,9 @@ def test_what_was_read_stays_as_it_was(landscape, sampler):
     study = optuna.create_study(direction="maximize", sampler=sampler)
     reader = HistoryReader(landscape.space)
     ended, score = endings(landscape)[0]
-    study.add_trial(frozen_trial(ended, sampler.distributions, score))
+    add_ended(study, sampler.distributions, ended, score)
     first = reader.read(study)
-    study.add_trial(frozen_trial(endings(landscape)[1][0], sampler.distributions, -0.4))
+    add_ended(study, sampler.distributions, endings(landscape)[1][0], -0.4)
     reader.read(study)
     assert first.tried == {0}
     assert first.indices.tolist() == [0]

@@ -3,10 +3,11 @@
 import numpy as np
 import optuna
 import pytest
+from endings import add_ended
 
 from mltune.errors import SpaceError
 from mltune.kernel.space import TableSpace
-from mltune.learn.history import frozen_trial, tell
+from mltune.learn.history import tell
 from mltune.learn.sampling import BatchSampler, SamplerOptions
 from mltune.records.trial import TrialRecord, TrialState
 
@@ -31,7 +32,7 @@ def search(landscape, batches, seed=0, size=16, **options):
         planned.append(sampler.plan(study, batch, size))
         for proposal in planned[-1]:
             record, score = ended(landscape, proposal.index)
-            study.add_trial(frozen_trial(record, sampler.distributions, score))
+            add_ended(study, sampler.distributions, record, score)
     return planned, study
 
 
@@ -77,7 +78,7 @@ def test_the_initial_design_continues_while_everything_fails(landscape):
             record = TrialRecord(
                 0, 0, proposal.index, ended(landscape, proposal.index)[0].configuration, TrialState.CRASHED
             )
-            study.add_trial(frozen_trial(record, sampler.distributions, None))
+            add_ended(study, sampler.distributions, record, None)
     kinds = [proposal.proposed_by for batch in seen for proposal in batch]
     assert kinds == ["start"] * 96 + ["random"] * 32
 
@@ -96,7 +97,7 @@ def test_a_resumed_run_proposes_what_the_interrupted_one_would_have(landscape):
     study = optuna.create_study(direction="maximize", sampler=sampler)
     for proposal in [proposal for batch in planned[:5] for proposal in batch]:
         record, score = ended(landscape, proposal.index)
-        study.add_trial(frozen_trial(record, sampler.distributions, score))
+        add_ended(study, sampler.distributions, record, score)
     assert sampler.plan(study, 5, 16) == planned[5]
 
 
@@ -152,7 +153,7 @@ def test_the_history_is_available_to_the_gates(landscape):
     study = optuna.create_study(direction="maximize", sampler=sampler)
     assert sampler.history is None
     for index in range(0, 3600, 50):
-        study.add_trial(frozen_trial(ended(landscape, index)[0], sampler.distributions, ended(landscape, index)[1]))
+        add_ended(study, sampler.distributions, *ended(landscape, index))
     sampler.plan(study, 1, 16)
     assert sampler.history.scores.shape == (72,)
 

@@ -18,6 +18,7 @@ from mltune.learn.search import SEARCHES, Search
 from mltune.problem.gemm import GemmProblem
 from mltune.problem.recorded import RecordedProblem
 from mltune.records.trial import Measurement, TrialState
+from mltune.records.trials import Trials
 
 PROBLEM = GemmProblem("s", "N", "T", 4096, 4096, 4096)
 GATED = "h200-sgemm-nt-4096-complete"
@@ -122,7 +123,7 @@ def test_a_resumed_search_proposes_what_the_interrupted_one_would_have(batches, 
     whole = Replay(GATED).run(batches, in_flight=2)
     resumed = Replay(GATED)
     resumed.records = {record.number: record for record in whole if record.number < cut * 16 + 7}
-    learned = resumed.search.resume(resumed.records, 2)
+    learned = resumed.search.resume(Trials.from_records(resumed.records.values(), resumed.search._space.names), 2)
     assert learned == (cut - 1) * 16
     again = resumed.run(batches - cut + 1, in_flight=2)
     assert again == whole

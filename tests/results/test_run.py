@@ -10,7 +10,7 @@ from mltune.errors import RunDirectoryError
 from mltune.records.declaration import Declaration, Finalist
 from mltune.records.store import FILE, Store
 from mltune.records.trial import Skip, TrialState
-from mltune.results.reader import RunReader, read_run, result_of
+from mltune.results.reader import RunReader, read_run
 
 DECLARED = Declaration(1, (Finalist(1, 2.1e-3, 2e-3, 2.2e-3), Finalist(0, 2.2e-3, 2.2e-3, 2.3e-3)), as_of=3)
 
@@ -47,8 +47,8 @@ class TestReading:
 
     def test_an_open_store_and_its_directory_have_the_same_result(self, directory):
         with Store.read_only(directory) as store:
-            assert result_of(store) == read_run(directory)
-            assert result_of(store, slug="a").slug == "a"
+            assert RunReader(directory).read_from(store) == read_run(directory)
+            assert RunReader(directory, "a").read_from(store).slug == "a"
 
     def test_improvements_are_by_time_or_by_number(self, directory):
         run = read_run(directory)
