@@ -52,7 +52,8 @@ def _misuse(error: Any) -> str:
     text = error.format_message().rstrip(".")
     meaning = (getattr(getattr(error, "param", None), "help", None) or "").rstrip(".")
     text = f"{text[0].lower()}{text[1:]}{meaning and f' ({meaning})'}"
-    return f"{text}{'' if text.endswith('?') else ';'} see `{error.ctx.command_path} --help`."
+    command = error.ctx.command_path if error.ctx else " ".join(["mltune", *sys.argv[1:2]])
+    return f"{text}{'' if text.endswith('?') else ';'} see `{command} --help`."
 
 
 def _warning(

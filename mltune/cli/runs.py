@@ -41,10 +41,11 @@ def show(
 
     if follow and not _follow(run, as_json):
         return
+    folders = runs_in(run)
     if export is not None:
         from mltune.dataset.dataset import export_run
 
-        for folder in runs_in(run):
+        for folder in folders:
             terminal.write(f"written: {export_run(folder, export)}", stderr=True)
     if is_plan(run):
         from mltune.results.summary import summarise_campaign

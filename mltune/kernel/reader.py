@@ -57,7 +57,7 @@ def _find_bundle(name_or_path: str | Path) -> Path:
     if isinstance(name_or_path, str) and name_or_path in names:
         return built_in / name_or_path
     folder = Path(name_or_path)
-    if (folder / "kernel.toml").is_file():
+    if name_or_path != "" and (folder / "kernel.toml").is_file():
         return folder.resolve()
     raise BundleError(
         f"a kernel is a built-in one ({', '.join(names) or 'none are installed'}) or a folder that holds a "
