@@ -93,7 +93,7 @@ class _Reader:
         self.document = document
         self.problem = document.kernel.problem
         if self.problem not in KINDS:
-            hint = did_you_mean(self.problem, KINDS).removesuffix("?")
+            hint = did_you_mean(self.problem, KINDS)
             raise self.error("kernel.problem", f"a problem is one of {', '.join(KINDS)}, got {self.problem!r}{hint}")
         self.kind = KINDS[self.problem]
         self.check_kernel_table()
@@ -101,7 +101,8 @@ class _Reader:
         self.variables = {*self.problem_variables, *DEVICE_VARIABLES}
 
     def error(self, key: str, message: object) -> BundleError:
-        return BundleError(f"{self.path}: {key}: {message}. See docs/reference/kernel-toml.md.")
+        end = "" if str(message).endswith("?") else "."
+        return BundleError(f"{self.path}: {key}: {message}{end} See docs/reference/kernel-toml.md.")
 
     def check_kernel_table(self) -> None:
         """Check that the table has the keys of its kind of problem."""
@@ -225,7 +226,7 @@ class _Reader:
             raise self.error(key, error) from error
         unknown = sorted(expression.names - set(known))
         if unknown:
-            hint = did_you_mean(unknown[0], known).removesuffix("?")
+            hint = did_you_mean(unknown[0], known)
             raise self.error(
                 key,
                 "an expression uses parameters, derived names, and variables of the problem and the device, but "

@@ -129,7 +129,8 @@ class _Reader:
         self.kernels: dict[str, Kernel] = {}
 
     def error(self, key: str, message: object) -> PlanError:
-        return PlanError(f"{self.where}: {key}: {str(message).rstrip('.')}. {_SEE}")
+        text = str(message).rstrip(".")
+        return PlanError(f"{self.where}: {key}: {text}{'' if text.endswith('?') else '.'} {_SEE}")
 
     def plan(self, text: str, name: str) -> Plan:
         table = self.document.plan
