@@ -76,6 +76,7 @@ def tune(
     """
     from mltune import api
     from mltune.process.signals import Interrupt
+    from mltune.results.summary import summarise_tuning
     from mltune.show import tables
     from mltune.show.live import RunDisplay
 
@@ -101,7 +102,7 @@ def tune(
         )
     for number, reason in (result.declaration.rejected if result.declaration else {}).items():
         terminal.write(f"trial {number} was faster, but failed the last verification: {reason}", stderr=True)
-    document = result.to_json()
+    document = summarise_tuning(result)
     answer(document, as_json, lambda: [tables.tuned(document)])
     if document["best"] is None:
         raise typer.Exit(1)

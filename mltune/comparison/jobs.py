@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
-from types import ModuleType
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed, wait
+from queue import SimpleQueue
 
 from mltune.comparison.journal import Job, Outcome
 from mltune.comparison.recording import Recording, Source
 from mltune.comparison.simulation import simulate
+from mltune.errors import WorkerError
+from mltune.process.child import Child, ChildDiedError, ChildTimeoutError
 
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+_LONGEST_S = 7 * 86_400.0
 
 
 def run_jobs(jobs: Sequence[Job], sources: Mapping[str, Source], evaluations: int, processes: int) -> Iterator[Outcome]:
@@ -26,99 +23,49 @@ def run_jobs(jobs: Sequence[Job], sources: Mapping[str, Source], evaluations: in
     A job that raises an exception, or whose process dies, ends with an error; a dead process is replaced.
     ``sources`` are those of the datasets by name.
     """
-    waiting = list(reversed(jobs))
-    workers = [_Worker(sources, evaluations) for _ in range(min(processes, len(jobs)))]
-    try:
-        for worker in workers:
-            worker.begin(waiting.pop())
-        while busy := [worker for worker in workers if worker.job is not None]:
-            ready = wait([worker.connection for worker in busy] + [worker.process.sentinel for worker in busy])
-            for worker in busy:
-                if worker.connection in ready or worker.process.sentinel in ready:
-                    yield worker.end()
-                    if waiting:
-                        worker.begin(waiting.pop())
-    finally:
-        for worker in workers:
-            worker.stop()
+    factory, arguments = f"{__name__}:make_simulator", (dict(sources), evaluations)
+    children = [Child(factory, arguments, environment=_ONE_THREAD) for _ in range(max(1, min(processes, len(jobs))))]
+    free: SimpleQueue[Child] = SimpleQueue()
+    for child in children:
+        free.put(child)
 
-
-class _Worker:
-    """A worker process that runs one job at a time."""
-
-    def __init__(self, sources: Mapping[str, Source], evaluations: int) -> None:
-        self._arguments = (sources, evaluations)
-        self.job: Job | None = None
-        self.connection, self.process = self._start()
-
-    def _start(self) -> tuple[Connection, BaseProcess]:
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_serve, args=(theirs, *self._arguments), daemon=True)
-        with _isolated():
-            process.start()
-        theirs.close()
-        return ours, process
-
-    def begin(self, job: Job) -> None:
-        self.job = job
-        if not self.process.is_alive():
-            self.stop()
-            self.connection, self.process = self._start()
-        with suppress(OSError):  # a process that has just died is noticed in `end`
-            self.connection.send(job)
-
-    def end(self) -> Outcome:
-        """Return the outcome of the job."""
-        job, self.job = self.job, None
-        assert job is not None  # noqa: S101
+    def run(job: Job) -> Outcome:
+        child = free.get()
         try:
-            outcome: Outcome = self.connection.recv()
-        except (EOFError, OSError):
-            self.process.join()
-            return Outcome(job, None, f"the process died with exit code {self.process.exitcode}")
-        return outcome
+            outcome: Outcome = child.call(job, _LONGEST_S)
+            return outcome
+        except (ChildDiedError, ChildTimeoutError, WorkerError) as error:
+            return Outcome(job, None, str(error))
+        finally:
+            free.put(child)
 
-    def stop(self) -> None:
-        self.connection.close()
-        self.process.terminate()
-        self.process.join()
+    pool = ThreadPoolExecutor(len(children))
+    futures = [pool.submit(run, job) for job in jobs]
+    try:
+        for future in as_completed(futures):
+            yield future.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        while running := [future for future in futures if not future.done()]:
+            for child in children:
+                child.interrupt()  # its thread reaps it
+            wait(running, timeout=0.05)
+        for child in children:
+            child.kill()
 
 
-def _serve(connection: Connection, sources: Mapping[str, Source], evaluations: int) -> None:
-    """Run jobs until the connection is closed; the parent process handles interrupts."""
+def make_simulator(sources: Mapping[str, Source], evaluations: int) -> Callable[[Job], Outcome]:
+    """Return the function of a worker process that runs jobs."""
     from mltune.comparison.strategies import strategy
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     recordings: dict[str, Recording] = {}
-    while True:
-        try:
-            job: Job = connection.recv()
-        except EOFError:
-            return
+
+    def run(job: Job) -> Outcome:
         try:
             if job.dataset not in recordings:
                 recordings[job.dataset] = sources[job.dataset].load()
-            outcome = Outcome(job, simulate(strategy(job.strategy), recordings[job.dataset], evaluations, job.seed))
+            return Outcome(job, simulate(strategy(job.strategy), recordings[job.dataset], evaluations, job.seed))
         except Exception:  # a strategy of a third party may raise anything
-            outcome = Outcome(job, None, traceback.format_exc(limit=-4)[-2000:])
-        connection.send(outcome)
+            return Outcome(job, None, traceback.format_exc(limit=-4)[-2000:])
 
-
-@contextmanager
-def _isolated() -> Iterator[None]:
-    """Let a process that is started here compute on one thread, and not import the main module of the caller again.
-
-    The main module may be a script whose statements must run only once.
-    """
-    before = dict(os.environ)
-    os.environ.update(dict.fromkeys(_THREADS, "1"))
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
-        for name in _THREADS:
-            del os.environ[name]
-        os.environ.update(before)
+    return run

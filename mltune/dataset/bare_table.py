@@ -10,40 +10,29 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from mltune.dataset.cells import NOT_MEASURED, Cells, known_times, parameter, states, times
 from mltune.dataset.dataset import Dataset
 from mltune.dataset.foreign import Outcomes, foreign_dataset
-from mltune.dataset.formats import read_raw
+from mltune.dataset.formats import RawTable, read_raw
 from mltune.dataset.parquet import schema
+from mltune.dataset.repeats import merge
 from mltune.device.known import UNKNOWN
 from mltune.errors import DatasetError
+from mltune.files.text import printable
 from mltune.kernel.bundle import Kernel
+from mltune.kernel.columns import Columns
 from mltune.problem.recorded import RecordedProblem
+from mltune.process.bounded import BoundsExceededError, call_bounded
 from mltune.records.trial import TrialState
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 """Units of time, in seconds."""
 
-NOT_MEASURED = frozenset({"not_measured", "not measured", "skipped", "unmeasured"})
-"""States of rows without an outcome, which are left out."""
-
-_OK = frozenset({"", "ok", "correct", "success", "valid", "passed", "pass", "true", "1", "1.0"})
-_FAILURES = (
-    (("compil", "build"), TrialState.COMPILE_ERROR),
-    (("timeout", "timed out"), TrialState.TIMEOUT),
-    (("wrong", "incorrect", "correctness", "verif", "mismatch"), TrialState.WRONG_RESULT),
-    (("crash",), TrialState.CRASHED),
-)
-_EXACT_INTEGER = 2**53
-_LONGEST_WORD = 200
-_SHORTEST_S, _LONGEST_S = 1e-30, 1e30
+_SMALL = 1_000_000
+"""Largest file of text, bytes, that is read in this process: it does not unfold to much more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,15 +47,32 @@ class BareTable:
         In memory only: its manifest has no hash.
     codes : mapping of str to tuple
         For each parameter with values other than integers, the values of the codes 0, 1, ...
+    account : str
+        What was read: ``"2,000 rows, 21 distinct, 896 failed"``.
+    notices : tuple of str
+        What the user should know about it, such as contradictory rows.
     """
 
     kernel: Kernel
     dataset: Dataset
     codes: Mapping[str, tuple[object, ...]]
+    account: str = ""
+    notices: tuple[str, ...] = ()
 
     def describe(self, configuration: Mapping[str, int]) -> dict[str, object]:
         """Return a configuration with the values of the table in place of codes."""
         return {name: self.codes[name][value] if name in self.codes else value for name, value in configuration.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class Contents:
+    """The distinct configurations of a table, and what else :class:`BareTable` tells of it."""
+
+    columns: Columns
+    outcomes: Outcomes
+    codes: Mapping[str, tuple[object, ...]]
+    account: str
+    notices: tuple[str, ...]
 
 
 def read_table(
@@ -77,12 +83,13 @@ def read_table(
     time_unit: str | None = None,
     status: str | None = None,
     compile_time: str | None = None,
+    aggregate: bool = False,
 ) -> BareTable:
     """Read a table of configurations and their times.
 
-    A configuration has failed if its status says so, or if its time is missing, not a number, or not positive. Rows
-    that were not measured are left out. Several rows of one configuration are repeated measurements: it is ``ok`` if
-    any of them is, and its time is their median.
+    A configuration has failed if its status says so, or if there is no time or the name of an error in its place.
+    Anything else than a positive time is refused. Rows that were not measured are left out. Several rows of one
+    configuration are repeated measurements: it is ``ok`` if any of them is, and its time is their median.
 
     Parameters
     ----------
@@ -100,32 +107,83 @@ def read_table(
         The column of the states; ``status`` by default, if it exists.
     compile_time : str, optional
         The column of the compile times; by default ``compile_s``, ``compile_ms``, ``compile_us`` or ``compile_ns``.
+    aggregate : bool
+        Whether to merge rows with the same parameters that differ in other columns.
 
     Raises
     ------
     DatasetError
-        The file or a column does not exist, the file is malformed or too large, or no row was measured.
+        The file or a column does not exist, the file is malformed or too large, a time or parameter cannot be right,
+        no row was measured, or a parameter seems to be forgotten.
     """
     path = Path(path)
-    raw = read_raw(path, parameters, time, status, compile_time)
-    states = _states(raw.time if raw.status is None else raw.status, failures_only=raw.status is None)
-    time_s = _numbers(raw.time) * _unit(raw.time, time_unit, path)
-    compile_s = np.zeros(len(states))
+    arguments = (path, parameters, time, time_unit, status, compile_time, aggregate)
+    if path.suffix.lower() in (".csv", ".json") and path.is_file() and path.stat().st_size <= _SMALL:
+        return _bare_table(path, contents_of(*arguments))
+    try:
+        contents: Contents = call_bounded(
+            f"{__name__}:contents_of", *arguments, imports=("pyarrow.parquet", "pyarrow.csv")
+        )
+    except BoundsExceededError as error:
+        raise DatasetError(f"{path}: the table cannot be read: {printable(error, longest=300)}.") from error
+    return _bare_table(path, contents)
+
+
+def contents_of(
+    path: Path,
+    parameters: Sequence[str] | None,
+    time: str | None,
+    time_unit: str | None,
+    status: str | None,
+    compile_time: str | None,
+    aggregate: bool,
+) -> Contents:
+    """Return what a table holds; see :func:`read_table`, which calls this in a process with limits."""
+    try:
+        raw = read_raw(path, parameters, time, status, compile_time)
+        return _contents(raw, time_unit, aggregate=aggregate)
+    except DatasetError as error:
+        raise DatasetError(f"{path}: {error}.") from error
+
+
+def _contents(raw: RawTable, time_unit: str | None, *, aggregate: bool) -> Contents:
+    rows = len(raw.time.codes)
+    state, unknown = states(raw.status or Cells("", np.zeros(rows, dtype=np.int32), ["ok"]))
+    failed = state != TrialState.OK
+    time_s, timed = times(raw.time, _unit(raw.time, time_unit), failed)
+    state = np.where(failed, state, timed)
+    compile_s = np.zeros(rows)
     if raw.compile_time is not None:
-        compile_s = _numbers(raw.compile_time) * _unit(raw.compile_time, None, path)
-    measured = ~np.isin(states, list(NOT_MEASURED))
-    if not measured.any():
-        raise DatasetError(f"a table must hold at least one measured configuration, but {path} has none.")
-    timed = (time_s > _SHORTEST_S) & (time_s < _LONGEST_S)
-    states[(states == TrialState.OK.value) & ~timed] = TrialState.LAUNCH_ERROR.value
-    columns, codes = _columns(raw.parameters[measured], path)
-    columns, outcomes = _distinct(columns, states[measured], time_s[measured], compile_s[measured])
+        compile_s = known_times(raw.compile_time, _unit(raw.compile_time, None))
+    measured = np.flatnonzero(~np.isin(state, list(NOT_MEASURED)))
+    if not len(measured):
+        raise DatasetError(f"a table must hold at least one measured configuration, but none of {rows:,} rows is one")
+    state = state[measured]
+    parameters = [parameter(cells[measured]) for cells in raw.parameters]
+    others = [cells[measured] for cells in raw.others]
+    merged = merge(parameters, state, time_s[measured], others, aggregate=aggregate)
+    first = merged.first
+    account = f"{rows:,} rows, {len(first):,} distinct, {(state != TrialState.OK).sum():,} failed"
+    if len(measured) < rows:
+        account += f", {rows - len(measured):,} not measured"
+    words = f"the states {', '.join(map(repr, unknown[:20]))} are not known, and count as failures" if unknown else ""
+    names = _legal_names([one.name for one in parameters])
+    return Contents(
+        {name: one.integers[one.codes[first]] for name, one in zip(names, parameters, strict=True)},
+        Outcomes(state[first], merged.median_s, compile_s[measured][first]),
+        {name: one.values for name, one in zip(names, parameters, strict=True) if one.values is not None},
+        account,
+        tuple(filter(None, (raw.notice, words, *merged.notices))),
+    )
+
+
+def _bare_table(path: Path, contents: Contents) -> BareTable:
     name = re.sub(r"[^a-z0-9_-]+", "-", path.stem.lower()).strip("-_")[:60] or "table"
-    values = {parameter: tuple(np.unique(column).tolist()) for parameter, column in columns.items()}
+    values = {parameter: tuple(np.unique(column).tolist()) for parameter, column in contents.columns.items()}
     kernel = Kernel(name=name, problem=RecordedProblem.kind, parameters=values)
     dataset = foreign_dataset(
-        columns,
-        outcomes,
+        contents.columns,
+        contents.outcomes,
         name=name,
         kind="search",
         kernel=kernel.name,
@@ -133,106 +191,30 @@ def read_table(
         device=UNKNOWN,
         source=str(path),
     )
-    return BareTable(kernel, dataset, codes)
+    return BareTable(kernel, dataset, contents.codes, contents.account, contents.notices)
 
 
-def _unit(column: pd.Series[Any], unit: str | None, path: Path) -> float:
+def _unit(cells: Cells, unit: str | None) -> float:
     """Return the length of a unit in seconds; by default that of the suffix of the column's name."""
-    name = str(column.name)
     if unit is None:
-        suffix = re.search(r"(?:^|[_\s([.-])(s|ms|us|ns)[)\]]?$", name)
+        suffix = re.search(r"(?:^|[_\s([.-])(s|ms|us|ns)[)\]]?$", cells.name)
         unit = suffix[1] if suffix else None
     if unit is None or unit not in SECONDS:
         raise DatasetError(
-            f"a time has a unit ({', '.join(SECONDS)}), but the name of the column {name!r} of {path} does not end "
-            f"in one; say --time-unit ms."
+            f"a time has a unit ({', '.join(SECONDS)}), but the name of the column {printable(cells.name)!r} does not "
+            f"end in one; rename it, for instance to {printable(cells.name)}_ms"
         )
     return SECONDS[unit]
 
 
-def _numbers(column: pd.Series[Any]) -> NDArray[np.float64]:
-    """Return a column as numbers, NaN for other values."""
-    import pandas as pd
-
-    return np.asarray(pd.to_numeric(column, errors="coerce"), dtype=np.float64)
-
-
-def _states(column: pd.Series[Any], *, failures_only: bool) -> NDArray[np.object_]:
-    """Return the state of every row, from its status or from a text in place of its time."""
-    import pandas as pd
-
-    if failures_only:
-        column = column.where(pd.to_numeric(column, errors="coerce").isna())
-    words = column.astype("string").str.strip().str.lower().fillna("").str.slice(0, _LONGEST_WORD)
-    codes, distinct = pd.factorize(words)
-    return np.array([_state(str(word)) for word in distinct], dtype=object)[codes]
-
-
-def _state(word: str) -> str:
-    """Return the state that a word stands for; a word of :data:`NOT_MEASURED` is returned as it is."""
-    if word in NOT_MEASURED or word in set(TrialState):
-        return word
-    if word in _OK:
-        return TrialState.OK.value
-    found = (state for parts, state in _FAILURES if any(part in word for part in parts))
-    return next(found, TrialState.LAUNCH_ERROR).value
-
-
-def _columns(frame: pd.DataFrame, path: Path) -> tuple[dict[str, NDArray[np.int64]], dict[str, tuple[object, ...]]]:
-    """Return the configurations as integers, under legal names, and the values of the codes."""
-    columns, codes = {}, {}
-    for given, name in _legal_names([str(column) for column in frame]).items():
-        if frame[given].isna().any():
-            raise DatasetError(f"every row of a table must hold all parameters, but {given!r} is missing in {path}.")
-        columns[name], values = _integers(frame[given])
-        if values is not None:
-            codes[name] = values
-    return columns, codes
-
-
-def _legal_names(given: Sequence[str]) -> dict[str, str]:
+def _legal_names(given: Sequence[str]) -> list[str]:
     """Return a legal parameter name for each column: its own where possible."""
-    names: dict[str, str] = {}
+    names: list[str] = []
     taken = {name.lower() for name in schema(()).names}
     for column in given:
         name = re.sub(r"\W", "_", column, flags=re.ASCII).lstrip("_0123456789")[:50] or "parameter"
         while name.lower() in taken:
             name += "_"
         taken.add(name.lower())
-        names[column] = name
+        names.append(name)
     return names
-
-
-def _integers(column: pd.Series[Any]) -> tuple[NDArray[np.int64], tuple[object, ...] | None]:
-    """Return a column as integers; other values become codes, their positions in sorted order."""
-    import pandas as pd
-
-    if pd.api.types.is_numeric_dtype(column.dtype):
-        values = column.to_numpy(dtype=np.float64)
-        if (np.abs(values) < _EXACT_INTEGER).all() and (values == np.rint(values)).all():
-            return values.astype(np.int64), None
-    try:
-        distinct, codes = np.unique(column.to_numpy(), return_inverse=True)
-    except TypeError:  # values of different types cannot be ordered
-        distinct, codes = np.unique(column.astype(str).to_numpy().astype(str), return_inverse=True)
-    return codes.astype(np.int64), tuple(value.item() if hasattr(value, "item") else value for value in distinct)
-
-
-def _distinct(
-    columns: dict[str, NDArray[np.int64]],
-    states: NDArray[np.object_],
-    time_s: NDArray[np.float64],
-    compile_s: NDArray[np.float64],
-) -> tuple[dict[str, NDArray[np.int64]], Outcomes]:
-    """Merge the rows of each configuration, in the order of first occurrence."""
-    import pandas as pd
-
-    frame = pd.DataFrame(columns)
-    groups = frame.groupby(list(columns), sort=False).ngroup().to_numpy()
-    ok = states == TrialState.OK.value
-    # the state is that of the first row that is ok, else of the first row
-    order = np.lexsort((np.arange(len(groups)), ~ok, groups))
-    first = order[np.flatnonzero(np.diff(groups[order], prepend=-1))]
-    median_s = pd.Series(np.where(ok, time_s, np.nan)).groupby(groups).median().to_numpy()
-    outcomes = Outcomes(states=states[first], median_s=median_s, compile_s=compile_s[first])
-    return {name: column[first] for name, column in columns.items()}, outcomes

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from mltune import assets
 from mltune.dataset.manifest import Best, Manifest, read_manifest
-from mltune.dataset.parquet import arrow_table, check_table, read_parquet, write_parquet
+from mltune.dataset.parquet import arrow_table, check_table, read_parquet, read_strangers_parquet, write_parquet
 from mltune.device.facts import Device
 from mltune.errors import DatasetError
 from mltune.files.atomic import write_file_atomically
@@ -284,7 +284,8 @@ def load_dataset(name_or_path: str | Path) -> Dataset:
     path = _located(name_or_path)
     manifest = read_manifest(path)
     table_path = path.with_suffix(".parquet")
-    table = read_parquet(table_path, manifest.sha256, manifest.rows, tuple(manifest.parameters))
+    read = read_parquet if path.is_relative_to(assets.folder("datasets")) else read_strangers_parquet
+    table = read(table_path, manifest.sha256, manifest.rows, tuple(manifest.parameters))
     check_table(table, manifest.parameters, str(table_path))
     counts, best = _counts(table), _best(table, manifest.parameters)
     if (dict(manifest.counts), manifest.best) != (counts, best):

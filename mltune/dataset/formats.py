@@ -1,25 +1,39 @@
-"""Readers of CSV, Parquet, Kernel Tuner caches and T4 results as raw columns, for untrusted files."""
+"""Readers of CSV, Parquet, Kernel Tuner caches and T4 results as raw columns, for untrusted files.
+
+They run in a process with limits on memory and time (:mod:`mltune.process.bounded`); what can be checked before
+something is allocated is checked before.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mltune.dataset.manifest import MAX_ROWS
+import numpy as np
+
+from mltune.dataset.cells import Cells, encode, typed
+from mltune.dataset.manifest import MAX_PARAMETERS, MAX_ROWS
 from mltune.errors import DatasetError
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-MAX_COLUMNS = 200
-"""Largest number of parameters."""
+from mltune.files.documents import parse_json
+from mltune.files.reading import read_file
+from mltune.files.text import did_you_mean, printable
 
 MAX_BYTES = 200_000_000
-"""Largest file, and largest uncompressed size of the columns that are read."""
+"""Largest file."""
+
+MAX_COLUMNS = 2_000
+"""Largest number of columns of a CSV or Parquet file."""
+
+MAX_CELLS = 10_000_000
+"""Largest number of cells of a CSV or Parquet file."""
+
+MAX_LINE = 1_000_000
+"""Longest line of a CSV file, bytes."""
 
 STATUS = "status"
 """Default name of the column of states."""
@@ -29,6 +43,7 @@ COMPILE_TIMES = ("compile_s", "compile_ms", "compile_us", "compile_ns")
 
 _T4_STATES = {"correct": "ok", "timeout": "timeout", "compile": "compile", "correctness": "wrong"}
 _MILLISECONDS = {"s": 1e3, "seconds": 1e3, "us": 1e-3, "microseconds": 1e-3, "ns": 1e-6, "nanoseconds": 1e-6}
+_MAX_METADATA = 10_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,18 +52,23 @@ class RawTable:
 
     Attributes
     ----------
-    parameters : pandas.DataFrame
-        The columns of the parameters.
-    time : pandas.Series
+    parameters : tuple of Cells
+    time : Cells
         Times, or texts in their place. The name of the column ends in the unit, unless the user gives the unit.
-    status, compile_time : pandas.Series or None
+    status, compile_time : Cells or None
         States and compile times, if any.
+    others : tuple of Cells
+        Columns without a role.
+    notice : str
+        A choice that was made for the user; empty otherwise.
     """
 
-    parameters: pd.DataFrame
-    time: pd.Series[Any]
-    status: pd.Series[Any] | None
-    compile_time: pd.Series[Any] | None
+    parameters: tuple[Cells, ...]
+    time: Cells
+    status: Cells | None
+    compile_time: Cells | None
+    others: tuple[Cells, ...]
+    notice: str = ""
 
 
 def read_raw(
@@ -61,160 +81,214 @@ def read_raw(
     DatasetError
         The file or a column does not exist, or the file is malformed or too large.
     """
-    readers: Mapping[str, Callable[..., pd.DataFrame]] = {".csv": _csv, ".parquet": _parquet}
     suffix = path.suffix.lower()
+    readers = {".csv": _csv, ".parquet": _parquet}
     if suffix not in (*readers, ".json"):
-        raise DatasetError(f"a table is a .csv, .parquet or .json file, got {path}.")
+        raise DatasetError(f"a table is a .csv, .parquet or .json file, got {path}")
     if parameters is not None:
-        _check_parameters(parameters, path)
+        _check_parameters(parameters)
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise DatasetError(f"a table must have at most {MAX_BYTES} bytes, but {path} has {path.stat().st_size}.")
-        if suffix == ".json":
-            return _json(path, parameters)
-        if not parameters or not time:
-            raise DatasetError(f"the columns of a table are named with --parameters A,B,C and --time T, for {path}.")
-        others = [name for name in (time, status, compile_time) if name is not None]
-        if set(others) & set(parameters) or len(set(others)) != len(others):
-            raise DatasetError(f"a column of a table has one role, got {[*parameters, *others]} for {path}.")
-        frame = readers[suffix](path, [*parameters, *others], (STATUS, *COMPILE_TIMES))
+        data = read_file(path, MAX_BYTES)
     except OSError as error:
-        raise DatasetError(f"a table must be readable, but {path} is not: {error.strerror or error}.") from error
-    _check_rows(len(frame), path)
-    free = [str(name) for name in frame if name not in {*parameters, *others}]
+        raise DatasetError(f"a table must be readable, but {path} is not: {error.strerror or error}") from error
+    if suffix == ".json":
+        return _json(data, parameters)
+    columns = readers[suffix](data)
+    if not parameters or not time:
+        raise DatasetError(
+            f"the columns of a table are named with --parameters A,B,C and --time T; {path} has {_listed(columns)}"
+        )
+    return _with_roles(columns, parameters, time, status, compile_time)
+
+
+def _with_roles(
+    columns: Mapping[str, Cells], parameters: Sequence[str], time: str, status: str | None, compile_time: str | None
+) -> RawTable:
+    """Return the table of the columns that the user named, and of columns with default names."""
+    named = [*parameters, *(name for name in (time, status, compile_time) if name is not None)]
+    if len(set(named)) != len(named):
+        raise DatasetError(f"a column of a table has one role, got {', '.join(map(printable, named))}")
+    missing = next((name for name in named if name not in columns), None)
+    if missing is not None:
+        raise DatasetError(
+            f"the columns of a table must be there, but there is no {printable(missing)!r} among {_listed(columns)}"
+            f"{did_you_mean(missing, columns)}"
+        )
+    free = [name for name in columns if name not in named]
     status = status or next((name for name in free if name == STATUS), None)
-    compile_time = compile_time or next((name for name in free if name != STATUS), None)
+    compile_time = compile_time or next((name for name in free if name in COMPILE_TIMES), None)
     return RawTable(
-        frame[[*parameters]],
-        frame[time],
-        None if status is None else frame[status],
-        None if compile_time is None else frame[compile_time],
+        tuple(columns[name] for name in parameters),
+        columns[time],
+        columns[status] if status else None,
+        columns[compile_time] if compile_time else None,
+        tuple(columns[name] for name in free if name not in (status, compile_time)),
     )
 
 
-def _check_parameters(parameters: Sequence[str], path: Path) -> None:
-    if len(set(parameters)) != len(parameters) or not 1 <= len(parameters) <= MAX_COLUMNS:
+def _listed(columns: Iterable[str]) -> str:
+    names = [printable(name, longest=40) for name in columns]
+    return ", ".join(names[:50]) + (", ..." if len(names) > 50 else "")
+
+
+def _check_parameters(parameters: Sequence[str]) -> None:
+    if len(set(parameters)) != len(parameters) or not 1 <= len(parameters) <= MAX_PARAMETERS:
         raise DatasetError(
-            f"a table has 1 to {MAX_COLUMNS} parameters, each once, got {len(parameters)} for {path}: "
-            f"{', '.join(map(str, parameters[:50]))}."
+            f"a table has 1 to {MAX_PARAMETERS} parameters, each once, got {len(parameters)}: "
+            f"{_listed(map(str, parameters))}"
         )
 
 
-def _check_rows(rows: int, path: Path) -> None:
-    if not 1 <= rows <= MAX_ROWS:
-        raise DatasetError(f"a table must have 1 to {MAX_ROWS} rows, but {path} has {rows}.")
-
-
-def _selected(there: Sequence[str], wanted: Sequence[str], optional: Sequence[str], path: Path) -> list[str]:
-    """Return the names of the columns to read."""
-    if len(set(there)) != len(there):
-        raise DatasetError(f"the columns of a table must have distinct names, but those of {path} do not.")
-    missing = [name for name in wanted if name not in there]
-    if missing:
+def _check_size(rows: int, names: Sequence[str]) -> None:
+    if not 1 <= rows <= MAX_ROWS or len(names) > MAX_COLUMNS or rows * len(names) > MAX_CELLS:
         raise DatasetError(
-            f"the columns of a table must be there, but {path} has no {', '.join(missing)}; "
-            f"it has {', '.join(there[:50])}."
+            f"a table has 1 to {MAX_ROWS:,} rows, at most {MAX_COLUMNS:,} columns and at most {MAX_CELLS:,} cells, "
+            f"but this one has {rows:,} rows and {len(names):,} columns"
         )
-    return list(dict.fromkeys([*wanted, *(name for name in optional if name in there)]))
+    if len(set(names)) != len(names):
+        raise DatasetError(f"the columns of a table have distinct names, got {_listed(names)}")
 
 
-def _csv(path: Path, wanted: Sequence[str], optional: Sequence[str]) -> pd.DataFrame:
-    import pandas as pd
+def _csv(data: bytes) -> dict[str, Cells]:
+    import pyarrow as pa
+    from pyarrow.csv import ConvertOptions, ParseOptions, ReadOptions, read_csv
 
+    ends = np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == ord("\n"))
+    longest = int(np.diff(ends, prepend=-1, append=len(data)).max())
+    if longest > MAX_LINE or len(ends) > MAX_ROWS + 1:
+        raise DatasetError(
+            f"a CSV file has at most {MAX_ROWS:,} rows, each of at most {MAX_LINE:,} bytes, but this one has "
+            f"{len(ends):,} lines, and the longest has {longest:,} bytes"
+        )
     try:
-        there = [str(name) for name in pd.read_csv(path, header=None, nrows=1, dtype=str).iloc[0]]
-        names = _selected(there, wanted, optional, path)
-        # text stays text: a parameter may have the value "None" or "NA"; one row too many is enough for an error
-        frame = pd.read_csv(
-            path, usecols=names, nrows=MAX_ROWS + 1, keep_default_na=False, na_values=[""], low_memory=False
+        text = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8-sig", newline="")
+        names = next(csv.reader(text), [])
+        _check_size(1, names)
+        table = read_csv(
+            pa.BufferReader(data),
+            ReadOptions(use_threads=False, block_size=4 * MAX_LINE, skip_rows=1, column_names=names),
+            ParseOptions(newlines_in_values=True),
+            ConvertOptions(column_types=dict.fromkeys(names, pa.dictionary(pa.int32(), pa.string()))),
         )
-    except (ValueError, IndexError, pd.errors.ParserError) as error:
-        raise DatasetError(f"{path} must be a CSV file with a header, but is not: {str(error)[:300]}.") from error
-    return frame
+    except (ValueError, csv.Error, pa.ArrowException) as error:
+        raise _malformed("a CSV file with a header, encoded in UTF-8", error) from error
+    _check_size(table.num_rows, names)
+    return {name: _cells(name, table[name], as_text=True) for name in names}
 
 
-def _parquet(path: Path, wanted: Sequence[str], optional: Sequence[str]) -> pd.DataFrame:
+def _parquet(data: bytes) -> dict[str, Cells]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    limits = {"thrift_string_size_limit": _MAX_METADATA, "thrift_container_size_limit": 100_000}
     try:
-        with pq.ParquetFile(path) as file:
-            metadata = file.metadata
-            _check_rows(metadata.num_rows, path)
-            names = _selected(file.schema_arrow.names, wanted, optional, path)
-            nested = [name for name in names if pa.types.is_nested(file.schema_arrow.field(name).type)]
-            groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-            columns = [group.column(index) for group in groups for index in range(group.num_columns)]
-            size = sum(one.total_uncompressed_size for one in columns if one.path_in_schema in names)
-            if nested or size > MAX_BYTES:
-                raise DatasetError(
-                    f"the columns of a table hold single values, in all at most {MAX_BYTES} bytes, but {path} has "
-                    f"{size} bytes and nested columns {nested}."
-                )
-            frame: pd.DataFrame = file.read(columns=names).to_pandas()
-            return frame
-    except (pa.ArrowException, ValueError) as error:
-        raise DatasetError(f"{path} must be a Parquet file, but cannot be read: {str(error)[:300]}.") from error
+        file = pq.ParquetFile(io.BytesIO(data), **limits)
+        fields = {field.name: field.type for field in file.schema_arrow}
+        _check_size(file.metadata.num_rows, file.schema_arrow.names)
+        texts = [name for name, kind in fields.items() if _is_text(kind)]
+        names = [name for name, kind in fields.items() if _is_text(kind) or _is_number(kind)]
+        # texts are left in dictionaries, as they are in the file, and are not repeated for each row
+        table = pq.ParquetFile(io.BytesIO(data), read_dictionary=texts, **limits).read(names, use_threads=False)
+        table.validate(full=True)  # among other things, text is UTF-8
+        _check_size(table.num_rows, names)
+        return {name: _cells(name, table[name]) for name in names}
+    except MemoryError:
+        raise
+    except (ValueError, OSError, pa.ArrowException) as error:
+        raise _malformed("a Parquet file", error) from error
 
 
-def _json(path: Path, parameters: Sequence[str] | None) -> RawTable:
+def _is_text(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_dictionary(kind))
+
+
+def _is_number(kind: Any) -> bool:
+    from pyarrow import types
+
+    checks = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal, types.is_null)
+    return any(check(kind) for check in checks)
+
+
+def _malformed(kind: str, error: Exception) -> DatasetError:
+    return DatasetError(f"the table must be {kind}, but cannot be read: {printable(error, longest=300)}")
+
+
+def _cells(name: str, column: Any, *, as_text: bool = False) -> Cells:
+    """Return a column of Arrow, in which each distinct value is kept once."""
+    import pyarrow as pa
+
+    if pa.types.is_decimal(column.type) or pa.types.is_float16(column.type):
+        column = column.cast(pa.float64())
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    array = column.unify_dictionaries().combine_chunks()
+    values = array.dictionary.to_pylist()
+    codes = array.indices.cast(pa.int32()).fill_null(len(values)).to_numpy(zero_copy_only=False)
+    return Cells(name, codes, [*(typed(values) if as_text else values), None])
+
+
+def _json(data: bytes, parameters: Sequence[str] | None) -> RawTable:
     """Read a Kernel Tuner cache or T4 results, in milliseconds."""
-    import pandas as pd
-
     try:
-        document = _document(path.read_text(encoding="utf-8"))
+        document = _document(data)
         if isinstance(document.get("cache"), dict):
-            names = list(parameters or document["tune_params_keys"])
+            known = [str(name) for name in document["tune_params_keys"]]
             entries = [*document["cache"].values()]
             outcomes = [_cached(entry) for entry in entries]
         else:
-            results = document["results"]
-            entries = [one["configuration"] for one in results]
-            names = list(parameters or entries[0])
-            outcomes = [_t4(one) for one in results]
-        configurations = [[entry[name] for name in names] for entry in entries]
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        raise DatasetError(
-            f"a JSON table is a cache of Kernel Tuner or results in T4, but {path} is neither: {error!r:.300}."
-        ) from error
-    _check_rows(len(entries), path)
-    _check_parameters(names, path)
-    frame = pd.DataFrame(outcomes, columns=["time_ms", STATUS, "compile_ms"])
-    return RawTable(pd.DataFrame(configurations, columns=names), frame["time_ms"], frame[STATUS], frame["compile_ms"])
+            entries = [one["configuration"] for one in document["results"]]
+            known = [*entries[0]] if entries else []
+            outcomes = [_t4(one) for one in document["results"]]
+        names = list(known if parameters is None else parameters)
+        _check_parameters(names)
+        _check_size(len(entries), names)
+        every = {name: encode(name, [entry[name] for entry in entries]) for name in dict.fromkeys([*names, *known])}
+        time, status, compile_time = map(list, zip(*outcomes, strict=True))
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise _malformed("a cache of Kernel Tuner or results in T4", error) from error
+    return RawTable(
+        tuple(every[name] for name in names),
+        encode("time_ms", time),
+        encode(STATUS, status),
+        encode("compile_ms", compile_time),
+        tuple(cells for name, cells in every.items() if name not in names),
+        "" if parameters else f"the parameters are those of the file: {_listed(names)}",
+    )
 
 
-def _document(text: str) -> dict[str, Any]:
+def _document(data: bytes) -> dict[str, Any]:
     """Parse JSON; Kernel Tuner writes the closing braces of a cache only at its end."""
     try:
-        document = json.loads(text)
+        document = parse_json(data)
     except json.JSONDecodeError:
-        document = json.loads(text.rstrip().rstrip(",") + "}}")
+        document = parse_json(data.rstrip().rstrip(b",") + b"}}")
     if not isinstance(document, dict):
         raise TypeError(f"a JSON object was expected, not {type(document).__name__}")
     return document
 
 
-def _cached(entry: Mapping[str, Any]) -> tuple[float, str, float]:
-    """Return time, state and compile time of a cache entry, whose time is a text for a failure."""
-    time = entry["time"]
-    return _number(time), time if isinstance(time, str) else "ok", _number(entry.get("compile_time"))
+def _cached(entry: Mapping[str, Any]) -> tuple[object, str, object]:
+    """Return time, state and compile time of a cache entry; a failure has the name of an error in place of its time."""
+    time = entry["__error__"] if "__error__" in entry else entry["time"]
+    return time, "ok", _number(entry.get("compile_time"))
 
 
-def _t4(result: Mapping[str, Any]) -> tuple[float, str, float]:
+def _t4(result: Mapping[str, Any]) -> tuple[object, str, object]:
     """Return time, state and compile time of a T4 result."""
     measured = {str(one["name"]): one for one in result.get("measurements") or ()}
     objective = str((result.get("objectives") or ["time"])[0])
     found = measured.get("time") or measured.get(objective) or {}
-    scale = _MILLISECONDS.get(str(found.get("unit")), 1.0)
+    value = found.get("value")
+    number = _number(value)
     times = result.get("times") or {}
     invalidity = str(result.get("invalidity", "correct"))
+    time = value if number is None else number * _MILLISECONDS.get(str(found.get("unit")), 1.0)
     compile_ms = _number(times.get("compilation", times.get("compilation_time")))
-    return scale * _number(found.get("value")), _T4_STATES.get(invalidity, invalidity), compile_ms
+    return time, _T4_STATES.get(invalidity, invalidity), compile_ms
 
 
-def _number(value: object) -> float:
-    """Return a number of a JSON document, NaN for other values."""
-    try:
-        return float(value) if isinstance(value, int | float) else math.nan
-    except OverflowError:
-        return math.nan
+def _number(value: object) -> float | None:
+    """Return a number of a JSON document, None for other values."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from mltune.device.facts import Device
 from mltune.errors import DatasetError, MltuneError
-from mltune.files.reading import reason
+from mltune.files.documents import parse_json
+from mltune.files.reading import read_file, reason
+from mltune.files.text import printable
 from mltune.files.validation import problems_of
 from mltune.problem.kinds import problem_from_json
 from mltune.problem.problem import Problem
 
 FORMAT = 1
 MAX_ROWS = 1_000_000
+MAX_PARAMETERS = 200
+SHORTEST_S, LONGEST_S = 1e-15, 1e9
+"""Bounds of recorded times, seconds: beyond them, rates and ratios have no meaning."""
+
 _MAX_BYTES = 4_000_000
+_LARGEST_FACT = 1e18
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}")
 _PARAMETER = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _HASH = re.compile(r"[0-9a-f]{64}")
@@ -107,12 +112,22 @@ class Manifest:
             (_NAME.fullmatch(self.name), f"a dataset's name must match {_NAME.pattern}, got {self.name!r}"),
             (not self.sha256 or _HASH.fullmatch(self.sha256), f"`sha256` must be 64 hex digits, got {self.sha256!r}"),
             (1 <= self.rows <= MAX_ROWS, f"1 <= rows <= {MAX_ROWS} must hold, got {self.rows}"),
-            (all(math.isfinite(time) and time > 0 for time in times), f"times must be positive, got {times}"),
             (
-                all(math.isfinite(fact) and fact > 0 for fact in _divisors(self.device)),
+                all(SHORTEST_S <= time <= LONGEST_S for time in times),
+                f"times must be positive, from {SHORTEST_S:g} to {LONGEST_S:g} s, got {times}",
+            ),
+            (
+                all(0 < fact <= _LARGEST_FACT for fact in _divisors(self.device)),
                 f"a device has positive counts, clocks and throughput, got {self.device}",
             ),
-            (self.parameters, "a dataset must have parameters, got none"),
+            (
+                all(0 <= fact <= _LARGEST_FACT for fact in _amounts(self.device)),
+                f"a device has no negative and no impossibly large facts, got {self.device}",
+            ),
+            (
+                1 <= len(self.parameters) <= MAX_PARAMETERS,
+                f"a dataset must have parameters, at most {MAX_PARAMETERS}, got {len(self.parameters)}",
+            ),
             (
                 len({name.lower() for name in self.parameters}) == len(self.parameters),
                 f"the names of parameters must differ in more than case, got {[*self.parameters]}",
@@ -140,6 +155,13 @@ def _divisors(device: Device) -> tuple[float, ...]:
     return (device.sm_count, device.clock_hz, device.warp_size, *(device.fma_per_clock or ()))
 
 
+def _amounts(device: Device) -> Iterator[float]:
+    """Yield the facts of a device that are numbers."""
+    for field in dataclasses.fields(device):
+        value = getattr(device, field.name)
+        yield from (fact for fact in (value if isinstance(value, tuple) else (value,)) if isinstance(fact, int | float))
+
+
 def read_manifest(path: Path) -> Manifest:
     """Read the JSON file of a manifest and check it.
 
@@ -151,11 +173,8 @@ def read_manifest(path: Path) -> Manifest:
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        with path.open("rb") as file:
-            text = file.read(_MAX_BYTES + 1)
-        if len(text) > _MAX_BYTES:
-            raise DatasetError(f"a manifest must have at most {_MAX_BYTES} bytes, but {path} has more.")
-        document = json.loads(text)
+        document = parse_json(read_file(path, _MAX_BYTES))
+        _check_texts(document)
         if not isinstance(document, dict) or "problem" not in document:
             raise DatasetError(f"a manifest is a table with a problem, got {document!r:.60}.")
         document["problem"] = problem_from_json(document["problem"])
@@ -167,9 +186,20 @@ def read_manifest(path: Path) -> Manifest:
     except OSError as error:
         raise DatasetError(f"a dataset has a manifest, but {path} cannot be read: {reason(error)}.") from error
     except DatasetError as error:
-        raise DatasetError(f"{path}: {error}") from error
-    except (ValueError, TypeError, LookupError, RecursionError, MltuneError) as error:
-        raise DatasetError(f"{path} must be the manifest of a dataset: {error}") from error
+        raise DatasetError(f"{path}: {printable(error, longest=500)}") from error
+    except (ValueError, TypeError, LookupError, MltuneError) as error:
+        text = printable(error, longest=500)
+        raise DatasetError(f"{path} must be the manifest of a dataset, but is none: {text}.") from error
     if manifest.name != path.stem:
         raise DatasetError(f"a dataset's files carry its name, but {path} holds {manifest.name!r}.")
     return manifest
+
+
+def _check_texts(document: Any) -> None:
+    """Refuse control characters: the texts of a manifest are shown on terminals and in reports."""
+    parts = [*document, *document.values()] if isinstance(document, dict) else document
+    for part in parts if isinstance(parts, list) else [parts]:
+        if isinstance(part, dict | list):
+            _check_texts(part)
+        elif isinstance(part, str) and not part.isprintable():
+            raise ValueError(f"its texts have no control characters, but there is {part[:100]!r}")

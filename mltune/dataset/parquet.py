@@ -11,12 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mltune.dataset.manifest import LONGEST_S, SHORTEST_S
 from mltune.errors import DatasetError
-from mltune.files.reading import reason
+from mltune.files.reading import read_file, reason
+from mltune.files.text import printable
+from mltune.kernel.columns import number_rows
+from mltune.process.bounded import BoundsExceededError, call_bounded
 from mltune.records.trial import Measurement, TrialRecord, TrialState
 
 _MAX_FILE_BYTES = 64_000_000
-_MAX_TABLE_BYTES = 1_000_000_000
+_MAX_TABLE_BYTES = 256_000_000
 _MAX_VALUES = 20_000_000
 _MAX_DETAIL = 500
 
@@ -38,7 +42,10 @@ def _positive(values: NDArray[Any]) -> NDArray[np.bool_]:
 
 _Law = tuple[str, Callable[[NDArray[Any]], NDArray[np.bool_]]]
 _LAWS: Mapping[str, _Law] = {
-    "median_s": ("be finite and positive", _positive),
+    "median_s": (
+        f"be finite and positive, from {SHORTEST_S:g} to {LONGEST_S:g} s",
+        lambda values: (values >= SHORTEST_S) & (values <= LONGEST_S),
+    ),
     "error": ("be at least 0", lambda values: values >= 0),
     **dict.fromkeys(
         (*_BUILD_INTS, "compile_s", "noise", "verify_s", "time_s", "sm_clock_hz", "power_w", "throttle_reasons"),
@@ -111,9 +118,11 @@ def check_table(table: Any, parameters: Mapping[str, tuple[int, ...]], where: st
     """
     for name in (*parameters, *_KNOWN):
         _require(table[name].is_valid().to_numpy(), f"`{name}` must be known", table[name], where)
+    codes = []
     for name, values in parameters.items():
         column = table[name].to_numpy()
-        _require(np.isin(column, values), f"`{name}` must be one of {list(values)}", column, where)
+        _require(np.isin(column, values), f"`{name}` must be one of {list(values)[:50]}", column, where)
+        codes.append(np.searchsorted(np.sort(values), column))
     for name, (law, holds) in _LAWS.items():
         known = table[name].is_valid().to_numpy()
         values = table[name].fill_null(1).to_numpy()
@@ -122,11 +131,11 @@ def check_table(table: Any, parameters: Mapping[str, tuple[int, ...]], where: st
     if samples.values.null_count or not _positive(samples.flatten().to_numpy(zero_copy_only=False)).all():
         raise DatasetError(f"{where}: every sample in `samples_s` must be finite and positive.")
     _check_states(table, where)
-    configurations = np.stack([table[name].to_numpy() for name in parameters], axis=1)
-    first = np.unique(configurations, axis=0, return_index=True)[1]
-    new = np.zeros(len(configurations), dtype=np.bool_)
-    new[first] = True
-    _require(new, "a configuration must occur once", configurations, where)
+    number, representative = number_rows(codes, [len(values) for values in parameters.values()])
+    twice = np.flatnonzero(representative[number] != np.arange(len(number)))
+    if len(twice):
+        configuration = {name: table[name][int(twice[0])].as_py() for name in parameters}
+        raise DatasetError(f"{where}: a configuration must occur once, but {configuration} occurs twice.")
 
 
 def write_parquet(table: Any) -> bytes:
@@ -162,21 +171,39 @@ def read_parquet(path: Path, sha256: str, rows: int, parameters: Sequence[str]) 
     import pyarrow.parquet as pq
 
     try:
-        with path.open("rb") as file:
-            data = file.read(_MAX_FILE_BYTES + 1)
+        data = read_file(path, _MAX_FILE_BYTES)
     except OSError as error:
         raise DatasetError(f"a dataset has a table, but {path} cannot be read: {reason(error)}.") from error
-    if len(data) > _MAX_FILE_BYTES:
-        raise DatasetError(f"the table of a dataset must have at most {_MAX_FILE_BYTES} bytes, but {path} has more.")
     found = hashlib.sha256(data).hexdigest()
     if found != sha256:
         raise DatasetError(f"{path} must have the sha256 of its manifest, {sha256}, but has {found}; fetch it anew.")
     try:
         file = pq.ParquetFile(io.BytesIO(data))
         _check_layout(file, rows, schema(parameters), path)
-        return file.read().combine_chunks()
-    except (pa.ArrowException, OSError) as error:
-        raise DatasetError(f"{path} must be a Parquet file, but cannot be read: {error}.") from error
+        table = file.read(use_threads=False)
+        table.validate(full=True)  # among other things, text is UTF-8
+        _check_size(table, path)
+        return table.combine_chunks()
+    except MemoryError:
+        raise
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        text = printable(error, longest=300)
+        raise DatasetError(f"{path} must be a Parquet file, but cannot be read: {text}.") from error
+
+
+def read_strangers_parquet(path: Path, sha256: str, rows: int, parameters: Sequence[str]) -> Any:
+    """Read a Parquet file that anybody may have made, with limits on memory and time; see :func:`read_parquet`."""
+    try:
+        return call_bounded(
+            f"{__name__}:read_parquet", path, sha256, rows, tuple(parameters), imports=("pyarrow.parquet",)
+        )
+    except BoundsExceededError as error:
+        raise DatasetError(f"{path} cannot be read: {printable(error, longest=300)}.") from error
+
+
+def _check_size(table: Any, path: Path) -> None:
+    if table.nbytes > _MAX_TABLE_BYTES:
+        raise DatasetError(f"a table has at most {_MAX_TABLE_BYTES} bytes in memory, but {path} has {table.nbytes}.")
 
 
 def _check_layout(file: Any, rows: int, expected: Any, path: Path) -> None:

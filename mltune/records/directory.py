@@ -1,4 +1,8 @@
-"""The directories of runs and plans: names of their files, discovery of runs, and the lock for a single writer."""
+"""The directories of runs and plans: names of their files, discovery of runs, and the lock for a single writer.
+
+A directory may come from a stranger. What lies at the names of mltune must be a file or folder of its own: through a
+link the program would read, overwrite or remove something elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,14 @@ import contextlib
 import fcntl
 import os
 import re
+import stat
 import time
 from pathlib import Path
 
-from mltune.errors import RunDirectoryError
+from mltune.errors import DamagedRunError, RunDirectoryError
+from mltune.files.opening import kind, open_regular
 from mltune.files.reading import reason
+from mltune.files.text import printable
 
 FILE = "run.sqlite"
 """The store, in the directory of a run."""
@@ -27,15 +34,34 @@ PROBLEMS = "problems"
 WINNERS = "winners"
 """The folder of winners, one per problem, in the directory of a plan."""
 
+DATASETS = "datasets"
+"""The folder of exported datasets, in the directory of a plan."""
+
 LOCK = "run.lock"
 """The lock file, in either directory."""
 
+EVENT_LOG = "events.jsonl"
+"""The event log, in either directory."""
+
+STUDY = "optuna.journal"
+"""The trials for optuna-dashboard, in either directory."""
+
+HTML, MARKDOWN, JSON = "report.html", "report.md", "winners.json"
+"""The files of a report, by default in either directory."""
+
+SLUG = re.compile(r"[a-z0-9][a-z0-9.-]{0,127}")
+"""Allowed names of the folders of a plan's problems."""
+
+_FOLDERS = (PROBLEMS, WINNERS, WINNER, DATASETS)
+_WRITTEN_IN_PLACE = (*(f"{FILE}{suffix}" for suffix in ("", "-wal", "-shm", "-journal")), LOCK, EVENT_LOG)
+_REPLACED = (PLAN_FILE, "plan.json", STUDY, HTML, MARKDOWN, JSON)  # as a whole
 _ATTEMPTS = 5
 _ATTEMPT_EVERY_S = 0.02
 
 
 def is_plan(directory: Path) -> bool:
-    """Return whether a directory is that of a plan."""
+    """Return whether a directory is that of a plan; errors are those of :func:`check_directory`."""
+    check_directory(directory)
     return (directory / PLAN_FILE).is_file()
 
 
@@ -46,14 +72,75 @@ def runs_in(directory: Path) -> list[Path]:
     ------
     RunDirectoryError
         It is neither the directory of a run nor that of a plan.
+    DamagedRunError
+        See :func:`check_directory`. The directories of a plan's problems are not checked.
     """
     directory = Path(directory)
     if is_plan(directory):
-        return sorted(path.parent for path in directory.glob(f"{PROBLEMS}/*/{FILE}"))
+        found = (path.parent for path in directory.glob(f"{PROBLEMS}/*/{FILE}"))
+        return sorted(path for path in found if SLUG.fullmatch(path.name))
     if (directory / FILE).is_file():
         return [directory]
     facts = f"there is neither in {directory}" if directory.is_dir() else f"there is no directory {directory}"
     raise RunDirectoryError(f"the directory of a run holds {FILE}, that of a plan {PLAN_FILE}, but {facts}.")
+
+
+def store_file(directory: Path) -> Path:
+    """Return the path of a run's store, which need not exist; errors are those of :func:`check_directory`."""
+    check_directory(directory)
+    return directory / FILE
+
+
+def check_directory(directory: Path, *, writing: bool = False) -> None:
+    """Check that the files and folders of mltune in a directory are its own; each of them may be missing.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+        Of a run or of a plan. The path may lead through links, up to the directory that the user named: for a problem
+        of a plan, that of the plan.
+    writing : bool
+        Whether files will be written in place. They must then not have another name elsewhere (a hard link).
+
+    Raises
+    ------
+    DamagedRunError
+        A link, or something that is no regular file or no folder, is in place of one of them.
+    RunDirectoryError
+        The directory cannot be read.
+    """
+    on_the_way = () if _named(directory) == directory else (directory.parent, directory)
+    for path in (*on_the_way, *(directory / name for name in _FOLDERS)):
+        _check(path, stat.S_IFDIR)
+    for name in (*_WRITTEN_IN_PLACE, *_REPLACED):
+        _check(directory / name, stat.S_IFREG, most_names=1 if writing and name in _WRITTEN_IN_PLACE else None)
+
+
+def _check(path: Path, expected: int, most_names: int | None = None) -> None:
+    """Check the type of a file or folder, if it exists, and the number of its names."""
+    try:
+        found = path.lstat()
+        target = f" to {printable(os.readlink(path))}" if stat.S_ISLNK(found.st_mode) else ""
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise RunDirectoryError(f"a run directory must be readable, but {path} is not: {reason(error)}.") from error
+    if stat.S_IFMT(found.st_mode) != expected:
+        raise DamagedRunError(
+            f"a run directory holds its own files and folders, but {path} is {kind(found.st_mode)}{target}; "
+            "remove it, or put a copy in its place."
+        )
+    if most_names is not None and found.st_nlink > most_names:
+        raise DamagedRunError(
+            f"a run directory holds its own files and folders, but {path} is also a file elsewhere (a hard link); "
+            "put a copy in its place."
+        )
+
+
+def _named(directory: Path) -> Path:
+    """Return the directory that the user named: for a problem of a plan, that of the plan."""
+    problems, plan = directory.parent, directory.parent.parent
+    return plan if problems.name == PROBLEMS and os.path.lexists(plan / PLAN_FILE) else directory
 
 
 def new_directory(label: str) -> Path:
@@ -75,10 +162,13 @@ def lock_directory(directory: Path) -> int:
     ------
     RunDirectoryError
         The directory is in use, or cannot be written.
+    DamagedRunError
+        See :func:`check_directory`.
     """
+    check_directory(directory, writing=True)
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = open_regular(directory / LOCK, os.O_RDWR | os.O_CREAT, inside=_named(directory))
     except OSError as error:
         raise RunDirectoryError(
             f"a run directory must be writable, but {directory} is not: {reason(error)}."
@@ -86,7 +176,7 @@ def lock_directory(directory: Path) -> int:
     try:
         _acquire(descriptor)
     except OSError as error:
-        holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip()
+        holder = printable(os.pread(descriptor, 20, 0).decode(errors="replace")).strip()
         os.close(descriptor)
         raise RunDirectoryError(
             f"a run directory is used by one process at a time, but {directory} is in use by process "
@@ -105,7 +195,7 @@ def in_use(directory: Path) -> bool:
     The test takes a shared lock for an instant; :func:`lock_directory` waits for longer than that.
     """
     try:
-        descriptor = os.open(directory / LOCK, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = open_regular(directory / LOCK, inside=_named(directory))
     except OSError:
         return False
     try:

@@ -10,7 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from mltune.files.text import printable
 from mltune.files.validation import problems_of
+
+REPLAY = "replay:"
+"""Prefix of the setting ``target`` of a run that replays a dataset."""
+
+DATASET_HASH = "dataset_sha256"
+"""The setting that identifies the content of a replayed dataset."""
 
 LARGEST = 2**53
 """Largest integer on record: a float holds it exactly."""
@@ -85,14 +92,37 @@ class RunHeader:
         return header
 
     def difference(self, other: RunHeader) -> str:
-        """Describe the first difference, such as ``"seed is 1, not 2"``; empty for headers of the same run."""
+        """Describe the first difference, such as ``"seed is 1, not 2"``; empty for headers of the same run.
+
+        What all else follows from comes first: the device or dataset, and the kernel.
+        """
         ours, theirs = self.to_json(), other.to_json()
+        difference = _dataset_difference(ours["settings"], theirs["settings"])
+        if difference:
+            return difference
+        if ours["kernel"] != theirs["kernel"]:
+            return f"the kernel is {_shown(ours['kernel'])}, not {_shown(theirs['kernel'])}"
         for name in ours:
             if name != "created_at" and ours[name] != theirs[name]:
                 return _difference(name, ours[name], theirs[name])
         if list(ours["parameters"]) != list(theirs["parameters"]):
             return f"the order of the parameters is {list(ours['parameters'])}, not {list(theirs['parameters'])}"
         return ""
+
+
+def _dataset_difference(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
+    """Describe the difference between what is replayed; a run of an older version has no hash of its dataset."""
+    before, now = (str(settings.get("target")) for settings in (ours, theirs))
+    kind = "dataset" if before.startswith(REPLAY) and now.startswith(REPLAY) else "device"
+    if before != now:
+        return f"the {kind} is {_shown(before.removeprefix(REPLAY))}, not {_shown(now.removeprefix(REPLAY))}"
+    hashes = [settings.pop(DATASET_HASH, None) for settings in (ours, theirs)]
+    if None in hashes or hashes[0] == hashes[1]:
+        return ""
+    return (
+        f"the dataset {_shown(before.removeprefix(REPLAY))} had another content: its sha256 was {_shown(hashes[0])}, "
+        f"and is {_shown(hashes[1])} now"
+    )
 
 
 @functools.cache
@@ -118,4 +148,8 @@ def _difference(path: str, ours: object, theirs: object) -> str:
         for key in [*ours, *(key for key in theirs if key not in ours)]:
             if ours.get(key) != theirs.get(key):
                 return _difference(f"{path}.{key}", ours.get(key), theirs.get(key))
-    return f"{path} is {ours!r}, not {theirs!r}"
+    return f"{printable(path)} is {_shown(repr(ours))}, not {_shown(repr(theirs))}"
+
+
+def _shown(value: object) -> str:
+    return printable(value, longest=100)

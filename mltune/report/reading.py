@@ -15,17 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from mltune.assets import folder
-from mltune.errors import MltuneError
+from mltune.errors import DamagedRunError, MltuneError
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.reader import load_kernel
-from mltune.records.directory import FILE, PLAN_FILE, PROBLEMS, is_plan, runs_in
+from mltune.records.directory import FILE, PLAN_FILE, PROBLEMS, SLUG, is_plan, runs_in
 from mltune.records.events import FILE as EVENTS_FILE
 from mltune.records.events import planned, read_events
 from mltune.results.reader import LONGEST_TEXT, read_run
 from mltune.results.run import TuneResult
-
-SLUG = re.compile(r"[a-z0-9][a-z0-9.-]{0,127}")
-"""Allowed names of the folders of a plan's problems."""
 
 _BUILT_IN = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _LONGEST_PLAN = 1 << 18
@@ -108,7 +105,7 @@ def _read(directory: Path, slug: str | None) -> TuneResult | Unread:
     try:
         return read_run(directory, slug or "")
     except MltuneError as error:
-        begun = slug is None or (directory / FILE).exists()
+        begun = slug is None or isinstance(error, DamagedRunError) or (directory / FILE).exists()
         return Unread(slug or directory.resolve().name, str(error)[:LONGEST_TEXT] if begun else "not begun")
 
 

@@ -61,8 +61,8 @@ class RunReader:
             if self._result is not None and stamp == self._stamp:
                 break
             try:
-                with readable(self._directory), Store.read_only(self._directory) as store:
-                    self._result = self.read_from(store)
+                with Store.read_only(self._directory) as store:
+                    self.read_from(store)
             except DamagedRunError:
                 if attempt + 1 == _ATTEMPTS or stamp == self._stamp_now():
                     raise
@@ -74,6 +74,11 @@ class RunReader:
 
     def read_from(self, store: Store) -> TuneResult:
         """Read what is new in an open store."""
+        with readable(self._directory):
+            self._result = self._read_from(store)
+        return self._result
+
+    def _read_from(self, store: Store) -> TuneResult:
         check_device(store.header.device)
         known = self._result
         if known is None or known.header != store.header or len(store) < len(self.ended):  # another run was begun

@@ -201,7 +201,7 @@ class TuneResult:
         return audit_skips(self.records, self.seconds.get("search", 0.0))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the result as plain JSON values: the output of ``mltune tune --json``."""
+        """Return the result as plain JSON values: most of the output of ``mltune tune --json``."""
         best, figures = self.best, self.best_rating()
         return {
             "problem": self.problem.to_json(),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mltune.records.directory import in_use, runs_in
 from mltune.records.events import FILE, planned, read_events
 from mltune.records.trial import TrialRecord
+from mltune.results.optimum import optimum
 from mltune.results.rating import rating
 from mltune.results.reader import read_run
 from mltune.results.run import TuneResult, counts
@@ -16,9 +18,15 @@ if TYPE_CHECKING:
     from mltune.dataset.manifest import Manifest
 
 
+def summarise_tuning(run: TuneResult) -> dict[str, Any]:
+    """Summarise the result of tuning: the output of ``mltune tune --json``."""
+    found = optimum(run)
+    return run.to_json() | {"optimum": None if found is None else asdict(found)}
+
+
 def summarise_run(run: TuneResult, top: int) -> dict[str, Any]:
     """Summarise a run with its ``top`` fastest trials: the output of ``mltune show --json``."""
-    return run.to_json() | {
+    return summarise_tuning(run) | {
         "declaration": None if run.declaration is None else run.declaration.to_json(),
         "best": [_entry(record, run) for record in run.records.fastest(top)],
     }

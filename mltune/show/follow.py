@@ -102,11 +102,12 @@ class Watch:
     def look(self) -> Snapshot:
         """Read what is new."""
         running = in_use(self._directory)  # first: whatever a run writes before it lets go of the lock is read below
-        news, self._offset = events.read_events(self._directory / events.FILE, self._offset)
+        before = self._offset
+        news, self._offset = events.read_events(self._directory / events.FILE, before)
         for event in news:
             self._events.add(event)
         shown = [event for event in news if event["event"] != "progress"][0 if self._looked else -LATEST :]
-        self._looked = True
+        self._looked = self._offset - before < events.MOST_BYTES  # a longer log is read in parts
         begun = is_plan(self._directory) or (self._directory / FILE).is_file()
         if running or not begun:
             self._free_since = None
@@ -117,7 +118,7 @@ class Watch:
             **self._state(running),
             events=tuple(shown),
             begun=begun,
-            ended=dead or (self._events.ended and not running),
+            ended=dead or (self._looked and self._events.ended and not running),
             message=KILLED if dead and not self._events.ended else None,
         )
 

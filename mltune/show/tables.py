@@ -16,6 +16,7 @@ from mltune.results.wording import (
     configuration,
     duration,
     milliseconds,
+    of_optimum,
     percent,
     spaced_duration,
     speed,
@@ -69,6 +70,7 @@ def _run_facts(document: Document, winner: Sequence[tuple[str, str]]) -> list[tu
         ("kernel", document["kernel"]),
         ("trials", f"{document['trials']}: {states(document['counts'])}"),
         *winner,
+        *([("replayed", of_optimum(document["optimum"]))] if document.get("optimum") else []),
         ("seconds", ", ".join(f"{phase} {value:.1f}" for phase, value in document["seconds"].items())),
         ("skipped", skipped),
     ]
@@ -197,7 +199,8 @@ def space(document: Document) -> list[RenderableType]:
     ]
     columns = (">removes", ">only this", "restriction", "reason")
     explained = FittingTable(restrictions, texts=columns[2:], spare=columns[1:2], empty=columns)
-    return [facts, "", FittingTable(parameters, texts=[""]), "", explained]
+    faults = [f"wrong: {fault}" for fault in document["faults"]]
+    return [facts, *faults, "", FittingTable(parameters, texts=[""]), "", explained]
 
 
 def datasets(documents: Sequence[Document]) -> RenderableType:

@@ -14,7 +14,7 @@ from mltune.kernel.bundle import Kernel, device_variables
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace, SearchSpace
 from mltune.problem.runnable import RunnableProblem
-from mltune.records.header import RunHeader
+from mltune.records.header import DATASET_HASH, RunHeader
 from mltune.records.versions import installed_versions
 
 if TYPE_CHECKING:
@@ -189,7 +189,8 @@ def _on_gpu(kernel: Kernel, problem: RunnableProblem, index: int, compilers: int
 
 
 def run_header(session: Session, seed: int, settings: Mapping[str, Any]) -> RunHeader:
-    """Return the header of a run."""
+    """Return the header of a run; in replay, its settings identify the content of the dataset."""
+    content = {} if session.recorded is None else {DATASET_HASH: session.recorded.manifest.sha256}
     return RunHeader(
         kernel=session.kernel.name,
         source_hash=session.kernel.source_hash,
@@ -198,6 +199,6 @@ def run_header(session: Session, seed: int, settings: Mapping[str, Any]) -> RunH
         device=session.device.to_json(),
         seed=seed,
         versions={**installed_versions("numpy", "scikit-learn", "optuna"), **session.versions},
-        settings={"restrictions": session.kernel.space_hash, **settings},
+        settings={"restrictions": session.kernel.space_hash, **content, **settings},
         created_at=time.time(),
     )

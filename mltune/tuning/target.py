@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from mltune.errors import DatasetError, DeviceError, UsageError
 from mltune.files.text import did_you_mean
+from mltune.records.header import REPLAY
 
 if TYPE_CHECKING:
     from mltune.device.facts import Device
     from mltune.problem.problem import Problem
 
 _CUDA = re.compile(r"cuda:(\d{1,3})")
-_REPLAY = "replay:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Target:
 
     def __str__(self) -> str:
         """Return the specification: ``"cuda:0"`` or ``"replay:NAME"``."""
-        return f"cuda:{self.cuda}" if self.dataset is None else f"{_REPLAY}{self.dataset}"
+        return f"cuda:{self.cuda}" if self.dataset is None else f"{REPLAY}{self.dataset}"
 
 
 def parse_device(text: str) -> Target | None:
@@ -67,11 +67,11 @@ def parse_device(text: str) -> Target | None:
         return None
     if match := _CUDA.fullmatch(text):
         return Target(cuda=int(match[1]))
-    if text.startswith(_REPLAY) and len(text) > len(_REPLAY):
-        return Target(dataset=text.removeprefix(_REPLAY))
+    if text.startswith(REPLAY) and len(text) > len(REPLAY):
+        return Target(dataset=text.removeprefix(REPLAY))
     from mltune.dataset.dataset import shipped_datasets
 
-    known = ["auto", "cuda:0", *(f"{_REPLAY}{name}" for name in shipped_datasets())]
+    known = ["auto", "cuda:0", *(f"{REPLAY}{name}" for name in shipped_datasets())]
     see = "; see `mltune device` for the GPUs and `mltune datasets` for the recorded timings."
     raise UsageError(f"a device is auto, cuda:N or replay:NAME, got {text!r}{did_you_mean(text, known) or see}")
 

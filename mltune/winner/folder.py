@@ -25,8 +25,8 @@ DOCUMENT = "winner.json"
 def write_winner(folder: Path, winner: Winner) -> None:
     """Write a folder with everything that a user of C++ or CuPy needs, in place of an existing one.
 
-    It contains ``kernel.cu``, ``kernel.cubin``, ``winner.json``, ``README.txt`` and the examples of the problem kind;
-    for a winner without machine code (in replay) only ``winner.json``, with the reason. See
+    It contains ``kernel.cu`` with its headers, ``kernel.cubin``, ``winner.json``, ``README.txt`` and the examples of
+    the problem kind; for a winner without machine code (in replay) only ``winner.json``, with the reason. See
     docs/reference/winner.md. The parent of the folder is created if necessary.
 
     Raises
@@ -41,7 +41,8 @@ def winner_files(winner: Winner, date: str) -> dict[str, bytes]:
     """Return the files of a winner's folder by name; ``date`` is the time of writing."""
     if winner.lacks_code:
         return {DOCUMENT: _json(describe(winner, {}, date))}
-    files = {"kernel.cu": kernel_source(winner, date).encode(), "kernel.cubin": winner.build.cubin}
+    sources = {"kernel.cu": kernel_source(winner, date), **winner.kernel.headers}
+    files = {name: text.encode() for name, text in sources.items()} | {"kernel.cubin": winner.build.cubin}
     document = describe(winner, files, date)
     return {**files, **fill_templates(winner, document), DOCUMENT: _json(document)}
 

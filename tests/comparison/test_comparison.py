@@ -118,7 +118,7 @@ def test_a_process_that_dies_takes_no_other_job_with_it(source: Source) -> None:
     assert {one.job for one in outcomes} == set(jobs)
     for one in outcomes:
         if one.job.dataset == "deadly":
-            assert "exit code 7" in one.error
+            assert "exit status 7" in one.error
         else:
             assert len(one.trace.indices) == 10
 

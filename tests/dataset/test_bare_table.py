@@ -1,13 +1,19 @@
 import json
+import os
+import re
+import resource
+import time
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mltune.dataset.bare_table import BareTable, read_table
+from mltune.dataset.bare_table import BareTable, contents_of, read_table
 from mltune.errors import DatasetError
 from mltune.kernel.space import TableSpace
 from mltune.learn.features import Features
@@ -111,10 +117,70 @@ def test_the_unit_of_a_time(tmp_path: Path, header: str, unit: str | None, media
     assert table.dataset.numbers("median_s")[0] == pytest.approx(median_s, rel=1e-6)
 
 
-@pytest.mark.parametrize("time", ["nan", "inf", "-1", "0", "", "CompilationFailedConfig", "1e-300", "1e300"])
-def test_what_is_no_time_is_a_failure(tmp_path: Path, time: str) -> None:
+@pytest.mark.parametrize(
+    ("time", "state"),
+    [
+        ("", "launch_error"),
+        ("nan", "launch_error"),
+        ("N/A", "launch_error"),
+        ("CompilationFailedConfig", "compile_error"),
+        ("RuntimeFailedConfig", "launch_error"),
+        ("timed out", "timeout"),
+    ],
+)
+def test_no_time_and_the_name_of_an_error_are_a_failure(tmp_path: Path, time: str, state: str) -> None:
     table = read_table(written(tmp_path, f"a,time_ms\n1,{time}\n2,1\n"), ["a"], "time_ms")
-    assert table.dataset.states.tolist()[0] == ("compile_error" if "Compil" in time else "launch_error")
+    assert table.dataset.states.tolist() == [state, "ok"]
+    assert table.account == "2 rows, 2 distinct, 1 failed"
+
+
+@pytest.mark.parametrize("time", ["inf", "-inf", "-1", "0", "1e-300", "1e+300", "fast", "1.5 ms", "True", "0x1f", "ok"])
+def test_what_cannot_be_a_time_is_refused_with_its_row(tmp_path: Path, time: str) -> None:
+    text = f"a,time_ms,status\n1,{time},failed\n2,1,ok\n3,{time},ok\n"
+    with pytest.raises(DatasetError, match=f"{re.escape(time)}'? in row 3"):
+        read_table(written(tmp_path, text), ["a"], "time_ms")
+    read_table(written(tmp_path, text.replace(f"3,{time},ok", f"3,{time},failed")), ["a"], "time_ms")
+
+
+def six_columns(rows: int = 2000) -> str:
+    """Return a table of six parameters."""
+    rng = np.random.default_rng(0)
+    values = rng.integers(0, 4, (rows, 6)).tolist()
+    times = ["" if row[0] == 0 else f"{0.1 + sum(row) + row[5] ** 2}" for row in values]
+    body = (f"{','.join(map(str, row))},{time}\n" for row, time in zip(values, times, strict=True))
+    return "a,b,c,d,e,f,time_ms\n" + "".join(body)
+
+
+def test_forgotten_parameters_are_refused_unless_the_rows_are_to_be_merged(tmp_path: Path) -> None:
+    path = written(tmp_path, six_columns())
+    with pytest.raises(DatasetError, match=r"c, d, e, f also vary: are they parameters\?.*--aggregate"):
+        read_table(path, ["a", "b"], "time_ms")
+    merged = read_table(path, ["a", "b"], "time_ms", aggregate=True)
+    rows = six_columns().splitlines()[1:]
+    assert merged.account == f"2,000 rows, 16 distinct, {sum(row.startswith('0') for row in rows)} failed"
+    assert "2,000 rows repeat 16 configurations" in merged.notices[0]
+    assert "12 have times that differ by more than a factor of 2" in merged.notices[1]
+    whole = read_table(path, list("abcdef"), "time_ms")
+    assert whole.dataset.manifest.rows > 1000
+
+
+def test_rows_that_both_succeeded_and_failed_are_told(tmp_path: Path) -> None:
+    table = read_table(written(tmp_path, "a,t_ms\n1,1.0\n1,\n2,1.0\n2,1.1\n"), ["a"], "t_ms")
+    repeated, contradictory = table.notices
+    assert "4 rows repeat 2 configurations" in repeated
+    assert "up to 1.1" in repeated
+    assert "1 configurations both succeeded and failed, 0 have" in contradictory
+
+
+def test_measurements_may_vary_where_parameters_may_not(tmp_path: Path) -> None:
+    text = "a,gflops,t_ms\n1,10.25,1.0\n1,10.5,1.1\n2,20.125,0.5\n"
+    assert read_table(written(tmp_path, text), ["a"], "t_ms").account == "3 rows, 2 distinct, 0 failed"
+
+
+def test_states_that_are_not_known_count_as_failures_and_are_told(tmp_path: Path) -> None:
+    table = read_table(written(tmp_path, "a,t_ms,status\n1,1,purple\x1b[2J\n2,1,ok\n"), ["a"], "t_ms")
+    assert table.dataset.states.tolist() == ["launch_error", "ok"]
+    assert table.notices == ("the states 'purple [2j' are not known, and count as failures",)
 
 
 @pytest.mark.parametrize(
@@ -190,9 +256,13 @@ def test_results_in_t4(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "parameters", "time", "law"),
     [
-        ("a,t_ms\n1,2\n", ["b"], "t_ms", "has no b"),
-        ("a,t_ms\n1,2\n", ["a"], "time", "has no time"),
-        ("a,t\n1,2\n", ["a"], "t", "--time-unit"),
+        ("a,t_ms\n1,2\n", ["b"], "t_ms", "no 'b' among a, t_ms"),
+        ("block,t_ms\n1,2\n", ["blok"], "t_ms", "did you mean 'block'"),
+        ("a,t_ms\n1,2\n", ["a"], "time", "no 'time'"),
+        ("a,t\n1,2\n", ["a"], "t", "t_ms"),
+        ("a,t_ms\n1,2,3\n", ["a"], "t_ms", "Expected 2 columns, got 3"),
+        ("a,t_ms\n1\n", ["a"], "t_ms", "Expected 2 columns, got 1"),
+        (f"a,t_ms\n{'x' * 201},2\n", ["a"], "t_ms", "200 characters"),
         ("a,t_ms\n1,2\n", ["a", "a"], "t_ms", "each once"),
         ("a,t_ms\n1,2\n", [], "t_ms", "1 to 200 parameters"),
         ("a,t_ms\n1,2\n", ["a"], None, "--time"),
@@ -216,14 +286,68 @@ def test_files_of_other_kinds_are_refused(tmp_path: Path) -> None:
         with pytest.raises(DatasetError, match=name):
             read_table(tmp_path / name, ["a"], "t_ms")
     pd.DataFrame({"a": [[1], [2]], "t_ms": [1.0, 2.0]}).to_parquet(tmp_path / "nested.parquet")
-    with pytest.raises(DatasetError, match="nested"):
+    with pytest.raises(DatasetError, match="no 'a' among t_ms"):
         read_table(tmp_path / "nested.parquet", ["a"], "t_ms")
+    os.mkfifo(tmp_path / "fifo.csv")
+    (tmp_path / "folder.json").mkdir()
+    (tmp_path / "zero.parquet").symlink_to("/dev/zero")
+    for name, kind in (("fifo.csv", "FIFO"), ("folder.json", "directory"), ("zero.parquet", "device")):
+        with pytest.raises(DatasetError, match=kind):
+            read_table(tmp_path / name, ["a"], "t_ms")
 
 
 def test_too_many_rows_are_refused_before_they_are_read(tmp_path: Path) -> None:
     pd.DataFrame({"a": np.zeros(1_000_001, dtype=np.int8), "t_ms": 1.0}).to_parquet(tmp_path / "large.parquet")
-    with pytest.raises(DatasetError, match="1000001"):
+    with pytest.raises(DatasetError, match="1,000,001"):
         read_table(tmp_path / "large.parquet", ["a"], "t_ms")
+
+
+def test_text_that_is_repeated_in_a_dictionary_is_not_unfolded(tmp_path: Path) -> None:
+    long = pa.DictionaryArray.from_arrays(np.zeros(500_000, dtype=np.int32), ["x" * 1_000_000])  # 500 GB
+    pq.write_table(pa.table({"a": np.arange(500_000), "b": long, "t_ms": np.ones(500_000)}), tmp_path / "t.parquet")
+    assert len(read_table(tmp_path / "t.parquet", ["a"], "t_ms").dataset) == 500_000
+    with pytest.raises(DatasetError, match="200 characters"):
+        read_table(tmp_path / "t.parquet", ["b"], "t_ms", aggregate=True)
+
+
+def test_text_of_a_parquet_file_is_utf8(tmp_path: Path) -> None:
+    buffers = [None, pa.py_buffer(np.array([0, 2, 4], dtype=np.int32)), pa.py_buffer(b"\xff\xfe\xc3\x28")]
+    wrong = pa.Array.from_buffers(pa.string(), 2, buffers)
+    pq.write_table(pa.table({"a": wrong, "t_ms": [1.0, 2.0]}), tmp_path / "t.parquet")
+    with pytest.raises(DatasetError, match="UTF8"):
+        read_table(tmp_path / "t.parquet", ["a"], "t_ms")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "law"),
+    [
+        ("row.csv", "," * 3_000_000, "at most 1,000,000 bytes"),
+        ("header.csv", "," * 900_000 + "\n", "at most 2,000 columns"),
+        ("rows.csv", "a,t_ms\n" + "\n" * 2_000_000, "at most 1,000,000 rows"),
+        ("memory.json", "[" + "[]," * 20_000_000 + "[]]", "MB of memory"),
+        ("deep.json", "[" * 2_000_000, "32 levels"),
+        ("twice.json", '{"cache": {"1": {"a": 1, "time": 1}, "1": {"a": 1, "time": 2}}}', "one occurs twice"),
+        ("huge.json", '{"tune_params_keys": ["a"], "cache": {"1": {"a": 1, "time": ' + "9" * 5000 + "}}}", "integer"),
+        ("time.json", '{"tune_params_keys": ["a"], "cache": {"1": {"a": 1, "time": -1}}}', "-1 in row 1"),
+        ("inf.json", '{"tune_params_keys": ["a"], "cache": {"1": {"a": 1, "time": 1e999}}}', "inf in row 1"),
+        ("list.json", '{"tune_params_keys": ["a"], "cache": {"1": {"a": [], "time": 1}}}', "a list in row 1"),
+        ("dict.json", '{"tune_params_keys": ["a"], "cache": {"1": {"a": 1, "time": {}}}}', "a dict in row 1"),
+    ],
+)
+def test_a_file_that_needs_too_much_is_refused(tmp_path: Path, name: str, text: str, law: str) -> None:
+    started, memory = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(DatasetError, match=law) as refusal:
+        read_table(written(tmp_path, text, name), ["a"], "t_ms")
+    assert len(str(refusal.value)) < 1000
+    assert time.process_time() - started < 5
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < 500_000  # KiB
+
+
+def test_messages_hold_no_control_characters(tmp_path: Path) -> None:
+    for text in ("\x1b[2J,t_ms\n1,2\n", "a,t_ms\n1,\x1b[2J\n", "a\x1b,a\x1b,t_ms\n1,2,3\n"):
+        with pytest.raises(DatasetError) as refusal:
+            read_table(written(tmp_path, text), ["a"], "t_ms")
+        assert str(refusal.value).isprintable()
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -232,10 +356,10 @@ def test_whatever_a_file_holds_it_is_a_table_or_refused(tmp_path: Path, data: by
     path = tmp_path / f"file{suffix}"
     path.write_bytes((b"a,t_ms\n" if suffix == ".csv" else b"") + data)
     try:
-        table = read_table(path, ["a"], "t_ms")
+        contents = contents_of(path, ["a"], "t_ms", None, None, None, True)  # without the process around it
     except DatasetError:
         return
-    assert len(table.dataset) >= 1
+    assert len(contents.columns["a"]) >= 1
 
 
 _ANYTHING = st.recursive(

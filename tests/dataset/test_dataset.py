@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import os
+import resource
 from types import SimpleNamespace
 
 import numpy as np
@@ -250,7 +251,7 @@ def change_manifest(folder, **changes):
 @pytest.mark.parametrize(
     ("column", "value", "kind", "message"),
     [
-        ("median_s", -1.0, None, "`median_s` must be finite and positive, but row 7 has -1.0"),
+        ("median_s", -1.0, None, r"`median_s` must be finite and positive, from .*, but row 7 has -1.0"),
         ("median_s", float("nan"), None, "`median_s` must be finite and positive"),
         ("median_s", float("inf"), None, "`median_s` must be finite and positive"),
         ("noise", float("inf"), None, "`noise` must be finite"),
@@ -311,6 +312,48 @@ def test_missing_rows_columns_doubles_and_other_bytes_are_refused(written, tmp_p
         load_dataset(path)
 
 
+def test_a_table_that_unfolds_to_gigabytes_is_refused(written, tmp_path):
+    table = pq.read_table(tmp_path / "toy" / "sweep.parquet")
+    rows = np.zeros(100_000, dtype=np.int32)
+    details = pa.DictionaryArray.from_arrays(rows, ["x" * 1_000_000])  # 100 GB
+    large = table.take(rows)
+    large = large.set_column(large.schema.get_field_index("detail"), "detail", details)
+    buffer = io.BytesIO()
+    pq.write_table(large, buffer, store_schema=False)
+    assert len(buffer.getvalue()) < 1_000_000
+    (tmp_path / "toy" / "sweep.parquet").write_bytes(buffer.getvalue())
+    change_manifest(tmp_path, sha256=hashlib.sha256(buffer.getvalue()).hexdigest(), rows=len(rows))
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(DatasetError, match="MB of memory"):
+        load_dataset(tmp_path / "toy" / "sweep.json")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < 500_000  # KiB
+
+
+def test_texts_are_utf8(written, tmp_path):
+    table = pq.read_table(tmp_path / "toy" / "sweep.parquet")
+    rows = table.num_rows
+    offsets = pa.py_buffer(np.arange(rows + 1, dtype=np.int32))
+    wrong = pa.Array.from_buffers(pa.string(), rows, [None, offsets, pa.py_buffer(b"\xff" * rows)])
+    replace_table(tmp_path, table.set_column(table.schema.get_field_index("detail"), "detail", wrong))
+    with pytest.raises(DatasetError, match="UTF8"):
+        load_dataset(tmp_path / "toy" / "sweep.json")
+
+
+@pytest.mark.parametrize("suffix", ["json", "parquet"])
+def test_only_regular_files_are_opened(written, tmp_path, suffix):
+    path = tmp_path / "toy" / f"sweep.{suffix}"
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(DatasetError, match="FIFO"):
+        load_dataset(path)
+
+
+def test_an_unknown_name_gets_the_nearest_one():
+    with pytest.raises(DatasetError, match="did you mean 'h200-sgemm-nt-4096-random'") as refusal:
+        load_dataset("h200-sgem-nt-4096-random")
+    assert str(refusal.value).count("h200") == 2
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -320,6 +363,14 @@ def test_missing_rows_columns_doubles_and_other_bytes_are_refused(written, tmp_p
         ({"rows": 10**9}, "rows <="),
         ({"sha256": "../../etc/passwd"}, "64 hex digits"),
         ({"reference_median_s": -1.0}, "times must be positive"),
+        ({"reference_median_s": 1e-320}, "times must be positive"),
+        ({"source": "https://\x1b[2J"}, "no control characters"),
+        ({"versions": {"\x07": "1"}}, "no control characters"),
+        ({"parameters": {f"P{index}": [1] for index in range(201)}}, "at most 200"),
+        ({"device": {**H200.to_json(), "l2_bytes": -1}}, "no negative"),
+        ({"device": {**H200.to_json(), "clock_hz": 1e300}}, "a device has positive"),
+        ({"seed": 10**30}, "at most 64 bits"),
+        ({"surprise\x1b": 1}, "no control characters"),
         ({"parameters": {}}, "must have parameters"),
         ({"parameters": {"1p": [1]}}, "a parameter has a name"),
         ({"parameters": {"p": [1], "P": [1]}}, "differ in more than case"),

@@ -35,7 +35,7 @@ COUNT = st.integers(0, LARGEST)
 WHOLE = st.integers(-LARGEST, LARGEST)
 NUMBER = st.floats(allow_nan=False)
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
-SECONDS = st.floats(min_value=0.0, allow_infinity=False)
+SECONDS = st.floats(min_value=0.0, max_value=1e12)
 MEDIAN = st.floats(1e-12, 1e12)
 TEXT = st.text(max_size=30)
 STATE = st.sampled_from(TrialState)
@@ -164,6 +164,27 @@ def test_the_same_command_resumes_and_another_header_is_refused(tmp_path):
             Store.open(tmp_path, changed)
     with Store.open(tmp_path) as store:
         assert store.header == HEADER
+
+
+def test_another_dataset_is_named_before_what_follows_from_it(tmp_path):
+    replayed = replace(HEADER, settings={"target": "replay:a", "dataset_sha256": "12" * 32})
+    Store.open(tmp_path, replayed).close()
+    for found, kernel, message in (
+        ({"target": "replay:b\x1b", "dataset_sha256": "34" * 32}, "other", "the dataset is a, not b "),
+        ({"target": "gpu"}, "other", "the device is a, not gpu"),
+        ({"target": "replay:a", "dataset_sha256": "34" * 32}, "toy", "the dataset a had another content.* is 3434"),
+        ({"target": "replay:a", "dataset_sha256": "12" * 32}, "other", "the kernel is toy, not other"),
+    ):
+        changed = replace(replayed, settings=found, kernel=kernel, parameters={"BLK_M": (16,)})
+        with pytest.raises(RunDirectoryError, match=message) as refusal:
+            Store.open(tmp_path, changed)
+        assert str(refusal.value).isprintable()
+
+
+def test_a_run_that_began_before_datasets_had_a_hash_on_record_is_resumed(tmp_path):
+    Store.open(tmp_path, replace(HEADER, settings={"target": "replay:a"})).close()
+    with Store.open(tmp_path, replace(HEADER, settings={"target": "replay:a", "dataset_sha256": "34" * 32})) as store:
+        assert "dataset_sha256" not in store.header.settings
 
 
 def test_one_writer_and_any_reader(tmp_path):

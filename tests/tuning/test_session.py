@@ -2,10 +2,11 @@
 
 import pytest
 
-from mltune.dataset.dataset import load_dataset
-from mltune.errors import UsageError
+from mltune.dataset.dataset import load_dataset, make_dataset, write_dataset
+from mltune.errors import RunDirectoryError, UsageError
 from mltune.problem.gemm import parse_problem
-from mltune.tuning.session import open_session
+from mltune.records.store import Store
+from mltune.tuning.session import open_session, run_header
 from mltune.tuning.target import Target
 
 SGEMM = parse_problem("sgemm", trans="NT", m=4096, n=4096, k=4096)
@@ -30,3 +31,23 @@ def test_a_kernel_solves_problems_of_its_own_kind():
         open_session("gemm_simt", convolution, Target(dataset="convolution_w6600"))
     with pytest.raises(UsageError, match="of kind gemm"):
         open_session("convolution", SGEMM, Target(dataset="convolution_w6600"))
+
+
+def test_a_dataset_that_changed_since_a_run_began_is_refused(tmp_path):
+    """A row is missing: parameters, problem and device are the same."""
+    recorded = load_dataset("convolution_w6600")
+    facts = recorded.manifest.to_json() | {"problem": recorded.manifest.problem, "device": recorded.manifest.device}
+    facts |= {"name": "mine"}
+    for derived in ("parameters", "rows", "counts", "best", "sha256", "format"):
+        del facts[derived]
+    opened = []
+    for rows in (recorded.table, recorded.table.slice(0, len(recorded) - 1)):
+        made = make_dataset(rows, recorded.manifest.parameters, **facts)
+        write_dataset(made, tmp_path, overwrite=True)
+        target = Target(dataset=str(tmp_path / "mine.parquet"))
+        opened.append(open_session(recorded.manifest.kernel, recorded.manifest.problem, target))
+    before, now = (run_header(session, 0, {"target": "replay:mine"}) for session in opened)
+    assert before.parameters == now.parameters
+    Store.open(tmp_path / "run", before).close()
+    with pytest.raises(RunDirectoryError, match="dataset mine had another content"):
+        Store.open(tmp_path / "run", now)
