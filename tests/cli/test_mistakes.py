@@ -115,6 +115,8 @@ MISTAKES = [
     ("space gemm_simd", "did you mean 'gemm_simt'?"),
     (f"space {EMPTY}", "a folder that holds a kernel.toml", EMPTY),
     # bundles
+    ("check gemm_simd", "did you mean 'gemm_simt'?"),
+    ("check b_value", "parameters.A item 2 must be a whole number", "'2'"),
     ("space b_value", "parameters.A item 2 must be a whole number", "'2'"),
     ("space b_scalar", "parameters.A must be a list", "got 1"),
     ("space b_empty", "parameters.A must not be empty"),
@@ -279,13 +281,13 @@ def test_a_folder_that_cannot_be_written_is_a_failure_that_names_it(mltune, plac
     assert (code, out) == (1, "")
     assert err.startswith("mltune: a report is written to a folder")
     assert "a_file cannot be written: a file is in its place" in err
-    code, out, err = mltune("show", "x" * 5000)
+    code, out, err = mltune("plan", "x" * 5000)
     assert (code, out) == (1, "")
     assert err.endswith("cannot be used: its name is too long.\n")
 
 
 @pytest.mark.parametrize("command", [(), ("tune",), ("sweep",), ("show",), ("dashboard",), ("report",), ("run",),
-                                     ("plan",), ("compare",), ("space",), ("device",), ("datasets",)])  # fmt: skip
+                                     ("plan",), ("compare",), ("space",), ("check",), ("device",), ("datasets",)])  # fmt: skip
 def test_every_command_has_help_under_both_names(mltune, command):
     code, out, err = mltune(*command, "-h")
     assert (code, err) == (0, "")
