@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from mltune.cli.application import AsJson, answer, app
+from mltune.cli.application import AsJson, answer, app, path
+from mltune.show import terminal
 
 
 @app.command()
@@ -20,7 +21,12 @@ def run(
     ],
     directory: Annotated[
         Path | None,
-        typer.Option("--run", metavar="DIR", help="Directory of the run; a run of the same plan there is resumed."),
+        typer.Option(
+            "--run",
+            metavar="DIR",
+            parser=path("--run"),
+            help="Directory of the run; a run of the same plan there is resumed.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -44,15 +50,15 @@ def run(
     loaded = load_plan(plan)
     placed = place(loaded, *find_gpus())
     if placed.replayed and loaded.devices != placed.devices:
-        typer.echo("no GPU found: every problem is replayed from recorded timings", err=True)
+        terminal.write("no GPU found: every problem is replayed from recorded timings", stderr=True)
     directory = directory or new_directory(loaded.name)
-    typer.echo(f"run directory: {directory}; `mltune run {directory}` resumes it", err=True)
+    terminal.write(f"run directory: {directory}; `mltune run {directory}` resumes it", stderr=True)
     with RunDisplay() as progress, Interrupt() as interrupt:
         result = run_plan(placed, directory, progress=progress, stop=interrupt)
     document = result.to_json()
     answer(document, as_json, lambda: tables.campaign_summary(document))
     if result.report is not None:
-        typer.echo(f"written: {result.report.html}", err=True)
+        terminal.write(f"written: {result.report.html}", stderr=True)
     if document["failed"] or not all(problem["best"] for problem in document["problems"]):
         raise typer.Exit(1)
 

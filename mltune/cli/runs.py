@@ -8,16 +8,25 @@ from typing import Annotated
 
 import typer
 
-from mltune.cli.application import AsJson, Run, answer, app
+from mltune.cli.application import AsJson, Run, answer, app, path, whole
 from mltune.errors import UsageError
+from mltune.show import terminal
 
 
 @app.command()
 def show(
     run: Run,
-    top: Annotated[int, typer.Option("--top", min=0, help="How many of the best configurations.")] = 10,
+    top: Annotated[
+        int, typer.Option("--top", metavar="N", parser=whole("--top", 0), help="How many of the best configurations.")
+    ] = 10,
     export: Annotated[
-        Path | None, typer.Option("--export", metavar="FOLDER", help="Write the trials there as a dataset (Parquet).")
+        Path | None,
+        typer.Option(
+            "--export",
+            metavar="FOLDER",
+            parser=path("--export"),
+            help="Write the trials there as a dataset (Parquet).",
+        ),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Show its progress until it ends, or until Ctrl-C.")] = False,
     as_json: AsJson = False,
@@ -33,11 +42,12 @@ def show(
 
     if follow and not _follow(run, as_json):
         return
+    folders = runs_in(run)
     if export is not None:
         from mltune.dataset.dataset import export_run
 
-        for folder in runs_in(run):
-            typer.echo(f"written: {export_run(folder, export)}", err=True)
+        for folder in folders:
+            terminal.write(f"written: {export_run(folder, export)}", stderr=True)
     if is_plan(run):
         from mltune.results.summary import summarise_campaign
 
@@ -73,7 +83,10 @@ def _follow(run: Path, as_json: bool) -> bool:
 @app.command()
 def dashboard(
     run: Run,
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes a free one.")] = 8080,
+    port: Annotated[
+        int,
+        typer.Option("--port", metavar="N", parser=whole("--port", 0, 65_535), help="The port; 0 takes a free one."),
+    ] = 8080,
     browser: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
 ) -> None:
     """Show a run in optuna-dashboard.
@@ -85,9 +98,9 @@ def dashboard(
     from mltune.show.study import Studies
 
     studies = Studies(run)
-    typer.echo(f"written: {studies.path}", err=True)
+    terminal.write(f"written: {studies.path}", stderr=True)
     with contextlib.suppress(KeyboardInterrupt), served(studies, port) as address:
-        typer.echo(f"serving {address}; Ctrl-C ends it", err=True)
+        terminal.write(f"serving {address}; Ctrl-C ends it", stderr=True)
         if browser:
             typer.launch(address)
         studies.keep_up_to_date()
@@ -98,7 +111,13 @@ def report(
     run: Run,
     output: Annotated[
         Path | None,
-        typer.Option("--output", metavar="FOLDER", help="Directory of the files.  [default: RUN]", show_default=False),
+        typer.Option(
+            "--output",
+            metavar="FOLDER",
+            parser=path("--output"),
+            help="Directory of the files.  [default: RUN]",
+            show_default=False,
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

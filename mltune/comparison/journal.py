@@ -15,6 +15,7 @@ import numpy as np
 from mltune.comparison.simulation import Trace
 from mltune.errors import RunDirectoryError, StoreError
 from mltune.files.opening import kind_of
+from mltune.files.reading import reason
 
 _TABLES = """
 create table if not exists facts (name text primary key, value text not null) strict;
@@ -79,7 +80,9 @@ class Journal:
             self._database.execute("pragma journal_mode = wal")
             self._database.executescript(_TABLES)
         except (OSError, sqlite3.Error) as error:
-            raise StoreError(f"a comparison writes a journal, but {self._file} cannot be written: {error}.") from error
+            raise StoreError(
+                f"a comparison writes a journal, but {self._file} cannot be written: {reason(error)}."
+            ) from error
         self._agree({name: json.dumps(value, sort_keys=True) for name, value in facts.items()})
 
     def _agree(self, facts: Mapping[str, str]) -> None:
@@ -122,7 +125,9 @@ class Journal:
                 (*outcome.job, outcome.error, *values),
             )
         except sqlite3.Error as error:
-            raise StoreError(f"a run is written when it ends, but {self._file} cannot be written: {error}.") from error
+            raise StoreError(
+                f"a run is written when it ends, but {self._file} cannot be written: {reason(error)}."
+            ) from error
 
     def outcomes(self) -> Iterator[Outcome]:
         """Yield the outcome of every job in the journals of the directory; a trace takes precedence over an error."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mltune.device.facts import Device
 from mltune.errors import BundleError, ExpressionError, UsageError
-from mltune.files.text import printable
+from mltune.files.text import did_you_mean, printable
 from mltune.kernel.columns import Columns, length
 from mltune.kernel.evaluation import MAX_INTEGER, Partial, Value
 from mltune.kernel.expressions import Expression, parse
@@ -311,7 +311,8 @@ class Kernel:
             legal = self.all_parameters.get(name)
             if legal is None:
                 raise BundleError(
-                    f"a parameter of {self.name} is one of {', '.join(self.all_parameters)}; got {name!r}"
+                    f"a parameter of {self.name} is one of {', '.join(self.all_parameters)}, got {name!r}"
+                    f"{did_you_mean(name, self.all_parameters) or '.'}"
                 )
             if not chosen or not set(chosen) <= set(legal) or len(set(chosen)) != len(chosen):
                 raise BundleError(

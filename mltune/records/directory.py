@@ -15,6 +15,7 @@ from pathlib import Path
 
 from mltune.errors import DamagedRunError, RunDirectoryError
 from mltune.files.opening import kind_of, open_regular
+from mltune.files.reading import reason
 from mltune.files.text import printable
 
 FILE = "run.sqlite"
@@ -104,9 +105,8 @@ def runs_in(directory: Path) -> list[Path]:
         return sorted(path for path in found if SLUG.fullmatch(path.name))
     if (directory / FILE).is_file():
         return [directory]
-    raise RunDirectoryError(
-        f"the directory of a run holds {FILE}, that of a plan {PLAN_FILE}, but there is neither in {directory}."
-    )
+    facts = f"there is neither in {directory}" if directory.is_dir() else f"there is no directory {directory}"
+    raise RunDirectoryError(f"the directory of a run holds {FILE}, that of a plan {PLAN_FILE}, but {facts}.")
 
 
 def store_file(directory: Path) -> Path:
@@ -142,7 +142,9 @@ def check_directory(directory: Path, *, writing: bool = False) -> None:
             if writing and name in _WRITTEN_IN_PLACE:
                 _check_has_one_name(directory / name)
     except OSError as error:
-        raise RunDirectoryError(f"a run directory must be readable, but {directory} is not: {error}.") from error
+        raise RunDirectoryError(
+            f"a run directory must be readable, but {directory} is not: {reason(error)}."
+        ) from error
 
 
 def _check_kind(path: Path, expected: str) -> None:
@@ -196,7 +198,9 @@ def lock_directory(directory: Path) -> int:
         directory.mkdir(parents=True, exist_ok=True)
         descriptor = open_regular(directory / LOCK, os.O_RDWR | os.O_CREAT, inside=_named(directory))
     except OSError as error:
-        raise RunDirectoryError(f"a run directory must be writable, but {directory} is not: {error}.") from error
+        raise RunDirectoryError(
+            f"a run directory must be writable, but {directory} is not: {reason(error)}."
+        ) from error
     try:
         _acquire(descriptor)
     except OSError as error:

@@ -14,7 +14,7 @@ from typing import Any
 
 from mltune.errors import MltuneWarning, RunError
 from mltune.files.atomic import replace_folder_atomically, write_file_atomically
-from mltune.files.reading import read_file
+from mltune.files.reading import read_file, reason
 from mltune.records.directory import HTML, JSON, MARKDOWN, WINNER, WINNERS, is_plan
 from mltune.report.findings import findings
 from mltune.report.page import html, markdown
@@ -100,7 +100,7 @@ def _into(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise RunError(
-            f"a report is written to a folder with room for it, but {folder} cannot be written: {error}; "
+            f"a report is written to a folder with room for it, but {folder} cannot be written: {reason(error)}; "
             "write it elsewhere with --output."
         ) from error
 

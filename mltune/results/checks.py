@@ -44,8 +44,10 @@ def check_device(document: Mapping[str, Any]) -> None:
             raise ValueError(f"its device has no valid `{name}`")
 
 
-def checked_declaration(fact: Any, numbers: Collection[int]) -> Declaration | None:
+def checked_declaration(fact: Any, numbers: Collection[int], *, replayed: bool) -> Declaration | None:
     """Return the stored declaration, if every value in it can be a time.
+
+    A replay verifies nothing, although older declarations say so.
 
     Raises
     ------
@@ -62,7 +64,7 @@ def checked_declaration(fact: Any, numbers: Collection[int]) -> Declaration | No
         raise ValueError("a declaration holds times from 1e-12 to 1e12 s, and its winner among the finalists")
     if not finalists <= set(numbers):
         raise ValueError("a declaration names trials that are on record")
-    return declaration
+    return dataclasses.replace(declaration, verified=declaration.verified and not replayed)
 
 
 def is_sound(reference: Reference) -> bool:

@@ -67,7 +67,7 @@ def summarise_campaign(directory: Path, read: Callable[[Path, str], TuneResult] 
           declared), ``declared``, ``finished`` (declared, and nothing better is expected), ``failed`` (no trial
           succeeded) or ``unreadable``,
         - ``detail``, why it is unreadable, or why its search has ended by itself; else empty,
-        - ``problem``, ``kernel``, ``device``, None while waiting,
+        - ``problem``, ``kernel``, ``device``, None while waiting, and ``replayed``,
         - ``trials``, ``counts``, ``seconds``,
         - ``best``: see :meth:`mltune.results.run.TuneResult.best_rating`.
 
@@ -88,7 +88,7 @@ def summarise_campaign(directory: Path, read: Callable[[Path, str], TuneResult] 
 
 def _blank(slug: str, state: str, detail: str = "") -> dict[str, Any]:
     """Return the entry of a problem of which nothing is known."""
-    known: dict[str, Any] = {"slug": slug, "state": state, "detail": detail}
+    known: dict[str, Any] = {"slug": slug, "state": state, "detail": detail, "replayed": False}
     unknown: dict[str, Any] = {"problem": None, "kernel": None, "device": None, "best": None}
     return {**known, **unknown, "trials": 0, "counts": counts([]), "seconds": {}}
 
@@ -107,6 +107,7 @@ def _problem(run: TuneResult) -> dict[str, Any]:
         "problem": run.problem.to_json(),
         "kernel": run.kernel,
         "device": run.device.to_json(),
+        "replayed": run.replayed,
         "best": run.best_rating(),
         "trials": len(run.records),
         "counts": run.counts,

@@ -345,7 +345,7 @@ class Tuner:
         document = self._store.fact(DECLARATION)
         if document is not None:
             declared = Declaration.from_json(document)
-            if declared.as_of == self._ended and (declared.verified or stop()):
+            if declared.as_of == self._ended and (declared.verified or self._session.gpu is None or stop()):
                 return declared
         run = self._reader.read_from(self._store)
         finals = partial(declare, self._session, self._reader.ended, references=run.references)
@@ -354,7 +354,7 @@ class Tuner:
         except DeviceLostError:  # until the next attempt the recorded times decide
             self._note_declared(finals(stop=lambda: True))
             raise
-        if declared_now is not None and self._session.gpu is not None and declared_now.verified and not stop():
+        if declared_now is not None and declared_now.verified and not stop():
             self._write_winner(
                 self._store.directory / WINNER, declared_now
             )  # before the declaration: a declared winner has a folder
