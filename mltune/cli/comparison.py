@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from mltune.cli.application import AsJson, answer, app
+from mltune.show import terminal
 
 
 @app.command()
@@ -76,9 +77,9 @@ def compare(
             share=share,
             progress=progress,
         )
-    typer.echo(f"written: {output}", err=True)
+    terminal.write(f"written: {output}", stderr=True)
     if comparison is None:
         return
     for job, error in comparison.errors.items():
-        typer.echo(f"{' '.join(map(str, job))} failed: {error.strip().splitlines()[-1]}", err=True)
+        terminal.write(f"{' '.join(map(str, job))} failed: {error.strip().splitlines()[-1]}", stderr=True)
     answer(comparison.summary, as_json, lambda: tables.comparison(comparison.summary))

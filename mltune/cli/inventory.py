@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mltune.cli.application import AsJson, Size, Trans, answer, app
+from mltune.cli.application import AsJson, Size, Trans, answer, app, one_of
 
 if TYPE_CHECKING:
     from mltune.kernel.bundle import Kernel
@@ -15,7 +15,15 @@ if TYPE_CHECKING:
 
 
 KernelArgument = Annotated[str, typer.Argument(metavar="KERNEL", help="A built-in kernel, or the folder of a bundle.")]
-Precision = Annotated[str | None, typer.Option("--precision", help="s, d, c or z.  [default: the kernel's first]")]
+Precision = Annotated[
+    str | None,
+    typer.Option(
+        "--precision",
+        metavar="s|d|c|z",
+        parser=one_of("--precision", tuple("sdcz")),
+        help="Of a GEMM.  [default: the kernel's first]",
+    ),
+]
 
 
 @app.command()
@@ -97,15 +105,18 @@ def _bundle_and_problem(
     from mltune.tuning.request import space_problem
 
     bundle = load_kernel(kernel)
-    problem = space_problem(bundle, precision or (bundle.precisions or ("",))[0], {"trans": trans, "size": size})
+    problem = space_problem(bundle, precision, {"trans": trans, "size": size})
     bundle.check_problem(problem)
     return bundle, problem
 
 
 @app.command()
 def device(as_json: AsJson = False) -> None:
-    """List the GPUs of this machine."""
+    """List the GPUs of this machine, and the CUDA libraries that are used."""
+    from dataclasses import asdict
+
     from mltune.device.peaks import peak_flops
+    from mltune.measure.libraries import find_libraries
     from mltune.show import tables
     from mltune.tuning.target import find_gpus
 
@@ -119,8 +130,14 @@ def device(as_json: AsJson = False) -> None:
         }
         for index, facts in enumerate(gpus)
     ]
-    document = {"devices": devices, "reason": reason or None}
-    answer(document, as_json, lambda: [tables.devices(document)])
+    libraries, problems = find_libraries()
+    document = {
+        "devices": devices,
+        "reason": reason or None,
+        "libraries": [asdict(library) for library in libraries],
+        "problems": problems,
+    }
+    answer(document, as_json, lambda: tables.devices(document))
 
 
 @app.command()

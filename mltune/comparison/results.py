@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from mltune.comparison.figures import draw
 from mltune.comparison.summary import Comparison, Runs
 from mltune.errors import StoreError
+from mltune.files.reading import reason
 
 
 def write_results(comparison: Comparison, directory: Path) -> dict[str, Any]:
@@ -32,7 +33,9 @@ def write_results(comparison: Comparison, directory: Path) -> dict[str, Any]:
         write_parquet(comparison, directory / "evaluations.parquet")
         draw(comparison, list(document["strategies"]), directory / "curves")
     except OSError as error:
-        raise StoreError(f"results are written to the output directory, but {directory} cannot be: {error}.") from error
+        raise StoreError(
+            f"results are written to the output directory, but {directory} cannot be: {reason(error)}."
+        ) from error
     return document
 
 

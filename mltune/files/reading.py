@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,31 @@ from typing import BinaryIO
 
 from mltune.files.opening import RefusedFileError, open_regular
 
-__all__ = ["RefusedFileError", "opened_file", "read_file", "read_text"]
+__all__ = ["RefusedFileError", "opened_file", "read_file", "read_text", "reason"]
+
+_REASONS = {
+    errno.EACCES: "permission is denied",
+    errno.EEXIST: "a file is in its place",
+    errno.ENAMETOOLONG: "its name is too long",
+    errno.ENOENT: "there is no such file or folder",
+    errno.ENOTDIR: "a part of the path is a file, not a folder",
+}
+
+
+def reason(error: Exception) -> str:
+    """Return why a file or folder cannot be used, in words, for a message that names it.
+
+    Examples
+    --------
+    >>> try:
+    ...     open("no/such/file")
+    ... except OSError as error:
+    ...     print(reason(error))
+    there is no such file or folder
+    """
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error)
+    return _REASONS.get(error.errno or 0, error.strerror[:1].lower() + error.strerror[1:])
 
 
 @contextlib.contextmanager

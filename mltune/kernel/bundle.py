@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mltune.device.facts import Device
 from mltune.errors import BundleError, ExpressionError, UsageError
-from mltune.files.text import printable
+from mltune.files.text import did_you_mean, printable
 from mltune.kernel.columns import Columns, length
 from mltune.kernel.evaluation import MAX_INTEGER, Partial, Value
 from mltune.kernel.expressions import Expression, parse
@@ -41,9 +41,9 @@ _Shape = tuple[Expression, Expression, Expression]
 def device_variables(device: Device) -> dict[str, int]:
     """Return the variables of a device that the expressions of a kernel bundle may use.
 
-    ``compute_capability`` is ``10 * major + minor``: 90 for compute capability 9.0.
+    ``compute_capability`` is ``10 * major + minor``: 90 for compute capability 9.0. Without CUDA it is 0.
     """
-    major, minor = device.compute_capability
+    major, minor = device.compute_capability or (0, 0)
     facts = {name: getattr(device, name) for name in DEVICE_VARIABLES}
     return facts | {"compute_capability": 10 * major + minor}
 
@@ -311,10 +311,14 @@ class Kernel:
             legal = self.all_parameters.get(name)
             if legal is None:
                 raise BundleError(
-                    f"a parameter of {self.name} is one of {', '.join(self.all_parameters)}; got {name!r}"
+                    f"a parameter of {self.name} is one of {', '.join(self.all_parameters)}, got {name!r}"
+                    f"{did_you_mean(name, self.all_parameters) or '.'}"
                 )
             if not chosen or not set(chosen) <= set(legal) or len(set(chosen)) != len(chosen):
-                raise BundleError(f"the values of {name} are distinct ones of {list(legal)}, got {list(chosen)}")
+                raise BundleError(
+                    f"the values of {name} are distinct ones of {printable(list(legal), 300)}, "
+                    f"got {printable(list(chosen), 300)}"
+                )
 
         def narrowed(parameters: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
             return {name: tuple(values.get(name, legal)) for name, legal in parameters.items()}

@@ -143,8 +143,10 @@ def parse(text: str) -> Expression:
     try:
         tree = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        deep = isinstance(error, RecursionError | MemoryError)
+        what = "it is nested too deeply" if deep else getattr(error, "msg", error)  # without the place in "<unknown>"
         raise ExpressionError(
-            f"an expression must be valid Python arithmetic, but `{_short(text)}` is not: {_short(error)}"
+            f"an expression must be valid Python arithmetic, but `{_short(text)}` is not: {_short(what)}"
         ) from error
     names: set[str] = set()
     _check(tree, text, names, MAX_DEPTH)

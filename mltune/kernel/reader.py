@@ -15,8 +15,9 @@ from pydantic import ValidationError
 from mltune import assets
 from mltune.errors import BundleError, ExpressionError
 from mltune.files.documents import parse_toml
-from mltune.files.reading import read_text
-from mltune.files.text import printable
+from mltune.files.reading import read_text, reason
+from mltune.files.text import did_you_mean, printable
+from mltune.files.validation import problems_of
 from mltune.kernel.bundle import DEVICE_VARIABLES, Access, Kernel, Restriction
 from mltune.kernel.expressions import FUNCTIONS, MAX_DEPTH, Expression, Extent, parse
 from mltune.kernel.names import check_macro_name
@@ -64,16 +65,18 @@ def _find_bundle(name_or_path: str | Path) -> Path:
     if isinstance(name_or_path, str) and name_or_path in names:
         return built_in / name_or_path
     folder = Path(name_or_path)
-    if os.path.lexists(folder / "kernel.toml"):
+    if name_or_path != "" and os.path.lexists(folder / "kernel.toml"):
         return folder.resolve()
     raise BundleError(
         f"a kernel is a built-in one ({', '.join(names) or 'none are installed'}) or a folder that holds a "
-        f"kernel.toml, got {printable(name_or_path, 300)!r}."
+        f"kernel.toml, got {printable(name_or_path, 300)!r}{did_you_mean(str(name_or_path), names) or '.'}"
     )
 
 
 def _refused(path: Path, message: object) -> BundleError:
-    return BundleError(f"{printable(path, 300)}: {printable(message, 600)}. See docs/reference/kernel-toml.md.")
+    text = printable(message, 600)
+    end = "" if text.endswith("?") else "."
+    return BundleError(f"{printable(path, 300)}: {text}{end} See docs/reference/kernel-toml.md.")
 
 
 def _read(path: Path, limit: int) -> str:
@@ -83,7 +86,7 @@ def _read(path: Path, limit: int) -> str:
     try:
         text = read_text(path, limit)
     except OSError as error:
-        raise _refused(path, f"a file of a bundle must be readable text: {error}") from error
+        raise _refused(path, f"a file of a bundle must be readable text: {reason(error)}") from error
     if "\0" in text:
         raise _refused(path, "a file of a bundle must be text, but this one has a zero byte")
     return text.removeprefix("\ufeff")
@@ -91,13 +94,10 @@ def _read(path: Path, limit: int) -> str:
 
 def _validated(path: Path, text: str) -> Document:
     try:
-        return Document.model_validate(parse_toml(text))
+        document = parse_toml(text)
+        return Document.model_validate(document)
     except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(str(part) for part in problem['loc'])}: {problem['msg']}, got {problem['input']!r:.80}"
-            for problem in error.errors(include_url=False)[:5]
-        )
-        raise _refused(path, problems) from error
+        raise _refused(path, problems_of(error, document, model=Document)) from error
     except ValueError as error:
         raise _refused(path, f"a kernel.toml must be valid TOML: {error}") from error
 
@@ -110,7 +110,8 @@ class _Reader:
         self.document = document
         self.problem = document.kernel.problem
         if self.problem not in KINDS:
-            raise self.error("kernel.problem", f"a problem is one of {[*KINDS]}, got {self.problem!r}")
+            hint = did_you_mean(self.problem, KINDS)
+            raise self.error("kernel.problem", f"a problem is one of {', '.join(KINDS)}, got {self.problem!r}{hint}")
         self.kind = KINDS[self.problem]
         self.check_kernel_table()
         self.problem_variables = self.kind.variables | set(document.kernel.variables)
@@ -266,11 +267,11 @@ class _Reader:
             raise self.error(key, error) from error
         unknown = sorted(expression.names - set(known))
         if unknown:
+            hint = did_you_mean(unknown[0], known)
             raise self.error(
                 key,
-                f"`{printable(text, 120)}` uses {printable(', '.join(unknown), 120)}, but an expression uses "
-                f"parameters, derived names, and variables of the problem and the device: "
-                f"{', '.join(sorted(self.variables))}",
+                "an expression uses parameters, derived names, and variables of the problem and the device, but "
+                f"`{printable(text, 120)}` uses {printable(', '.join(unknown), 120)}{hint}",
             )
         self.extent(key, expression)
         self.parts += expression.parts

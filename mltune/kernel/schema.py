@@ -9,6 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, StrictStr, StringConstraints
 
+from mltune.files.validation import matching
+
 MAX_PARAMETERS = 60
 """Most parameters of a kernel, those passed at launch included."""
 
@@ -18,13 +20,19 @@ def _text(value: object) -> object:
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-Slug = Annotated[StrictStr, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
-ParameterName = Annotated[StrictStr, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$")]
+_NAME = "be at most 64 letters, digits and underscores"
+Slug = Annotated[StrictStr, matching(r"[a-z][a-z0-9_]{0,63}", f"{_NAME}, lower-case, a letter first")]
+ParameterName = Annotated[StrictStr, matching(r"[A-Za-z][A-Za-z0-9_]{0,63}", f"{_NAME}, a letter first")]
 VariableName = ParameterName
-Identifier = Annotated[StrictStr, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
-PlainFileName = Annotated[StrictStr, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$")]
+Identifier = Annotated[StrictStr, matching(r"[A-Za-z_][A-Za-z0-9_]{0,63}", f"{_NAME}, no digit first")]
+_FILE_NAME = "be the name of a file: letters, digits, _, - and dots, no folder"
+PlainFileName = Annotated[StrictStr, matching(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", _FILE_NAME)]
 HeaderName = Annotated[
-    StrictStr, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}\.(h|hh|hpp|hxx|cuh|inl|inc)$")
+    StrictStr,
+    matching(
+        r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}\.(h|hh|hpp|hxx|cuh|inl|inc)",
+        f"{_FILE_NAME}, with an ending such as .h or .cuh",
+    ),
 ]
 ExpressionText = Annotated[StrictStr, BeforeValidator(_text)]
 Reason = Annotated[StrictStr, StringConstraints(strip_whitespace=True, min_length=1, max_length=500)]

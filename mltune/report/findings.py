@@ -18,10 +18,12 @@ from mltune.records.declaration import Declaration, Finalist
 from mltune.records.seconds import PHASES
 from mltune.records.trial import TrialRecord, TrialState
 from mltune.records.versions import __version__
-from mltune.report.reading import ReportInput, Unread, kernel_of
+from mltune.report.reading import ReportInput, kernel_of
 from mltune.results.audit import pooled
 from mltune.results.optimum import optimum
 from mltune.results.run import TuneResult, counts
+from mltune.results.unread import Unread
+from mltune.results.wording import verification
 
 FORMAT = 1
 """Format of ``winners.json``: changed whenever the meaning of a field changes."""
@@ -219,7 +221,7 @@ def _notes(run: TuneResult, figures: Mapping[str, Any] | None) -> list[str]:
         notes.append("not verified: interrupted before its finals")
     else:
         if not declared.verified:
-            notes.append("replayed: nothing to verify" if run.replayed else "not verified")
+            notes.append(verification(declared.verified, run.replayed))
         if declared.rejected:
             notes.append(f"{_many(len(declared.rejected), 'faster trial')} failed the last verification")
         later = len(run.records) - declared.as_of

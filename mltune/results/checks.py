@@ -25,17 +25,18 @@ _FACTS_OF_DEVICES = [
 
 
 def check_device(document: Mapping[str, Any]) -> None:
-    """Check that a stored device has a name, a compute capability, and numbers that are finite and not negative.
+    """Check that a stored device has a name, a compute capability or none, and finite numbers that are not negative.
 
     Raises
     ------
     ValueError
         A fact is of another type.
     """
-    capability = document.get("compute_capability")
+    capability = document.get("compute_capability", ())
     laws = {
         "name": isinstance(document.get("name"), str),
-        "compute_capability": isinstance(capability, list) and [type(part) for part in capability] == [int, int],
+        "compute_capability": capability is None
+        or (isinstance(capability, list) and [type(part) for part in capability] == [int, int]),
         **{name: _is_number(document.get(name)) for name in _FACTS_OF_DEVICES},
     }
     for name, holds in laws.items():
@@ -43,8 +44,10 @@ def check_device(document: Mapping[str, Any]) -> None:
             raise ValueError(f"its device has no valid `{name}`")
 
 
-def checked_declaration(fact: Any, numbers: Collection[int]) -> Declaration | None:
+def checked_declaration(fact: Any, numbers: Collection[int], *, replayed: bool) -> Declaration | None:
     """Return the stored declaration, if every value in it can be a time.
+
+    A replay verifies nothing, although older declarations say so.
 
     Raises
     ------
@@ -61,7 +64,7 @@ def checked_declaration(fact: Any, numbers: Collection[int]) -> Declaration | No
         raise ValueError("a declaration holds times from 1e-12 to 1e12 s, and its winner among the finalists")
     if not finalists <= set(numbers):
         raise ValueError("a declaration names trials that are on record")
-    return declaration
+    return dataclasses.replace(declaration, verified=declaration.verified and not replayed)
 
 
 def is_sound(reference: Reference) -> bool:

@@ -33,7 +33,7 @@ LONGEST_TEXT = 2_000
 
 _ATTEMPTS = 5
 
-_DAMAGED = (MltuneError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+_DAMAGED = (MltuneError, OSError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 class RunReader:
@@ -131,7 +131,9 @@ def _result(store: Store, records: Trials, slug: str) -> TuneResult:
         device=device,
         records=records.by_number(),
         seconds={str(name): float(value) for name, value in store.seconds().items() if is_time(value, or_zero=True)},
-        declaration=checked_declaration(store.fact(FACT), set(records.column("number").tolist())),
+        declaration=checked_declaration(
+            store.fact(FACT), set(records.column("number").tolist()), replayed=header.replayed
+        ),
         reference_s=time_of(store.fact("reference_median_s")),
         references=tuple(filter(is_sound, store.references())),
         limit=checked_limit(store.fact("limit")),

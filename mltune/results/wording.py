@@ -16,6 +16,15 @@ REFERENCE = "cuBLAS"
 """Name of the reference kernel where a record does not name it."""
 
 
+REPLAYED = "replayed from recorded times: nothing was compiled or verified"
+"""Said of a winner of a replay."""
+
+
+def verification(verified: bool, replayed: bool) -> str:
+    """Say whether a winner was verified."""
+    return REPLAYED if replayed else "verified" if verified else "not verified"
+
+
 def configuration(values: Mapping[str, object] | None) -> str:
     """Write a configuration as ``NAME=VALUE`` pairs."""
     return UNKNOWN if values is None else " ".join(f"{name}={value}" for name, value in values.items())

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from mltune.problem.kinds import problem_from_json
 from mltune.results.wording import configuration
-from mltune.show.tables import Document, table
+from mltune.show.fitting_table import FittingTable
+from mltune.show.tables import Document
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -24,7 +25,7 @@ def tables(document: Document) -> Iterator[RenderableType]:
         return
     failed = [number for number, build in enumerate(builds, 1) if build["state"] != "ok"]
     yield f"builds: {len(builds)} of {document['valid']:,} valid configurations compiled, {len(failed)} failed"
-    yield table(
+    rows = [
         {
             ">build": str(number),
             "state": build["state"],
@@ -34,7 +35,8 @@ def tables(document: Document) -> Iterator[RenderableType]:
             "error": build["detail"].partition("; ")[0],
         }
         for number, build in enumerate(builds, 1)
-    )
+    ]
+    yield FittingTable(rows, texts=["error"], spare=[">seconds", ">spilled", ">registers"])
     shown = {builds[number - 1]["detail"]: number for number in reversed(failed)}  # the first build of each error
     for number in sorted(shown.values()):
         yield f"build {number}: {configuration(builds[number - 1]['configuration'])}"

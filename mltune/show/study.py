@@ -25,6 +25,7 @@ from optuna.trial import FrozenTrial, create_trial
 from optuna.trial import TrialState as OptunaState
 
 from mltune.errors import MltuneError, RunDirectoryError
+from mltune.files.reading import reason
 from mltune.records.directory import STUDY, is_plan, runs_in
 from mltune.records.events import LONGEST_TEXT
 from mltune.records.trial import GATES, TrialRecord, TrialState
@@ -62,6 +63,7 @@ class Studies:
     def __init__(self, directory: Path) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._directory = Path(directory)
+        runs_in(self._directory)  # refuses a directory without a run before anything is written
         self._readers: dict[str, RunReader] = {}
         self.path = self._directory / STUDY
         with _must_be_writable(self.path), tempfile.TemporaryDirectory(dir=directory, prefix=f".{STUDY}.") as folder:
@@ -220,4 +222,6 @@ def _must_be_writable(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise RunDirectoryError(f"a study is written to the directory of its run, but {path}: {error}.") from error
+        raise RunDirectoryError(
+            f"a study is written to the directory of its run, but {path} cannot be written: {reason(error)}."
+        ) from error

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mltune.errors import DiskFullError
 from mltune.files.atomic import replace_folder_atomically
+from mltune.files.reading import reason
 from mltune.winner.document import describe
 from mltune.winner.examples import fill_templates
 from mltune.winner.source import kernel_source
@@ -58,8 +59,8 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
         replace_folder_atomically(folder, files)
     except OSError as error:
         raise DiskFullError(
-            f"the winner must be written as a whole, but {folder} cannot be: {error}; make room on the disk and repeat "
-            "the command: no trial is measured again, and an existing folder is unchanged."
+            f"the winner must be written as a whole, but {folder} cannot be: {reason(error)}; make room on the disk "
+            "and repeat the command: no trial is measured again, and an existing folder is unchanged."
         ) from error
 
 

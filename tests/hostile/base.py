@@ -85,7 +85,14 @@ CACHE = {
     "tune_params": {"a": [1, 2, 4], "b": [1, 2]},
     "objective": "time",
     "cache": {
-        f"{a},{b}": {"a": a, "b": b, "time": 1.5 + a / (1 + b), "times": [1.5, 1.6], "compile_time": 300.0, "GFLOP/s": 5.0}
+        f"{a},{b}": {
+            "a": a,
+            "b": b,
+            "time": 1.5 + a / (1 + b),
+            "times": [1.5, 1.6],
+            "compile_time": 300.0,
+            "GFLOP/s": 5.0,
+        }
         for a in (1, 2, 4, 8, 16, 32)
         for b in (1, 2)
     },
@@ -126,7 +133,9 @@ def make_base(folder: Path) -> Path:
     (folder / "campaign" / "plan.toml").write_text(PLAN)
     winner = folder / "campaign" / "problems" / "convolution-w6600" / "winner"
     winner.mkdir()  # as a run on a GPU leaves it
-    (winner / "winner.json").write_text(json.dumps({"kernel": "convolution", "configuration": {"a": 1}, "files": ["kernel.cu"]}))
+    (winner / "winner.json").write_text(
+        json.dumps({"kernel": "convolution", "configuration": {"a": 1}, "files": ["kernel.cu"]})
+    )
     (winner / "kernel.cu").write_text(SOURCE)
     (winner / "kernel.cubin").write_bytes(b"\x7fELF" + bytes(1000))
     for name in ("run-format-1", "run-format-2", "campaign"):

@@ -312,5 +312,7 @@ COMMANDS_OF: dict[str, tuple[str, ...]] = {
 """The commands that each kind of input is run through, in order."""
 
 COMMANDS: dict[str, Callable[..., int]] = {
-    name: globals()[name] for names in (*COMMANDS_OF.values(), ("tune_with_switch", "run_with_switch")) for name in names
+    name: globals()[name]
+    for names in (*COMMANDS_OF.values(), ("tune_with_switch", "run_with_switch"))
+    for name in names
 }

@@ -99,7 +99,9 @@ def random_campaign(place: Place) -> None:
     stores = sorted(run.glob("problems/*/run.sqlite"))
     how = rng.choice(("store", "store", "plan", "events", "obstacle", "obstacle"))
     if how == "store":
-        random_store(Place(place.folder / "part", place.base, rng)) if (place.folder / "part" / "named").mkdir(parents=True) is None else None
+        random_store(Place(place.folder / "part", place.base, rng)) if (place.folder / "part" / "named").mkdir(
+            parents=True
+        ) is None else None
         os.replace(place.folder / "part" / "named" / "run" / "run.sqlite", rng.choice(stores))
     elif how == "plan":
         import tomllib
@@ -138,7 +140,9 @@ def random_winner(place: Place) -> None:
         elif how == "bytes" and document.is_file():
             document.write_bytes(damaged(document.read_bytes(), rng))
         elif how == "inside" and folder.is_dir():
-            name = rng.choice(("winner.json", "kernel.cu", "kernel.cubin", "README.txt", "x" * 250, ESCAPE.replace("/", ""), "-rf"))
+            name = rng.choice(
+                ("winner.json", "kernel.cu", "kernel.cubin", "README.txt", "x" * 250, ESCAPE.replace("/", ""), "-rf")
+            )
             obstruct(place, folder / name, rng.choice(list(OBSTACLES)))
         else:
             around = ("winner", ".winner.new", ".winner.old", "../../winners", "../../winners/convolution-w6600")
@@ -154,7 +158,14 @@ def random_comparison(place: Place) -> None:
     if how == "bytes":
         path.write_bytes(damaged(path.read_bytes(), rng))
     elif how == "obstacle":
-        names = (path.name, f"{path.name}-wal", f"{path.name}-journal", "runs-2of2.sqlite", "comparison.json", "comparison.md")
+        names = (
+            path.name,
+            f"{path.name}-wal",
+            f"{path.name}-journal",
+            "runs-2of2.sqlite",
+            "comparison.json",
+            "comparison.md",
+        )
         obstruct(place, path.with_name(rng.choice(names)), rng.choice(list(OBSTACLES)))
     else:
         with closing(sqlite3.connect(path, isolation_level=None)) as database:
@@ -193,7 +204,15 @@ for _file, _commands in {
     "winner": ("resume", "report"), "winners": ("report",), "report.html": ("report",), "winners.json": ("report",),
     "optuna.journal": ("dashboard",),
 }.items():  # fmt: skip
-    for _obstacle in ("a-canary", "a-folder-elsewhere", "the-parent", "a-hard-link-to-a-canary", "a-fifo", "a-device-without-end", "a-folder"):
+    for _obstacle in (
+        "a-canary",
+        "a-folder-elsewhere",
+        "the-parent",
+        "a-hard-link-to-a-canary",
+        "a-fifo",
+        "a-device-without-end",
+        "a-folder",
+    ):
         _run(f"{_slug(_file)}-is-{_obstacle}", _file, _obstacle, *_commands)
 for _file in ("run.new", ".winner.new", ".winner.old", "run.sqlite.new", f".winners.json.{1}", "plan.toml"):
     for _obstacle in ("a-canary", "a-folder-elsewhere", "a-fifo"):
@@ -291,7 +310,9 @@ for _kind in ("run folder", "campaign"):
     _events("of-a-million-lines", lambda: _event("best", number=1) * 1_000_000, _kind)
     _events("of-a-million-broken-lines", lambda: "{}\n" * 1_000_000, _kind)
     _events("nested-deeply", ("[" * 30_000 + "]" * 30_000 + "\n") * 10, _kind)
-    _events("of-5000-digits", _event("progress") + '{"at": "x", "event": "best", "number": ' + "9" * 5000 + "}\n", _kind)
+    _events(
+        "of-5000-digits", _event("progress") + '{"at": "x", "event": "best", "number": ' + "9" * 5000 + "}\n", _kind
+    )
     _events("of-escapes", "".join(
         _event(name, slug=ESCAPE, device=ESCAPE, detail=ESCAPE + XSS, problem=ESCAPE, message=ESCAPE, plan=ESCAPE, outcome=ESCAPE,
                problems=[ESCAPE, XSS], devices=[ESCAPE], versions={ESCAPE: ESCAPE}, path=ESCAPE, kernel=ESCAPE, limit=ESCAPE)
@@ -304,7 +325,11 @@ for _kind in ("run folder", "campaign"):
         for name in ("plan_started", "run_started", "progress", "best", "failure", "reference", "drift", "throttled", "declared",
                      "gpu_back", "slice_ended", "run_ended", "plan_ended", "interrupted", "resumed")
         for value in (None, [], {}, "x", -1, 1e308, float("nan"), float("inf"), 2**70, True, [[1]], {"a": 1})), _kind)  # fmt: skip
-    _events("with-problems-that-are-paths", _event("plan_started", problems=["../../canary", "/etc", "..", ".", "", "a/b", ESCAPE]), _kind)
+    _events(
+        "with-problems-that-are-paths",
+        _event("plan_started", problems=["../../canary", "/etc", "..", ".", "", "a/b", ESCAPE]),
+        _kind,
+    )
     _events("that-are-not-utf-8", b"\xff\xfe\n" * 100, _kind)
     _events("of-surrogates", _event("failure", detail="\ud800", slug="\udfff"), _kind)
     _events("of-nul", "\0" * 10_000_000, _kind)
@@ -391,10 +416,16 @@ _journal("seeds-of-2-to-the-62", "UPDATE runs SET seed = 4611686018427387904")
 _journal("strategies-of-escapes", f"UPDATE runs SET strategy = '{ESCAPE}'")
 _journal("traces-of-3-bytes", "UPDATE runs SET indices = x'010203'")
 _journal("traces-of-other-lengths", "UPDATE runs SET indices = x'00000000'")
-_journal("traces-beyond-the-space", "UPDATE runs SET indices = x'ffffff7f', own_s = x'00000000', recorded_s = x'00000000'")
-_journal("traces-below-the-space", "UPDATE runs SET indices = x'00000080', own_s = x'00000000', recorded_s = x'00000000'")
+_journal(
+    "traces-beyond-the-space", "UPDATE runs SET indices = x'ffffff7f', own_s = x'00000000', recorded_s = x'00000000'"
+)
+_journal(
+    "traces-below-the-space", "UPDATE runs SET indices = x'00000080', own_s = x'00000000', recorded_s = x'00000000'"
+)
 _journal("traces-of-nothing", "UPDATE runs SET indices = x'', own_s = x'', recorded_s = x''")
-_journal("seconds-of-nan", "UPDATE runs SET own_s = replace(own_s, x'00', x'ff'), recorded_s = zeroblob(length(recorded_s))")
+_journal(
+    "seconds-of-nan", "UPDATE runs SET own_s = replace(own_s, x'00', x'ff'), recorded_s = zeroblob(length(recorded_s))"
+)
 _journal("seconds-of-a-text", "UPDATE runs SET repeats = NULL")
 _journal("a-trace-of-a-hundred-megabytes", "UPDATE runs SET indices = zeroblob(100000000), own_s = zeroblob(100000000), "
          "recorded_s = zeroblob(100000000)")  # fmt: skip
@@ -442,7 +473,10 @@ _cubin("of-another-state", lambda header, code: header.replace(b'"ok"', b'"skipp
 _cubin("of-unknown-fields", lambda header, code: header.replace(b"{", b'{"x": 1, ', 1) + b"\n" + code)
 _cubin("of-a-list", lambda header, code: b"[1]\n" + code)
 _cubin("of-other-types", lambda header, code: b'{"state": "ok", "registers": "x", "detail": []}\n' + code)
-_cubin("of-details-of-escapes", lambda header, code: to_json({"state": "compile_error", "detail": ESCAPE}).encode() + b"\n" + code)
+_cubin(
+    "of-details-of-escapes",
+    lambda header, code: to_json({"state": "compile_error", "detail": ESCAPE}).encode() + b"\n" + code,
+)
 _cubin("empty", lambda header, code: b"", sealed=False)
 _cubin("of-32-bytes", lambda header, code: bytes(32), sealed=False)
 

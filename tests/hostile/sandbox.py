@@ -340,7 +340,15 @@ class Guard:
 
     def __init__(self, folders: list[Path], writer: int) -> None:
         root = Path(__file__).resolve().parents[2]
-        allowed = [*folders, folders[0].parent / "elsewhere", sys.prefix, sys.base_prefix, *sys.path, root / "mltune", root / "tests" / "hostile"]
+        allowed = [
+            *folders,
+            folders[0].parent / "elsewhere",
+            sys.prefix,
+            sys.base_prefix,
+            *sys.path,
+            root / "mltune",
+            root / "tests" / "hostile",
+        ]
         allowed += [root / "datasets", root / "kernels", root / "search", "/proc", "/sys/devices", "/sys/fs/cgroup"]
         allowed += ["/dev/null", "/dev/urandom", "/usr/lib", "/usr/share/zoneinfo", "/etc/localtime"]
         self._allowed = tuple(f"{os.path.realpath(path)}/" for path in allowed if str(path) not in ("", str(root)))
@@ -362,7 +370,15 @@ class Guard:
         if not isinstance(path, str | bytes | os.PathLike):
             return
         name = os.fsdecode(path).removeprefix("file:").partition("?")[0]
-        follows = event in ("open", "os.listdir", "os.scandir", "os.truncate", "os.chmod", "os.utime", "sqlite3.connect")
+        follows = event in (
+            "open",
+            "os.listdir",
+            "os.scandir",
+            "os.truncate",
+            "os.chmod",
+            "os.utime",
+            "sqlite3.connect",
+        )
         real = os.path.realpath(name)
         if not follows:
             real = os.path.join(os.path.realpath(os.path.dirname(name) or "."), os.path.basename(name))

@@ -64,7 +64,9 @@ def columns(database: sqlite3.Connection, table: str) -> list[str]:
 def random_store(place: Place) -> None:
     """Damage bytes, or change cells, documents, tables and settings."""
     rng = place.rng
-    how = rng.choice(("bytes", "bytes", "beside", "cells", "cells", "cells", "documents", "documents", "schema", "writer"))
+    how = rng.choice(
+        ("bytes", "bytes", "beside", "cells", "cells", "cells", "documents", "documents", "schema", "writer")
+    )
     base = rng.choice(STORES)
     if how == "bytes":
         path = place.copy(base, "run") / "run.sqlite"
@@ -291,12 +293,24 @@ _sql("numbers-as-infinities", "UPDATE trials SET median_s = 9e999, elapsed_s = -
 _sql("median-of-a-denormal", "UPDATE trials SET median_s = 1e-320", base="golden-run-format-2")
 _sql("median-of-1e308", "UPDATE trials SET median_s = 1e308", base="golden-run-format-2")
 _sql("one-median-of-a-denormal", "UPDATE trials SET median_s = 1e-320 WHERE number = 3", base="golden-run-format-2")
-_sql("integers-at-their-bounds", "UPDATE trials SET \"index\" = 9223372036854775807, batch = -9223372036854775808")
+_sql("integers-at-their-bounds", 'UPDATE trials SET "index" = 9223372036854775807, batch = -9223372036854775808')
 _sql("numbers-below-zero", "UPDATE trials SET number = -1 - number", base="golden-run-format-2")
 _sql("numbers-of-2-to-the-62", "UPDATE trials SET number = 4611686018427387904 + number", base="golden-run-format-2")
-_sql("finished-in-the-year-40000", "UPDATE trials SET finished_at = 1.2e12, elapsed_s = 1e300", base="golden-run-format-2")
-_sql("created-in-the-year-40000", "UPDATE header SET value = '1e300' WHERE name = 'created_at'", base="golden-run-format-2")
-_sql("created-before-the-epoch", "UPDATE header SET value = '-1e18' WHERE name = 'created_at'", base="golden-run-format-2")
+_sql(
+    "finished-in-the-year-40000",
+    "UPDATE trials SET finished_at = 1.2e12, elapsed_s = 1e300",
+    base="golden-run-format-2",
+)
+_sql(
+    "created-in-the-year-40000",
+    "UPDATE header SET value = '1e300' WHERE name = 'created_at'",
+    base="golden-run-format-2",
+)
+_sql(
+    "created-before-the-epoch",
+    "UPDATE header SET value = '-1e18' WHERE name = 'created_at'",
+    base="golden-run-format-2",
+)
 _sql("unknown-state", f"UPDATE trials SET state = '{ESCAPE}'", base="golden-run-format-2")
 _sql("escapes-in-details", f"UPDATE trials SET state = 'crashed', detail = '{ESCAPE}{XSS}', proposed_by = '{ESCAPE}'",
      base="golden-run-format-2")  # fmt: skip
@@ -336,7 +350,11 @@ _sql("facts-of-other-types", "INSERT OR REPLACE INTO facts VALUES ('declaration'
      "('stopping', '3'), ('reference_median_s', '{}')", base="golden-run-format-2")  # fmt: skip
 _sql("a-declaration-of-nobody", "INSERT OR REPLACE INTO facts VALUES ('declaration', "
      "'{\"number\": 7, \"finalists\": []}')", base="golden-run-format-2")  # fmt: skip
-_sql("samples-nested-deeply", f"UPDATE trials SET samples_s = '{NESTED.text}' WHERE number = 1", base="golden-run-format-2")
+_sql(
+    "samples-nested-deeply",
+    f"UPDATE trials SET samples_s = '{NESTED.text}' WHERE number = 1",
+    base="golden-run-format-2",
+)
 _sql("samples-of-texts", "UPDATE trials SET samples_s = '[\"a\", null, {}]'", base="golden-run-format-2")
 _sql("samples-that-are-a-table", "UPDATE trials SET samples_s = '{\"a\": 1}'", base="golden-run-format-2")
 _sql("samples-of-nan", "UPDATE trials SET samples_s = '[NaN, Infinity, -Infinity, 1e999]'", base="golden-run-format-2")
@@ -344,7 +362,12 @@ _sql("samples-of-10-megabytes", "UPDATE trials SET samples_s = '[' || substr(rep
      "9999996) || '1]' WHERE number = 2", base="golden-run-format-2")  # fmt: skip
 _sql("a-detail-of-100-megabytes", "UPDATE trials SET state = 'crashed', detail = hex(zeroblob(50000000)) WHERE number = 1",
      base="golden-run-format-2")  # fmt: skip
-_sql("two-tables-swapped", "ALTER TABLE facts RENAME TO x", "ALTER TABLE header RENAME TO facts", "ALTER TABLE x RENAME TO header")
+_sql(
+    "two-tables-swapped",
+    "ALTER TABLE facts RENAME TO x",
+    "ALTER TABLE header RENAME TO facts",
+    "ALTER TABLE x RENAME TO header",
+)
 _sql("a-table-less", "DROP TABLE seconds")
 _sql("no-references", "DROP TABLE reference_timings", base="golden-run-format-2")
 _sql("references-of-other-columns", "DROP TABLE reference_timings", "CREATE TABLE reference_timings (a, b)",
@@ -379,7 +402,9 @@ def _encoded_in_utf_16(place: Place) -> None:
     place.copy("store", "run")
     honest = sqlite3.connect(place.base / "store" / "run.sqlite")
     dump = "\n".join(honest.iterdump())
-    application, version = (honest.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version"))
+    application, version = (
+        honest.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
+    )
     honest.close()
     path = place.named / FILE
     path.unlink()

@@ -100,7 +100,11 @@ def check(case: Case, folder: Path, base: Path, sandbox: Sandbox, count: int) ->
         outcomes.append(outcome)
         found += [f"{command}: {failure}" for failure in failures(outcome)]
         after = _state(place.canary)
-        found += [f"{command}: changed {name}" for name in sorted(after.keys() | before.keys()) if after.get(name) != before.get(name)]
+        found += [
+            f"{command}: changed {name}"
+            for name in sorted(after.keys() | before.keys())
+            if after.get(name) != before.get(name)
+        ]
         before = after
     for page in (path for path in folder.rglob("report.html") if path.is_file() and not path.is_symlink()):
         if XSS in page.read_text(errors="replace"):

@@ -92,7 +92,11 @@ TYPES: tuple[Callable[[], pa.Array], ...] = (
 def parquet_table(rng: Random) -> pa.Table:
     """Return a table of which one or more columns have another type or name."""
     names = ["a", "b", "time_ms"]
-    columns = [pa.array([row // 8 for row in range(ROWS)]), pa.array([row % 8 for row in range(ROWS)]), pa.array([1.0 + row for row in range(ROWS)])]
+    columns = [
+        pa.array([row // 8 for row in range(ROWS)]),
+        pa.array([row % 8 for row in range(ROWS)]),
+        pa.array([1.0 + row for row in range(ROWS)]),
+    ]
     for _ in range(rng.choice((1, 1, 2))):
         columns[rng.randrange(3)] = rng.choice(TYPES)()
     if rng.random() < 0.3:
@@ -156,7 +160,9 @@ def random_dataset(place: Place) -> None:
 
 def dataset(base: Path) -> tuple[dict[str, Any], pa.Table]:
     """Return the manifest and the table of the honest dataset."""
-    return json.loads((base / "dataset" / "recorded.json").read_text()), pq.read_table(base / "dataset" / "recorded.parquet")
+    return json.loads((base / "dataset" / "recorded.json").read_text()), pq.read_table(
+        base / "dataset" / "recorded.parquet"
+    )
 
 
 def other_column(rows: int, rng: Random) -> pa.Array:
@@ -192,7 +198,11 @@ def write_dataset(place: Place, manifest: dict[str, Any], data: bytes) -> None:
 
 
 def _csv(name: str, content: bytes | str | Callable[[], bytes | str]) -> None:
-    add("table", f"csv-{name}", lambda place: place.write("table.csv", content() if callable(content) else content) and None)
+    add(
+        "table",
+        f"csv-{name}",
+        lambda place: place.write("table.csv", content() if callable(content) else content) and None,
+    )
 
 
 HONEST = "\n".join([HEAD, *(f"{a},{b},{1 + a * b / 7}" for a in range(8) for b in range(5))]) + "\n"
@@ -209,7 +219,10 @@ _csv("a-quote-that-never-ends", lambda: HEAD + '\n"' + "1,2,3\n" * 5_000_000)
 _csv("a-quote-that-never-ends-in-the-header", lambda: 'a,"b' + "\n1,2,3" * 5_000_000)
 _csv("190-megabytes-of-short-rows", lambda: HEAD + "\n" + "1,2,3\n" * 31_000_000)
 _csv("a-million-rows-of-distinct-text", lambda: HEAD + "\n" + "\n".join(f"t{n},u{n},{n}" for n in range(1_000_000)))
-_csv("wide-rows-of-10000-columns", lambda: HEAD + "," + ",".join(f"c{n}" for n in range(10_000)) + ("\n" + "1," * 10_003) * 500)
+_csv(
+    "wide-rows-of-10000-columns",
+    lambda: HEAD + "," + ",".join(f"c{n}" for n in range(10_000)) + ("\n" + "1," * 10_003) * 500,
+)
 _csv("nul", HONEST.replace("1", "\0"))
 _csv("not-utf-8", HONEST.encode() + b"\xff\xfe,1,2\n")
 _csv("utf-16", HONEST.encode("utf-16"))
@@ -239,7 +252,11 @@ _csv("an-escape-alone-in-a-row", HONEST + "\x1b\n")
 
 
 def _json(name: str, content: str | bytes | Callable[[], str | bytes]) -> None:
-    add("Kernel Tuner cache", name, lambda place: place.write("table.json", content() if callable(content) else content) and None)
+    add(
+        "Kernel Tuner cache",
+        name,
+        lambda place: place.write("table.json", content() if callable(content) else content) and None,
+    )
 
 
 def _cache(name: str, /, **changes: Any) -> None:
@@ -255,7 +272,9 @@ _json("190-megabytes-of-brackets", lambda: '{"cache": {}, "x": [' + "[]," * 63_0
 _json("100-megabytes-of-entries", lambda: '{"tune_params_keys": ["a"], "cache": {' + ",".join(
     f'"{n}":{{"a":{n},"time":1}}' for n in range(3_000_000)) + "}}")  # fmt: skip
 _json("a-text-of-190-megabytes", lambda: '{"cache": "' + "x" * 190_000_000 + '"}')
-_json("a-number-of-a-megabyte", '{"cache": {"1": {"a": ' + "9" * 1_000_000 + ', "time": 1}}, "tune_params_keys": ["a"]}')
+_json(
+    "a-number-of-a-megabyte", '{"cache": {"1": {"a": ' + "9" * 1_000_000 + ', "time": 1}}, "tune_params_keys": ["a"]}'
+)
 _json("braces-missing", json.dumps(CACHE)[:-2] + ",")
 _json("the-same-key-twice", json.dumps(CACHE)[:-1] + ', "cache": {}}')
 _json("utf-16", json.dumps(CACHE).encode("utf-16"))
@@ -271,14 +290,22 @@ _cache("entries-that-are-lists", cache={"1": [1, 2]})
 _cache("times-that-are-lists", cache={"1": {"a": 1, "b": 1, "time": [1.0]}})
 _cache("times-of-other-types", cache={str(n): {"a": n, "b": 1, "time": t} for n, t in enumerate(
     (None, True, {}, "", "x", ESCAPE, float("nan"), float("inf"), -1, 2**2000, Raw("1e999"), "1e999", "٣"))})  # fmt: skip
-_cache("values-of-lists", cache={str(n): {"a": v, "b": 1, "time": 1.0} for n, v in enumerate(([1], [2], {"x": 1}, None))})
+_cache(
+    "values-of-lists", cache={str(n): {"a": v, "b": 1, "time": 1.0} for n, v in enumerate(([1], [2], {"x": 1}, None))}
+)
 _cache("values-of-mixed-types", cache={str(n): {"a": v, "b": 1, "time": 1.0 + n} for n, v in enumerate(
     (1, "1", 1.5, True, "é", ESCAPE, 2**60, -(2**80), 1e308))})  # fmt: skip
-_cache("values-of-nan", cache={str(n): {"a": v, "b": 1, "time": 1.0} for n, v in enumerate((float("nan"), float("inf"), 1))})
+_cache(
+    "values-of-nan",
+    cache={str(n): {"a": v, "b": 1, "time": 1.0} for n, v in enumerate((float("nan"), float("inf"), 1))},
+)
 _cache("values-that-are-lone-surrogates", cache={str(n): {"a": "\ud800", "b": n, "time": 1.0} for n in range(20)})
 _cache("values-nested-deeply", cache={"1": {"a": Raw("[" * 900 + "]" * 900), "b": 1, "time": 1.0}})
 _cache("only-failures", cache={str(n): {"a": n, "b": 1, "time": "CompilationFailedConfig"} for n in range(20)})
-_json("t4-without-measurements", to_json({"results": [{"configuration": {"a": n}, "measurements": None} for n in range(9)]}))
+_json(
+    "t4-without-measurements",
+    to_json({"results": [{"configuration": {"a": n}, "measurements": None} for n in range(9)]}),
+)
 _json("t4-with-other-types", to_json({"results": [
     {"configuration": {"a": n}, "measurements": m, "times": t, "invalidity": i, "objectives": o}
     for n, (m, t, i, o) in enumerate((([1], 3, None, 3), ({}, [], [], {}), ([{"name": "time"}], "x", 1, ["x"]), ("abc", 1, {}, "t")))
@@ -313,11 +340,18 @@ _parquet("a-dictionary-that-unfolds-to-8-gigabytes", lambda: _of(8_000, a=_dicti
 _parquet("a-dictionary-that-unfolds-to-100-gigabytes", lambda: _of(1_000_000, b=_dictionary(1_000_000, 100_000)))
 _parquet("a-dictionary-for-times-that-unfolds", lambda: _of(8_000, time_ms=_dictionary(8_000, 1_000_000)))
 _parquet("a-dictionary-for-states-that-unfolds", lambda: _of(8_000, status=_dictionary(8_000, 1_000_000)))
-_parquet("a-dictionary-without-the-schema-of-arrow", lambda: _of(8_000, a=_dictionary(8_000, 1_000_000)), store_schema=False)
+_parquet(
+    "a-dictionary-without-the-schema-of-arrow", lambda: _of(8_000, a=_dictionary(8_000, 1_000_000)), store_schema=False
+)
 _parquet("a-million-rows-of-one-value", lambda: _of(1_000_000, a=np.zeros(1_000_000, np.int64)))
 _parquet("ten-million-rows", lambda: _of(10_000_000, a=np.zeros(10_000_000, np.int8), b=np.zeros(10_000_000, np.int8),
          time_ms=np.ones(10_000_000)))  # fmt: skip
-_parquet("zeros-that-unfold", lambda: _of(1_000_000, a=pa.array(["\0" * 1000] * 1_000_000)), compression="zstd", use_dictionary=False)
+_parquet(
+    "zeros-that-unfold",
+    lambda: _of(1_000_000, a=pa.array(["\0" * 1000] * 1_000_000)),
+    compression="zstd",
+    use_dictionary=False,
+)
 _parquet("text-that-is-not-utf-8", lambda: pa.table({"a": pa.array([b"\xff\xfe"] * 9).cast(pa.string(), safe=False),
          "b": pa.array(range(9)), "time_ms": pa.array([1.0] * 9)}))  # fmt: skip
 _parquet("no-rows", lambda: _of(0))
@@ -345,7 +379,9 @@ def thrift_numbers(data: bytes, rng: Random, count: int) -> bytes:
     body, footer = data[: -8 - length], bytearray(data[-8 - length : -8])
     for _ in range(count):
         at = rng.randrange(len(footer))
-        footer[at : at + 1] = rng.choice((b"\xff\xff\xff\xff\x7f", b"\xff\xff\xff\xff\xff\xff\xff\xff\x7f", b"\x80\xc8\xaf\xa0\x25"))
+        footer[at : at + 1] = rng.choice(
+            (b"\xff\xff\xff\xff\x7f", b"\xff\xff\xff\xff\xff\xff\xff\xff\x7f", b"\x80\xc8\xaf\xa0\x25")
+        )
     return body + bytes(footer) + len(footer).to_bytes(4, "little") + b"PAR1"
 
 
@@ -427,7 +463,9 @@ def _dataset(name: str, /, *, edit: Callable[[pa.Table], pa.Table] = lambda tabl
 
 def _with(name: str, make: Callable[[int], Any]) -> Callable[[pa.Table], pa.Table]:
     """Return an edit that replaces a column."""
-    return lambda table: table.set_column(table.column_names.index(name), name, pa.array(make(len(table)), table[name].type))
+    return lambda table: table.set_column(
+        table.column_names.index(name), name, pa.array(make(len(table)), table[name].type)
+    )
 
 
 _dataset("honest")
@@ -544,7 +582,9 @@ for _name, _make in {
 
 
 def _manifest(name: str, edit: Callable[[str], str]) -> None:
-    _dataset_file(name, lambda place, manifest, table: place.write("recorded.json", edit(manifest.read_text())) and None)
+    _dataset_file(
+        name, lambda place, manifest, table: place.write("recorded.json", edit(manifest.read_text())) and None
+    )
 
 
 _manifest("a-manifest-nested-deeply", lambda text: "[" * 100_000 + "]" * 100_000)

@@ -4,7 +4,12 @@ import pytest
 
 from tests.hostile.suite import examine
 
-KINDS = ("campaign", "winner folder", "comparison", "cubin cache",)
+KINDS = (
+    "campaign",
+    "winner folder",
+    "comparison",
+    "cubin cache",
+)
 
 
 def test_an_input_is_answered(case, tmp_path, base, sandbox, record_property):

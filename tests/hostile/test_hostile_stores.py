@@ -4,7 +4,10 @@ import pytest
 
 from tests.hostile.suite import examine
 
-KINDS = ("store", "run folder",)
+KINDS = (
+    "store",
+    "run folder",
+)
 
 
 def test_an_input_is_answered(case, tmp_path, base, sandbox, record_property):

@@ -4,7 +4,11 @@ import pytest
 
 from tests.hostile.suite import examine
 
-KINDS = ("plan", "bundle", "source",)
+KINDS = (
+    "plan",
+    "bundle",
+    "source",
+)
 
 
 def test_an_input_is_answered(case, tmp_path, base, sandbox, record_property):

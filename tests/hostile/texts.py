@@ -55,7 +55,10 @@ def with_expression(document: Document, rng: Random) -> Document:
 def expression(rng: Random, names: list[str], depth: int) -> str:
     """Return an expression of the language, mostly."""
     if depth == 0 or rng.random() < 0.15:
-        leaves = (rng.choice(names), rng.choice(("0", "1", "-1", "2", "1e308", "9007199254740991", "1e-320", "0.5", "x", "1j")))
+        leaves = (
+            rng.choice(names),
+            rng.choice(("0", "1", "-1", "2", "1e308", "9007199254740991", "1e-320", "0.5", "x", "1j")),
+        )
         return rng.choice(leaves)
     one, other, third = (expression(rng, names, depth - 1) for _ in range(3))
     forms = (
@@ -67,7 +70,9 @@ def expression(rng: Random, names: list[str], depth: int) -> str:
     return rng.choice(forms)
 
 
-def _plan(name: str, *lines: str, text: str = PLAN, edit: Callable[[str], str] = str, commands: tuple[str, ...] = ()) -> None:
+def _plan(
+    name: str, *lines: str, text: str = PLAN, edit: Callable[[str], str] = str, commands: tuple[str, ...] = ()
+) -> None:
     def build(place: Place) -> None:
         place.write("plan.toml", edit(text) + "\n".join(lines))
 
@@ -89,7 +94,9 @@ _plan("brackets-without-end", "x = " + "[" * 1_000_000)
 _plan("inline-tables-of-5000", "x = " + "{a=" * 5_000 + "1" + "}" * 5_000)
 _plan("an-integer-of-5000-digits", edit=lambda text: text.replace("[plan]", "[plan]\nseed = " + "9" * 5_000))
 _plan("an-integer-of-4000-digits", edit=lambda text: text.replace("[plan]", "[plan]\nseed = " + "9" * 4_000))
-_plan("a-hexadecimal-of-a-million-digits", edit=lambda text: text.replace("[plan]", "[plan]\nseed = 0x" + "f" * 1_000_000))
+_plan(
+    "a-hexadecimal-of-a-million-digits", edit=lambda text: text.replace("[plan]", "[plan]\nseed = 0x" + "f" * 1_000_000)
+)
 _plan("an-integer-of-a-million-digits", edit=lambda text: text.replace("[plan]", "[plan]\nseed = " + "9" * 1_000_000))
 _plan("a-float-of-a-million-digits", edit=lambda text: text.replace("[plan]", "[plan]\nseed = 0." + "9" * 1_000_000))
 _plan("underscores-of-a-million", edit=lambda text: text.replace("[plan]", "[plan]\nseed = 1" + "_1" * 500_000))
@@ -109,9 +116,13 @@ _plan("escapes-in-the-title", edit=lambda text: text.replace("Two problems", r"a
 _plan("escapes-in-a-key", edit=lambda text: text.replace("[plan]", '[plan]\n"\\u001b[2J\\u009b31m" = 1'))
 _plan("escapes-in-a-value", edit=lambda text: text.replace('"32 trials"', '"\\u001b[2J"'))
 _plan("escapes-in-the-name-of-a-dataset", edit=lambda text: text.replace("xgemm_titan_rtx", "\\u001b[2J\\u009b31m"))
-_plan("escapes-in-the-name-of-a-kernel", edit=lambda text: text.replace("datasets =", 'kernel = "\\u001b[2J"\ndatasets ='))
+_plan(
+    "escapes-in-the-name-of-a-kernel", edit=lambda text: text.replace("datasets =", 'kernel = "\\u001b[2J"\ndatasets =')
+)
 _plan("escapes-in-the-path-of-a-dataset", edit=lambda text: text.replace("xgemm_titan_rtx", "\\u001b[2J/x.json"))
-_plan("escapes-in-a-key-of-a-problem", edit=lambda text: text.replace("size =", '"\\u001b[2J" = 1\nsize ='), text=GPU_PLAN)
+_plan(
+    "escapes-in-a-key-of-a-problem", edit=lambda text: text.replace("size =", '"\\u001b[2J" = 1\nsize ='), text=GPU_PLAN
+)
 _plan("escapes-in-a-precision", edit=lambda text: text.replace('"s", "d"', '"\\u001b[2J"'), text=GPU_PLAN)
 _plan("a-nul-in-the-path-of-a-dataset", edit=lambda text: text.replace("xgemm_titan_rtx", "a\\u0000b/x.json"))
 _plan("a-nul-in-the-path-of-a-kernel", edit=lambda text: text.replace("datasets =", 'kernel = "a\\u0000b"\ndatasets ='))
@@ -119,8 +130,13 @@ _plan("a-path-of-900-letters", edit=lambda text: text.replace("xgemm_titan_rtx",
 _plan("a-name-of-900-letters", edit=lambda text: text.replace("xgemm_titan_rtx", "x" * 900))
 _plan("a-kernel-of-900-letters", edit=lambda text: text.replace("datasets =", f'kernel = "{"x" * 900}"\ndatasets ='))
 _plan("a-dataset-that-is-a-device", edit=lambda text: text.replace("xgemm_titan_rtx", "/dev/zero"))
-_plan("a-dataset-that-is-a-device-with-its-suffix", edit=lambda text: text.replace("xgemm_titan_rtx", "/proc/self/fd/0/x.json"))
-_plan("a-dataset-1000-times", edit=lambda text: text.replace('"xgemm_titan_rtx"', ", ".join(['"xgemm_titan_rtx"'] * 999)))
+_plan(
+    "a-dataset-that-is-a-device-with-its-suffix",
+    edit=lambda text: text.replace("xgemm_titan_rtx", "/proc/self/fd/0/x.json"),
+)
+_plan(
+    "a-dataset-1000-times", edit=lambda text: text.replace('"xgemm_titan_rtx"', ", ".join(['"xgemm_titan_rtx"'] * 999))
+)
 _plan("a-budget-of-400-nines", edit=lambda text: text.replace("32 trials", "9" * 30 + " trials"))
 _plan("a-budget-in-arabic-digits", edit=lambda text: text.replace("32 trials", "٣٢ trials"))
 _plan("a-budget-of-1e300-hours", edit=lambda text: text.replace("32 trials", "9" * 38 + "h"))
@@ -140,7 +156,9 @@ _plan("a-priority-of-nan", edit=lambda text: text + "priority = nan\n")
 _plan("a-priority-of-true", edit=lambda text: text + "priority = true\n")
 _plan("a-title-of-spaces", edit=lambda text: text.replace("Two problems", "   "))
 _plan("a-title-from-right-to-left", edit=lambda text: text.replace("Two problems", "\u202eevil"))
-_plan("shapes-of-a-million", edit=lambda text: text.replace("[512, 1024]", "[" + "1, " * 1_000_000 + "1]"), text=GPU_PLAN)
+_plan(
+    "shapes-of-a-million", edit=lambda text: text.replace("[512, 1024]", "[" + "1, " * 1_000_000 + "1]"), text=GPU_PLAN
+)
 
 
 @corpus("plan")
@@ -275,7 +293,9 @@ _bundle("an-unknown-table-with-an-escape", lambda text: text + '["\\u001b[2J"]\n
 _bundle("toml-that-is-broken-by-an-escape", lambda text: text + "\x1b[2J = 1\n")
 _bundle("lanes-of-infinity", lambda text: text.replace('["warp_size", "4"]', '["1e308 * 10", "4"]'))
 _bundle("lanes-of-nothing", lambda text: text.replace('["warp_size", "4"]', '["0", "0"]'))
-_bundle("lanes-of-2-to-the-50", lambda text: text.replace('["warp_size", "4"]', '["1125899906842624", "1125899906842624"]'))
+_bundle(
+    "lanes-of-2-to-the-50", lambda text: text.replace('["warp_size", "4"]', '["1125899906842624", "1125899906842624"]')
+)
 _bundle("an-access-of-2-to-the-50", lambda text: text.replace('count = "TILE"', 'count = "1125899906842624 * TILE"'))
 _bundle("an-entry-that-is-missing", lambda text: text.replace('"k"', '"missing"'))
 _bundle("brackets-of-100000", lambda text: text + "x = " + "[" * 100_000 + "]" * 100_000)
@@ -285,7 +305,9 @@ _bundle("keys-of-500000-dots", lambda text: text + "a" + ".a" * 500_000 + " = 1\
 _bundle("a-source-elsewhere", lambda text: text.replace('"small.cu"', '"../../canary/secret.txt"'))
 _bundle("a-source-that-is-missing", lambda text: text.replace('"small.cu"', '"missing.cu"'))
 _bundle("a-source-that-is-the-folder", lambda text: text.replace('"small.cu"', '"."'))
-_bundle("variables-of-functions", lambda text: text.replace('problem = "gemm"', 'problem = "recorded"\nvariables = ["min"]'))
+_bundle(
+    "variables-of-functions", lambda text: text.replace('problem = "gemm"', 'problem = "recorded"\nvariables = ["min"]')
+)
 _bundle("lower-case-parameters", lambda text: text.replace("TILE", "tile"))
 _bundle("parameters-of-one-letter", _in("parameters", *(f"{letter} = [1]" for letter in "ABCDEFGHIJ")))
 _bundle("parameters-that-differ-in-case", _in("parameters", "Tile = [1]"))
@@ -413,7 +435,10 @@ _source("an-include-of-the-assembler", 'asm(".include \\"SECRET\\"");\n')
 _source("a-file-of-the-assembler", 'asm(".file 1 \\"SECRET\\"");\n')
 _source("a-line-of-another-file", '#line 1 "SECRET"\n#error here\n')
 _source("a-pragma-of-a-dependency", '#pragma GCC dependency "SECRET"\n')
-_source("a-pragma-of-a-system-header", '#pragma GCC system_header\n_Pragma("include_alias(\\"a\\", \\"SECRET\\")")\n#include "a"\n')
+_source(
+    "a-pragma-of-a-system-header",
+    '#pragma GCC system_header\n_Pragma("include_alias(\\"a\\", \\"SECRET\\")")\n#include "a"\n',
+)
 _source("an-include-of-itself", '#include "kernel.cu"\n')
 _source("an-include-of-standard-input", '#include "/dev/stdin"\n')
 _source("an-include-of-a-device", '#include "/dev/zero"\n')

@@ -94,7 +94,9 @@ def _change_one(container: Any, key: Any, there: list[tuple[Any, Any]], rng: Ran
     elif kind == "rename" and isinstance(container, dict):
         container[rng.choice(TEXTS)] = container.pop(key)
     elif kind == "wrap":
-        container[key] = rng.choice(([container[key]], {"a": container[key]}, deep(rng.choice((3, 40)), container[key])))
+        container[key] = rng.choice(
+            ([container[key]], {"a": container[key]}, deep(rng.choice((3, 40)), container[key]))
+        )
     elif kind == "swap":
         other, place = rng.choice(there)
         container[key], other[place] = copy.deepcopy(other[place]), copy.deepcopy(container[key])
@@ -175,7 +177,9 @@ def damaged(data: bytes, rng: Random) -> bytes:
             return bytes(found)
         at = rng.choice((0, rng.randrange(len(found)), rng.randrange(len(found)), len(found) - 1))
         length = rng.choice((1, 1, 2, 4, 16, 100, 512, 4096))
-        kind = rng.choice(("cut", "flip", "flip", "flip", "random", "zero", "ones", "insert", "double", "remove", "move"))
+        kind = rng.choice(
+            ("cut", "flip", "flip", "flip", "random", "zero", "ones", "insert", "double", "remove", "move")
+        )
         if kind == "cut":
             del found[at:]
         elif kind == "flip":

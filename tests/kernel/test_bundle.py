@@ -146,7 +146,7 @@ def test_fewer_values(tmp_path: Path) -> None:
     [
         ("[kernel]", "[kernel", ["TOML"]),
         ('name = "small"', 'name = "Small!"', ["kernel.name"]),
-        ('name = "small"', "", ["kernel.name", "Field required"]),
+        ('name = "small"', "", ["kernel.name is missing"]),
         ('name = "small"', 'name = "small"\ncolour = "red"', ["kernel.colour"]),
         ("[resources]", "[extras]\na = 1\n[resources]", ["extras"]),
         ('problem = "gemm"', 'problem = "fft"', ["kernel.problem", "'fft'"]),
