@@ -92,15 +92,14 @@ def _run(
     stop: Callable[[], bool],
 ) -> Iterator[Outcome]:
     """Run the jobs without a trace, and report of each."""
-    jobs, forecast = request.jobs(), Forecast(request.evaluations)
-    for outcome in known.values():
-        forecast.add(outcome)
+    jobs = request.jobs()
     missing = {job: None for job in jobs if job not in known or known[job].trace is None}
     processes = max(1, min(request.processes, len(missing), os.cpu_count() or 1))
+    forecast = Forecast(request.evaluations, processes, missing, known.values())
 
     def report(message: str = "", *, failed: int = 0, last: str = "", forecasts: bool = True) -> None:
         if progress is not None:
-            left_s = forecast.seconds(missing) / processes if forecasts and missing else None
+            left_s = forecast.left_s if forecasts and missing else None
             progress(Progress(len(jobs), len(jobs) - len(missing), failed, last, left_s, message))
 
     for recording in recordings.values():
@@ -111,7 +110,7 @@ def _run(
     failed = 0
     for outcome in run_jobs([*missing], recordings, request.evaluations, request.processes, stop):
         yield outcome
-        forecast.add(outcome)
+        forecast.ended(outcome)
         del missing[outcome.job]
         failed += outcome.trace is None
         report(failed=failed, last=" ".join(map(str, outcome.job)))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -27,35 +28,61 @@ OWN_S: Mapping[str, float] = {
 UNKNOWN_S = 0.005
 """Assumed seconds for a strategy that is not in the table, such as others of Kernel Tuner."""
 
+START_S = 3.0
+"""Seconds until a process has started and imported what it needs."""
+
 
 class Forecast:
-    """The seconds that runs are expected to take, from those that have ended.
-
-    A run takes as long as its strategy works: what it evaluates is looked up.
+    """The time until all runs have ended, from those that have: a run takes as long as its strategy works.
 
     Parameters
     ----------
     evaluations : int
         Evaluations of a run.
+    processes : int
+        Processes that work at a time.
+    jobs : iterable of Job
+        The runs to come.
+    known : iterable of Outcome
+        Runs that ended earlier.
     """
 
-    def __init__(self, evaluations: int) -> None:
+    def __init__(self, evaluations: int, processes: int, jobs: Iterable[Job], known: Iterable[Outcome] = ()) -> None:
         self._evaluations = evaluations
-        self._seconds: dict[tuple[str, ...], list[float]] = defaultdict(list)
+        self._processes = processes
+        self._left = Counter((job.strategy, job.dataset) for job in jobs)
+        self._seconds: dict[tuple[str, ...], tuple[int, float]] = {}
+        for outcome in known:
+            self._learn(outcome)
+        self._worked_s = 0.0
+        self._since = time.monotonic()
 
-    def add(self, outcome: Outcome) -> None:
-        """Take a run that has ended into account."""
-        if outcome.trace is not None:
-            seconds = float(outcome.trace.own_s.sum(dtype=np.float64))
-            self._seconds[outcome.job.strategy, outcome.job.dataset].append(seconds)
-            self._seconds[outcome.job.strategy,].append(seconds)
+    def ended(self, outcome: Outcome) -> None:
+        """Take into account that one of the runs has ended."""
+        self._left[outcome.job.strategy, outcome.job.dataset] -= 1
+        self._worked_s += self._learn(outcome)
 
-    def seconds(self, jobs: Iterable[Job]) -> float:
-        """Return the processor time that jobs are expected to take, seconds."""
-        return sum(self._run_s(job.strategy, job.dataset) for job in jobs)
+    @property
+    def left_s(self) -> float:
+        """The expected seconds until all have ended, on a machine as busy as it has been so far."""
+        expected_s = START_S + self._worked_s / self._processes
+        slowdown = max(1.0, (time.monotonic() - self._since) / expected_s)
+        return slowdown * sum(count * self._run_s(*pair) for pair, count in self._left.items()) / self._processes
+
+    def _learn(self, outcome: Outcome) -> float:
+        """Add a run to those that its like are expected to resemble; return its seconds."""
+        if outcome.trace is None:
+            return 0.0
+        run_s = float(outcome.trace.own_s.sum(dtype=np.float64))
+        strategy, dataset, _ = outcome.job
+        for key in ((strategy, dataset), (strategy,)):
+            count, seconds = self._seconds.get(key, (0, 0.0))
+            self._seconds[key] = count + 1, seconds + run_s
+        return run_s
 
     def _run_s(self, strategy: str, dataset: str) -> float:
         for key in ((strategy, dataset), (strategy,)):
             if key in self._seconds:
-                return float(np.mean(self._seconds[key]))
+                count, seconds = self._seconds[key]
+                return seconds / count
         return self._evaluations * OWN_S.get(strategy.partition(":")[0], UNKNOWN_S)

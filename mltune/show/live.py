@@ -160,7 +160,7 @@ class ComparisonDisplay(Display):
 
     def __call__(self, progress: ComparisonProgress) -> None:
         """Show one state of the comparison."""
-        left = "" if progress.left_s is None else f"about {duration(progress.left_s)} left"
+        left = f"about {duration(progress.left_s)} left" if progress.left_s and progress.left_s >= 1 else ""
         if progress.message:
             self.say(", ".join(filter(None, (progress.message, left))))
         failed = f"{progress.failed} failed" if progress.failed else ""
