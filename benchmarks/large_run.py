@@ -1,7 +1,8 @@
 """A run of 200,000 trials: seconds and memory of opening, resuming, showing and reporting it.
 
-Results: benchmarks/results/large_run.json. The run replays a dataset of 200,000 configurations of gemm_simt, whose
-builds and samples are those of a recorded dataset, repeated with times that differ by some noise.
+Results: benchmarks/results/large_run.json. The run is one of gemm_simt over its whole search space, as on a GPU. Its
+builds and samples are those of a recorded dataset, repeated, with times that differ by some noise. Resuming it loads
+the records, plans, and records one more batch; compiler and GPU answer at once.
 
     python benchmarks/large_run.py --output benchmarks/results/large_run.json
 """
@@ -9,6 +10,8 @@ builds and samples are those of a recorded dataset, repeated with times that dif
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import json
 import os
 import platform
@@ -17,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,18 +28,19 @@ from typing import Any
 
 import numpy as np
 
-from mltune.dataset.dataset import dataset_from_records, load_dataset, write_dataset
+from mltune.dataset.dataset import load_dataset
 from mltune.kernel.bundle import device_variables
 from mltune.kernel.columns import row
 from mltune.kernel.reader import load_kernel
-from mltune.kernel.space import ConstrainedSpace
+from mltune.kernel.space import ConstrainedSpace, SearchSpace
 from mltune.records.candidate import BATCH
-from mltune.records.header import RunHeader
 from mltune.records.store import Store
 from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
 from mltune.records.versions import installed_versions
-from mltune.tuning.session import open_session, run_header
-from mltune.tuning.target import Target
+from mltune.results.progress import Observer
+from mltune.tuning.request import TuneRequest
+from mltune.tuning.session import Session, run_header
+from mltune.tuning.tuner import Tuner
 
 TEMPLATE = "h200-sgemm-nt-4096-random"
 MEASURE = """
@@ -50,6 +55,9 @@ used = resource.getrusage(resource.RUSAGE_SELF)
 print(json.dumps([code, int(peak_kib) * 1024, used.ru_utime + used.ru_stime]), file=sys.stderr)
 """
 COMMAND = MEASURE.format(body="sys.argv[0] = 'mltune'; from mltune.cli import main; main()")
+RESUME = MEASURE.format(
+    body="sys.path[0] = 'benchmarks'; import large_run; large_run.resume(large_run.Path(sys.argv[1]), int(sys.argv[2]))"
+)
 OPEN = MEASURE.format(body="import mltune; mltune.load_run(sys.argv[1])")
 
 
@@ -59,13 +67,34 @@ def templates() -> tuple[list[Build], list[Measurement | None], list[TrialState]
     return data.builds(), data.measurements(), [TrialState(state) for state in data.states]
 
 
-def records(count: int) -> Iterator[TrialRecord]:
-    """Yield the records of a run."""
+def session() -> Session:
+    """Return a session on the whole search space, as on a GPU, whose builds and runs are recorded ones."""
     data = load_dataset(TEMPLATE)
     kernel, problem, device = load_kernel("gemm_simt"), data.manifest.problem, data.manifest.device
     space = ConstrainedSpace(kernel, {**problem.variables(), **device_variables(device)})
+    return Session(kernel, problem, device, space, Canned(0), Canned(1), {}, batches=3)
+
+
+class Canned(contextlib.nullcontext):
+    """A builder or a runner that answers at once with recorded results, in turn."""
+
+    def __init__(self, part: int) -> None:
+        results = [one for one in zip(*templates(), strict=True) if one[2] is TrialState.OK]
+        self._results = itertools.cycle(one[part] for one in results)
+        super().__init__()
+
+    def submit(self, *_: Any, **__: Any) -> Future[Any]:
+        """Return the next result."""
+        future: Future[Any] = Future()
+        future.set_result(next(self._results))
+        return future
+
+
+def records(space: SearchSpace, count: int) -> Iterator[TrialRecord]:
+    """Yield the records of a run."""
     rng = np.random.default_rng(1)
-    columns = space.rows(space.sample(count, rng))
+    indices = space.sample(count, rng)
+    columns = space.rows(indices)
     builds, measurements, states = templates()
     noise = rng.lognormal(0.0, 0.05, count)
     for number in range(count):
@@ -75,36 +104,35 @@ def records(count: int) -> Iterator[TrialRecord]:
             samples = tuple(float(sample * noise[number]) for sample in measured.samples_s)
             measured = replace(measured, samples_s=samples, median_s=float(measured.median_s * noise[number]))
         yield TrialRecord(
-            number, number // BATCH, number, row(columns, number), states[at], proposed_by="model", build=builds[at],
-            measurement=measured, predicted=-0.7, finished_at=1.75e9 + 0.1 * number, elapsed_s=0.1 * number,
+            number, number // BATCH, int(indices[number]), row(columns, number), states[at], proposed_by="model",
+            build=builds[at], measurement=measured, predicted=-0.7, finished_at=1.75e9, elapsed_s=0.1 * number,
         )  # fmt: skip
 
 
-def prepare(folder: Path, count: int) -> tuple[Path, Path]:
-    """Write a dataset and a run that replays it; return the dataset's manifest and the run's directory."""
-    manifest = load_dataset(TEMPLATE).manifest
-    header = RunHeader(
-        "gemm_simt", manifest.source_hash, dict(manifest.parameters), manifest.problem.to_json(),
-        manifest.device.to_json(), 0, created_at=1.75e9,
-    )  # fmt: skip
-    found = list(records(count + 20 * BATCH))
-    values = {name: tuple(sorted({one.configuration[name] for one in found})) for name in header.parameters}
-    dataset = dataset_from_records(
-        found, replace(header, parameters=values), name="large", kind="random", reference_median_s=2.65e-3
-    )
-    write_dataset(dataset, folder)
-    path = folder / "large.json"
-    session = open_session("gemm_simt", manifest.problem, Target(dataset=str(path)))
-    settings = {
-        "target": f"replay:{path}", "batch": BATCH, "batches": session.batches, "space": str(session.space.count),
-        "search": "model", "skip": True,
-    }  # fmt: skip
-    run = folder / "run"
-    with Store.open(run, run_header(session, 0, settings)) as store:
-        for start in range(0, count, 1000):
-            store.append(*found[start : start + 1000])
+def batches(found: Iterator[TrialRecord]) -> Iterator[list[TrialRecord]]:
+    """Yield records some at a time."""
+    while some := list(itertools.islice(found, 1000)):
+        yield some
+
+
+def prepare(run: Path, count: int) -> None:
+    """Write a run."""
+    whole = session()
+    settings = {"target": "gpu", "batch": BATCH, "batches": 3, "search": "model", "skip": True}
+    with Store.open(run, run_header(whole, 0, settings)) as store:
+        for some in batches(records(whole.space, count)):
+            store.append(*some)
         store.set_seconds({"total": 0.1 * count})
-    return path, run
+
+
+def resume(run: Path, trials: int) -> None:
+    """Resume a run until it has some trials more."""
+    whole = session()
+    with Store.open(run) as store:
+        observer = Observer(whole.problem, whole.device, "gpu", trials_limit=trials)
+        result = Tuner(whole, store, TuneRequest(whole.problem, run=run, trials=trials), observer).run()
+    if len(result.records) != trials:
+        raise SystemExit(f"the run has {len(result.records)} trials instead of {trials}")
 
 
 def measured(script: str, *arguments: object) -> dict[str, float]:
@@ -112,7 +140,7 @@ def measured(script: str, *arguments: object) -> dict[str, float]:
     begin = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", script, *map(str, arguments)], capture_output=True, text=True)
     wall_s = time.perf_counter() - begin
-    code, peak, cpu_s = json.loads(done.stderr.splitlines()[-1])
+    code, peak, cpu_s = json.loads(done.stderr.splitlines()[-1]) if done.returncode == 0 else (1, 0, 0)
     if code:
         raise SystemExit(done.stderr + done.stdout)
     return {"wall_s": wall_s, "cpu_s": cpu_s, "peak_bytes": peak}
@@ -128,17 +156,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
         folder.mkdir(exist_ok=True)
-        path, run = folder / "large.json", folder / "run"
+        run = folder / "run"
         if not run.exists():
-            path, run = prepare(folder, options.trials)
+            prepare(run, options.trials)
         size = (run / "run.sqlite").stat().st_size
         figures: dict[str, Any] = {
             "open": measured(OPEN, run),
             "show": measured(COMMAND, "show", run),
             "report": measured(COMMAND, "report", run),
-            "resume": measured(
-                COMMAND, "tune", "--device", f"replay:{path}", "--run", run, "--trials", options.trials + BATCH
-            ),
+            "resume": measured(RESUME, run, options.trials + BATCH),
         }
     result = {
         "date": datetime.now(UTC).date().isoformat(),

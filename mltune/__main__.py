@@ -1,5 +1,13 @@
 """The command ``mltune``, as ``python -m mltune``."""
 
+import contextlib
+import os
+import sys
+
+if not sys.flags.safe_path:  # `-m` put the working directory first: like the command, import nothing from there
+    with contextlib.suppress(OSError, ValueError):
+        sys.path.remove(os.getcwd())
+
 from mltune.cli import main
 
 main()

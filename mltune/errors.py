@@ -21,12 +21,21 @@
             └── DiskFullError   the disk is full or broken
 
 The failure of one configuration (compile error, crash, wrong result, timeout) is the state of a trial, not an
-exception. A message states the law, then the facts, then the next step.
+exception. A message states the law, then the facts, then the next step. It is made printable, because it may quote
+names and values from files of strangers.
 """
+
+from mltune.files.text import printable_lines
+
+LONGEST_MESSAGE = 10_000
+"""Most characters of a message."""
 
 
 class MltuneError(Exception):
     """Base class of all exceptions that mltune raises."""
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(printable_lines(message, longest=LONGEST_MESSAGE))
 
 
 class UsageError(MltuneError):
@@ -91,3 +100,6 @@ class DiskFullError(StoreError):
 
 class MltuneWarning(UserWarning):
     """A choice made for the user, such as a replay where there is no GPU."""
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(printable_lines(message, longest=LONGEST_MESSAGE))

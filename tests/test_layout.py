@@ -14,8 +14,8 @@ PACKAGE = Path(mltune.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 FLOORS: tuple[set[str], ...] = (
-    {"errors", "assets"},
     {"files"},
+    {"errors", "assets"},
     {"process", "device", "problem", "records"},
     {"kernel"},
     {"learn", "dataset"},

@@ -2,28 +2,58 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import sys
 import warnings
+from typing import Any, cast
 
 import typer
 
 from mltune.cli import comparison, inventory, plans, runs, tuning
 from mltune.cli.application import app
 from mltune.errors import MltuneError, MltuneWarning, UsageError
+from mltune.files.reading import reason
+from mltune.files.text import printable_lines
+from mltune.show import terminal
 
 __all__ = ["comparison", "inventory", "main", "plans", "runs", "tuning"]
+
+_Misuse = cast("type[Exception]", typer.BadParameter.__mro__[1])
+"""Typer's class of errors in the options, which has no public name."""
 
 
 def main() -> None:
     """Run the command; an error of the user is one line on stderr and exit code 2, a failed run exit code 1."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     warnings.formatwarning = _warning
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a character that a terminal lacks is not an error
     try:
-        app(prog_name="mltune")
+        sys.exit(app(prog_name="mltune", standalone_mode=False))
     except MltuneError as error:
-        typer.echo(f"mltune: {error}", err=True)
-        sys.exit(2 if isinstance(error, UsageError) else 1)
+        _fail(error, 2 if isinstance(error, UsageError) else 1)
+    except _Misuse as error:
+        _fail(_misuse(error), 2)
+    except typer.Abort:
+        _fail("aborted", 1)
+    except OSError as error:
+        _fail(f"{error.filename or 'a file'} cannot be used: {reason(error)}.", 1)
+
+
+def _fail(message: object, code: int) -> None:
+    terminal.write(f"mltune: {message}", stderr=True)
+    sys.exit(code)
+
+
+def _misuse(error: Any) -> str:
+    """Write an error in the options in one line, with the meaning of an argument that is missing."""
+    text = error.format_message().rstrip(".")
+    meaning = (getattr(getattr(error, "param", None), "help", None) or "").rstrip(".")
+    text = f"{text[0].lower()}{text[1:]}{meaning and f' ({meaning})'}"
+    command = error.ctx.command_path if error.ctx else " ".join(["mltune", *sys.argv[1:2]])
+    return f"{text}{'' if text.endswith('?') else ';'} see `{command} --help`."
 
 
 def _warning(
@@ -31,4 +61,4 @@ def _warning(
 ) -> str:
     """Write a warning of mltune in one line, and any other with its place in the code."""
     place = "" if issubclass(category, MltuneWarning) else f"{filename}:{lineno}: {category.__name__}: "
-    return f"{place}{message}\n"
+    return f"{printable_lines(f'{place}{message}')}\n"

@@ -3,28 +3,68 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mltune.errors import UsageError
+from mltune.files.text import did_you_mean, printable
 from mltune.problem.problem import DEFAULT_SIZE, DEFAULT_TRANS
 from mltune.records.versions import __version__
-from mltune.tuning.request import DEFAULT_KERNEL
+from mltune.show import terminal
+from mltune.tuning.request import DEFAULT_KERNEL, LARGEST_SEED, whole_number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from rich.console import RenderableType
+
+_LONGEST_VALUE = 60
 
 app = typer.Typer(
     name="mltune",
     help="Find the fastest version of a parametrised GPU kernel while measuring few of its versions.",
     add_completion=False,
-    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+def whole(option: str, least: int, most: int | None = None) -> Callable[[str | int], int]:
+    """Return the parser of an option whose value is a whole number."""
+
+    def parse(text: str | int) -> int:
+        is_number = re.fullmatch(r"[+-]?[0-9]{1,1000}", str(text))
+        return whole_number(option, int(text) if is_number else text, least, most)
+
+    return parse
+
+
+def one_of(option: str, names: Sequence[str]) -> Callable[[str], str]:
+    """Return the parser of an option whose value is one of some names."""
+
+    def parse(text: str) -> str:
+        if text not in names:
+            got = printable(repr(text), _LONGEST_VALUE)
+            raise UsageError(f"{option} is one of {', '.join(names)}, got {got}{did_you_mean(text, names) or '.'}")
+        return text
+
+    return parse
+
+
+def path(option: str) -> Callable[[str | Path], Path]:
+    """Return the parser of an option whose value is a path: an empty one would be the working directory."""
+
+    def parse(text: str | Path) -> Path:
+        if text == "":
+            raise UsageError(f"{option} is a path, got an empty text; the working directory is '.'.")
+        return Path(text)
+
+    return parse
 
 
 KernelName = Annotated[
@@ -38,41 +78,60 @@ Trans = Annotated[
     str | None,
     typer.Option("--trans", metavar="AB", help=f"op(A) and op(B): two of N, T, C.  [default: {DEFAULT_TRANS}]"),
 ]
-Size = Annotated[int | None, typer.Option("--size", help=f"m = n = k.  [default: {DEFAULT_SIZE}]")]
-M = Annotated[int | None, typer.Option("--m", help="Rows of C, in place of --size.")]
-N = Annotated[int | None, typer.Option("--n", help="Columns of C, in place of --size.")]
-K = Annotated[int | None, typer.Option("--k", help="Inner dimension, in place of --size.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="The same seed proposes the same trials.")]
+Size = Annotated[
+    int | None,
+    typer.Option("--size", metavar="N", parser=whole("--size", 1), help=f"m = n = k.  [default: {DEFAULT_SIZE}]"),
+]
+M = Annotated[
+    int | None, typer.Option("--m", metavar="N", parser=whole("--m", 1), help="Rows of C, in place of --size.")
+]
+N = Annotated[
+    int | None, typer.Option("--n", metavar="N", parser=whole("--n", 1), help="Columns of C, in place of --size.")
+]
+K = Annotated[
+    int | None, typer.Option("--k", metavar="N", parser=whole("--k", 1), help="Inner dimension, in place of --size.")
+]
+Seed = Annotated[
+    int,
+    typer.Option(
+        "--seed",
+        metavar="N",
+        parser=whole("--seed", 0, LARGEST_SEED),
+        help="The same seed proposes the same trials.",
+    ),
+]
 DeviceName = Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cuda:N or replay:DATASET.")]
 NewRun = Annotated[
-    Path | None, typer.Option("--run", metavar="DIR", help="Directory of the run; an existing run is resumed.")
+    Path | None,
+    typer.Option(
+        "--run", metavar="DIR", parser=path("--run"), help="Directory of the run; an existing run is resumed."
+    ),
 ]
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run, or of a plan.")]
+Run = Annotated[Path, typer.Argument(metavar="RUN", parser=path("RUN"), help="Directory of a run, or of a plan.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"mltune {__version__}")
+        terminal.write(f"mltune {__version__}")
         raise typer.Exit
 
 
 @app.callback()
 def _options(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    pass
+    if context.invoked_subcommand is None:
+        terminal.write(context.get_help(), stderr=True)
+        raise typer.Exit(2)
 
 
 def answer(document: Any, as_json: bool, renderables: Callable[[], Iterable[RenderableType]]) -> None:
     """Print a document as JSON, or else its tables."""
     if as_json:
-        typer.echo(json.dumps(document, indent=2, allow_nan=False))
-        return
-    from mltune.show.tables import console
-
-    out = console()
-    for renderable in renderables():
-        out.print(renderable)
+        terminal.write(json.dumps(document, indent=2, allow_nan=False))
+    else:
+        terminal.show(renderables())

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from mltune.cli.application import AsJson, answer, app
+from mltune.show import terminal
 
 PATIENCE_S = 60.0
 """Seconds after a first signal until the process ends by force: the figures of many datasets take some."""
@@ -87,9 +88,9 @@ def compare(
         )
     if comparison is None:
         return
-    typer.echo(f"written: {comparison.directory}", err=True)
+    terminal.write(f"written: {comparison.directory}", stderr=True)
     for job, error in comparison.errors.items():
-        typer.echo(f"{' '.join(map(str, job))} failed: {error}", err=True)
+        terminal.write(f"{' '.join(map(str, job))} failed: {error}", stderr=True)
     if comparison.missing:
-        typer.echo(f"stopped: {comparison.missing} runs are missing; the same command goes on", err=True)
+        terminal.write(f"stopped: {comparison.missing} runs are missing; the same command goes on", stderr=True)
     answer(comparison.summary, as_json, lambda: tables.comparison(comparison.summary))

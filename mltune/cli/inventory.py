@@ -1,39 +1,59 @@
-"""The commands ``space``, ``device`` and ``datasets``: list search spaces, GPUs and recorded timings."""
+"""The commands ``space``, ``check``, ``device`` and ``datasets``: search spaces, bundles, GPUs and recorded timings."""
 
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mltune.cli.application import AsJson, Size, Trans, answer, app
+from mltune.cli.application import AsJson, Size, Trans, answer, app, one_of
+
+if TYPE_CHECKING:
+    from mltune.kernel.bundle import Kernel
+    from mltune.problem.problem import Problem
+
+
+KernelArgument = Annotated[str, typer.Argument(metavar="KERNEL", help="A built-in kernel, or the folder of a bundle.")]
+Precision = Annotated[
+    str | None,
+    typer.Option(
+        "--precision",
+        metavar="s|d|c|z",
+        parser=one_of("--precision", tuple("sdcz")),
+        help="Of a GEMM.  [default: the kernel's first]",
+    ),
+]
 
 
 @app.command()
 def space(
-    kernel: Annotated[str, typer.Argument(metavar="KERNEL", help="A built-in kernel, or the folder of a bundle.")],
+    kernel: KernelArgument,
     trans: Trans = None,
     size: Size = None,
-    precision: Annotated[str, typer.Option("--precision", help="s, d, c or z.")] = "s",
+    precision: Precision = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the size and the restrictions of a kernel's search space.
 
     It is counted for an NVIDIA H200. What each restriction removes is a share of the raw combinations, estimated on a
     uniform sample of them: "removes" by itself, "only this" what no other restriction removes.
+
+    Launches are computed for a sample of configurations; nothing is compiled: mltune check does that.
     """
     from mltune.device.known import H200
+    from mltune.errors import BundleError
     from mltune.kernel.bundle import device_variables
-    from mltune.kernel.reader import load_kernel
     from mltune.kernel.space import ConstrainedSpace
+    from mltune.measure.bundle_check import check_sample, draw_sample
     from mltune.show import tables
-    from mltune.tuning.request import space_problem
 
-    bundle = load_kernel(kernel)
-    problem = space_problem(bundle, precision, {"trans": trans, "size": size})
-    bundle.check_problem(problem)
+    bundle, problem = _bundle_and_problem(kernel, precision, trans, size)
     found = ConstrainedSpace(bundle, {**problem.variables(), **device_variables(H200)})
+    faults = check_sample(bundle, problem, H200, draw_sample(found))
+    for fault in faults:
+        if fault.share == 1:
+            raise BundleError(f"{bundle.folder / 'kernel.toml'}: {fault.reason}. See docs/reference/kernel-toml.md.")
     document = {
         "kernel": bundle.name,
         "has_source": bundle.source is not None,
@@ -46,14 +66,57 @@ def space(
             {"restriction": text, "reason": reason, "removes": removes, "removes_alone": alone}
             for text, reason, removes, alone in found.explain()
         ],
+        "faults": [fault.reason for fault in faults],
     }
     answer(document, as_json, lambda: tables.space(document))
 
 
 @app.command()
+def check(
+    kernel: KernelArgument,
+    trans: Trans = None,
+    size: Size = None,
+    precision: Precision = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check a kernel bundle: its files, the launches of a sample of configurations, and the builds of some.
+
+    It is checked for an NVIDIA H200; no GPU is needed. Where NVRTC is not installed, nothing is compiled. The exit code
+    is 1 if a launch or a build fails.
+    """
+    from mltune.device.known import H200
+    from mltune.measure.bundle_check import check_bundle
+    from mltune.show import bundle_check
+
+    bundle, problem = _bundle_and_problem(kernel, precision, trans, size)
+    checked = check_bundle(bundle, problem, H200)
+    facts = {"kernel": bundle.name, "problem": problem.to_json(), "device": H200.to_json()}
+    document = facts | checked.to_json()
+    answer(document, as_json, lambda: bundle_check.tables(document))
+    if not checked.passed:
+        raise typer.Exit(1)
+
+
+def _bundle_and_problem(
+    kernel: str, precision: str | None, trans: str | None, size: int | None
+) -> tuple[Kernel, Problem]:
+    """Return a bundle and the problem that it is described for."""
+    from mltune.kernel.reader import load_kernel
+    from mltune.tuning.request import space_problem
+
+    bundle = load_kernel(kernel)
+    problem = space_problem(bundle, precision, {"trans": trans, "size": size})
+    bundle.check_problem(problem)
+    return bundle, problem
+
+
+@app.command()
 def device(as_json: AsJson = False) -> None:
-    """List the GPUs of this machine."""
+    """List the GPUs of this machine, and the CUDA libraries that are used."""
+    from dataclasses import asdict
+
     from mltune.device.peaks import peak_flops
+    from mltune.measure.libraries import find_libraries
     from mltune.show import tables
     from mltune.tuning.target import find_gpus
 
@@ -67,8 +130,14 @@ def device(as_json: AsJson = False) -> None:
         }
         for index, facts in enumerate(gpus)
     ]
-    document = {"devices": devices, "reason": reason or None}
-    answer(document, as_json, lambda: [tables.devices(document)])
+    libraries, problems = find_libraries()
+    document = {
+        "devices": devices,
+        "reason": reason or None,
+        "libraries": [asdict(library) for library in libraries],
+        "problems": problems,
+    }
+    answer(document, as_json, lambda: tables.devices(document))
 
 
 @app.command()

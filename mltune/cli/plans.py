@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from mltune.cli.application import AsJson, answer, app
+from mltune.cli.application import AsJson, answer, app, path
+from mltune.show import terminal
 
 
 @app.command()
@@ -20,7 +21,12 @@ def run(
     ],
     directory: Annotated[
         Path | None,
-        typer.Option("--run", metavar="DIR", help="Directory of the run; a run of the same plan there is resumed."),
+        typer.Option(
+            "--run",
+            metavar="DIR",
+            parser=path("--run"),
+            help="Directory of the run; a run of the same plan there is resumed.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -28,7 +34,7 @@ def run(
 
     The time is shared out by expected gain. `mltune run DIR` resumes a run that was interrupted or killed.
     Ctrl-C and SIGTERM end it within 10 s, with a report; a second one at once. Exits with 1 when a problem has no
-    winner.
+    winner or was set aside.
     """
     from mltune.plan.campaign import run_plan
     from mltune.plan.placement import place
@@ -44,16 +50,16 @@ def run(
     loaded = load_plan(plan)
     placed = place(loaded, *find_gpus())
     if placed.replayed and loaded.devices != placed.devices:
-        typer.echo("no GPU found: every problem is replayed from recorded timings", err=True)
+        terminal.write("no GPU found: every problem is replayed from recorded timings", stderr=True)
     directory = directory or new_directory(loaded.name)
-    typer.echo(f"run directory: {directory}; `mltune run {directory}` resumes it", err=True)
+    terminal.write(f"run directory: {directory}; `mltune run {directory}` resumes it", stderr=True)
     with RunDisplay() as progress, Interrupt() as interrupt:
         result = run_plan(placed, directory, progress=progress, stop=interrupt)
     document = result.to_json()
     answer(document, as_json, lambda: tables.campaign_summary(document))
     if result.report is not None:
-        typer.echo(f"written: {result.report.html}", err=True)
-    if not all(problem["best"] for problem in document["problems"]):
+        terminal.write(f"written: {result.report.html}", stderr=True)
+    if document["failed"] or not all(problem["best"] for problem in document["problems"]):
         raise typer.Exit(1)
 
 

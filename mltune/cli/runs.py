@@ -8,16 +8,25 @@ from typing import Annotated
 
 import typer
 
-from mltune.cli.application import AsJson, Run, answer, app
+from mltune.cli.application import AsJson, Run, answer, app, path, whole
 from mltune.errors import UsageError
+from mltune.show import terminal
 
 
 @app.command()
 def show(
     run: Run,
-    top: Annotated[int, typer.Option("--top", min=0, help="How many of the best configurations.")] = 10,
+    top: Annotated[
+        int, typer.Option("--top", metavar="N", parser=whole("--top", 0), help="How many of the best configurations.")
+    ] = 10,
     export: Annotated[
-        Path | None, typer.Option("--export", metavar="FOLDER", help="Write the trials there as a dataset (Parquet).")
+        Path | None,
+        typer.Option(
+            "--export",
+            metavar="FOLDER",
+            parser=path("--export"),
+            help="Write the trials there as a dataset (Parquet).",
+        ),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Show its progress until it ends, or until Ctrl-C.")] = False,
     as_json: AsJson = False,
@@ -25,23 +34,27 @@ def show(
     """Show the results of a run.
 
     Its best configurations, its trials by state, and its seconds by phase; of a plan, the progress of each problem.
-    --follow shows a run that is under way in another terminal, and waits for one that has not started.
+    --follow shows a run that is under way in another terminal, and waits for one that has not started. Exits with 1
+    when a problem of a plan cannot be read.
     """
     from mltune.records.directory import is_plan, runs_in
     from mltune.show import tables
 
     if follow and not _follow(run, as_json):
         return
+    folders = runs_in(run)
     if export is not None:
         from mltune.dataset.dataset import export_run
 
-        for folder in runs_in(run):
-            typer.echo(f"written: {export_run(folder, export)}", err=True)
+        for folder in folders:
+            terminal.write(f"written: {export_run(folder, export)}", stderr=True)
     if is_plan(run):
         from mltune.results.summary import summarise_campaign
 
         document = summarise_campaign(run)
         answer(document, as_json, lambda: tables.campaign_summary(document))
+        if any(problem["state"] == "unreadable" for problem in document["problems"]):
+            raise typer.Exit(1)
     else:
         from mltune.results.reader import read_run
         from mltune.results.summary import summarise_run
@@ -70,7 +83,10 @@ def _follow(run: Path, as_json: bool) -> bool:
 @app.command()
 def dashboard(
     run: Run,
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes a free one.")] = 8080,
+    port: Annotated[
+        int,
+        typer.Option("--port", metavar="N", parser=whole("--port", 0, 65_535), help="The port; 0 takes a free one."),
+    ] = 8080,
     browser: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
 ) -> None:
     """Show a run in optuna-dashboard.
@@ -82,9 +98,9 @@ def dashboard(
     from mltune.show.study import Studies
 
     studies = Studies(run)
-    typer.echo(f"written: {studies.path}", err=True)
+    terminal.write(f"written: {studies.path}", stderr=True)
     with contextlib.suppress(KeyboardInterrupt), served(studies, port) as address:
-        typer.echo(f"serving {address}; Ctrl-C ends it", err=True)
+        terminal.write(f"serving {address}; Ctrl-C ends it", stderr=True)
         if browser:
             typer.launch(address)
         studies.keep_up_to_date()
@@ -95,16 +111,24 @@ def report(
     run: Run,
     output: Annotated[
         Path | None,
-        typer.Option("--output", metavar="FOLDER", help="Directory of the files.  [default: RUN]", show_default=False),
+        typer.Option(
+            "--output",
+            metavar="FOLDER",
+            parser=path("--output"),
+            help="Directory of the files.  [default: RUN]",
+            show_default=False,
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the report on a run: report.html, report.md and winners.json.
 
     The run may still go on. The report gives the results, their uncertainty and the failures, then the evidence.
-    --json prints the content of winners.json.
+    --json prints the content of winners.json. Exits with 1 when the run, or a problem of a plan, cannot be read.
     """
     from mltune.report.writing import write_report
 
     paths = write_report(run, output)
     answer(paths.document, as_json, lambda: [str(path) for path in (paths.html, paths.markdown, paths.winners)])
+    if any(entry["state"] == "unreadable" for entry in paths.document["winners"]):
+        raise typer.Exit(1)

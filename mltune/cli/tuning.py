@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import re
-from enum import Enum
 from typing import Annotated
 
 import typer
 
-from mltune.cli.application import AsJson, DeviceName, K, KernelName, M, N, NewRun, Seed, Size, Trans, answer, app
+from mltune.cli.application import (
+    AsJson,
+    DeviceName,
+    K,
+    KernelName,
+    M,
+    N,
+    NewRun,
+    Seed,
+    Size,
+    Trans,
+    answer,
+    app,
+    one_of,
+    whole,
+)
 from mltune.errors import UsageError
+from mltune.show import terminal
 from mltune.tuning.request import DEFAULT_KERNEL, TuneRequest
 
-
-class Search(Enum):
-    """The names in :data:`mltune.learn.search.SEARCHES`, which is slow to import; a test compares them."""
-
-    MODEL = "model"
-    TPE = "tpe"
-    RANDOM = "random"
-    ASTRA = "astra"
+SEARCHES = ("model", "tpe", "random", "astra")
+"""Those of :data:`mltune.learn.search.SEARCHES`, which is slow to import; a test compares them."""
 
 
 @app.command()
@@ -36,12 +45,21 @@ def tune(
     n: N = None,
     k: K = None,
     kernel: KernelName = None,
-    trials: Annotated[int | None, typer.Option("--trials", min=1, help="Most trials, skipped ones included.")] = None,
+    trials: Annotated[
+        int | None,
+        typer.Option("--trials", metavar="N", parser=whole("--trials", 1), help="Most trials, skipped ones included."),
+    ] = None,
     time: Annotated[str | None, typer.Option("--time", metavar="TIME", help="Most time: 20s, 30m, 1h30m.")] = None,
     seed: Seed = 0,
     search: Annotated[
-        Search, typer.Option("--search", help="The search strategy; the others than model are for comparison.")
-    ] = Search.MODEL,
+        str,
+        typer.Option(
+            "--search",
+            metavar="|".join(SEARCHES),
+            parser=one_of("--search", SEARCHES),
+            help="The search strategy; the others than model are for comparison.",
+        ),
+    ] = SEARCHES[0],
     skip: Annotated[bool, typer.Option("--skip/--no-skip", help="Skip what is predicted to be slow.")] = True,
     stop: Annotated[
         bool, typer.Option("--stop/--no-stop", help="End once nothing untried can be expected to be 1 % faster.")
@@ -58,6 +76,7 @@ def tune(
     """
     from mltune import api
     from mltune.process.signals import Interrupt
+    from mltune.results.summary import summarise_tuning
     from mltune.show import tables
     from mltune.show.live import RunDisplay
 
@@ -74,7 +93,7 @@ def tune(
             trials=trials,
             time=time,
             seed=seed,
-            search=search.value,
+            search=search,
             skip=skip,
             stop=stop,
             run=run,
@@ -82,8 +101,8 @@ def tune(
             interrupt=interrupt,
         )
     for number, reason in (result.declaration.rejected if result.declaration else {}).items():
-        typer.echo(f"trial {number} was faster, but failed the last verification: {reason}", err=True)
-    document = result.to_json()
+        terminal.write(f"trial {number} was faster, but failed the last verification: {reason}", stderr=True)
+    document = summarise_tuning(result)
     answer(document, as_json, lambda: [tables.tuned(document)])
     if document["best"] is None:
         raise typer.Exit(1)
@@ -92,7 +111,10 @@ def tune(
 @app.command()
 def sweep(
     problem: Annotated[str, typer.Argument(metavar="PROBLEM", help="sgemm, dgemm, cgemm or zgemm.")],
-    count: Annotated[int, typer.Option("--count", min=1, help="How many configurations to time.")] = 1000,
+    count: Annotated[
+        int,
+        typer.Option("--count", metavar="N", parser=whole("--count", 1), help="How many configurations to time."),
+    ] = 1000,
     complete: Annotated[bool, typer.Option("--complete", help="Time all configurations, not --count.")] = False,
     only: Annotated[
         list[str] | None,
@@ -119,7 +141,7 @@ def sweep(
     from mltune.tuning.sweep import sweep as record_sweep
 
     named = problem_from_name(problem, trans=trans, size=size, m=m, n=n, k=k)
-    request = TuneRequest(named, kernel or DEFAULT_KERNEL, device, seed=seed, run=run)
+    request = TuneRequest(named, DEFAULT_KERNEL if kernel is None else kernel, device, seed=seed, run=run)
     with RunDisplay() as progress:
         path = record_sweep(request, None if complete else count, values=_values(only or []), progress=progress)
     answer({"dataset": str(path)}, as_json, lambda: [str(path)])

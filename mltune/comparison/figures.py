@@ -4,24 +4,45 @@ from __future__ import annotations
 
 import io
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from mltune.comparison.scores import bands
+from mltune.kernel.columns import Floats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mltune.comparison.summary import Comparison
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c8c00")
-"""Colours that colour-blind readers can distinguish (Okabe and Ito, 2008, "Color Universal Design"), and one more."""
+COLOURS = (
+    *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"),
+    *("#882255", "#999933", "#332288", "#888888", "#aa7744"),
+)
+"""Colours that colour-blind readers can distinguish: Okabe and Ito (2008), "Color Universal Design", and five more."""
 
-DASHES = ("-", "--", ":", "-.")
+DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)), (0, (5, 1.5, 1, 1.5, 1, 1.5)))
+"""Colours that some readers could confuse have different dashes."""
+
 COLUMNS = 4
-LOWEST = 0.5
-"""Fractions below this are not drawn, to show the relevant range in detail."""
+FARTHEST, NEAREST = 0.5, 1e-3
+"""Distances from the optimum between which curves are drawn."""
+
+FRACTIONS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999)
+"""Numbers on the vertical axis. A curve that comes nearer than the last one is drawn there."""
+
+
+class LineStyle(NamedTuple):
+    """The colour and the dashes of one curve."""
+
+    colour: str
+    dashes: Any
+
+
+def line_style(position: int) -> LineStyle:
+    """Return the style of the curve at a position: 12 colours, and 60 styles before one occurs again."""
+    return LineStyle(COLOURS[position % len(COLOURS)], DASHES[position % len(DASHES)])
 
 
 def draw(comparison: Comparison, order: Sequence[str]) -> dict[str, bytes]:
@@ -48,7 +69,7 @@ def draw(comparison: Comparison, order: Sequence[str]) -> dict[str, bytes]:
         axes = apart.add_subplot(rows, columns, position + 1)
         _panel(axes, comparison, order, [dataset], dataset, labels=False)
     handles, names = apart.axes[0].get_legend_handles_labels()
-    apart.legend(handles, names, loc="outside lower center", ncols=min(6, len(names)), frameon=False)
+    apart.legend(handles, names, loc="outside lower center", ncols=min(3 * columns // 2, len(names)), frameon=False)
     files = {}
     for figure, name in ((together, "curves"), (apart, "curves-spaces")):
         for suffix, metadata in (("svg", {"Date": None}), ("png", {})):
@@ -65,37 +86,89 @@ def _panel(
     evaluations = np.arange(1, comparison.evaluations + 1)
     ends = {}
     for position, name in enumerate(order):
-        colour = COLOURS[position % len(COLOURS)]
+        colour, dashes = line_style(position)
         runs = [comparison.fraction(name, dataset) for dataset in datasets]
         mean = np.mean([each.mean(axis=0) for each in runs], axis=0)
-        low, high = bands(runs, np.random.default_rng(0))
-        dashes = DASHES[position // len(COLOURS) % len(DASHES)]
-        axes.plot(evaluations, mean, color=colour, linestyle=dashes, linewidth=1.5, label=name)
-        axes.fill_between(evaluations, low, high, color=colour, alpha=0.15, linewidth=0)
-        ends[name] = (mean[-1], colour)
-    lowest = max(LOWEST, math.floor(10 * min(line.get_ydata()[9:].min() for line in axes.lines)) / 10)
-    axes.set(ylim=(lowest, 1.005), xlim=(1, comparison.evaluations), title=title)
-    axes.set_xlabel("distinct configurations evaluated")
+        low, high = (_distance(band) for band in bands(runs, np.random.default_rng(0)))
+        axes.plot(evaluations, _distance(mean), color=colour, linestyle=dashes, linewidth=1.5, label=name)
+        axes.fill_between(evaluations, low, high, color=colour, alpha=0.12, linewidth=0)
+        ends[name] = (float(mean[-1]), colour)
+    axes.set(xlim=(1, comparison.evaluations), title=title, xlabel="distinct configurations evaluated")
     axes.set_ylabel("fraction of the optimum")
+    scale_to_optimum(axes, min(line.get_ydata()[-1] for line in axes.lines))
     axes.grid(visible=True, alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     if labels:
-        _label(axes, ends, (1.0 - lowest) / 24)
+        label_ends(axes, ends)
 
 
-def _label(axes: Any, ends: dict[str, tuple[float, str]], apart: float) -> None:
-    """Write each name beside the end of its curve, moved down if it would cover the label above."""
-    above = math.inf
-    for name, (value, colour) in sorted(ends.items(), key=lambda item: -item[1][0]):
-        above = min(value, above - apart)
+def scale_to_optimum(axes: Any, nearest: float) -> None:
+    """Scale a vertical axis of distances from the optimum by their logarithm, and number it by fractions.
+
+    Near the optimum a linear axis would draw all curves as one.
+
+    Parameters
+    ----------
+    nearest : float
+        The least distance that is drawn.
+    """
+    from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
+
+    axes.set(yscale="log", ylim=(FARTHEST, max(nearest, NEAREST) / 1.2))
+    axes.yaxis.set_major_locator(FixedLocator([1.0 - fraction for fraction in FRACTIONS]))
+    axes.yaxis.set_major_formatter(FixedFormatter([f"{100 * fraction:g} %" for fraction in FRACTIONS]))
+    axes.yaxis.set_minor_locator(NullLocator())
+
+
+def _distance(fraction: Floats) -> Floats:
+    """Return the distance from the optimum, so that its logarithm can be drawn."""
+    return np.clip(1.0 - fraction, NEAREST, None)
+
+
+def label_ends(axes: Any, ends: dict[str, tuple[float, str]], size: float = 9.0) -> None:
+    """Write each name beside the end of its curve, connected to it where labels had to make room for each other.
+
+    Parameters
+    ----------
+    ends : dict of str to (float, str)
+        The last fraction of the optimum, and the colour, of each curve.
+    size : float
+        Size of the text, points.
+    """
+    if not ends:
+        return
+    names = sorted(ends, key=lambda name: ends[name][0])
+    fractions = np.array([ends[name][0] for name in names])
+    to_axes = axes.transScale + axes.transLimits
+    places = to_axes.transform(np.column_stack([np.ones(len(names)), _distance(fractions)]))[:, 1]
+    height = axes.figure.get_size_inches()[1] * 72.0 * 0.8
+    for name, place, label in zip(names, places, spread(places, 1.25 * size / height), strict=True):
         axes.annotate(
-            f"{name} {value:.3f}",
-            xy=(1, above),
-            xytext=(6, 0),
-            xycoords=("axes fraction", "data"),
-            textcoords="offset points",
-            color=colour,
+            f"{name} {100 * ends[name][0]:.1f} %",
+            xy=(1, place),
+            xytext=(1.04, label),
+            xycoords="axes fraction",
+            textcoords="axes fraction",
+            color=ends[name][1],
             va="center",
-            fontsize=9,
+            fontsize=size,
             annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": ends[name][1], "linewidth": 0.6, "shrinkB": 3, "relpos": (0, 0.5)},
         )
+
+
+def spread(places: Floats, gap: float) -> Floats:
+    """Return ascending places moved apart as little as necessary, so that neighbours differ by ``gap`` at least.
+
+    Examples
+    --------
+    >>> spread(np.array([0.0, 1.0, 1.0]), 0.5).tolist()
+    [0.0, 0.75, 1.25]
+    """
+    groups: list[list[float]] = []  # of adjoining labels: their middle, and their number
+    for place in places:
+        groups.append([float(place), 1])
+        while len(groups) > 1 and groups[-1][0] - groups[-2][0] < gap * (groups[-1][1] + groups[-2][1]) / 2:
+            (last, many), (before, others) = groups.pop(), groups.pop()
+            groups.append([(last * many + before * others) / (many + others), many + others])
+    return np.array([middle + gap * (at - (many - 1) / 2) for middle, many in groups for at in range(int(many))])

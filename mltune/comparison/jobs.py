@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
-from types import ModuleType
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from queue import Empty, SimpleQueue
 
 from mltune.comparison.journal import Job, Outcome
 from mltune.comparison.recording import Recording
 from mltune.comparison.simulation import simulate
-from mltune.errors import MltuneError
-from mltune.process.signals import SIGNALS
+from mltune.errors import MltuneError, WorkerError
+from mltune.process.child import Child, ChildDiedError, ChildTimeoutError
 
 POLL_S = 0.2
 """Seconds between two looks at whether to stop."""
 
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-_ENVIRONMENT = {**dict.fromkeys(_THREADS, "1"), "PYTHONSAFEPATH": "1"}
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+_LONGEST_S = 7 * 86_400.0
 
 
 def run_jobs(
@@ -45,101 +38,56 @@ def run_jobs(
     stop : callable
         Called several times a second; true ends the iteration, and the jobs under way are lost.
     """
-    waiting = list(reversed(jobs))
-    workers = [_Worker(recordings, evaluations) for _ in range(min(processes, len(jobs)))]
-    try:
-        for worker in workers:
-            worker.begin(waiting.pop())
-        while (busy := [worker for worker in workers if worker.job is not None]) and not stop():
-            ready = wait([worker.connection for worker in busy] + [worker.process.sentinel for worker in busy], POLL_S)
-            for worker in busy:
-                if worker.connection in ready or worker.process.sentinel in ready:
-                    yield worker.end()
-                    if waiting:
-                        worker.begin(waiting.pop())
-    finally:
-        for worker in workers:
-            worker.stop()
+    factory, arguments = f"{__name__}:make_simulator", (dict(recordings), evaluations)
+    children = [Child(factory, arguments, environment=_ONE_THREAD) for _ in range(max(1, min(processes, len(jobs))))]
+    free: SimpleQueue[Child] = SimpleQueue()
+    for child in children:
+        free.put(child)
 
-
-class _Worker:
-    """A worker process that runs one job at a time."""
-
-    def __init__(self, recordings: Mapping[str, Recording], evaluations: int) -> None:
-        self._arguments = (recordings, evaluations)
-        self.job: Job | None = None
-        self.connection, self.process = self._start()
-
-    def _start(self) -> tuple[Connection, BaseProcess]:
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_serve, args=(theirs, *self._arguments), daemon=True)
-        with _isolated():
-            process.start()
-        theirs.close()
-        return ours, process
-
-    def begin(self, job: Job) -> None:
-        self.job = job
-        if not self.process.is_alive():
-            self.stop()
-            self.connection, self.process = self._start()
-        with suppress(OSError):  # a process that has just died is noticed in `end`
-            self.connection.send(job)
-
-    def end(self) -> Outcome:
-        """Return the outcome of the job."""
-        job, self.job = self.job, None
-        assert job is not None  # noqa: S101
+    def run(job: Job) -> Outcome:
+        child = free.get()
         try:
-            outcome: Outcome = self.connection.recv()
-        except (EOFError, OSError):
-            self.process.join()
-            return Outcome(job, None, f"the process died with exit code {self.process.exitcode}")
-        return outcome
+            outcome: Outcome = child.call(job, _LONGEST_S)
+            return outcome
+        except (ChildDiedError, ChildTimeoutError, WorkerError) as error:
+            return Outcome(job, None, str(error))
+        finally:
+            free.put(child)
 
-    def stop(self) -> None:
-        self.connection.close()
-        self.process.kill()
-        self.process.join()
+    pool = ThreadPoolExecutor(len(children))
+    ended: SimpleQueue[Future[Outcome]] = SimpleQueue()
+    futures = [pool.submit(run, job) for job in jobs]
+    try:
+        for future in futures:
+            future.add_done_callback(ended.put)
+        left = len(futures)
+        while left and not stop():
+            try:
+                outcome = ended.get(timeout=POLL_S).result()
+            except Empty:
+                continue
+            left -= 1
+            yield outcome
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        while running := [future for future in futures if not future.done()]:
+            for child in children:
+                child.interrupt()  # its thread reaps it
+            wait(running, timeout=0.05)
+        for child in children:
+            child.kill()
 
 
-def _serve(connection: Connection, recordings: Mapping[str, Recording], evaluations: int) -> None:
-    """Run jobs until the connection is closed; the parent process handles signals."""
+def make_simulator(recordings: Mapping[str, Recording], evaluations: int) -> Callable[[Job], Outcome]:
+    """Return the function of a worker process that runs jobs."""
     from mltune.comparison.strategies import strategy
 
-    while True:
+    def run(job: Job) -> Outcome:
         try:
-            job: Job = connection.recv()
-        except EOFError:
-            return
-        try:
-            outcome = Outcome(job, simulate(strategy(job.strategy), recordings[job.dataset], evaluations, job.seed))
+            return Outcome(job, simulate(strategy(job.strategy), recordings[job.dataset], evaluations, job.seed))
         except MltuneError as error:
-            outcome = Outcome(job, None, str(error))
+            return Outcome(job, None, str(error))
         except Exception:  # a strategy of a third party may raise anything
-            outcome = Outcome(job, None, traceback.format_exc(limit=-4)[-2000:])
-        connection.send(outcome)
+            return Outcome(job, None, traceback.format_exc(limit=-4)[-2000:])
 
-
-@contextmanager
-def _isolated() -> Iterator[None]:
-    """Let a process that is started here compute on one thread, and not import the main module of the caller again.
-
-    The main module may be a script whose statements must run only once. Modules in the working directory are not
-    imported, and signals are left to the parent process, also while the new one starts.
-    """
-    before = dict(os.environ)
-    os.environ.update(_ENVIRONMENT)
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    resource_tracker.ensure_running()  # which would unblock the signals if it were started later
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        sys.modules["__main__"] = main
-        for name in _ENVIRONMENT:
-            del os.environ[name]
-        os.environ.update(before)
+    return run

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -21,6 +20,8 @@ import numpy as np
 from mltune.comparison.simulation import Trace
 from mltune.errors import DamagedRunError, MltuneError, RunDirectoryError, StoreError
 from mltune.files.atomic import write_file_atomically
+from mltune.files.opening import kind_of
+from mltune.files.reading import reason
 from mltune.files.text import printable
 
 _TABLES = """
@@ -44,6 +45,9 @@ _OF_THE_MACHINE = frozenset(
 
 DATASET = "dataset "
 """Prefix of the name of a fact about a dataset."""
+
+_OWN = ("runs-", "summary.json", "table.md", "evaluations.parquet", "curves")
+"""Beginnings of the names of a comparison's files."""
 
 
 class Job(NamedTuple):
@@ -86,7 +90,7 @@ class Journal:
     Raises
     ------
     RunDirectoryError
-        The directory has the journal of another comparison, or a damaged one.
+        The directory has the journal of another comparison, a damaged one, or a link in place of a file of its own.
     StoreError
         The journal cannot be written.
     """
@@ -96,10 +100,13 @@ class Journal:
         self._file = directory / "runs-{}of{}.sqlite".format(*share)
         try:
             directory.mkdir(parents=True, exist_ok=True)
+            _check_own(directory)
             if not os.path.lexists(self._file):
                 write_file_atomically(self._file, _empty())
         except OSError as error:
-            raise StoreError(f"a comparison writes a journal, but {self._file} cannot be written: {error}.") from error
+            raise StoreError(
+                f"a comparison writes a journal, but {self._file} cannot be written: {reason(error)}."
+            ) from error
         self._agree({name: json.dumps(value, sort_keys=True) for name, value in facts.items()})
         self._database = _connect(self._file)
 
@@ -146,7 +153,9 @@ class Journal:
                 (*outcome.job, outcome.error.encode("utf-8", "backslashreplace").decode(), *values),
             )
         except sqlite3.Error as error:
-            raise StoreError(f"a run is written when it ends, but {self._file} cannot be written: {error}.") from error
+            raise StoreError(
+                f"a run is written when it ends, but {self._file} cannot be written: {reason(error)}."
+            ) from error
 
     def outcomes(self, jobs: Iterable[Job], sizes: Mapping[str, int], evaluations: int) -> dict[Job, Outcome]:
         """Return the outcomes of jobs in the journals of the directory; a trace takes precedence over an error.
@@ -175,6 +184,16 @@ class Journal:
         return known
 
 
+def _check_own(directory: Path) -> None:
+    """Check that the files of a comparison are its own: through a link it would overwrite something elsewhere."""
+    for path in directory.iterdir():
+        if path.name.startswith(_OWN) and kind_of(path) != "a regular file":
+            raise RunDirectoryError(
+                f"the directory of a comparison holds its own files, but {path} is {kind_of(path)}; "
+                "remove it, or choose another --output."
+            )
+
+
 def _empty() -> bytes:
     """Return a journal without runs, in WAL mode from the start: a kill at any moment leaves a file that opens."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
@@ -195,14 +214,11 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    """Connect to an existing journal, after checking that it is a file with exactly the tables of one."""
-    for suffix in ("", "-wal", "-shm", "-journal"):
+    """Connect to an existing journal, after checking that it has exactly the tables of one."""
+    for suffix, most in (("", _MAX_BYTES), ("-wal", _MAX_BYTES), ("-journal", 0)):
         beside = path.with_name(path.name + suffix)
-        if not os.path.lexists(beside):
-            continue
-        found = beside.lstat()
-        if not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_BYTES or (suffix == "-journal" and found.st_size):
-            raise _damaged(path, f"{beside.name} is no file of it")
+        if beside.exists() and beside.stat().st_size > most:
+            raise _damaged(path, f"{beside.name} has {beside.stat().st_size} bytes")
     try:
         location = f"file:{quote(str(path.absolute()))}?mode=rw"
         database = sqlite3.connect(location, uri=True, timeout=_BUSY_S, isolation_level=None)
@@ -221,7 +237,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 def _unreadable(path: Path, error: sqlite3.Error) -> MltuneError:
     if (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _OF_THE_MACHINE:
-        return StoreError(f"a comparison reads and writes its journal, but {path} cannot be used: {error}.")
+        return StoreError(f"a comparison reads and writes its journal, but {path} cannot be used: {reason(error)}.")
     return _damaged(path, error)
 
 

@@ -65,7 +65,7 @@ class KernelTuner:
         except ImportError as error:
             raise UsageError(
                 f"strategy {self.name} needs Kernel Tuner, but it cannot be imported ({error}): "
-                "pip install 'mltune[peers]'."
+                "pip install 'mltune-gpu[peers]'."
             ) from error
         if self.strategy not in strategy_map:
             raise UsageError(
@@ -169,7 +169,7 @@ class OptunaGp:
 
     def __post_init__(self) -> None:
         if importlib.util.find_spec("torch") is None:
-            raise UsageError("strategy gp needs torch, but it is not installed: pip install 'mltune[peers]'.")
+            raise UsageError("strategy gp needs torch, but it is not installed: pip install 'mltune-gpu[peers]'.")
 
     def search(self, simulation: Simulation, seed: int) -> None:
         """Search one proposal at a time; see :class:`mltune.comparison.simulation.Strategy`."""

@@ -15,6 +15,7 @@ from mltune.comparison.figures import draw
 from mltune.comparison.summary import Comparison, Runs
 from mltune.errors import StoreError
 from mltune.files.atomic import write_file_atomically
+from mltune.files.reading import reason
 
 
 def write_results(comparison: Comparison, directory: Path) -> dict[str, Any]:
@@ -35,7 +36,9 @@ def write_results(comparison: Comparison, directory: Path) -> dict[str, Any]:
         for name, image in draw(comparison, list(document["strategies"])).items():
             write_file_atomically(directory / name, image)
     except OSError as error:
-        raise StoreError(f"results are written to the output directory, but {directory} cannot be: {error}.") from error
+        raise StoreError(
+            f"results are written to the output directory, but {directory} cannot be: {reason(error)}."
+        ) from error
     return document
 
 

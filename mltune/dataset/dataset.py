@@ -24,6 +24,7 @@ from mltune.dataset.parquet import arrow_table, check_table, read_parquet, read_
 from mltune.device.facts import Device
 from mltune.errors import DatasetError
 from mltune.files.atomic import write_file_atomically
+from mltune.files.reading import reason
 from mltune.files.text import did_you_mean
 from mltune.kernel.columns import Columns
 from mltune.kernel.space import TableSpace
@@ -261,7 +262,9 @@ def write_dataset(dataset: Dataset, folder: Path, *, overwrite: bool = False) ->
         write_file_atomically(table, data)
         write_file_atomically(described, (json.dumps(manifest.to_json(), indent=1) + "\n").encode())
     except OSError as error:
-        raise DatasetError(f"a dataset needs a folder that can be written, but {folder}: {error}.") from error
+        raise DatasetError(
+            f"a dataset needs a folder that can be written, but {folder} cannot: {reason(error)}."
+        ) from error
     return Dataset(manifest, dataset.table)
 
 
@@ -295,6 +298,11 @@ def load_manifest(name_or_path: str | Path) -> Manifest:
     return read_manifest(_located(name_or_path))
 
 
+def shipped_datasets() -> dict[str, Path]:
+    """Return the manifest files of the shipped datasets by name."""
+    return {found.stem: found for found in sorted(assets.folder("datasets").glob("*/*.json"))}
+
+
 def list_datasets(folder: Path | None = None) -> list[Manifest]:
     """Return the manifests of all datasets in ``folder/*/`` (by default the shipped ones), by kernel and name."""
     paths = sorted((assets.folder("datasets") if folder is None else folder).glob("*/*.json"))
@@ -314,13 +322,13 @@ def _located(name_or_path: str | Path) -> Path:
         return path.with_suffix(".json")
     if len(path.parts) != 1:
         return path.with_name(f"{path.name}.json")
-    ours = {found.stem: found for found in sorted(assets.folder("datasets").glob("*/*.json"))}
-    if path.name not in ours:
+    shipped = shipped_datasets()
+    if path.name not in shipped:
         raise DatasetError(
-            f"a dataset is a shipped one or a path, but there is none called {path.name!r}"
-            f"{did_you_mean(path.name, ours)}; `mltune datasets` lists them."
+            f"a dataset is a shipped one or the path of its .parquet file, but there is none called {path.name!r}"
+            f"{did_you_mean(path.name, shipped) or '; `mltune datasets` lists what there is.'}"
         )
-    return ours[path.name]
+    return shipped[path.name]
 
 
 def _counts(table: Any) -> dict[str, int]:

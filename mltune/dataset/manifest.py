@@ -12,8 +12,9 @@ from typing import Any, ClassVar, Literal
 from mltune.device.facts import Device
 from mltune.errors import DatasetError, MltuneError
 from mltune.files.documents import parse_json
-from mltune.files.reading import read_file
+from mltune.files.reading import read_file, reason
 from mltune.files.text import printable
+from mltune.files.validation import problems_of
 from mltune.problem.kinds import problem_from_json
 from mltune.problem.problem import Problem
 
@@ -174,22 +175,21 @@ def read_manifest(path: Path) -> Manifest:
     try:
         document = parse_json(read_file(path, _MAX_BYTES))
         _check_texts(document)
+        if not isinstance(document, dict) or "problem" not in document:
+            raise DatasetError(f"a manifest is a table with a problem, got {document!r:.60}.")
         document["problem"] = problem_from_json(document["problem"])
         if "cublas_median_s" in document:  # before version 0.2
             document["reference_median_s"] = document.pop("cublas_median_s")
         manifest = TypeAdapter(Manifest).validate_python(document)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = printable(".".join(str(part) for part in first["loc"]), longest=100)
-        raise DatasetError(f"{path}: `{where}` is malformed: {first['msg']}.") from error
+        raise DatasetError(f"{path}: {problems_of(error, document)}.") from error
     except OSError as error:
-        reason = error.strerror or error
-        raise DatasetError(f"a dataset has a manifest, but {path} cannot be read: {reason}.") from error
+        raise DatasetError(f"a dataset has a manifest, but {path} cannot be read: {reason(error)}.") from error
     except DatasetError as error:
         raise DatasetError(f"{path}: {printable(error, longest=500)}") from error
     except (ValueError, TypeError, LookupError, MltuneError) as error:
-        reason = printable(error, longest=500)
-        raise DatasetError(f"{path} must be the manifest of a dataset, but is none: {reason}.") from error
+        text = printable(error, longest=500)
+        raise DatasetError(f"{path} must be the manifest of a dataset, but is none: {text}.") from error
     if manifest.name != path.stem:
         raise DatasetError(f"a dataset's files carry its name, but {path} holds {manifest.name!r}.")
     return manifest

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from mltune.dataset.manifest import LONGEST_S, SHORTEST_S
 from mltune.errors import DatasetError
-from mltune.files.reading import read_file
+from mltune.files.reading import read_file, reason
 from mltune.files.text import printable
 from mltune.kernel.columns import number_rows
 from mltune.process.bounded import BoundsExceededError, call_bounded
@@ -173,7 +173,7 @@ def read_parquet(path: Path, sha256: str, rows: int, parameters: Sequence[str]) 
     try:
         data = read_file(path, _MAX_FILE_BYTES)
     except OSError as error:
-        raise DatasetError(f"a dataset has a table, but {path} cannot be read: {error.strerror or error}.") from error
+        raise DatasetError(f"a dataset has a table, but {path} cannot be read: {reason(error)}.") from error
     found = hashlib.sha256(data).hexdigest()
     if found != sha256:
         raise DatasetError(f"{path} must have the sha256 of its manifest, {sha256}, but has {found}; fetch it anew.")
@@ -187,8 +187,8 @@ def read_parquet(path: Path, sha256: str, rows: int, parameters: Sequence[str]) 
     except MemoryError:
         raise
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        reason = printable(error, longest=300)
-        raise DatasetError(f"{path} must be a Parquet file, but cannot be read: {reason}.") from error
+        text = printable(error, longest=300)
+        raise DatasetError(f"{path} must be a Parquet file, but cannot be read: {text}.") from error
 
 
 def read_strangers_parquet(path: Path, sha256: str, rows: int, parameters: Sequence[str]) -> Any:

@@ -11,8 +11,8 @@ DEEPEST = 32
 """Levels of tables and lists that a document may have."""
 
 _LARGEST_INTEGER = 2**63
-_PART = r"""(?:[\w-]{1,200}|"[^"\n]{0,200}"|'[^'\n]{0,200}')"""
-_LONG_KEY = re.compile(rf"{_PART}(?:[ \t]*\.[ \t]*{_PART}){{{DEEPEST}}}")
+_PART = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
+_LONG_KEY = re.compile(rf"(?<![\w-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{DEEPEST}}}")
 
 
 def parse_json(data: bytes | str) -> Any:

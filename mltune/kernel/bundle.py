@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from mltune.device.facts import Device
 from mltune.errors import BundleError, ExpressionError, UsageError
+from mltune.files.text import did_you_mean, printable
 from mltune.kernel.columns import Columns, length
-from mltune.kernel.evaluation import Partial, Value
+from mltune.kernel.evaluation import MAX_INTEGER, Partial, Value
 from mltune.kernel.expressions import Expression, parse
 from mltune.problem.problem import Problem
 
@@ -40,9 +41,9 @@ _Shape = tuple[Expression, Expression, Expression]
 def device_variables(device: Device) -> dict[str, int]:
     """Return the variables of a device that the expressions of a kernel bundle may use.
 
-    ``compute_capability`` is ``10 * major + minor``: 90 for compute capability 9.0.
+    ``compute_capability`` is ``10 * major + minor``: 90 for compute capability 9.0. Without CUDA it is 0.
     """
-    major, minor = device.compute_capability
+    major, minor = device.compute_capability or (0, 0)
     facts = {name: getattr(device, name) for name in DEVICE_VARIABLES}
     return facts | {"compute_capability": 10 * major + minor}
 
@@ -123,8 +124,10 @@ class Kernel:
         The CUDA text; None for a kernel whose timings were recorded elsewhere: it can be replayed, but not built.
     entry : str or None
         Name of the kernel function (``extern "C"``); None without a source.
+    headers : mapping of str to str
+        The texts of the headers that the source may include, by name.
     source_hash : str
-        SHA-256 of the source, the entry and the launch; empty without a source.
+        SHA-256 of the source, its headers, the entry and the launch; empty without a source.
     space_hash : str
         SHA-256 of the parameters, derived names and restrictions.
     precisions : tuple of str
@@ -153,6 +156,7 @@ class Kernel:
     folder: Path = Path()
     source: str | None = None
     entry: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
     source_hash: str = ""
     space_hash: str = ""
     precisions: tuple[str, ...] = ()
@@ -202,13 +206,26 @@ class Kernel:
 
     def parameters_of(self, names: Iterable[str]) -> frozenset[str]:
         """Return the parameters that names depend on, through derived names."""
-        found: set[str] = set()
-        for name in names:
-            if name in self.derived:
-                found |= self.parameters_of(self.derived[name].names)
-            elif name in self.parameters or name in self.launch_parameters:
-                found.add(name)
-        return frozenset(found)
+        return frozenset(
+            name for name in self._reached(names) if name in self.parameters or name in self.launch_parameters
+        )
+
+    def parts_of(self, expressions: Iterable[Expression]) -> int:
+        """Return the number of parts that are evaluated for expressions, those of derived names once each."""
+        used = list(expressions)
+        reached = self._reached(name for expression in used for name in expression.names)
+        return sum(one.parts for one in (*used, *(self.derived[name] for name in reached if name in self.derived)))
+
+    def _reached(self, names: Iterable[str]) -> set[str]:
+        """Return names and all that they depend on."""
+        reached: set[str] = set()
+        waiting = list(names)
+        while waiting:
+            name = waiting.pop()
+            if name not in reached:
+                reached.add(name)
+                waiting += self.derived[name].names if name in self.derived else ()
+        return reached
 
     def evaluate(
         self, columns: Columns, variables: Mapping[str, int], expressions: Mapping[str, Expression] | None = None
@@ -265,9 +282,9 @@ class Kernel:
 
         def number(expression: Expression) -> int:
             value = expression.evaluate(scope)
-            if isinstance(value, np.ndarray) or value < 0 or value != int(value):
+            if isinstance(value, np.ndarray) or not (0 <= value < MAX_INTEGER) or value != int(value):
                 raise ExpressionError(
-                    f"the shape of a launch must be integers >= 0, but `{expression}` is {value}; "
+                    f"the shape of a launch must be integers >= 0, but `{printable(expression, 120)}` is {value}; "
                     f"see {self.folder / 'kernel.toml'}."
                 )
             return int(value)
@@ -294,10 +311,14 @@ class Kernel:
             legal = self.all_parameters.get(name)
             if legal is None:
                 raise BundleError(
-                    f"a parameter of {self.name} is one of {', '.join(self.all_parameters)}; got {name!r}"
+                    f"a parameter of {self.name} is one of {', '.join(self.all_parameters)}, got {name!r}"
+                    f"{did_you_mean(name, self.all_parameters) or '.'}"
                 )
             if not chosen or not set(chosen) <= set(legal) or len(set(chosen)) != len(chosen):
-                raise BundleError(f"the values of {name} are distinct ones of {list(legal)}, got {list(chosen)}")
+                raise BundleError(
+                    f"the values of {name} are distinct ones of {printable(list(legal), 300)}, "
+                    f"got {printable(list(chosen), 300)}"
+                )
 
         def narrowed(parameters: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
             return {name: tuple(values.get(name, legal)) for name, legal in parameters.items()}

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mltune.errors import ExpressionError
+from mltune.files.text import printable
 
 MAX_INTEGER = 2**53
 """Bound on the size of integers, so that sums of products do not overflow and floats represent them exactly."""
@@ -73,6 +74,7 @@ def evaluate(tree: ast.expr, text: str, variables: Mapping[str, Value | Partial]
     ExpressionError
         A name is missing, or a number grows too large.
     """
+    text = printable(text, 120)
     walk = _Walk(text, variables)
     with np.errstate(all="ignore"):
         try:

@@ -18,11 +18,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mltune.errors import ExpressionError
+from mltune.files.text import printable
 from mltune.kernel.evaluation import COMPARISONS, MAX_INTEGER, Partial, Value, evaluate
 
 MAX_TEXT = 1000
@@ -33,6 +35,24 @@ MAX_DEPTH = 100
 
 FUNCTIONS = {"min": None, "max": None, "abs": 1, "ceil": 1, "floor": 1, "ceil_div": 2, "log2": 1, "is_pow2": 1}
 """Number of arguments of each function (None: one or more)."""
+
+
+_SPACES = str.maketrans("\t\r\n", "   ")
+
+
+class Extent(NamedTuple):
+    """The size of an expression.
+
+    Attributes
+    ----------
+    parts : int
+        Operations, names and numbers.
+    depth : int
+        Parts on the longest way from the whole expression to a name or number.
+    """
+
+    parts: int
+    depth: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +73,15 @@ class Expression:
 
     def __str__(self) -> str:
         return self.text
+
+    @property
+    def parts(self) -> int:
+        """Number of its operations, names and numbers."""
+        return sum(isinstance(node, ast.expr) for node in ast.walk(self._tree))
+
+    def extent(self, derived: Mapping[str, Extent]) -> Extent:
+        """Return the extent of the expression with derived names written out, given the extents of these."""
+        return _extent(self._tree, derived)
 
     def evaluate(self, variables: Mapping[str, Value | Partial]) -> Value:
         """Return the value for numbers or columns of equal length.
@@ -88,6 +117,11 @@ class Expression:
         return self.evaluate_partial(variables).truth()
 
 
+def _short(text: object) -> str:
+    """Return text of a bundle for a message."""
+    return printable(text, 120)
+
+
 def parse(text: str) -> Expression:
     """Parse and check an expression.
 
@@ -101,18 +135,30 @@ def parse(text: str) -> Expression:
     >>> parse("ceil_div(n, BLK) * 2").evaluate({"n": 100, "BLK": np.array([16, 32])}).tolist()
     [14, 8]
     """
-    text = text.strip()
     if len(text) > MAX_TEXT:
         raise ExpressionError(f"an expression has at most {MAX_TEXT} characters, got {len(text)}")
-    if not text.isascii():
-        raise ExpressionError(f"an expression is plain ASCII, got {text!r}")
+    text = text.translate(_SPACES).strip()
+    if not (text.isascii() and text.isprintable()):
+        raise ExpressionError(f"an expression is printable ASCII, got `{_short(text)}`")
     try:
         tree = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ExpressionError(f"an expression must be valid Python arithmetic, but `{text}` is not: {error}") from error
+        deep = isinstance(error, RecursionError | MemoryError)
+        what = "it is nested too deeply" if deep else getattr(error, "msg", error)  # without the place in "<unknown>"
+        raise ExpressionError(
+            f"an expression must be valid Python arithmetic, but `{_short(text)}` is not: {_short(what)}"
+        ) from error
     names: set[str] = set()
     _check(tree, text, names, MAX_DEPTH)
     return Expression(text, frozenset(names), tree)
+
+
+def _extent(node: ast.expr, derived: Mapping[str, Extent]) -> Extent:
+    if isinstance(node, ast.Name):
+        parts, depth = derived.get(node.id, (0, 0))
+        return Extent(parts + 1, depth + 1)
+    children = [_extent(child, derived) for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
+    return Extent(1 + sum(child.parts for child in children), 1 + max((child.depth for child in children), default=0))
 
 
 _BINARY = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow)
@@ -122,17 +168,17 @@ _UNARY = (ast.USub, ast.UAdd, ast.Not)
 def _check(node: ast.expr, text: str, names: set[str], depth: int) -> None:
     """Raise an error for a node that is not part of the language; collect the names."""
     if depth == 0:
-        raise ExpressionError(f"an expression is nested at most {MAX_DEPTH} deep, but `{text}` is deeper")
+        raise ExpressionError(f"an expression is nested at most {MAX_DEPTH} deep, but `{_short(text)}` is deeper")
     match node:
         case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
             if not (abs(value) < MAX_INTEGER):
                 raise ExpressionError(
-                    f"a number in an expression must stay below 2**53 in size, got {value} in `{text}`"
+                    f"a number in an expression must stay below 2**53 in size, got {_short(value)} in `{_short(text)}`"
                 )
             children: list[ast.expr] = []
         case ast.Name(id=name):
             if name in FUNCTIONS:
-                raise ExpressionError(f"`{name}` is a function and needs arguments in `{text}`")
+                raise ExpressionError(f"`{name}` is a function and needs arguments in `{_short(text)}`")
             names.add(name)
             children = []
         case ast.BinOp(op=op) if isinstance(op, _BINARY):
@@ -149,12 +195,13 @@ def _check(node: ast.expr, text: str, names: set[str], depth: int) -> None:
             wanted = FUNCTIONS[name]
             if len(children) != wanted if wanted is not None else not children:
                 raise ExpressionError(
-                    f"`{name}` takes {wanted or 'at least 1'} arguments, got {len(children)} in `{text}`"
+                    f"`{name}` takes {wanted or 'at least 1'} arguments, got {len(children)} in `{_short(text)}`"
                 )
         case _:
             raise ExpressionError(
                 f"an expression consists of numbers, names, arithmetic, comparisons, and/or/not, if/else and the "
-                f"functions {', '.join(FUNCTIONS)}, but `{text}` has `{ast.get_source_segment(text, node)}`"
+                f"functions {', '.join(FUNCTIONS)}, but `{_short(text)}` has "
+                f"`{_short(ast.get_source_segment(text, node))}`"
             )
     for child in children:
         _check(child, text, names, depth - 1)

@@ -18,18 +18,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mltune.errors import SpaceError
-from mltune.kernel.bundle import Kernel
+from mltune.files.text import printable
+from mltune.kernel.bundle import Kernel, Restriction
 from mltune.kernel.coding import Codes
 from mltune.kernel.columns import number_rows
 from mltune.kernel.ordering import Rule, choose_order
 
-MAX_STATES = 5_000_000
-"""Largest number of states of a layer."""
+MAX_BYTES = 1 << 30
+"""Most memory that counting may take, as estimated from the number of states."""
 
 MAX_COMBINATIONS = 1 << 25
-"""Largest number of combinations of the parameters of one restriction."""
+"""Largest number of combinations of the parameters of restrictions, all of them together."""
+
+MAX_OPERATIONS = 1 << 29
+"""Most operations on numbers that evaluate the restrictions for these combinations: some seconds.
+
+Counting takes at most half as many: each takes longer.
+"""
 
 _CHUNK = 1 << 16
+_KEPT_BYTES, _WORKING_BYTES, _COLUMN_BYTES = 12, 64, 4
+"""Bytes of a step between layers once it is counted, and while it is; bytes of a state of a rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,38 +132,52 @@ def build_layers(kernel: Kernel, variables: Mapping[str, int]) -> Layers:
 
 def _make_rules(kernel: Kernel, variables: Mapping[str, int]) -> list[Rule]:
     """Tabulate the restrictions. A restriction whose parameters are all in another's is merged with it."""
-    values = kernel.all_parameters
-    by_size = sorted(
-        ((kernel.parameters_of(r.expression.names), r) for r in kernel.restrictions), key=lambda pair: -len(pair[0])
-    )
-    groups: list[tuple[frozenset[str], list[int]]] = []
-    for position, (names, _) in enumerate(by_size):
+    groups: list[tuple[frozenset[str], list[Restriction]]] = []
+    by_size = ((kernel.parameters_of(r.expression.names), r) for r in kernel.restrictions)
+    for names, restriction in sorted(by_size, key=lambda pair: -len(pair[0])):
         home = next((members for larger, members in groups if names <= larger), None)
         if home is None:
-            groups.append((names, [position]))
+            groups.append((names, [restriction]))
         else:
-            home.append(position)
-    rules = []
-    for names, members in groups:
-        ordered = tuple(name for name in values if name in names)
-        shape = tuple(len(values[name]) for name in ordered)
-        if math.prod(shape) > MAX_COMBINATIONS:
-            raise SpaceError(
-                f"the parameters of one restriction must have at most {MAX_COMBINATIONS} combinations, but those of "
-                f"`{by_size[members[0]][1].text}`, {', '.join(ordered)}, have {math.prod(shape)}; split it"
-            )
-        flat = np.empty(math.prod(shape), dtype=bool)
-        for start in range(0, flat.size, _CHUNK):
-            chunk = np.arange(start, min(start + _CHUNK, flat.size))
-            codes = np.unravel_index(chunk, shape) if shape else ()
-            columns = {name: np.asarray(values[name])[code] for name, code in zip(ordered, codes, strict=True)}
-            scope = kernel.scope({**variables, **columns})
-            holds = np.ones(len(chunk), dtype=bool)
-            for position in members:
-                holds &= by_size[position][1].expression.holds(scope)
-            flat[chunk] = holds
-        rules.append(Rule(ordered, flat.reshape(shape)))
-    return rules
+            home.append(restriction)
+    _check_work(kernel, groups)
+    return [_make_rule(kernel, variables, names, members) for names, members in groups]
+
+
+def _check_work(kernel: Kernel, groups: Sequence[tuple[frozenset[str], Sequence[Restriction]]]) -> None:
+    """Check that the tables of the restrictions are small enough, before any is made."""
+    sizes = [math.prod(len(kernel.all_parameters[name]) for name in names) for names, _ in groups]
+    parts = [kernel.parts_of(restriction.expression for restriction in members) for _, members in groups]
+    operations = [size * count for size, count in zip(sizes, parts, strict=True)]
+    if sum(sizes) <= MAX_COMBINATIONS and sum(operations) <= MAX_OPERATIONS:
+        return
+    size, (names, members) = max(zip(operations, sizes, groups, strict=True), key=lambda work: work[0])[1:]
+    raise SpaceError(
+        f"the parameters of all restrictions must have at most {MAX_COMBINATIONS} combinations and take at most "
+        f"{MAX_OPERATIONS} operations, but those of {kernel.name} have {sum(sizes):.4g} and take "
+        f"{sum(operations):.4g}, most of them for `{printable(members[0].text, 120)}` over "
+        f"{printable(', '.join(sorted(names)), 120)} ({size:.4g} combinations); split it"
+    )
+
+
+def _make_rule(
+    kernel: Kernel, variables: Mapping[str, int], names: frozenset[str], restrictions: Sequence[Restriction]
+) -> Rule:
+    """Tabulate restrictions over the combinations of some parameters."""
+    values = kernel.all_parameters
+    ordered = tuple(name for name in values if name in names)
+    shape = tuple(len(values[name]) for name in ordered)
+    flat = np.empty(math.prod(shape), dtype=bool)
+    for start in range(0, flat.size, _CHUNK):
+        chunk = np.arange(start, min(start + _CHUNK, flat.size))
+        codes = np.unravel_index(chunk, shape) if shape else ()
+        columns = {name: np.asarray(values[name])[code] for name, code in zip(ordered, codes, strict=True)}
+        scope = kernel.scope({**variables, **columns})
+        holds = np.ones(len(chunk), dtype=bool)
+        for restriction in restrictions:
+            holds &= restriction.expression.holds(scope)
+        flat[chunk] = holds
+    return Rule(ordered, flat.reshape(shape))
 
 
 class _Automaton:
@@ -193,8 +216,20 @@ def _walk(order: Sequence[str], extents: Mapping[str, int], rules: Sequence[Rule
     states: dict[int, NDArray[np.int32]] = {}
     sizes: dict[int, int] = {}
     layers = []
+    cells = work = 0
     for name in order:
         moved = [i for i, automaton in enumerate(automata) if name in automaton.steps]
+        cells += n_states * extents[name]
+        work += n_states * (extents[name] * (1 + len(moved)) + len(states))
+        wanted_bytes = _KEPT_BYTES * cells + n_states * (
+            extents[name] * (_WORKING_BYTES + _COLUMN_BYTES * len(moved)) + _COLUMN_BYTES * len(states)
+        )
+        if wanted_bytes > MAX_BYTES or work > MAX_OPERATIONS // 2:
+            raise SpaceError(
+                f"restrictions must not couple too many parameters: counting takes at most {MAX_BYTES} bytes and "
+                f"{MAX_OPERATIONS // 2} operations, but before {name} is bound they distinguish {n_states} "
+                f"combinations, which takes {wanted_bytes:.3g} and {work:.3g}; use fewer parameters in each"
+            )
         alive = np.ones((n_states, extents[name]), dtype=bool)
         targets = {}
         for i in moved:
@@ -210,11 +245,6 @@ def _walk(order: Sequence[str], extents: Mapping[str, int], rules: Sequence[Rule
         number, representative = number_rows(
             [settled[parent], *columns], [max(len(first), 1), *(sizes[i] for i in continued)]
         )
-        if len(representative) > MAX_STATES:
-            raise SpaceError(
-                f"restrictions must not couple too many parameters, but after {name} is bound they distinguish "
-                f"{len(representative)} combinations, more than {MAX_STATES}; use fewer parameters in each"
-            )
         steps = np.full(alive.shape, -1, dtype=np.int32)
         steps[alive] = number
         layers.append(steps)

@@ -8,7 +8,7 @@ good order; sets suffice, because the number of states does not depend on the or
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,6 +18,9 @@ BEAM = 200
 """Number of sets of bound parameters that the search keeps at each step."""
 
 _LARGEST_TABLE = 1 << 17
+_MOST_ELEMENTS = 1 << 27
+_MOST_TERMS = 1 << 18
+"""Bounds on the work of the search; beyond them its estimates are coarser."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,14 @@ class _Estimate:
     def __init__(self, extents: Mapping[str, int], names: Sequence[str], rules: Sequence[Rule]) -> None:
         bits = {name: 1 << i for i, name in enumerate(names)}
         self.logs = [(bits[name], float(np.log2(extents[name]))) for name in names]
-        self.rules = [_RuleEstimate(rule, bits) for rule in rules]
+        self.rules = [_RuleEstimate(rule, bits, self._spend) for rule in rules]
+        self.elements = _MOST_ELEMENTS
+        self.refines = len(names) * len(rules) * (len(names) + len(rules)) <= _MOST_TERMS
+
+    def _spend(self, elements: int) -> bool:
+        """Return whether a table of some elements may still be read."""
+        self.elements -= elements
+        return self.elements >= 0
 
     def log_states(self, sets: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the binary logarithm of the estimated number of states, float64 (n_sets,).
@@ -112,7 +122,7 @@ class _Estimate:
             return logs
 
         best = total()
-        for classed in (*by_class, *by_class):
+        for classed in (*by_class, *by_class) if self.refines else ():
             classed ^= True
             trial = total()
             better = trial < best
@@ -124,7 +134,8 @@ class _Estimate:
 class _RuleEstimate:
     """Sizes of the state of one rule when some of its parameters are bound, computed at first use."""
 
-    def __init__(self, rule: Rule, bits: Mapping[str, int]) -> None:
+    def __init__(self, rule: Rule, bits: Mapping[str, int], spend: Callable[[int], bool]) -> None:
+        self.spend = spend
         table = rule.table
         while table.size > _LARGEST_TABLE:
             axis = int(np.argmax(table.shape))
@@ -144,6 +155,8 @@ class _RuleEstimate:
         if mask not in self.known:
             axes = [axis for axis, bit in enumerate(self.bits) if mask & bit]
             others = [axis for axis, bit in enumerate(self.bits) if not mask & bit]
+            if not self.spend(self.table.size):
+                return sum(float(np.log2(self.table.shape[axis])) for axis in axes), 0.0
             rows = self.table.transpose(axes + others).reshape(
                 int(np.prod([self.table.shape[axis] for axis in axes])), -1
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import keyword
-import tomllib
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -14,16 +14,27 @@ from pydantic import ValidationError
 
 from mltune import assets
 from mltune.errors import BundleError, ExpressionError
+from mltune.files.documents import parse_toml
+from mltune.files.reading import read_text, reason
+from mltune.files.text import did_you_mean, printable
+from mltune.files.validation import problems_of
 from mltune.kernel.bundle import DEVICE_VARIABLES, Access, Kernel, Restriction
-from mltune.kernel.expressions import FUNCTIONS, Expression, parse
-from mltune.kernel.schema import AccessTable, Document
+from mltune.kernel.expressions import FUNCTIONS, MAX_DEPTH, Expression, Extent, parse
+from mltune.kernel.names import check_macro_name
+from mltune.kernel.schema import MAX_PARAMETERS, AccessTable, Document
 from mltune.problem.kinds import KINDS
 
 MAX_DOCUMENT_BYTES = 2**20
 """Largest size of a kernel.toml."""
 
 MAX_SOURCE_BYTES = 2**24
-"""Largest size of a kernel source."""
+"""Largest size of a kernel source and its headers together."""
+
+MAX_PARTS = 10_000
+"""Most operations, names and numbers of all expressions of a bundle."""
+
+MAX_WRITTEN_OUT = 2_000
+"""Most operations, names and numbers of one expression with its derived names written out."""
 
 
 def load_kernel(name_or_path: str | Path) -> Kernel:
@@ -54,34 +65,41 @@ def _find_bundle(name_or_path: str | Path) -> Path:
     if isinstance(name_or_path, str) and name_or_path in names:
         return built_in / name_or_path
     folder = Path(name_or_path)
-    if (folder / "kernel.toml").is_file():
+    if name_or_path != "" and os.path.lexists(folder / "kernel.toml"):
         return folder.resolve()
     raise BundleError(
         f"a kernel is a built-in one ({', '.join(names) or 'none are installed'}) or a folder that holds a "
-        f"kernel.toml, got {str(name_or_path)!r}."
+        f"kernel.toml, got {printable(name_or_path, 300)!r}{did_you_mean(str(name_or_path), names) or '.'}"
     )
 
 
-def _read(path: Path, most: int) -> str:
+def _refused(path: Path, message: object) -> BundleError:
+    text = printable(message, 600)
+    end = "" if text.endswith("?") else "."
+    return BundleError(f"{printable(path, 300)}: {text}{end} See docs/reference/kernel-toml.md.")
+
+
+def _read(path: Path, limit: int) -> str:
+    """Read a file of a bundle, whose links lead to nothing outside the bundle."""
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(path.parent)):
+        raise _refused(path, "a file of a bundle must be in its folder, but this is a link that leads out of it")
     try:
-        if path.stat().st_size > most:
-            raise BundleError(f"{path}: a file of a bundle has at most {most} bytes, got {path.stat().st_size}")
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BundleError(f"{path}: a file of a bundle must be readable UTF-8 text: {error}") from error
+        text = read_text(path, limit)
+    except OSError as error:
+        raise _refused(path, f"a file of a bundle must be readable text: {reason(error)}") from error
+    if "\0" in text:
+        raise _refused(path, "a file of a bundle must be text, but this one has a zero byte")
+    return text.removeprefix("\ufeff")
 
 
 def _validated(path: Path, text: str) -> Document:
     try:
-        return Document.model_validate(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        raise BundleError(f"{path}: a kernel.toml must be valid TOML: {error}") from error
+        document = parse_toml(text)
+        return Document.model_validate(document)
     except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(str(part) for part in problem['loc'])}: {problem['msg']}, got {problem['input']!r:.80}"
-            for problem in error.errors()[:5]
-        )
-        raise BundleError(f"{path}: {problems}. See docs/reference/kernel-toml.md.") from error
+        raise _refused(path, problems_of(error, document, model=Document)) from error
+    except ValueError as error:
+        raise _refused(path, f"a kernel.toml must be valid TOML: {error}") from error
 
 
 class _Reader:
@@ -92,14 +110,17 @@ class _Reader:
         self.document = document
         self.problem = document.kernel.problem
         if self.problem not in KINDS:
-            raise self.error("kernel.problem", f"a problem is one of {[*KINDS]}, got {self.problem!r}")
+            hint = did_you_mean(self.problem, KINDS)
+            raise self.error("kernel.problem", f"a problem is one of {', '.join(KINDS)}, got {self.problem!r}{hint}")
         self.kind = KINDS[self.problem]
         self.check_kernel_table()
         self.problem_variables = self.kind.variables | set(document.kernel.variables)
         self.variables = {*self.problem_variables, *DEVICE_VARIABLES}
+        self.parts = 0
+        self.extents: dict[str, Extent] = {}
 
     def error(self, key: str, message: object) -> BundleError:
-        return BundleError(f"{self.path}: {key}: {message}. See docs/reference/kernel-toml.md.")
+        return _refused(self.path, f"{printable(key, 80)}: {message}")
 
     def check_kernel_table(self) -> None:
         """Check that the table has the keys of its kind of problem."""
@@ -127,19 +148,18 @@ class _Reader:
         derived = self.derived({*parameters, *launch_parameters})
         known = {*parameters, *launch_parameters, *derived, *self.variables}
         restrictions = tuple(
-            Restriction(self.expression(f"restrictions.`{text}`", text, known), reason)
+            Restriction(self.expression(f"restrictions.`{text}`", text, known), printable(reason))
             for text, reason in document.restrictions.items()
         )
         resources = {key: self.expression(f"resources.{key}", text, known) for key, text in document.resources.items()}
         shared_bytes = resources.get("shared_bytes", parse("0"))
-        source = self.source()
+        source, headers = self.source(), self.headers()
         return Kernel(
             name=document.kernel.name,
             folder=self.path.parent,
             source=source,
-            source_hash=(
-                "" if source is None else _hash(source, document.kernel.entry, launch.model_dump(), shared_bytes.text)
-            ),
+            headers=headers,
+            source_hash=self.source_hash(source, headers, shared_bytes),
             space_hash=_hash(
                 list(parameters.items()),
                 list(launch_parameters.items()),
@@ -173,6 +193,16 @@ class _Reader:
                     raise self.error(
                         f"{key}.{name}", f"a parameter must not have the name of a macro of {self.problem!r}"
                     )
+        for name in compiled if self.document.kernel.source is not None else ():
+            try:
+                check_macro_name(name)
+            except BundleError as error:
+                raise self.error(f"parameters.{name}", error) from error
+        if len(compiled) + len(launched) > MAX_PARAMETERS:
+            raise self.error(
+                "launch.parameters",
+                f"a kernel has at most {MAX_PARAMETERS} parameters, got {len(compiled) + len(launched)}",
+            )
         for name in (*compiled, *launched):
             if name in self.variables or name in FUNCTIONS or keyword.iskeyword(name):
                 raise self.error(
@@ -197,12 +227,26 @@ class _Reader:
         expressions = {name: self.expression(f"derived.{name}", text, known) for name, text in texts.items()}
         uses = {name: expression.names & texts.keys() for name, expression in expressions.items()}
         try:
-            return {name: expressions[name] for name in TopologicalSorter(uses).static_order()}
+            order = list(TopologicalSorter(uses).static_order())
         except CycleError as error:
-            circle = ", ".join(f"{name} = `{texts[name]}`" for name in error.args[1][1:])
+            circle = ", ".join(f"{name} = `{printable(texts[name], 80)}`" for name in error.args[1][1:])
             raise self.error(
                 "derived", f"derived names must not depend on each other in a circle, but these do: {circle}"
             ) from error
+        for name in order:
+            self.extents[name] = self.extent(f"derived.{name}", expressions[name])
+        return {name: expressions[name] for name in order}
+
+    def extent(self, key: str, expression: Expression) -> Extent:
+        """Return the extent of an expression with its derived names written out, after checking it."""
+        extent = expression.extent(self.extents)
+        if extent.parts > MAX_WRITTEN_OUT or extent.depth > MAX_DEPTH:
+            raise self.error(
+                key,
+                f"an expression with its derived names written out has at most {MAX_WRITTEN_OUT} parts and is nested "
+                f"at most {MAX_DEPTH} deep, but this one has {extent.parts:.4g} and is {extent.depth} deep",
+            )
+        return extent
 
     def access(self, name: str, table: AccessTable, known: Iterable[str]) -> Access:
         key = f"access.{name}"
@@ -223,11 +267,16 @@ class _Reader:
             raise self.error(key, error) from error
         unknown = sorted(expression.names - set(known))
         if unknown:
+            hint = did_you_mean(unknown[0], known)
             raise self.error(
                 key,
-                f"an expression uses parameters, derived names, and variables of the problem and the device "
-                f"({', '.join(sorted(self.variables))}); `{text}` uses {', '.join(unknown)}",
+                "an expression uses parameters, derived names, and variables of the problem and the device, but "
+                f"`{printable(text, 120)}` uses {printable(', '.join(unknown), 120)}{hint}",
             )
+        self.extent(key, expression)
+        self.parts += expression.parts
+        if self.parts > MAX_PARTS:
+            raise self.error(key, f"all expressions of a bundle together have at most {MAX_PARTS} parts")
         return expression
 
     def shape(self, key: str, texts: list[str], known: Iterable[str]) -> tuple[Expression, Expression, Expression]:
@@ -244,10 +293,26 @@ class _Reader:
             raise self.error("kernel", "source and entry must be given both or neither")
         if name is None:
             return None
-        path = self.path.parent / name
-        if not path.resolve().is_relative_to(self.path.parent.resolve()):
-            raise self.error("kernel.source", f"the source must be in the folder of the bundle, but {name!r} is not")
-        return _read(path, MAX_SOURCE_BYTES)
+        return _read(self.path.parent / name, MAX_SOURCE_BYTES)
+
+    def headers(self) -> dict[str, str]:
+        """Return the texts of the headers, which together with the source are of limited size."""
+        table = self.document.kernel
+        if table.headers and table.source is None:
+            raise self.error("kernel.headers", "headers belong to a source, but there is none")
+        if len(set(table.headers)) != len(table.headers):
+            raise self.error("kernel.headers", f"headers must be distinct, got {table.headers}")
+        texts, left = {}, MAX_SOURCE_BYTES
+        for name in table.headers:
+            texts[name] = _read(self.path.parent / name, left)
+            left -= len(texts[name].encode())
+        return texts
+
+    def source_hash(self, source: str | None, headers: dict[str, str], shared_bytes: Expression) -> str:
+        if source is None:
+            return ""
+        launch = self.document.launch.model_dump()
+        return _hash(source, self.document.kernel.entry, launch, shared_bytes.text, *([headers] if headers else []))
 
 
 def _tuples(parameters: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:

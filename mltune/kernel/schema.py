@@ -1,4 +1,7 @@
-"""The schema of kernel.toml, with which :mod:`mltune.kernel.reader` validates a document."""
+"""The schema of kernel.toml, with which :mod:`mltune.kernel.reader` validates a document.
+
+Bundles may come from strangers, so the number of everything that costs time or memory is limited.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,36 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, StrictStr, StringConstraints
 
+from mltune.files.validation import matching
+
+MAX_PARAMETERS = 60
+"""Most parameters of a kernel, those passed at launch included."""
+
 
 def _text(value: object) -> object:
     """Accept a plain number as an expression."""
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-Slug = Annotated[StrictStr, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
-ParameterName = Annotated[StrictStr, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$")]
+_NAME = "be at most 64 letters, digits and underscores"
+Slug = Annotated[StrictStr, matching(r"[a-z][a-z0-9_]{0,63}", f"{_NAME}, lower-case, a letter first")]
+ParameterName = Annotated[StrictStr, matching(r"[A-Za-z][A-Za-z0-9_]{0,63}", f"{_NAME}, a letter first")]
 VariableName = ParameterName
-Identifier = Annotated[StrictStr, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
-PlainFileName = Annotated[StrictStr, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$")]
+Identifier = Annotated[StrictStr, matching(r"[A-Za-z_][A-Za-z0-9_]{0,63}", f"{_NAME}, no digit first")]
+_FILE_NAME = "be the name of a file: letters, digits, _, - and dots, no folder"
+PlainFileName = Annotated[StrictStr, matching(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", _FILE_NAME)]
+HeaderName = Annotated[
+    StrictStr,
+    matching(
+        r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}\.(h|hh|hpp|hxx|cuh|inl|inc)",
+        f"{_FILE_NAME}, with an ending such as .h or .cuh",
+    ),
+]
 ExpressionText = Annotated[StrictStr, BeforeValidator(_text)]
 Reason = Annotated[StrictStr, StringConstraints(strip_whitespace=True, min_length=1, max_length=500)]
 ParameterValue = Annotated[StrictInt, Field(gt=-(2**31), lt=2**31)]
-Parameters = dict[ParameterName, Annotated[list[ParameterValue], Field(min_length=1, max_length=1000)]]
+ValueList = Annotated[list[ParameterValue], Field(min_length=1, max_length=1000)]
+Parameters = Annotated[dict[ParameterName, ValueList], Field(max_length=MAX_PARAMETERS)]
 
 
 class _Table(BaseModel):
@@ -28,13 +46,14 @@ class _Table(BaseModel):
 
 
 class KernelTable(_Table):
-    """``[kernel]``: the name of the kernel, the problem that it solves, and its source."""
+    """``[kernel]``: the name of the kernel, the problem that it solves, its source and the headers of that."""
 
     name: Slug
     problem: Slug
-    precisions: list[StrictStr] = []
-    variables: list[VariableName] = []
+    precisions: Annotated[list[StrictStr], Field(max_length=16)] = []
+    variables: Annotated[list[VariableName], Field(max_length=60)] = []
     source: PlainFileName | None = None
+    headers: Annotated[list[HeaderName], Field(max_length=60)] = []
     entry: Identifier | None = None
 
 
@@ -44,7 +63,7 @@ class LaunchTable(_Table):
     block: Annotated[list[ExpressionText], Field(min_length=1, max_length=3)] = ["1"]
     grid: Annotated[list[ExpressionText], Field(min_length=1, max_length=3)] = ["1"]
     parameters: Parameters = {}
-    arguments: list[ParameterName] = []
+    arguments: Annotated[list[ParameterName], Field(max_length=MAX_PARAMETERS)] = []
 
 
 class AccessTable(_Table):
@@ -61,8 +80,8 @@ class Document(_Table):
 
     kernel: KernelTable
     parameters: Annotated[Parameters, Field(min_length=1)]
-    derived: dict[VariableName, ExpressionText] = {}
-    restrictions: dict[ExpressionText, Reason] = {}
-    resources: dict[VariableName, ExpressionText] = {}
+    derived: Annotated[dict[VariableName, ExpressionText], Field(max_length=200)] = {}
+    restrictions: Annotated[dict[ExpressionText, Reason], Field(max_length=200)] = {}
+    resources: Annotated[dict[VariableName, ExpressionText], Field(max_length=200)] = {}
     access: Annotated[dict[VariableName, AccessTable], Field(max_length=20)] = {}
     launch: LaunchTable = LaunchTable()

@@ -13,7 +13,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mltune.errors import SpaceError
+from mltune.errors import ExpressionError, SpaceError
+from mltune.files.text import printable
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Codes, ValueList
 from mltune.kernel.columns import Columns, Indices, length
@@ -140,10 +141,16 @@ class ConstrainedSpace:
         SpaceError
             No configuration satisfies the restrictions; the message gives the share that each removes.
         """
-        layers = build_layers(self.kernel, self.variables)
+        try:
+            layers = build_layers(self.kernel, self.variables)
+        except (ExpressionError, SpaceError) as error:
+            raise type(error)(f"{self.kernel.folder / 'kernel.toml'}: restrictions: {error}") from error
         if layers.count == 0:
-            worst = sorted(self.explain(), key=lambda removal: -removal.removes)[:5]
-            removed = "; ".join(f"`{r.restriction}` removes {100 * r.removes:.3g} % ({r.reason})" for r in worst)
+            worst = sorted(self.explain(), key=lambda removal: -removal.removes)[:3]
+            removed = "; ".join(
+                f"`{printable(r.restriction, 90)}` removes {100 * r.removes:.3g} % ({printable(r.reason, 90)})"
+                for r in worst
+            )
             raise SpaceError(
                 f"at least one configuration must satisfy every restriction of {self.kernel.name}, but none of "
                 f"{self.combinations} does: {removed}. See {self.kernel.folder / 'kernel.toml'}."

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from mltune.errors import BundleError, DeviceError, SpaceError, WorkerError
-from mltune.measure.compiler import accepts_option, nvrtc_version, supported_architectures
+from mltune.kernel.names import check_macro_name
+from mltune.measure.compiler import Source, accepts_option, nvrtc_version, supported_architectures
 from mltune.measure.cubin_cache import CubinCache, cache_key, default_cache
 from mltune.process.child import Child, ChildDiedError, ChildTimeoutError
 from mltune.records.trial import Build, TrialState
@@ -27,9 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NvrtcBuilder", "available_cores", "compile_options", "default_cache", "nvrtc_version"]
 
-_MACRO_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
 _ARCHITECTURE = re.compile(r"sm_(\d+)a?")
-_ABSOLUTE_INCLUDE = re.compile(r'^\s*#\s*include\s*["<]/.*', re.MULTILINE)
 _LOST = (TrialState.TIMEOUT, TrialState.CRASHED)
 _COMPILER = "mltune.measure.compiler:make_compiler"
 
@@ -43,28 +42,21 @@ def available_cores() -> int:
     return cores
 
 
-def compile_options(architecture: str, macros: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the options of one compile.
+def compile_options(architecture: str) -> tuple[str, ...]:
+    """Return the options of NVRTC for an architecture.
 
     They are made from typed values only, because some options of NVRTC read and write files. NVRTC's own cache is off,
-    so that a compile time is that of a compile. Included files are not searched for, so that the hash of the source
-    covers everything that is compiled. (The oldest supported NVRTC lacks both of these options.)
+    so that a compile time is that of a compile. (The oldest supported NVRTC lacks the last two options.)
 
     Parameters
     ----------
     architecture : str
         A real architecture, such as ``"sm_90"`` or ``"sm_90a"``: the driver is never left to compile PTX.
-    macros : mapping of str to int
-        The macros that specialise the source.
 
     Raises
     ------
     DeviceError
         NVRTC does not compile for this architecture.
-    BundleError
-        A name is not valid for a macro.
-    SpaceError
-        A value is not an integer.
     """
     match = _ARCHITECTURE.fullmatch(architecture)
     if match is None:
@@ -75,8 +67,32 @@ def compile_options(architecture: str, macros: Mapping[str, int]) -> tuple[str, 
             f"NVRTC {nvrtc_version()} compiles for {known}, but not for {architecture}; install an NVRTC that does."
         )
     required = [f"--gpu-architecture={architecture}", "--std=c++17", "-default-device", "--ptxas-options=-v"]
-    optional = [option for option in ("--no-cache", "--no-source-include") if accepts_option(option)]
-    return (*required, *optional, *(_macro_option(name, value) for name, value in macros.items()))
+    return (*required, *(option for option in ("--no-cache", "--no-source-include") if accepts_option(option)))
+
+
+def definitions(macros: Mapping[str, int]) -> str:
+    r"""Return the lines that define macros at the head of a source.
+
+    They are no options of NVRTC, because those also apply to the declarations that NVRTC itself puts before a source: a
+    macro ``width`` would break them.
+
+    Parameters
+    ----------
+    macros : mapping of str to int
+
+    Raises
+    ------
+    BundleError
+        A name is not valid for a macro.
+    SpaceError
+        A value is not an integer.
+
+    Examples
+    --------
+    >>> definitions({"block_size_x": 128, "SHIFT": -1})
+    '#define block_size_x 128\n#define SHIFT -1\n'
+    """
+    return "".join(f"#define {name} {_macro_value(name, value)}\n" for name, value in macros.items())
 
 
 class NvrtcBuilder:
@@ -106,7 +122,7 @@ class NvrtcBuilder:
     Raises
     ------
     BundleError
-        The bundle has no source, its source depends on other files, or a parameter's name is not valid for a macro.
+        The bundle has no source, or a parameter's name is not valid for a macro.
     DeviceError
         NVRTC is missing, or does not compile for the architecture.
     """
@@ -122,11 +138,10 @@ class NvrtcBuilder:
         timeout_s: float = 60.0,
         memory_bytes: int = 4 << 30,
     ) -> None:
-        self._source, self._entry = _source(kernel)
+        self._source = _source(kernel, compile_options(architecture))
         self._parameters = tuple(kernel.parameters)
         self._problem_macros = dict(problem.macros())
-        compile_options(architecture, self._problem_macros | dict.fromkeys(self._parameters, 0))
-        self._architecture = architecture
+        definitions(self._problem_macros | dict.fromkeys(self._parameters, 0))
         self._version = nvrtc_version()
         self._timeout_s = timeout_s
         self._cache = CubinCache(cache) if cache is not None else None
@@ -136,8 +151,7 @@ class NvrtcBuilder:
         self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._open = False
         count = workers if workers is not None else available_cores()
-        arguments = (self._source, self._entry, memory_bytes)
-        self._children = [Child(_COMPILER, arguments) for _ in range(max(1, count))]
+        self._children = [Child(_COMPILER, (self._source, memory_bytes)) for _ in range(max(1, count))]
         self._threads: list[threading.Thread] = []
 
     @property
@@ -190,8 +204,8 @@ class NvrtcBuilder:
         WorkerError
             The builder is not open.
         """
-        options = compile_options(self._architecture, self._macros(configuration))
-        key = cache_key(self._source, self._entry, options, self._version)
+        macros = definitions(self._macros(configuration))
+        key = cache_key(self._source, macros, self._version)
         future: Future[Build] = Future()
         with self._lock:
             if not self._open:
@@ -204,7 +218,7 @@ class NvrtcBuilder:
             if known is not None:
                 future.set_result(replace(known, cached=True))
                 return future
-            job = self._jobs[key] = _Job(key, options, [future])
+            job = self._jobs[key] = _Job(key, macros, [future])
         self._queue.put(job)
         return future
 
@@ -245,7 +259,7 @@ class NvrtcBuilder:
         child.start()
         started = time.monotonic()
         try:
-            build = child.call(job.options, self._timeout_s)
+            build = child.call(job.macros, self._timeout_s)
         except ChildTimeoutError:
             detail = f"a compile must end within {self._timeout_s:g} s"
             return Build(TrialState.TIMEOUT, detail, compile_s=time.monotonic() - started)
@@ -275,30 +289,23 @@ class _Job:
     """One build and the futures that wait for it, which may be cancelled until it is done."""
 
     key: str
-    options: tuple[str, ...]
+    macros: str
     futures: list[Future[Build]]
 
 
-def _source(kernel: Kernel) -> tuple[str, str]:
-    """Return the CUDA source and the name of the kernel in it."""
+def _source(kernel: Kernel, options: tuple[str, ...]) -> Source:
+    """Return what is compiled of a kernel."""
     if kernel.source is None or kernel.entry is None:
         raise BundleError(
             f"building needs a source, but the bundle {kernel.name!r} has none: "
             "it describes timings that were recorded elsewhere; use it in replay."
         )
-    include = _ABSOLUTE_INCLUDE.search(kernel.source)
-    if include is not None:
-        raise BundleError(
-            f"a kernel's source must stand alone, because its hash names its cubins, but {kernel.name!r} "
-            f"has `{include[0].strip()}`; put the text into the source."
-        )
-    return kernel.source, kernel.entry
+    return Source(kernel.source, kernel.entry, options, kernel.headers)
 
 
-def _macro_option(name: str, value: int) -> str:
-    if _MACRO_NAME.fullmatch(name) is None:
-        raise BundleError(f"a parameter's name must consist of capitals, digits and _, got {name!r}; rename it.")
+def _macro_value(name: str, value: int) -> int:
+    check_macro_name(name)
     try:
-        return f"-D{name}={operator.index(value)}"
+        return operator.index(value)
     except TypeError:
         raise SpaceError(f"a parameter must be an integer, got {name}={value!r}.") from None

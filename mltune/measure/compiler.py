@@ -4,31 +4,39 @@ A source is compiled to a cubin for one architecture, without a GPU or a driver.
 from the log of ``ptxas`` (which alone reports spills) and the size of its code from the cubin. The module imports
 nothing heavier than ``cuda.bindings.nvrtc``, because a host has one such process per core. Its functions raise a
 :class:`~mltune.errors.DeviceError` where NVRTC or its Python bindings are not installed.
+
+Sources may come from strangers, and NVRTC opens the absolute paths that they include whatever its options are. A
+compile process therefore opens no file once it has loaded NVRTC: a source finds the headers that are given to NVRTC as
+text, and nothing else.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import resource
 import struct
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
+from mltune.device.packages import extra, major
 from mltune.errors import DeviceError
+from mltune.files.text import printable
 from mltune.records.trial import Build, TrialState
 
 _FILE_NAME = b"kernel.cu"
 _NVRTC_SUCCESS, _NVRTC_ERROR_INVALID_OPTION, _NVRTC_ERROR_COMPILATION = 0, 5, 6
-_DETAIL_LINES, _DETAIL_CHARACTERS = 4, 600
-_INSTALL = (
-    "install one with `pip install 'cuda-bindings>=13.0,<14' 'nvidia-cuda-nvrtc==13.0.*'` "
-    "(it must not be newer than the driver's CUDA)"
-)
+_DETAIL_LINES, _LINE_CHARACTERS, _DETAIL_CHARACTERS = 4, 200, 600
+_LOG_CHARACTERS = 1 << 20
+_WARM_UP = 'extern "C" __global__ void warm_up() {}'
+_HEADERS_ONLY = "a source includes only the headers that its kernel.toml lists under `headers`"
+_INSTALL = "install one with `pip install 'cuda-bindings>=13.0,<14' 'nvidia-cuda-nvrtc>=13.0,<14'`"
 
 
 @cache
@@ -48,6 +56,37 @@ def nvrtc_version() -> str:
     return ".".join(map(str, nvrtc.nvrtcVersion()[1:]))
 
 
+def check_fits_driver(cuda: str) -> None:
+    """Check that a driver loads what NVRTC compiles.
+
+    A driver loads machine code from every compiler of its own major version of CUDA, also from a newer minor version
+    ("minor version compatibility" in NVIDIA's CUDA Compatibility guide), and from older major versions.
+
+    Parameters
+    ----------
+    cuda : str
+        Newest CUDA version that the driver supports, such as ``"13.0"``.
+
+    Raises
+    ------
+    DeviceError
+        NVRTC is of a newer major version, or is not installed.
+    """
+    if major(nvrtc_version()) > major(cuda):
+        raise DeviceError(
+            f"the major version of NVRTC must not be newer than the driver's CUDA, but NVRTC is {nvrtc_version()} "
+            f"({loaded_library('nvrtc')}) and the driver's CUDA is {cuda}; install a newer driver, or "
+            f"`pip install {extra(major(cuda))}` in an environment without NVRTC {nvrtc_version()}."
+        )
+
+
+def loaded_library(name: str) -> str:
+    """Return the path of a library that this process has loaded, such as ``"nvrtc"``; empty if it is not loaded."""
+    with open("/proc/self/maps") as file:
+        paths = (line.split(maxsplit=5)[-1].strip() for line in file if f"/lib{name}.so" in line)
+        return next(paths, "")
+
+
 @cache
 def supported_architectures() -> tuple[int, ...]:
     """Return the compute capabilities that NVRTC supports, ascending, such as ``(75, 80, ..., 121)``."""
@@ -62,11 +101,34 @@ def accepts_option(option: str) -> bool:
         return int(nvrtc.nvrtcCompileProgram(program, 1, [option.encode()])[0]) != _NVRTC_ERROR_INVALID_OPTION
 
 
-def make_compiler(source: str, entry: str, memory_bytes: int) -> Callable[[tuple[str, ...]], Build]:
-    """Make the function that a compile process serves: from NVRTC options to a build.
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Everything that NVRTC compiles for a configuration, except its macros.
+
+    Attributes
+    ----------
+    text : str
+        The CUDA source.
+    entry : str
+        Name of the kernel in it.
+    options : tuple of str
+        Options of NVRTC.
+    headers : mapping of str to str
+        The text of each header by the name with which it is included; nothing else is found.
+    """
+
+    text: str
+    entry: str
+    options: tuple[str, ...]
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def make_compiler(source: Source, memory_bytes: int) -> Callable[[str], Build]:
+    """Make the function that a compile process serves: from definitions of macros to a build.
 
     The process gets a lower priority than the one that feeds the GPU, is the first to be killed when memory runs out,
-    and leaves no core dumps. If it allocates more than ``memory_bytes``, the compiler fails or dies.
+    leaves no core dumps and opens no more files. If it allocates more than ``memory_bytes``, the compiler fails or
+    dies.
     """
     os.nice(5)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -75,14 +137,34 @@ def make_compiler(source: str, entry: str, memory_bytes: int) -> Callable[[tuple
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
     nvrtc = _nvrtc()
-    text = source.encode()
+    _compile(nvrtc, Source(_WARM_UP, "warm_up", source.options), "")  # loads the libraries that NVRTC opens when needed
+    _open_no_more_files()
 
-    def compile_one(options: tuple[str, ...]) -> Build:
+    def compile_one(definitions: str) -> Build:
         started = time.perf_counter()
-        build = _compile(nvrtc, text, entry, options)
+        build = _compile(nvrtc, source, definitions)
         return replace(build, compile_s=time.perf_counter() - started)
 
     return compile_one
+
+
+def _open_no_more_files() -> None:
+    """Make every later attempt of this process to open a file fail, for good.
+
+    Without a free file descriptor nothing can be opened, by whatever path and system call; the open ones can be used.
+
+    Raises
+    ------
+    DeviceError
+        The system does not enforce the limit.
+    """
+    os.chdir("/")  # NVRTC looks at files beside the process without opening them
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        return
+    raise DeviceError("a compile process must not open files, but this system does not enforce RLIMIT_NOFILE")
 
 
 def parse_ptxas_log(log: str, entry: str) -> dict[str, Any] | None:
@@ -134,28 +216,34 @@ def code_bytes(cubin: bytes, entry: str) -> int | None:
     return None
 
 
-def _compile(nvrtc: Any, source: bytes, entry: str, options: tuple[str, ...]) -> Build:
-    with _program(nvrtc, source) as program:
-        (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
+def _compile(nvrtc: Any, source: Source, definitions: str) -> Build:
+    options = [option.encode() for option in source.options]
+    with _program(nvrtc, f"{definitions}#line 1\n{source.text}".encode(), source.headers) as program:
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
         log = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
         if int(status) == _NVRTC_ERROR_COMPILATION and "error: out of memory" not in log:
             return Build(TrialState.COMPILE_ERROR, _errors(log))
         if int(status) != _NVRTC_SUCCESS:
             return Build(TrialState.CRASHED, f"NVRTC failed: {status.name}: {_errors(log)}")
         cubin = _bytes(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
-    resources = parse_ptxas_log(log, entry)
-    size = code_bytes(cubin, entry)
+    resources = parse_ptxas_log(log, source.entry)
+    size = code_bytes(cubin, source.entry)
     if resources is None or size is None:
-        rule = f'the source must define the entry {entry!r} as `extern "C" __global__`'
+        rule = f'the source must define the entry {source.entry!r} as `extern "C" __global__`'
         return Build(TrialState.COMPILE_ERROR, f"{rule}, but its cubin does not contain it")
     return Build(TrialState.OK, cubin=cubin, code_bytes=size, **resources)
 
 
 def _errors(log: str) -> str:
     """Return the error messages of a log, shortened."""
-    lines = [line.strip() for line in log.splitlines()]
+    lines = [line.strip() for line in log[:_LOG_CHARACTERS].splitlines()]
     errors = [line for line in lines if re.search(r"\b(error|fatal)\b", line)] or [line for line in lines if line]
-    return "; ".join(errors[:_DETAIL_LINES])[:_DETAIL_CHARACTERS]
+    detail = printable(
+        "; ".join(printable(line, _LINE_CHARACTERS) for line in errors[:_DETAIL_LINES]), _DETAIL_CHARACTERS
+    )
+    if "open source file" in detail:
+        detail = f"{detail.replace(f': {os.strerror(errno.EMFILE)}', '')}; {_HEADERS_ONLY}"
+    return detail
 
 
 @cache
@@ -171,8 +259,9 @@ def _nvrtc() -> Any:
 
 
 @contextlib.contextmanager
-def _program(nvrtc: Any, source: bytes) -> Any:
-    status, program = nvrtc.nvrtcCreateProgram(source, _FILE_NAME, 0, [], [])
+def _program(nvrtc: Any, source: bytes, headers: Mapping[str, str] = MappingProxyType({})) -> Any:
+    texts, names = ([text.encode() for text in part] for part in (headers.values(), headers))
+    status, program = nvrtc.nvrtcCreateProgram(source, _FILE_NAME, len(names), texts, names)
     if int(status):
         raise MemoryError(f"nvrtcCreateProgram: {status.name}")
     try:

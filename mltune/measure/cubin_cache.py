@@ -1,25 +1,39 @@
 """A cache of cubins on disk, named by the hash of everything that they depend on.
 
-A file is one build: the SHA-256 of the rest, a line of JSON, and the compressed cubin. It is written under another name
-and renamed, so that readers see complete files only; a damaged one does not match its hash and counts as absent.
+A file is one build: the SHA-256 of the rest, a line of JSON with the name of the build, and the compressed cubin. One
+that does not match its hash or its name is removed. Since hash and name can be made for any machine code, the folder is
+used only if nobody else can write to it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import hashlib
 import json
 import logging
 import os
-import tempfile
 import threading
 import zlib
-from collections.abc import Sequence
 from pathlib import Path
 
+from mltune.files.atomic import write_file_atomically
+from mltune.files.documents import parse_json
+from mltune.files.opening import RefusedFileError
+from mltune.files.reading import read_file
+from mltune.measure.compiler import Source
 from mltune.records.trial import Build, TrialState
 
-_FORMAT = 1
-_HEADER = ("detail", "registers", "spill_bytes", "stack_bytes", "shared_bytes", "code_bytes", "compile_s")
+LARGEST_CUBIN = 1 << 26
+"""Largest cubin that is kept, bytes."""
+
+_FORMAT = 2
+_FIELDS: dict[str, tuple[type, ...]] = {
+    "detail": (str,),
+    **dict.fromkeys(("registers", "spill_bytes", "stack_bytes", "shared_bytes", "code_bytes"), (int, type(None))),
+    "compile_s": (float,),
+}
+_LARGEST_FILE = LARGEST_CUBIN + (1 << 20)
 _CACHED_STATES = (TrialState.OK, TrialState.COMPILE_ERROR)
 _log = logging.getLogger(__name__)
 
@@ -30,9 +44,9 @@ def default_cache() -> Path:
     return (base if base.is_absolute() else Path.home() / ".cache") / "mltune" / "cubins"
 
 
-def cache_key(source: str, entry: str, options: Sequence[str], compiler: str) -> str:
-    """Return the name of a build: a hash of the CUDA source, its entry, the options and the compiler's version."""
-    content = json.dumps([_FORMAT, source, entry, list(options), compiler])
+def cache_key(source: Source, definitions: str, compiler: str) -> str:
+    """Return the name of a build: a hash of all that NVRTC reads, and of the compiler's version."""
+    content = json.dumps([_FORMAT, dataclasses.asdict(source), definitions, compiler], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
 
 
@@ -45,7 +59,8 @@ class CubinCache:
     Parameters
     ----------
     directory : pathlib.Path
-        The folder; created when first needed.
+        The folder; created for the user alone. One that belongs to another user, or that others can write to, is not
+        used.
     max_bytes : int
         Size of the folder beyond which the least recently used files are deleted.
     """
@@ -55,36 +70,49 @@ class CubinCache:
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._bytes: int | None = None
-        self._writable = True
+        self._trusted = self._writable = True
+        try:
+            _make_private(directory)
+        except OSError as error:
+            self._trusted = self._writable = False
+            self._warn(error)
 
     def get(self, key: str) -> Build | None:
         """Return a build, marked as cached, or None."""
+        if not self._trusted:
+            return None
         path = self._path(key)
         try:
-            build = _decode(path.read_bytes())
-            if build is not None:
-                os.utime(path)
-        except OSError:
+            build = _decode(read_file(path, _LARGEST_FILE, inside=self._directory), key)
+            os.utime(path)
+        except FileNotFoundError:
             return None
+        except OSError:
+            build = None
+        if build is None:
+            with contextlib.suppress(OSError):
+                path.unlink()
         return build
 
     def put(self, key: str, build: Build) -> None:
         """Store a build, unless another attempt may end in another state."""
-        if build.state not in _CACHED_STATES or not self._writable:
+        if build.state not in _CACHED_STATES or not self._writable or len(build.cubin) > LARGEST_CUBIN:
             return
-        content = _encode(build)
-        path = self._path(key)
+        content = _encode(build, key)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _write_atomically(path, content)
+            write_file_atomically(self._path(key), content, inside=self._directory, durable=False)
             self._make_room(len(content))
         except OSError as error:
             self._writable = False
-            _log.warning(
-                "the cache of cubins must be writable, but %s: %s; this run caches no more cubins",
-                self._directory,
-                error,
-            )
+            self._warn(error)
+
+    def _warn(self, error: OSError) -> None:
+        _log.warning(
+            "the cache of cubins must be a folder that its user alone can write, but %s: %s; this run caches no more "
+            "cubins",
+            self._directory,
+            error,
+        )
 
     def _path(self, key: str) -> Path:
         return self._directory / key[:2] / key
@@ -99,7 +127,7 @@ class CubinCache:
             files = []
             for path in self._directory.glob("??/*"):
                 try:
-                    status = path.stat()
+                    status = path.lstat()
                 except FileNotFoundError:
                     continue
                 files.append((status.st_mtime, status.st_size, path))
@@ -113,30 +141,36 @@ class CubinCache:
                     break
 
 
-def _encode(build: Build) -> bytes:
-    header = {name: getattr(build, name) for name in _HEADER} | {"state": build.state.value}
+def _make_private(directory: Path) -> None:
+    """Make a folder for the user alone; refuse one that somebody else can write to."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = directory.stat()
+    if found.st_uid != os.geteuid():
+        raise RefusedFileError(f"it belongs to user {found.st_uid}; set XDG_CACHE_HOME to a folder of your own")
+    if found.st_mode & 0o022:
+        raise RefusedFileError(f"others can write to it; remove it with everything in it, or run chmod 700 {directory}")
+
+
+def _encode(build: Build, key: str) -> bytes:
+    header = {name: getattr(build, name) for name in _FIELDS} | {"key": key, "state": build.state.value}
     body = json.dumps(header).encode() + b"\n" + zlib.compress(build.cubin, 1)
     return hashlib.sha256(body).digest() + body
 
 
-def _decode(content: bytes) -> Build | None:
+def _decode(content: bytes, key: str) -> Build | None:
+    """Return the build in a file, or None if the file is damaged or that of another build."""
     digest, body = content[:32], content[32:]
     if hashlib.sha256(body).digest() != digest:
         return None
-    header, _, cubin = body.partition(b"\n")
+    header, _, compressed = body.partition(b"\n")
+    unfolder = zlib.decompressobj()
     try:
-        fields = json.loads(header)
-        return Build(TrialState(fields.pop("state")), cubin=zlib.decompress(cubin), cached=True, **fields)
-    except (ValueError, KeyError, TypeError, zlib.error):
+        fields = parse_json(header)
+        state = TrialState(fields.pop("state"))
+        if fields.pop("key") != key or any(type(value) not in _FIELDS[name] for name, value in fields.items()):
+            return None
+        cubin = unfolder.decompress(compressed, LARGEST_CUBIN + 1)
+        fits = unfolder.eof and len(cubin) <= LARGEST_CUBIN
+        return Build(state, cubin=cubin, cached=True, **fields) if fits else None
+    except (ValueError, LookupError, TypeError, AttributeError, zlib.error):
         return None
-
-
-def _write_atomically(path: Path, content: bytes) -> None:
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix="new-")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

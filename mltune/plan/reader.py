@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING
 
 from mltune import assets
 from mltune.errors import MltuneError, PlanError
+from mltune.files.reading import reason
+from mltune.files.text import did_you_mean
+from mltune.files.validation import problems_of
 from mltune.kernel.reader import load_kernel
 from mltune.plan.plan import REPLAY, Plan, Task, Unit
 from mltune.problem.kinds import KINDS
+from mltune.records.directory import FILE
 from mltune.tuning.request import DEFAULT_KERNEL, parse_duration
 
 if TYPE_CHECKING:
-    from pydantic import ValidationError
-
     from mltune.kernel.bundle import Kernel
     from mltune.plan.schema import Document, ProblemsTable
     from mltune.problem.problem import Problem
@@ -60,7 +62,7 @@ def load_plan(name_or_path: str | Path) -> Plan:
             raise PlanError(f"{path}: a plan has at most {MAX_BYTES} bytes, but this file has more. {_SEE}")
         return parse_plan(data.decode("utf-8"), path.stem, where=str(path))
     except (OSError, UnicodeDecodeError) as error:
-        raise PlanError(f"{path}: a plan must be readable UTF-8 text: {error}.") from error
+        raise PlanError(f"{path}: a plan must be readable UTF-8 text: {reason(error)}.") from error
 
 
 def find_plan(name_or_path: str | Path) -> Path:
@@ -77,7 +79,11 @@ def find_plan(name_or_path: str | Path) -> Path:
     ours = {found.stem: found for found in sorted(assets.folder("search").glob("*.toml"))}
     if str(name_or_path) in ours:
         return ours[str(name_or_path)]
-    raise PlanError(f"a plan is a shipped one ({', '.join(ours) or 'none'}) or a TOML file, got {str(name_or_path)!r}.")
+    hint = "; the directory of a single run is resumed by its `mltune tune` command." if (path / FILE).is_file() else ""
+    raise PlanError(
+        f"a plan is a shipped one ({', '.join(ours) or 'none'}) or a TOML file, got {str(name_or_path)!r}"
+        f"{hint or did_you_mean(str(name_or_path), ours) or '.'}"
+    )
 
 
 def parse_plan(text: str, name: str, *, where: str = "") -> Plan:
@@ -106,27 +112,12 @@ def _validated(where: str, text: str) -> Document:
     from mltune.plan.schema import Document
 
     try:
-        return Document.model_validate(tomllib.loads(text))
+        document = tomllib.loads(text)
+        return Document.model_validate(document)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise PlanError(f"{where}: a plan must be valid TOML: {str(error) or 'nested too deeply'}. {_SEE}") from error
     except ValidationError as error:
-        raise PlanError(f"{where}: {_describe(error)}. {_SEE}") from error
-
-
-def _describe(error: ValidationError, *table: str | int) -> str:
-    """Return the first messages of a failed validation, each with its key; ``table`` is the place of the document."""
-    return "; ".join(
-        f"{_key((*table, *one['loc']))}: {one['msg'].removeprefix('Value error, ')}, got {one['input']!r:.80}"
-        for one in error.errors()[:5]
-    )
-
-
-def _key(parts: Sequence[str | int]) -> str:
-    """Return the key of a value in a document; the tables of ``problems`` are numbered from 1."""
-    names = [str(part) for part in parts if not str(part).startswith("function-after")]
-    if len(parts) > 1 and parts[0] == "problems" and isinstance(parts[1], int):
-        names[:2] = [f"problems {parts[1] + 1}"]
-    return ".".join(names)
+        raise PlanError(f"{where}: {problems_of(error, document, model=Document)}. {_SEE}") from error
 
 
 class _Reader:
@@ -138,7 +129,8 @@ class _Reader:
         self.kernels: dict[str, Kernel] = {}
 
     def error(self, key: str, message: object) -> PlanError:
-        return PlanError(f"{self.where}: {key}: {str(message).rstrip('.')}. {_SEE}")
+        text = str(message).rstrip(".")
+        return PlanError(f"{self.where}: {key}: {text}{'' if text.endswith('?') else '.'} {_SEE}")
 
     def plan(self, text: str, name: str) -> Plan:
         table = self.document.plan
@@ -223,7 +215,8 @@ class _Reader:
         try:
             yield from self.recorded(table) if table.datasets else self.measured(table)
         except ValidationError as error:
-            raise PlanError(f"{self.where}: {_describe(error, 'problems', number - 1)}. {_SEE}") from error
+            problems = problems_of(error, table.model_extra, within=("problems", number - 1))
+            raise PlanError(f"{self.where}: {problems}. {_SEE}") from error
         except MltuneError as error:
             raise self.error(f"problems {number}", error) from error
 

@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr, StringConstraints
 
+from mltune.files.validation import matching
+
 MAX_BUDGET_S = 366 * 86_400.0
 """Longest budget, seconds."""
 
@@ -18,7 +20,7 @@ MAX_TASKS = 1000
 Text = Annotated[StrictStr, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)]
 NameOrPath = Annotated[StrictStr, StringConstraints(min_length=1, max_length=1000)]
 Amount = Annotated[StrictStr, StringConstraints(min_length=1, max_length=40)]
-DeviceName = Annotated[StrictStr, StringConstraints(pattern=r"^(auto|all|replay|cuda:\d{1,3})$")]
+DeviceName = Annotated[StrictStr, matching(r"auto|all|replay|cuda:\d{1,3}", "be auto, all, replay or cuda:N")]
 Priority = Annotated[StrictFloat | StrictInt, Field(ge=0.001, le=1000)]
 
 

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mltune.errors import ProblemError
+from mltune.files.text import did_you_mean, printable
 from mltune.problem import gemm_verification
 from mltune.problem.gemm_operands import (
     LARGEST_INTEGER,
@@ -450,24 +451,26 @@ def parse_problem(
     >>> parse_problem("sgemm", trans="NT", size=512).label
     'sgemm NT 512'
     """
-    lowered = name.lower()
-    if lowered not in {f"{precision}gemm" for precision in PRECISIONS}:
-        raise ProblemError(f"a problem is one of sgemm, dgemm, cgemm, zgemm, got {name!r}.")
+    lowered, known = name.lower(), [f"{precision}gemm" for precision in PRECISIONS]
+    if lowered not in known:
+        raise ProblemError(
+            f"a problem is one of {', '.join(known)}, got {printable(repr(name), 80)}{did_you_mean(name, known) or '.'}"
+        )
     extents = (DEFAULT_SIZE,) * 3 if default is None else (default.m, default.n, default.k)
     if size is not None:
-        extents = (size, size, size)
+        extents = (_extent("size", size),) * 3
     m, n, k = (usual if given is None else given for given, usual in zip((m, n, k), extents, strict=True))
     if trans is None:
         trans = DEFAULT_TRANS if default is None else default.trans_a + default.trans_b
     ops = trans.upper()
     if len(ops) != 2 or not set(ops) <= set(TRANSPOSES):
-        raise ProblemError(f"the transposition is two of the letters N, T, C, such as NT, got {trans!r}.")
+        raise ProblemError(f"trans is two of the letters N, T, C, such as NT, got {printable(repr(trans), 80)}.")
     return GemmProblem(lowered[0], ops[0], ops[1], m, n, k, alpha, beta)
 
 
 def _extent(field: str, value: object) -> int:
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or not 0 <= value <= _LARGEST_EXTENT:
-        raise ProblemError(f"{field} must be an integer from 0 to 2**40, got {value!r}.")
+        raise ProblemError(f"{field} is a whole number from 0 to 2**40, got {printable(repr(value), 80)}.")
     return int(value)
 
 

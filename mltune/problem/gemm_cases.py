@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, StrictStr, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, StrictStr
 
 from mltune.errors import ProblemError
+from mltune.files.validation import matching
 from mltune.problem.gemm import CASES, GemmProblem
 
 
@@ -17,7 +18,7 @@ def _distinct(values: list[Any]) -> list[Any]:
     return values
 
 
-_Ops = Annotated[StrictStr, StringConstraints(pattern=r"^[NTC]{2}$")]
+_Ops = Annotated[StrictStr, matching(r"[NTC]{2}", "be two of the letters N, T and C, such as NT")]
 _Extent = Annotated[StrictInt, Field(ge=1, le=2**40)]
 _Extents = Annotated[list[_Extent], Field(min_length=3, max_length=3)]
 _Precisions = list[Literal["s", "d", "c", "z"]]
@@ -52,8 +53,13 @@ def expand(table: Mapping[str, Any]) -> Iterator[GemmProblem]:
     >>> [problem.label for problem in expand({"precisions": ["s"], "trans": ["NN", "NC"], "sizes": [64, [8, 4, 2]]})]
     ['sgemm NN 64', 'sgemm NT 64', 'sgemm NN 8x4x2', 'sgemm NT 8x4x2']
     """
-    if not _Table.model_fields.keys() <= table.keys():
-        raise ProblemError("problems are given by precisions, trans and sizes, or else by datasets; some are missing.")
+    missing = [name for name in _Table.model_fields if name not in table]
+    if missing:
+        unknown = "".join(f", and there is no key {name}" for name in table if name not in _Table.model_fields)
+        raise ProblemError(
+            f"problems are given by precisions, trans and sizes, or else by datasets, but {' and '.join(missing)} "
+            f"{'is' if len(missing) == 1 else 'are'} missing{unknown}."
+        )
     cases = _Table.model_validate(table)
     for size in cases.sizes:
         extents = (size, size, size) if isinstance(size, int) else size

@@ -2,8 +2,9 @@
 
 Compilers hang and kernels corrupt their process, so both run in a child that can be killed and replaced. The child
 leads its own process group, dies with its parent, and communicates over a socket pair, so that its output cannot mix
-with the answers. The parent enforces the deadline, because native code that never returns to Python defeats any timer
-inside the child. The design follows the benchmark worker of Helion (pytorch/helion).
+with the answers. It imports nothing from the working directory. The parent enforces the deadline, because native code
+that never returns to Python defeats any timer inside the child. The design follows the benchmark worker of Helion
+(pytorch/helion).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -31,10 +32,12 @@ there that the records of the trials contain as well."""
 _ANSWER, _FAILURE, _MESSAGE = True, False, None
 """The kinds of transmissions from a child: the answer, a failure in place of it, or a message before it."""
 
-_ROOT = str(Path(__file__).resolve().parents[2])
+_PACKAGE = str(Path(__file__).resolve().parents[1] / "__init__.py")
 _BOOTSTRAP = """
-import sys
-sys.path.append(sys.argv[1])  # finds this package until the parent sends its own path
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("mltune", sys.argv[1])  # the package of the parent, wherever it lies
+package = sys.modules["mltune"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(package)
 from mltune.process.child import serve
 serve(int(sys.argv[2]), int(sys.argv[3]))
 """
@@ -60,17 +63,30 @@ class Child:
         Picklable arguments of the factory.
     start_s : float
         Seconds allowed for starting: imports and the factory.
+    environment : mapping of str to str
+        Environment variables besides those of this process.
 
     Notes
     -----
+    The child imports from the folders that this process imports from, except for the working directory: an empty or
+    relative entry of ``sys.path``, as interactive sessions have it, is not passed on.
+
     The process is started at the first call, and again at the first call after it died or was killed. On Linux it dies
     with the thread that started it, not only with that thread's process. Its standard output is discarded.
     """
 
-    def __init__(self, target: str, arguments: tuple[Any, ...] = (), *, start_s: float = 120.0) -> None:
+    def __init__(
+        self,
+        target: str,
+        arguments: tuple[Any, ...] = (),
+        *,
+        start_s: float = 120.0,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self._target = target
         self._arguments = arguments
         self._start_s = start_s
+        self._environment = environment or {}
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
 
@@ -92,7 +108,8 @@ class Child:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603
-                [sys.executable, "-c", _BOOTSTRAP, _ROOT, str(theirs.fileno()), str(os.getpid())],
+                [sys.executable, "-P", "-c", _BOOTSTRAP, _PACKAGE, str(theirs.fileno()), str(os.getpid())],
+                env={**os.environ, **self._environment},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -101,7 +118,8 @@ class Child:
             )
         self._connection = Connection(ours.detach())
         try:
-            self._connection.send((sys.path, self._target, self._arguments))
+            self._connection.send([entry for entry in sys.path if os.path.isabs(entry)])
+            self._connection.send((self._target, self._arguments))
             self._receive(self._start_s)
         except (ChildTimeoutError, ChildDiedError, OSError) as error:
             self.kill()
@@ -236,9 +254,9 @@ def serve(descriptor: int, parent: int) -> None:
         signal.signal(number, signal.SIG_IGN)
     global _to_parent
     connection = _to_parent = Connection(descriptor)
-    path, target, arguments = connection.recv()
-    sys.path[:] = path
+    sys.path[:] = connection.recv()
     try:
+        target, arguments = connection.recv()
         module, _, name = target.partition(":")
         function = getattr(importlib.import_module(module), name)(*arguments)
         connection.send((_ANSWER, None))

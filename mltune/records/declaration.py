@@ -54,7 +54,7 @@ class Declaration:
     rejected : mapping of int to str
         Faster trials that failed the final verification, with the reason.
     verified : bool
-        Whether the winner passed the final verification.
+        Whether the winner passed the final verification. False in replay, where nothing is verified.
     """
 
     number: int

@@ -1,4 +1,8 @@
-"""The directories of runs and plans: names of their files, discovery of runs, and the lock for a single writer."""
+"""The directories of runs and plans: names of their files, discovery of runs, and the lock for a single writer.
+
+A directory may come from a stranger. What lies at the names of mltune must be a file or folder of its own: through a
+link the program would read, overwrite or remove something elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,10 @@ import re
 import time
 from pathlib import Path
 
-from mltune.errors import RunDirectoryError
+from mltune.errors import DamagedRunError, RunDirectoryError
+from mltune.files.opening import kind_of, open_regular
+from mltune.files.reading import reason
+from mltune.files.text import printable
 
 FILE = "run.sqlite"
 """The store, in the directory of a run."""
@@ -26,16 +33,60 @@ PROBLEMS = "problems"
 WINNERS = "winners"
 """The folder of winners, one per problem, in the directory of a plan."""
 
+DATASETS = "datasets"
+"""The folder of exported datasets, in the directory of a plan."""
+
 LOCK = "run.lock"
 """The lock file, in either directory."""
 
+EVENT_LOG = "events.jsonl"
+"""The event log, in either directory."""
+
+STUDY = "optuna.journal"
+"""The trials for optuna-dashboard, in either directory."""
+
+HTML, MARKDOWN, JSON = "report.html", "report.md", "winners.json"
+"""The files of a report, by default in either directory."""
+
+SLUG = re.compile(r"[a-z0-9][a-z0-9.-]{0,127}")
+"""Allowed names of the folders of a plan's problems."""
+
+_FOLDERS = (PROBLEMS, WINNERS, WINNER, DATASETS)
+_WRITTEN_IN_PLACE = (*(f"{FILE}{suffix}" for suffix in ("", "-wal", "-shm", "-journal")), LOCK, EVENT_LOG)
+_REPLACED = (PLAN_FILE, "plan.json", STUDY, HTML, MARKDOWN, JSON)  # as a whole
 _ATTEMPTS = 5
 _ATTEMPT_EVERY_S = 0.02
 
 
 def is_plan(directory: Path) -> bool:
-    """Return whether a directory is that of a plan."""
+    """Return whether a directory is that of a plan; errors are those of :func:`check_directory`."""
+    check_directory(directory)
     return (directory / PLAN_FILE).is_file()
+
+
+def check_no_plan(directory: Path) -> None:
+    """Check that a single run may use a directory.
+
+    The run of a problem of a plan belongs to its campaign: that resumes it with its own settings, counts what it has
+    spent, and would find it in use.
+
+    Raises
+    ------
+    RunDirectoryError
+        The directory is that of a plan, or of one of its problems.
+    """
+    path = directory.resolve()
+    if is_plan(path):
+        raise RunDirectoryError(
+            f"a single run has a directory of its own, but {directory} is that of a plan: `mltune run {directory}` "
+            "resumes the plan; choose another directory for the run."
+        )
+    plan = path.parent.parent
+    if path.parent.name == PROBLEMS and is_plan(plan):
+        raise RunDirectoryError(
+            f"a single run has a directory of its own, but {directory} is that of a problem of a plan: "
+            f"`mltune run {plan}` gives the problem more of the budget; copy the directory to continue it alone."
+        )
 
 
 def runs_in(directory: Path) -> list[Path]:
@@ -45,15 +96,79 @@ def runs_in(directory: Path) -> list[Path]:
     ------
     RunDirectoryError
         It is neither the directory of a run nor that of a plan.
+    DamagedRunError
+        See :func:`check_directory`. The directories of a plan's problems are not checked.
     """
     directory = Path(directory)
     if is_plan(directory):
-        return sorted(path.parent for path in directory.glob(f"{PROBLEMS}/*/{FILE}"))
+        found = (path.parent for path in directory.glob(f"{PROBLEMS}/*/{FILE}"))
+        return sorted(path for path in found if SLUG.fullmatch(path.name))
     if (directory / FILE).is_file():
         return [directory]
-    raise RunDirectoryError(
-        f"the directory of a run holds {FILE}, that of a plan {PLAN_FILE}, but there is neither in {directory}."
-    )
+    facts = f"there is neither in {directory}" if directory.is_dir() else f"there is no directory {directory}"
+    raise RunDirectoryError(f"the directory of a run holds {FILE}, that of a plan {PLAN_FILE}, but {facts}.")
+
+
+def store_file(directory: Path) -> Path:
+    """Return the path of a run's store, which need not exist; errors are those of :func:`check_directory`."""
+    check_directory(directory)
+    return directory / FILE
+
+
+def check_directory(directory: Path, *, writing: bool = False) -> None:
+    """Check that the files and folders of mltune in a directory are its own; each of them may be missing.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+        Of a run or of a plan. The path may lead through links, up to the directory that the user named: for a problem
+        of a plan, that of the plan.
+    writing : bool
+        Whether files will be written in place. They must then not have another name elsewhere (a hard link).
+
+    Raises
+    ------
+    DamagedRunError
+        A link, or something that is no regular file or no folder, is in place of one of them.
+    RunDirectoryError
+        The directory cannot be read.
+    """
+    on_the_way = () if _named(directory) == directory else (directory.parent, directory)
+    try:
+        for path in (*on_the_way, *(directory / name for name in _FOLDERS)):
+            _check_kind(path, "a directory")
+        for name in (*_WRITTEN_IN_PLACE, *_REPLACED):
+            _check_kind(directory / name, "a regular file")
+            if writing and name in _WRITTEN_IN_PLACE:
+                _check_has_one_name(directory / name)
+    except OSError as error:
+        raise RunDirectoryError(
+            f"a run directory must be readable, but {directory} is not: {reason(error)}."
+        ) from error
+
+
+def _check_kind(path: Path, expected: str) -> None:
+    found = kind_of(path)
+    if found and found != expected:
+        raise DamagedRunError(
+            f"a run directory holds its own files and folders, but {path} is {found}; remove it, or put a copy in its "
+            "place."
+        )
+
+
+def _check_has_one_name(path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        if path.lstat().st_nlink > 1:
+            raise DamagedRunError(
+                f"a run directory holds its own files and folders, but {path} is also a file elsewhere (a hard link); "
+                "put a copy in its place."
+            )
+
+
+def _named(directory: Path) -> Path:
+    """Return the directory that the user named: for a problem of a plan, that of the plan."""
+    problems, plan = directory.parent, directory.parent.parent
+    return plan if problems.name == PROBLEMS and os.path.lexists(plan / PLAN_FILE) else directory
 
 
 def new_directory(label: str) -> Path:
@@ -75,16 +190,21 @@ def lock_directory(directory: Path) -> int:
     ------
     RunDirectoryError
         The directory is in use, or cannot be written.
+    DamagedRunError
+        See :func:`check_directory`.
     """
+    check_directory(directory, writing=True)
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = open_regular(directory / LOCK, os.O_RDWR | os.O_CREAT, inside=_named(directory))
     except OSError as error:
-        raise RunDirectoryError(f"a run directory must be writable, but {directory} is not: {error}.") from error
+        raise RunDirectoryError(
+            f"a run directory must be writable, but {directory} is not: {reason(error)}."
+        ) from error
     try:
         _acquire(descriptor)
     except OSError as error:
-        holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip()
+        holder = printable(os.pread(descriptor, 20, 0).decode(errors="replace")).strip()
         os.close(descriptor)
         raise RunDirectoryError(
             f"a run directory is used by one process at a time, but {directory} is in use by process "
@@ -103,7 +223,7 @@ def in_use(directory: Path) -> bool:
     The test takes a shared lock for an instant; :func:`lock_directory` waits for longer than that.
     """
     try:
-        descriptor = os.open(directory / LOCK, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = open_regular(directory / LOCK, inside=_named(directory))
     except OSError:
         return False
     try:

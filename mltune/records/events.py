@@ -1,11 +1,12 @@
 """The event log of a run or plan: one JSON line per event, read by ``mltune show --follow`` and the report.
 
 The log is informative only: runs are resumed from their stores. A line that cannot be written is dropped, and a line
-that cannot be read is ignored.
+that cannot be read is ignored. It may come from a stranger: what is read has known types and a limited size.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import numbers
@@ -16,14 +17,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-FILE = "events.jsonl"
+from mltune.files.opening import open_regular
+from mltune.records.directory import EVENT_LOG, SLUG
+
+FILE = EVENT_LOG
 
 EVENTS: dict[str, frozenset[str]] = {
     "run_started": frozenset({"problem", "kernel", "seed", "trials", "time_s", "versions", "pid"}),
     "plan_started": frozenset({"plan", "problems", "devices", "budget_s", "budget_trials", "versions", "pid"}),
-    "resumed": frozenset({"trials", "pid"}),
+    "resumed": frozenset({"trials", "budget_s", "budget_trials", "pid"}),
     "slice_started": frozenset({"problem", "limit"}),
-    "slice_ended": frozenset({"problem", "trials", "best_s", "outcome", "detail"}),
+    "slice_ended": frozenset({"problem", "trials", "best_s", "outcome", "detail", "done"}),
+    "set_aside": frozenset({"problem", "detail"}),
     "progress": frozenset({"runs", "done", "problems", "left_s", "message"}),
     "best": frozenset({"number", "tflops", "share_of_reference", "share_of_peak"}),
     "failure": frozenset({"number", "state", "detail"}),
@@ -51,6 +56,15 @@ An unknown field is left out or None.
 EVERYWHERE = frozenset({"slug", "device", "elapsed_s"})
 """Fields of any event: the problem of a plan, the device, and the elapsed seconds of the run or plan."""
 
+_TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("at", "event", "slug", "device", "problem", "kernel", "plan"), (str,)),
+    **dict.fromkeys(("outcome", "detail", "message", "state", "path"), (str,)),
+    **dict.fromkeys(("problems", "devices", "runs", "ties"), (list,)),
+    **dict.fromkeys(("versions", "seconds", "rejected"), (dict,)),
+    **dict.fromkeys(("exit", "signal"), (str, int)),
+}
+"""Types of the fields that are not numbers. In ``progress``, ``problems`` is a number."""
+
 _OLD_EVENTS = {"lane_died": "worker_died"}
 _OLD_FIELDS = {
     "lanes": "runs",
@@ -68,11 +82,17 @@ BEGINNINGS = frozenset({"run_started", "plan_started", "resumed"})
 SNAPSHOT_EVERY_S = 60.0
 """Seconds between two events ``progress``."""
 
+_LARGEST = 2**63
+_NESTED = (list, dict, tuple, Mapping, Set)
+
 LONGEST_TEXT = 300
 """Most characters of a text: the messages of a compiler may have megabytes."""
 
 LONGEST_LINE = 1 << 16
 """Most bytes of a line that is read."""
+
+MOST_BYTES = 1 << 23
+"""Most bytes that are read at a time."""
 
 
 class EventLog:
@@ -123,10 +143,11 @@ class EventLog:
 
 
 def read_events(path: Path, offset: int = 0) -> tuple[list[dict[str, Any]], int]:
-    """Read the events in a file from an offset on.
+    """Read the events in a file from an offset on: at most :data:`MOST_BYTES`.
 
-    An incomplete last line is left for the next call. Lines without an event are ignored. Events and fields of earlier
-    versions have the names of today; unknown ones are returned as they are.
+    An incomplete last line is left for the next call. Lines without an event are ignored, and so is a file that is no
+    regular one. Events and fields of earlier versions have the names of today; unknown ones are returned as they are. A
+    known field of another type, and a number that is not finite, is None.
 
     Parameters
     ----------
@@ -143,54 +164,51 @@ def read_events(path: Path, offset: int = 0) -> tuple[list[dict[str, Any]], int]
         Offset of the part that was not read.
     """
     events: list[dict[str, Any]] = []
-    if not path.is_file():
-        return events, 0
-    try:
-        with path.open("rb") as file:
-            offset = offset if offset <= file.seek(0, os.SEEK_END) else 0
-            file.seek(offset)
-            while (line := file.readline(LONGEST_LINE)) and (line.endswith(b"\n") or _skip_line(file)):
-                offset = file.tell()
-                event = _event(line)
-                if event is not None:
-                    events.append(event)
-    except OSError:
-        pass
-    return events, offset
+    at = 0
+    with contextlib.suppress(OSError), os.fdopen(open_regular(path, inside=path.parent), "rb") as file:
+        at = file.seek(offset if offset <= file.seek(0, os.SEEK_END) else 0)
+        end = at + MOST_BYTES
+        while at < end and (line := file.readline(LONGEST_LINE)):
+            if not line.endswith(b"\n") and len(line) < LONGEST_LINE:
+                break
+            at += len(line)
+            event = _event(line)
+            if event is not None:
+                events.append(event)
+    return events, at
 
 
 def planned(events: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return the slugs of a plan's problems in its order, from the last event ``plan_started``; empty without one."""
-    slugs = [event.get("problems") for event in events if event["event"] == "plan_started"]
-    return [slug for slug in slugs[-1] if isinstance(slug, str)] if slugs and isinstance(slugs[-1], list) else []
-
-
-def _skip_line(file: Any) -> bool:
-    """Skip the rest of a line that is too long; return whether the line is complete."""
-    while part := file.readline(LONGEST_LINE):
-        if part.endswith(b"\n"):
-            return True
-    return False
+    slugs = [event.get("problems") or [] for event in events if event["event"] == "plan_started"]
+    return [slug for slug in slugs[-1] if isinstance(slug, str) and SLUG.fullmatch(slug)] if slugs else []
 
 
 def _event(line: bytes) -> dict[str, Any] | None:
     """Return the event in a line, or None."""
     try:
-        document = json.loads(line.decode(), parse_constant=lambda _: None, object_hook=_current_fields)
+        document = _plain(json.loads(line.decode()), levels=3)  # as deep as the runs in `progress`
     except (ValueError, RecursionError):
         return None
-    if isinstance(document, dict) and all(isinstance(document.get(name), str) for name in ("at", "event")):
-        return document | {"event": _OLD_EVENTS.get(document["event"], document["event"])}
-    return None
+    if not isinstance(document, dict) or not all(isinstance(document.get(name), str) for name in ("at", "event")):
+        return None
+    event = str(_OLD_EVENTS.get(document["event"], document["event"]))
+    known = EVENTS.get(event, frozenset()) | EVERYWHERE
+    fields = {
+        name: None if name in known and not _fits(event, name, value) else value for name, value in document.items()
+    }
+    return fields | {"event": event}
 
 
-def _current_fields(document: dict[str, Any]) -> dict[str, Any]:
-    return {_OLD_FIELDS.get(name, name): value for name, value in document.items()}
+def _fits(event: str, name: str, value: Any) -> bool:
+    """Return whether the value of a field is of its type."""
+    number = name not in _TYPES or (event, name) == ("progress", "problems")
+    return type(value) in ((int, float) if number else _TYPES[name])
 
 
 def _append(path: Path, line: bytes) -> None:
     """Append a line in one write; after an incomplete line, which a full disk may leave, begin a new one."""
-    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = open_regular(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, inside=path.parent)
     try:
         size = os.fstat(descriptor).st_size
         incomplete = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
@@ -201,16 +219,18 @@ def _append(path: Path, line: bytes) -> None:
         os.close(descriptor)
 
 
-def _plain(value: Any) -> Any:
-    """Convert a value to strict JSON."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(part) for key, part in value.items()}
-    if isinstance(value, list | tuple | Set):
-        return [_plain(part) for part in (sorted(value) if isinstance(value, Set) else value)]
+def _plain(value: Any, levels: int = 8) -> Any:
+    """Convert a value to strict JSON, with the fields' names of today; what is nested more deeply becomes None."""
     if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, _NESTED):
+        if not levels:
+            return None
+        if isinstance(value, Mapping):
+            return {_OLD_FIELDS.get(str(key), str(key)): _plain(part, levels - 1) for key, part in value.items()}
+        return [_plain(part, levels - 1) for part in (sorted(value) if isinstance(value, Set) else value)]
     if isinstance(value, numbers.Integral):
-        return int(value)
+        return int(value) if abs(int(value)) < _LARGEST else None
     if isinstance(value, numbers.Real):
         return float(value) if math.isfinite(value) else None
     text = str(value)

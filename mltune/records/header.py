@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mltune.files.text import printable
+from mltune.files.validation import problems_of
 
 REPLAY = "replay:"
 """Prefix of the setting ``target`` of a run that replays a dataset."""
@@ -59,6 +60,11 @@ class RunHeader:
     settings: Mapping[str, str | int | float | bool | None] = dataclasses.field(default_factory=dict)
     created_at: float = dataclasses.field(default=0.0, compare=False)
 
+    @property
+    def replayed(self) -> bool:
+        """Whether the times of the run were recorded earlier."""
+        return str(self.settings.get("target", "")).startswith("replay:")
+
     def to_json(self) -> dict[str, Any]:
         """Return the header as plain JSON values, exactly as they read back from a file."""
         plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
@@ -79,9 +85,7 @@ class RunHeader:
         try:
             header: RunHeader = _adapter().validate_json(json.dumps(document))
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            where = ".".join(str(part) for part in first["loc"][:2])
-            raise ValueError(f"`{where}` of its header is {first['input']!r:.100}: {first['msg']}") from None
+            raise ValueError(f"its header: {problems_of(error, document)}") from None
         values = [value for one in header.parameters.values() for value in one]
         if not all(abs(value) <= LARGEST for value in values) or not 0.0 <= header.created_at < math.inf:
             raise ValueError("its header holds a number out of range")

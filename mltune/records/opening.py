@@ -1,5 +1,7 @@
 """Connections to the SQLite file of a store, in every state that a run or a kill can leave it in.
 
+The directory was checked before (:func:`mltune.records.directory.check_directory`): its files are regular ones.
+
 A store is in WAL mode for its whole life: new records go to ``run.sqlite-wal`` first, and move to ``run.sqlite`` when
 the run ends. A reader changes nothing in the directory of a run that does not go on.
 """
@@ -10,7 +12,6 @@ import contextlib
 import os
 import shutil
 import sqlite3
-import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -56,9 +57,9 @@ def connect(directory: Path) -> sqlite3.Connection:
     Raises
     ------
     ValueError
-        The file or one beside it is not a regular file, or is too large.
+        The file or one beside it is too large.
     """
-    _check(directory)
+    _check_sizes(directory)
     if _size(directory / f"{FILE}-journal"):
         raise ValueError(f"{FILE}-journal lies beside it, which only versions before 0.2 wrote")
     connection = _connection(directory / FILE, "mode=rw")
@@ -78,7 +79,7 @@ def connected_for_reading(directory: Path) -> Iterator[sqlite3.Connection]:
     ValueError
         See :func:`connect`.
     """
-    _check(directory)
+    _check_sizes(directory)
     if in_use(directory):
         with contextlib.closing(_connection(directory / FILE, "mode=ro")) as connection:
             try:
@@ -120,28 +121,18 @@ def _connection(path: Path, options: str) -> sqlite3.Connection:
     return connection
 
 
-def _check(directory: Path) -> None:
-    """Check what SQLite would open: regular files, no links, all of them within the limit."""
+def _check_sizes(directory: Path) -> None:
+    """Check that what SQLite would open is within the limit."""
     for suffix in ("", *_BESIDE, "-shm"):
-        path = directory / f"{FILE}{suffix}"
-        try:
-            found = path.lstat()
-        except FileNotFoundError:
-            continue
-        if not stat.S_ISREG(found.st_mode):
-            raise ValueError(f"{path.name} must be a regular file, but it is {_kind(found.st_mode)}")
-        if found.st_size > MAX_BYTES:
-            raise ValueError(f"{path.name} may have {MAX_BYTES} bytes, but it has {found.st_size}")
+        size = _size(directory / f"{FILE}{suffix}")
+        if size > MAX_BYTES:
+            raise ValueError(f"{FILE}{suffix} may have {MAX_BYTES} bytes, but it has {size}")
 
 
 def _check_journal(path: Path) -> None:
     """Refuse a journal that names a super-journal: SQLite would open and delete the file of that name."""
     if path.exists() and path.read_bytes().endswith(_NAMES_ANOTHER):
         raise ValueError(f"{path.name} names another file")
-
-
-def _kind(mode: int) -> str:
-    return "a link" if stat.S_ISLNK(mode) else "a directory" if stat.S_ISDIR(mode) else "a device or a FIFO"
 
 
 def _size(path: Path) -> int:

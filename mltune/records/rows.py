@@ -54,7 +54,7 @@ class Kind:
 
 _NOT_NEGATIVE = {"ge": 0, "le": LARGEST}
 _FINITE = {"allow_inf_nan": False}
-_SECONDS = {"ge": 0.0, "allow_inf_nan": False}
+_SECONDS = {"ge": 0.0, "le": 1e12}
 _STATES = tuple(str(state) for state in TrialState)
 
 _NUMBER = Kind("INTEGER", int, int, _NOT_NEGATIVE, needed=True)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 from mltune.errors import DamagedRunError, DiskFullError, RunDirectoryError, StoreError
 from mltune.files.documents import parse_json
 from mltune.files.text import printable
-from mltune.records.directory import FILE, lock_directory
+from mltune.records.directory import FILE, lock_directory, store_file
 from mltune.records.header import RunHeader
 from mltune.records.opening import connect, connected_for_reading, create_file, wal_is_missing
 from mltune.records.reference import Reference
@@ -315,7 +315,7 @@ def _damaged(path: Path, reason: str) -> DamagedRunError:
 
 
 def _must_exist(directory: Path) -> None:
-    if not os.path.lexists(directory / FILE):
+    if not store_file(directory).exists():
         raise RunDirectoryError(f"a run directory holds a file {FILE}, but there is none in {directory}.")
 
 

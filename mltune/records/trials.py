@@ -10,6 +10,7 @@ from typing import Any, Self, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from mltune.files.validation import law_of
 from mltune.records.header import LARGEST
 from mltune.records.rows import KINDS, Kind, from_row, to_row
 from mltune.records.trial import TrialRecord, TrialState
@@ -228,8 +229,7 @@ def _wrong(name: str, error: Any, cells: Sequence[Any], numbers: Sequence[Any]) 
     """Return the first error of a column."""
     first = error.errors(include_url=False)[0]
     at = first["loc"][0]
-    law = first["msg"].replace("Input should be", "it should be")
-    return ValueError(f"trial {numbers[at]!r:.30}: `{name}` is {cells[at]!r:.100}, but {law}")
+    return ValueError(f"trial {numbers[at]!r:.30}: `{name}` is {cells[at]!r:.100}, but it {law_of([first])}")
 
 
 @functools.cache

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mltune.kernel.columns import Floats
+from mltune.learn.importance import importance
 from mltune.records.reference import usual_s
 from mltune.records.trial import TrialRecord, TrialState
 from mltune.report.reading import kernel_of
@@ -17,7 +18,6 @@ from mltune.results.run import TuneResult
 from mltune.results.wording import REFERENCE
 
 if TYPE_CHECKING:
-    from mltune.learn.importance import Importance
     from mltune.records.trials import Trials
 
 FAILURES = (
@@ -174,18 +174,17 @@ class Evidence:
     def predictions(self) -> Predictions:
         """Predictions and measurements of the trials that have both."""
         logs = self.measured.column("expected")
-        known = np.isfinite(logs)
-        predicted = np.exp(np.clip(logs[known], -30.0, 3.0))
-        measured = max(self.run.flops, 1) / (self.times[known] * self.run.peak_flops)
+        with np.errstate(all="ignore"):
+            shares = max(self.run.flops, 1) / (self.times * self.run.peak_flops)
+        known = np.isfinite(logs) & np.isfinite(shares)
+        predicted, measured = np.exp(np.clip(logs[known], -30.0, 3.0)), shares[known]
         return Predictions(predicted, measured, _rank_correlation(predicted, measured))
 
     @cached_property
-    def importance(self) -> Importance | None:
-        """Importance of the parameters; None where nothing was measured."""
-        from mltune.learn.importance import importance
-
-        columns = {name: self.measured.parameter(name) for name in self.run.header.parameters}
-        return importance(columns, self.times) if self.measured else None
+    def importance(self) -> dict[str, float] | None:
+        """Share of each parameter in the importance of all; None where too little was measured."""
+        values = self.run.header.parameters
+        return importance({name: self.measured.parameter(name) for name in values}, self.times, values)
 
     @cached_property
     def cells(self) -> Cells | None:
@@ -214,10 +213,10 @@ class Evidence:
 
     def _two_most_important(self) -> tuple[str, str] | None:
         found = self.importance
-        if found is None or len(found.shares) < 2:
+        if found is None or len(found) < 2:
             return None
         order = list(self.run.header.parameters)
-        first, second = sorted(list(found.shares)[:2], key=order.index)
+        first, second = sorted(list(found)[:2], key=order.index)
         return first, second
 
     @cached_property
@@ -234,7 +233,8 @@ class Evidence:
         """
         references = self.run.references
         times = np.array([reference.median_s for reference in references], dtype=np.float64)
-        return times / usual_s(references) - 1.0 if references else times
+        with np.errstate(all="ignore"):
+            return times / usual_s(references) - 1.0 if references else times
 
     @cached_property
     def discarded(self) -> int:
@@ -255,14 +255,14 @@ def failures(runs: Sequence[TuneResult]) -> list[Failure]:
     return sorted(found, key=lambda failure: -failure.count)
 
 
-def time_use(seconds: Mapping[str, float]) -> dict[str, float]:
+def time_use(seconds: Mapping[str, float | None]) -> dict[str, float]:
     """Return the parts of the run time, by the keys of :data:`TIME_USE`.
 
     A phase that a store does not count is 0, and its seconds are part of the rest. Compilers and the GPU work in
     parallel with all of them.
     """
-    spent = {phase: seconds.get(phase, 0.0) for phase in TIME_USE if phase != "rest"}
-    return spent | {"rest": max(seconds.get("total", 0.0) - sum(spent.values()), 0.0)}
+    spent = {phase: seconds.get(phase) or 0.0 for phase in TIME_USE if phase != "rest"}
+    return spent | {"rest": max((seconds.get("total") or 0.0) - sum(spent.values()), 0.0)}
 
 
 def _rank_correlation(predicted: Floats, measured: Floats) -> float | None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from mltune.device.facts import Device
-from mltune.device.peaks import peak_flops
 from mltune.records.reference import drifts
 from mltune.report.evidence import TIME_USE, Cells, Curve, Evidence, Predictions, time_use
-from mltune.report.svg import FAINT, INK, SERIES, Plot, axes, dots, finish
+from mltune.report.svg import FAINT, INK, SERIES, NotDrawableError, Plot, axes, dots, finish
 from mltune.results.wording import REFERENCE
 
 WIDE_IN, NARROW_IN = 5.4, 3.1
@@ -22,7 +20,15 @@ WIDE_IN, NARROW_IN = 5.4, 3.1
 CURVE_FROM = 0.7
 """Share of the final best at which the vertical axis of a curve begins."""
 
+CLIPPED = 1.5
+"""Share of the peak at which the axes of predicted and measured speed end at the latest."""
+
+MOST_POINTS = 5_000
+"""Largest number of trials that are drawn: each takes 40 bytes of the page."""
+
 LONGEST_LABEL = 26
+MOST_SECONDS = 1e9
+"""Seconds of a run, about 30 years, beyond which its times are not drawn."""
 
 FEWEST_REFERENCES = 5
 """Number of timings of the reference kernel below which they are plotted only if one of them drifted."""
@@ -49,14 +55,18 @@ class HeatMap:
 
 def best_so_far(curve: Curve, name: str, label: str, *, alone: bool) -> Plot:
     """Plot the best so far of one problem over its run, from :data:`CURVE_FROM` of the final best on."""
-    final = float(curve.share[-1])
+    final, end_at = float(curve.share[-1]), float(curve.at[-1])
+    if not 1e-6 < final < 1e6:
+        raise NotDrawableError(f"the final best is {final:.3g} times as fast as {curve.of}")
+    if not end_at < MOST_SECONDS:
+        raise NotDrawableError(f"its last time on record is after {end_at:.3g} {curve.unit}")
     lowest, highest = CURVE_FROM * final, (1.04 if 0.85 < final < 1.0 else 1.04 * final)
     width, height = (WIDE_IN, 2.9) if alone else (NARROW_IN, 1.8)
     made = axes(width, height)
-    scale, unit = _time_unit(float(curve.at[-1])) if curve.unit == "s" else (1.0, "trials")
+    scale, unit = _time_unit(end_at) if curve.unit == "s" else (1.0, "trials")
     made.axhline(1.0, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
     made.step(curve.at / scale, curve.share, where="post", color=SERIES[0])
-    made.set(ylim=(lowest, highest), xlim=(0.0, float(curve.at[-1]) / scale or 1.0), xlabel=unit)
+    made.set(ylim=(lowest, highest), xlim=(0.0, end_at / scale or 1.0), xlabel=unit)
     made.yaxis.set_major_formatter(_percent)
     made.locator_params(nbins=5)
     end = f"{100 * curve.share[-1]:.1f} % of {curve.of} after {curve.at[-1] / scale:.3g} {unit}"
@@ -66,23 +76,29 @@ def best_so_far(curve: Curve, name: str, label: str, *, alone: bool) -> Plot:
 
 def predicted_and_measured(found: Predictions, name: str, label: str) -> Plot:
     """Plot measured over predicted speed, as shares of the peak."""
-    made = axes(NARROW_IN, 2.7)
-    both = np.concatenate([found.predicted, found.measured])
-    low, high = 0.0, min(1.05 * float(np.percentile(both, 99.5)), 1.5)
-    made.plot([low, high], [low, high], color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
-    dots(made, found.predicted, found.measured, SERIES[0])
-    made.set(xlim=(low, high), ylim=(low, high), xlabel="predicted share of peak", ylabel="measured share of peak")
+    both = np.stack([found.predicted, found.measured])
+    high = min(1.05 * float(both.max()), CLIPPED)
+    if not high > 1e-9:
+        raise NotDrawableError(f"the fastest trial is at {both.max():.3g} of the peak")
+    made = axes(NARROW_IN, 2.7, left=0.72)
+    made.plot([0.0, high], [0.0, high], color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
+    inside = (both <= high).all(axis=0)
+    every = int(inside.sum()) // MOST_POINTS + 1
+    dots(made, found.predicted[inside][::every], found.measured[inside][::every], SERIES[0])
+    made.set(xlim=(0.0, high), ylim=(0.0, high), xlabel="predicted share of peak", ylabel="measured share of peak")
     made.xaxis.set_major_formatter(_percent)
     made.yaxis.set_major_formatter(_percent)
     made.locator_params(nbins=5)
-    rank = found.rank_correlation
+    rank, outside = found.rank_correlation, int((~inside).sum())
     ranked = "too few for a rank correlation" if rank is None else f"rank correlation {rank:.2f}"
+    sampled = f" One in {every} is drawn." if every > 1 else ""
+    beyond = f" Not drawn: {outside} beyond {100 * CLIPPED:.0f} % of the peak." if outside else ""
     return finish(
         made,
         name,
         f"Predicted and measured: {label}",
         f"{label}: {len(found.measured)} trials that were predicted and measured; {ranked}. "
-        "Correct predictions are on the dashed line.",
+        f"Correct predictions are on the dashed line.{sampled}{beyond}",
     )
 
 
@@ -92,7 +108,9 @@ def heat_map(cells: Cells, label: str) -> HeatMap:
     from matplotlib.colors import to_hex
 
     low, high = float(np.nanmin(cells.values)), float(np.nanmax(cells.values))
-    shares = np.nan_to_num((cells.values - low) / max(high - low, 1e-9))
+    if not math.isfinite(high - low):
+        raise NotDrawableError(f"its cells hold {low:.3g} to {high:.3g} {cells.unit}")
+    shares = np.nan_to_num((cells.values - low) / ((high - low) or 1.0))
     if cells.unit == "ms":  # less is better
         shares = 1.0 - shares
     shades = matplotlib.colormaps["viridis"](shares)
@@ -114,67 +132,18 @@ def heat_map(cells: Cells, label: str) -> HeatMap:
     )
 
 
-def roofline(evidence: Sequence[Evidence], device: Device, name: str) -> Plot | None:
-    """Plot the winners under the roofline of their device; None where no problem has a known intensity."""
-    points = [
-        (each.run, each.intensity, each.run.problem.flops / (each.run.best_time_s or math.inf))
-        for each in evidence
-        if each.intensity is not None and len(each.times) and each.run.device == device
-    ]
-    if not points or device.memory_bytes_per_s <= 0.0:
-        return None
-    from matplotlib.ticker import LogLocator, NullLocator
-
-    made = axes(WIDE_IN, 3.1)
-    arithmetics = sorted({run.problem.arithmetic for run, *_ in points})
-    roofs = {arithmetic: peak_flops(device, arithmetic) for arithmetic in arithmetics}
-    intensities = [intensity for _, intensity, _ in points]
-    _draw_roofs(made, roofs, device.memory_bytes_per_s, min(intensities) / 4, max(intensities) * 4)
-    for at, kind in enumerate(sorted({run.problem.name for run, *_ in points})):
-        x, y = np.transpose([(x, rate / 1e12) for run, x, rate in points if run.problem.name == kind])
-        dots(made, x, y, SERIES[at % len(SERIES)], size=6.0, label=kind[:LONGEST_LABEL])
-    made.set(xscale="log", yscale="log", xlabel="arithmetic intensity, flop per byte", ylabel="TFLOPS")
-    made.legend(loc="lower right", handlelength=0.3)
-    for axis in (made.xaxis, made.yaxis):
-        low, high = axis.get_view_interval()
-        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 1000.0 * low else (1.0,)))
-        axis.set_major_formatter(lambda value, _: f"{value:g}")
-        axis.set_minor_locator(NullLocator())
-    shares = [rate / roofs[run.problem.arithmetic] for run, _, rate in points]
-    ends = dict.fromkeys(f"{100 * share:.0f}" for share in (min(shares), max(shares)))
-    return finish(
-        made,
-        name,
-        f"Roofline of {device.name}",
-        f"{device.name}: the best of {len(points)} problem{'' if len(points) == 1 else 's'} under the limits of "
-        f"memory and arithmetic, at {' to '.join(ends)} % of the peak. The intensity counts each operand once.",
-    )
-
-
-def _draw_roofs(made: Any, roofs: Mapping[str, float], bytes_per_s: float, low: float, high: float) -> None:
-    """Draw a roofline for each arithmetic: the limit of the memory, then the peak."""
-    low = min(low, min(roofs.values()) / bytes_per_s / 2)
-    high = max(high, max(roofs.values()) / bytes_per_s * 2)
-    for arithmetic, roof in roofs.items():
-        x = np.array([low, roof / bytes_per_s, high])
-        made.plot(x, np.minimum(x * bytes_per_s, roof) / 1e12, color=INK, linewidth=1.1)
-        text = f"{arithmetic} peak {roof / 1e12:.1f} TFLOPS"
-        made.annotate(text, (high, roof / 1e12), (0, 3), textcoords="offset points", ha="right")
-    text = f"memory {bytes_per_s / 1e12:.2f} TB/s"
-    made.annotate(text, (low, low * bytes_per_s / 1e12), (14, 4), textcoords="offset points")
-    made.set_xlim(low, high)
-
-
 def time_bars(seconds: Mapping[str, Mapping[str, float]], name: str) -> Plot | None:
     """Plot a bar per problem with the parts of :data:`mltune.report.evidence.TIME_USE`; None where no time is known.
 
     ``seconds`` holds the seconds by phase of each problem, by its label.
     """
-    spent = {label: time_use(of) for label, of in seconds.items() if of.get("total", 0.0) > 0.0}
+    parts = {label: time_use(of) for label, of in seconds.items() if of.get("total", 0.0) > 0.0}
+    spent = {label: use for label, use in parts.items() if sum(use.values()) < MOST_SECONDS}
+    left_out = [f"{label}, with {sum(use.values()):.3g} s" for label, use in parts.items() if label not in spent]
     if not spent:
         return None
     longest = min(max(map(len, spent)), LONGEST_LABEL)
-    made = axes(WIDE_IN, 1.05 + 0.24 * len(spent), left=0.25 + 0.075 * longest, top=0.6)
+    made = axes(WIDE_IN, 1.05 + 0.24 * len(spent), left=0.25 + 0.085 * longest, top=0.6)
     scale, unit = _time_unit(max(sum(parts.values()) for parts in spent.values()))
     place = np.arange(len(spent))
     done = np.zeros(len(spent))
@@ -193,7 +162,8 @@ def time_bars(seconds: Mapping[str, Mapping[str, float]], name: str) -> Plot | N
     shares = ", ".join(
         f"{100 * totals[phase] / everything:.0f} % {meaning}" for phase, meaning in TIME_USE.items() if totals[phase]
     )
-    return finish(made, name, "Time use", f"{everything / scale:.3g} {unit} in all: {shares}.")
+    omitted = f" Not drawn: {'; '.join(left_out)}." if left_out else ""
+    return finish(made, name, "Time use", f"{everything / scale:.3g} {unit} in all: {shares}.{omitted}")
 
 
 def reference_over_time(each: Evidence, name: str, label: str) -> Plot | None:
@@ -201,14 +171,16 @@ def reference_over_time(each: Evidence, name: str, label: str) -> Plot | None:
     found, change = each.run.references, each.reference_changes
     if len(found) < FEWEST_REFERENCES and not drifts(found):
         return None
-    made = axes(NARROW_IN, 1.8, left=0.62)
     at = np.array([reference.elapsed_s for reference in found])
+    reach = max(0.005, 1.2 * float(np.abs(change).max()))
+    if not (reach < 1e6 and at.max() < MOST_SECONDS):
+        raise NotDrawableError(f"it differs by up to {reach:.3g} times from its usual time, in {at.max():.3g} s")
+    made = axes(NARROW_IN, 1.8, left=0.62)
     scale, unit = _time_unit(float(at.max()))
     made.plot(at / scale, change, color=SERIES[1])
     dots(made, at / scale, change, SERIES[1], size=4.0)
-    reach = max(0.005, 1.2 * float(np.abs(change).max()))
     made.set(ylim=(-reach, reach), xlabel=unit)
-    made.yaxis.set_major_formatter(lambda value, _: f"{100 * value:+.1f} %")
+    made.yaxis.set_major_formatter(lambda value, _: f"{100 * value:+.3g} %")
     made.locator_params(nbins=5)
     return finish(
         made,
@@ -220,16 +192,18 @@ def reference_over_time(each: Evidence, name: str, label: str) -> Plot | None:
 
 
 def _shortened(label: str) -> str:
-    return label if len(label) <= LONGEST_LABEL else f"{label[: LONGEST_LABEL - 1]}…"
+    """Shorten a label in its middle: labels differ at their ends."""
+    half = LONGEST_LABEL // 2
+    return label if len(label) <= LONGEST_LABEL else f"{label[: half - 1]}…{label[-half:]}"
 
 
 def _percent(value: float, _: int) -> str:
-    return f"{100 * value:.0f} %"
+    return f"{100 * value:.3g} %"
 
 
 def _figure(value: float) -> str:
     """Write the value of a cell."""
-    return f"{value:.1f}" if value >= 10 else f"{value:.3g}"
+    return f"{value:.1f}" if 10 <= value < 1e5 else f"{value:.3g}"
 
 
 def _time_unit(longest_s: float) -> tuple[float, str]:

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import chain
 from statistics import geometric_mean
 from typing import Any
 
+from mltune.errors import MltuneError
+from mltune.files.text import printable
 from mltune.kernel.bundle import device_variables
 from mltune.records.declaration import Declaration, Finalist
 from mltune.records.seconds import PHASES
 from mltune.records.trial import TrialRecord, TrialState
 from mltune.records.versions import __version__
-from mltune.report.reading import ReportInput, Unread, kernel_of
+from mltune.report.reading import ReportInput, kernel_of
 from mltune.results.audit import pooled
+from mltune.results.optimum import optimum
 from mltune.results.run import TuneResult, counts
+from mltune.results.unread import Unread
+from mltune.results.wording import verification
 
 FORMAT = 1
 """Format of ``winners.json``: changed whenever the meaning of a field changes."""
+
+LONGEST_FACT = 60
+"""Longest name of a device or of a kernel in a label."""
 
 
 def findings(source: ReportInput, folders: Mapping[str, str]) -> dict[str, Any]:
@@ -32,16 +42,13 @@ def findings(source: ReportInput, folders: Mapping[str, str]) -> dict[str, Any]:
     """
     entries = [_entry(run, folders.get(run.slug)) for run in source.runs]
     entries += [_missing(unread) for unread in source.unread]
-    labels = Counter(entry["label"] for entry in entries)
-    for entry in entries:  # several kernels or devices for one problem
-        if labels[entry["label"]] > 1:
-            entry["label"] = entry["slug"]
+    _tell_apart(entries)
     shares: dict[str, list[float]] = {}
     for run, entry in zip(source.runs, entries, strict=False):
         if entry["reference"]:
             shares.setdefault(run.problem.name, []).append(entry["reference"]["share"])
     audit = pooled([run.audit() for run in source.runs])
-    return {
+    document = {
         "format": FORMAT,
         "title": source.title,
         "run": str(source.directory),
@@ -65,6 +72,28 @@ def findings(source: ReportInput, folders: Mapping[str, str]) -> dict[str, Any]:
         "skips": audit.to_json(),
         "winners": entries,
     }
+    return {name: _finite(value) for name, value in document.items()}
+
+
+def _finite(value: Any) -> Any:
+    """Return a JSON value with None in place of the numbers that are not finite."""
+    if isinstance(value, dict):
+        return {name: _finite(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _tell_apart(entries: Sequence[dict[str, Any]]) -> None:
+    """Add to each label that several entries share what they differ in: the device, the kernel, the slug."""
+    for fact, addition in (("device", " on {}"), ("kernel", " with {}"), ("slug", " ({})")):
+        alike: dict[str, list[dict[str, Any]]] = {}
+        for entry in entries:
+            alike.setdefault(entry["label"], []).append(entry)
+        for group in alike.values():
+            if len({entry[fact] for entry in group}) > 1:
+                for entry in group:
+                    entry["label"] += addition.format(printable(entry[fact], LONGEST_FACT))
 
 
 def _entry(run: TuneResult, folder: str | None) -> dict[str, Any]:
@@ -93,6 +122,7 @@ def _entry(run: TuneResult, folder: str | None) -> dict[str, Any]:
         "verdict": _compared(reference),
         "launch": _launch(run, best),
         "folder": folder,
+        "optimum": None if (found := optimum(run)) is None else asdict(found),
     }
     if declared is None:
         return entry
@@ -130,7 +160,7 @@ def _blank(slug: str) -> dict[str, Any]:
         "seconds": {},
         "stopped": "",
         "notes": [],
-    } | dict.fromkeys([*unknown.split(), "reference", "verdict", "launch", "folder"])
+    } | dict.fromkeys([*unknown.split(), "reference", "verdict", "launch", "folder", "optimum"])
 
 
 def _missing(unread: Unread) -> dict[str, Any]:
@@ -140,13 +170,14 @@ def _missing(unread: Unread) -> dict[str, Any]:
 
 def _reference(run: TuneResult, figures: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the reference kernel compared with the winner: in the finals, else as timed once in the same run."""
-    if figures["share_of_reference"] is None:
+    share = figures["share_of_reference"]
+    if share is None or not 0.0 < share < math.inf:
         return None
     raced = None if run.declaration is None else run.declaration.reference
     return {
         "median_s": run.reference_s if raced is None else raced.median_s,
         "interval_s": None if raced is None else [raced.low_s, raced.high_s],
-        "share": figures["share_of_reference"],
+        "share": share,
         "share_interval": figures.get("interval_share_of_reference"),
     }
 
@@ -190,7 +221,7 @@ def _notes(run: TuneResult, figures: Mapping[str, Any] | None) -> list[str]:
         notes.append("not verified: interrupted before its finals")
     else:
         if not declared.verified:
-            notes.append("replayed: nothing to verify" if run.replayed else "not verified")
+            notes.append(verification(declared.verified, run.replayed))
         if declared.rejected:
             notes.append(f"{_many(len(declared.rejected), 'faster trial')} failed the last verification")
         later = len(run.records) - declared.as_of
@@ -213,7 +244,10 @@ def _launch(run: TuneResult, record: TrialRecord) -> dict[str, Any] | None:
     if kernel is None or kernel.source is None:
         return None
     variables = {**run.problem.variables(), **device_variables(run.device)}
-    launch = kernel.launch(record.configuration, variables)
+    try:
+        launch = kernel.launch(record.configuration, variables)
+    except (MltuneError, ArithmeticError, ValueError):  # the configuration is none of this bundle's
+        return None
     return {"grid": list(launch.grid), "block": list(launch.block), "shared_bytes": launch.shared_bytes}
 
 

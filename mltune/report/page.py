@@ -9,12 +9,26 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from mltune.learn.importance import FEWEST_ROWS
 from mltune.report.evidence import time_use
-from mltune.report.sections import MOST_OPEN, Sections
+from mltune.report.sections import MOST_OPEN, MOST_PARAMETERS, Sections
 from mltune.report.svg import clean
-from mltune.results.wording import UNKNOWN, configuration, milliseconds, percent, spaced_duration, speed, tflops
+from mltune.results.wording import (
+    MOST,
+    UNKNOWN,
+    configuration,
+    milliseconds,
+    of_optimum,
+    percent,
+    spaced_duration,
+    speed,
+    tflops,
+)
 
 TEMPLATES = Path(__file__).parent / "templates"
+
+LONGEST_TEXT = 1_000
+"""Characters of any text but the plan that a report shows: names and messages come from third parties."""
 
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>#|~$!&])")
 
@@ -25,6 +39,8 @@ def html(document: Mapping[str, Any], found: Sections) -> str:
     The page has a content security policy that allows only its own style and script: no text from a store can run a
     script or load anything.
     """
+    from markupsafe import Markup
+
     script = (TEMPLATES / "page.js").read_text()
     return _render(
         "page.html",
@@ -32,7 +48,10 @@ def html(document: Mapping[str, Any], found: Sections) -> str:
         document=document,
         found=found,
         many=len(found.problems) > MOST_OPEN,
-        style=(TEMPLATES / "page.css").read_text(),
+        most_parameters=MOST_PARAMETERS,
+        fewest_rows=FEWEST_ROWS,
+        plan=None if found.plan is None else Markup("<pre>{}</pre>").format(clean(found.plan)),
+        style="\n".join((TEMPLATES / name).read_text() for name in ("colours.css", "page.css")),
         script=script,
         script_hash=b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
@@ -60,6 +79,9 @@ def _render(template: str, finalize: Callable[[Any], Any], **values: Any) -> str
         "duration": spaced_duration,
         "time_use": time_use,
         "between": between,
+        "fixed": fixed,
+        "hardware": hardware,
+        "of_optimum": of_optimum,
         "values": configuration,
         "rate": _rate,
         "speed": lambda entry: speed(entry["tflops"], entry["median_s"]),
@@ -70,7 +92,30 @@ def _render(template: str, finalize: Callable[[Any], Any], **values: Any) -> str
 
 def between(interval: list[float] | None, scale: float = 1.0, digits: int = 2) -> str:
     """Write an interval; nothing where there is none."""
-    return "" if interval is None else f"{scale * interval[0]:.{digits}f}\N{EN DASH}{scale * interval[1]:.{digits}f}"
+    if interval is None or None in interval:
+        return ""
+    return "\N{EN DASH}".join(fixed(scale * end, digits) for end in interval)
+
+
+def fixed(value: float, digits: int) -> str:
+    """Write a number with a fixed number of decimals; with a power of ten where it is too large for that."""
+    return f"{value:.{digits}f}" if abs(value) < MOST else f"{value:.{digits + 1}g}"
+
+
+def hardware(device: Mapping[str, Any]) -> str:
+    """Write the facts of a device: :meth:`mltune.device.facts.Device.to_json`.
+
+    >>> from mltune.device.known import H200
+    >>> hardware(H200.to_json())
+    'NVIDIA H200: compute capability 9.0, 132 multiprocessors at 1980 MHz, 140 GiB at 4.80 TB/s'
+    """
+    if not device["memory_bytes"]:
+        return f"{device['name']}: its facts are not on record"
+    capability = device["compute_capability"]
+    memory = f"{device['memory_bytes'] / 2**30:.0f} GiB at {device['memory_bytes_per_s'] / 1e12:.2f} TB/s"
+    cuda = f"compute capability {'.'.join(map(str, capability))}, " if capability else ""
+    units = f"{device['sm_count']} {'multiprocessors' if cuda else 'compute units'}"
+    return f"{device['name']}: {cuda}{units} at {device['clock_hz'] / 1e6:.0f} MHz, {memory}"
 
 
 def _rate(entry: Mapping[str, Any]) -> str:
@@ -81,7 +126,11 @@ def _rate(entry: Mapping[str, Any]) -> str:
 def _printable(value: Any) -> Any:
     if value is None:
         return UNKNOWN
-    return clean(value) if type(value) is str else value  # markup that is safe has another type
+    return clean(_cut(value)) if type(value) is str else value  # markup that is safe has another type
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 1]}…"
 
 
 def _markdown(value: Any) -> Any:
@@ -89,12 +138,12 @@ def _markdown(value: Any) -> Any:
         return UNKNOWN
     if type(value) is not str:
         return value
-    return _MARKDOWN.sub(r"\\\1", " ".join(clean(value).split()))
+    return _MARKDOWN.sub(r"\\\1", " ".join(clean(_cut(value)).split()))
 
 
 def _code(text: str) -> Any:
     """Return text as a code span that its content cannot end, marked as safe: it is not escaped again."""
     from markupsafe import Markup
 
-    flat = " ".join(clean(str(text)).replace("`", "'").replace("|", "¦").split())
+    flat = " ".join(clean(_cut(str(text))).replace("`", "'").replace("|", "¦").split())
     return Markup(f"`{flat}`" if flat else "")  # noqa: S704 - Markdown

@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
-from mltune.learn.importance import Importance, mean_importance
+from mltune.learn.importance import mean_importance
 from mltune.records.events import BEGINNINGS, ENDS, EVENTS
 from mltune.records.reference import Drift, drifts
 from mltune.records.trial import TrialRecord
@@ -17,7 +18,8 @@ from mltune.report import figures
 from mltune.report.evidence import Evidence, Failure, failures
 from mltune.report.findings import distinct
 from mltune.report.reading import ReportInput
-from mltune.report.svg import Plot, plotting
+from mltune.report.roofline import not_drawn, roofline
+from mltune.report.svg import Omission, Plot, drawn, plotting
 from mltune.results.audit import SkipAudit
 from mltune.results.messages import message
 from mltune.results.wording import REFERENCE
@@ -49,12 +51,12 @@ class ProblemSection:
     entry: Mapping[str, Any]
     evidence: Evidence
     fastest: Sequence[TrialRecord]
-    importance: Importance | None
+    importance: Mapping[str, float] | None
     audit: SkipAudit
     drifts: Sequence[Drift]
-    curve: Plot | None
-    heat: figures.HeatMap | None
-    plots: Sequence[Plot]
+    curve: Plot | Omission | None
+    heat: figures.HeatMap | Omission | None
+    plots: Sequence[Plot | Omission]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,9 @@ class Sections:
 
     ``attention`` holds what to look at first, each with the slug of its problem or nothing; ``importance`` the mean
     importance of the parameters by kernel; ``events`` the day and the message of each, except for ``more_events``;
-    ``references`` and ``discarded`` the numbers of reference timings and of samples discarded for a throttled clock.
+    ``references`` and ``discarded`` the numbers of reference timings and of samples discarded for a throttled clock;
+    ``compared`` how many winners are faster and slower than the reference kernel; ``off_roofs`` the label of each
+    problem that is in no roofline, and why; ``labels`` those of the problems by slug.
     """
 
     attention: Sequence[tuple[str, str]]
@@ -74,9 +78,12 @@ class Sections:
     more_events: int
     references: int
     discarded: int
-    roofs: Sequence[Plot]
-    time: Plot | None
+    roofs: Sequence[Plot | Omission]
+    off_roofs: Sequence[tuple[str, str]]
+    time: Plot | Omission | None
     reference: str
+    compared: str
+    labels: Mapping[str, str]
     plan: str | None
     quick: bool
 
@@ -87,7 +94,8 @@ def sections(source: ReportInput, document: Mapping[str, Any], *, quick: bool = 
     ``quick`` leaves out figures and importances, which take seconds.
     """
     evidence = [Evidence(run) for run in source.runs]
-    roofs, time = [], None
+    roofs: list[Plot | Omission | None] = []
+    time = None
     with contextlib.nullcontext() if quick else plotting():
         problems = [
             _problem(each, entry, f"{number}", alone=len(evidence) == 1, quick=quick)
@@ -95,9 +103,14 @@ def sections(source: ReportInput, document: Mapping[str, Any], *, quick: bool = 
         ]
         if not quick:
             devices = distinct(each.run.device for each in evidence)
-            roofs = [figures.roofline(evidence, device, f"roofline-{at}") for at, device in enumerate(devices)]
-            time = figures.time_bars({entry["label"]: entry["seconds"] for entry in document["winners"]}, "time")
+            roofs = [
+                drawn(f"The roofline of {device.name}", partial(roofline, evidence, device, f"roofline-{at}"))
+                for at, device in enumerate(devices)
+            ]
+            seconds = {entry["label"]: entry["seconds"] for entry in document["winners"]}
+            time = drawn("Time use", partial(figures.time_bars, seconds, "time"))
     names = {run.problem.reference for run in source.runs if run.problem.reference} or {REFERENCE}
+    reference = names.pop() if len(names) == 1 else "the reference"
     events = [event for event in source.events if event["event"] in NOTABLE or event["event"] not in EVENTS]
     return Sections(
         attention=_attention(source, document),
@@ -109,8 +122,11 @@ def sections(source: ReportInput, document: Mapping[str, Any], *, quick: bool = 
         references=sum(len(run.references) for run in source.runs),
         discarded=sum(each.discarded for each in evidence),
         roofs=[roof for roof in roofs if roof is not None],
+        off_roofs=[(problem.entry["label"], reason) for problem in problems if (reason := not_drawn(problem.evidence))],
         time=time,
-        reference=names.pop() if len(names) == 1 else "the reference",
+        reference=reference,
+        compared=_compared(document, reference),
+        labels={entry["slug"]: entry["label"] for entry in document["winners"]},
         plan=source.plan,
         quick=quick,
     )
@@ -119,15 +135,18 @@ def sections(source: ReportInput, document: Mapping[str, Any], *, quick: bool = 
 def _problem(each: Evidence, entry: Mapping[str, Any], name: str, *, alone: bool, quick: bool) -> ProblemSection:
     """Return the details of a problem; the names of its figures end with ``name``."""
     label, curve, heat = entry["label"], None, None
-    plots: list[Plot | None] = []
+    plots: list[Plot | Omission | None] = []
     if not quick:
         if each.curve is not None:
-            curve = figures.best_so_far(each.curve, f"best-{name}", label, alone=alone)
+            best = partial(figures.best_so_far, each.curve, f"best-{name}", label, alone=alone)
+            curve = drawn(f"Best so far of {label}", best)
         if len(each.predictions.measured) > 1 and each.run.flops:
-            plots.append(figures.predicted_and_measured(each.predictions, f"predicted-{name}", label))
+            predicted = partial(figures.predicted_and_measured, each.predictions, f"predicted-{name}", label)
+            plots.append(drawn(f"Predicted and measured speed of {label}", predicted))
         if each.cells is not None:
-            heat = figures.heat_map(each.cells, label)
-        plots.append(figures.reference_over_time(each, f"reference-{name}", label))
+            heat = drawn(f"The heat map of {label}", partial(figures.heat_map, each.cells, label))
+        over_time = partial(figures.reference_over_time, each, f"reference-{name}", label)
+        plots.append(drawn(f"The reference kernel over time, beside {label},", over_time))
     return ProblemSection(
         entry=entry,
         evidence=each,
@@ -142,12 +161,21 @@ def _problem(each: Evidence, entry: Mapping[str, Any], name: str, *, alone: bool
 
 
 def _by_kernel(problems: Sequence[ProblemSection]) -> dict[str, dict[str, float]]:
-    known: dict[str, list[Importance]] = {}
+    known: dict[str, list[Mapping[str, float]]] = {}
     for problem in problems:
         if problem.importance is not None:
             known.setdefault(problem.evidence.run.kernel, []).append(problem.importance)
     means = {kernel: mean_importance(those) for kernel, those in known.items()}
-    return {kernel: dict(list(mean.items())[:MOST_PARAMETERS]) for kernel, mean in means.items() if mean}
+    return {kernel: dict(list(mean.items())[:MOST_PARAMETERS]) for kernel, mean in means.items()}
+
+
+def _compared(document: Mapping[str, Any], reference: str) -> str:
+    """Write how many winners are faster and slower than the reference; empty where none was compared with it."""
+    found = document["against_reference"]
+    wordings = {"faster": "faster than", "level": "as fast as", "slower": "slower than"}
+    parts = [f"{found[verdict]} {wording} {reference}" for verdict, wording in wordings.items() if found.get(verdict)]
+    apart = document["with_winner"] - sum(found.values())
+    return ", ".join([*parts, f"{apart} not compared"] if apart and parts else parts)
 
 
 def _attention(source: ReportInput, document: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -163,7 +191,7 @@ def _attention(source: ReportInput, document: Mapping[str, Any]) -> list[tuple[s
         elif not entry["verified"] and not entry["replayed"]:
             doubtful.append((f"{label}: the winner is not verified", slug))
         for number, reason in entry["rejected"].items():
-            doubtful.append((f"{label}: trial {number} was faster, but {reason}", slug))
+            doubtful.append((f"{label}: trial {number} was faster, but {reason[:LONGEST_EVENT]}", slug))
     happened = Counter(event["event"] for event in source.events)
     events = [f"{text} {_times(happened[event])}" for event, text in ALARMING.items() if happened[event]]
     return [*failed, *((text, "") for text in (*events, interruptions(source.events)) if text), *doubtful]

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
-from typing import Any
+from typing import Any, TypeVar
 
-INK, FAINT = "#0a0b0c", "#0d0e0f"
-"""Placeholders for the page's colours of text and of lines. No figure uses these colours otherwise."""
+_Figure = TypeVar("_Figure")
+
+LONGEST_REASON = 200
+
+INK, QUIET, FAINT = "#0a0b0c", "#0b0c0d", "#0d0e0f"
+"""Placeholders for the page's colours of text, of captions and of lines. No figure uses these colours otherwise."""
 
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 """Placeholders for the page's colours of series (Okabe and Ito, 2008, "Color Universal Design")."""
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-_THEMED = {INK: "currentColor", FAINT: "var(--line)"} | {
+_THEMED = {INK: "currentColor", QUIET: "var(--quiet)", FAINT: "var(--line)"} | {
     colour: f"var(--series-{number})" for number, colour in enumerate(SERIES, start=1)
 }
 _SIZES = re.compile(r'(?<= )(d|x|y|width|height|transform)="([^"]*)"')
@@ -67,24 +72,63 @@ class Plot:
     width_px: int
 
 
+@dataclass(frozen=True, slots=True)
+class Omission:
+    """A sentence in place of a figure that cannot be drawn."""
+
+    reason: str
+
+
+class NotDrawableError(ValueError):
+    """The values of a figure cannot be drawn; the message says why."""
+
+
 @contextmanager
 def plotting() -> Iterator[None]:
     """Configure Matplotlib for plots of a page while the context lasts."""
     import matplotlib
+    import numpy as np
 
-    with matplotlib.rc_context(STYLE):
+    # The page has fonts for all letters; values out of range are checked where they are drawn.
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.filterwarnings("ignore", "Glyph")
         yield
 
 
-def axes(width_in: float, height_in: float, *, left: float = 0.52, bottom: float = 0.42, top: float = 0.1) -> Any:
-    """Return the axes of a new figure, with margins in inches: automatic layouts would draw everything twice."""
+def drawn(title: str, draw: Callable[[], _Figure]) -> _Figure | Omission:
+    """Return the figure that a function draws, or a sentence with the reason where its values cannot be drawn.
+
+    The values come from stores that may be damaged, or from third parties: no figure keeps the others from the page.
+    """
+    try:
+        return draw()
+    except NotDrawableError as error:
+        reason = str(error)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        reason = f"{type(error).__name__}: {error}"
+    return Omission(f"{title} cannot be drawn: {reason[:LONGEST_REASON]}.")
+
+
+def axes(
+    width_in: float,
+    height_in: float,
+    *,
+    left: float = 0.52,
+    right: float = 0.2,
+    bottom: float = 0.42,
+    top: float = 0.1,
+) -> Any:
+    """Return the axes of a new figure, with margins in inches: automatic layouts would draw everything twice.
+
+    The margin on the right has room for half of the last number below the axis.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width_in, height_in))
     box = (
         left / width_in,
         bottom / height_in,
-        (width_in - left - 0.12) / width_in,
+        (width_in - left - right) / width_in,
         (height_in - bottom - top) / height_in,
     )
     made = figure.add_axes(box)
@@ -93,12 +137,15 @@ def axes(width_in: float, height_in: float, *, left: float = 0.52, bottom: float
 
 
 def dots(made: Any, x: Any, y: Any, colour: str, *, size: float = 3.0, label: str | None = None) -> None:
-    """Plot points as one path of zero-length lines with round ends: a tenth of the file size of markers."""
+    """Plot points as one path of zero-length lines with round ends: a tenth of the file size of markers.
+
+    Points on the edge of the axes are drawn as a whole.
+    """
     import numpy as np
 
     gaps = np.full(len(x), np.nan)
     path = (np.column_stack([x, x, gaps]).ravel(), np.column_stack([y, y, gaps]).ravel())
-    made.plot(*path, color=colour, linewidth=size, solid_capstyle="round", alpha=0.65, label=label)
+    made.plot(*path, color=colour, linewidth=size, solid_capstyle="round", alpha=0.65, label=label, clip_on=False)
 
 
 def finish(made: Any, name: str, title: str, caption: str) -> Plot:

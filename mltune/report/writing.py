@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mltune.errors import RunError
+from mltune.errors import MltuneWarning, RunError
 from mltune.files.atomic import replace_folder_atomically, write_file_atomically
-from mltune.records.directory import WINNER, WINNERS, is_plan
+from mltune.files.reading import read_file, reason
+from mltune.records.directory import HTML, JSON, MARKDOWN, WINNER, WINNERS, is_plan
 from mltune.report.findings import findings
 from mltune.report.page import html, markdown
 from mltune.report.reading import ReportInput, read_input
 from mltune.report.sections import sections
+from mltune.results.reader import read_run
+from mltune.results.run import TuneResult
 
-HTML, MARKDOWN, JSON = "report.html", "report.md", "winners.json"
+MOST_FILES, MOST_BYTES = 100, 1 << 28
+"""Limits on the folder of a winner that is copied: files, and bytes of all of them."""
+
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +45,13 @@ class ReportPaths:
     document: dict[str, Any]
 
 
-def write_report(directory: Path, folder: Path | None = None, *, quick: bool = False) -> ReportPaths:
+def write_report(
+    directory: Path,
+    folder: Path | None = None,
+    *,
+    quick: bool = False,
+    read: Callable[[Path, str], TuneResult] = read_run,
+) -> ReportPaths:
     """Write the report on the directory of a run or of a campaign, which may still go on. No GPU is needed.
 
     The report names what is missing or damaged. Each file is written as a whole or not at all.
@@ -47,6 +62,8 @@ def write_report(directory: Path, folder: Path | None = None, *, quick: bool = F
         Where to write it; by default ``directory``.
     quick : bool
         Leave out figures and importances, which take seconds.
+    read : callable
+        Reads the run in a folder, given its slug.
 
     Raises
     ------
@@ -57,7 +74,7 @@ def write_report(directory: Path, folder: Path | None = None, *, quick: bool = F
     """
     directory = Path(directory)
     folder = directory if folder is None else Path(folder)
-    source = read_input(directory)
+    source = read_input(directory, read)
     with _into(folder):
         document = _collect(source, folder)
         found = sections(source, document, quick=quick)
@@ -66,10 +83,10 @@ def write_report(directory: Path, folder: Path | None = None, *, quick: bool = F
     return ReportPaths(folder / HTML, folder / MARKDOWN, folder / JSON, document)
 
 
-def write_winners(directory: Path) -> Path:
-    """Write ``winners.json`` and the folders of the winners; errors are those of :func:`write_report`."""
+def write_winners(directory: Path, read: Callable[[Path, str], TuneResult] = read_run) -> Path:
+    """Write ``winners.json`` and the folders of the winners; see :func:`write_report`."""
     directory = Path(directory)
-    source = read_input(directory)
+    source = read_input(directory, read)
     with _into(directory):
         _collect(source, directory)
     return directory / JSON
@@ -83,7 +100,7 @@ def _into(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise RunError(
-            f"a report is written to a folder with room for it, but {folder} cannot be written: {error}; "
+            f"a report is written to a folder with room for it, but {folder} cannot be written: {reason(error)}; "
             "write it elsewhere with --output."
         ) from error
 
@@ -96,22 +113,40 @@ def _collect(source: ReportInput, folder: Path) -> dict[str, Any]:
 
 
 def _copy_winners(source: ReportInput, folder: Path) -> dict[str, str]:
-    """Copy the exported winners next to the report; return their folders by slug, relative to the report.
+    """Copy the exported winners next to the report, in place of earlier copies.
 
-    Only plain files are copied, in place of an earlier copy.
+    Return their folders by slug, relative to the report.
     """
     places = {}
     for run in source.runs:
         winner = run.directory / WINNER
-        if not winner.is_dir() or winner.is_symlink():
+        if not winner.is_dir():
             continue
         if not is_plan(source.directory) and folder.resolve() == run.directory.resolve():
             places[run.slug] = WINNER
             continue
-        files = {path.name: path.read_bytes() for path in winner.iterdir() if path.is_file() and not path.is_symlink()}
-        replace_folder_atomically(folder / WINNERS / run.slug, files)
+        files = _files(winner)
+        if files is None:
+            law = f"a winner's folder has at most {MOST_FILES} files and {MOST_BYTES} bytes"
+            warnings.warn(f"{law}, but {winner} has more and is not copied.", MltuneWarning, stacklevel=1)
+            continue
+        replace_folder_atomically(folder / WINNERS / run.slug, files, inside=folder)
         places[run.slug] = f"{WINNERS}/{run.slug}"
     return places
+
+
+def _files(winner: Path) -> dict[str, bytes] | None:
+    """Read the regular files with plain names in a folder; return None if they are too many or too large."""
+    files: dict[str, bytes] = {}
+    with os.scandir(winner) as entries:
+        for entry in entries:
+            if not entry.is_file(follow_symlinks=False) or not _PLAIN_NAME.fullmatch(entry.name):
+                continue
+            left = MOST_BYTES - sum(map(len, files.values()))
+            if len(files) == MOST_FILES or entry.stat(follow_symlinks=False).st_size > left:
+                return None
+            files[entry.name] = read_file(winner / entry.name, left, inside=winner)
+    return files
 
 
 def _write(path: Path, text: str) -> None:

@@ -8,11 +8,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from mltune.device.facts import Device
 from mltune.records.declaration import Declaration
 from mltune.records.reference import Reference
+
+LEAST, MOST = 1e-12, 1e12
+"""Bounds of times in seconds and of ratios of times, as in the trials of a store."""
 
 _FACTS_OF_DEVICES = [
     field.name
@@ -22,26 +25,29 @@ _FACTS_OF_DEVICES = [
 
 
 def check_device(document: Mapping[str, Any]) -> None:
-    """Check that a stored device has a name, a compute capability, and numbers that are finite and not negative.
+    """Check that a stored device has a name, a compute capability or none, and finite numbers that are not negative.
 
     Raises
     ------
     ValueError
         A fact is of another type.
     """
-    capability = document.get("compute_capability")
+    capability = document.get("compute_capability", ())
     laws = {
         "name": isinstance(document.get("name"), str),
-        "compute_capability": isinstance(capability, list) and [type(part) for part in capability] == [int, int],
-        **{name: is_time(document.get(name), or_zero=True) for name in _FACTS_OF_DEVICES},
+        "compute_capability": capability is None
+        or (isinstance(capability, list) and [type(part) for part in capability] == [int, int]),
+        **{name: _is_number(document.get(name)) for name in _FACTS_OF_DEVICES},
     }
     for name, holds in laws.items():
         if not holds:
             raise ValueError(f"its device has no valid `{name}`")
 
 
-def checked_declaration(fact: Any, numbers: Collection[int]) -> Declaration | None:
-    """Return the stored declaration, if every time in it is finite and above 0.
+def checked_declaration(fact: Any, numbers: Collection[int], *, replayed: bool) -> Declaration | None:
+    """Return the stored declaration, if every value in it can be a time.
+
+    A replay verifies nothing, although older declarations say so.
 
     Raises
     ------
@@ -55,10 +61,10 @@ def checked_declaration(fact: Any, numbers: Collection[int]) -> Declaration | No
     timed = [*declaration.finalists, *([declaration.reference] if declaration.reference else [])]
     times = [(one.median_s, one.low_s, one.high_s, one.ratio, one.ratio_low, one.ratio_high) for one in timed]
     if not all(is_time(value) for values in times for value in values) or declaration.number not in finalists:
-        raise ValueError("a declaration holds finite times above 0, and its winner among the finalists")
+        raise ValueError("a declaration holds times from 1e-12 to 1e12 s, and its winner among the finalists")
     if not finalists <= set(numbers):
         raise ValueError("a declaration names trials that are on record")
-    return declaration
+    return dataclasses.replace(declaration, verified=declaration.verified and not replayed)
 
 
 def is_sound(reference: Reference) -> bool:
@@ -66,7 +72,7 @@ def is_sound(reference: Reference) -> bool:
     return (
         is_time(reference.median_s)
         and is_time(reference.elapsed_s, or_zero=True)
-        and (reference.noise is None or is_time(reference.noise, or_zero=True))
+        and (reference.noise is None or _is_number(reference.noise))
         and type(reference.after) is int
     )
 
@@ -80,12 +86,18 @@ def checked_limit(fact: Any) -> Mapping[str, float | None] | None:
 
 
 def time_of(value: Any) -> float | None:
-    """Return a number that is finite and above 0; None for anything else."""
+    """Return a time above 0; None for anything else."""
     return float(value) if is_time(value) else None
 
 
 def is_time(value: Any, *, or_zero: bool = False) -> bool:
-    """Return whether a value is a finite number above 0, or 0 where that is allowed."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return math.isfinite(value) and (value >= 0.0 if or_zero else value > 0.0)
+    """Return whether a value can be a time in seconds or a ratio of times, or is 0 where that is allowed.
+
+    Sums, ratios and rates of such values are finite.
+    """
+    return _is_number(value) and (0.0 if or_zero else LEAST) <= value <= MOST
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    """Return whether a value is a finite number, not below 0."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf

@@ -33,7 +33,7 @@ LONGEST_TEXT = 2_000
 
 _ATTEMPTS = 5
 
-_DAMAGED = (MltuneError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+_DAMAGED = (MltuneError, OSError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 class RunReader:
@@ -61,8 +61,8 @@ class RunReader:
             if self._result is not None and stamp == self._stamp:
                 break
             try:
-                with readable(self._directory), Store.read_only(self._directory) as store:
-                    self._result = self.read_from(store)
+                with Store.read_only(self._directory) as store:
+                    self.read_from(store)
             except DamagedRunError:
                 if attempt + 1 == _ATTEMPTS or stamp == self._stamp_now():
                     raise
@@ -74,6 +74,11 @@ class RunReader:
 
     def read_from(self, store: Store) -> TuneResult:
         """Read what is new in an open store."""
+        with readable(self._directory):
+            self._result = self._read_from(store)
+        return self._result
+
+    def _read_from(self, store: Store) -> TuneResult:
         check_device(store.header.device)
         known = self._result
         if known is None or known.header != store.header or len(store) < len(self.ended):  # another run was begun
@@ -126,7 +131,9 @@ def _result(store: Store, records: Trials, slug: str) -> TuneResult:
         device=device,
         records=records.by_number(),
         seconds={str(name): float(value) for name, value in store.seconds().items() if is_time(value, or_zero=True)},
-        declaration=checked_declaration(store.fact(FACT), set(records.column("number").tolist())),
+        declaration=checked_declaration(
+            store.fact(FACT), set(records.column("number").tolist()), replayed=header.replayed
+        ),
         reference_s=time_of(store.fact("reference_median_s")),
         references=tuple(filter(is_sound, store.references())),
         limit=checked_limit(store.fact("limit")),

@@ -21,7 +21,7 @@ from mltune.records.trial import TrialRecord, TrialState
 from mltune.records.trials import Trials
 from mltune.results.audit import SkipAudit, audit_skips
 from mltune.results.rating import declared_rating, known_flops, rating
-from mltune.results.wording import configuration, percent, spaced_duration, speed, states
+from mltune.results.wording import configuration, percent, spaced_duration, speed, states, verification
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -97,7 +97,14 @@ class TuneResult:
     @property
     def replayed(self) -> bool:
         """Whether the times were recorded earlier: seconds of the run then do not describe a GPU."""
-        return str(self.header.settings.get("target", "")).startswith("replay:")
+        return self.header.replayed
+
+    @property
+    def settled(self) -> bool:
+        """Whether the winner of all trials is declared, and verified where it can be; or no trial succeeded."""
+        if self.declaration is None:
+            return self.best is None
+        return self.declaration.as_of == len(self.records) and (self.declaration.verified or self.replayed)
 
     @property
     def peak_flops(self) -> float:
@@ -194,12 +201,13 @@ class TuneResult:
         return audit_skips(self.records, self.seconds.get("search", 0.0))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the result as plain JSON values: the output of ``mltune tune --json``."""
+        """Return the result as plain JSON values: most of the output of ``mltune tune --json``."""
         best, figures = self.best, self.best_rating()
         return {
             "problem": self.problem.to_json(),
             "device": self.device.to_json(),
             "kernel": self.kernel,
+            "replayed": self.replayed,
             "trials": len(self.records),
             "counts": self.counts,
             "best": None if best is None or figures is None else {"configuration": dict(best.configuration), **figures},
@@ -285,6 +293,7 @@ class TuneResult:
                 facts["best"] += (
                     f", {percent(figures['share_of_reference'])} of {self.problem.reference or 'reference'}"
                 )
+            facts["best"] += f", {verification(figures.get('verified', False), self.replayed)}"
             facts["configuration"] = configuration(self.best_config)
         facts["trials"] = f"{len(self.records)}: {states(self.counts)}"
         facts["time"] = spaced_duration(self.elapsed_s)

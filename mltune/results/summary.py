@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mltune.records.directory import in_use, runs_in
 from mltune.records.events import FILE, planned, read_events
 from mltune.records.trial import TrialRecord
+from mltune.results.optimum import optimum
 from mltune.results.rating import rating
 from mltune.results.reader import read_run
 from mltune.results.run import TuneResult, counts
+from mltune.results.unread import Unread, read_or_set_aside
 
 if TYPE_CHECKING:
     from mltune.dataset.manifest import Manifest
 
 
+def summarise_tuning(run: TuneResult) -> dict[str, Any]:
+    """Summarise the result of tuning: the output of ``mltune tune --json``."""
+    found = optimum(run)
+    return run.to_json() | {"optimum": None if found is None else asdict(found)}
+
+
 def summarise_run(run: TuneResult, top: int) -> dict[str, Any]:
     """Summarise a run with its ``top`` fastest trials: the output of ``mltune show --json``."""
-    return run.to_json() | {
+    return summarise_tuning(run) | {
         "declaration": None if run.declaration is None else run.declaration.to_json(),
         "best": [_entry(record, run) for record in run.records.fastest(top)],
     }
@@ -38,8 +48,14 @@ def _entry(record: TrialRecord, run: TuneResult) -> dict[str, Any]:
     }
 
 
-def summarise_campaign(directory: Path) -> dict[str, Any]:
+def summarise_campaign(directory: Path, read: Callable[[Path, str], TuneResult] = read_run) -> dict[str, Any]:
     """Summarise the directory of a campaign: the output of ``mltune show --json`` and of ``mltune run --json``.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+    read : callable
+        Reads the run in a folder, given its slug.
 
     Returns
     -------
@@ -48,16 +64,17 @@ def summarise_campaign(directory: Path) -> dict[str, Any]:
         each with
 
         - ``slug``, and ``state``: ``waiting`` (not begun), ``running``, ``begun`` (interrupted before a winner was
-          declared), ``declared``, ``finished`` (declared, and nothing better is expected) or ``failed`` (no trial
-          succeeded),
-        - ``problem``, ``kernel``, ``device``, None while waiting,
+          declared), ``declared``, ``finished`` (declared, and nothing better is expected), ``failed`` (no trial
+          succeeded) or ``unreadable``,
+        - ``detail``, why it is unreadable, or why its search has ended by itself; else empty,
+        - ``problem``, ``kernel``, ``device``, None while waiting, and ``replayed``,
         - ``trials``, ``counts``, ``seconds``,
         - ``best``: see :meth:`mltune.results.run.TuneResult.best_rating`.
 
     Raises
     ------
     RunDirectoryError
-        There is no campaign, or one of its stores cannot be read.
+        There is no campaign.
     """
     folders = {folder.name: folder for folder in runs_in(directory)}
     events, _ = read_events(directory / FILE)
@@ -65,23 +82,32 @@ def summarise_campaign(directory: Path) -> dict[str, Any]:
     return {
         "plan": str(directory),
         "running": in_use(directory),
-        "problems": [_waiting(slug) if slug not in folders else _problem(folders[slug]) for slug in slugs],
+        "problems": [_blank(slug, "waiting") if slug not in folders else _begun(folders[slug], read) for slug in slugs],
     }
 
 
-def _waiting(slug: str) -> dict[str, Any]:
+def _blank(slug: str, state: str, detail: str = "") -> dict[str, Any]:
+    """Return the entry of a problem of which nothing is known."""
+    known: dict[str, Any] = {"slug": slug, "state": state, "detail": detail, "replayed": False}
     unknown: dict[str, Any] = {"problem": None, "kernel": None, "device": None, "best": None}
-    return {"slug": slug, "state": "waiting", **unknown, "trials": 0, "counts": counts([]), "seconds": {}}
+    return {**known, **unknown, "trials": 0, "counts": counts([]), "seconds": {}}
 
 
-def _problem(folder: Path) -> dict[str, Any]:
-    run = read_run(folder, folder.name)
+def _begun(folder: Path, read: Callable[[Path, str], TuneResult]) -> dict[str, Any]:
+    """Return the entry of a problem that was begun."""
+    found = read_or_set_aside(folder.name, lambda: _problem(read(folder, folder.name)))
+    return _blank(found.slug, "unreadable", f"not readable: {found.reason}") if isinstance(found, Unread) else found
+
+
+def _problem(run: TuneResult) -> dict[str, Any]:
     return {
         "slug": run.slug,
         "state": _state(run),
+        "detail": run.stopped,
         "problem": run.problem.to_json(),
         "kernel": run.kernel,
         "device": run.device.to_json(),
+        "replayed": run.replayed,
         "best": run.best_rating(),
         "trials": len(run.records),
         "counts": run.counts,

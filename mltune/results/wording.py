@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 UNKNOWN = "-"
 """Stands for a value that is not known."""
 
+MOST, MOST_SECONDS = 1e6, 1e10
+"""Values from which on a number is written with a power of ten: it is from a damaged record."""
+
 REFERENCE = "cuBLAS"
 """Name of the reference kernel where a record does not name it."""
+
+
+REPLAYED = "replayed from recorded times: nothing was compiled or verified"
+"""Said of a winner of a replay."""
+
+
+def verification(verified: bool, replayed: bool) -> str:
+    """Say whether a winner was verified."""
+    return REPLAYED if replayed else "verified" if verified else "not verified"
 
 
 def configuration(values: Mapping[str, object] | None) -> str:
@@ -19,14 +32,16 @@ def configuration(values: Mapping[str, object] | None) -> str:
 
 def percent(share: float | None, digits: int = 1) -> str:
     """Write a share as a percentage."""
-    return UNKNOWN if share is None or not math.isfinite(share) else f"{100 * share:.{digits}f} %"
+    if share is None or not math.isfinite(share):
+        return UNKNOWN
+    return f"{100 * share:.{digits}f} %" if abs(share) < MOST else f"{100 * share:.3g} %"
 
 
 def tflops(value: float | None) -> str:
     """Write TFLOPS with two decimals, values below 10 with three significant digits."""
     if value is None:
         return UNKNOWN
-    return f"{value:.2f}" if value >= 10 or value == 0 else f"{value:.3g}"
+    return f"{value:.2f}" if 10 <= value < MOST or value == 0 else f"{value:.3g}"
 
 
 def milliseconds(seconds: float | None) -> str:
@@ -37,12 +52,22 @@ def milliseconds(seconds: float | None) -> str:
     """
     if seconds is None:
         return UNKNOWN
-    return f"{1e3 * seconds:.4f} ms" if seconds >= 1e-4 else f"{1e3 * seconds:.4g} ms"
+    return f"{1e3 * seconds:.4f} ms" if 1e-4 <= seconds < MOST else f"{1e3 * seconds:.4g} ms"
 
 
 def speed(rate: float | None, median_s: float | None) -> str:
     """Write the rate of a kernel, or its time where the number of operations is not known."""
     return milliseconds(median_s) if rate is None else f"{tflops(rate)} TFLOPS"
+
+
+def of_optimum(found: Mapping[str, Any]) -> str:
+    """Write how near a trial came to the optimum of its dataset: the fields of :class:`mltune.results.optimum.Optimum`.
+
+    >>> of_optimum({"share": 0.9921, "median_s": 1.234e-3, "rank": 3, "configurations": 4362})
+    "99.2 % of the dataset's optimum (1.2340 ms), rank 3 of 4,362"
+    """
+    share, optimum = percent(found["share"]), milliseconds(found["median_s"])
+    return f"{share} of the dataset's optimum ({optimum}), rank {found['rank']:,} of {found['configurations']:,}"
 
 
 def states(counts: Mapping[str, int]) -> str:
@@ -66,5 +91,7 @@ def spaced_duration(seconds: float | None) -> str:
         return UNKNOWN
     if seconds < 60:
         return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
+    if seconds >= MOST_SECONDS:
+        return f"{seconds:.3g} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"

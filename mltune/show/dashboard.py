@@ -11,6 +11,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from mltune.errors import UsageError
+from mltune.files.reading import reason
 
 if TYPE_CHECKING:
     from mltune.show.study import Studies
@@ -43,12 +44,14 @@ def served(studies: Studies, port: int) -> Iterator[str]:
     except ImportError as error:
         raise UsageError(
             "the dashboard needs the extra `dashboard`, but optuna-dashboard is not installed; "
-            f"pip install 'mltune[dashboard]'. The study was written nevertheless: {studies.path}."
+            f"pip install 'mltune-gpu[dashboard]'. The study was written nevertheless: {studies.path}."
         ) from error
     try:
         server = make_server(HOST, port, only_local(wsgi(studies.storage)), _ThreadingServer, _QuietHandler)
     except OSError as error:
-        raise UsageError(f"a dashboard needs a free port, but {port}: {error}; choose another --port.") from error
+        raise UsageError(
+            f"a dashboard needs a free port, but {port} cannot be used: {reason(error)}; choose another --port."
+        ) from error
     with server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from mltune.results.progress import CampaignProgress, Progress
 from mltune.results.wording import REFERENCE, UNKNOWN, duration, percent, speed, states, tflops
-from mltune.show.tables import console, of_reference, table
+from mltune.show.fitting_table import FittingTable
+from mltune.show.tables import of_reference
+from mltune.show.terminal import console, for_notebook, write
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -40,6 +42,7 @@ class Display:
     """
 
     def __init__(self, *, stderr: bool = True) -> None:
+        self._stderr = stderr
         self._console: Console = console(stderr=stderr)
         self._on_terminal = (sys.stderr if stderr else sys.stdout).isatty() and not self._console.is_dumb_terminal
         self._on_terminal |= self._console.is_jupyter
@@ -68,8 +71,10 @@ class Display:
 
     def say(self, text: str, *, timed: bool = False) -> None:
         """Show a message. Without a terminal the time is put before it, unless ``timed`` says that it has one."""
-        clock = "" if timed or self._on_terminal else f"{time.strftime('%H:%M:%S')} "
-        self._console.print(f"{clock}{text}", soft_wrap=True)
+        if self._on_terminal:
+            self._console.print(text, soft_wrap=True)
+        else:
+            write(text if timed else f"{time.strftime('%H:%M:%S')} {text}", stderr=self._stderr)
 
     def show(self, picture: Sequence[RenderableType], *lines: str) -> None:
         """Show a state, not too often: the picture on a terminal, the lines elsewhere."""
@@ -94,7 +99,10 @@ class Display:
 
 
 class NotebookOutput:
-    """The output of a notebook cell that shows the latest picture: ``rich.live.Live`` needs ipywidgets there."""
+    """The output of a notebook cell that shows the latest picture.
+
+    ``rich.live.Live`` needs ipywidgets there, and pictures that show themselves read their texts as markup.
+    """
 
     def __init__(self) -> None:
         self._handle: Any = None
@@ -102,13 +110,12 @@ class NotebookOutput:
     def update(self, picture: RenderableType, *, refresh: bool = True) -> None:
         """Replace the picture."""
         from IPython.display import display
-        from rich.padding import Padding
 
-        shown = Padding(picture, 0)
+        shown = for_notebook(picture)
         if self._handle is None:
-            self._handle = display(shown, display_id=True)
+            self._handle = display(shown, raw=True, display_id=True)
         else:
-            self._handle.update(shown)
+            self._handle.update(shown, raw=True)
 
     def stop(self) -> None:
         """Leave the last picture where it is."""
@@ -145,7 +152,7 @@ class RunDisplay(Display):
             if self._announces and run.slug not in self._begun:
                 self._begun.add(run.slug)
                 self.say(f"{run.problem} on {run.device}: begun")
-        picture = _campaign_picture(progress, self._console)
+        picture = _campaign_picture(progress)
         self.show(picture, campaign_line(progress), *map(run_line, progress.runs))
 
     def _say_once(self, where: str, message: str | None) -> None:
@@ -175,7 +182,9 @@ def run_line(progress: Progress) -> str:
 
 def campaign_line(campaign: CampaignProgress) -> str:
     """Write the progress of a campaign in one line."""
-    return f"{campaign.done} of {campaign.problems} problems done · {_time(campaign.elapsed_s, campaign.left_s)}"
+    trials = "" if campaign.trials_limit is None else f" · {campaign.trials} of {campaign.trials_limit} trials"
+    done = f"{campaign.done} of {campaign.problems} problems done"
+    return f"{done}{trials} · {_time(campaign.elapsed_s, campaign.left_s)}"
 
 
 def _best(progress: Progress) -> str:
@@ -228,27 +237,14 @@ def _run_picture(run: Progress) -> list[RenderableType]:
     return [bar, *(Text(line, no_wrap=True, overflow="ellipsis") for line in (_best(run), _trials(run)))]
 
 
-def _campaign_picture(campaign: CampaignProgress, console: Console) -> list[RenderableType]:
+def _campaign_picture(campaign: CampaignProgress) -> list[RenderableType]:
     """Return the picture of a campaign: a single run in full, several as a table with as many columns as fit."""
-    done = campaign.done / max(campaign.problems, 1)
-    if campaign.left_s is not None:
-        done = campaign.elapsed_s / max(campaign.elapsed_s + campaign.left_s, 1e-9)
-    bar = _bar(done, campaign_line(campaign))
+    bar = _bar(campaign.share_done, campaign_line(campaign))
     if len(campaign.runs) == 1:
         return [bar, *_run_picture(campaign.runs[0])[1:]]
-    return [bar, _fitting_table(campaign.runs, console)] if campaign.runs else [bar]
-
-
-def _fitting_table(runs: Sequence[Progress], console: Console) -> RenderableType:
-    from rich.measure import Measurement
-
-    reference = of_reference(run.reference for run in runs)
-    rows = [_columns(run, reference) for run in runs]
-    for count in range(len(rows[0]), 2, -1):
-        made = table(dict(list(row.items())[:count]) for row in rows)
-        if Measurement.get(console, console.options.update(max_width=1000), made).maximum <= console.width:
-            break
-    return made
+    reference = of_reference(run.reference for run in campaign.runs)
+    rows = [_columns(run, reference) for run in campaign.runs]
+    return [bar, FittingTable(rows, texts=["by state"], spare=[*rows[0]][:2:-1])] if rows else [bar]
 
 
 def _columns(run: Progress, reference: str) -> dict[str, str]:

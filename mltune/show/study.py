@@ -25,20 +25,19 @@ from optuna.trial import FrozenTrial, create_trial
 from optuna.trial import TrialState as OptunaState
 
 from mltune.errors import MltuneError, RunDirectoryError
-from mltune.records.directory import is_plan, runs_in
+from mltune.files.reading import reason
+from mltune.records.directory import STUDY, is_plan, runs_in
 from mltune.records.events import LONGEST_TEXT
 from mltune.records.trial import GATES, TrialRecord, TrialState
 from mltune.results.reader import RunReader, readable
 from mltune.results.run import TuneResult
-
-FILE = "optuna.journal"
 
 UPDATE_EVERY_S = 5.0
 """Seconds between two updates while the dashboard is served."""
 
 
 class Studies:
-    """The runs of a directory as Optuna studies, in a new file :data:`FILE` there.
+    """The runs of a directory as Optuna studies, in a new file :data:`~mltune.records.directory.STUDY` there.
 
     Trials that succeeded are complete, with their TFLOPS as value (their milliseconds where the problem does not
     count its operations); skipped trials are pruned, with the predicted value; all others failed. Further facts of a
@@ -64,14 +63,16 @@ class Studies:
     def __init__(self, directory: Path) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._directory = Path(directory)
+        runs_in(self._directory)  # refuses a directory without a run before anything is written
         self._readers: dict[str, RunReader] = {}
-        self.path = self._directory / FILE
-        with _must_be_writable(self.path), tempfile.TemporaryDirectory(dir=directory, prefix=f".{FILE}.") as folder:
-            draft = Path(folder) / FILE
+        self.path = self._directory / STUDY
+        with _must_be_writable(self.path), tempfile.TemporaryDirectory(dir=directory, prefix=f".{STUDY}.") as folder:
+            draft = Path(folder) / STUDY
             journal = _MemoryJournal()
             self._copy(JournalStorage(journal))
             JournalFileBackend(str(draft)).append_logs(journal.logs)
             draft.replace(self.path)
+            self.path.with_name(f"{STUDY}.lock").unlink(missing_ok=True)  # left by a dashboard that was killed
         self.storage = JournalStorage(JournalFileBackend(str(self.path)))
 
     def update(self) -> int:
@@ -221,4 +222,6 @@ def _must_be_writable(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise RunDirectoryError(f"a study is written to the directory of its run, but {path}: {error}.") from error
+        raise RunDirectoryError(
+            f"a study is written to the directory of its run, but {path} cannot be written: {reason(error)}."
+        ) from error

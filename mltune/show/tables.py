@@ -2,61 +2,36 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mltune.device.facts import Device
+from mltune.files.text import printable
 from mltune.problem.kinds import problem_from_json
 from mltune.records.declaration import Declaration
 from mltune.results.rating import declared_rating
 from mltune.results.wording import (
     REFERENCE,
+    REPLAYED,
     UNKNOWN,
     configuration,
     duration,
     milliseconds,
+    of_optimum,
     percent,
     spaced_duration,
     speed,
     states,
     tflops,
+    verification,
 )
+from mltune.show.fitting_table import FittingTable
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
     from rich.table import Table
 
 Document = Mapping[str, Any]
-
-_PIPE_WIDTH = 400
-"""Width of the output where it is not a terminal: lines are not wrapped for a program."""
-
-
-def console(*, stderr: bool = False) -> Console:
-    """Return a console that prints text unchanged, without markup."""
-    from rich.console import Console
-
-    stream = sys.stderr if stderr else sys.stdout
-    return Console(
-        stderr=stderr, markup=False, highlight=False, emoji=False, width=None if stream.isatty() else _PIPE_WIDTH
-    )
-
-
-def table(rows: Iterable[Mapping[str, str]], empty: Iterable[str] = ()) -> Table:
-    """Return a table without lines, from the texts of each row by column.
-
-    A column whose name starts with ``>`` is aligned to the right. ``empty`` names the columns of a table without rows.
-    """
-    from rich.table import Table
-
-    rows = list(rows)
-    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for name in rows[0] if rows else empty:
-        made.add_column(name.removeprefix(">"), justify="right" if name.startswith(">") else "left", overflow="fold")
-    for row in rows:
-        made.add_row(*row.values())
-    return made
 
 
 def of_reference(names: Iterable[str]) -> str:
@@ -70,7 +45,7 @@ def _facts(rows: Iterable[tuple[str, str]]) -> Table:
     from rich.table import Table
 
     made = Table.grid(padding=(0, 2, 0, 0))
-    made.add_column()
+    made.add_column(no_wrap=True)
     made.add_column(overflow="fold")
     for name, value in rows:
         made.add_row(name, value)
@@ -95,7 +70,9 @@ def _run_facts(document: Document, winner: Sequence[tuple[str, str]]) -> list[tu
         ("problem", f"{_problem(document).label} on {document['device']['name']}"),
         ("kernel", document["kernel"]),
         ("trials", f"{document['trials']}: {states(document['counts'])}"),
+        *([("ended by itself", printable(document["stopped"]))] if document["stopped"] else []),
         *winner,
+        *([("optimum", of_optimum(document["optimum"]))] if document.get("optimum") else []),
         ("seconds", ", ".join(f"{phase} {value:.1f}" for phase, value in document["seconds"].items())),
         ("skipped", skipped),
     ]
@@ -107,13 +84,17 @@ def tuned(document: Document) -> Table:
     winner = [("best", "none: no trial succeeded")]
     if best is not None:
         reference = _problem(document).reference
-        text = _declared(best, reference) if "interval_s" in best else speed(best["tflops"], best["median_s"])
+        checked = verification(best.get("verified", False), document["replayed"])
+        if "interval_s" in best:
+            text = _declared(best, reference, checked)
+        else:
+            text = f"{speed(best['tflops'], best['median_s'])}, {checked}"
         winner = [("best", text), ("", configuration(best["configuration"]))]
     return _facts([*_run_facts(document, winner), ("run", document["run"])])
 
 
-def _declared(figures: Document, reference: str) -> str:
-    """Write the figures of a declared winner with their intervals, and its ties."""
+def _declared(figures: Document, reference: str, checked: str) -> str:
+    """Write the figures of a declared winner with their intervals, whether it was verified, and its ties."""
     rate, median_s = figures["tflops"], figures["median_s"]
     if rate is None:
         low, high = (milliseconds(end_s) for end_s in figures["interval_s"])
@@ -127,8 +108,7 @@ def _declared(figures: Document, reference: str) -> str:
         text += f", {percent(share)} of {reference or REFERENCE}"
     if interval is not None:
         text += f" ({100 * interval[0]:.1f} to {100 * interval[1]:.1f})"
-    verified = "verified" if figures["verified"] else "not verified"
-    return f"{text}, {verified}; ties: {', '.join(map(str, figures['ties'])) or 'none'}"
+    return f"{text}, {checked}; ties: {', '.join(map(str, figures['ties'])) or 'none'}"
 
 
 def _winner(document: Document) -> str:
@@ -137,7 +117,8 @@ def _winner(document: Document) -> str:
         return "none declared yet"
     declared, problem = Declaration.from_json(document["declaration"]), _problem(document)
     figures = declared_rating(problem, Device.from_json(document["device"]), declared, None)
-    text = f"trial {declared.number}: {_declared(figures, problem.reference)}"
+    checked = verification(declared.verified, document["replayed"])
+    text = f"trial {declared.number}: {_declared(figures, problem.reference, checked)}"
     if declared.rejected:
         text += f"; faster, but failed the last verification: {', '.join(map(str, declared.rejected))}"
     later = document["trials"] - declared.as_of
@@ -150,7 +131,7 @@ def run_summary(document: Document) -> list[RenderableType]:
     if not document["best"]:
         return [facts, "", "No trial succeeded yet."]
     reference = of_reference([_problem(document).reference])
-    rows = (
+    rows = [
         {
             ">trial": str(entry["trial"]),
             **_rated(entry, reference),
@@ -158,14 +139,14 @@ def run_summary(document: Document) -> list[RenderableType]:
             "configuration": configuration(entry["configuration"]),
         }
         for entry in document["best"]
-    )
-    return [facts, "", table(rows)]
+    ]
+    return [facts, "", FittingTable(rows, texts=["configuration"], spare=[">of peak", ">ms"])]
 
 
 def campaign_summary(document: Document) -> list[RenderableType]:
     """Show the result of ``mltune run``, and of ``mltune show`` on the directory of a campaign."""
     reference = of_reference(_problem(entry).reference for entry in document["problems"] if entry["problem"])
-    rows = (
+    rows = [
         {
             "problem": entry["slug"],
             "state": entry["state"],
@@ -175,11 +156,16 @@ def campaign_summary(document: Document) -> list[RenderableType]:
             "by state": states(entry["counts"]),
         }
         for entry in document["problems"]
-    )
+    ]
     running = "running" if document["running"] else "not running"
     done = sum(entry["state"] in ("declared", "finished") for entry in document["problems"])
     facts = f"{document['plan']}: {running}, {done} of {len(document['problems'])} problems have a winner"
-    return [facts, "", table(rows)]
+    details = [f"{entry['slug']}: {entry['detail']}" for entry in document["problems"] if entry["detail"]]
+    if any(entry["replayed"] for entry in document["problems"]):
+        facts += f"; {REPLAYED}"
+    spare = ["by state", ">time", ">of peak", ">trials", reference, "state"]
+    fitting = FittingTable(rows, texts=["by state"], spare=spare)
+    return [facts, "", fitting, *(["", *details] if details else [])]
 
 
 def _rated(figures: Document, reference: str) -> dict[str, str]:
@@ -202,11 +188,11 @@ def space(document: Document) -> list[RenderableType]:
             ("valid", f"{document['valid']:,}"),
         ]
     )
-    parameters = (
+    parameters = [
         {"parameter": name, ">values": str(len(values)), "": " ".join(map(str, values))}
         for name, values in document["parameters"].items()
-    )
-    restrictions = (
+    ]
+    restrictions = [
         {
             ">removes": percent(entry["removes"]),
             ">only this": percent(entry["removes_alone"]),
@@ -214,9 +200,11 @@ def space(document: Document) -> list[RenderableType]:
             "reason": entry["reason"],
         }
         for entry in document["restrictions"]
-    )
-    empty = (">removes", ">only this", "restriction", "reason")
-    return [facts, "", table(parameters), "", table(restrictions, empty)]
+    ]
+    columns = (">removes", ">only this", "restriction", "reason")
+    explained = FittingTable(restrictions, texts=columns[2:], spare=columns[1:2], empty=columns)
+    faults = [f"wrong: {fault}" for fault in document["faults"]]
+    return [facts, *faults, "", FittingTable(parameters, texts=[""]), "", explained]
 
 
 def datasets(documents: Sequence[Document]) -> RenderableType:
@@ -224,7 +212,7 @@ def datasets(documents: Sequence[Document]) -> RenderableType:
     if not documents:
         return "No datasets."
     reference = of_reference(_problem(entry).reference for entry in documents)
-    return table(
+    rows = [
         {
             "dataset": entry["name"],
             "kernel": entry["kernel"],
@@ -238,12 +226,13 @@ def datasets(documents: Sequence[Document]) -> RenderableType:
             "date": entry["created"][:10],
         }
         for entry in documents
-    )
+    ]
+    return FittingTable(rows, spare=["date", "kind", ">of peak", ">rows", "kernel", "device", reference])
 
 
 def comparison(document: Document) -> list[RenderableType]:
     """Show the result of ``mltune compare``."""
-    rows = (
+    rows = [
         {
             "strategy": name,
             ">score": f"{found['score']:.3f}",
@@ -256,7 +245,7 @@ def comparison(document: Document) -> list[RenderableType]:
             ">seeds": str(found["seeds"]),
         }
         for name, found in document["strategies"].items()
-    )
+    ]
     count = len(document["datasets"])
     spaces = f"{count} recorded space{'s'[: count != 1]}, at most {document['evaluations']} evaluations a run"
     legend = (
@@ -265,26 +254,37 @@ def comparison(document: Document) -> list[RenderableType]:
         "to N %: evaluations until that fraction, and the share of runs that got there\n"
         "own ms: milliseconds of the strategy's own work per evaluation"
     )
-    return [spaces, "", table(rows), "", legend]
+    spare = [">own ms", ">seeds", *(name for name in next(iter(rows), ()) if name.startswith((">to", ">at")))]
+    return [spaces, "", FittingTable(rows, spare=spare), "", legend]
 
 
-def devices(document: Document) -> RenderableType:
+def devices(document: Document) -> Iterator[RenderableType]:
     """Show the result of ``mltune device``."""
-    if not document["devices"]:
-        return f"no GPU found: {document['reason']}"
-    return table(
-        {
-            "device": entry["spec"],
-            "name": entry["device"]["name"],
-            "architecture": entry["architecture"],
-            ">SMs": str(entry["device"]["sm_count"]),
-            ">clock": f"{entry['device']['clock_hz'] / 1e6:.0f} MHz",
-            ">memory": f"{entry['device']['memory_bytes'] / 2**30:.0f} GiB",
-            ">FP32 peak TFLOPS": f"{entry['peak_flops']['fp32'] / 1e12:.1f}",
-            ">FP64 peak TFLOPS": f"{entry['peak_flops']['fp64'] / 1e12:.1f}",
-        }
-        for entry in document["devices"]
-    )
+    if document["devices"]:
+        rows = [
+            {
+                "device": entry["spec"],
+                "name": entry["device"]["name"],
+                "architecture": entry["architecture"],
+                ">SMs": str(entry["device"]["sm_count"]),
+                ">clock": f"{entry['device']['clock_hz'] / 1e6:.0f} MHz",
+                ">memory": f"{entry['device']['memory_bytes'] / 2**30:.0f} GiB",
+                ">FP32 TFLOPS": f"{entry['peak_flops']['fp32'] / 1e12:.1f}",
+                ">FP64 TFLOPS": f"{entry['peak_flops']['fp64'] / 1e12:.1f}",
+            }
+            for entry in document["devices"]
+        ]
+        yield FittingTable(rows, spare=[">clock", ">SMs", "architecture", ">FP64 TFLOPS", ">memory"])
+    else:
+        yield f"no GPU found: {document['reason']}"
+    yield ""
+    libraries = [
+        {"library": entry["name"], "version": entry["version"] or "not found", "path": entry["path"] or UNKNOWN}
+        for entry in document["libraries"]
+    ]
+    yield FittingTable(libraries, texts=["path"])
+    problems = [problem for problem in document["problems"] if problem != document["reason"]]
+    yield from ["", *(f"problem: {problem}" for problem in problems)] if problems else ()
 
 
 def forecast(document: Document) -> Iterator[RenderableType]:
@@ -296,7 +296,7 @@ def forecast(document: Document) -> Iterator[RenderableType]:
         yield f"It cannot run here: {document['obstacle']}"
         yield f"Timings of {replayed} of {len(problems)} problems are recorded. The table below is for one GPU."
     yield ""
-    yield table(
+    rows = [
         {
             "problem": problem["slug"],
             ">priority": f"{problem['priority']:g}",
@@ -307,7 +307,9 @@ def forecast(document: Document) -> Iterator[RenderableType]:
             "recorded timings": problem["recorded"] or UNKNOWN,
         }
         for problem in problems
-    )
+    ]
+    spare = [">operands", ">priority", "recorded timings", ">even share", ">trials at most"]
+    yield FittingTable(rows, spare=spare)
     yield ""
     yield (
         f"Every problem has its minimum after {_amount(document['first_round'], unit)}; the rest of "

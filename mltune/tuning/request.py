@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mltune.errors import DatasetError, UsageError
+from mltune.files.text import did_you_mean, printable
 from mltune.problem.problem import Problem
 from mltune.tuning.target import choose, parse_device
 
@@ -22,6 +24,14 @@ REPLAY_TRIALS = 300
 
 GPU_TIME_S = 60.0
 """Seconds of a run on a GPU without a budget."""
+
+LARGEST_SEED = 2**31 - 1
+"""Largest seed: that of all random generators in use."""
+
+LONGEST_S = 366 * 86_400.0
+"""Longest time of a run, seconds."""
+
+_LONGEST_VALUE = 60
 
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?")
 
@@ -68,6 +78,43 @@ class TuneRequest:
     stop: bool = True
     run: Path | None = None
     compilers: int | None = None
+
+    def __post_init__(self) -> None:
+        whole_number("seed", self.seed, 0, LARGEST_SEED)
+        for name, value in (("trials", self.trials), ("compilers", self.compilers)):
+            if value is not None:
+                whole_number(name, value, 1)
+        if self.time_s is not None and not 0 < self.time_s <= LONGEST_S:
+            raise UsageError(f"the time of a run is at most 366 days, got {self.time_s:g} s.")
+        if self.search != "model":
+            from mltune.learn.search import SEARCHES  # slow to import
+
+            if self.search not in SEARCHES:
+                hint = did_you_mean(str(self.search), SEARCHES) or "."
+                raise UsageError(f"search is one of {', '.join(SEARCHES)}, got {self.search!r}{hint}")
+
+
+def whole_number(name: str, value: object, least: int, most: int | None = None) -> int:
+    """Return the value of an option that is a whole number.
+
+    Raises
+    ------
+    UsageError
+        It is none, or not from ``least`` to ``most``.
+
+    Examples
+    --------
+    >>> whole_number("trials", 300, 1)
+    300
+    """
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = least - 1
+    if isinstance(value, bool) or number < least or (most is not None and number > most):
+        law = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise UsageError(f"{name} is a whole number {law}, got {printable(repr(value), _LONGEST_VALUE)}.")
+    return number
 
 
 def tune_request(
@@ -117,10 +164,10 @@ def tune_request(
     target = parse_device(device)
     if target is not None and target.dataset is not None:
         recorded = load_manifest(target.dataset)
-        kernel = kernel or recorded.kernel
+        kernel = recorded.kernel if kernel is None else kernel
         found = _recorded(problem, shape, recorded.problem, device)
     else:
-        kernel = kernel or DEFAULT_KERNEL
+        kernel = DEFAULT_KERNEL if kernel is None else kernel
         found = _named(problem, shape, device)
     if target is None:
         any_shape = not shape and isinstance(problem, str)
@@ -133,7 +180,7 @@ def tune_request(
     return request, target.notice
 
 
-def space_problem(kernel: Kernel, precision: str, shape: Shape) -> Problem:
+def space_problem(kernel: Kernel, precision: str | None, shape: Shape) -> Problem:
     """Return the problem for which ``mltune space`` describes the search space of a kernel.
 
     Raises
@@ -146,12 +193,12 @@ def space_problem(kernel: Kernel, precision: str, shape: Shape) -> Problem:
 
     parse = KINDS[kernel.problem].parse
     if parse is not None:
-        return parse(f"{precision}gemm", **shape)
+        return parse(f"{precision or kernel.precisions[0]}gemm", **shape)
     recorded = [manifest.problem for manifest in list_datasets() if manifest.kernel == kernel.name]
-    if not recorded or any(value is not None for value in shape.values()):
+    if not recorded or any(value is not None for value in (precision, *shape.values())):
         raise UsageError(
             f"the space of a kernel that is only replayed is that of its recorded problem, but for {kernel.name} "
-            f"{'there is none' if not recorded else 'another size was requested'}; see `mltune datasets`."
+            f"{'there is none' if not recorded else 'another one was requested'}; see `mltune datasets`."
         )
     return recorded[0]
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mltune.errors import DatasetError, DeviceError, UsageError
+from mltune.files.text import did_you_mean
 from mltune.records.header import REPLAY
 
 if TYPE_CHECKING:
@@ -68,10 +69,11 @@ def parse_device(text: str) -> Target | None:
         return Target(cuda=int(match[1]))
     if text.startswith(REPLAY) and len(text) > len(REPLAY):
         return Target(dataset=text.removeprefix(REPLAY))
-    raise UsageError(
-        f"a device is auto, cuda:N or replay:NAME, got {text!r}; "
-        "see `mltune device` for the GPUs and `mltune datasets` for the recorded timings."
-    )
+    from mltune.dataset.dataset import shipped_datasets
+
+    known = ["auto", "cuda:0", *(f"{REPLAY}{name}" for name in shipped_datasets())]
+    see = "; see `mltune device` for the GPUs and `mltune datasets` for the recorded timings."
+    raise UsageError(f"a device is auto, cuda:N or replay:NAME, got {text!r}{did_you_mean(text, known) or see}")
 
 
 def find_gpus() -> tuple[tuple[Device, ...], str]:

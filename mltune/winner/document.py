@@ -76,7 +76,7 @@ def _build(winner: Winner) -> dict[str, Any]:
     return {
         "architecture": architecture,
         "compiler": f"NVRTC {winner.versions.get('nvrtc', '')}".strip(),
-        "options": list(compile_options(architecture, {})),
+        "options": list(compile_options(architecture)),
         "registers": build.registers,
         "spill_bytes": build.spill_bytes,
         "stack_bytes": build.stack_bytes,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mltune.errors import DiskFullError
 from mltune.files.atomic import replace_folder_atomically
+from mltune.files.reading import reason
 from mltune.winner.document import describe
 from mltune.winner.examples import fill_templates
 from mltune.winner.source import kernel_source
@@ -24,8 +25,8 @@ DOCUMENT = "winner.json"
 def write_winner(folder: Path, winner: Winner) -> None:
     """Write a folder with everything that a user of C++ or CuPy needs, in place of an existing one.
 
-    It contains ``kernel.cu``, ``kernel.cubin``, ``winner.json``, ``README.txt`` and the examples of the problem kind;
-    for a winner without machine code (in replay) only ``winner.json``, with the reason. See
+    It contains ``kernel.cu`` with its headers, ``kernel.cubin``, ``winner.json``, ``README.txt`` and the examples of
+    the problem kind; for a winner without machine code (in replay) only ``winner.json``, with the reason. See
     docs/reference/winner.md. The parent of the folder is created if necessary.
 
     Raises
@@ -40,7 +41,8 @@ def winner_files(winner: Winner, date: str) -> dict[str, bytes]:
     """Return the files of a winner's folder by name; ``date`` is the time of writing."""
     if winner.lacks_code:
         return {DOCUMENT: _json(describe(winner, {}, date))}
-    files = {"kernel.cu": kernel_source(winner, date).encode(), "kernel.cubin": winner.build.cubin}
+    sources = {"kernel.cu": kernel_source(winner, date), **winner.kernel.headers}
+    files = {name: text.encode() for name, text in sources.items()} | {"kernel.cubin": winner.build.cubin}
     document = describe(winner, files, date)
     return {**files, **fill_templates(winner, document), DOCUMENT: _json(document)}
 
@@ -57,8 +59,8 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
         replace_folder_atomically(folder, files)
     except OSError as error:
         raise DiskFullError(
-            f"the winner must be written as a whole, but {folder} cannot be: {error}; make room on the disk and repeat "
-            "the command: no trial is measured again, and an existing folder is unchanged."
+            f"the winner must be written as a whole, but {folder} cannot be: {reason(error)}; make room on the disk "
+            "and repeat the command: no trial is measured again, and an existing folder is unchanged."
         ) from error
 
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 def kernel_source(winner: Winner, date: str) -> str:
     """Return the source of a winner: a head comment, its macros as ``#define``, the bundle's source unchanged.
 
-    NVRTC compiles it to the same machine code as the bundle's source with one option ``-D`` per macro. The winner has
-    machine code; ``date`` is the time of writing.
+    NVRTC compiles it to the same machine code as the build that was timed. The winner has machine code; ``date`` is the
+    time of writing.
     """
     kernel, problem = winner.kernel, winner.runnable
     head = [
@@ -49,7 +49,8 @@ def nvcc(winner: Winner) -> str:
 
     The option allows device code to call ``constexpr`` functions that are not marked for it, as NVRTC does.
     """
-    return f"nvcc -arch={winner.device.architecture} -std=c++17 --expt-relaxed-constexpr -cubin kernel.cu"
+    include = " -I." if winner.kernel.headers else ""
+    return f"nvcc -arch={winner.device.architecture} -std=c++17 --expt-relaxed-constexpr{include} -cubin kernel.cu"
 
 
 def licence(kernel: Kernel) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from mltune.kernel.bundle import Launch, device_variables
 from mltune.problem.runnable import RunnableProblem
+from mltune.results.wording import REPLAYED
 
 if TYPE_CHECKING:
     from mltune.device.facts import Device
@@ -53,7 +54,7 @@ class Winner:
             return "the kernel has no source: its timings were recorded elsewhere"
         if self.build.detail:
             return f"it was not compiled: {self.build.detail}"
-        return "" if self.build.cubin else "the timings were replayed: nothing was compiled"
+        return "" if self.build.cubin else REPLAYED
 
     def launch(self) -> Launch:
         """Return its launch for the problem."""

@@ -119,11 +119,11 @@ class TestBadInput:
             (("tune", "--trials", "3"), ("a problem must be named",)),
             (("tune", "sgemm", "--device", "replay:convolution_w6600"), ("holds convolution", "sgemm was requested")),
             (("tune", "--size", "8", "--device", "replay:convolution_w6600"), ("another size of convolution",)),
-            (("space", "convolution", "--size", "8"), ("only replayed", "another size")),
+            (("space", "convolution", "--size", "8"), ("only replayed", "another one")),
             (("sweep", "sgemm", "--device", "replay:x"), ("a sweep times kernels on a GPU",)),
             (("sweep", "sgemm"), ("a sweep times kernels on a GPU",)),
             (("space", "no_such_kernel"), ("no_such_kernel",)),
-            (("space", "gemm_simt", "--precision", "h"), ("sgemm, dgemm, cgemm, zgemm",)),
+            (("space", "gemm_simt", "--precision", "h"), ("--precision", "s, d, c, z", "'h'")),
             (("show", "no/such/run"), ("no/such/run",)),
         ],
     )
@@ -176,6 +176,7 @@ class TestTune:
         assert "replaying timings of sgemm NT 4096 recorded on NVIDIA H200 (dataset " in line
         assert "TFLOPS" in result.stdout
         assert "BLK_M=" in result.stdout
+        assert "replayed from recorded times: nothing was compiled or verified" in result.stdout
 
     @pytest.mark.parametrize("problem", ["dgemm", "cgemm", "zgemm"])
     def test_every_precision_is_replayed_without_a_word_about_its_shape(self, problem, tmp_path):
@@ -197,6 +198,7 @@ class TestTune:
             "problem",
             "device",
             "kernel",
+            "replayed",
             "trials",
             "counts",
             "best",
@@ -204,6 +206,7 @@ class TestTune:
             "run",
             "stopped",
             "skips",
+            "optimum",
         ]
         assert document["kernel"] == "gemm_simt"
         assert document["trials"] == 40 == sum(document["counts"].values())
@@ -215,6 +218,9 @@ class TestTune:
         assert 0 < best["share_of_peak"] < 1
         assert set(document["seconds"]) == set(PHASES)
         assert Path(document["run"]) == directory
+        assert f"% of the dataset's optimum ({1e3 * document['optimum']['median_s']:.4f} ms), rank " in (
+            mltune("show", directory).stdout
+        )
 
     def test_the_same_seed_finds_the_same(self, tuned, tmp_path):
         document, _ = tuned
@@ -264,6 +270,8 @@ class TestTune:
         assert "Traceback" not in stderr
         document = json.loads(stdout)
         assert document["best"]["tflops"] > 0
+        assert document["replayed"]
+        assert not document["best"]["verified"]
         longer = answer("tune", "sgemm", "--no-stop", "--trials", document["trials"] + 5, "--run", tmp_path / "run")
         assert longer["trials"] == document["trials"] + 5
 
@@ -362,7 +370,10 @@ class TestDevice:
         document = answer("device")
         assert document["devices"] == []
         assert document["reason"]
-        assert mltune("device").stdout.startswith("no GPU found: ")
+        assert {"NVIDIA driver", "NVRTC", "cuBLAS"} <= {library["name"] for library in document["libraries"]}
+        shown = mltune("device").stdout
+        assert shown.startswith("no GPU found: ")
+        assert "NVRTC" in shown
 
 
 class TestDatasets:

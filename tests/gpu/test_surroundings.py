@@ -12,6 +12,7 @@ from mltune.measure.runner import GpuRunner
 from mltune.problem.gemm import parse_problem
 from mltune.process.child import Child
 from mltune.records.trial import Measurement, TrialRecord, TrialState
+from mltune.records.trials import Trials
 from mltune.tuning.finals import declare
 from mltune.tuning.session import Session
 
@@ -163,8 +164,9 @@ def test_who_wins_the_finals_is_right_and_fastest(hostile, hostile_kernel, devic
     session = Session(
         hostile_kernel, hostile.problem, device, space, hostile.builder, hostile.runner, {}, gpu=hostile.runner
     )
+    trials = Trials.from_records(records, space.names)
     started = time.perf_counter()
-    found = declare(session, records)
+    found = declare(session, trials)
 
     assert time.perf_counter() - started < 20
     assert found.number == 1, found
@@ -173,7 +175,7 @@ def test_who_wins_the_finals_is_right_and_fastest(hostile, hostile_kernel, devic
     assert found.ties == (), found
     assert next(one for one in found.finalists if one.number == 0).ratio_low > 2, found
     assert found.reference.ratio_low < found.reference.ratio < found.reference.ratio_high, found
-    assert declare(session, records, stop=lambda: True).rounds == 0
+    assert declare(session, trials, stop=lambda: True).rounds == 0
 
 
 def test_a_gpu_whose_memory_others_took_is_lost_until_they_leave(hostile_kernel, hostile, device, monkeypatch):

@@ -1,5 +1,6 @@
 """The builder, with the real NVRTC and real compile processes."""
 
+import contextlib
 import os
 import signal
 import tempfile
@@ -16,10 +17,11 @@ pytest.importorskip("cuda.bindings.nvrtc", reason="needs the Python bindings of 
 
 from mltune.errors import BundleError, DeviceError, SpaceError, WorkerError
 from mltune.kernel.reader import load_kernel
-from mltune.measure.build import NvrtcBuilder, compile_options, default_cache, nvrtc_version
-from mltune.measure.compiler import code_bytes, parse_ptxas_log, supported_architectures
+from mltune.measure.build import NvrtcBuilder, compile_options, default_cache, definitions, nvrtc_version
+from mltune.measure.compiler import Source, code_bytes, parse_ptxas_log, supported_architectures
 from mltune.measure.cubin_cache import CubinCache, cache_key
 from mltune.problem.gemm import parse_problem
+from mltune.process.child import Child
 from mltune.records.trial import Build, TrialState
 
 SOURCE = """
@@ -245,12 +247,12 @@ def test_a_corrupt_cache_file_counts_as_absent(tmp_path, damage):
 def test_cache_that_cannot_be_written_does_not_fail_a_build(tmp_path, caplog):
     (tmp_path / "file").write_text("in the way")
     assert build(cache=tmp_path / "file" / "cubins").state is TrialState.OK
-    assert "must be writable" in caplog.text
+    assert "must be a folder that its user alone can write" in caplog.text
 
 
 def test_cache_forgets_what_was_not_used_for_longest(tmp_path):
     cache = CubinCache(tmp_path, max_bytes=60_000)
-    keys = [cache_key(SOURCE, "entry", [str(n)], "13") for n in range(10)]
+    keys = [cache_key(Source(SOURCE, "entry", ()), str(n), "13") for n in range(10)]
     for age, key in enumerate(keys):
         cache.put(key, Build(TrialState.OK, cubin=os.urandom(10_000)))
         path = tmp_path / key[:2] / key
@@ -263,7 +265,7 @@ def test_cache_forgets_what_was_not_used_for_longest(tmp_path):
 
 def test_cache_survives_many_writers(tmp_path):
     build = Build(TrialState.OK, cubin=os.urandom(50_000), registers=7)
-    key = cache_key(SOURCE, "entry", [], "13")
+    key = cache_key(Source(SOURCE, "entry", ()), "", "13")
     wrong = []
 
     def hammer():
@@ -284,15 +286,18 @@ def test_cache_survives_many_writers(tmp_path):
 
 
 def test_everything_that_the_compiler_sees_is_in_the_key():
-    keys = {
-        cache_key("a", "entry", ["-DX=1"], "13.0.88"),
-        cache_key("b", "entry", ["-DX=1"], "13.0.88"),
-        cache_key("a", "other", ["-DX=1"], "13.0.88"),
-        cache_key("a", "entry", ["-DX=2"], "13.0.88"),
-        cache_key("a", "entry", ["-DX=1", "-DY=1"], "13.0.88"),
-        cache_key("a", "entry", ["-DX=1"], "13.0.99"),
-    }
-    assert len(keys) == 6
+    source = Source("a", "entry", ("-std=c++17",), {"a.h": "1"})
+    sources = [
+        source,
+        replace(source, text="b"),
+        replace(source, entry="other"),
+        replace(source, options=()),
+        replace(source, headers={}),
+        replace(source, headers={"a.h": "2"}),
+        replace(source, headers={"b.h": "1"}),
+    ]
+    keys = {cache_key(one, macros, version) for one in sources for macros in ("", "#define X 1\n") for version in "12"}
+    assert len(keys) == 4 * len(sources)
 
 
 def test_default_cache_obeys_xdg(tmp_path, monkeypatch):
@@ -303,13 +308,42 @@ def test_default_cache_obeys_xdg(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name", ["lower", "A B", "A=1", "A\n", "-I", "__CUDA_ARCH__", "A;B", "1A", "", "A --time=/tmp/x", "Ä"]
+    "name",
+    [
+        "A B",
+        "A=1",
+        "A\n",
+        "-I",
+        "__CUDA_ARCH__",
+        "A;B",
+        "1A",
+        "",
+        "A --time=/tmp/x",
+        "Ä",
+        "A(x)",
+        "int",
+        "_A",
+        "defined",
+    ],
 )
 def test_names_that_are_no_macros_are_refused(name):
-    with pytest.raises(BundleError, match="capitals"):
+    with pytest.raises(BundleError, match="becomes a macro"):
         NvrtcBuilder(replace(small(), parameters={name: (1,)}), PROBLEM, "sm_90")
-    with pytest.raises(BundleError, match="capitals"):
-        compile_options("sm_90", {name: 1})
+    with pytest.raises(BundleError, match="becomes a macro"):
+        definitions({name: 1})
+
+
+def test_lower_case_names_are_macros_also_where_nvrtc_uses_them_itself():
+    names = ("block_size_x", "width", "size", "value", "T")
+    source = 'extern "C" __global__ void entry(int* out) { static_assert(%s == 15, ""); out[0] = width; }'
+    kernel = replace(bundle(source % " + ".join(names)), parameters=dict.fromkeys(names, (1,)))
+    with NvrtcBuilder(kernel, PROBLEM, "sm_90", workers=1) as pool:
+        made = pool.submit(dict(zip(names, range(1, 6), strict=True))).result(120)
+    assert made.state is TrialState.OK, made.detail
+
+
+def test_errors_name_the_line_of_the_source():
+    assert "kernel.cu(3)" in build("\n\n#error here").detail
 
 
 @pytest.mark.parametrize("value", ["1", "1 --time=/tmp/x", 1.0, None, b"1", [1]])
@@ -332,16 +366,127 @@ def test_architectures_that_do_not_exist_are_refused(architecture):
 def test_a_bundle_that_cannot_be_built_is_refused():
     with pytest.raises(BundleError, match="replay"):
         builder(None)
-    with pytest.raises(BundleError, match="alone"):
-        builder('  # include "/etc/passwd"\n' + SOURCE)
 
 
-def test_sources_cannot_include_files_beside_the_process(tmp_path, monkeypatch):
-    (tmp_path / "beside.h").write_text("// found")
-    monkeypatch.chdir(tmp_path)
-    made = build('#include "beside.h"\n' + SOURCE)
+CANARY = "CANARY_c0ffee"
+FILE = "canary.h"
+"""Stands for the path of a file that no kernel may read, its content :data:`CANARY`."""
+
+INCLUDES = {
+    "quoted": '#include "canary.h"',
+    "angled": "#include <canary.h>",
+    "spaced": '  #  include "canary.h"',
+    "digraph": '%:include "canary.h"',
+    "comments": '#/**/include/**/"canary.h"',
+    "comment of two lines": '/*\n*/ # /*\n*/ include "canary.h"',
+    "continued directive": '#inc\\\nlude "canary.h"',
+    "continued path": '#include "canary.h\\\n"',
+    "macro": '#define NAME "canary.h"\n#include NAME',
+    "angled macro": "#define NAME <canary.h>\n#include NAME",
+    "made string": "#define TEXT(x) #x\n#define MADE(x) TEXT(x)\n#include MADE(canary.h)",
+    "next": '#include_next "canary.h"',
+    "next angled": "#include_next <canary.h>",
+    "name of the file": '#line 1 "canary.h"\n#include __FILE__',
+    "behind a raw string": 'const char* text = R"(\n)";\n#include "canary.h"',
+    "trigraph": '??=include "canary.h"',
+    "import": '#import "canary.h"',
+    "embed": 'int data[] = {\n#embed "canary.h"\n};',
+    "module": 'import "canary.h";',
+    "universal character": '#\\u0069nclude "canary.h"',
+    "alias": '#pragma include_alias("a.h", "canary.h")\n#include "a.h"',
+    "slashes": '#include "/.//canary.h"',
+    "current directory": '#include "/proc/self/cwd/canary.h"',
+    "error at a line of it": '#line 1 "canary.h"\nundeclared;',
+    "assembly": 'extern "C" __global__ void more() { asm(".include \\"canary.h\\""); }',
+    "assembly of a file": 'extern "C" __global__ void more() { asm(".incbin \\"canary.h\\""); }',
+    "line of assembly": 'extern "C" __global__ void more() { asm("\\n# 1 \\"canary.h\\"\\nbad;"); }',
+    "pipe": '#include "/dev/stdin"',
+    "endless": '#include "/dev/zero"',
+}
+
+
+MACROS = "#define WIDTH 512\n#define SCALE 3\n#define PRECISION 0\n"
+
+
+@pytest.fixture(scope="module")
+def canary(tmp_path_factory):
+    path = tmp_path_factory.mktemp("outside", numbered=False) / FILE
+    path.write_text(f"{CANARY} {CANARY}\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def compiler(canary):
+    """Start a compile process in the folder of the canary; text before the source can be given to it."""
+    source = Source(SOURCE, "entry", compile_options("sm_90"))
+    child = Child("mltune.measure.compiler:make_compiler", (source, 4 << 30))
+    with contextlib.chdir(canary.parent):
+        child.start()
+    yield child
+    child.kill()
+
+
+@pytest.mark.parametrize("trick", INCLUDES)
+def test_no_source_reads_a_file(canary, compiler, trick):
+    made = compiler.call(f"{MACROS}{INCLUDES[trick].replace(FILE, str(canary))}\n", 60)
     assert made.state is TrialState.COMPILE_ERROR
-    assert "beside.h" in made.detail
+    assert CANARY not in made.detail
+    assert "error" in made.detail or "fatal" in made.detail
+    assert len(made.detail) < 700
+
+
+@pytest.mark.parametrize("name", [f'"{FILE}"', f"<{FILE}>", f'"./{FILE}"', f'"../outside/{FILE}"'])
+def test_no_source_reads_a_file_near_the_process(canary, compiler, name):
+    made = compiler.call(f"{MACROS}#include {name}\n", 60)
+    assert made.state is TrialState.COMPILE_ERROR
+    assert "open source file" in made.detail
+    assert CANARY not in made.detail
+
+
+@pytest.mark.parametrize("question", ['__has_include("canary.h")', "__has_include(<canary.h>)", "__has_include(<a.h>)"])
+def test_no_source_can_ask_whether_a_file_exists(canary, question):
+    question = question.replace(FILE, str(canary))
+    asked = f"#if {question}\n#error there is one\n#endif\n"
+    assert build(asked + SOURCE).state is TrialState.OK
+
+
+def test_a_refused_include_says_which_files_are_found(canary):
+    detail = build(f'#include "{canary}"\n').detail
+    assert f'cannot open source file "{canary}"' in detail
+    assert "headers" in detail
+    assert "Too many open files" not in detail
+
+
+def test_a_header_that_changes_is_another_build(tmp_path):
+    source = '#include "scale.h"\nextern "C" __global__ void entry(int* out) { out[0] = scale(); }'
+    kernels = [
+        replace(bundle(source), headers={"scale.h": f"__device__ int scale() {{ return {value}; }}"})
+        for value in (3, 4)
+    ]
+    builds = []
+    for kernel in (*kernels, kernels[0]):
+        with NvrtcBuilder(kernel, PROBLEM, "sm_90", workers=1, cache=tmp_path) as pool:
+            builds.append(pool.submit(CONFIGURATION).result(120))
+    three, four, again = builds
+    assert three.state is TrialState.OK, three.detail
+    assert three.cubin != four.cubin
+    assert (three.cached, four.cached, again.cached) == (False, False, True)
+    assert again.cubin == three.cubin
+
+
+def test_headers_include_each_other_and_see_the_macros():
+    headers = {
+        "a.cuh": '#include <b.cuh>\n#include "b.cuh"',
+        "b.cuh": "#pragma once\n__device__ int b() { return WIDTH; }",
+    }
+    source = '#include <a.cuh>\nextern "C" __global__ void entry(int* out) { out[0] = b(); }'
+    with NvrtcBuilder(replace(bundle(source), headers=headers), PROBLEM, "sm_90", workers=1) as pool:
+        made = pool.submit(CONFIGURATION).result(120)
+    assert made.state is TrialState.OK, made.detail
+
+
+def test_escape_sequences_of_a_source_do_not_reach_a_message():
+    assert build("#error \x1b[2J gone").detail.isprintable()
 
 
 def test_version_names_the_patch_release():

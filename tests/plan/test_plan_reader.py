@@ -120,7 +120,7 @@ class TestRefusals:
             (('"gemm_simt"', '"convolution"'), ("problems 1", "of kind recorded")),
             (("sizes", "# sizes"), ("problems 1", "precisions, trans and sizes")),
             (('precisions = ["s", "z"]', 'datasets = ["convolution_w6600"]'), ("problems 1", "know their problem")),
-            (("sizes", "hours = 3\nsizes"), ("problems 1.hours", "not permitted", "got 3")),
+            (("sizes", "hours = 3\nsizes"), ("problems 1.hours is not a known key",)),
             (("[[problems]]", "priority = nan\n[[problems]]"), ("plan.priority",)),
             (("sizes", "priority = nan\nsizes"), ("problems 1.priority",)),
         ],

@@ -264,7 +264,7 @@ def test_sqlite_opens_only_regular_files(written, tmp_path, suffix, kind):
     else:
         path.mkdir()
     for attempt in (Store.read_only, Store.open, lambda directory: Store.open(directory, HEADER)):
-        with pytest.raises(DamagedRunError, match="must be a regular file"):
+        with pytest.raises(DamagedRunError, match="its own files and folders"):
             attempt(written)
     assert canary.read_bytes() == before
 

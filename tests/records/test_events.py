@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import subprocess
 import sys
 import threading
@@ -13,7 +14,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mltune.records.events import EVENTS, EVERYWHERE, FILE, LONGEST_LINE, EventLog, read_events
+from mltune.records.events import (
+    EVENTS,
+    EVERYWHERE,
+    FILE,
+    LONGEST_LINE,
+    MOST_BYTES,
+    EventLog,
+    planned,
+    read_events,
+)
+from mltune.results.messages import message
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats() | st.text(max_size=20),
@@ -126,6 +137,74 @@ def test_garbage_is_passed_over(tmp_path, garbage):
 def test_where_there_is_no_file_there_are_no_events(tmp_path, make):
     make(tmp_path / FILE)
     assert read_events(tmp_path / FILE, 100) == ([], 0)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("canary")], ids=["FIFO", "link"])
+def test_what_is_no_file_is_neither_read_nor_written(tmp_path, make):
+    written(tmp_path, ("best", {"number": 1})).rename(tmp_path / "canary")
+    before = (tmp_path / "canary").read_bytes()
+    make(tmp_path / FILE)
+    log = EventLog(tmp_path)
+    log.write("resumed", trials=1)
+    assert log.dropped == 1
+    assert read_events(tmp_path / FILE) == ([], 0)
+    assert (tmp_path / "canary").read_bytes() == before
+
+
+def test_a_large_file_is_read_in_parts(tmp_path):
+    path = written(tmp_path, ("best", {"number": 1}))
+    with path.open("ab") as file:
+        file.truncate(3 * MOST_BYTES)  # sparse: one line of zeros
+        file.seek(3 * MOST_BYTES)
+        file.write(b"\n")
+    written(tmp_path, ("best", {"number": 2}))
+    found, offset = [], 0
+    for _ in range(4):
+        before = offset
+        events, offset = read_events(path, before)
+        assert offset - before <= MOST_BYTES + LONGEST_LINE
+        found += events
+    assert offset == path.stat().st_size
+    assert [event["number"] for event in found] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "number", ["NaN", "Infinity", "-Infinity", "1e999", "9" * 400, '"7"', "true", "[7]", '{"7": 7}', "null"]
+)
+def test_what_is_no_number_is_none(tmp_path, number):
+    (tmp_path / FILE).write_text(f'{{"at": "now", "event": "best", "number": 1, "tflops": {number}}}\n')
+    (event,), _ = read_events(tmp_path / FILE)
+    assert (event["number"], event["tflops"]) == (1, None)
+
+
+@given(
+    st.sampled_from(sorted(EVENTS)).flatmap(
+        lambda name: st.fixed_dictionaries(
+            {"event": st.just(name), "at": PLAIN},
+            optional=dict.fromkeys(EVENTS[name] | EVERYWHERE, PLAIN),
+        )
+    )
+)
+def test_a_field_has_its_type_whatever_is_written(tmp_path_factory, document):
+    path = tmp_path_factory.mktemp("log") / FILE
+    path.write_text(json.dumps(document) + "\n")
+    events, _ = read_events(path)
+    assert len(events) == isinstance(document["at"], str)
+    for event in events:
+        texts = [event.get(name) for name in ("slug", "device", "detail", "kernel", "message", "outcome", "problem")]
+        assert all(text is None or (isinstance(text, str) and len(text) <= 300) for text in texts)
+        assert all(isinstance(event.get(name) or [], list) for name in ("devices", "runs", "ties"))
+        assert all(isinstance(event.get(name) or {}, dict) for name in ("versions", "seconds", "rejected"))
+        numbers = [event.get(name) for name in ("trials", "done", "elapsed_s", "tflops", "pid", "left_s", "number")]
+        assert all(number is None or math.isfinite(number) for number in numbers)
+        assert planned([event]) == [] or event["event"] == "plan_started"
+        assert message(event).isprintable()
+
+
+def test_only_names_of_problems_are_planned(tmp_path):
+    problems = ["sgemm-nt-4096", "../../etc", "\x1b[2J", 7, "", "-"]
+    events, _ = read_events(written(tmp_path, ("plan_started", {"problems": problems})))
+    assert planned(events) == ["sgemm-nt-4096"]
 
 
 def test_a_place_that_cannot_be_written_drops_events_and_counts_them(tmp_path):

@@ -21,7 +21,7 @@ HOSTILE = "</script><script>alert('x')</script><img src=http://a.invalid/x onerr
 REPLAYED = ("h200-sgemm-nt-4096-complete", "convolution_rtx_a4000")
 
 
-def replayed(directory, name, trials=48):
+def replayed(directory, name, trials=64):
     """Tune in replay."""
     manifest = load_manifest(name)
     tune(
@@ -31,7 +31,7 @@ def replayed(directory, name, trials=48):
     )
 
 
-def stored(directory, records, *, problem=None, reference_s=2.65e-3, references=(), **facts):
+def stored(directory, records, *, problem=None, device=f"H200 {HOSTILE}", reference_s=2.65e-3, references=(), **facts):
     """Write the store of a run on a GPU."""
     values = {"BLK_M": {16, 32, 64}, HOSTILE: {1, 2}}
     for name, known in values.items():
@@ -41,7 +41,7 @@ def stored(directory, records, *, problem=None, reference_s=2.65e-3, references=
         source_hash="",
         parameters={name: tuple(sorted(known)) for name, known in values.items()},
         problem=(problem or GemmProblem("d", "T", "N", 4096, 512, 4096)).to_json(),
-        device=replace(H200, name=f"H200 {HOSTILE}").to_json(),
+        device=replace(H200, name=device).to_json(),
         seed=7,
         versions={"mltune": HOSTILE},
         settings={"target": "cuda:0", "note": HOSTILE},
@@ -118,9 +118,9 @@ def failed_campaign(directory):
     """Make the directory of a campaign in which much went wrong."""
     problems = directory / "problems"
     problems.mkdir(parents=True)
-    (directory / "plan.toml").write_text(f'title = "A failed campaign"\n# {HOSTILE.replace(chr(27), "")}\n')
     for name in REPLAYED:
         replayed(problems / name.replace("_", "-"), name)
+    (directory / "plan.toml").write_text(f'title = "A failed campaign"\n# {HOSTILE.replace(chr(27), "")}\n')
     stored(problems / "declared", RECORDS, references=REFERENCES, declaration=DECLARED.to_json())
     stored(problems / "interrupted", RECORDS[:20], reference_s=None, problem=GemmProblem("z", "N", "C", 64, 64, 64))
     stored(problems / "no-success", RECORDS[40:])

@@ -122,6 +122,44 @@ def test_the_page_is_not_wider_than_the_screen(open_page, viewport):
     assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
 
 
+CUT_OFF = """figures => figures.flatMap(figure => {
+  const frame = figure.getBoundingClientRect();
+  const inside = part => {
+    const box = part.getBoundingClientRect();
+    return box.left >= frame.left - 1 && box.right <= frame.right + 1 && box.top >= frame.top - 1
+      && box.bottom <= frame.bottom + 1;
+  };
+  return [...figure.querySelectorAll("text, path:not([clip-path]):not(defs *)")].filter(part => !inside(part))
+    .map(part => part.textContent || part.getAttribute("d").slice(0, 40));
+})"""
+
+
+@pytest.mark.parametrize("viewport", [PHONE, DESK], ids=["phone", "desk"])
+def test_nothing_of_a_figure_is_cut_off(open_page, viewport):
+    page = open_page(viewport)
+    page.evaluate("document.querySelectorAll('details').forEach(details => { details.open = true; })")
+    figures = page.locator("figure svg")
+    assert figures.count() > 6
+    assert figures.evaluate_all(CUT_OFF) == []
+
+
+def test_headers_take_few_lines_on_a_phone(open_page):
+    page = open_page({"width": 400, "height": 800})
+    page.evaluate("document.querySelectorAll('details').forEach(details => { details.open = true; })")
+    page.add_style_tag(content=".heat .scroll { width: 6rem }")  # as narrow as many columns make it
+    lines = "cells => cells.map(cell => cell.clientHeight / parseFloat(getComputedStyle(cell).lineHeight))"
+    assert max(page.locator("thead th, thead td").evaluate_all(lines)) < 4  # three lines, and the padding
+
+
+def test_bars_are_printed_and_no_heading_is_left_alone(open_page):
+    page = open_page()
+    page.emulate_media(media="print")
+    style = "(all, name) => [...new Set(all.map(one => getComputedStyle(one)[name]))]"
+    assert page.locator(".bar i").evaluate_all(style, "printColorAdjust") == ["exact"]
+    assert page.locator("h2, h3, caption, thead, summary").evaluate_all(style, "breakAfter") == ["avoid"]
+    assert page.locator("tfoot").evaluate_all(style, "display") == ["table-row-group"]  # not on every sheet
+
+
 LUMINANCE = """element => {
   const style = getComputedStyle(element);
   return [style.color, style.fill].map(text => (text.match(/[\\d.]+/g) || []).map(Number));

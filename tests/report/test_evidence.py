@@ -4,8 +4,9 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import optuna
 import pytest
-from campaigns import HOSTILE, RECORDS, REFERENCES, stored, trial
+from campaigns import HOSTILE, RECORDS, REFERENCES, REPLAYED, replayed, stored, trial
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +14,7 @@ from mltune.problem.gemm import GemmProblem
 from mltune.records.trial import TrialState
 from mltune.report.evidence import MOST_CELLS, TIME_USE, Evidence, failures, time_use
 from mltune.report.reading import read_input
+from mltune.show.study import Studies
 
 
 @pytest.fixture
@@ -48,7 +50,7 @@ def test_the_curve_of_a_replay_is_over_trials(campaign):
 
 
 def test_cells_hold_the_best_of_each(evidence_of):
-    each = evidence_of(RECORDS)
+    each = evidence_of([trial(at, median_s=(3 + at * 7 % 5 + at % 3) * 1e-3) for at in range(60)])
     cells = each.cells
     assert cells is not None
     for row, first in enumerate(cells.rows):
@@ -81,6 +83,13 @@ def test_predictions_are_ranked_against_what_was_measured(evidence_of):
     found = evidence_of(RECORDS).predictions  # later ones are faster, and were predicted slower
     assert len(found.measured) == 40
     assert found.rank_correlation == pytest.approx(-1.0)
+
+
+def test_importances_are_those_of_the_dashboard(tmp_path):
+    replayed(tmp_path / "run", REPLAYED[1], trials=64)
+    storage = Studies(tmp_path / "run").storage
+    theirs = optuna.importance.get_param_importances(optuna.load_study(storage=storage, study_name="run"))
+    assert Evidence(read_input(tmp_path / "run").runs[0]).importance == pytest.approx(theirs)
 
 
 def test_every_kind_of_failure_has_its_count_and_an_example_that_says_why(evidence_of):

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from campaigns import DECLARED, RECORDS, stored
 
+from mltune.problem.gemm import GemmProblem
 from mltune.records import seconds
 from mltune.records.declaration import Finalist
 from mltune.records.trial import TrialState
@@ -66,6 +67,19 @@ def test_the_launch_is_that_of_the_bundle_that_was_run(campaign):
     tiles = (4096 // configuration["BLK_M"]) * (4096 // configuration["BLK_N"])
     assert math.prod(launch["grid"]) == tiles
     assert entries["declared"]["launch"] is None  # of a bundle that is not ours
+
+
+def test_problems_that_share_a_label_have_what_they_differ_in(tmp_path):
+    (tmp_path / "plan.toml").write_text("")
+    for slug, size, device in (("one", 32, "H200"), ("two", 32, "RTX"), ("three", 32, "RTX"), ("four", 64, "RTX")):
+        stored(tmp_path / "problems" / slug, [], problem=GemmProblem("s", "N", "T", size, size, size), device=device)
+    labels = {entry["slug"]: entry["label"] for entry in findings(read_input(tmp_path), {})["winners"]}
+    assert labels == {
+        "four": "sgemm NT 64",
+        "one": "sgemm NT 32 on H200",
+        "three": "sgemm NT 32 on RTX (three)",
+        "two": "sgemm NT 32 on RTX (two)",
+    }
 
 
 def test_the_totals_are_those_of_the_entries(report):

@@ -6,7 +6,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from mltune.report.page import markdown
+from mltune.dataset.dataset import load_manifest
+from mltune.device.known import UNKNOWN as UNKNOWN_DEVICE
+from mltune.report.page import hardware, markdown
 from mltune.report.reading import read_input
 from mltune.report.sections import sections
 from mltune.results.wording import UNKNOWN, percent, spaced_duration, tflops
@@ -44,12 +46,13 @@ def test_the_table_holds_the_figures_of_the_json(report, page):
     entries = json.loads(report.winners.read_text())["winners"]
     assert list(page.winners) == [entry["slug"] for entry in entries]
     for entry in entries:
-        speed, of_cublas, of_peak, ties, trials, *_ = (
-            float(cell) if cell else None for cell in page.winners[entry["slug"]][:5]
+        speed, of_cublas, of_peak, of_optimum, ties, trials, *_ = (
+            float(cell) if cell else None for cell in page.winners[entry["slug"]][:6]
         )
         assert speed == entry["tflops"]
         assert of_cublas == (entry["reference"]["share"] if entry["reference"] else None)
         assert of_peak == entry["share_of_peak"]
+        assert of_optimum == (entry["optimum"]["share"] if entry["optimum"] else None)
         assert (ties, trials) == (len(entry["ties"]), entry["trials"])
 
 
@@ -94,6 +97,23 @@ def test_text_from_third_parties_is_no_markdown(report):
     text = report.markdown.read_text()
     outside_code = re.sub(r"`[^`\n]*`", "", text.replace("\\`", ""))
     assert not re.search(r"(?<!\\)<", outside_code)
+
+
+def test_what_the_winners_are_compared_with_is_named(report):
+    found = report.document["against_reference"]
+    compared = ", ".join(
+        f"{found[verdict]} {verdict} than cuBLAS" for verdict in ("faster", "slower") if verdict in found
+    )
+    for path in (report.html, report.markdown):
+        assert f": {compared}, 2 not compared" in path.read_text()
+
+
+def test_a_device_without_cuda_has_no_compute_capability():
+    facts = load_manifest("convolution_mi250x_gcd").device.to_json()
+    assert hardware(facts).startswith(
+        "AMD Instinct MI250X (one GCD), gfx90a: 110 compute units at 1700 MHz, 64 GiB at "
+    )
+    assert hardware(UNKNOWN_DEVICE.to_json()) == "unknown: its facts are not on record"
 
 
 def test_a_plan_is_kept_as_text_on_the_page(report):

@@ -1,14 +1,15 @@
 """A report is written from any directory, and names what is missing."""
 
 import json
+import os
 import sqlite3
 
 import pytest
 from campaigns import RECORDS, REPLAYED, replayed, stored
 
-from mltune.errors import RunDirectoryError, RunError
+from mltune.errors import MltuneError, MltuneWarning, RunDirectoryError, RunError
 from mltune.records.store import Store
-from mltune.report.writing import write_report
+from mltune.report.writing import MOST_BYTES, MOST_FILES, write_report
 
 
 def entries(paths):
@@ -46,6 +47,42 @@ def test_winners_are_gathered_beside_the_report(campaign):
     assert {path.name for path in (campaign / "winners/declared").iterdir()} == {"kernel.cu", "winner.json"}
     assert found["interrupted"]["folder"] is None
     assert [path.name for path in (campaign / "winners").iterdir()] == ["declared"]
+
+
+def test_what_is_no_plain_file_of_a_winner_is_not_gathered(campaign):
+    winner = campaign / "problems/declared/winner"
+    os.mkfifo(winner / "fifo")
+    (winner / "inner").mkdir()
+    for name in ("\x1b[2J", ".profile", "-rf", "x" * 101, "a b"):
+        (winner / name).write_text(name)
+    write_report(campaign, quick=True)
+    assert {path.name for path in (campaign / "winners/declared").iterdir()} == {"kernel.cu", "winner.json"}
+
+
+@pytest.mark.parametrize("excess", ["files", "bytes"])
+def test_a_winner_that_is_too_large_is_not_gathered_and_the_others_are(campaign, excess):
+    winner = campaign / "problems/declared/winner"
+    if excess == "files":
+        for number in range(MOST_FILES):
+            (winner / f"file-{number}").write_text("")
+    else:
+        with (winner / "kernel.cubin").open("wb") as file:
+            file.truncate(MOST_BYTES + 1)  # sparse: it takes no room
+    with pytest.warns(MltuneWarning, match="declared/winner has more and is not copied"):
+        found = entries(write_report(campaign, quick=True))
+    assert found["declared"]["folder"] is None
+    assert not (campaign / "winners").exists()
+
+
+@pytest.mark.parametrize("folder", ["campaign", "elsewhere"])
+def test_the_folder_of_winners_is_not_reached_through_a_link(campaign, tmp_path, folder):
+    (tmp_path / "declared").mkdir()
+    (tmp_path / "declared" / "canary").write_text("alive")
+    (tmp_path / folder).mkdir(exist_ok=True)
+    (tmp_path / folder / "winners").symlink_to("..")
+    with pytest.raises(MltuneError, match=r"winners is a link to \.\."):
+        write_report(campaign, tmp_path / folder, quick=True)
+    assert (tmp_path / "declared" / "canary").read_text() == "alive"
 
 
 def test_a_report_is_written_elsewhere_and_leaves_the_run_alone(campaign, tmp_path):

@@ -1,6 +1,7 @@
 """The summary of a run, as a document and as a table."""
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -24,7 +25,8 @@ DECLARED = Declaration(
 
 @pytest.fixture
 def run(tmp_path, make_run, make_trial):
-    def make(declaration, trials=4):
+    def make(declaration, trials=4, target="cuda:0"):
+        make_run.header = replace(make_run.header, settings={"target": target})
         facts = {} if declaration is None else {"declaration": declaration.to_json()}
         return make_run(tmp_path / "run", *(make_trial(number) for number in range(trials)), **facts)
 
@@ -50,10 +52,24 @@ def test_the_winner_has_its_interval_its_share_of_cublas_and_its_ties(run):
     assert "came later" not in shown
 
 
-def test_a_winner_of_replay_has_no_race_with_cublas(run):
-    shown = read(summarise_run(read_run(run(Declaration(1, (WINNER,), as_of=4, verified=True))), 0))
+def test_a_winner_of_replay_has_no_race_with_cublas_and_is_not_said_to_be_verified(run):
+    """Also where the declaration was written by a version that said so."""
+    result = read_run(run(Declaration(1, (WINNER,), as_of=4, verified=True), target="replay:toy"))
+    shown = read(summarise_run(result, 0))
     assert "cuBLAS" not in shown.splitlines()[4]
-    assert "ties: none" in shown
+    assert "of the peak, replayed from recorded times: nothing was compiled or verified; ties: none" in shown
+    assert ", verified" not in shown
+    assert result.to_json()["best"]["verified"] is False
+    assert summarise_run(result, 0)["declaration"]["verified"] is False
+    assert "replayed from recorded times: nothing was compiled or verified" in result._repr_html_()
+    assert result.settled
+
+
+def test_a_winner_that_was_not_verified_is_said_not_to_be(run):
+    result = read_run(run(replace(DECLARED, verified=False)))
+    assert "(95.0 to 95.2), not verified; ties: 0" in read(summarise_run(result, 0))
+    assert ", not verified" in result._repr_html_()
+    assert not result.settled
 
 
 def test_trials_after_the_declaration_are_counted(run):

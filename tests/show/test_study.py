@@ -13,10 +13,11 @@ import optuna
 import pytest
 
 from mltune.errors import RunDirectoryError, UsageError
-from mltune.records.directory import PLAN_FILE
+from mltune.records.directory import PLAN_FILE, STUDY
+from mltune.records.store import Store
 from mltune.records.trial import TrialState
 from mltune.show.dashboard import served
-from mltune.show.study import FILE, Studies
+from mltune.show.study import Studies
 
 PEAK_TFLOPS = 132 * 128 * 2 * 1.98e9 / 1e12
 
@@ -94,7 +95,15 @@ class TestStudies:
     def test_leaves_nothing_but_the_file(self, tmp_path, make_run, make_trial):
         before = {path.name for path in make_run(tmp_path, make_trial(0)).iterdir()}
         Studies(tmp_path)
-        assert {path.name for path in tmp_path.iterdir()} == before | {FILE}
+        assert {path.name for path in tmp_path.iterdir()} == before | {STUDY}
+
+    def test_a_lock_that_a_killed_dashboard_left_does_not_hang(self, tmp_path, make_run, make_trial):
+        make_run(tmp_path, make_trial(0))
+        (tmp_path / f"{STUDY}.lock").symlink_to("nowhere")
+        studies = Studies(tmp_path)
+        with Store.open(tmp_path) as store:
+            store.append(make_trial(1))
+        assert studies.update() == 1
 
     def test_where_there_is_no_run_there_is_no_study(self, tmp_path):
         with pytest.raises(RunDirectoryError):
@@ -137,6 +146,6 @@ def test_without_the_extra_the_study_is_written_all_the_same(tmp_path, make_run,
         [sys.executable, "-c", script, "dashboard", tmp_path], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 2
-    assert "pip install 'mltune[dashboard]'" in done.stderr
+    assert "pip install 'mltune-gpu[dashboard]'" in done.stderr
     assert "Traceback" not in done.stderr
-    assert (tmp_path / FILE).exists()
+    assert (tmp_path / STUDY).exists()

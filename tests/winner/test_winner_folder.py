@@ -87,7 +87,7 @@ def test_the_text_says_what_was_measured_and_what_was_not_verified():
 @pytest.mark.parametrize(
     ("build", "reason"),
     [
-        (Build(TrialState.OK), "the timings were replayed"),
+        (Build(TrialState.OK), "replayed from recorded times: nothing was compiled or verified"),
         (Build(TrialState.TIMEOUT, "a compile must end within 60 s"), "a compile must end within 60 s"),
     ],
 )
@@ -101,6 +101,15 @@ def test_without_machine_code_there_is_the_document_alone_and_it_says_why(tmp_pa
     assert (document["build"], document["launch"], document["verified"], document["sha256"]) == (None, None, None, {})
     assert document["configuration"] == SMALL
     assert document["timing"]["median_s"] == 2e-6
+
+
+def test_headers_lie_beside_the_source_that_includes_them():
+    winner = a_winner()
+    winner = replace(winner, kernel=replace(winner.kernel, headers={"tile.cuh": "// a tile\n"}))
+    files = winner_files(winner, DATE)
+    assert files["tile.cuh"] == b"// a tile\n"
+    assert json.loads(files["winner.json"])["sha256"]["tile.cuh"] == hashlib.sha256(b"// a tile\n").hexdigest()
+    assert b" -I. -cubin kernel.cu`" in files["kernel.cu"]
 
 
 def test_templates_are_in_the_package():

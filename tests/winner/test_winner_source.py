@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from winners import PROBLEMS, SMALL, a_winner, built_winner
 
+from mltune.measure.compiler import Source
 from mltune.process.child import Child
 from mltune.records.trial import TrialState
 from mltune.winner.document import describe
@@ -22,9 +23,10 @@ def test_nvrtc_makes_the_very_same_build_of_it_without_any_macro_option(precisio
     options = tuple(describe(winner, {}, DATE)["build"]["options"])
     assert not [option for option in options if option.startswith(("-D", "--define-macro"))]
 
-    compiler = Child("mltune.measure.compiler:make_compiler", (kernel_source(winner, DATE), "gemm", 4 << 30))
+    source = Source(kernel_source(winner, DATE), "gemm", options)
+    compiler = Child("mltune.measure.compiler:make_compiler", (source, 4 << 30))
     try:
-        again = compiler.call(options, 120)
+        again = compiler.call("", 120)
     finally:
         compiler.kill()
 

@@ -1,0 +1,138 @@
+"""Open files that strangers may have put in place: regular files only, and through no link inside a directory.
+
+The path to the directory that a user names may lead through links, because the user made them. What lies inside it may
+come from somebody else: a link there would lead the program out of the directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from mltune.files.text import printable
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_FILE = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY  # opening a FIFO does not wait for its other end
+
+
+class RefusedFileError(OSError):
+    """A file is not used: it is no regular file, lies behind a link, is larger than allowed, or is not UTF-8 text."""
+
+
+def open_regular(path: Path | str, flags: int = os.O_RDONLY, *, inside: Path | None = None) -> int:
+    """Open a regular file, and return its descriptor.
+
+    Parameters
+    ----------
+    path : path-like
+    flags : int
+        As for ``os.open``.
+    inside : pathlib.Path, optional
+        A directory on the way to the file: no link below it is followed. Without it links are followed.
+
+    Raises
+    ------
+    OSError
+        The file cannot be opened; :class:`RefusedFileError` if it is no regular file, or lies behind a link.
+
+    Examples
+    --------
+    >>> open_regular("/dev/zero")
+    Traceback (most recent call last):
+    mltune.files.opening.RefusedFileError: only regular files are opened, but /dev/zero is a character device
+    """
+    path = Path(path)
+    if inside is None:
+        descriptor = os.open(path, flags | _FILE, 0o666)
+    else:
+        with open_folder(path.parent, inside=inside) as folder, _links_named(path, folder):
+            descriptor = os.open(path.name, flags | _FILE | os.O_NOFOLLOW, 0o666, dir_fd=folder)
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        raise RefusedFileError(f"only regular files are opened, but {path} is {_kind(mode)}")
+    return descriptor
+
+
+@contextlib.contextmanager
+def open_folder(path: Path, *, inside: Path, create: bool = False) -> Iterator[int]:
+    """Open a folder, and yield its descriptor.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        ``inside``, or a folder below it.
+    inside : pathlib.Path
+        The directory below which no link is followed.
+    create : bool
+        Whether to make folders that are missing.
+
+    Raises
+    ------
+    OSError
+        The folder cannot be opened; :class:`RefusedFileError` if a link is in the way.
+    """
+    if create:
+        inside.mkdir(parents=True, exist_ok=True)
+    folder = os.open(inside, _FOLDER)
+    try:
+        at = inside
+        for part in path.relative_to(inside).parts:
+            at = at / part
+            if create:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(part, dir_fd=folder)
+            with _links_named(at, folder):
+                below = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+            os.close(folder)
+            folder = below
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def kind_of(path: Path) -> str:
+    """Return the kind of a file in words, that of a link with its target; empty where there is nothing.
+
+    Raises
+    ------
+    OSError
+        The file cannot be looked at.
+
+    Examples
+    --------
+    >>> kind_of(Path("/dev/zero")), kind_of(Path("/dev/fd")), kind_of(Path("/no/such/file"))
+    ('a character device', 'a link to /proc/self/fd', '')
+    """
+    try:
+        mode = path.lstat().st_mode
+        return f"a link to {printable(os.readlink(path))}" if stat.S_ISLNK(mode) else _kind(mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+
+
+def _kind(mode: int) -> str:
+    return {
+        stat.S_IFREG: "a regular file",
+        stat.S_IFDIR: "a directory",
+        stat.S_IFIFO: "a FIFO",
+        stat.S_IFSOCK: "a socket",
+        stat.S_IFCHR: "a character device",
+        stat.S_IFBLK: "a block device",
+    }.get(stat.S_IFMT(mode), "of an unknown kind")
+
+
+@contextlib.contextmanager
+def _links_named(path: Path, folder: int) -> Iterator[None]:
+    """Turn the error of opening a link in a folder into one that names the link and its target."""
+    try:
+        yield
+    except OSError as error:
+        try:
+            target = os.readlink(path.name, dir_fd=folder)
+        except OSError:
+            raise error from None
+        raise RefusedFileError(f"no link is followed there, but {path} is a link to {printable(target)}") from None

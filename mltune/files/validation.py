@@ -1,0 +1,170 @@
+"""Pydantic's errors in the words of the file: the key as it was written, the law, the value."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, get_args
+
+from mltune.files.text import did_you_mean, printable
+
+if TYPE_CHECKING:
+    from pydantic import AfterValidator, BaseModel, ValidationError
+
+    Key = tuple[str | int, ...]
+
+_MOST_PROBLEMS = 3
+_LONGEST_KEY, _LONGEST_VALUE = 60, 60
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_WRONG_KINDS = {
+    "be a whole number": ("int_type", "int_parsing", "int_from_float", "int_parsing_size"),
+    "be a number": ("float_type", "float_parsing"),
+    "be text": ("string_type", "string_sub_type", "string_unicode"),
+    "be true or false": ("bool_type", "bool_parsing"),
+    "be a list": ("list_type", "tuple_type"),
+    "be a table": ("dict_type", "mapping_type", "model_type", "model_attributes_type", "dataclass_type"),
+    "be {expected}": ("literal_error",),
+    "be JSON": ("json_type", "json_invalid"),
+}
+_LAWS = {kind: law for law, kinds in _WRONG_KINDS.items() for kind in kinds} | {
+    "finite_number": "be finite",
+    "greater_than": "be more than {gt}",
+    "greater_than_equal": "be at least {ge}",
+    "less_than": "be less than {lt}",
+    "less_than_equal": "be at most {le}",
+    "string_pattern_mismatch": "match {pattern}",
+    "string_too_long": "have at most {max_length} characters",
+    "string_too_short": "have at least {min_length} characters",
+    "too_long": "have at most {max_length} items",
+    "too_short": "have at least {min_length} items",
+}
+
+
+def matching(pattern: str, law: str) -> AfterValidator:
+    """Return a validator of text that matches a pattern; ``law`` says in words what that is: ``"be ..."``."""
+    from pydantic import AfterValidator
+
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(f"must {law}")
+        return text
+
+    return AfterValidator(check)
+
+
+def problems_of(
+    error: ValidationError, document: Any, *, model: type[BaseModel] | None = None, within: Key = ()
+) -> str:
+    """Return what is wrong with a document that does not fit a schema, in one line.
+
+    Parameters
+    ----------
+    error : pydantic.ValidationError
+        From the validation of the document.
+    document : mapping
+        The document: its keys tell the parts of an error's location from the names of union branches.
+    model : type of pydantic.BaseModel, optional
+        The schema, from which known keys are proposed.
+    within : tuple of str and int
+        The key of the document in its file, where it is a part of one.
+
+    Examples
+    --------
+    >>> from pydantic import BaseModel, StrictInt, ValidationError
+    >>> class Table(BaseModel, extra="forbid"):
+    ...     sizes: list[StrictInt | list[StrictInt]]
+    >>> document = {"sizes": [64, "many"], "size": 64}
+    >>> try:
+    ...     Table.model_validate(document)
+    ... except ValidationError as error:
+    ...     print(problems_of(error, document, model=Table))
+    sizes item 2 must be a whole number or a list, got 'many'; size is not a known key (did you mean 'sizes'?)
+    """
+    found: dict[Key, list[Any]] = {}
+    for one in error.errors(include_url=False):
+        found.setdefault(_written(one, document), []).append(one)
+    deepest = [key for key in found if not any(other != key and other[: len(key)] == key for other in found)]
+    problems = [_problem(found[key], key, model, within) for key in deepest]
+    more = len(problems) - _MOST_PROBLEMS
+    return "; ".join([*problems[:_MOST_PROBLEMS], *([f"and {more} more"] if more > 0 else [])])
+
+
+def _written(one: Mapping[str, Any], document: Any) -> Key:
+    """Return the key of one error as the document has it, without the names of union branches."""
+    parts: list[str | int] = []
+    value = document
+    for part in one["loc"]:
+        if isinstance(value, Mapping):
+            there = part in value
+        else:
+            there = isinstance(part, int) and isinstance(value, list | tuple) and part < len(value)
+        if there:
+            value = value[part]
+        if there or (one["type"].startswith("missing") and part == one["loc"][-1]):
+            parts.append(part)
+    return tuple(parts)
+
+
+def _problem(errors: Sequence[Mapping[str, Any]], key: Key, model: type[BaseModel] | None, within: Key) -> str:
+    """Return what is wrong with the value of one key: a value of the right kind is not told of the other kinds."""
+    name = _name((*within, *key))
+    kinds = {one["type"] for one in errors}
+    if any(kind.startswith("missing") for kind in kinds):
+        return f"{name} is missing"
+    if kinds & {"extra_forbidden", "unexpected_keyword_argument"}:
+        hint = did_you_mean(str(key[-1]), _known(model, key[:-1])).removeprefix("; ")
+        return f"{name} is not a known key{hint and f' ({hint})'}"
+    wrong_kinds = {kind for group in _WRONG_KINDS.values() for kind in group}
+    right = [one for one in errors if one["type"] not in wrong_kinds] or errors
+    value = printable(repr(right[0]["input"]), _LONGEST_VALUE)
+    law = law_of(right)
+    return f"{name}{'' if law.startswith('must ') else ':'} {law}, got {value}"
+
+
+def law_of(errors: Iterable[Mapping[str, Any]]) -> str:
+    """Return the law that a value breaks: ``"must be ..."``, with the alternatives that it does not meet.
+
+    Parameters
+    ----------
+    errors : iterable of mapping
+        Pydantic's errors about one value.
+    """
+    laws: list[str] = []
+    for one in errors:
+        if one["type"] == "value_error":  # from a validator of ours, or from a dataclass
+            return str(one["ctx"]["error"]).rstrip(".")
+        if one["type"] not in _LAWS:
+            return str(one["msg"])
+        facts = one.get("ctx", {})
+        law = "not be empty" if facts.get("min_length") == 1 else _LAWS[one["type"]].format(**facts)
+        laws.append(law.removeprefix("be ") if laws and laws[0].startswith("be ") else law)
+    return f"must {' or '.join(dict.fromkeys(laws))}"
+
+
+def _name(key: Key) -> str:
+    """Return a key as in TOML; positions in a list are counted from 1."""
+    text = ""
+    for part, after in itertools.zip_longest(key, key[1:]):
+        if isinstance(part, int):
+            text += f" {part + 1}" if isinstance(after, str) else f" item {part + 1}"
+        else:
+            bare = part if _BARE_KEY.fullmatch(part) else f'"{part}"'
+            text += f".{printable(bare, _LONGEST_KEY)}"
+    return text.removeprefix(".") or "the document"
+
+
+def _known(model: type[BaseModel] | None, key: Key) -> Iterable[str]:
+    """Return the known keys of the table at a place in a document."""
+    for part in key:
+        field = None if model is None or not isinstance(part, str) else model.model_fields.get(part)
+        model = _model_in(field.annotation) if field is not None else model
+    return () if model is None else model.model_fields
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """Return the schema within an annotation such as ``list[Table]``."""
+    if hasattr(annotation, "model_fields"):
+        found: type[BaseModel] = annotation
+        return found
+    return next(filter(None, map(_model_in, get_args(annotation))), None)

@@ -1,0 +1,107 @@
+"""Faults of a kernel bundle: expressions that are wrong for configurations that it counts as valid."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from mltune.errors import ExpressionError
+from mltune.files.text import printable
+from mltune.kernel.bundle import Kernel, Scope
+from mltune.kernel.columns import Columns, length, row
+from mltune.kernel.expressions import Expression
+
+LARGEST_GRID = (2**31 - 1, 2**16 - 1, 2**16 - 1)
+"""Most blocks of a grid along x, y and z, on every CUDA device."""
+
+LARGEST_BLOCK = (1024, 1024, 64)
+"""Most threads of a block along x, y and z, on every CUDA device."""
+
+
+class BundleFault(NamedTuple):
+    """A wrong expression.
+
+    Attributes
+    ----------
+    reason : str
+        The key of the bundle, the law, the facts, and an example.
+    share : float
+        Share of the configurations for which it is wrong.
+    """
+
+    reason: str
+    share: float
+
+
+class _Law(NamedTuple):
+    """The product of some expressions is a whole number within bounds, or any number where the bounds are infinite."""
+
+    text: str
+    factors: Sequence[Expression]
+    lowest: float = -math.inf
+    highest: float = math.inf
+
+
+def find_faults(kernel: Kernel, columns: Columns, variables: Mapping[str, int]) -> list[BundleFault]:
+    """Return what is wrong with configurations: why they cannot be launched, and what cannot be computed of them.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    columns : Columns
+        Valid configurations, such as a sample of the search space.
+    variables : mapping of str to int
+        Variables of the problem and of the device.
+
+    Examples
+    --------
+    >>> from mltune.kernel.expressions import parse
+    >>> one, limits = parse("1"), {"max_threads_per_block": 1024, "shared_bytes_per_block": 49152}
+    >>> kernel = Kernel(name="toy", problem="gemm", parameters={"BLK": (1, 2)}, grid=(parse("BLK - 1"), one, one))
+    >>> (fault,) = find_faults(kernel, {"BLK": np.array([1, 2])}, limits)
+    >>> fault.reason
+    'launch.grid: a grid has from 1 to 2147483647 blocks along x, but `BLK - 1` is 0 for 1 of 2, such as BLK=1'
+    """
+    scope = kernel.scope({**variables, **columns})
+    found = [_fault(law, scope, columns) for law in _laws(kernel, variables)]
+    return [fault for fault in found if fault is not None]
+
+
+def _laws(kernel: Kernel, variables: Mapping[str, int]) -> Iterator[_Law]:
+    threads, shared_bytes = variables["max_threads_per_block"], variables["shared_bytes_per_block"]
+    for axis, expression, most in zip("xyz", kernel.grid, LARGEST_GRID, strict=True):
+        yield _Law(f"launch.grid: a grid has from 1 to {most} blocks along {axis}", [expression], 1, most)
+    for axis, expression, most in zip("xyz", kernel.block, LARGEST_BLOCK, strict=True):
+        yield _Law(f"launch.block: a block has from 1 to {most} threads along {axis}", [expression], 1, most)
+    yield _Law(f"launch.block: a block has at most {threads} threads", kernel.block, 1, threads)
+    yield _Law(
+        f"resources.shared_bytes: a block has from 0 to {shared_bytes} bytes", [kernel.shared_bytes], 0, shared_bytes
+    )
+    for name, expression in kernel.resources.items():
+        yield _Law(f"resources.{name}: a resource is a number in every valid configuration", [expression])
+    for name, access in kernel.accesses.items():
+        for expression in (access.count, access.bytes, *(one for digit in access.lanes for one in digit)):
+            yield _Law(f"access.{name}: an access has numbers in every valid configuration", [expression])
+
+
+def _fault(law: _Law, scope: Scope, columns: Columns) -> BundleFault | None:
+    size = length(columns)
+    value, defined = np.ones(size), np.ones(size, dtype=bool)
+    try:
+        for factor in law.factors:
+            partial = factor.evaluate_partial(scope)
+            value, defined = value * partial.value, defined & partial.defined
+    except ExpressionError as error:
+        return BundleFault(f"{law.text}, but {error}", 1.0)
+    whole = (value == np.floor(value)) | (law.lowest == -math.inf)
+    wrong = ~(defined & np.isfinite(value) & whole & (value >= law.lowest) & (value <= law.highest))
+    if not wrong.any():
+        return None
+    first, count = int(np.argmax(wrong)), int(np.count_nonzero(wrong))
+    text = " * ".join(f"`{printable(factor, 120)}`" for factor in law.factors)
+    told = f"{value[first]:.6g}" if defined[first] else "undefined (division by zero)"
+    example = printable(", ".join(f"{name}={one}" for name, one in row(columns, first).items()), 200)
+    return BundleFault(f"{law.text}, but {text} is {told} for {count} of {size}, such as {example}", count / size)

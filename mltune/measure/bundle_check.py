@@ -1,0 +1,136 @@
+"""The check of a kernel bundle: the expressions of many configurations, and builds of some."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mltune.errors import DeviceError
+from mltune.kernel.bundle import device_variables
+from mltune.kernel.columns import Columns, length, row
+from mltune.kernel.faults import BundleFault, find_faults
+from mltune.kernel.space import ConstrainedSpace
+from mltune.problem.runnable import RunnableProblem
+from mltune.records.trial import Build, TrialState
+
+if TYPE_CHECKING:
+    from mltune.device.facts import Device
+    from mltune.kernel.bundle import Kernel
+    from mltune.problem.problem import Problem
+
+SAMPLE = 1000
+"""Number of configurations whose launch and resources are computed."""
+
+BUILDS = 5
+"""Number of configurations that are compiled."""
+
+
+@dataclass(frozen=True, slots=True)
+class BundleCheck:
+    """The result of :func:`check_bundle`.
+
+    Attributes
+    ----------
+    valid : int
+        Number of configurations of the search space.
+    sampled : int
+        Number of those whose launch and resources were computed.
+    faults : tuple of BundleFault
+        What is wrong with some of them.
+    builds : tuple of (mapping of str to int, Build)
+        The configurations that were compiled, each with its build.
+    not_built : str
+        Why none was compiled; empty if some were.
+    """
+
+    valid: int
+    sampled: int
+    faults: tuple[BundleFault, ...]
+    builds: tuple[tuple[Mapping[str, int], Build], ...]
+    not_built: str
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing that was checked is wrong."""
+        return not self.faults and all(build.state is TrialState.OK for _, build in self.builds)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as plain JSON values."""
+        facts = ("detail", "registers", "spill_bytes", "shared_bytes", "compile_s")
+        return {
+            "passed": self.passed,
+            "valid": self.valid,
+            "sampled": self.sampled,
+            "faults": [fault.reason for fault in self.faults],
+            "not_built": self.not_built or None,
+            "builds": [
+                {"configuration": dict(configuration), "state": build.state.value}
+                | {name: getattr(build, name) for name in facts}
+                for configuration, build in self.builds
+            ],
+        }
+
+
+def check_sample(kernel: Kernel, problem: Problem, device: Device, columns: Columns) -> list[BundleFault]:
+    """Return what is wrong with configurations, for the problem and for those that they are verified on.
+
+    Only the faults of the first problem with any are returned; the others have the same.
+    """
+    cases = problem.verification_cases() if isinstance(problem, RunnableProblem) else ()
+    for one in (problem, *(case.problem for case in cases if not case.problem.is_empty)):
+        if faults := find_faults(kernel, columns, {**one.variables(), **device_variables(device)}):
+            return [fault._replace(reason=f"{fault.reason} ({one.label})") for fault in faults]
+    return []
+
+
+def check_bundle(kernel: Kernel, problem: Problem, device: Device) -> BundleCheck:
+    """Check that configurations of a bundle can be launched, and that some can be compiled where NVRTC is installed.
+
+    No GPU is needed, and nothing is cached.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    problem : Problem
+        A problem that the kernel solves.
+    device : Device
+        The device whose limits hold, and for which is compiled.
+
+    Raises
+    ------
+    SpaceError
+        No configuration is valid, or the space cannot be counted.
+    """
+    space = ConstrainedSpace(kernel, {**problem.variables(), **device_variables(device)})
+    columns = draw_sample(space)
+    faults = check_sample(kernel, problem, device, columns)
+    builds, not_built = _build(
+        kernel, problem, device, [row(columns, at) for at in range(min(BUILDS, length(columns)))]
+    )
+    return BundleCheck(space.count, length(columns), tuple(faults), builds, not_built)
+
+
+def draw_sample(space: ConstrainedSpace) -> Columns:
+    """Return the configurations whose launch is computed: a uniform sample of a space, always the same."""
+    return space.rows(space.sample(SAMPLE, np.random.default_rng(0)))
+
+
+def _build(
+    kernel: Kernel, problem: Problem, device: Device, configurations: list[dict[str, int]]
+) -> tuple[tuple[tuple[Mapping[str, int], Build], ...], str]:
+    """Compile configurations; return them with their builds, and why none was compiled."""
+    from mltune.measure.build import NvrtcBuilder, available_cores
+
+    if kernel.source is None or not isinstance(problem, RunnableProblem):
+        return (), "the bundle has no source: it is only replayed"
+    try:
+        builder = NvrtcBuilder(kernel, problem, device.architecture, workers=min(BUILDS, available_cores()))
+    except DeviceError as error:
+        return (), str(error)
+    with builder:
+        futures = [builder.submit(configuration) for configuration in configurations]
+        builds = [future.result() for future in futures]
+    return tuple(zip(configurations, builds, strict=True)), ""

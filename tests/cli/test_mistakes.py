@@ -1,0 +1,304 @@
+"""Mistakes that a person makes at the command line: each is answered in one line that says what to do.
+
+The line names the option, key or file, the law and what was found; it has no numbers of the system's errors, no names
+of classes, and none of the words of the libraries underneath.
+"""
+
+import re
+import shlex
+import signal
+import sys
+import warnings
+
+import pytest
+
+from mltune.cli import main
+from mltune.tuning import target
+
+RUN, PLAN_RUN, FILE, EMPTY = "a_run", "a_campaign", "a_file", "an_empty_folder"
+HEADER = '[plan]\ntitle = "x"\nbudget = "20 trials"\nminimum = "5 trials"\n'
+PROBLEMS = '[[problems]]\nprecisions = ["s"]\ntrans = ["NT"]\nsizes = [64]\n'
+RECORDED = '[[problems]]\ndatasets = ["h200-sgemm-nt-4096-random"]\n'
+KERNEL = '[kernel]\nname = "x"\nproblem = "gemm"\nprecisions = ["s"]\nsource = "k.cu"\nentry = "k"\n'
+PARAMETERS, LAUNCH = "[parameters]\nA = [1, 2]\n", '[launch]\nblock = ["32"]\ngrid = ["1"]\n'
+BUNDLE = KERNEL + PARAMETERS + LAUNCH
+
+MISTAKES = [
+    # the command itself
+    ("", "Usage: mltune", "tune", "report"),
+    ("tunes", "no such command 'tunes'", "'tune'", "mltune --help"),
+    ("list", "no such command 'list'", "mltune --help"),
+    ("--hlep", "no such option: --hlep", "--help"),
+    ("-v", "no such option: -v", "mltune --help"),
+    # the problem
+    ("tune", "a problem must be named", "sgemm", "replay:DATASET"),
+    ("tune hgemm", "sgemm, dgemm, cgemm, zgemm", "'hgemm'"),
+    ("tune sgem", "'sgem'", "did you mean 'sgemm'?"),
+    ("tune ''", "a problem is one of", "''"),
+    ("tune convolution", "sgemm, dgemm, cgemm, zgemm", "'convolution'"),
+    ("tune sgemm dgemm", "unexpected extra argument", "dgemm", "mltune tune --help"),
+    ("sweep", "missing argument 'PROBLEM'", "sgemm, dgemm, cgemm or zgemm"),
+    ("sweep hgemm", "sgemm, dgemm, cgemm, zgemm", "'hgemm'"),
+    # sizes
+    ("tune sgemm --size -4", "--size", "at least 1", "-4"),
+    ("tune sgemm --size 0", "--size", "at least 1", "got 0"),
+    ("tune sgemm --size 4k", "--size", "whole number", "'4k'"),
+    ("tune sgemm --size 4096.0", "--size", "whole number", "'4096.0'"),
+    ("tune sgemm --size ''", "--size", "whole number", "''"),
+    ("tune sgemm --size 99999999999999999999", "size", "2**40", "99999999999999999999"),
+    (f"tune sgemm --size {'9' * 5000}", "--size", "whole number", "…"),
+    ("tune sgemm --size 4096x4096", "--size", "whole number", "'4096x4096'"),
+    ("tune sgemm --size", "option '--size' requires an argument", "mltune tune --help"),
+    ("tune sgemm --m -4", "--m", "at least 1", "-4"),
+    ("tune sgemm --n x", "--n", "whole number", "'x'"),
+    ("tune sgemm --k 99999999999999999999", "k is a whole number", "2**40"),
+    ("tune sgemm --size 4095", "sgemm NT 4095", "recorded are", "No GPU"),
+    ("space gemm_simt --size -4", "--size", "at least 1", "-4"),
+    ("space convolution --size 8", "only replayed", "mltune datasets"),
+    # transposition and precision
+    ("tune sgemm --trans NX", "trans is two of the letters N, T, C", "'NX'"),
+    ("tune sgemm --trans N", "trans", "such as NT", "'N'"),
+    ("tune sgemm --trans ''", "trans", "such as NT", "''"),
+    ("space gemm_simt --trans XX", "trans", "'XX'"),
+    ("space gemm_simt --precision x", "--precision", "s, d, c, z", "'x'"),
+    ("space gemm_simt --precision sd", "--precision", "s, d, c, z", "'sd'"),
+    ("space gemm_simt --precision sgemm", "--precision", "s, d, c, z", "'sgemm'"),
+    ("space convolution --precision d", "only replayed", "convolution"),
+    # budgets, seeds, searches
+    ("tune sgemm --trials 0", "--trials", "at least 1", "got 0"),
+    ("tune sgemm --trials many", "--trials", "whole number", "'many'"),
+    ("tune sgemm --trials 1e3", "--trials", "whole number", "'1e3'"),
+    ("tune sgemm --trails 5", "no such option: --trails", "--trials", "mltune tune --help"),
+    ("tune sgemm --time 0", "a time is a positive number", "'0'", "1h30m"),
+    ("tune sgemm --time -1s", "a time is a positive number", "'-1s'"),
+    ("tune sgemm --time soon", "a time is a positive number", "'soon'", "30m"),
+    ("tune sgemm --time '20 s'", "a time is a positive number", "'20 s'", "20s"),
+    ("tune sgemm --time ''", "a time is a positive number", "''"),
+    ("tune sgemm --time 1d", "a time is a positive number", "'1d'"),
+    ("tune sgemm --time 99999999999999999999h", "time", "at most 366 days"),
+    (f"tune sgemm --time {'9' * 5000}h", "time", "at most 366 days"),
+    ("tune sgemm --seed -1", "--seed", "from 0 to", "-1"),
+    ("tune sgemm --seed 99999999999999999999", "--seed", "from 0 to 2147483647"),
+    ("tune sgemm --seed x", "--seed", "whole number", "'x'"),
+    ("tune sgemm --search modle", "--search", "model, tpe, random, astra", "did you mean 'model'?"),
+    ("tune sgemm --search ''", "--search", "model, tpe, random, astra", "''"),
+    ("tune sgemm --skip=no", "'--skip' does not take a value"),
+    ("sweep sgemm --count 0", "--count", "at least 1"),
+    ("sweep sgemm --count x", "--count", "'x'"),
+    ("sweep sgemm --only BLK_M", "NAME=V,V", "'BLK_M'", "BLK_M=64,128"),
+    ("sweep sgemm --only BLK_M=a", "NAME=V,V", "'BLK_M=a'"),
+    ("sweep sgemm --only BLKM=1 --device cuda:0", "a parameter of gemm_simt", "'BLKM'", "did you mean 'BLK_M'?"),
+    # devices and datasets
+    ("tune sgemm --device gpu", "auto, cuda:N or replay:NAME", "'gpu'", "mltune device"),
+    ("tune sgemm --device cuda", "auto, cuda:N or replay:NAME", "did you mean 'cuda:0'?"),
+    ("tune sgemm --device cuda:-1", "auto, cuda:N or replay:NAME", "'cuda:-1'"),
+    ("tune sgemm --device replay:", "auto, cuda:N or replay:NAME", "'replay:'"),
+    ("tune sgemm --device ''", "auto, cuda:N or replay:NAME", "''"),
+    ("tune sgemm --device h200-sgemm-nt-4096-random", "did you mean 'replay:h200-sgemm-nt-4096-random'?"),
+    ("tune sgemm --device replay:h200-sgemm-nt-4096-randon", "did you mean 'h200-sgemm-nt-4096-random'?"),
+    ("tune sgemm --device replay:nope", "'nope'", "mltune datasets"),
+    ("tune sgemm --device replay:nope.parquet", "nope.json", "there is no such file or folder"),
+    (f"tune sgemm --device replay:{FILE}/x.parquet", "a part of the path is a file"),
+    ("tune sgemm --device replay:list.json", "list.json", "a manifest is a table with a problem"),
+    ("tune sgemm --device replay:text.json", "text.json must be the manifest of a dataset"),
+    ("tune dgemm --device replay:h200-sgemm-nt-4096-random", "holds sgemm NT 4096", "dgemm NT 4096 was requested"),
+    ("tune --device replay:convolution_w6600 --trans NT", "another size of convolution", "mltune datasets"),
+    ("sweep sgemm --device replay:x", "cannot replay", "cuda:N or auto"),
+    ("sweep sgemm", "a sweep times kernels on a GPU", "none was found"),
+    # kernels
+    ("tune sgemm --kernel gemm_simd", "'gemm_simd'", "did you mean 'gemm_simt'?"),
+    ("tune sgemm --kernel nope", "clblast_xgemm, convolution, gemm_simt", "kernel.toml", "'nope'"),
+    ("tune sgemm --kernel ''", "a kernel is a built-in one", "''"),
+    (f"tune sgemm --kernel {FILE}", "a folder that holds a kernel.toml", FILE),
+    ("tune --device replay:convolution_w6600 --kernel gemm_simt", "gemm_simt is of kind gemm", "of kind recorded"),
+    ("space", "missing argument 'KERNEL'", "A built-in kernel, or the folder of a bundle"),
+    ("space gemm_simd", "did you mean 'gemm_simt'?"),
+    (f"space {EMPTY}", "a folder that holds a kernel.toml", EMPTY),
+    # bundles
+    ("check gemm_simd", "did you mean 'gemm_simt'?"),
+    ("check b_value", "parameters.A item 2 must be a whole number", "'2'"),
+    ("space b_value", "parameters.A item 2 must be a whole number", "'2'"),
+    ("space b_scalar", "parameters.A must be a list", "got 1"),
+    ("space b_empty", "parameters.A must not be empty"),
+    ("space b_name", "kernel.name must be", "lower-case", "'X Y'"),
+    ("space b_missing", "kernel.problem is missing"),
+    ("space b_extra", "kernel.entyr is not a known key (did you mean 'entry'?)", "kernel-toml.md"),
+    ("space b_key", 'parameters."a b" must be', "letters, digits and underscores"),
+    ("space b_block", "launch.block must have at most 3 items"),
+    ("space b_problem", "a problem is one of gemm, recorded", "did you mean 'gemm'"),
+    ("space b_expression", "must be valid Python arithmetic", "`A +`"),
+    ("space b_unknown", "`AA > 1` uses AA; did you mean 'A'"),
+    ("space b_source", "nope.cu", "there is no such file or folder"),
+    ("space b_syntax", "a kernel.toml must be valid TOML", "line 1"),
+    # plans
+    ("plan", "missing argument 'FILE'", "quick"),
+    ("plan nope", "blas_cases, overnight, quick, rehearsal", "'nope'"),
+    ("plan quik", "did you mean 'quick'?"),
+    ("run quik", "did you mean 'quick'?"),
+    (f"run {RUN}", RUN, "its `mltune tune` command"),
+    (f"plan {EMPTY}", "a plan is a shipped one", EMPTY),
+    ("plan trans.toml", "problems 1.trans item 1 must be two of the letters N, T and C", "'NX'"),
+    ("plan text.toml", "problems 1.trans must be a list or 'all'", "'NT'"),
+    (
+        "plan sizes.toml",
+        "problems 1.sizes item 1 must be at least 1, got -4",
+        "item 2 must be a whole number or a list",
+    ),
+    ("plan precision.toml", "problems 1.precisions item 1 must be 's', 'd', 'c' or 'z'", "'h'"),
+    ("plan twice.toml", "problems 2", "sgemm NT 64 is in problems 1 too"),
+    ("plan no_kernel.toml", "problems 1", "'gemm_simd'", "did you mean 'gemm_simt'"),
+    ("plan key.toml", "precisions is missing", "there is no key precision"),
+    ("plan extra.toml", "plan.budgte is not a known key (did you mean 'budget'?)", "plans.md"),
+    ("plan dataset.toml", "problems 1", "did you mean 'h200-sgemm-nt-4096-random'"),
+    ("plan budget.toml", "plan.budget", "'soon'", "300 trials"),
+    ("plan number.toml", "plan.budget must be text", "got 20"),
+    ("plan devices.toml", "plan.devices item 1 must be auto, all, replay or cuda:N", "'gpu'"),
+    ("plan produce.toml", "plan.produce item 1 must be 'report', 'winners' or 'datasets'", "'pdf'"),
+    ("plan no_problems.toml", "problems is missing"),
+    ("plan empty.toml", "plan is missing", "problems is missing"),
+    ("plan table.toml", "problems must be a list"),
+    ("plan priority.toml", "problems 1.priority must be at least 0.001", "got 0"),
+    ("plan minimum.toml", "plan.minimum", "'20 trials'", "'10s'"),
+    ("plan syntax.toml", "a plan must be valid TOML", "line 1"),
+    ("plan bytes.toml", "a plan must be readable UTF-8 text"),
+    # directories
+    (f"tune sgemm --trials 5 --run {FILE}", FILE, "a file is in its place"),
+    (f"tune sgemm --trials 5 --run {FILE}/run", FILE, "a part of the path is a file"),
+    ("tune sgemm --run ''", "--run is a path"),
+    (f"run good.toml --run {FILE}", "a file is in its place"),
+    ("show", "missing argument 'RUN'", "Directory of a run, or of a plan"),
+    ("show nope", "there is no directory nope", "run.sqlite", "plan.toml"),
+    (f"show {EMPTY}", "there is neither in an_empty_folder"),
+    ("show ''", "RUN is a path"),
+    (f"show {RUN} --top -1", "--top", "at least 0"),
+    (f"show {RUN} --top x", "--top", "whole number"),
+    (f"show {RUN} {RUN}", "unexpected extra argument"),
+    (f"show {RUN} --export {FILE}", FILE, "a file is in its place"),
+    (f"show {RUN} --export ''", "--export is a path"),
+    (f"show {RUN} --follow --json", "--follow is for people", "events.jsonl"),
+    ("dashboard nope", "there is no directory nope", "run.sqlite"),
+    (f"dashboard {FILE}", "there is no directory a_file"),
+    (f"dashboard {EMPTY}", "there is neither in an_empty_folder"),
+    (f"dashboard {RUN} --port 99999", "--port", "from 0 to 65535", "99999"),
+    (f"dashboard {RUN} --port x", "--port", "whole number"),
+    ("report nope", "there is no directory nope"),
+    (f"report {RUN} --output ''", "--output is a path"),
+    ("device x", "unexpected extra argument", "mltune device --help"),
+    ("datasets --name x", "no such option: --name", "mltune datasets --help"),
+]
+
+PLANS = {
+    "good": HEADER + RECORDED,
+    "trans": HEADER + PROBLEMS.replace('"NT"', '"NX"'),
+    "text": HEADER + PROBLEMS.replace('["NT"]', '"NT"'),
+    "sizes": HEADER + PROBLEMS.replace("64", '-4, "64"'),
+    "precision": HEADER + PROBLEMS.replace('"s"', '"h"'),
+    "twice": HEADER + PROBLEMS + PROBLEMS,
+    "no_kernel": HEADER + PROBLEMS + 'kernel = "gemm_simd"\n',
+    "key": HEADER + PROBLEMS.replace("precisions", "precision"),
+    "extra": HEADER + 'budgte = "1h"\n' + RECORDED,
+    "dataset": HEADER + RECORDED.replace("random", "randon"),
+    "budget": HEADER.replace("20 trials", "soon") + RECORDED,
+    "number": HEADER.replace('"20 trials"', "20") + RECORDED,
+    "devices": HEADER + 'devices = ["gpu"]\n' + RECORDED,
+    "produce": HEADER + 'produce = ["pdf"]\n' + RECORDED,
+    "no_problems": HEADER,
+    "empty": "",
+    "table": HEADER + RECORDED.replace("[[problems]]", "[problems]"),
+    "priority": HEADER + RECORDED + "priority = 0\n",
+    "minimum": HEADER.replace("5 trials", "10s") + RECORDED,
+    "syntax": "[plan\n",
+    "bytes": "\udcff",
+}
+BUNDLES = {
+    "b_value": BUNDLE.replace("[1, 2]", '[1, "2"]'),
+    "b_scalar": BUNDLE.replace("[1, 2]", "1"),
+    "b_empty": BUNDLE.replace("[1, 2]", "[]"),
+    "b_name": BUNDLE.replace('"x"', '"X Y"'),
+    "b_missing": '[kernel]\nname = "x"\n' + PARAMETERS,
+    "b_extra": BUNDLE.replace("entry", "entyr"),
+    "b_key": BUNDLE.replace("A = ", '"a b" = '),
+    "b_block": BUNDLE.replace('["32"]', '["32", "1", "1", "1"]'),
+    "b_problem": BUNDLE.replace('"gemm"', '"gem"'),
+    "b_expression": BUNDLE + '[restrictions]\n"A +" = "x"\n',
+    "b_unknown": BUNDLE + '[restrictions]\n"AA > 1" = "x"\n',
+    "b_source": BUNDLE.replace("k.cu", "nope.cu"),
+    "b_syntax": "[kernel\n",
+}
+TEXTS = {f"{name}.toml": text for name, text in PLANS.items()} | {FILE: "mine", "list.json": "[]", "text.json": "hello"}
+
+INTERNAL = re.compile(r"\w(Error|Exception)\b|Errno|Traceback|Input should|String should|constrained|<unknown>")
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch, make_run, make_trial):
+    """Change to a folder that holds the files of the mistakes."""
+    for name, text in TEXTS.items():
+        (tmp_path / name).write_bytes(text.encode("utf-8", "surrogateescape"))
+    for name, text in BUNDLES.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "kernel.toml").write_text(text)
+        (tmp_path / name / "k.cu").write_text('extern "C" __global__ void k() {}\n')
+    (tmp_path / EMPTY).mkdir()
+    make_run(tmp_path / RUN, make_trial(0))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def mltune(monkeypatch, capsys):
+    """Run the command in this process, where no GPU is found; return its exit code, output and errors."""
+    monkeypatch.setattr(target, "find_gpus", lambda: ((), "there is no driver"))
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+    handler = signal.getsignal(signal.SIGTERM)
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["mltune", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code or 0, *capsys.readouterr()
+
+    yield run
+    signal.signal(signal.SIGTERM, handler)
+
+
+@pytest.mark.parametrize(("command", "words"), [(command, words) for command, *words in MISTAKES])
+@pytest.mark.filterwarnings("ignore::mltune.MltuneWarning")
+def test_a_mistake_is_answered_with_the_option_the_law_and_the_fact(mltune, place, command, words):
+    code, out, err = mltune(*shlex.split(command))
+    assert (code, out) == (2, "")
+    for word in words:
+        assert word in err
+    if command:
+        (line,) = [line for line in err.splitlines() if not line.startswith("run directory: ")]
+        assert line.startswith("mltune: ")
+        assert len(line) < 500
+        assert line.isprintable()
+        assert not INTERNAL.search(line.replace(command, ""))
+
+
+def test_a_folder_that_cannot_be_written_is_a_failure_that_names_it(mltune, place):
+    code, out, err = mltune("report", RUN, "--output", FILE)
+    assert (code, out) == (1, "")
+    assert err.startswith("mltune: a report is written to a folder")
+    assert "a_file cannot be written: a file is in its place" in err
+    code, out, err = mltune("plan", "x" * 5000)
+    assert (code, out) == (1, "")
+    assert err.endswith("cannot be used: its name is too long.\n")
+
+
+@pytest.mark.parametrize("command", [(), ("tune",), ("sweep",), ("show",), ("dashboard",), ("report",), ("run",),
+                                     ("plan",), ("compare",), ("space",), ("check",), ("device",), ("datasets",)])  # fmt: skip
+def test_every_command_has_help_under_both_names(mltune, command):
+    code, out, err = mltune(*command, "-h")
+    assert (code, err) == (0, "")
+    assert out.startswith(f"Usage: {' '.join(('mltune', *command))}")
+    assert mltune(*command, "--help") == (code, out, err)
+
+
+def test_names_from_files_do_not_reach_the_terminal_as_escape_sequences(mltune, place, tmp_path):
+    (tmp_path / "b.toml").write_text(HEADER + '"\\u001b[2J" = 1\n' + RECORDED)
+    assert mltune("plan", "b.toml")[2].startswith('mltune: b.toml: plan." [2J" is not a known key')
+    (tmp_path / "b\x1b[2J.toml").write_text("[")
+    assert "\x1b" not in mltune("plan", "b\x1b[2J.toml")[2]
+    assert "\x1b" not in mltune("tune", "sgemm", "--kernel", "\x1b]0;x\x07")[2]
+    assert "\x1b" not in mltune("tune", "sgemm", "\x1b]0;x\x07")[2]

@@ -1,0 +1,86 @@
+"""Files and folders are replaced as a whole, and never through a link."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from mltune.files.atomic import replace_folder_atomically, write_file_atomically
+from mltune.files.opening import RefusedFileError
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def canary(tmp_path: Path) -> Path:
+    """Return a folder that nothing may change."""
+    folder = tmp_path / "canary"
+    (folder / "inner").mkdir(parents=True)
+    (folder / "file").write_text("alive")
+    (folder / "inner" / "file").write_text("alive")
+    return folder
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_file_is_written_and_replaced(tmp_path: Path, durable: bool) -> None:
+    for content in (b"one", b"two"):
+        write_file_atomically(tmp_path / "new" / "file", content, durable=durable)
+        assert contents(tmp_path) == {"new/file": content}
+    assert os.stat(tmp_path / "new" / "file").st_mode & 0o777 == 0o666 & ~_umask()
+
+
+def _umask() -> int:
+    os.umask(mask := os.umask(0))
+    return mask
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "folder" / "inner").mkdir(parents=True)
+    with pytest.raises(OSError, match="irectory"):
+        write_file_atomically(tmp_path / "folder" / "inner", b"")
+    assert os.listdir(tmp_path / "folder") == ["inner"]
+
+
+def test_a_link_is_replaced_and_its_target_is_not_written(tmp_path: Path, canary: Path) -> None:
+    before = contents(canary)
+    (tmp_path / "link").symlink_to(canary / "file")
+    write_file_atomically(tmp_path / "link", b"new")
+    (tmp_path / "folder").symlink_to(canary)
+    replace_folder_atomically(tmp_path / "folder", {"file": b"new"})
+    assert not (tmp_path / "link").is_symlink()
+    assert contents(tmp_path / "folder") == {"file": b"new"}
+    assert contents(canary) == before
+
+
+def test_nothing_is_written_through_a_link_on_the_way(tmp_path: Path, canary: Path) -> None:
+    before, run = contents(canary), tmp_path / "run"
+    run.mkdir()
+    (run / "winners").symlink_to("../canary")
+    with pytest.raises(RefusedFileError, match=r"run/winners is a link to \.\./canary"):
+        replace_folder_atomically(run / "winners" / "inner", {"file": b"new"}, inside=run)
+    with pytest.raises(RefusedFileError, match=r"run/winners is a link to \.\./canary"):
+        write_file_atomically(run / "winners" / "file", b"new", inside=run)
+    assert contents(canary) == before
+
+
+@pytest.mark.parametrize("leftover", [".folder.new", ".folder.old"])
+def test_what_lies_in_place_of_a_temporary_folder_is_not_followed(tmp_path: Path, canary: Path, leftover: str) -> None:
+    before = contents(canary)
+    (tmp_path / leftover).symlink_to(canary)
+    replace_folder_atomically(tmp_path / "folder", {"file": b"1"})
+    (tmp_path / leftover).mkdir()
+    (tmp_path / leftover / "link").symlink_to(canary)
+    replace_folder_atomically(tmp_path / "folder", {"file": b"2"})
+    assert sorted(os.listdir(tmp_path)) == ["canary", "folder"]
+    assert contents(tmp_path / "folder") == {"file": b"2"}
+    assert contents(canary) == before
+
+
+@pytest.mark.parametrize("name", ["../file", "/etc/file", "inner/file"])
+def test_a_name_does_not_lead_out_of_its_folder(canary: Path, name: str) -> None:
+    before = contents(canary)
+    with pytest.raises(OSError, match=r"has no /"):
+        replace_folder_atomically(canary / "folder", {name: b"new"})
+    assert contents(canary) == before

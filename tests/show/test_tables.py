@@ -1,0 +1,97 @@
+"""Tables fit the terminal without breaking a name; elsewhere they are as wide as they are, and not padded."""
+
+import pytest
+
+from mltune.dataset.dataset import list_datasets
+from mltune.device.known import H200
+from mltune.device.peaks import peak_flops
+from mltune.plan.forecast import forecast
+from mltune.plan.reader import load_plan
+from mltune.records.trial import TrialState
+from mltune.results.run import counts
+from mltune.results.summary import describe_dataset
+from mltune.show import tables, terminal
+
+DATASETS = [describe_dataset(manifest) for manifest in list_datasets()]
+SLUGS = ["h200-sgemm-nt-4096-random", "convolution-4096x4096-filter-15x15", "gemm-simt-zgemm-nn-8192x8192x8192"]
+
+
+def campaign():
+    problem = {
+        "state": "declared",
+        "replayed": False,
+        "problem": DATASETS[-1]["problem"],
+        "best": {"median_s": 2e-3, "tflops": 45.3, "share_of_peak": 0.7, "share_of_reference": 0.98},
+        "trials": 4096,
+        "counts": counts([TrialState.OK] * 3000 + [TrialState.SKIPPED] * 1000 + [TrialState.COMPILE_ERROR] * 96),
+        "seconds": {"total": 3600.0},
+    }
+    return {"plan": "runs/mine", "running": False, "problems": [problem | {"slug": slug} for slug in SLUGS]}
+
+
+def devices():
+    peaks = {arithmetic: peak_flops(H200, arithmetic) for arithmetic in ("fp32", "fp64")}
+    entry = {"architecture": H200.architecture, "peak_flops": peaks, "device": H200.to_json()}
+    return {"devices": [entry | {"spec": f"cuda:{index}"} for index in range(2)], "reason": None}
+
+
+def comparison():
+    found = {"score": 0.9, "at": dict.fromkeys((25, 50, 100, 200, 400), 0.5), "seeds": 50}
+    found["to"] = {share: {"evaluations": 100.0, "reached": 0.5} for share in ("0.95", "0.98", "0.99")}
+    found["seconds"] = {"own_per_evaluation": 1e-3}
+    names = ["mltune-noskip", "adaptive_tabu_greywolf", "kernel_tuner:simulated_annealing"]
+    return {"strategies": dict.fromkeys(names, found), "datasets": {}, "evaluations": 400}
+
+
+TABLES = {
+    "datasets": (lambda: [tables.datasets(DATASETS)], [entry["name"] for entry in DATASETS]),
+    "campaign": (lambda: tables.campaign_summary(campaign()), SLUGS),
+    "devices": (lambda: [tables.devices(devices())], ["NVIDIA H200", "cuda:1"]),
+    "comparison": (lambda: tables.comparison(comparison()), ["adaptive_tabu_greywolf"]),
+    "forecast": (
+        lambda: tables.forecast(forecast(load_plan("quick"), (), "there is no driver", 2)),
+        ["sgemm-nn-4096", "zgemm-nt-4096"],
+    ),
+}
+
+
+@pytest.fixture
+def printed(capsys, monkeypatch):
+    """Print a table at a width; return its lines."""
+
+    def show(name, width):
+        monkeypatch.setenv("COLUMNS", str(width)) if width else monkeypatch.delenv("COLUMNS", raising=False)
+        terminal.show(TABLES[name][0]())
+        return capsys.readouterr().out.splitlines()
+
+    return show
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, None])
+@pytest.mark.parametrize("name", TABLES)
+def test_no_name_is_broken_and_no_line_is_padded(printed, name, width):
+    lines = printed(name, width)
+    for known in TABLES[name][1]:
+        assert any(known in line for line in lines), known
+    assert all(line == line.rstrip() for line in lines)
+    assert width is None or max(map(len, lines)) <= width
+
+
+def test_a_row_is_a_line_on_a_usual_terminal(printed):
+    lines = printed("datasets", 80)
+    assert len(lines) == 1 + len(DATASETS)
+    for entry, line in zip(DATASETS, lines[1:], strict=True):
+        assert entry["name"] in line and entry["label"] in line  # noqa: PT018
+
+
+def test_a_pipe_gets_every_column(printed):
+    for column in ("dataset", "kernel", "problem", "device", "kind", "rows", "best TFLOPS", "of peak", "date"):
+        assert column in printed("datasets", None)[0]
+
+
+def test_the_least_important_columns_go_first(printed):
+    assert "by state" in printed("campaign", 160)[2]
+    assert "by state" not in printed("campaign", 80)[2]
+    assert "TFLOPS" in printed("campaign", 60)[2]
+    assert "problem" in printed("datasets", 80)[0]
+    assert "of peak" in printed("datasets", 120)[0], "a narrow column takes the room that a wide one has left"
