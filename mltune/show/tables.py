@@ -246,9 +246,16 @@ def comparison(document: Document) -> list[RenderableType]:
         }
         for name, found in document["strategies"].items()
     ]
-    spaces = f"{len(document['datasets'])} recorded spaces, at most {document['evaluations']} evaluations a run"
+    count = len(document["datasets"])
+    spaces = f"{count} recorded space{'s'[: count != 1]}, at most {document['evaluations']} evaluations a run"
+    legend = (
+        "score: 0 is random search, 1 the optimum at once\n"
+        "at N: the best after N evaluations, as a fraction of the optimum\n"
+        "to N %: evaluations until that fraction, and the share of runs that got there\n"
+        "own ms: milliseconds of the strategy's own work per evaluation"
+    )
     spare = [">own ms", ">seeds", *(name for name in next(iter(rows), ()) if name.startswith((">to", ">at")))]
-    return [spaces, "", FittingTable(rows, spare=spare)]
+    return [spaces, "", FittingTable(rows, spare=spare), "", legend]
 
 
 def devices(document: Document) -> Iterator[RenderableType]:
