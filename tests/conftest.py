@@ -1,11 +1,14 @@
 """Stored runs, made without a GPU, for the tests of everything that reads stores."""
 
+import subprocess
+import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from mltune.dataset.dataset import load_dataset, make_dataset, write_dataset
 from mltune.device.known import H200
 from mltune.problem.gemm import GemmProblem
 from mltune.records.header import RunHeader
@@ -67,6 +70,18 @@ class RunMaker:
         return RunMaker(replace(self.header, **changes), self.facts)
 
 
+def few_rows(folder, dataset="convolution_mi250x_gcd", rows=24, **facts):
+    """Write the first rows of a dataset as one of their own, and return its path."""
+    recorded = load_dataset(dataset)
+    table = recorded.table.slice(0, rows)
+    manifest = recorded.manifest
+    kept = {name: getattr(manifest, name) for name in ("kernel", "source_hash", "problem", "device", "created")}
+    kept |= {"name": "few", "kind": "random", "versions": dict(manifest.versions), "seed": 0} | facts
+    dataset = make_dataset(table, dict(manifest.parameters), **kept)
+    write_dataset(dataset, folder)
+    return folder / f"{kept['name']}.parquet"
+
+
 @pytest.fixture
 def make_run():
     return RunMaker()
@@ -77,6 +92,35 @@ def make_trial():
     return trial
 
 
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory):
+    """Return the path of the wheel of this checkout."""
+    folder = tmp_path_factory.mktemp("wheel")
+    root = Path(__file__).resolve().parent.parent
+    subprocess.run([sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, root], check=True)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
 def pytest_addoption(parser):
     parser.addoption("--kills", type=int, default=8, help="number of times that campaigns in replay are killed")
     parser.addoption("--faults-output", help="file that the tally of those kills is written to")
+    parser.addoption("--environments-output", help="file that what was installed in each environment is appended to")
+    parser.addoption("--hostile-seed", type=int, default=1, help="seed of the many hostile inputs (-m hostile)")
+    parser.addoption("--hostile-table", help="file that the table of hostile inputs is written to")
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Write the table of hostile inputs by kind."""
+    reports = (
+        report for found in terminalreporter.stats.values() for report in found if hasattr(report, "user_properties")
+    )
+    found = [tuple(value) for report in reports for name, value in report.user_properties if name == "hostile"]
+    path = config.getoption("--hostile-table")
+    if path and found:
+        rows = ["| kind | inputs | commands | longest | most memory |", "|---|---:|---:|---:|---:|"]
+        for kind in [*dict.fromkeys(kind for kind, *_ in found), "all"]:
+            mine = [one for one in found if kind in (one[0], "all")]
+            _, commands, wall_s, grown = zip(*mine, strict=True)
+            rows.append(f"| {kind} | {len(mine)} | {sum(commands)} | {max(wall_s):.1f} s | {max(grown) / 1e6:.0f} MB |")
+        Path(path).write_text("\n".join(rows) + "\n")

@@ -20,6 +20,7 @@ DOCUMENTS = [ROOT / "README.md", *PAGES, *sorted(ROOT.glob("*/README.md"))]
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PATH = re.compile(r"`((?:benchmarks|datasets|docs|kernels|mltune|search|tests)/[^`\s{]*)`")
+TEXTS = ("*.py", "*.md", "*.toml", "*.txt", "*.html", "*.ipynb", ".ci/run", ":!tests", ":!benchmarks/results")
 NOT_IN_A_CHECKOUT = {"mltune/_data/", "datasets/KERNEL/"}
 
 
@@ -49,6 +50,18 @@ def test_the_example_of_a_bundle_is_one(tmp_path):
     assert list(kernel.all_parameters) == ["TILE", "UNROLL", "GROUP"]
 
 
+def test_no_text_installs_the_distribution_of_that_name_which_is_another_project():
+    texts = subprocess.run(["git", "ls-files", "-z", *TEXTS], cwd=ROOT, capture_output=True, text=True, check=True)
+    files = [ROOT / file for file in texts.stdout.split("\0") if file]
+    assert ROOT / "mltune/comparison/peers.py" in files
+    found = [
+        name(file)
+        for file in files
+        if re.search(r"\bmltune\[(cuda|peers|dashboard)|\binstall (-U )?mltune\b(?!-)", file.read_text())
+    ]
+    assert found == []
+
+
 def test_ci_runs_the_test_command_of_readme():
     (command,) = re.findall(r'^command="(.*)"$', (ROOT / ".ci/run").read_text(), re.MULTILINE)
     assert f"```\n{command}\n```" in (ROOT / "README.md").read_text()
@@ -68,7 +81,7 @@ def test_every_dependency_has_its_reason():
     reasons = (ROOT / "docs/explanation/dependencies.md").read_text()
     for requirement in chain.from_iterable(groups):
         package = re.match(r"[a-z0-9-]+", requirement)[0]
-        assert re.sub(r"-cuda1\dx$", "", package) in reasons
+        assert re.sub(r"-(cuda1\dx|cu12)$", "", package) in reasons
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name)

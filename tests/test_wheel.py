@@ -4,21 +4,16 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parent.parent
 
 pytestmark = [pytest.mark.wheel, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory):
+def installed(tmp_path_factory, wheel):
     """Return the folder of the commands of an environment that holds mltune and what it needs, no more."""
     work = tmp_path_factory.mktemp("elsewhere")
-    subprocess.run([sys.executable, "-m", "build", "--no-isolation", "--outdir", work, ROOT], check=True)
-    (wheel,) = work.glob("*.whl")
     subprocess.run([sys.executable, "-m", "venv", work / "venv"], check=True)
     subprocess.run([work / "venv/bin/pip", "install", "--quiet", wheel], check=True)
     return work / "venv/bin"
@@ -36,6 +31,16 @@ def run(installed, cwd, *arguments, program="mltune"):
         timeout=300,
         check=False,
     )
+
+
+def test_it_is_installed_under_its_own_name(installed, tmp_path):
+    code = "import mltune, importlib.metadata as m; print(m.version('mltune-gpu') == mltune.__version__)"
+    assert run(installed, tmp_path, "-c", code, program="python").stdout == "True\n"
+    shown = run(installed, tmp_path, "device")
+    assert shown.returncode == 0, shown.stderr
+    assert "no GPU found" in shown.stdout
+    assert "NVRTC          not found" in shown.stdout
+    assert "problem" not in shown.stdout
 
 
 def test_the_first_command_replays(installed, tmp_path):

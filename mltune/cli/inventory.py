@@ -112,8 +112,11 @@ def _bundle_and_problem(
 
 @app.command()
 def device(as_json: AsJson = False) -> None:
-    """List the GPUs of this machine."""
+    """List the GPUs of this machine, and the CUDA libraries that are used."""
+    from dataclasses import asdict
+
     from mltune.device.peaks import peak_flops
+    from mltune.measure.libraries import find_libraries
     from mltune.show import tables
     from mltune.tuning.target import find_gpus
 
@@ -127,8 +130,14 @@ def device(as_json: AsJson = False) -> None:
         }
         for index, facts in enumerate(gpus)
     ]
-    document = {"devices": devices, "reason": reason or None}
-    answer(document, as_json, lambda: [tables.devices(document)])
+    libraries, problems = find_libraries()
+    document = {
+        "devices": devices,
+        "reason": reason or None,
+        "libraries": [asdict(library) for library in libraries],
+        "problems": problems,
+    }
+    answer(document, as_json, lambda: tables.devices(document))
 
 
 @app.command()

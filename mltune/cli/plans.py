@@ -34,7 +34,7 @@ def run(
 
     The time is shared out by expected gain. `mltune run DIR` resumes a run that was interrupted or killed.
     Ctrl-C and SIGTERM end it within 10 s, with a report; a second one at once. Exits with 1 when a problem has no
-    winner.
+    winner or was set aside.
     """
     from mltune.plan.campaign import run_plan
     from mltune.plan.placement import place
@@ -59,7 +59,7 @@ def run(
     answer(document, as_json, lambda: tables.campaign_summary(document))
     if result.report is not None:
         terminal.write(f"written: {result.report.html}", stderr=True)
-    if not all(problem["best"] for problem in document["problems"]):
+    if document["failed"] or not all(problem["best"] for problem in document["problems"]):
         raise typer.Exit(1)
 
 

@@ -34,7 +34,8 @@ def show(
     """Show the results of a run.
 
     Its best configurations, its trials by state, and its seconds by phase; of a plan, the progress of each problem.
-    --follow shows a run that is under way in another terminal, and waits for one that has not started.
+    --follow shows a run that is under way in another terminal, and waits for one that has not started. Exits with 1
+    when a problem of a plan cannot be read.
     """
     from mltune.records.directory import is_plan, runs_in
     from mltune.show import tables
@@ -52,6 +53,8 @@ def show(
 
         document = summarise_campaign(run)
         answer(document, as_json, lambda: tables.campaign_summary(document))
+        if any(problem["state"] == "unreadable" for problem in document["problems"]):
+            raise typer.Exit(1)
     else:
         from mltune.results.reader import read_run
         from mltune.results.summary import summarise_run
@@ -121,9 +124,11 @@ def report(
     """Write the report on a run: report.html, report.md and winners.json.
 
     The run may still go on. The report gives the results, their uncertainty and the failures, then the evidence.
-    --json prints the content of winners.json.
+    --json prints the content of winners.json. Exits with 1 when the run, or a problem of a plan, cannot be read.
     """
     from mltune.report.writing import write_report
 
     paths = write_report(run, output)
     answer(paths.document, as_json, lambda: [str(path) for path in (paths.html, paths.markdown, paths.winners)])
+    if any(entry["state"] == "unreadable" for entry in paths.document["winners"]):
+        raise typer.Exit(1)

@@ -14,6 +14,7 @@ import numpy as np
 
 from mltune.comparison.simulation import Trace
 from mltune.errors import RunDirectoryError, StoreError
+from mltune.files.opening import kind_of
 from mltune.files.reading import reason
 
 _TABLES = """
@@ -24,6 +25,9 @@ create table if not exists runs (
     primary key (strategy, dataset, seed)
 ) strict;
 """
+
+_OWN = ("runs-", "summary.json", "table.md", "evaluations.parquet", "curves")
+"""Beginnings of the names of a comparison's files."""
 
 
 class Job(NamedTuple):
@@ -61,7 +65,7 @@ class Journal:
     Raises
     ------
     RunDirectoryError
-        The directory has the journal of another comparison.
+        The directory has the journal of another comparison, or a link in place of a file of its own.
     StoreError
         The journal cannot be written.
     """
@@ -71,6 +75,7 @@ class Journal:
         self._file = directory / "runs-{}of{}.sqlite".format(*share)
         try:
             directory.mkdir(parents=True, exist_ok=True)
+            _check_own(directory)
             self._database = sqlite3.connect(self._file, timeout=60, isolation_level=None)
             self._database.execute("pragma journal_mode = wal")
             self._database.executescript(_TABLES)
@@ -138,6 +143,16 @@ class Journal:
     def done(self) -> set[Job]:
         """Return the jobs that have a trace, which need not be repeated."""
         return {one.job for one in self.outcomes() if one.trace is not None}
+
+
+def _check_own(directory: Path) -> None:
+    """Check that the files of a comparison are its own: through a link it would overwrite something elsewhere."""
+    for path in directory.iterdir():
+        if path.name.startswith(_OWN) and kind_of(path) != "a regular file":
+            raise RunDirectoryError(
+                f"the directory of a comparison holds its own files, but {path} is {kind_of(path)}; "
+                "remove it, or choose another --output."
+            )
 
 
 def _outcome(row: tuple[Any, ...]) -> Outcome:

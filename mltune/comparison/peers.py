@@ -59,7 +59,7 @@ class KernelTuner:
         except ImportError as error:
             raise UsageError(
                 f"strategy {self.name} needs Kernel Tuner, but it cannot be imported ({error}): "
-                "pip install 'mltune[peers]'."
+                "pip install 'mltune-gpu[peers]'."
             ) from error
         if self.strategy not in strategy_map:
             raise UsageError(
@@ -192,7 +192,7 @@ def _limit_torch() -> None:
         import torch
     except ImportError as error:
         raise UsageError(
-            f"strategy gp needs torch, but it cannot be imported ({error}): pip install 'mltune[peers]'."
+            f"strategy gp needs torch, but it cannot be imported ({error}): pip install 'mltune-gpu[peers]'."
         ) from error
     torch.set_num_threads(1)
 

@@ -7,9 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-NO_CUDA = (0, 0)
-"""The compute capability of a device without CUDA."""
-
 
 @dataclass(frozen=True, slots=True)
 class Device:
@@ -18,14 +15,14 @@ class Device:
     The limits are those of ``cudaDeviceProp``; ``shared_bytes_per_block`` is the opt-in limit for dynamic shared
     memory, ``reserved_shared_bytes`` the share that the driver reserves per block.
 
-    A GPU without CUDA, from timings that others recorded, has the compute capability :data:`NO_CUDA`. For an AMD card,
+    A GPU without CUDA, from timings that others recorded, has no compute capability: None. For an AMD card,
     ``sm_count`` counts compute units, ``warp_size`` is the size of a wave (64 on CDNA, 32 on RDNA), registers are
     32-bit vector registers and shared memory is LDS. ``fma_per_clock`` replaces the throughput that follows from a
     compute capability: fused multiply-adds per clock and multiprocessor, FP32 and FP64; None for a CUDA device.
     """
 
     name: str
-    compute_capability: tuple[int, int]
+    compute_capability: tuple[int, int] | None
     sm_count: int
     clock_hz: float
     memory_bytes: int
@@ -45,20 +42,21 @@ class Device:
     @property
     def architecture(self) -> str:
         """The compiler's name of the architecture, such as ``"sm_90"``; ``"other"`` without CUDA."""
-        if self.compute_capability == NO_CUDA:
+        if self.compute_capability is None:
             return "other"
         major, minor = self.compute_capability
         return f"sm_{major}{minor}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the facts as plain JSON values; ``fma_per_clock`` only where it is known."""
-        document = dataclasses.asdict(self) | {"compute_capability": list(self.compute_capability)}
-        throughput = document.pop("fma_per_clock")
-        return document if throughput is None else document | {"fma_per_clock": list(throughput)}
+        facts = dataclasses.asdict(self)
+        if self.fma_per_clock is None:
+            del facts["fma_per_clock"]
+        return {name: list(fact) if isinstance(fact, tuple) else fact for name, fact in facts.items()}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Device:
-        """Rebuild a device from :meth:`to_json`."""
+        """Rebuild a device from :meth:`to_json`. Until 0.1, [0, 0] was the compute capability of one without CUDA."""
         pairs = ("compute_capability", "fma_per_clock")
-        tuples = {name: tuple(document[name]) for name in pairs if document.get(name) is not None}
-        return cls(**{**document, **tuples})
+        tuples = {name: tuple(document[name]) for name in pairs if document.get(name) not in (None, [0, 0])}
+        return cls(**{**document, **dict.fromkeys(document.keys() & set(pairs)), **tuples})

@@ -1,6 +1,6 @@
 """Devices with known facts, for use without a GPU."""
 
-from mltune.device.facts import NO_CUDA, Device
+from mltune.device.facts import Device
 
 H200 = Device(
     name="NVIDIA H200",
@@ -26,7 +26,7 @@ H200 = Device(
 
 UNKNOWN = Device(
     name="unknown",
-    compute_capability=NO_CUDA,
+    compute_capability=None,
     sm_count=1,
     clock_hz=1e9,
     memory_bytes=0,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mltune.device.facts import NO_CUDA, Device
+from mltune.device.facts import Device
 from mltune.errors import DeviceError
 
 REGISTER_UNIT = 256
@@ -61,11 +61,11 @@ def occupancy(device: Device, threads: ArrayLike, registers: ArrayLike, shared_b
     DeviceError
         The rules of the device's compute capability are not known.
     """
-    if device.compute_capability != NO_CUDA and not 5 <= device.compute_capability[0] <= 12:
-        major, minor = device.compute_capability
+    capability = device.compute_capability
+    if capability is not None and not 5 <= capability[0] <= 12:
         raise DeviceError(
-            f"occupancy is known for compute capability 5.0 to 12.x, got {major}.{minor} of {device.name}; "
-            "add its rules to mltune/device/occupancy.py."
+            f"occupancy is known for compute capability 5.0 to 12.x, got {capability[0]}.{capability[1]} of "
+            f"{device.name}; add its rules to mltune/device/occupancy.py."
         )
     threads, registers, shared_bytes = np.broadcast_arrays(
         *(np.atleast_1d(np.asarray(column, dtype=np.int64)) for column in (threads, registers, shared_bytes))
@@ -99,7 +99,7 @@ def _blocks_by_registers(device: Device, warps: NDArray[np.int64], registers: ND
 
 
 def _blocks_by_shared(device: Device, shared_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
-    unit = 128 if device.compute_capability[0] >= 8 else 256
+    unit = 128 if device.compute_capability is not None and device.compute_capability[0] >= 8 else 256
     reserved = device.reserved_shared_bytes
     allocated = _ceil_div(shared_bytes + reserved, unit) * unit
     blocks = np.where(allocated > 0, device.shared_bytes_per_sm // np.maximum(allocated, 1), NO_LIMIT)

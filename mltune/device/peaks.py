@@ -37,11 +37,12 @@ def _fma_per_clock(device: Device) -> tuple[float, float]:
     """Look up a compute capability; one newer than the table counts as the last known of its generation."""
     if device.fma_per_clock is not None:
         return device.fma_per_clock
-    capability = device.compute_capability
+    capability = device.compute_capability or (0, 0)
     known = [entry for entry in FMA_PER_CLOCK if entry[0] == capability[0] and entry <= capability]
     if not known:
+        has = "none" if device.compute_capability is None else f"{capability[0]}.{capability[1]}"
         raise DeviceError(
-            f"the throughput of a device's compute capability must be known, but {device.name} has "
-            f"{capability[0]}.{capability[1]}; add it to mltune/device/peaks.py."
+            f"the throughput of a device's compute capability must be known, but {device.name} has {has}; "
+            "add it to mltune/device/peaks.py."
         )
     return FMA_PER_CLOCK[max(known)]

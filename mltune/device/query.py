@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+from functools import cache
 from typing import Any
 
 from mltune.device.facts import Device
+from mltune.device.packages import package_problems
 from mltune.errors import DeviceError
 
-_INSTALL = "install them with `pip install 'mltune[cuda13]'` (or `'mltune[cuda12]'` for a CUDA 12 driver)"
-_NEEDED = ("cuda.bindings.driver", "cupy")
 _MAX_REGISTERS_PER_THREAD = 255  # every compute capability since 3.5
 
 
@@ -19,7 +19,7 @@ def available_devices() -> tuple[Device, ...]:
     Raises
     ------
     DeviceError
-        There is no NVIDIA driver, or a package that a GPU needs is not installed.
+        There is no NVIDIA driver, or a package that a GPU needs is not installed, twice, or too new for the driver.
     """
     return tuple(query_device(index) for index in range(_count()))
 
@@ -35,7 +35,8 @@ def query_device(index: int) -> Device:
     Raises
     ------
     DeviceError
-        There is no such GPU, no NVIDIA driver, or a package that a GPU needs is not installed.
+        There is no such GPU, no NVIDIA driver, or a package that a GPU needs is not installed, twice, or too new for
+        the driver.
     """
     count = _count()
     if not 0 <= index < count:
@@ -79,9 +80,21 @@ def pci_bus_id(index: int) -> str:
 
 
 def driver_version() -> str:
-    """Return the newest CUDA version that the driver supports, such as ``"13.0"``."""
-    version = int(_call("cuDriverGetVersion"))
-    return f"{version // 1000}.{version % 1000 // 10}"
+    """Return the newest CUDA version that the driver supports, such as ``"13.0"``. It needs no Python package.
+
+    Raises
+    ------
+    DeviceError
+        There is no NVIDIA driver.
+    """
+    version = ctypes.c_int()
+    try:
+        status = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    except OSError as error:
+        raise DeviceError("a GPU needs the NVIDIA driver, but there is none here (libcuda.so.1).") from error
+    if status:
+        raise DeviceError(f"the NVIDIA driver must answer, but cuDriverGetVersion failed with {status}.")
+    return f"{version.value // 1000}.{version.value % 1000 // 10}"
 
 
 def _count() -> int:
@@ -103,20 +116,11 @@ def _call(name: str, *arguments: Any) -> Any:
     return values[0]
 
 
+@cache
 def _driver() -> Any:
-    """Import the bindings of the driver, after a check that driver and packages are installed."""
-    try:
-        ctypes.CDLL("libcuda.so.1")
-    except OSError as error:
-        raise DeviceError("a GPU needs the NVIDIA driver, but there is none here (libcuda.so.1).") from error
-    from importlib.util import find_spec
-
-    try:
-        missing = [name for name in _NEEDED if find_spec(name) is None]
-    except ModuleNotFoundError as error:
-        missing = [error.name or "cuda"]
-    if missing:
-        raise DeviceError(f"a GPU is used through CuPy and cuda-bindings, but {missing[0]} is missing; {_INSTALL}.")
+    """Import the bindings of the driver, after a check that the driver and the packages that fit it are installed."""
+    for problem in package_problems(driver_version()):
+        raise DeviceError(f"{problem}.")
     from cuda.bindings import driver
 
     return driver

@@ -12,6 +12,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from mltune.files.text import printable
+
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY  # opening a FIFO does not wait for its other end
 
@@ -51,7 +53,7 @@ def open_regular(path: Path | str, flags: int = os.O_RDONLY, *, inside: Path | N
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
         os.close(descriptor)
-        raise RefusedFileError(f"only regular files are opened, but {path} is {kind(mode)}")
+        raise RefusedFileError(f"only regular files are opened, but {path} is {_kind(mode)}")
     return descriptor
 
 
@@ -92,18 +94,35 @@ def open_folder(path: Path, *, inside: Path, create: bool = False) -> Iterator[i
         os.close(folder)
 
 
-def kind(mode: int) -> str:
-    """Return the kind of a file in words, by its ``st_mode``."""
-    kinds = {
+def kind_of(path: Path) -> str:
+    """Return the kind of a file in words, that of a link with its target; empty where there is nothing.
+
+    Raises
+    ------
+    OSError
+        The file cannot be looked at.
+
+    Examples
+    --------
+    >>> kind_of(Path("/dev/zero")), kind_of(Path("/dev/fd")), kind_of(Path("/no/such/file"))
+    ('a character device', 'a link to /proc/self/fd', '')
+    """
+    try:
+        mode = path.lstat().st_mode
+        return f"a link to {printable(os.readlink(path))}" if stat.S_ISLNK(mode) else _kind(mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+
+
+def _kind(mode: int) -> str:
+    return {
         stat.S_IFREG: "a regular file",
         stat.S_IFDIR: "a directory",
-        stat.S_IFLNK: "a link",
         stat.S_IFIFO: "a FIFO",
         stat.S_IFSOCK: "a socket",
         stat.S_IFCHR: "a character device",
         stat.S_IFBLK: "a block device",
-    }
-    return kinds.get(stat.S_IFMT(mode), "of an unknown kind")
+    }.get(stat.S_IFMT(mode), "of an unknown kind")
 
 
 @contextlib.contextmanager
@@ -116,4 +135,4 @@ def _links_named(path: Path, folder: int) -> Iterator[None]:
             target = os.readlink(path.name, dir_fd=folder)
         except OSError:
             raise error from None
-        raise RefusedFileError(f"no link is followed there, but {path} is a link to {target}") from None
+        raise RefusedFileError(f"no link is followed there, but {path} is a link to {printable(target)}") from None

@@ -41,9 +41,9 @@ _Shape = tuple[Expression, Expression, Expression]
 def device_variables(device: Device) -> dict[str, int]:
     """Return the variables of a device that the expressions of a kernel bundle may use.
 
-    ``compute_capability`` is ``10 * major + minor``: 90 for compute capability 9.0.
+    ``compute_capability`` is ``10 * major + minor``: 90 for compute capability 9.0. Without CUDA it is 0.
     """
-    major, minor = device.compute_capability
+    major, minor = device.compute_capability or (0, 0)
     facts = {name: getattr(device, name) for name in DEVICE_VARIABLES}
     return facts | {"compute_capability": 10 * major + minor}
 
@@ -315,7 +315,10 @@ class Kernel:
                     f"{did_you_mean(name, self.all_parameters) or '.'}"
                 )
             if not chosen or not set(chosen) <= set(legal) or len(set(chosen)) != len(chosen):
-                raise BundleError(f"the values of {name} are distinct ones of {list(legal)}, got {list(chosen)}")
+                raise BundleError(
+                    f"the values of {name} are distinct ones of {printable(list(legal), 300)}, "
+                    f"got {printable(list(chosen), 300)}"
+                )
 
         def narrowed(parameters: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
             return {name: tuple(values.get(name, legal)) for name, legal in parameters.items()}

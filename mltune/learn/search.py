@@ -92,7 +92,8 @@ class Stopping:
     held : int
         Consecutive evaluations that found nothing left (:class:`mltune.learn.stopping.StoppingRule`).
     reason : str
-        Reason to plan no batch after ``batch``; empty while the search continues.
+        Reason to plan no batch after ``batch``: nothing faster is expected, or nothing is left to try. Empty while the
+        search continues.
     batch : int
         The batch that was planned at the last evaluation.
     """
@@ -269,7 +270,7 @@ class Search:
         Returns
         -------
         Batch
-            Without candidates when the search has ended: the space is exhausted, or see :meth:`verdict`.
+            Without candidates when the search has ended: :meth:`verdict` says why.
         """
         number = self._next
         if self.verdict():
@@ -278,9 +279,12 @@ class Search:
         if recorded is not None:
             proposals = [Proposal(record.index, record.proposed_by, record.predicted) for record in recorded]
         else:
-            proposals = self._sampler.plan(self._study, number, self.batch)[:count]
+            proposals = self._sampler.plan(self._study, number, self.batch)
         if not proposals:
+            text = f"nothing is left to try: all {self._space.count:,} configurations are on record"
+            self.stopping = replace(self.stopping, reason=text, batch=number - 1)
             return Batch(number)
+        proposals = proposals[:count]
         self._sampler.enqueue(proposals)
         trials = tuple(self._study.ask(self._sampler.distributions) for _ in proposals)
         history = self._sampler.history if recorded is None and (self._skip or self._stop) else None

@@ -25,6 +25,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
+from mltune.device.packages import extra, major
 from mltune.errors import DeviceError
 from mltune.files.text import printable
 from mltune.records.trial import Build, TrialState
@@ -35,10 +36,7 @@ _DETAIL_LINES, _LINE_CHARACTERS, _DETAIL_CHARACTERS = 4, 200, 600
 _LOG_CHARACTERS = 1 << 20
 _WARM_UP = 'extern "C" __global__ void warm_up() {}'
 _HEADERS_ONLY = "a source includes only the headers that its kernel.toml lists under `headers`"
-_INSTALL = (
-    "install one with `pip install 'cuda-bindings>=13.0,<14' 'nvidia-cuda-nvrtc==13.0.*'` "
-    "(it must not be newer than the driver's CUDA)"
-)
+_INSTALL = "install one with `pip install 'cuda-bindings>=13.0,<14' 'nvidia-cuda-nvrtc>=13.0,<14'`"
 
 
 @cache
@@ -56,6 +54,37 @@ def nvrtc_version() -> str:
             if found:
                 return found[1]
     return ".".join(map(str, nvrtc.nvrtcVersion()[1:]))
+
+
+def check_fits_driver(cuda: str) -> None:
+    """Check that a driver loads what NVRTC compiles.
+
+    A driver loads machine code from every compiler of its own major version of CUDA, also from a newer minor version
+    ("minor version compatibility" in NVIDIA's CUDA Compatibility guide), and from older major versions.
+
+    Parameters
+    ----------
+    cuda : str
+        Newest CUDA version that the driver supports, such as ``"13.0"``.
+
+    Raises
+    ------
+    DeviceError
+        NVRTC is of a newer major version, or is not installed.
+    """
+    if major(nvrtc_version()) > major(cuda):
+        raise DeviceError(
+            f"the major version of NVRTC must not be newer than the driver's CUDA, but NVRTC is {nvrtc_version()} "
+            f"({loaded_library('nvrtc')}) and the driver's CUDA is {cuda}; install a newer driver, or "
+            f"`pip install {extra(major(cuda))}` in an environment without NVRTC {nvrtc_version()}."
+        )
+
+
+def loaded_library(name: str) -> str:
+    """Return the path of a library that this process has loaded, such as ``"nvrtc"``; empty if it is not loaded."""
+    with open("/proc/self/maps") as file:
+        paths = (line.split(maxsplit=5)[-1].strip() for line in file if f"/lib{name}.so" in line)
+        return next(paths, "")
 
 
 @cache

@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mltune.device.packages import cuda_of_cupy, cupy_packages, extra, major
 from mltune.errors import DeviceError
+from mltune.measure.compiler import loaded_library
 
 if TYPE_CHECKING:
     from mltune.problem.runnable import RunnableProblem
 
+_CUPY_THAT_FINDS_PACKAGES = 14
+"""The major version of CuPy from which on it finds the cuBLAS of NVIDIA's packages, not only a toolkit's."""
+
 _LARGEST_INT = 2**31 - 1
-_INSTALL = "install it with `pip install 'mltune[cuda13]'`"
 
 
 def bind_reference(problem: RunnableProblem, addresses: Mapping[str, int]) -> Callable[[], None]:
@@ -34,13 +38,37 @@ def bind_reference(problem: RunnableProblem, addresses: Mapping[str, int]) -> Ca
     return bind(problem, addresses)
 
 
-def _bind_cublas(problem: Any, addresses: Mapping[str, int]) -> Callable[[], None]:
-    """Bind cuBLAS's GEMM, whose interface counts rows and columns in 32 bits."""
+def load_cublas() -> Any:
+    """Return CuPy's bindings of cuBLAS. CuPy loads the library: from packages of NVIDIA, else a toolkit's.
+
+    Raises
+    ------
+    DeviceError
+        CuPy or cuBLAS is not installed, or cuBLAS is of another major version of CUDA than CuPy.
+    """
     try:
-        from cupy.cuda import device
+        import cupy  # noqa: F401  # CuPy 13 prepares the loading of libraries
         from cupy_backends.cuda.libs import cublas
     except ImportError as error:
-        raise DeviceError(f"cuBLAS must be installed, but it cannot be loaded ({error}); {_INSTALL}.") from error
+        cupys, taken, cause = cupy_packages(), loaded_library("cublas"), " ".join(str(error).split())[:300]
+        names = " ".join(cupys) or "CuPy"
+        if taken:
+            raise DeviceError(
+                f"CuPy and cuBLAS must be for the same CUDA, but {names} cannot use {taken} ({cause}); run "
+                f"`pip uninstall {names}`, then `pip install {extra(major(taken.rpartition('.so.')[2]))}`."
+            ) from error
+        old = any(major(version) < _CUPY_THAT_FINDS_PACKAGES for version in cupys.values())
+        raise DeviceError(
+            f"cuBLAS must be installed, but it cannot be loaded ({cause}); run `pip install "
+            f"{f'--upgrade {names} ' if old else ''}{extra(cuda_of_cupy())}`."
+        ) from error
+    return cublas
+
+
+def _bind_cublas(problem: Any, addresses: Mapping[str, int]) -> Callable[[], None]:
+    """Bind cuBLAS's GEMM, whose interface counts rows and columns in 32 bits."""
+    cublas = load_cublas()
+    from cupy.cuda import device
 
     m, n, k, lda, ldb, ldc = sizes = (problem.m, problem.n, problem.k, problem.lda, problem.ldb, problem.ldc)
     if max(sizes) > _LARGEST_INT:

@@ -8,23 +8,24 @@ All state is in the stores of the problems, so the same command resumes a campai
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, wait
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from mltune.errors import MltuneError, RunDirectoryError
-from mltune.files.atomic import write_file_atomically
-from mltune.files.reading import reason
+from mltune.errors import MltuneError
 from mltune.plan.device_worker import DEVICE_WORKER, HEARTBEAT_TIMEOUT_S, DeviceWorker, Outcome, SliceRequest
-from mltune.plan.plan import Plan, Standing
+from mltune.plan.identity import claim_directory
+from mltune.plan.plan import Plan
+from mltune.plan.result import CampaignResult
 from mltune.plan.scheduler import Scheduler
 from mltune.process.child import Child
-from mltune.records.directory import PLAN_FILE, lock_directory
+from mltune.process.deadline import done_before
+from mltune.records.directory import lock_directory
 from mltune.records.events import EventLog
 from mltune.records.versions import __version__
 from mltune.results.progress import CampaignProgress, CampaignReport
@@ -42,25 +43,8 @@ POLL_EVERY_S = 0.5
 REPORT_SHARE = 0.01
 """Share of the budget reserved for the report, at most a minute."""
 
-
-@dataclass(frozen=True, slots=True)
-class CampaignResult:
-    """The result of a campaign, with the standing of every task by slug."""
-
-    directory: Path
-    standings: dict[str, Standing]
-    interrupted: bool
-    report: ReportPaths | None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the result as plain JSON values: what ``mltune run --json`` prints."""
-        from mltune.results.summary import summarise_campaign
-
-        return summarise_campaign(self.directory) | {
-            "interrupted": self.interrupted,
-            "failed": {slug: standing.failed for slug, standing in self.standings.items() if standing.failed},
-            "report": None if self.report is None else str(self.report.html),
-        }
+LAST_S = 1.0
+"""Seconds before the deadline of an interruption that are kept for the last output."""
 
 
 def run_plan(
@@ -103,35 +87,12 @@ def run_plan(
     directory = Path(directory)
     lock = lock_directory(directory)
     try:
-        _write_plan(plan, directory)
+        claim_directory(plan, directory)
         with contextlib.closing(Campaign(plan, directory, progress, stop, worker, heartbeat_timeout_s)) as campaign:
             campaign.run()
         return campaign.finish()
     finally:
         os.close(lock)
-
-
-def _write_plan(plan: Plan, directory: Path) -> None:
-    """Write the plan to its directory; a plan that is there must have the same problems and seed."""
-    from mltune.plan.reader import load_plan
-
-    path = directory / PLAN_FILE
-    if path.is_file():
-        before = load_plan(path)
-        ours, theirs = ({task.slug: (task.kernel, task.problem) for task in one.tasks} for one in (plan, before))
-        if ours != theirs or plan.seed != before.seed:
-            raise RunDirectoryError(
-                f"a directory belongs to one plan, but {directory} is of another: its problems or its seed differ; "
-                "choose another directory."
-            )
-    elif any(directory.glob("*.sqlite")):
-        raise RunDirectoryError(f"a directory belongs to one plan, but {directory} is that of a single run.")
-    try:
-        write_file_atomically(path, plan.text.encode())
-    except OSError as error:
-        raise RunDirectoryError(
-            f"a run directory must be writable, but {directory} is not: {reason(error)}."
-        ) from error
 
 
 class Campaign:
@@ -155,7 +116,7 @@ class Campaign:
         self._stop = stop
         self._log = EventLog(directory)
         self._workers = [DeviceWorker(device, Child(worker), heartbeat_timeout_s) for device in plan.devices]
-        self._scheduler = Scheduler(plan, directory)
+        self._scheduler = Scheduler(plan, directory, stop)
         self._elapsed_before_s = sum(one.total_s for one in self._scheduler.standings.values()) / len(plan.devices)
         self._started = time.monotonic()
 
@@ -190,7 +151,6 @@ class Campaign:
         """Write the products of the plan and return the result."""
         self._scheduler.refresh()
         interrupted = self._stop()
-        report = None
         if interrupted:
             self._log.write("interrupted", signal=getattr(self._stop, "signal", None), elapsed_s=self.elapsed_s)
         elif "datasets" in self._plan.produce:
@@ -202,17 +162,8 @@ class Campaign:
             seconds={"elapsed": self.elapsed_s},
             elapsed_s=self.elapsed_s,
         )
-        with self._reporting_failure_of("report"):
-            if "report" in self._plan.produce:
-                from mltune.report.writing import write_report
-
-                report = write_report(self._directory, quick=interrupted)  # an interruption takes at most 10 seconds
-                self._log.write("report_written", path=str(report.html), elapsed_s=self.elapsed_s)
-            elif "winners" in self._plan.produce:
-                from mltune.report.writing import write_winners
-
-                write_winners(self._directory)
-        return CampaignResult(self._directory, self._scheduler.standings, interrupted, report)
+        report = self._write_report(quick=interrupted)
+        return CampaignResult(self._directory, self._scheduler.standings, interrupted, report, self._scheduler.read)
 
     @property
     def elapsed_s(self) -> float:
@@ -230,18 +181,21 @@ class Campaign:
     def _begin(self) -> None:
         """Log the beginning of the campaign, or its resumption."""
         plan = self._plan
+        facts = {
+            "budget_s": plan.budget if plan.unit == "s" else None,
+            "budget_trials": int(plan.budget) if plan.unit == "trials" else None,
+            "pid": os.getpid(),
+        }
         if self._scheduler.trials:
-            self._log.write("resumed", trials=self._scheduler.trials, pid=os.getpid(), elapsed_s=self.elapsed_s)
+            self._log.write("resumed", trials=self._scheduler.trials, elapsed_s=self.elapsed_s, **facts)
             return
         self._log.write(
             "plan_started",
             plan=plan.name,
             problems=[task.slug for task in plan.tasks],
             devices=plan.devices,
-            budget_s=plan.budget if plan.unit == "s" else None,
-            budget_trials=plan.budget if plan.unit == "trials" else None,
             versions={"mltune": __version__},
-            pid=os.getpid(),
+            **facts,
         )
 
     def _start_slice(self, worker: DeviceWorker) -> None:
@@ -261,15 +215,17 @@ class Campaign:
             run=self._scheduler.folder(task),
             compilers=self._compilers(),
         )
-        self._log.write(
-            "slice_started",
-            slug=task.slug,
-            problem=task.problem.label,
-            device=request.device,
-            limit=time_slice.limit,
-            elapsed_s=self.elapsed_s,
-        )
-        worker.start(time_slice, SliceRequest(request, task.slug, self._directory))
+        repair = time_slice.reason == "repair"
+        if not repair:
+            self._log.write(
+                "slice_started",
+                slug=task.slug,
+                problem=task.problem.label,
+                device=request.device,
+                limit=time_slice.limit,
+                elapsed_s=self.elapsed_s,
+            )
+        worker.start(time_slice, SliceRequest(request, task.slug, self._directory, repair))
 
     def _compilers(self) -> int | None:
         """Return the number of compile processes per worker; None for all cores, where there is one worker."""
@@ -296,7 +252,7 @@ class Campaign:
         if time_slice is None or result is None:
             return
         slug, outcome, detail = time_slice.slug, result.outcome, result.detail
-        standing = self._scheduler.end(slug, result)
+        standing = self._scheduler.end(time_slice, result)
         where = {"slug": slug, "device": worker.device, "elapsed_s": self.elapsed_s}
         if outcome is Outcome.DONE:
             self._check_recovery(worker, works=True)
@@ -307,23 +263,40 @@ class Campaign:
                 self._log.write("worker_died", detail=detail, **where)
             elif outcome in (Outcome.GPU_LOST, Outcome.DISK_FULL) and worker.pause(outcome):
                 self._log.write(str(outcome), detail=detail, **where)
-            self._report(f"{slug}: {outcome.replace('_', ' ')}: {detail}")
-        self._log.write(
-            "slice_ended",
-            problem=self._plan.task(slug).problem.label,
-            trials=standing.trials,
-            best_s=standing.curve[-1][1] if standing.curve else None,
-            outcome=str(outcome),
-            detail=detail,
-            **where,
-        )
+            if not standing.failed:
+                self._report(f"{slug}: {outcome.replace('_', ' ')}: {detail}")
+        label = self._plan.task(slug).problem.label
+        if time_slice.reason != "repair":
+            self._log.write(
+                "slice_ended",
+                problem=label,
+                trials=standing.trials,
+                best_s=standing.curve[-1][1] if standing.curve else None,
+                outcome=str(outcome),
+                detail=detail or standing.stopped,
+                done=self._scheduler.done,
+                **where,
+            )
+        if standing.stopped:
+            self._report(f"{slug}: ended by itself: {standing.stopped}")
+        if standing.failed:
+            self._log.write("set_aside", problem=label, detail=standing.failed, **where)
+            self._report(f"{slug}: set aside: {standing.failed}")
 
     def _report(self, message: str | None = None) -> None:
         """Report the progress, and log it once a minute or with a message."""
         running = (worker.progress for worker in self._workers if worker.time_slice is not None)
         runs = tuple(progress for progress in running if progress is not None)
+        new = (run.trials - self._scheduler.standings[run.slug].trials for run in runs)
         progress = CampaignProgress(
-            runs, self._scheduler.done, len(self._plan.tasks), self.elapsed_s, self.left_s, message
+            runs,
+            self._scheduler.done,
+            len(self._plan.tasks),
+            trials=self._scheduler.trials + sum(max(0, count) for count in new),
+            trials_limit=int(self._plan.budget) if self._plan.unit == "trials" else None,
+            elapsed_s=self.elapsed_s,
+            left_s=self.left_s,
+            message=message,
         )
         self._log.snapshot(
             [run.to_json() for run in runs],
@@ -336,6 +309,29 @@ class Campaign:
         )
         if self._progress is not None:
             self._progress(progress)
+
+    def _write_report(self, *, quick: bool) -> ReportPaths | None:
+        """Write the report, or only the winners; after an interruption it is left out where there is no time for it."""
+        from mltune.report.writing import write_report, write_winners
+
+        written: list[ReportPaths] = []
+
+        def write() -> None:
+            if "report" in self._plan.produce:
+                written.append(write_report(self._directory, quick=quick, read=self._scheduler.read))
+            elif "winners" in self._plan.produce:
+                write_winners(self._directory, self._scheduler.read)
+
+        with self._reporting_failure_of("report"):
+            if self._scheduler.left_out or not done_before(self._deadline, write):
+                self._report(f"no time was left for the report: `mltune report {self._directory}` writes it")
+        for report in written:
+            self._log.write("report_written", path=str(report.html), elapsed_s=self.elapsed_s)
+        return written[0] if written else None
+
+    def _deadline(self) -> float:
+        """Return when the report must be done, on the clock of :func:`time.monotonic`."""
+        return float(getattr(self._stop, "deadline", math.inf)) - LAST_S
 
     def _export(self) -> None:
         """Write the trials of every problem as a dataset."""
@@ -353,3 +349,5 @@ class Campaign:
             yield
         except (MltuneError, OSError) as error:
             self._report(f"{product}: {error}")
+        except Exception as error:  # of a store that was damaged in a way that nobody has foreseen
+            self._report(f"{product}: {type(error).__name__}: {error}")

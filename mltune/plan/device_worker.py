@@ -16,7 +16,9 @@ from mltune.plan.plan import TimeSlice
 from mltune.process.child import Child, ChildDiedError, ChildTimeoutError, send_to_parent
 from mltune.process.signals import Interrupt
 from mltune.records.events import EventLog
+from mltune.records.store import Store
 from mltune.results.progress import Progress
+from mltune.results.reader import RunReader, readable
 from mltune.results.run import TuneResult
 from mltune.tuning.request import TuneRequest
 
@@ -51,11 +53,15 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SliceRequest:
-    """A time slice as sent to a worker: the request with its limit, the task, and the folder of the event log."""
+    """A time slice as sent to a worker: the request with its limit, the task, and the folder of the event log.
+
+    With ``repair`` nothing is tuned: the store is opened for writing, which repairs what a kill has left, and read.
+    """
 
     request: TuneRequest
     slug: str
     log: Path
+    repair: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +198,10 @@ def _run_slice(tune: Tune, interrupt: Interrupt, request: SliceRequest) -> Slice
 
     log = partial(EventLog(request.log).write, slug=request.slug, device=request.request.device)
     try:
-        tune(request.request, progress=send, stop=stop, slug=request.slug, events=log)
+        if request.repair:
+            _repair(request.request.run)
+        else:
+            tune(request.request, progress=send, stop=stop, slug=request.slug, events=log)
     except (DeviceLostError, DeviceError) as error:  # the device existed when the plan was placed
         return SliceResult(Outcome.GPU_LOST, str(error))
     except DiskFullError as error:
@@ -200,3 +209,16 @@ def _run_slice(tune: Tune, interrupt: Interrupt, request: SliceRequest) -> Slice
     except UsageError as error:
         return SliceResult(Outcome.FAILED, str(error))
     return SliceResult(Outcome.INTERRUPTED if interrupt() else Outcome.DONE)
+
+
+def _repair(directory: Path | None) -> None:
+    """Open a store for writing and read it.
+
+    Raises
+    ------
+    DamagedRunError
+        It cannot be used.
+    """
+    assert directory is not None  # noqa: S101 - a task has a run directory
+    with readable(directory), Store.open(directory) as store:
+        RunReader(directory).read_from(store)

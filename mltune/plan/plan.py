@@ -115,29 +115,36 @@ class Standing:
         Limit of an unfinished time slice, in the unit of the plan; None when the last one has ended.
     curve : sequence of (float, float)
         The steps of the best time so far: (spent, seconds of the kernel).
-    stopped : bool
-        Whether its search has ended because nothing faster is expected.
+    stopped : str
+        Why its search has ended by itself: nothing faster is expected, or nothing is left to try. Empty if it has not.
     failed : str
         Reason why it gets no further time; empty for none.
+    unread : str
+        Reason why its run cannot be read; empty for none. The rest is then what was known before. A worker opens the
+        store for writing, which repairs what a kill has left, before the problem is set aside.
     trials : int
         Number of trials on record, for both units.
     total_s : float
         Seconds of its run so far, for both units.
+    declared : bool
+        Whether a winner was declared when all trials were known, or there is none to declare.
     """
 
     slug: str
     spent: float = 0.0
     limit: float | None = None
     curve: Sequence[tuple[float, float]] = ()
-    stopped: bool = False
+    stopped: str = ""
     failed: str = ""
+    unread: str = ""
     trials: int = 0
     total_s: float = 0.0
+    declared: bool = True
 
     @property
     def ended(self) -> bool:
         """Whether it gets no further time."""
-        return self.stopped or bool(self.failed)
+        return bool(self.stopped or self.failed)
 
     @property
     def unfinished(self) -> bool:
@@ -147,7 +154,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class TimeSlice:
-    """A time slice: a task, and the new limit of its run.
+    """A time slice: a task, and the new limit of its run; or the repair of a run that cannot be read.
 
     Attributes
     ----------
@@ -156,13 +163,14 @@ class TimeSlice:
         Seconds or trials of the whole run of the task, earlier time slices included.
     unit : {"s", "trials"}
     reason : str
-        Why the task was chosen: an unfinished time slice, its minimum, or its expected gain.
+        Why the task was chosen: an unfinished time slice, its minimum, its expected gain, or a run that cannot be
+        read.
     """
 
     slug: str
     limit: float
     unit: Unit
-    reason: Literal["resumed", "minimum", "gain"]
+    reason: Literal["resumed", "minimum", "gain", "repair"]
 
     @property
     def trials(self) -> int | None:

@@ -2,36 +2,58 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 
-from mltune.errors import DiskFullError, MltuneError
+from mltune.errors import RunError
 from mltune.plan.device_worker import Outcome, SliceResult
 from mltune.plan.plan import Plan, Standing, Task, TimeSlice, Unit
 from mltune.plan.schedule import next_slice
 from mltune.records.directory import FILE, PROBLEMS
-from mltune.results.reader import read_run
+from mltune.results.reader import RunReader
+from mltune.results.run import TuneResult
+from mltune.results.unread import Unread, read_or_set_aside
 
 MAX_FAILURES = 3
-"""Failures without a new trial after which a task comes last, or is given up if its worker died."""
+"""Failures without a new trial after which a task comes last, or is set aside if its worker died."""
+
+MAX_IDLE = 5
+"""Time slices without a failure, a new trial or a reason to stop after which a task is set aside."""
 
 
 class Scheduler:
     """Chooses the time slices of a campaign.
 
+    Parameters
+    ----------
+    plan : Plan
+    directory : pathlib.Path
+    stop : callable
+        Once it is true, no further run is read at the start: a campaign that is interrupted has only seconds.
+
     Attributes
     ----------
     standings : dict of str to Standing
         The standing of every task, by slug.
+    left_out : set of str
+        The tasks whose runs were not read because the campaign was interrupted, by slug.
     """
 
-    def __init__(self, plan: Plan, directory: Path) -> None:
+    def __init__(self, plan: Plan, directory: Path, stop: Callable[[], bool] = bool) -> None:
         self._plan = plan
         self._directory = directory
-        self.standings = {task.slug: read_standing(self.folder(task), task, plan.unit) for task in plan.tasks}
+        self._readers = {task.slug: RunReader(self.folder(task), task.slug) for task in plan.tasks}
+        self.standings = {task.slug: Standing(task.slug) for task in plan.tasks}
+        self.left_out: set[str] = set()
+        for task in plan.tasks:
+            if stop():
+                self.left_out.add(task.slug)
+            self.standings[task.slug] = self._read(task)
         self._failures: Counter[str] = Counter()
+        self._idle = ""  # the last time slice was of this task and brought no trial: another one comes first
         self._undeclared = {slug for slug, standing in self.standings.items() if standing.spent}
 
     @property
@@ -49,6 +71,17 @@ class Scheduler:
         """Return the run directory of a task."""
         return self._directory / PROBLEMS / task.slug
 
+    def read(self, directory: Path, slug: str) -> TuneResult:
+        """Read the run of a task: only the trials that are new since the last time.
+
+        Takes the place of :func:`mltune.results.reader.read_run`, and raises what it raises.
+        """
+        if slug not in self._readers:  # a folder that the plan does not name
+            return RunReader(directory, slug).read()
+        if slug in self.left_out:
+            raise RunError("the campaign was interrupted before its records were read.")
+        return self._readers[slug].read()
+
     def next(self, running: Collection[str], left_s: float | None) -> TimeSlice | None:
         """Choose the time slice of a free device; None if there is nothing for it to do.
 
@@ -56,31 +89,37 @@ class Scheduler:
         in seconds.
         """
         running = set(running)
-        put_last = {slug for slug, failures in self._failures.items() if failures >= MAX_FAILURES}
+        unread = [slug for slug, standing in self.standings.items() if standing.unread and not standing.ended]
+        if unread:  # what they have spent decides what the others get
+            free = [slug for slug in unread if slug not in running]
+            return TimeSlice(free[0], 0.0, self._plan.unit, "repair") if free else None
+        failing = {slug for slug, failures in self._failures.items() if failures >= MAX_FAILURES}
         standings = list(self.standings.values())
-        for busy in (running | put_last, running) if put_last else (running,):
-            time_slice = next_slice(self._plan, standings, busy, left_s)
+        for put_last in ({*failing, self._idle}, {self._idle}, set[str]()):
+            time_slice = next_slice(self._plan, standings, running | put_last, left_s)
             if time_slice is not None:
                 return time_slice
         for slug in sorted(self._undeclared - running):  # killed between its last trial and its declaration
             standing = self.standings[slug]
             self._undeclared.discard(slug)
-            if not standing.failed and not is_declared(self.folder(self._plan.task(slug))):
+            if not standing.failed and not standing.declared:
                 return TimeSlice(slug, standing.spent, self._plan.unit, "resumed")
         return None
 
-    def end(self, slug: str, result: SliceResult) -> Standing:
+    def end(self, time_slice: TimeSlice, result: SliceResult) -> Standing:
         """Record the result of a time slice; return the new standing of its task."""
-        before, standing = self.standings[slug], self._read(self._plan.task(slug))
-        without_fault = result.outcome in (Outcome.DONE, Outcome.INTERRUPTED) or standing.trials > before.trials
-        self._failures[slug] = 0 if without_fault else self._failures[slug] + 1
-        if result.outcome is Outcome.DONE:
+        slug, outcome = time_slice.slug, result.outcome
+        before = self.standings[slug]
+        standing = self._read(self._plan.task(slug))
+        asked = time_slice.limit > before.spent and time_slice.reason != "repair"
+        moved = standing.trials > before.trials or standing.ended or (outcome is Outcome.DONE and not asked)
+        self._failures[slug] = 0 if moved else self._failures[slug] + 1
+        self._idle = slug if outcome is Outcome.DONE and not moved else ""
+        if outcome is Outcome.DONE and time_slice.reason != "repair":
             self._undeclared.discard(slug)
         else:
             self._undeclared.add(slug)
-        given_up = result.outcome is Outcome.DIED and self._failures[slug] >= MAX_FAILURES
-        if result.outcome is Outcome.FAILED or given_up:
-            standing = replace(standing, failed=result.detail)
+        standing = replace(standing, failed=standing.failed or self._failure(time_slice, standing, result))
         self.standings[slug] = standing
         return standing
 
@@ -89,56 +128,52 @@ class Scheduler:
         self._failures.clear()
 
     def refresh(self) -> None:
-        """Read the standings of all tasks from their stores."""
-        self.standings = {task.slug: self._read(task) for task in self._plan.tasks}
+        """Read what is new in the stores of all tasks."""
+        for task in self._plan.tasks:
+            self.standings[task.slug] = self._read(task)
+
+    def _failure(self, time_slice: TimeSlice, standing: Standing, result: SliceResult) -> str:
+        """Return why a task is set aside after a time slice; empty if it is not.
+
+        An error of a reader alone sets nothing aside: first a worker opens the store for writing.
+        """
+        outcome, failures = result.outcome, self._failures[standing.slug]
+        repaired = outcome is Outcome.DONE and time_slice.reason == "repair"
+        if standing.unread and (repaired or outcome is Outcome.FAILED):
+            return f"not readable: {result.detail or standing.unread}"
+        if outcome is Outcome.FAILED or (outcome is Outcome.DIED and failures >= MAX_FAILURES):
+            return result.detail
+        if outcome in (Outcome.DONE, Outcome.INTERRUPTED) and failures >= MAX_IDLE:
+            return f"{failures} time slices in a row brought no trial"
+        return ""
 
     def _read(self, task: Task) -> Standing:
-        """Read the standing of a task; one that was given up stays so."""
+        """Read the standing of a task; one that was set aside stays so, as does what is known of an unreadable one."""
         known = self.standings[task.slug]
-        try:
-            standing = read_standing(self.folder(task), task, self._plan.unit)
-        except DiskFullError:
+        if known.failed or not os.path.lexists(self.folder(task) / FILE):
             return known
-        return replace(standing, failed=standing.failed or known.failed)
+        unit = self._plan.unit
+        read = read_or_set_aside(task.slug, lambda: standing_of(self.read(self.folder(task), task.slug), unit))
+        return replace(known, unread=read.reason) if isinstance(read, Unread) else read
 
 
-def read_standing(directory: Path, task: Task, unit: Unit) -> Standing:
-    """Return the standing of a task; a task that has not begun has spent nothing.
+def standing_of(run: TuneResult, unit: Unit) -> Standing:
+    """Return the standing of the task of a run.
 
     Parameters
     ----------
-    directory : pathlib.Path
-        The run directory of the task.
-    task : Task
+    run : TuneResult
+        Its slug is that of the task.
     unit : {"s", "trials"}
         The unit of the plan's budget.
-
-    Raises
-    ------
-    DiskFullError
-        A full disk keeps the store from being read; the task has not failed.
     """
-    if not (directory / FILE).is_file():
-        return Standing(task.slug)
-    try:
-        run = read_run(directory, task.slug)
-    except DiskFullError:
-        raise
-    except MltuneError as error:
-        return Standing(task.slug, failed=str(error))
     return Standing(
-        task.slug,
+        run.slug,
         spent=float(len(run.records)) if unit == "trials" else run.elapsed_s,
         limit=None if run.limit is None else run.limit["trials" if unit == "trials" else "time_s"],
         curve=run.improvements(by_time=unit == "s"),
-        stopped=bool(run.stopped),
+        stopped=run.stopped if run.limit is None else "",  # one that was killed after that has trials to finish
         trials=len(run.records),
         total_s=run.elapsed_s,
+        declared=run.settled,
     )
-
-
-def is_declared(directory: Path) -> bool:
-    """Return whether a winner was declared when all trials were known, or no trial succeeded."""
-    if not (directory / FILE).is_file():
-        return True
-    return read_run(directory).settled

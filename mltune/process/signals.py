@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import signal
 import threading
+import time
 from types import FrameType
 from typing import Self
 
@@ -20,8 +23,9 @@ class Interrupt:
     """A flag that SIGINT and SIGTERM set, for a loop to poll: ``if interrupt(): break``.
 
     The first signal sets the flag. A second one ends the process at once, and so does a timer if the loop has not ended
-    some seconds after the first. This loses no data: every trial is on disk, and worker processes die with their
-    parent. A context manager for the main thread that restores the previous handlers at its end.
+    some seconds after the first, which then says so on stderr. This loses no data: every trial is on disk, and worker
+    processes die with their parent. A context manager for the main thread that restores the previous handlers at its
+    end.
 
     Parameters
     ----------
@@ -35,10 +39,13 @@ class Interrupt:
     ----------
     signal : str
         Name of the first signal; empty before.
+    deadline : float
+        When the timer ends the process, on the clock of :func:`time.monotonic`; infinite before the first signal.
     """
 
     def __init__(self, patience_s: float = PATIENCE_S, *, twice: bool = True) -> None:
         self.signal = ""
+        self.deadline = math.inf
         self._twice = twice
         self._patience_s = patience_s
         self._before: dict[signal.Signals, object] = {}
@@ -66,6 +73,18 @@ class Interrupt:
                 os._exit(128 + number)
             return
         self.signal = signal.Signals(number).name
-        self._timer = threading.Timer(self._patience_s, os._exit, (128 + number,))
+        self.deadline = time.monotonic() + self._patience_s
+        self._timer = threading.Timer(self._patience_s, self._give_up, (128 + number,))
         self._timer.daemon = True
         self._timer.start()
+
+    def _give_up(self, status: int) -> None:
+        """End the process, whatever it is doing."""
+        text = (
+            f"mltune: it did not end within {self._patience_s:g} s of {self.signal} and was stopped, so that its last "
+            "output is missing; every trial is on record: `mltune show` and `mltune report` read them, and the same "
+            "command goes on.\n"
+        )
+        with contextlib.suppress(OSError):
+            os.write(2, text.encode())
+        os._exit(status)

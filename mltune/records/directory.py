@@ -10,12 +10,11 @@ import contextlib
 import fcntl
 import os
 import re
-import stat
 import time
 from pathlib import Path
 
 from mltune.errors import DamagedRunError, RunDirectoryError
-from mltune.files.opening import kind, open_regular
+from mltune.files.opening import kind_of, open_regular
 from mltune.files.reading import reason
 from mltune.files.text import printable
 
@@ -65,6 +64,31 @@ def is_plan(directory: Path) -> bool:
     return (directory / PLAN_FILE).is_file()
 
 
+def check_no_plan(directory: Path) -> None:
+    """Check that a single run may use a directory.
+
+    The run of a problem of a plan belongs to its campaign: that resumes it with its own settings, counts what it has
+    spent, and would find it in use.
+
+    Raises
+    ------
+    RunDirectoryError
+        The directory is that of a plan, or of one of its problems.
+    """
+    path = directory.resolve()
+    if is_plan(path):
+        raise RunDirectoryError(
+            f"a single run has a directory of its own, but {directory} is that of a plan: `mltune run {directory}` "
+            "resumes the plan; choose another directory for the run."
+        )
+    plan = path.parent.parent
+    if path.parent.name == PROBLEMS and is_plan(plan):
+        raise RunDirectoryError(
+            f"a single run has a directory of its own, but {directory} is that of a problem of a plan: "
+            f"`mltune run {plan}` gives the problem more of the budget; copy the directory to continue it alone."
+        )
+
+
 def runs_in(directory: Path) -> list[Path]:
     """Return the directories of all runs: of a plan those of its problems, by name; of a run the directory itself.
 
@@ -110,31 +134,35 @@ def check_directory(directory: Path, *, writing: bool = False) -> None:
         The directory cannot be read.
     """
     on_the_way = () if _named(directory) == directory else (directory.parent, directory)
-    for path in (*on_the_way, *(directory / name for name in _FOLDERS)):
-        _check(path, stat.S_IFDIR)
-    for name in (*_WRITTEN_IN_PLACE, *_REPLACED):
-        _check(directory / name, stat.S_IFREG, most_names=1 if writing and name in _WRITTEN_IN_PLACE else None)
-
-
-def _check(path: Path, expected: int, most_names: int | None = None) -> None:
-    """Check the type of a file or folder, if it exists, and the number of its names."""
     try:
-        found = path.lstat()
-        target = f" to {printable(os.readlink(path))}" if stat.S_ISLNK(found.st_mode) else ""
-    except (FileNotFoundError, NotADirectoryError):
-        return
+        for path in (*on_the_way, *(directory / name for name in _FOLDERS)):
+            _check_kind(path, "a directory")
+        for name in (*_WRITTEN_IN_PLACE, *_REPLACED):
+            _check_kind(directory / name, "a regular file")
+            if writing and name in _WRITTEN_IN_PLACE:
+                _check_has_one_name(directory / name)
     except OSError as error:
-        raise RunDirectoryError(f"a run directory must be readable, but {path} is not: {reason(error)}.") from error
-    if stat.S_IFMT(found.st_mode) != expected:
+        raise RunDirectoryError(
+            f"a run directory must be readable, but {directory} is not: {reason(error)}."
+        ) from error
+
+
+def _check_kind(path: Path, expected: str) -> None:
+    found = kind_of(path)
+    if found and found != expected:
         raise DamagedRunError(
-            f"a run directory holds its own files and folders, but {path} is {kind(found.st_mode)}{target}; "
-            "remove it, or put a copy in its place."
+            f"a run directory holds its own files and folders, but {path} is {found}; remove it, or put a copy in its "
+            "place."
         )
-    if most_names is not None and found.st_nlink > most_names:
-        raise DamagedRunError(
-            f"a run directory holds its own files and folders, but {path} is also a file elsewhere (a hard link); "
-            "put a copy in its place."
-        )
+
+
+def _check_has_one_name(path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        if path.lstat().st_nlink > 1:
+            raise DamagedRunError(
+                f"a run directory holds its own files and folders, but {path} is also a file elsewhere (a hard link); "
+                "put a copy in its place."
+            )
 
 
 def _named(directory: Path) -> Path:

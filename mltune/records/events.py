@@ -25,9 +25,10 @@ FILE = EVENT_LOG
 EVENTS: dict[str, frozenset[str]] = {
     "run_started": frozenset({"problem", "kernel", "seed", "trials", "time_s", "versions", "pid"}),
     "plan_started": frozenset({"plan", "problems", "devices", "budget_s", "budget_trials", "versions", "pid"}),
-    "resumed": frozenset({"trials", "pid"}),
+    "resumed": frozenset({"trials", "budget_s", "budget_trials", "pid"}),
     "slice_started": frozenset({"problem", "limit"}),
-    "slice_ended": frozenset({"problem", "trials", "best_s", "outcome", "detail"}),
+    "slice_ended": frozenset({"problem", "trials", "best_s", "outcome", "detail", "done"}),
+    "set_aside": frozenset({"problem", "detail"}),
     "progress": frozenset({"runs", "done", "problems", "left_s", "message"}),
     "best": frozenset({"number", "tflops", "share_of_reference", "share_of_peak"}),
     "failure": frozenset({"number", "state", "detail"}),

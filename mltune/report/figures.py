@@ -23,6 +23,9 @@ CURVE_FROM = 0.7
 CLIPPED = 1.5
 """Share of the peak at which the axes of predicted and measured speed end at the latest."""
 
+MOST_POINTS = 5_000
+"""Largest number of trials that are drawn: each takes 40 bytes of the page."""
+
 LONGEST_LABEL = 26
 MOST_SECONDS = 1e9
 """Seconds of a run, about 30 years, beyond which its times are not drawn."""
@@ -80,20 +83,22 @@ def predicted_and_measured(found: Predictions, name: str, label: str) -> Plot:
     made = axes(NARROW_IN, 2.7, left=0.72)
     made.plot([0.0, high], [0.0, high], color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
     inside = (both <= high).all(axis=0)
-    dots(made, found.predicted[inside], found.measured[inside], SERIES[0])
+    every = int(inside.sum()) // MOST_POINTS + 1
+    dots(made, found.predicted[inside][::every], found.measured[inside][::every], SERIES[0])
     made.set(xlim=(0.0, high), ylim=(0.0, high), xlabel="predicted share of peak", ylabel="measured share of peak")
     made.xaxis.set_major_formatter(_percent)
     made.yaxis.set_major_formatter(_percent)
     made.locator_params(nbins=5)
     rank, outside = found.rank_correlation, int((~inside).sum())
     ranked = "too few for a rank correlation" if rank is None else f"rank correlation {rank:.2f}"
+    sampled = f" One in {every} is drawn." if every > 1 else ""
     beyond = f" Not drawn: {outside} beyond {100 * CLIPPED:.0f} % of the peak." if outside else ""
     return finish(
         made,
         name,
         f"Predicted and measured: {label}",
         f"{label}: {len(found.measured)} trials that were predicted and measured; {ranked}. "
-        f"Correct predictions are on the dashed line.{beyond}",
+        f"Correct predictions are on the dashed line.{sampled}{beyond}",
     )
 
 

@@ -18,10 +18,11 @@ from mltune.records.declaration import Declaration, Finalist
 from mltune.records.seconds import PHASES
 from mltune.records.trial import TrialRecord, TrialState
 from mltune.records.versions import __version__
-from mltune.report.reading import ReportInput, Unread, kernel_of
+from mltune.report.reading import ReportInput, kernel_of
 from mltune.results.audit import pooled
 from mltune.results.optimum import optimum
 from mltune.results.run import TuneResult, counts
+from mltune.results.unread import Unread
 from mltune.results.wording import verification
 
 FORMAT = 1

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mltune.device.facts import NO_CUDA
 from mltune.learn.importance import FEWEST_ROWS
 from mltune.report.evidence import time_use
 from mltune.report.sections import MOST_OPEN, MOST_PARAMETERS, Sections
@@ -112,9 +111,9 @@ def hardware(device: Mapping[str, Any]) -> str:
     """
     if not device["memory_bytes"]:
         return f"{device['name']}: its facts are not on record"
-    capability = tuple(device["compute_capability"])
+    capability = device["compute_capability"]
     memory = f"{device['memory_bytes'] / 2**30:.0f} GiB at {device['memory_bytes_per_s'] / 1e12:.2f} TB/s"
-    cuda = f"compute capability {'.'.join(map(str, capability))}, " if capability != NO_CUDA else ""
+    cuda = f"compute capability {'.'.join(map(str, capability))}, " if capability else ""
     units = f"{device['sm_count']} {'multiprocessors' if cuda else 'compute units'}"
     return f"{device['name']}: {cuda}{units} at {device['clock_hz'] / 1e6:.0f} MHz, {memory}"
 

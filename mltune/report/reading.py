@@ -7,34 +7,30 @@ are read.
 from __future__ import annotations
 
 import functools
+import os
 import re
-import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mltune.assets import folder
-from mltune.errors import DamagedRunError, MltuneError
+from mltune.files.documents import parse_toml
+from mltune.files.reading import read_file
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.reader import load_kernel
 from mltune.records.directory import FILE, PLAN_FILE, PROBLEMS, SLUG, is_plan, runs_in
 from mltune.records.events import FILE as EVENTS_FILE
 from mltune.records.events import planned, read_events
-from mltune.results.reader import LONGEST_TEXT, read_run
+from mltune.results.reader import read_run
 from mltune.results.run import TuneResult
+from mltune.results.unread import Unread, read_or_set_aside
 
 _BUILT_IN = re.compile(r"[a-z][a-z0-9_]{0,63}")
-_LONGEST_PLAN = 1 << 18
+MAX_BYTES = 1 << 18
+"""Longest text of a plan that a report shows."""
+
 _load_once = functools.cache(load_kernel)
-
-
-@dataclass(frozen=True, slots=True)
-class Unread:
-    """A problem that cannot be read, and why."""
-
-    slug: str
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +57,14 @@ class ReportInput:
     events: Sequence[Mapping[str, Any]]
 
 
-def read_input(directory: Path) -> ReportInput:
+def read_input(directory: Path, read: Callable[[Path, str], TuneResult] = read_run) -> ReportInput:
     """Read the directory of a run or of a campaign.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+    read : callable
+        Reads the run in a folder, given its slug.
 
     Raises
     ------
@@ -72,12 +74,11 @@ def read_input(directory: Path) -> ReportInput:
     directory = Path(directory)
     events, _ = read_events(directory / EVENTS_FILE)
     if is_plan(directory):
-        with (directory / PLAN_FILE).open("rb") as file:
-            plan: str | None = file.read(_LONGEST_PLAN).decode("utf-8", "backslashreplace")
-        found = [_read(path, path.name) for path in _folders(directory, events)]
+        plan: str | None = _plan(directory / PLAN_FILE)
+        found = [_read(path, path.name, read) for path in _folders(directory, events)]
         title = _title(plan or "") or directory.resolve().name
     else:
-        plan, found = None, [_read(path, None) for path in runs_in(directory)]
+        plan, found = None, [_read(path, "", read) for path in runs_in(directory)]
         title = found[0].problem.label if isinstance(found[0], TuneResult) else found[0].slug
     runs = [run for run in found if isinstance(run, TuneResult)]
     return ReportInput(directory, plan, title, runs, [run for run in found if isinstance(run, Unread)], events)
@@ -90,23 +91,30 @@ def _folders(directory: Path, events: Sequence[Mapping[str, Any]]) -> list[Path]
     return [directory / PROBLEMS / name for name in ordered if SLUG.fullmatch(name)]
 
 
+def _plan(path: Path) -> str:
+    """Return the text of a plan, or why it cannot be read."""
+    try:
+        return read_file(path, MAX_BYTES).decode("utf-8", "backslashreplace")
+    except OSError as error:
+        return f"# {error}"
+
+
 def _title(text: str) -> str:
     """Return the title that a plan gives itself."""
     try:
-        document = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError):
+        document = parse_toml(text)
+    except ValueError:
         return ""
     heads = [document, document.get("plan")]
     titles = (head.get(key) for head in heads if isinstance(head, dict) for key in ("title", "name"))
     return next((title[:200] for title in titles if isinstance(title, str) and title), "")
 
 
-def _read(directory: Path, slug: str | None) -> TuneResult | Unread:
-    try:
-        return read_run(directory, slug or "")
-    except MltuneError as error:
-        begun = slug is None or isinstance(error, DamagedRunError) or (directory / FILE).exists()
-        return Unread(slug or directory.resolve().name, str(error)[:LONGEST_TEXT] if begun else "not begun")
+def _read(directory: Path, slug: str, read: Callable[[Path, str], TuneResult]) -> TuneResult | Unread:
+    """Read one run; ``slug`` is empty for a run outside a plan."""
+    if slug and not os.path.lexists(directory / FILE):
+        return Unread(slug, "not begun")
+    return read_or_set_aside(slug or directory.resolve().name, lambda: read(directory, slug))
 
 
 def kernel_of(run: TuneResult) -> Kernel | None:

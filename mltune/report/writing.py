@@ -7,7 +7,7 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from mltune.report.findings import findings
 from mltune.report.page import html, markdown
 from mltune.report.reading import ReportInput, read_input
 from mltune.report.sections import sections
+from mltune.results.reader import read_run
+from mltune.results.run import TuneResult
 
 MOST_FILES, MOST_BYTES = 100, 1 << 28
 """Limits on the folder of a winner that is copied: files, and bytes of all of them."""
@@ -43,7 +45,13 @@ class ReportPaths:
     document: dict[str, Any]
 
 
-def write_report(directory: Path, folder: Path | None = None, *, quick: bool = False) -> ReportPaths:
+def write_report(
+    directory: Path,
+    folder: Path | None = None,
+    *,
+    quick: bool = False,
+    read: Callable[[Path, str], TuneResult] = read_run,
+) -> ReportPaths:
     """Write the report on the directory of a run or of a campaign, which may still go on. No GPU is needed.
 
     The report names what is missing or damaged. Each file is written as a whole or not at all.
@@ -54,6 +62,8 @@ def write_report(directory: Path, folder: Path | None = None, *, quick: bool = F
         Where to write it; by default ``directory``.
     quick : bool
         Leave out figures and importances, which take seconds.
+    read : callable
+        Reads the run in a folder, given its slug.
 
     Raises
     ------
@@ -64,7 +74,7 @@ def write_report(directory: Path, folder: Path | None = None, *, quick: bool = F
     """
     directory = Path(directory)
     folder = directory if folder is None else Path(folder)
-    source = read_input(directory)
+    source = read_input(directory, read)
     with _into(folder):
         document = _collect(source, folder)
         found = sections(source, document, quick=quick)
@@ -73,10 +83,10 @@ def write_report(directory: Path, folder: Path | None = None, *, quick: bool = F
     return ReportPaths(folder / HTML, folder / MARKDOWN, folder / JSON, document)
 
 
-def write_winners(directory: Path) -> Path:
-    """Write ``winners.json`` and the folders of the winners; errors are those of :func:`write_report`."""
+def write_winners(directory: Path, read: Callable[[Path, str], TuneResult] = read_run) -> Path:
+    """Write ``winners.json`` and the folders of the winners; see :func:`write_report`."""
     directory = Path(directory)
-    source = read_input(directory)
+    source = read_input(directory, read)
     with _into(directory):
         _collect(source, directory)
     return directory / JSON

@@ -25,17 +25,18 @@ _FACTS_OF_DEVICES = [
 
 
 def check_device(document: Mapping[str, Any]) -> None:
-    """Check that a stored device has a name, a compute capability, and numbers that are finite and not negative.
+    """Check that a stored device has a name, a compute capability or none, and finite numbers that are not negative.
 
     Raises
     ------
     ValueError
         A fact is of another type.
     """
-    capability = document.get("compute_capability")
+    capability = document.get("compute_capability", ())
     laws = {
         "name": isinstance(document.get("name"), str),
-        "compute_capability": isinstance(capability, list) and [type(part) for part in capability] == [int, int],
+        "compute_capability": capability is None
+        or (isinstance(capability, list) and [type(part) for part in capability] == [int, int]),
         **{name: _is_number(document.get(name)) for name in _FACTS_OF_DEVICES},
     }
     for name, holds in laws.items():

@@ -20,6 +20,7 @@ MESSAGES: dict[str, str] = {
     "resumed": "resumed at {trials} trials",
     "slice_started": "{problem}: time slice started",
     "slice_ended": "{problem}: time slice ended ({outcome}) after {trials} trials, best {best_s}",
+    "set_aside": "{problem} set aside: {detail}",
     "progress": "{done} of {problems} problems done",
     "best": "best so far {rated} (trial {number})",
     "failure": "trial {number} {state}: {detail}",

@@ -89,6 +89,10 @@ class CampaignProgress:
         The time slices under way, one per device.
     done, problems : int
         Problems that have had their minimum, and all problems.
+    trials : int
+        Trials of all problems.
+    trials_limit : int or None
+        The budget; None where it is counted in seconds.
     elapsed_s : float
         Seconds since the campaign began, without interruptions.
     left_s : float or None
@@ -100,9 +104,22 @@ class CampaignProgress:
     runs: tuple[Progress, ...] = ()
     done: int = 0
     problems: int = 1
+    trials: int = 0
+    trials_limit: int | None = None
     elapsed_s: float = 0.0
     left_s: float | None = None
     message: str | None = None
+
+    @property
+    def share_done(self) -> float:
+        """Share of the budget that is spent; where there is none, of the problems that have had their minimum."""
+        if self.trials_limit:
+            share = self.trials / self.trials_limit
+        elif self.left_s is not None:
+            share = self.elapsed_s / max(self.elapsed_s + self.left_s, 1e-9)
+        else:
+            share = self.done / max(self.problems, 1)
+        return min(share, 1.0)
 
 
 Report = Callable[[Progress], None]

@@ -33,7 +33,7 @@ LONGEST_TEXT = 2_000
 
 _ATTEMPTS = 5
 
-_DAMAGED = (MltuneError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+_DAMAGED = (MltuneError, OSError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 class RunReader:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from mltune.results.optimum import optimum
 from mltune.results.rating import rating
 from mltune.results.reader import read_run
 from mltune.results.run import TuneResult, counts
+from mltune.results.unread import Unread, read_or_set_aside
 
 if TYPE_CHECKING:
     from mltune.dataset.manifest import Manifest
@@ -46,8 +48,14 @@ def _entry(record: TrialRecord, run: TuneResult) -> dict[str, Any]:
     }
 
 
-def summarise_campaign(directory: Path) -> dict[str, Any]:
+def summarise_campaign(directory: Path, read: Callable[[Path, str], TuneResult] = read_run) -> dict[str, Any]:
     """Summarise the directory of a campaign: the output of ``mltune show --json`` and of ``mltune run --json``.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+    read : callable
+        Reads the run in a folder, given its slug.
 
     Returns
     -------
@@ -56,8 +64,9 @@ def summarise_campaign(directory: Path) -> dict[str, Any]:
         each with
 
         - ``slug``, and ``state``: ``waiting`` (not begun), ``running``, ``begun`` (interrupted before a winner was
-          declared), ``declared``, ``finished`` (declared, and nothing better is expected) or ``failed`` (no trial
-          succeeded),
+          declared), ``declared``, ``finished`` (declared, and nothing better is expected), ``failed`` (no trial
+          succeeded) or ``unreadable``,
+        - ``detail``, why it is unreadable, or why its search has ended by itself; else empty,
         - ``problem``, ``kernel``, ``device``, None while waiting, and ``replayed``,
         - ``trials``, ``counts``, ``seconds``,
         - ``best``: see :meth:`mltune.results.run.TuneResult.best_rating`.
@@ -65,7 +74,7 @@ def summarise_campaign(directory: Path) -> dict[str, Any]:
     Raises
     ------
     RunDirectoryError
-        There is no campaign, or one of its stores cannot be read.
+        There is no campaign.
     """
     folders = {folder.name: folder for folder in runs_in(directory)}
     events, _ = read_events(directory / FILE)
@@ -73,20 +82,28 @@ def summarise_campaign(directory: Path) -> dict[str, Any]:
     return {
         "plan": str(directory),
         "running": in_use(directory),
-        "problems": [_waiting(slug) if slug not in folders else _problem(folders[slug]) for slug in slugs],
+        "problems": [_blank(slug, "waiting") if slug not in folders else _begun(folders[slug], read) for slug in slugs],
     }
 
 
-def _waiting(slug: str) -> dict[str, Any]:
+def _blank(slug: str, state: str, detail: str = "") -> dict[str, Any]:
+    """Return the entry of a problem of which nothing is known."""
+    known: dict[str, Any] = {"slug": slug, "state": state, "detail": detail}
     unknown: dict[str, Any] = {"problem": None, "kernel": None, "device": None, "replayed": False, "best": None}
-    return {"slug": slug, "state": "waiting", **unknown, "trials": 0, "counts": counts([]), "seconds": {}}
+    return {**known, **unknown, "trials": 0, "counts": counts([]), "seconds": {}}
 
 
-def _problem(folder: Path) -> dict[str, Any]:
-    run = read_run(folder, folder.name)
+def _begun(folder: Path, read: Callable[[Path, str], TuneResult]) -> dict[str, Any]:
+    """Return the entry of a problem that was begun."""
+    found = read_or_set_aside(folder.name, lambda: _problem(read(folder, folder.name)))
+    return _blank(found.slug, "unreadable", f"not readable: {found.reason}") if isinstance(found, Unread) else found
+
+
+def _problem(run: TuneResult) -> dict[str, Any]:
     return {
         "slug": run.slug,
         "state": _state(run),
+        "detail": run.stopped,
         "problem": run.problem.to_json(),
         "kernel": run.kernel,
         "device": run.device.to_json(),

@@ -44,7 +44,7 @@ def served(studies: Studies, port: int) -> Iterator[str]:
     except ImportError as error:
         raise UsageError(
             "the dashboard needs the extra `dashboard`, but optuna-dashboard is not installed; "
-            f"pip install 'mltune[dashboard]'. The study was written nevertheless: {studies.path}."
+            f"pip install 'mltune-gpu[dashboard]'. The study was written nevertheless: {studies.path}."
         ) from error
     try:
         server = make_server(HOST, port, only_local(wsgi(studies.storage)), _ThreadingServer, _QuietHandler)

@@ -132,13 +132,16 @@ class Watch:
         active = [folder for folder in folders if in_use(folder)]
         seen = [self._run(folder, folder.name).progress(self._events.devices.get(folder.name, "")) for folder in active]
         last = self._events.progress
+        trials = self._events.trials | {progress.slug: progress.trials for progress in seen if progress is not None}
         since_s = time.monotonic() - self._events.progress_at if running else 0.0
         left_s = time_of(last.get("left_s"))
         return {
             "is_plan": True,
             "runs": tuple(progress for progress in seen if progress is not None),
-            "done": _whole(last.get("done")),
+            "done": self._events.done,
             "problems": max(_whole(last.get("problems")), len(self._events.slugs), len(folders)),
+            "trials": sum(trials.values()),
+            "trials_limit": self._events.trials_limit,
             "elapsed_s": (time_of(last.get("elapsed_s")) or 0.0) + since_s,
             "left_s": None if left_s is None else max(0.0, left_s - since_s),
         }
@@ -154,12 +157,21 @@ class _Events:
     ended: bool = False
     devices: dict[str, str] = field(default_factory=dict)  # that worked on each problem last, by slug
     slugs: tuple[str, ...] = ()
+    done: int = 0  # problems that have had their minimum
+    trials: dict[str, int] = field(default_factory=dict)  # of each problem, by slug
+    trials_limit: int | None = None
     progress: Mapping[str, Any] = field(default_factory=dict)
     progress_at: float = field(default_factory=time.monotonic)
 
     def add(self, event: Mapping[str, Any]) -> None:
         name, slug = event["event"], event.get("slug") or ""
         self._add_device(event)
+        if name in ("progress", "slice_ended"):
+            self.done = _whole(event.get("done")) or self.done
+        if name in ("plan_started", "resumed"):
+            self.trials_limit = int(time_of(event.get("budget_trials")) or 0) or self.trials_limit
+        if name == "slice_ended" and isinstance(slug, str):
+            self.trials[slug] = _whole(event.get("trials"))
         if name == "progress":
             self.progress, self.progress_at = event, time.monotonic()
             for run in event["runs"] if isinstance(event.get("runs"), list) else ():

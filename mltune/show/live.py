@@ -179,7 +179,9 @@ def run_line(progress: Progress) -> str:
 
 def campaign_line(campaign: CampaignProgress) -> str:
     """Write the progress of a campaign in one line."""
-    return f"{campaign.done} of {campaign.problems} problems done · {_time(campaign.elapsed_s, campaign.left_s)}"
+    trials = "" if campaign.trials_limit is None else f" · {campaign.trials} of {campaign.trials_limit} trials"
+    done = f"{campaign.done} of {campaign.problems} problems done"
+    return f"{done}{trials} · {_time(campaign.elapsed_s, campaign.left_s)}"
 
 
 def _best(progress: Progress) -> str:
@@ -234,10 +236,7 @@ def _run_picture(run: Progress) -> list[RenderableType]:
 
 def _campaign_picture(campaign: CampaignProgress) -> list[RenderableType]:
     """Return the picture of a campaign: a single run in full, several as a table with as many columns as fit."""
-    done = campaign.done / max(campaign.problems, 1)
-    if campaign.left_s is not None:
-        done = campaign.elapsed_s / max(campaign.elapsed_s + campaign.left_s, 1e-9)
-    bar = _bar(done, campaign_line(campaign))
+    bar = _bar(campaign.share_done, campaign_line(campaign))
     if len(campaign.runs) == 1:
         return [bar, *_run_picture(campaign.runs[0])[1:]]
     reference = of_reference(run.reference for run in campaign.runs)

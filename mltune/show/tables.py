@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mltune.device.facts import Device
+from mltune.files.text import printable
 from mltune.problem.kinds import problem_from_json
 from mltune.records.declaration import Declaration
 from mltune.results.rating import declared_rating
@@ -69,8 +70,9 @@ def _run_facts(document: Document, winner: Sequence[tuple[str, str]]) -> list[tu
         ("problem", f"{_problem(document).label} on {document['device']['name']}"),
         ("kernel", document["kernel"]),
         ("trials", f"{document['trials']}: {states(document['counts'])}"),
+        *([("ended by itself", printable(document["stopped"]))] if document["stopped"] else []),
         *winner,
-        *([("replayed", of_optimum(document["optimum"]))] if document.get("optimum") else []),
+        *([("optimum", of_optimum(document["optimum"]))] if document.get("optimum") else []),
         ("seconds", ", ".join(f"{phase} {value:.1f}" for phase, value in document["seconds"].items())),
         ("skipped", skipped),
     ]
@@ -160,8 +162,9 @@ def campaign_summary(document: Document) -> list[RenderableType]:
     facts = f"{document['plan']}: {running}, {done} of {len(document['problems'])} problems have a winner"
     if any(entry["replayed"] for entry in document["problems"]):
         facts += f"; {REPLAYED}"
+    details = [f"{entry['slug']}: {printable(entry['detail'])}" for entry in document["problems"] if entry["detail"]]
     spare = ["by state", ">time", ">of peak", ">trials", reference, "state"]
-    return [facts, "", FittingTable(rows, texts=["by state"], spare=spare)]
+    return [facts, "", FittingTable(rows, texts=["by state"], spare=spare), *(["", *details] if details else [])]
 
 
 def _rated(figures: Document, reference: str) -> dict[str, str]:
@@ -247,24 +250,33 @@ def comparison(document: Document) -> list[RenderableType]:
     return [spaces, "", FittingTable(rows, spare=spare)]
 
 
-def devices(document: Document) -> RenderableType:
+def devices(document: Document) -> Iterator[RenderableType]:
     """Show the result of ``mltune device``."""
-    if not document["devices"]:
-        return f"no GPU found: {document['reason']}"
-    rows = [
-        {
-            "device": entry["spec"],
-            "name": entry["device"]["name"],
-            "architecture": entry["architecture"],
-            ">SMs": str(entry["device"]["sm_count"]),
-            ">clock": f"{entry['device']['clock_hz'] / 1e6:.0f} MHz",
-            ">memory": f"{entry['device']['memory_bytes'] / 2**30:.0f} GiB",
-            ">FP32 TFLOPS": f"{entry['peak_flops']['fp32'] / 1e12:.1f}",
-            ">FP64 TFLOPS": f"{entry['peak_flops']['fp64'] / 1e12:.1f}",
-        }
-        for entry in document["devices"]
+    if document["devices"]:
+        rows = [
+            {
+                "device": entry["spec"],
+                "name": entry["device"]["name"],
+                "architecture": entry["architecture"],
+                ">SMs": str(entry["device"]["sm_count"]),
+                ">clock": f"{entry['device']['clock_hz'] / 1e6:.0f} MHz",
+                ">memory": f"{entry['device']['memory_bytes'] / 2**30:.0f} GiB",
+                ">FP32 TFLOPS": f"{entry['peak_flops']['fp32'] / 1e12:.1f}",
+                ">FP64 TFLOPS": f"{entry['peak_flops']['fp64'] / 1e12:.1f}",
+            }
+            for entry in document["devices"]
+        ]
+        yield FittingTable(rows, spare=[">clock", ">SMs", "architecture", ">FP64 TFLOPS", ">memory"])
+    else:
+        yield f"no GPU found: {document['reason']}"
+    yield ""
+    libraries = [
+        {"library": entry["name"], "version": entry["version"] or "not found", "path": entry["path"] or UNKNOWN}
+        for entry in document["libraries"]
     ]
-    return FittingTable(rows, spare=[">clock", ">SMs", "architecture", ">FP64 TFLOPS", ">memory"])
+    yield FittingTable(libraries, texts=["path"])
+    problems = [problem for problem in document["problems"] if problem != document["reason"]]
+    yield from ["", *(f"problem: {problem}" for problem in problems)] if problems else ()
 
 
 def forecast(document: Document) -> Iterator[RenderableType]:

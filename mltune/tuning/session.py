@@ -167,11 +167,14 @@ def _replay(kernel: Kernel, problem: Problem, name: str) -> Session:
 
 
 def _on_gpu(kernel: Kernel, problem: RunnableProblem, index: int, compilers: int | None) -> Session:
+    from mltune.device.packages import cupy_packages
     from mltune.device.query import driver_version, query_device
     from mltune.measure.build import NvrtcBuilder, default_cache, nvrtc_version
+    from mltune.measure.compiler import check_fits_driver
     from mltune.measure.runner import GpuRunner
 
-    device = query_device(index)
+    device, cuda = query_device(index), driver_version()
+    check_fits_driver(cuda)
     runner = GpuRunner(kernel, problem, index, device=device)
     builder = NvrtcBuilder(kernel, problem, device.architecture, cache=default_cache(), workers=compilers)
     return Session(
@@ -181,7 +184,7 @@ def _on_gpu(kernel: Kernel, problem: RunnableProblem, index: int, compilers: int
         ConstrainedSpace(kernel, {**problem.variables(), **device_variables(device)}),
         builder,
         runner,
-        {"nvrtc": nvrtc_version(), "driver": driver_version(), **installed_versions("cupy-cuda13x", "cupy-cuda12x")},
+        {"nvrtc": nvrtc_version(), "driver": cuda, **cupy_packages()},
         gpu=runner,
         batches=3,
         compilers=builder.workers,

@@ -16,7 +16,7 @@ from mltune.errors import UsageError
 from mltune.kernel.columns import row
 from mltune.measure.pipeline import Pipeline
 from mltune.records.candidate import Candidate
-from mltune.records.directory import new_directory
+from mltune.records.directory import check_no_plan, new_directory
 from mltune.records.seconds import Seconds
 from mltune.records.store import Store
 from mltune.results.progress import Observer, Report
@@ -63,6 +63,8 @@ def sweep(
     UsageError
         The request cannot be met.
     """
+    if request.run is not None:
+        check_no_plan(request.run)
     target = parse_device(request.device)
     if target is None:
         gpus, reason = find_gpus()

@@ -23,7 +23,7 @@ from mltune.measure.timing_limits import within_limits
 from mltune.records.candidate import BATCH, Candidate
 from mltune.records.declaration import FACT as DECLARATION
 from mltune.records.declaration import Declaration
-from mltune.records.directory import WINNER, new_directory
+from mltune.records.directory import WINNER, check_no_plan, new_directory
 from mltune.records.events import EventWriter, no_events
 from mltune.records.reference import Reference, drifts
 from mltune.records.seconds import Seconds
@@ -69,7 +69,8 @@ def tune(
     slug : str
         Name of the problem in its plan.
     events : callable, optional
-        Writes events; by default to ``events.jsonl`` in the directory of the run.
+        Writes the events of a campaign; by default they go to ``events.jsonl`` in the directory of the run, which must
+        not be that of a plan.
 
     Raises
     ------
@@ -78,9 +79,11 @@ def tune(
     RunError
         The run failed; everything recorded before is kept.
     """
+    directory = request.run or new_directory(request.problem.label)
+    if events is None:
+        check_no_plan(directory)
     target = parse_device(request.device) or choose(request.kernel, request.problem)
     session = open_session(request.kernel, request.problem, target, compilers=request.compilers)
-    directory = request.run or new_directory(request.problem.label)
     header = run_header(
         session,
         request.seed,
@@ -214,20 +217,23 @@ class Tuner:
         self._pipeline.best_s = min(medians[~np.isnan(medians)].tolist(), default=None)
         self._asked = self._search.resume(known, self._session.batches)
         self._records = {record.number: record for record in known.take(known.column("number") >= self._asked)}
-        under_way = self._ask()
-        while under_way and not self._stop():
+        self._seconds.restart()  # loading, and learning what is on record, take none of the budget
+        self._ask()
+        while self._in_flight and not self._stop():
             if self._seconds.elapsed >= self._reference_due_s:  # the first time while the first builds are made
                 self._time_reference()
             self._collect()
             with self._seconds.spent_on("record"):
                 self._observer.tell(self._seconds.elapsed)
-            under_way = self._ask()
+            if self._time_is_up():
+                break
+            self._ask()
         self._pipeline.abandon()
         if self._reference_due_s < math.inf and self._references_stale() and not self._stop():
             self._time_reference()
 
-    def _ask(self) -> bool:
-        """Ask for batches until enough are in flight; return whether any is."""
+    def _ask(self) -> None:
+        """Ask for batches until enough are in flight."""
         while len(self._in_flight) < self._session.batches and not self._time_is_up():
             limit = self._request.trials
             room = None if limit is None else limit - self._asked
@@ -243,7 +249,6 @@ class Tuner:
             self._asked += len(batch.candidates)
             self._in_flight.append(batch)
             self._begin(batch.candidates)
-        return bool(self._in_flight) and not self._time_is_up()
 
     def _begin(self, candidates: Sequence[Candidate]) -> None:
         """Submit the candidates that are neither on record nor skipped."""

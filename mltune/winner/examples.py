@@ -88,7 +88,7 @@ def _measured(winner: Winner, document: Mapping[str, Any]) -> dict[str, Any]:
         reference = f"{timing['share_of_reference']:.3f} ({low_share:.3f} to {high_share:.3f}) of the speed of {name}"
     ties = ", ".join(str(tie["trial"]) for tie in timing["ties"])
     sizes = ", ".join("x".join(map(str, size)) for size in verified["sizes"])
-    major, minor = winner.device.compute_capability
+    major, minor = winner.device.compute_capability or (0, 0)
     return {
         "kernel": winner.kernel.name,
         "version": __version__,
@@ -101,7 +101,7 @@ def _measured(winner: Winner, document: Mapping[str, Any]) -> dict[str, Any]:
         "sizes_must_satisfy": "; ".join(document["launch"]["sizes_must_satisfy"]) or "nothing",
         "major": major,
         "capability": f"{major}.{minor}",
-        "cuda": ".".join(winner.versions.get("nvrtc", "").split(".")[:2]),
+        "cuda": f"{winner.versions.get('nvrtc', '').partition('.')[0]}.0",  # minor version compatibility
         "nvcc": nvcc(winner),
         "licence": licence(winner.kernel),
     }

@@ -43,10 +43,12 @@ def placed(text: str = PLAN) -> Plan:
     return place(parse_plan(text, "test"), ())
 
 
-def records_of(directory: Path) -> dict[str, list[TrialRecord]]:
-    """Return the records of every problem by number, without their dates."""
+def records_of(directory: Path, without: str = "") -> dict[str, list[TrialRecord]]:
+    """Return the records of every problem but one by number, without their dates."""
     found = {}
     for folder in runs_in(directory):
+        if folder.name == without:
+            continue
         with Store.read_only(folder) as store:
             records = [dataclasses.replace(one, finished_at=0.0, elapsed_s=0.0) for one in store.records()]
         found[folder.name] = sorted(records, key=lambda record: record.number)

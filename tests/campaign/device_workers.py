@@ -40,6 +40,11 @@ def unresponsive_worker() -> Callable[[SliceRequest], SliceResult]:
     return serve
 
 
+def idle_worker() -> Callable[[SliceRequest], SliceResult]:
+    """Return a worker whose time slices end at once, without a trial and without a reason."""
+    return lambda request: SliceResult(Outcome.DONE)
+
+
 def faulty_worker() -> Callable[[SliceRequest], SliceResult]:
     """Return a worker that replays as usual, except for its faults."""
     faults = Faults()

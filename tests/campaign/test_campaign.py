@@ -13,6 +13,7 @@ import pytest
 from mltune.errors import RunDirectoryError
 from mltune.plan.campaign import run_plan
 from mltune.records.directory import runs_in
+from mltune.show.follow import Watch
 from tests.campaign.conftest import (
     PLAN,
     ROOT,
@@ -49,6 +50,18 @@ def test_the_event_log_holds_beginning_end_and_every_time_slice(uninterrupted):
     assert logged[-2:] == ["plan_ended", "report_written"]
     assert logged.count("slice_started") == logged.count("slice_ended") >= 3
     assert not {"worker_died", "gpu_lost", "disk_full", "interrupted"} & set(logged)
+
+
+def test_it_is_followed_and_shown_by_the_share_of_its_budget(tmp_path):
+    """The minimum of all problems is two thirds of the budget, and everything is counted when it has ended."""
+    seen = []
+    run_plan(placed(PLAN.replace("320", "96").replace("64", "21")), tmp_path, progress=seen.append)
+
+    shares = [progress.share_done for progress in seen]
+    assert shares == sorted(shares)
+    assert (seen[-1].trials, seen[-1].trials_limit, seen[-1].share_done) == (96, 96, 1.0)
+    followed = Watch(tmp_path).look()
+    assert (followed.done, followed.problems, followed.trials, followed.trials_limit) == (3, 3, 96, 96)
 
 
 def test_a_campaign_that_has_ended_is_not_repeated(uninterrupted):

@@ -204,6 +204,7 @@ class TestTune:
             "run",
             "stopped",
             "skips",
+            "optimum",
         ]
         assert document["kernel"] == "gemm_simt"
         assert document["trials"] == 40 == sum(document["counts"].values())
@@ -215,6 +216,9 @@ class TestTune:
         assert 0 < best["share_of_peak"] < 1
         assert set(document["seconds"]) == set(PHASES)
         assert Path(document["run"]) == directory
+        assert f"% of the dataset's optimum ({1e3 * document['optimum']['median_s']:.4f} ms), rank " in (
+            mltune("show", directory).stdout
+        )
 
     def test_the_same_seed_finds_the_same(self, tuned, tmp_path):
         document, _ = tuned
@@ -364,7 +368,10 @@ class TestDevice:
         document = answer("device")
         assert document["devices"] == []
         assert document["reason"]
-        assert mltune("device").stdout.startswith("no GPU found: ")
+        assert {"NVIDIA driver", "NVRTC", "cuBLAS"} <= {library["name"] for library in document["libraries"]}
+        shown = mltune("device").stdout
+        assert shown.startswith("no GPU found: ")
+        assert "NVRTC" in shown
 
 
 class TestDatasets:

@@ -286,8 +286,10 @@ def test_a_folder_that_cannot_be_written_is_a_failure_that_names_it(mltune, plac
     assert err.endswith("cannot be used: its name is too long.\n")
 
 
-@pytest.mark.parametrize("command", [(), ("tune",), ("sweep",), ("show",), ("dashboard",), ("report",), ("run",),
-                                     ("plan",), ("compare",), ("space",), ("check",), ("device",), ("datasets",)])  # fmt: skip
+COMMANDS = "tune sweep show dashboard report run plan compare space check device datasets".split()
+
+
+@pytest.mark.parametrize("command", [(), *((name,) for name in COMMANDS)])
 def test_every_command_has_help_under_both_names(mltune, command):
     code, out, err = mltune(*command, "-h")
     assert (code, err) == (0, "")

@@ -123,6 +123,16 @@ def test_a_process_that_dies_takes_no_other_job_with_it(source: Source) -> None:
             assert len(one.trace.indices) == 10
 
 
+@pytest.mark.parametrize("name", ["runs-1of1.sqlite", "runs-1of1.sqlite-wal", "summary.json", "curves.svg"])
+def test_nothing_is_written_through_a_link(source: Source, tmp_path: Path, name: str) -> None:
+    (tmp_path / "canary").write_text("")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / name).symlink_to("../canary")
+    with pytest.raises(RunDirectoryError, match=f"{name} is a link to ../canary"):
+        compare(request(source, tmp_path / "out"))
+    assert (tmp_path / "canary").read_text() == ""
+
+
 def test_another_comparison_does_not_mix_with_this_one(source: Source, tmp_path: Path) -> None:
     compare(request(source, tmp_path))
     with pytest.raises(RunDirectoryError, match="evaluations"):

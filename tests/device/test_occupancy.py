@@ -59,7 +59,7 @@ def test_unknown_architecture_is_refused():
 def test_waves_of_64_fill_a_compute_unit():
     unit = replace(
         H200,
-        compute_capability=(0, 0),
+        compute_capability=None,
         warp_size=64,
         registers_per_sm=131_072,
         max_registers_per_thread=512,

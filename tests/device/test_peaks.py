@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from mltune.device.facts import NO_CUDA, Device
+from mltune.device.facts import Device
 from mltune.device.known import H200, UNKNOWN
 from mltune.device.peaks import FMA_PER_CLOCK, peak_flops
 from mltune.errors import DeviceError
@@ -41,7 +41,7 @@ def test_unknown_generation_is_an_error_that_names_it():
 
 def test_a_device_without_cuda_says_its_throughput_itself():
     gcd = dataclasses.replace(
-        H200, compute_capability=NO_CUDA, sm_count=110, clock_hz=1.7e9, warp_size=64, fma_per_clock=(64.0, 64.0)
+        H200, compute_capability=None, sm_count=110, clock_hz=1.7e9, warp_size=64, fma_per_clock=(64.0, 64.0)
     )
 
     assert peak_flops(gcd, "fp32") == peak_flops(gcd, "fp64") == pytest.approx(23.9e12, rel=0.01)

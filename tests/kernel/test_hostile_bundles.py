@@ -167,7 +167,6 @@ HOSTILE = {
         bundle(WIDE, restrictions=[f"(P{i} * 7919 + P{(i + 1) % 4} * 104729) % 1000003 < 300000" for i in range(4)]),
         "couple",
     ),
-    "coupled parameters": (bundle(binary(60), restrictions=sums(RNG, [*binary(60)], 10, 90)), "couple"),
     "coupled by wide rules": (bundle(binary(30), restrictions=sums(RNG, [*binary(30)], 14, 25)), "couple"),
     "coupled pairs": (
         bundle(

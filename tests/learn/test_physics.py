@@ -69,7 +69,7 @@ def test_slow_double_precision_hides_all_else():
 
 
 def test_a_gpu_without_cuda_is_judged_by_its_own_facts():
-    wave64 = replace(H200, compute_capability=(0, 0), warp_size=64, fma_per_clock=(64.0, 32.0))
+    wave64 = replace(H200, compute_capability=None, warp_size=64, fma_per_clock=(64.0, 32.0))
     assert 0.5 < share(wave64) <= 1.0
 
 

@@ -8,7 +8,7 @@ import pytest
 from mltune.plan.campaign import run_plan
 from mltune.plan.placement import place
 from mltune.plan.reader import load_plan
-from mltune.plan.scheduler import is_declared, read_standing
+from mltune.plan.scheduler import Scheduler
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "campaign"
 
@@ -21,12 +21,11 @@ def test_the_plan_of_a_campaign_is_read():
 
 @pytest.mark.parametrize("slug", ["h200-sgemm-nt-4096-random", "convolution-mi250x-gcd"])
 def test_the_standing_of_a_problem_is_read(slug, tmp_path):
-    plan = load_plan(GOLDEN / "plan.toml")
-    directory = Path(shutil.copytree(GOLDEN / "problems" / slug, tmp_path / slug))
-    standing = read_standing(directory, plan.task(slug), plan.unit)
-    assert (standing.spent, standing.limit, standing.trials, standing.failed) == (40, None, 40, "")
+    directory = Path(shutil.copytree(GOLDEN, tmp_path / "campaign"))
+    standing = Scheduler(load_plan(directory / "plan.toml"), directory).standings[slug]
+    assert (standing.spent, standing.limit, standing.trials) == (40, None, 40)
+    assert (standing.failed, standing.unread, standing.declared) == ("", "", True)
     assert standing.curve
-    assert is_declared(directory)
 
 
 def test_a_campaign_that_has_ended_is_resumed_without_new_trials(tmp_path):

@@ -29,7 +29,7 @@ def carry_out(plan, *, overrun=0.0, stops=(), fails=(), curve=lambda slug, spent
             before,
             spent=spent,
             curve=curve(chosen.slug, spent),
-            stopped=chosen.slug in stops,
+            stopped="nothing is left" if chosen.slug in stops else "",
             failed="broken" if chosen.slug in fails else "",
         )
     raise AssertionError("a campaign must end")
@@ -135,7 +135,7 @@ class TestOrder:
 
     def test_the_unfinished_slice_of_one_that_stopped_is_not_resumed(self, make_plan):
         plan = make_plan([60, 60], 600)
-        standings = [Standing("p0", 30, limit=60, stopped=True), Standing("p1", 10, limit=60)]
+        standings = [Standing("p0", 30, limit=60, stopped="nothing is left"), Standing("p1", 10, limit=60)]
         assert next_slice(plan, standings).slug == "p1"
 
     def test_a_problem_without_a_result_is_not_given_up(self, make_plan):

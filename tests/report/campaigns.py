@@ -118,9 +118,9 @@ def failed_campaign(directory):
     """Make the directory of a campaign in which much went wrong."""
     problems = directory / "problems"
     problems.mkdir(parents=True)
-    (directory / "plan.toml").write_text(f'title = "A failed campaign"\n# {HOSTILE.replace(chr(27), "")}\n')
     for name in REPLAYED:
         replayed(problems / name.replace("_", "-"), name)
+    (directory / "plan.toml").write_text(f'title = "A failed campaign"\n# {HOSTILE.replace(chr(27), "")}\n')
     stored(problems / "declared", RECORDS, references=REFERENCES, declaration=DECLARED.to_json())
     stored(problems / "interrupted", RECORDS[:20], reference_s=None, problem=GemmProblem("z", "N", "C", 64, 64, 64))
     stored(problems / "no-success", RECORDS[40:])

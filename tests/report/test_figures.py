@@ -47,6 +47,13 @@ def test_points_beyond_the_axes_are_counted():
     assert "Not drawn" not in whole.caption
 
 
+def test_of_very_many_points_some_are_drawn():
+    shares = np.linspace(0.1, 0.9, 200_000)
+    plot = figures.predicted_and_measured(Predictions(shares, shares, 1.0), "p", "x")
+    assert plot.caption.endswith("One in 41 is drawn.")
+    assert len(plot.svg) < 400_000
+
+
 @pytest.mark.parametrize(
     "draw",
     [

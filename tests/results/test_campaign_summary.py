@@ -69,7 +69,15 @@ def test_what_is_no_plan_is_refused(tmp_path):
         summarise_campaign(tmp_path)
 
 
-def test_a_store_that_no_run_has_written_is_refused(plan, make_run):
+def test_a_store_that_cannot_be_read_is_set_aside_with_its_reason(plan, make_run):
+    others = [entry for entry in summarise_campaign(plan)["problems"] if entry["slug"] != "begun"]
     make_run(plan / "problems/begun", declaration={"number": 3})
-    with pytest.raises(RunDirectoryError, match="problems/begun"):
-        summarise_campaign(plan)
+
+    found = {entry["slug"]: entry for entry in summarise_campaign(plan)["problems"]}
+
+    unreadable = found.pop("begun")
+    assert unreadable["state"] == "unreadable"
+    assert unreadable["detail"].startswith("not readable: ")
+    assert "problems/begun" in unreadable["detail"]
+    assert unreadable.keys() == others[0].keys()
+    assert list(found.values()) == others

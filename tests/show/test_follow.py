@@ -163,6 +163,19 @@ class TestPlan:
         assert (run.slug, run.device, run.trials, done, problems) == ("b", "cuda:1", 2, 1, 3)
         assert (seen.elapsed_s, seen.left_s) == (pytest.approx(60.0, abs=1.0), pytest.approx(120.0, abs=1.0))
 
+    def test_counts_what_every_time_slice_has_brought(self, plan):
+        log = EventLog(plan)
+        log.write("plan_started", problems=["b", "a", "c"], budget_trials=48)
+        watch = Watch(plan)
+        for number, slug in enumerate("abc", 1):
+            log.write("slice_ended", slug=slug, trials=12, done=number)
+            seen = watch.look()
+            assert (seen.done, seen.problems, seen.trials, seen.trials_limit) == (number, 3, 12 * number, 48)
+        log.write("slice_ended", slug="a", trials=20, done=3)
+        assert watch.look().trials == 44
+        log.write("resumed", trials=44, budget_trials=96)
+        assert watch.look().trials_limit == 96
+
     def test_the_end_of_one_problem_is_not_the_end(self, plan):
         EventLog(plan).write("run_ended", slug="b", outcome="ended")
         assert not Watch(plan).look().ended

@@ -51,6 +51,15 @@ def test_what_is_not_known_is_left_out():
     assert campaign_line(replace(CAMPAIGN, left_s=None)) == "3 of 26 problems done · 2h13m"
 
 
+def test_a_campaign_counts_the_share_of_its_budget():
+    """Not of the problems that have had their minimum: the search goes on after that."""
+    in_trials = replace(CAMPAIGN, done=26, left_s=None, trials=300, trials_limit=1200)
+    assert in_trials.share_done == 0.25
+    assert campaign_line(in_trials) == "26 of 26 problems done · 300 of 1200 trials · 2h13m"
+    assert replace(CAMPAIGN, done=26).share_done == pytest.approx(8 / 28)
+    assert replace(in_trials, trials=2000).share_done == 1.0
+
+
 class TestWithoutATerminal:
     def test_a_short_run_tells_nothing(self, capsys):
         with RunDisplay() as display:

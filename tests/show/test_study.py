@@ -146,6 +146,6 @@ def test_without_the_extra_the_study_is_written_all_the_same(tmp_path, make_run,
         [sys.executable, "-c", script, "dashboard", tmp_path], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 2
-    assert "pip install 'mltune[dashboard]'" in done.stderr
+    assert "pip install 'mltune-gpu[dashboard]'" in done.stderr
     assert "Traceback" not in done.stderr
     assert (tmp_path / STUDY).exists()

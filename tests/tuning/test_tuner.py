@@ -19,9 +19,11 @@ from mltune.records.candidate import BATCH
 from mltune.records.seconds import PHASES
 from mltune.records.store import Store
 from mltune.records.trial import TrialRecord, TrialState
+from mltune.results.reader import read_run
 from mltune.results.run import TuneResult
 from mltune.tuning.request import TuneRequest
 from mltune.tuning.tuner import tune
+from tests.conftest import few_rows
 
 DATASET = "h200-sgemm-nt-4096-random"
 GATED = "h200-sgemm-nt-4096-complete"
@@ -259,48 +261,68 @@ def test_told_not_to_it_does_not_end_by_itself(stopped, tmp_path):
     assert len(search(tmp_path / "run", trials=trials, dataset=STOPPED, stop=False).records) == trials
 
 
+@pytest.mark.parametrize("place", [".", "problems/sgemm", "problems/new/../sgemm"])
+def test_the_directories_of_a_plan_are_refused(place, tmp_path, monkeypatch):
+    """`mltune run` resumes them."""
+    (tmp_path / "problems/sgemm").mkdir(parents=True)
+    (tmp_path / "problems/new").mkdir()
+    (tmp_path / "plan.toml").write_text("")
+    before = sorted(tmp_path.rglob("*"))
+    for directory in (tmp_path, tmp_path / "problems"):
+        monkeypatch.chdir(directory)
+        with pytest.raises(RunDirectoryError, match=r"is that of a (plan|problem of a plan): `mltune run "):
+            search(Path(os.path.relpath(tmp_path / place)))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_folder_called_problems_is_no_plan(tmp_path):
+    assert len(search(tmp_path / "problems/sgemm", trials=BATCH).records) == BATCH
+
+
 def test_run_of_another_seed_is_refused(undisturbed):
     with pytest.raises(RunDirectoryError, match="seed"):
         search(undisturbed.directory, seed=5)
 
 
-def test_time_limit_ends_the_run(tmp_path):
-    result = search(tmp_path / "run", trials=None, time_s=1.0)
+def test_a_time_limit_ends_the_run(tmp_path):
+    """However busy the machine is: only what was planned before the limit is measured after it."""
+    result = search(tmp_path / "run", trials=None, time_s=1.0, stop=False)
 
-    assert len(result.records) > 0
-    assert result.seconds["total"] < 5
+    assert result.seconds["total"] >= 1.0
+    late = [record for record in result.records if record.elapsed_s > 1.0]
+    assert len(late) <= 2 * BATCH
 
 
-def test_exhausted_space_ends_the_run(tmp_path):
+def test_the_shortest_time_has_trials(tmp_path):
+    """Loading takes longer than that, and is not part of it."""
+    assert len(search(tmp_path / "run", trials=None, time_s=1e-3).records) >= BATCH
+
+
+def test_an_exhausted_space_ends_the_run_with_that_reason(tmp_path):
     """A table of few rows is tried whole, and then there is nothing to propose."""
-    from mltune.dataset.dataset import dataset_from_records, write_dataset
-    from mltune.records.header import RunHeader
-
-    recorded = load_dataset(DATASET)
-    builds, measured = recorded.builds(), recorded.measurements()
-    records = [
-        TrialRecord(
-            number=row,
-            batch=0,
-            index=row,
-            configuration={name: int(column[row]) for name, column in recorded.columns.items()},
-            state=builds[row].state if measured[row] is None else measured[row].state,
-            build=builds[row],
-            measurement=measured[row],
-        )
-        for row in range(50)
-    ]
-    manifest = recorded.manifest
-    header = RunHeader(
-        manifest.kernel,
-        manifest.source_hash,
-        dict(manifest.parameters),
-        manifest.problem.to_json(),
-        manifest.device.to_json(),
-        0,
-    )
-    write_dataset(dataset_from_records(records, header, name="few", kind="random"), tmp_path)
-
-    result = tune(TuneRequest(PROBLEM, device=f"replay:{tmp_path / 'few.parquet'}", trials=500, run=tmp_path / "run"))
+    device = f"replay:{few_rows(tmp_path, DATASET, rows=50)}"
+    result = tune(TuneRequest(PROBLEM, device=device, trials=500, run=tmp_path / "run"))
 
     assert len(result.records) == 50
+    assert result.stopped == "nothing is left to try: all 50 configurations are on record"
+    assert read_run(tmp_path / "run").stopped == result.stopped
+    assert result.to_json()["stopped"] == result.stopped
+
+    for stop in (True, False):  # also where nothing else ends the search
+        again = tune(TuneRequest(PROBLEM, device=device, trials=600, run=tmp_path / "run", stop=stop))
+        assert essence(again.records) == essence(result.records)
+        assert again.stopped == result.stopped
+
+
+@pytest.mark.parametrize("trials", [32, 40, 50])
+def test_a_space_is_exhausted_in_two_parts_as_in_one(tmp_path, trials):
+    device = f"replay:{few_rows(tmp_path, DATASET, rows=50)}"
+    whole = tune(TuneRequest(PROBLEM, device=device, trials=500, run=tmp_path / "whole"))
+
+    first = tune(TuneRequest(PROBLEM, device=device, trials=trials, run=tmp_path / "parts"))
+    second = tune(TuneRequest(PROBLEM, device=device, trials=500, run=tmp_path / "parts"))
+
+    assert len(first.records) == trials
+    assert not first.stopped
+    assert essence(second.records) == essence(whole.records)
+    assert second.stopped == whole.stopped

@@ -103,6 +103,15 @@ def test_without_machine_code_there_is_the_document_alone_and_it_says_why(tmp_pa
     assert document["timing"]["median_s"] == 2e-6
 
 
+def test_headers_lie_beside_the_source_that_includes_them():
+    winner = a_winner()
+    winner = replace(winner, kernel=replace(winner.kernel, headers={"tile.cuh": "// a tile\n"}))
+    files = winner_files(winner, DATE)
+    assert files["tile.cuh"] == b"// a tile\n"
+    assert json.loads(files["winner.json"])["sha256"]["tile.cuh"] == hashlib.sha256(b"// a tile\n").hexdigest()
+    assert b" -I. -cubin kernel.cu`" in files["kernel.cu"]
+
+
 def test_templates_are_in_the_package():
     templates = Path(mltune.__file__).parent / "winner" / "templates"
     names = {path.name.removesuffix(".txt") for path in templates.rglob("*") if path.is_file()}

@@ -1,0 +1,125 @@
+"""The Python packages through which a GPU is used: which are installed, and what is wrong with them.
+
+They are looked up, not imported.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from pathlib import Path
+
+DISTRIBUTION = "mltune-gpu"
+"""The name of mltune on the package index, where ``mltune`` is another project."""
+
+_CUPY = re.compile(r"(?:amd-)?cupy|cupy-rocm.*|cupy-cuda(?P<cuda>\d\d).*")
+_MODULES = {"CuPy": "cupy", "cuda-bindings": "cuda.bindings"}
+
+
+def cupy_packages() -> dict[str, str]:
+    """Return the version of each distribution of CuPy in the folder from which Python imports ``cupy``.
+
+    There should be one. Where ``cupy`` cannot be imported, these are distributions whose files are gone.
+    """
+    from importlib.metadata import distributions
+
+    spec = find_spec("cupy")
+    folders = sys.path if spec is None or spec.origin is None else [str(Path(spec.origin).parent.parent)]
+    found = {one.name: one.version for one in distributions(path=folders) if _CUPY.fullmatch(one.name)}
+    return dict(sorted(found.items()))
+
+
+def find_module(name: str) -> ModuleSpec | None:
+    """Find a module without importing it; None where it, or the package that it belongs to, is not installed."""
+    try:
+        return find_spec(name)
+    except ModuleNotFoundError:
+        return None
+
+
+def cuda_of_cupy() -> int | None:
+    """Return the major version of CUDA that CuPy is for; None where its name does not tell."""
+    majors = [match["cuda"] for name in cupy_packages() if (match := _CUPY.fullmatch(name)) and match["cuda"]]
+    return int(majors[0]) if majors else None
+
+
+def major(version: str) -> int:
+    """Return the first number of a version, such as 13 of ``"13.0.88"``; 0 where there is none."""
+    number = version.partition(".")[0]
+    return int(number) if number.isdecimal() else 0
+
+
+def extra(cuda: int | None) -> str:
+    """Return the argument of ``pip install`` that brings what a GPU needs, for a major version of CUDA."""
+    return f"'{DISTRIBUTION}[cuda{12 if cuda == 12 else 13}]'"
+
+
+def package_problems(cuda: str | None) -> Iterator[str]:
+    """Find what prevents the use of a GPU: missing packages, two CuPys, packages for a newer CUDA than the driver's.
+
+    Parameters
+    ----------
+    cuda : str or None
+        Newest CUDA version that the driver supports, such as ``"13.0"``. None without a driver: missing packages are
+        not a problem then.
+
+    Yields
+    ------
+    str
+        The law, the facts and the next step, without a full stop.
+    """
+    cupys = cupy_packages()
+    remove, install = (
+        f"`pip uninstall {' '.join(cupys)}`",
+        f"`pip install {extra(None if cuda is None else major(cuda))}`",
+    )
+    missing = [name for name, module in _MODULES.items() if find_module(module) is None]
+    if len(cupys) > 1:
+        yield (
+            f"only one CuPy must be installed, but {' and '.join(cupys)} are in one folder, where each overwrote files "
+            f"of the other; run {remove}, then {install}"
+        )
+    if "CuPy" in missing and cupys:
+        yield (
+            f"the files of CuPy must be there, but those of {' and '.join(cupys)} are gone, which happens when another "
+            f"CuPy is uninstalled; run {remove}, then {install}"
+        )
+    elif missing and cuda is not None:
+        yield f"a GPU is used through CuPy and cuda-bindings, not installed is: {', '.join(missing)}; run {install}"
+    for name, needed in ((" ".join(cupys), cuda_of_cupy()), ("cuda-bindings", major(_version("cuda-bindings")))):
+        if cuda is not None and needed is not None and needed > major(cuda):
+            yield (
+                f"no package must be for a newer CUDA than the driver's, but {name} is for CUDA {needed} and the "
+                f"driver's CUDA is {cuda}; install a newer driver, or run `pip uninstall {name}`, then {install}"
+            )
+
+
+def mixed_installation() -> str:
+    """Return why the files of mltune may be mixed with those of another distribution; empty if they are not.
+
+    ``mltune`` on the package index is another project, which installs into a folder of the same name. Versions of
+    mltune before 0.2 were called so, too.
+    """
+    from importlib.metadata import distributions
+
+    package = Path(__file__).parent.parent
+    if not any(True for _ in distributions(name="mltune", path=[str(package.parent)])):
+        return ""
+    return (
+        f"the files of {DISTRIBUTION} must not be mixed with those of another distribution, but one called mltune is "
+        f"installed into the same folder, {package}; run `pip uninstall mltune {DISTRIBUTION}`, then install "
+        f"{DISTRIBUTION} again"
+    )
+
+
+def _version(distribution: str) -> str:
+    """Return the version of a distribution; empty where it is not installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return ""

@@ -1,0 +1,161 @@
+"""Honest inputs of every kind, from which hostile ones are made."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PLAN = """
+[plan]
+title = "Two problems"
+budget = "32 trials"
+minimum = "16 trials"
+
+[[problems]]
+datasets = ["convolution_w6600", "xgemm_titan_rtx"]
+"""
+
+GPU_PLAN = """
+[plan]
+title = "Measured problems"
+budget = "2h"
+minimum = "10m"
+maximum = "1h"
+devices = ["cuda:0"]
+seed = 3
+produce = ["report", "winners", "datasets"]
+
+[[problems]]
+kernel = "gemm_simt"
+precision = ["s", "d"]
+trans = ["NN", "NT"]
+size = [512, 1024]
+priority = 2.0
+minimum = "12m"
+"""
+
+SOURCE = 'extern "C" __global__ void k(float *a) { a[threadIdx.x] = TILE; }\n'
+BUNDLE = """
+[kernel]
+name = "small"
+problem = "gemm"
+precisions = ["s"]
+source = "small.cu"
+entry = "k"
+
+[parameters]
+TILE = [8, 16, 32]
+WIDE = [1, 2]
+
+[launch.parameters]
+GROUP = [1, 2]
+
+[derived]
+threads = "TILE * WIDE"
+rows = "ceil_div(m, TILE)"
+
+[restrictions]
+"threads <= 32" = "a small block"
+"rows % GROUP == 0" = "whole groups"
+
+[resources]
+threads = "threads"
+shared_bytes = "TILE * 4"
+
+[access.loads]
+memory = "global"
+count = "TILE"
+bytes = "4"
+lanes = [["warp_size", "4"]]
+
+[launch]
+block = ["threads"]
+grid = ["rows", "ceil_div(n, TILE)"]
+arguments = ["GROUP"]
+"""
+
+CACHE = {
+    "device_name": "A GPU",
+    "kernel_name": "k",
+    "problem_size": [16, 16],
+    "tune_params_keys": ["a", "b"],
+    "tune_params": {"a": [1, 2, 4], "b": [1, 2]},
+    "objective": "time",
+    "cache": {
+        f"{a},{b}": {
+            "a": a,
+            "b": b,
+            "time": 1.5 + a / (1 + b),
+            "times": [1.5, 1.6],
+            "compile_time": 300.0,
+            "GFLOP/s": 5.0,
+        }
+        for a in (1, 2, 4, 8, 16, 32)
+        for b in (1, 2)
+    },
+}
+T4 = {
+    "schema_version": "1.0.0",
+    "results": [
+        {
+            "timestamp": "2024-01-01",
+            "configuration": {"a": a, "b": b},
+            "objectives": ["time"],
+            "times": {"compilation_time": 12.0, "runtimes": [1.0, 1.1]},
+            "invalidity": "correct",
+            "correctness": 1,
+            "measurements": [{"name": "time", "value": 1.0 + a * b, "unit": "ms"}],
+        }
+        for a in (1, 2, 4, 8)
+        for b in (1, 2)
+    ],
+}
+
+
+def make_base(folder: Path) -> Path:
+    """Make the honest inputs in a folder that does not exist yet; return it."""
+    from threadpoolctl import threadpool_limits
+
+    import mltune
+    from mltune.dataset.dataset import export_run
+    from mltune.measure.cubin_cache import CubinCache
+    from mltune.records.trial import Build, TrialState
+
+    with threadpool_limits(1):
+        _tune(folder / "recorded", "convolution_w6600", search="random", trials=24)
+        for name in ("convolution_w6600", "xgemm_titan_rtx"):
+            _tune(folder / "campaign" / "problems" / name.replace("_", "-"), name, trials=16)
+    export_run(folder / "recorded", folder / "dataset")
+    shutil.move(folder / "recorded", folder / "store")
+    (folder / "campaign" / "plan.toml").write_text(PLAN)
+    winner = folder / "campaign" / "problems" / "convolution-w6600" / "winner"
+    winner.mkdir()  # as a run on a GPU leaves it
+    (winner / "winner.json").write_text(
+        json.dumps({"kernel": "convolution", "configuration": {"a": 1}, "files": ["kernel.cu"]})
+    )
+    (winner / "kernel.cu").write_text(SOURCE)
+    (winner / "kernel.cubin").write_bytes(b"\x7fELF" + bytes(1000))
+    for name in ("run-format-1", "run-format-2", "campaign"):
+        shutil.copytree(ROOT / "tests" / "golden" / name, folder / f"golden-{name}")
+    (folder / "plan.toml").write_text(PLAN)
+    (folder / "gpu_plan.toml").write_text(GPU_PLAN)
+    (folder / "bundle").mkdir()
+    (folder / "bundle" / "kernel.toml").write_text(BUNDLE)
+    (folder / "bundle" / "small.cu").write_text(SOURCE)
+    shutil.copytree(ROOT / "kernels" / "convolution", folder / "convolution")
+    (folder / "cache.json").write_text(json.dumps(CACHE, indent=1))
+    (folder / "t4.json").write_text(json.dumps(T4))
+    rows = [f"{a},{b},{1 + a * b / 7},ok,{'first' if a else 'none'}" for a in range(8) for b in range(5)]
+    (folder / "table.csv").write_text("\n".join(["a,b,time_ms,status,note", *rows]) + "\n")
+    CubinCache(folder / "cubins").put("ab" * 32, Build(TrialState.OK, cubin=bytes(1000), registers=32))
+    mltune.compare("random", "convolution_w6600", evaluations=30, seeds=1, processes=1, output=folder / "comparison")
+    return folder
+
+
+def _tune(run: Path, dataset: str, **options: object) -> None:
+    import mltune
+
+    mltune.tune(device=f"replay:{dataset}", run=run, progress=None, **options)

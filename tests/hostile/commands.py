@@ -1,0 +1,303 @@
+"""The commands that take a stranger's file, each on the input in a folder; run in a fork of :mod:`.sandbox`.
+
+The input is in ``FOLDER/named`` under a name that tells its kind. Each command returns an exit status.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+REPLAY = "convolution_w6600"
+"""The dataset that runs and campaigns of the suite replay."""
+
+RUN, PLAN, BUNDLE, DATASET, TABLE = "run", "plan.toml", "bundle", "recorded.json", "table"
+"""Names of inputs in the folder ``named``."""
+
+
+def _cli(*arguments: object) -> int:
+    """Run the command line as a shell would."""
+    from mltune.cli import main
+
+    sys.argv = ["mltune", *map(str, arguments)]
+    main()
+    return 0
+
+
+def _api(function: Callable[[], Any]) -> int:
+    """Call the Python interface: an exception of mltune is an answer, any other a defect."""
+    from mltune.errors import MltuneError
+
+    try:
+        function()
+    except MltuneError as error:
+        print(f"mltune: {error}", file=sys.stderr)  # noqa: T201
+        return 2
+    return 0
+
+
+def show(folder: Path) -> int:
+    return _cli("show", folder / "named" / RUN)
+
+
+def show_json(folder: Path) -> int:
+    return _cli("show", folder / "named" / RUN, "--json")
+
+
+def follow(folder: Path) -> int:
+    """Follow with no patience for a dead run, and end as after Ctrl-C what waits for one that has not begun."""
+    from mltune.show import follow as module
+
+    assert module.GRACE_S, module.LOOK_EVERY_S
+    module.GRACE_S, module.LOOK_EVERY_S = 0.0, 0.01
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 1.0)
+    return _cli("show", folder / "named" / RUN, "--follow")
+
+
+def export(folder: Path) -> int:
+    return _cli("show", folder / "named" / RUN, "--export", folder / "cwd" / "exported")
+
+
+def report(folder: Path) -> int:
+    return _cli("report", folder / "named" / RUN)
+
+
+def report_elsewhere(folder: Path) -> int:
+    return _cli("report", folder / "named" / RUN, "--output", folder / "cwd" / "report")
+
+
+def dashboard(folder: Path) -> int:
+    def write() -> None:
+        from mltune.show.study import Studies
+
+        Studies(folder / "named" / RUN).update()
+
+    return _api(write)
+
+
+def load_run(folder: Path) -> int:
+    def load() -> None:
+        import mltune
+
+        run = mltune.load_run(folder / "named" / RUN)
+        run.to_dataframe()
+        run.plot()
+        run._repr_html_()
+        repr((run.best_config, run.best_time_s, run.to_json()))
+
+    return _api(load)
+
+
+def resume(folder: Path) -> int:
+    options = ("--device", f"replay:{REPLAY}", "--search", "random", "--trials", 28, "--json")
+    return _cli("tune", "--run", folder / "named" / RUN, *options)
+
+
+def resume_campaign(folder: Path) -> int:
+    """Resume a campaign; one that still works after some seconds is ended as by Ctrl-C."""
+    signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    signal.setitimer(signal.ITIMER_REAL, 4.0)
+    return _cli("run", folder / "named" / RUN, "--json")
+
+
+def plan(folder: Path) -> int:
+    return _cli("plan", folder / "named" / PLAN)
+
+
+def plan_json(folder: Path) -> int:
+    return _cli("plan", folder / "named" / PLAN, "--json")
+
+
+def begin_plan(folder: Path) -> int:
+    """Begin a campaign that is interrupted at once."""
+
+    def begin() -> None:
+        from mltune.plan.campaign import run_plan
+        from mltune.plan.placement import place
+        from mltune.plan.reader import load_plan
+
+        run_plan(place(load_plan(folder / "named" / PLAN), ()), folder / "cwd" / "campaign", stop=lambda: True)
+
+    return _api(begin)
+
+
+def space(folder: Path) -> int:
+    return _cli("space", folder / "named" / BUNDLE)
+
+
+def space_json(folder: Path) -> int:
+    return _cli("space", folder / "named" / BUNDLE, "--json", "--size", 512)
+
+
+def load_kernel(folder: Path) -> int:
+    def load() -> None:
+        import mltune
+
+        repr(mltune.load_kernel(folder / "named" / BUNDLE))
+
+    return _api(load)
+
+
+def tune_bundle(folder: Path) -> int:
+    options = ("--device", f"replay:{REPLAY}", "--search", "random", "--trials", 4)
+    return _cli("tune", "--kernel", folder / "named" / BUNDLE, *options)
+
+
+def compile_bundle(folder: Path) -> int:
+    """Compile one configuration."""
+
+    def compile_one() -> None:
+        from mltune.device.known import H200
+        from mltune.kernel.bundle import device_variables
+        from mltune.kernel.reader import load_kernel
+        from mltune.kernel.space import ConstrainedSpace
+        from mltune.measure.build import NvrtcBuilder
+        from mltune.problem.gemm import GemmProblem
+
+        kernel, problem = load_kernel(folder / "named" / BUNDLE), GemmProblem("s", "N", "T", 256, 256, 256)
+        found = ConstrainedSpace(kernel, {**problem.variables(), **device_variables(H200)})
+        configuration = {name: int(column[0]) for name, column in found.rows([0]).items()}
+        with NvrtcBuilder(kernel, problem, "sm_90", cache=folder / "home" / "cubins", workers=1) as builder:
+            build = builder.submit(configuration).result()
+        print(build.state, build.detail)  # noqa: T201
+
+    return _api(compile_one)
+
+
+def load_dataset(folder: Path) -> int:
+    def load() -> None:
+        import mltune
+
+        dataset = mltune.load_dataset(folder / "named" / DATASET)
+        dataset.to_dataframe()
+        repr((len(dataset), dataset.builds()[:1], dataset.measurements()[:1]))
+
+    return _api(load)
+
+
+def tune_dataset(folder: Path) -> int:
+    options = ("--search", "random", "--trials", 4, "--run", folder / "cwd" / "run")
+    return _cli("tune", "--device", f"replay:{folder / 'named' / DATASET}", *options)
+
+
+def compare_dataset(folder: Path) -> int:
+    return _compare(folder, "--datasets", folder / "named" / DATASET)
+
+
+def read_table(folder: Path) -> int:
+    def read() -> None:
+        from mltune.dataset.bare_table import read_table
+
+        read_table(_table(folder), *_columns(folder))
+
+    return _api(read)
+
+
+def compare_table(folder: Path) -> int:
+    parameters, time = _columns(folder)
+    named = ("--parameters", ",".join(parameters), "--time", time) if parameters else ()
+    return _compare(folder, "--table", _table(folder), *named)
+
+
+def compare_journal(folder: Path) -> int:
+    return _compare(folder, "--datasets", REPLAY, output=folder / "named" / "comparison")
+
+
+def _compare(folder: Path, *options: object, output: Path | None = None) -> int:
+    """Compare with one short run, whose process is a fork: its imports take seconds."""
+    get_context = multiprocessing.get_context
+    multiprocessing.get_context = lambda method=None: get_context("fork")
+    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))  # as after a spawn
+    small = ("--strategies", "random", "--evaluations", 10, "--seeds", 1, "--jobs", 1)
+    return _cli("compare", *options, *small, "--output", output or folder / "cwd" / "compared")
+
+
+def _table(folder: Path) -> Path:
+    return next(path for path in sorted((folder / "named").iterdir()) if path.stem == TABLE)
+
+
+def _columns(folder: Path) -> tuple[tuple[str, ...], str]:
+    """Return the columns that the user names: JSON names its own."""
+    return ((), "") if _table(folder).suffix == ".json" else (("a", "b"), "time_ms")
+
+
+def cubin_cache(folder: Path) -> int:
+    """Look for every build in a cache."""
+
+    def get() -> None:
+        from mltune.measure.cubin_cache import CubinCache
+
+        cache = folder / "named" / "cubins"
+        for path in sorted(cache.glob("??/*")):
+            print(CubinCache(cache).get(path.name) is None)  # noqa: T201
+
+    return _api(get)
+
+
+def tune_with_switch(folder: Path, at: int, trials: int, search: str) -> int:
+    """Tune or resume a run, with the kill switch armed; write down what was acknowledged, and what was counted.
+
+    ``FOLDER/acknowledged`` gets a line for every trial whose record was on file when the search went on. ``FOLDER/calls``
+    gets the calls that the switch has seen, with a line ``trials`` where trials were appended.
+    """
+    import ctypes
+
+    import mltune
+    from mltune.records.store import Store
+
+    switch = ctypes.CDLL(None)
+    switch.kill_switch_calls.restype = ctypes.c_char_p
+    append, marks = Store.append, [0, 0]
+
+    def acknowledge(store: Store, *records: Any) -> None:
+        marks[0] = marks[0] or switch.kill_switch_count()
+        append(store, *records)
+        with (folder / "acknowledged").open("a") as file:
+            file.writelines(f"{record.number}\n" for record in records)
+        marks[1] = switch.kill_switch_count()
+
+    Store.append = acknowledge
+    switch.kill_switch_arm(at, b"run.")
+    options = {"device": f"replay:{REPLAY}", "trials": trials, "search": search, "run": folder / "named" / RUN}
+    mltune.tune(**options, stop=False, progress=None)
+    calls = switch.kill_switch_calls().decode().splitlines()
+    (folder / "calls").write_text(json.dumps({"calls": calls, "first": marks[0], "last": marks[1]}))
+    return 0
+
+
+def run_with_switch(folder: Path, at: int, worker: str) -> int:
+    """Carry out or resume a campaign; the first device worker that comes to the n-th call is killed."""
+    environment = {"KILL_SWITCH_AT": str(at), "KILL_SWITCH_NAME": "/run.", "KILL_SWITCH_ONCE": str(folder / "killed")}
+    os.environ.update(environment if worker else {})
+    return _cli("run", folder / "named" / PLAN, "--run", folder / "named" / RUN, "--json")
+
+
+RUN_COMMANDS = ("show", "show_json", "follow", "export", "dashboard", "load_run", "report", "resume", "show")
+COMMANDS_OF: dict[str, tuple[str, ...]] = {
+    "store": RUN_COMMANDS,
+    "run folder": RUN_COMMANDS,
+    "campaign": ("show", "show_json", "follow", "dashboard", "report", "resume_campaign", "show"),
+    "winner folder": ("report", "report_elsewhere", "resume_campaign"),
+    "plan": ("plan", "plan_json", "begin_plan"),
+    "bundle": ("load_kernel", "space", "space_json", "tune_bundle"),
+    "source": ("space", "compile_bundle"),
+    "dataset": ("load_dataset", "tune_dataset", "compare_dataset"),
+    "table": ("read_table", "compare_table"),
+    "Kernel Tuner cache": ("read_table", "compare_table"),
+    "comparison": ("compare_journal",),
+    "cubin cache": ("cubin_cache",),
+}
+"""The commands that each kind of input is run through, in order."""
+
+COMMANDS: dict[str, Callable[..., int]] = {
+    name: globals()[name]
+    for names in (*COMMANDS_OF.values(), ("tune_with_switch", "run_with_switch"))
+    for name in names
+}

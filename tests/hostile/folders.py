@@ -1,0 +1,496 @@
+"""Hostile folders: links, FIFOs, devices and folders in place of the files of runs, campaigns, comparisons and caches."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+import sqlite3
+import zlib
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from tests.hostile.base import PLAN
+from tests.hostile.cases import Place, add, corpus
+from tests.hostile.stores import change_cell, change_document, change_schema, random_store
+from tests.hostile.values import ESCAPE, XSS, change, damaged, encoded, to_json
+
+Make = Callable[[Place, Path], None]
+
+
+def _socket(place: Place, path: Path) -> None:
+    """Leave a socket; its path may be too long to bind from elsewhere."""
+    here = Path.cwd()
+    os.chdir(path.parent)
+    try:
+        with socket.socket(socket.AF_UNIX) as one:
+            one.bind(path.name)
+    finally:
+        os.chdir(here)
+
+
+OBSTACLES: dict[str, Make] = {
+    "a-canary": lambda place, path: path.symlink_to(place.canary / "secret.txt"),
+    "a-new-file-elsewhere": lambda place, path: path.symlink_to(place.canary / "new.txt"),
+    "a-folder-elsewhere": lambda place, path: path.symlink_to(place.canary / "kept"),
+    "the-folder-of-the-canaries": lambda place, path: path.symlink_to(os.path.relpath(place.canary, path.parent)),
+    "a-hard-link-to-a-canary": lambda place, path: os.link(place.canary / "secret.txt", path),
+    "the-parent": lambda place, path: path.symlink_to(".."),
+    "itself": lambda place, path: path.symlink_to(path.name),
+    "a-fifo": lambda place, path: os.mkfifo(path),
+    "a-folder": lambda place, path: (path / "inner").mkdir(parents=True),
+    "a-device-without-end": lambda place, path: path.symlink_to("/dev/zero"),
+    "a-full-device": lambda place, path: path.symlink_to("/dev/full"),
+    "a-terminal": lambda place, path: path.symlink_to("/dev/tty"),
+    "a-socket": _socket,
+    "10-gigabytes-of-nothing": lambda place, path: os.truncate(_made(path), 10 * 2**30),
+    "garbage": lambda place, path: None if path.write_bytes(place.rng.randbytes(5000)) else None,
+}
+"""What may lie in place of a file or folder."""
+
+RUN_FILES = (
+    "run.sqlite", "run.sqlite-wal", "run.sqlite-journal", "run.sqlite-shm", "run.lock", "run.new", "run.new-journal", "events.jsonl",
+    "winner", ".winner.new", ".winner.old", "winners.json", "report.html", "report.md", "optuna.journal",
+    ".report.html.new", "winners", "plan.toml", "problems", "optuna.journal.lock",
+)  # fmt: skip
+"""Names of files and folders in the directory of a run."""
+
+CAMPAIGN_FILES = (
+    "plan.toml", "run.lock", "events.jsonl", "winners", "winners.json", "report.html", "report.md", "optuna.journal", "problems",
+    "problems/convolution-w6600", "problems/convolution-w6600/run.sqlite", "problems/convolution-w6600/run.lock",
+    "problems/convolution-w6600/winner", "problems/convolution-w6600/run.sqlite-wal", "problems/convolution-w6600/run.sqlite-journal",
+    "winners/convolution-w6600", "winners/.convolution-w6600.new", "winners/.convolution-w6600.old", ".winners.new", ".winners.old",
+    "datasets", "run.sqlite", "problems/a-third",
+)  # fmt: skip
+"""Names of files and folders in the directory of a campaign."""
+
+
+def _made(path: Path) -> Path:
+    path.write_bytes(b"")
+    return path
+
+
+def obstruct(place: Place, path: Path, obstacle: str) -> None:
+    """Put something in place of a file or folder, or of one that is not there yet."""
+    if path.is_dir() and not path.is_symlink():
+        os.rename(path, place.folder / "moved")
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    OBSTACLES[obstacle](place, path)
+
+
+def random_run_folder(place: Place) -> None:
+    """Put obstacles into the directory of a run, or change its event log."""
+    rng = place.rng
+    run = place.copy("store", "run")
+    if rng.random() < 0.4:
+        change_events(place, place.base / "golden-run-format-2" / "events.jsonl", run / "events.jsonl")
+    for name in rng.sample(RUN_FILES, rng.choice((1, 1, 2, 3))):
+        obstruct(place, run / name, rng.choice(list(OBSTACLES)))
+
+
+def random_campaign(place: Place) -> None:
+    """Damage one part of a campaign: a store, the plan, the event log, or files and folders."""
+    rng = place.rng
+    base = rng.choice(("campaign", "campaign", "golden-campaign"))
+    run = place.copy(base, "run")
+    stores = sorted(run.glob("problems/*/run.sqlite"))
+    how = rng.choice(("store", "store", "plan", "events", "obstacle", "obstacle"))
+    if how == "store":
+        random_store(Place(place.folder / "part", place.base, rng)) if (place.folder / "part" / "named").mkdir(
+            parents=True
+        ) is None else None
+        os.replace(place.folder / "part" / "named" / "run" / "run.sqlite", rng.choice(stores))
+    elif how == "plan":
+        import tomllib
+
+        from tests.hostile.values import to_toml
+
+        text = (run / "plan.toml").read_text()
+        changed = change(tomllib.loads(text), rng)
+        meaning = encoded(to_toml(changed if isinstance(changed, dict) else {}))
+        (run / "plan.toml").write_bytes(rng.choice((meaning, damaged(text.encode(), rng))))
+    elif how == "events":
+        change_events(place, place.base / "golden-campaign" / "events.jsonl", run / "events.jsonl")
+    else:
+        for name in rng.sample(CAMPAIGN_FILES, rng.choice((1, 1, 2))):
+            obstruct(place, run / name, rng.choice(list(OBSTACLES)))
+
+
+def change_events(place: Place, honest: Path, path: Path) -> None:
+    """Change the meaning of some events, or the bytes of the log."""
+    rng = place.rng
+    lines = honest.read_text().splitlines()
+    for _ in range(rng.choice((1, 3, 10))):
+        at = rng.randrange(len(lines))
+        lines[at] = to_json(change(json.loads(lines[at]), rng)) if lines[at].startswith('{"at') else lines[at]
+    data = encoded("\n".join(lines) + "\n")
+    path.write_bytes(damaged(data, rng) if rng.random() < 0.3 else data)
+
+
+def random_winner(place: Place) -> None:
+    """Change the files of a winner's folder, or put obstacles among and around them."""
+    rng = place.rng
+    folder = place.copy("campaign", "run") / "problems" / "convolution-w6600" / "winner"
+    document = folder / "winner.json"
+    for _ in range(rng.choice((1, 2))):
+        how = rng.choice(("meaning", "bytes", "inside", "inside", "around"))
+        if how == "meaning" and document.is_file():
+            document.write_bytes(encoded(to_json(change(json.loads(document.read_bytes() or b"{}"), rng))))
+        elif how == "bytes" and document.is_file():
+            document.write_bytes(damaged(document.read_bytes(), rng))
+        elif how == "inside" and folder.is_dir():
+            name = rng.choice(
+                ("winner.json", "kernel.cu", "kernel.cubin", "README.txt", "x" * 250, ESCAPE.replace("/", ""), "-rf")
+            )
+            obstruct(place, folder / name, rng.choice(list(OBSTACLES)))
+        else:
+            around = ("winner", ".winner.new", ".winner.old", "../../winners", "../../winners/convolution-w6600")
+            obstruct(place, folder.parent / rng.choice(around), rng.choice(list(OBSTACLES)))
+            return
+
+
+def random_comparison(place: Place) -> None:
+    """Change the journal of a comparison: bytes, cells, documents, schema, or what lies beside it."""
+    rng = place.rng
+    path = next(place.copy("comparison", "comparison").glob("runs-*.sqlite"))
+    how = rng.choice(("bytes", "cells", "cells", "documents", "schema", "obstacle"))
+    if how == "bytes":
+        path.write_bytes(damaged(path.read_bytes(), rng))
+    elif how == "obstacle":
+        names = (
+            path.name,
+            f"{path.name}-wal",
+            f"{path.name}-journal",
+            "runs-2of2.sqlite",
+            "comparison.json",
+            "comparison.md",
+        )
+        obstruct(place, path.with_name(rng.choice(names)), rng.choice(list(OBSTACLES)))
+    else:
+        with closing(sqlite3.connect(path, isolation_level=None)) as database:
+            for _ in range(rng.choice((1, 2))):
+                {"cells": change_cell, "documents": change_document, "schema": change_schema}[how](database, rng)
+
+
+def random_cubins(place: Place) -> None:
+    """Change an entry of a cache of cubins; its hash is made right again, as anybody can."""
+    rng = place.rng
+    path = next(place.copy("cubins", "cubins").glob("??/*"))
+    body = path.read_bytes()[32:]
+    header, _, code = body.partition(b"\n")
+    if rng.random() < 0.5:
+        header = encoded(to_json(change(json.loads(header), rng)))
+    else:
+        code = damaged(code, rng)
+    body = header + b"\n" + code
+    path.write_bytes(damaged(body, rng) if rng.random() < 0.3 else hashlib.sha256(body).digest() + body)
+
+
+def _run(name: str, file: str, obstacle: str, *commands: str, kind: str = "run folder") -> None:
+    def build(place: Place) -> None:
+        obstruct(place, place.copy("campaign" if kind == "campaign" else "store", "run") / file, obstacle)
+
+    add(kind, name, build, *commands)
+
+
+def _slug(file: str) -> str:
+    return file.strip(".").replace("/.", "-").replace("/", "-").replace(".", "-")
+
+
+for _file, _commands in {
+    "run.sqlite": ("show", "resume", "report"), "run.sqlite-wal": ("show", "resume"), "run.sqlite-journal": ("show", "resume"),
+    "run.sqlite-shm": ("show", "resume"), "run.lock": ("follow", "resume"), "events.jsonl": ("follow", "resume", "report"),
+    "winner": ("resume", "report"), "winners": ("report",), "report.html": ("report",), "winners.json": ("report",),
+    "optuna.journal": ("dashboard",),
+}.items():  # fmt: skip
+    for _obstacle in (
+        "a-canary",
+        "a-folder-elsewhere",
+        "the-parent",
+        "a-hard-link-to-a-canary",
+        "a-fifo",
+        "a-device-without-end",
+        "a-folder",
+    ):
+        _run(f"{_slug(_file)}-is-{_obstacle}", _file, _obstacle, *_commands)
+for _file in ("run.new", ".winner.new", ".winner.old", "run.sqlite.new", f".winners.json.{1}", "plan.toml"):
+    for _obstacle in ("a-canary", "a-folder-elsewhere", "a-fifo"):
+        _run(f"{_slug(_file)}-is-{_obstacle}", _file, _obstacle, "show", "resume", "report")
+for _file, _commands in {
+    "winners": ("report", "resume_campaign"), "problems": ("show", "report", "resume_campaign"), "plan.toml": ("show", "resume_campaign"),
+    "problems/convolution-w6600": ("show", "report", "resume_campaign"), "problems/convolution-w6600/run.sqlite": ("show", "report"),
+    "winners/convolution-w6600": ("report",), "winners/.convolution-w6600.new": ("report",), "winners/.convolution-w6600.old": ("report",),
+    ".winners.new": ("report",), "events.jsonl": ("follow", "report"), "run.lock": ("resume_campaign",), "problems/a-third": ("show", "report"),
+}.items():  # fmt: skip
+    for _obstacle in ("a-canary", "a-folder-elsewhere", "the-parent", "a-fifo", "a-folder"):
+        _run(f"{_slug(_file)}-is-{_obstacle}", _file, _obstacle, *_commands, kind="campaign")
+
+
+for _file in ("kernel.cu", "winner.json"):
+    for _obstacle in OBSTACLES:
+
+        def _in_winner(place: Place, file: str = _file, obstacle: str = _obstacle) -> None:
+            winner = place.copy("campaign", "run") / "problems" / "convolution-w6600" / "winner"
+            obstruct(place, winner / file, obstacle)
+
+        add("winner folder", f"{_slug(_file)}-is-{_obstacle}", _in_winner, "report", "report_elsewhere")
+
+
+@corpus("winner folder", "report", "report_elsewhere")
+def _a_hundred_thousand_files(place: Place) -> None:
+    winner = place.copy("campaign", "run") / "problems" / "convolution-w6600" / "winner"
+    for number in range(100_000):
+        (winner / f"{number}").touch()
+
+
+@corpus("winner folder", "report", "report_elsewhere")
+def _files_of_a_gigabyte_each(place: Place) -> None:
+    winner = place.copy("campaign", "run") / "problems" / "convolution-w6600" / "winner"
+    for number in range(3):
+        os.truncate(_made(winner / f"kernel-{number}.cu"), 2**30)
+
+
+@corpus("winner folder", "report", "report_elsewhere")
+def _folders_in_it(place: Place) -> None:
+    winner = place.copy("campaign", "run") / "problems" / "convolution-w6600" / "winner"
+    (winner / "/".join(["a"] * 200)).mkdir(parents=True)
+    (winner / "loop").symlink_to(".")
+
+
+@corpus("run folder", "show", "report", "resume", "follow", "dashboard")
+def _nothing(place: Place) -> None:
+    (place.named / "run").mkdir()
+
+
+@corpus("run folder", "show", "report", "resume", "follow", "dashboard")
+def _a_file(place: Place) -> None:
+    place.write("run", "x")
+
+
+@corpus("run folder", "show", "report", "resume", "follow", "dashboard")
+def _a_link_to_itself(place: Place) -> None:
+    (place.named / "run").symlink_to("run")
+
+
+@corpus("run folder", "show", "report", "follow", "dashboard")
+def _a_fifo(place: Place) -> None:
+    os.mkfifo(place.named / "run")
+
+
+@corpus("run folder", "show", "report")
+def _a_link_to_an_honest_run(place: Place) -> None:
+    place.copy("store", "other")
+    (place.named / "run").symlink_to("other")
+
+
+@corpus("run folder", "resume", "report", "show")
+def _temporary_names_of_all_processes(place: Place) -> None:
+    """The names that a writer with a predictable name would use, for the next thousand processes."""
+    run = place.copy("store", "run")
+    for pid in range(os.getpid(), os.getpid() + 1000):
+        for name in (f".winners.json.{pid}", f".report.html.{pid}", f".report.md.{pid}"):
+            (run / name).symlink_to(place.canary / "secret.txt")
+
+
+def _events(name: str, text: Callable[[], str | bytes] | str, kind: str = "run folder") -> None:
+    def build(place: Place) -> None:
+        place.copy("campaign" if kind == "campaign" else "store", "run")
+        place.write("run/events.jsonl", text() if callable(text) else text)
+
+    add(kind, f"events-{name}", build, "follow", "report")
+
+
+def _event(name: str, **facts: object) -> str:
+    return to_json({"at": "2026-01-01T00:00:00.000+00:00", "event": name, **facts}) + "\n"
+
+
+for _kind in ("run folder", "campaign"):
+    _events("of-one-line-of-100-megabytes", lambda: b"x" * 100_000_000, _kind)
+    _events("of-a-million-lines", lambda: _event("best", number=1) * 1_000_000, _kind)
+    _events("of-a-million-broken-lines", lambda: "{}\n" * 1_000_000, _kind)
+    _events("nested-deeply", ("[" * 30_000 + "]" * 30_000 + "\n") * 10, _kind)
+    _events(
+        "of-5000-digits", _event("progress") + '{"at": "x", "event": "best", "number": ' + "9" * 5000 + "}\n", _kind
+    )
+    _events("of-escapes", "".join(
+        _event(name, slug=ESCAPE, device=ESCAPE, detail=ESCAPE + XSS, problem=ESCAPE, message=ESCAPE, plan=ESCAPE, outcome=ESCAPE,
+               problems=[ESCAPE, XSS], devices=[ESCAPE], versions={ESCAPE: ESCAPE}, path=ESCAPE, kernel=ESCAPE, limit=ESCAPE)
+        for name in ("run_started", "plan_started", "failure", "worker_died", "gpu_lost", "disk_full", "slice_ended", "report_written",
+                     "resumed", "interrupted", "declared", "best", "reference", "drift", "throttled", "plan_ended", ESCAPE)), _kind)  # fmt: skip
+    _events("of-other-types", "".join(
+        _event(name, slug=value, device=value, detail=value, number=value, tflops=value, share_of_reference=value, trials=value,
+               seconds=value, best_s=value, problems=value, runs=value, elapsed_s=value, at=value, left_s=value, lost_s=value,
+               median_s=value, ratio=value, ties=value, rejected=value, discarded=value, signal=value, limit=value, done=value)
+        for name in ("plan_started", "run_started", "progress", "best", "failure", "reference", "drift", "throttled", "declared",
+                     "gpu_back", "slice_ended", "run_ended", "plan_ended", "interrupted", "resumed")
+        for value in (None, [], {}, "x", -1, 1e308, float("nan"), float("inf"), 2**70, True, [[1]], {"a": 1})), _kind)  # fmt: skip
+    _events(
+        "with-problems-that-are-paths",
+        _event("plan_started", problems=["../../canary", "/etc", "..", ".", "", "a/b", ESCAPE]),
+        _kind,
+    )
+    _events("that-are-not-utf-8", b"\xff\xfe\n" * 100, _kind)
+    _events("of-surrogates", _event("failure", detail="\ud800", slug="\udfff"), _kind)
+    _events("of-nul", "\0" * 10_000_000, _kind)
+
+
+@corpus("campaign", "show", "report", "follow", "dashboard", "resume_campaign")
+def _ten_thousand_folders(place: Place) -> None:
+    run = place.copy("campaign", "run")
+    for number in range(10_000):
+        (run / "problems" / f"p{number}").mkdir()
+
+
+@corpus("campaign", "show", "report", "dashboard")
+def _a_thousand_broken_stores(place: Place) -> None:
+    run = place.copy("campaign", "run")
+    for number in range(1_000):
+        (run / "problems" / f"p{number}").mkdir()
+        (run / "problems" / f"p{number}" / "run.sqlite").write_bytes(b"SQLite format 3\0" + bytes(100))
+
+
+@corpus("campaign", "show", "show_json", "report", "follow", "dashboard")
+def _folders_with_names_of_escapes(place: Place) -> None:
+    run = place.copy("campaign", "run")
+    for name in (ESCAPE, XSS, "\n", " ", "-rf", "é" * 100, "[bold]x", "..."):
+        os.rename(place.copy("store", "other"), run / "problems" / name)
+    for name in (b"\xff\xfe", b"\xed\xa0\x80"):
+        os.rename(place.copy("store", "other"), os.path.join(os.fsencode(run / "problems"), name))
+
+
+@corpus("campaign", "show", "report", "dashboard")
+def _problems_that_link_to_each_other(place: Place) -> None:
+    problems = place.copy("campaign", "run") / "problems"
+    (problems / "one").symlink_to("two")
+    (problems / "two").symlink_to("one")
+    (problems / "three").symlink_to("convolution-w6600")
+    (problems / "four").symlink_to("../problems")
+
+
+def _plan_of_campaign(name: str, text: str | bytes) -> None:
+    def build(place: Place) -> None:
+        place.copy("campaign", "run")
+        place.write("run/plan.toml", text)
+
+    add("campaign", f"plan-{name}", build, "show", "report", "resume_campaign")
+
+
+_plan_of_campaign("of-20000-dots", "a" + ".a" * 20_000 + " = 1\n" + PLAN)
+_plan_of_campaign("of-brackets", "x = " + "[" * 100_000 + "]" * 100_000)
+_plan_of_campaign("of-5000-digits", "x = " + "9" * 5000 + PLAN)
+_plan_of_campaign("empty", "")
+_plan_of_campaign("not-utf-8", b"\xff\xfe")
+_plan_of_campaign("of-200-kilobytes-of-dots", "a" + ".a" * 100_000 + " = 1")
+_plan_of_campaign("with-a-title-of-escapes", PLAN.replace("Two problems", "\\u001b[2J\\u009b31m" + XSS))
+_plan_of_campaign("with-a-title-of-another-type", PLAN.replace('"Two problems"', "[1, {a = 2}]"))
+_plan_of_campaign("with-another-seed", PLAN.replace('minimum = "16 trials"', 'minimum = "16 trials"\nseed = 9'))
+_plan_of_campaign("with-another-problem", PLAN.replace("xgemm_titan_rtx", "xgemm_rtx_a4000"))
+_plan_of_campaign("with-more-problems", PLAN.replace('"xgemm_titan_rtx"', '"xgemm_titan_rtx", "xgemm_rtx_a4000"'))
+_plan_of_campaign("of-30-megabytes", PLAN + "#" + "x" * 30_000_000)
+
+
+def _journal(name: str, *statements: str) -> None:
+    def build(place: Place) -> None:
+        path = next(place.copy("comparison", "comparison").glob("runs-*.sqlite"))
+        with closing(sqlite3.connect(path, isolation_level=None)) as database:
+            database.execute("PRAGMA writable_schema = ON")
+            for statement in statements:
+                database.execute(statement)
+
+    add("comparison", name, build)
+
+
+_journal("honest")
+_journal("facts-without-end", "DROP TABLE facts", "CREATE VIEW facts AS WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r) "
+         "SELECT 'n' || x AS name, 'v' AS value FROM r")  # fmt: skip
+_journal("runs-without-end", "ALTER TABLE runs RENAME TO x", "CREATE VIEW runs AS WITH RECURSIVE r(y) AS (SELECT 1 UNION ALL "
+         "SELECT y + 1 FROM r) SELECT x.* FROM r JOIN x ON 1")  # fmt: skip
+_journal("a-trigger", "CREATE TRIGGER t AFTER INSERT ON runs BEGIN DELETE FROM runs; END", "DELETE FROM runs")
+_journal("no-facts", "DROP TABLE facts")
+_journal("no-runs", "DROP TABLE runs")
+_journal("other-columns", "DROP TABLE runs", "CREATE TABLE runs (a, b)", "INSERT INTO runs VALUES (1, 2)")
+_journal("facts-of-escapes", f"UPDATE facts SET value = '{ESCAPE}'")
+_journal("errors-of-escapes", f"UPDATE runs SET indices = NULL, error = '{ESCAPE}'")
+_journal("seeds-of-2-to-the-62", "UPDATE runs SET seed = 4611686018427387904")
+_journal("strategies-of-escapes", f"UPDATE runs SET strategy = '{ESCAPE}'")
+_journal("traces-of-3-bytes", "UPDATE runs SET indices = x'010203'")
+_journal("traces-of-other-lengths", "UPDATE runs SET indices = x'00000000'")
+_journal(
+    "traces-beyond-the-space", "UPDATE runs SET indices = x'ffffff7f', own_s = x'00000000', recorded_s = x'00000000'"
+)
+_journal(
+    "traces-below-the-space", "UPDATE runs SET indices = x'00000080', own_s = x'00000000', recorded_s = x'00000000'"
+)
+_journal("traces-of-nothing", "UPDATE runs SET indices = x'', own_s = x'', recorded_s = x''")
+_journal(
+    "seconds-of-nan", "UPDATE runs SET own_s = replace(own_s, x'00', x'ff'), recorded_s = zeroblob(length(recorded_s))"
+)
+_journal("seconds-of-a-text", "UPDATE runs SET repeats = NULL")
+_journal("a-trace-of-a-hundred-megabytes", "UPDATE runs SET indices = zeroblob(100000000), own_s = zeroblob(100000000), "
+         "recorded_s = zeroblob(100000000)")  # fmt: skip
+for _obstacle in ("a-canary", "a-fifo", "a-folder", "a-device-without-end", "garbage", "10-gigabytes-of-nothing"):
+    for _file in ("runs-1of1.sqlite", "runs-2of2.sqlite", "runs-1of1.sqlite-wal"):
+
+        def _build(place: Place, file: str = _file, obstacle: str = _obstacle) -> None:
+            obstruct(place, place.copy("comparison", "comparison") / file, obstacle)
+
+        add("comparison", f"{_slug(_file)}-is-{_obstacle}", _build)
+for _file in ("comparison.json", "summary.json", "comparison.md", "figures", "table.csv"):
+
+    def _build_output(place: Place, file: str = _file) -> None:
+        obstruct(place, place.copy("comparison", "comparison") / file, "a-canary")
+
+    add("comparison", f"{_slug(_file)}-is-a-canary", _build_output)
+
+
+@corpus("comparison")
+def _every_file_is_a_link(place: Place) -> None:
+    """The files that an honest comparison has written, as links."""
+    folder = place.copy("comparison", "comparison")
+    for path in sorted(folder.iterdir()):
+        if path.suffix != ".sqlite":
+            obstruct(place, path, "a-canary")
+
+
+def _cubin(name: str, make: Callable[[bytes, bytes], bytes], *, sealed: bool = True) -> None:
+    """Add an entry with another header or code, and with its right hash."""
+
+    def build(place: Place) -> None:
+        path = next(place.copy("cubins", "cubins").glob("??/*"))
+        header, _, code = path.read_bytes()[32:].partition(b"\n")
+        body = make(header, code)
+        path.write_bytes(hashlib.sha256(body).digest() + body if sealed else body)
+
+    add("cubin cache", name, build)
+
+
+_cubin("honest", lambda header, code: header + b"\n" + code)
+_cubin("that-unfolds-to-1500-megabytes", lambda header, code: header + b"\n" + _zeros(1_600))
+_cubin("of-a-header-nested-deeply", lambda header, code: b"[" * 100_000 + b"]" * 100_000 + b"\n" + code)
+_cubin("of-5000-digits", lambda header, code: b'{"state": "ok", "registers": ' + b"9" * 5000 + b"}\n" + code)
+_cubin("of-another-state", lambda header, code: header.replace(b'"ok"', b'"skipped"') + b"\n" + code)
+_cubin("of-unknown-fields", lambda header, code: header.replace(b"{", b'{"x": 1, ', 1) + b"\n" + code)
+_cubin("of-a-list", lambda header, code: b"[1]\n" + code)
+_cubin("of-other-types", lambda header, code: b'{"state": "ok", "registers": "x", "detail": []}\n' + code)
+_cubin(
+    "of-details-of-escapes",
+    lambda header, code: to_json({"state": "compile_error", "detail": ESCAPE}).encode() + b"\n" + code,
+)
+_cubin("empty", lambda header, code: b"", sealed=False)
+_cubin("of-32-bytes", lambda header, code: bytes(32), sealed=False)
+
+
+def _zeros(megabytes: int) -> bytes:
+    packer = zlib.compressobj(9)
+    return b"".join([*(packer.compress(bytes(1 << 20)) for _ in range(megabytes)), packer.flush()])
+
+
+for _obstacle in ("a-canary", "a-fifo", "a-folder", "a-device-without-end", "10-gigabytes-of-nothing"):
+
+    def _entry(place: Place, obstacle: str = _obstacle) -> None:
+        obstruct(place, next(place.copy("cubins", "cubins").glob("??/*")), obstacle)
+
+    add("cubin cache", f"entry-is-{_obstacle}", _entry)

@@ -1,0 +1,175 @@
+"""The check of a bundle, with the real NVRTC where it is installed."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mltune.device.known import H200
+from mltune.kernel.reader import load_kernel
+from mltune.measure.bundle_check import BUILDS, BundleCheck, check_bundle
+from mltune.problem.gemm import parse_problem
+from mltune.records.trial import TrialState
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENT = """
+[kernel]
+name = "small"
+source = "small.cu"
+entry = "small"
+headers = ["tile.cuh"]
+problem = "gemm"
+precisions = ["d"]
+[parameters]
+block_size_x = [32, 64, 128]
+width = [1, 2, 4]
+[resources]
+threads = "block_size_x"
+shared_bytes = "8 * width"
+[launch]
+block = ["block_size_x"]
+grid = ["ceil_div(m, block_size_x)"]
+"""
+HEADER = "__device__ int tile() { return width; }\n"
+SOURCE = (
+    '#include "tile.cuh"\nextern "C" __global__ void small(int* out) { out[threadIdx.x] = tile() + block_size_x; }\n'
+)
+
+needs_nvrtc = pytest.mark.skipif(importlib.util.find_spec("cuda") is None, reason="needs the Python bindings of NVRTC")
+
+
+def bundle(folder: Path, *changes: tuple[str, str]) -> Path:
+    files = {"kernel.toml": DOCUMENT, "small.cu": SOURCE, "tile.cuh": HEADER}
+    for old, new in changes:
+        assert any(old in text for text in files.values())
+        files = {name: text.replace(old, new) for name, text in files.items()}
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+def checked(folder: Path) -> BundleCheck:
+    return check_bundle(load_kernel(folder), parse_problem("dgemm", size=512), H200)
+
+
+def command(*arguments: object, path: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "mltune", *map(str, arguments)],
+        env=os.environ | {"PYTHONPATH": f"{path}{os.pathsep}{ROOT}"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@needs_nvrtc
+def test_a_sound_bundle_passes(tmp_path: Path) -> None:
+    check = checked(bundle(tmp_path))
+    assert check.passed
+    assert (check.valid, check.sampled, check.faults, check.not_built) == (9, 9, (), "")
+    assert len({tuple(configuration.items()) for configuration, _ in check.builds}) == BUILDS
+    assert all(build.registers > 0 for _, build in check.builds)
+    assert not any(build.cached for _, build in check.builds)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("return width", "return breadth"), "tile.cuh(1)"),
+        (("tile() +", "tile() ++;"), "kernel.cu(2)"),
+        (('entry = "small"', 'entry = "smell"'), "'smell'"),
+        (('extern "C" ', ""), 'extern "C"'),
+        (('headers = ["tile.cuh"]', ""), "headers"),
+        (("out[threadIdx.x]", "__shared__ int s[20000]; s[out[0]] = 1; out[s[out[1]]]"), "shared"),
+    ],
+)
+def test_a_bundle_that_cannot_be_compiled_fails(tmp_path: Path, change: tuple[str, str], words: str) -> None:
+    check = checked(bundle(tmp_path, change))
+    assert not check.passed
+    assert not check.faults
+    assert {build.state for _, build in check.builds} == {TrialState.COMPILE_ERROR}
+    assert words in check.builds[0][1].detail
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "share"),
+    [
+        (('"ceil_div(m, block_size_x)"', '"1/0"'), "`1/0` is undefined", 1),
+        (('"ceil_div(m, block_size_x)"', '"-m"'), "launch.grid: a grid has from 1 to 2147483647 blocks along x", 1),
+        (('"ceil_div(m, block_size_x)"', '"m / 3"'), "`m / 3` is", 1),
+        (('"ceil_div(m, block_size_x)"', '"1", "65536"'), "from 1 to 65535 blocks along y", 1),
+        (
+            ('["block_size_x"]', '["block_size_x * 32"]'),
+            "a block has from 1 to 1024 threads along x",
+            2 / 3,
+        ),
+        (
+            ('["block_size_x"]', '["block_size_x", 32]'),
+            "1024 threads, but `block_size_x` * `32` * `1` is",
+            2 / 3,
+        ),
+        (('["block_size_x"]', '["1", "1", "block_size_x"]'), "from 1 to 64 threads along z", 1 / 3),
+        (('"8 * width"', '"90000 * width"'), "resources.shared_bytes: a block has from 0 to 232448 bytes", 1 / 3),
+        (('"8 * width"', '"-1"'), "resources.shared_bytes", 1),
+        (('threads = "block_size_x"', 'threads = "1 // (width - 1)"'), "resources.threads", 1 / 3),
+        (('threads = "block_size_x"', 'threads = "2 ** m"'), "exponent", 1),
+    ],
+)
+def test_what_is_wrong_with_a_sample_is_a_fault(
+    tmp_path: Path, change: tuple[str, str], words: str, share: float
+) -> None:
+    check = checked(bundle(tmp_path, change, ('source = "small.cu"\nentry = "small"\nheaders = ["tile.cuh"]\n', "")))
+    assert not check.passed
+    assert words in check.faults[0].reason
+    assert check.faults[0].share == pytest.approx(share)
+    assert len(check.faults[0].reason) < 700
+
+
+def test_the_problems_of_the_verification_count_too(tmp_path: Path) -> None:
+    check = checked(
+        bundle(
+            tmp_path,
+            ('"ceil_div(m, block_size_x)"', '"m // 512"'),
+            ('source = "small.cu"\nentry = "small"\nheaders = ["tile.cuh"]\n', ""),
+        )
+    )
+    assert "`m // 512` is 0" in check.faults[0].reason
+    assert "dgemm NT" in check.faults[0].reason
+
+
+@needs_nvrtc
+def test_the_command_prints_the_first_error_and_exits_with_1(tmp_path: Path) -> None:
+    sound = command("check", bundle(tmp_path))
+    assert sound.returncode == 0, sound.stderr
+    assert "5 of 9 valid configurations compiled, 0 failed" in sound.stdout
+    broken = command("check", bundle(tmp_path, ("return width", "return breadth")))
+    assert broken.returncode == 1
+    assert 'tile.cuh(1): error: identifier "breadth" is undefined' in broken.stdout
+    assert broken.stdout.count("block_size_x=") == 1, "one configuration of each error"
+    document = json.loads(command("check", bundle(tmp_path), "--json").stdout)
+    assert document["passed"]
+    assert [build["state"] for build in document["builds"]] == ["ok"] * 5
+
+
+def test_without_nvrtc_the_command_says_that_nothing_was_compiled(tmp_path: Path) -> None:
+    hidden = tmp_path / "hidden" / "cuda"
+    hidden.mkdir(parents=True)
+    (hidden / "__init__.py").write_text("")
+    done = command("check", bundle(tmp_path), path=hidden.parent)
+    assert done.returncode == 0, done.stderr
+    assert "builds: none: compiling needs NVRTC" in done.stdout
+
+
+def test_the_space_of_a_bundle_that_cannot_be_launched_is_refused(tmp_path: Path) -> None:
+    refused = command("space", bundle(tmp_path, ('"ceil_div(m, block_size_x)"', '"1/0"')))
+    assert refused.returncode == 2
+    assert "kernel.toml: launch.grid" in refused.stderr
+    shown = command("space", bundle(tmp_path, ('["block_size_x"]', '["block_size_x * 32"]')))
+    assert shown.returncode == 0, shown.stderr
+    assert "wrong: launch.block" in shown.stdout
