@@ -20,6 +20,7 @@ def campaign():
     problem = {
         "state": "declared",
         "replayed": False,
+        "detail": "",
         "problem": DATASETS[-1]["problem"],
         "best": {"median_s": 2e-3, "tflops": 45.3, "share_of_peak": 0.7, "share_of_reference": 0.98},
         "trials": 4096,
