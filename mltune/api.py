@@ -175,7 +175,9 @@ def compare(
     processes: int | None = None,
     output: str | Path | None = None,
     share: str = "1/1",
+    aggregate: bool = False,
     progress: ComparisonReport | Literal["auto"] | None = "auto",
+    interrupt: Callable[[], bool] | None = None,
 ) -> Comparison | None:
     """Compare search strategies on recorded timings.
 
@@ -202,12 +204,18 @@ def compare(
     processes : int, optional
         By default one per processor.
     output : str or pathlib.Path, optional
-        Directory of the comparison; an existing one is resumed. By default a new one under ``runs/``.
+        Directory of the comparison; an existing one is resumed. By default one under ``runs/`` that belongs to these
+        arguments: the same call goes on.
     share : str
         ``"I/N"`` does the I-th of N shares of the work, one on each of N machines, say.
+    aggregate : bool
+        Whether to merge rows of the table that differ in columns which are no parameters: the median counts.
     progress : callable, "auto" or None
         Called with a :class:`mltune.comparison.comparison.Progress` after each run. ``"auto"`` shows a progress bar in
         a notebook or a terminal (on stderr), and nothing elsewhere.
+    interrupt : callable, optional
+        Called without arguments several times a second; true ends the comparison with the runs that have ended. By
+        default Ctrl-C does so, and a second Ctrl-C raises KeyboardInterrupt.
 
     Returns
     -------
@@ -220,6 +228,11 @@ def compare(
         A strategy, dataset or option is malformed or does not exist.
     RunError
         No strategy has run on every dataset.
+
+    Warns
+    -----
+    MltuneWarning
+        A table or a dataset is not as it should be, and there is no `progress` to tell.
 
     Examples
     --------
@@ -245,9 +258,14 @@ def compare(
         processes=processes,
         output=None if output is None else Path(output),
         share=share,
+        aggregate=aggregate,
     )
-    with _progress_bar(progress, "ComparisonDisplay") as report:
-        comparison = run(request, report)
+    with _progress_bar(progress, "ComparisonDisplay") as report, _interruptible(interrupt) as interrupted:
+        comparison = run(request, report, interrupted)
+    if report is None and comparison is not None:
+        for name, recording in comparison.recordings.items():
+            for notice in recording.notices:
+                warnings.warn(f"{name}: {notice}", MltuneWarning, stacklevel=2)
     if comparison is not None:
         write_results(comparison, request.output)
     return comparison

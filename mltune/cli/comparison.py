@@ -10,6 +10,9 @@ import typer
 from mltune.cli.application import AsJson, answer, app
 from mltune.show import terminal
 
+PATIENCE_S = 60.0
+"""Seconds after a first signal until the process ends by force: the figures of many datasets take some."""
+
 
 @app.command()
 def compare(
@@ -33,6 +36,9 @@ def compare(
     time: Annotated[
         str | None, typer.Option("--time", metavar="COLUMN", help="Column of the table that holds the times: time_ms.")
     ] = None,
+    aggregate: Annotated[
+        bool, typer.Option("--aggregate", help="Merge rows of the table that differ in columns that are no parameters.")
+    ] = False,
     evaluations: Annotated[
         int, typer.Option("--evaluations", min=2, max=60_000, help="Distinct configurations that each run measures.")
     ] = 400,
@@ -42,7 +48,9 @@ def compare(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", metavar="DIR", help="Directory of the results; a comparison there is resumed."),
+        typer.Option(
+            "--output", metavar="DIR", help="Directory of the results.  [default: runs/compare-..., from the options]"
+        ),
     ] = None,
     share: Annotated[
         str, typer.Option("--share", metavar="I/N", help="Do the I-th of N shares, one on each of N machines, say.")
@@ -54,16 +62,15 @@ def compare(
     Each strategy searches each dataset with each seed, and each configuration that it proposes is looked up.
     Strategies of mltune: mltune and its ablations mltune-noskip, mltune-nobuild and mltune-raw, tpe, tpe+skip, astra,
     random. Strategies of other packages, with the extra "peers": hybrid_vndx, adaptive_tabu_greywolf,
-    genetic_algorithm, simulated_annealing, bayes_opt or any kernel_tuner:NAME, and gp. The same --output resumes a
-    comparison, or joins the shares of several machines.
+    genetic_algorithm, simulated_annealing, bayes_opt or any kernel_tuner:NAME, and gp. Ctrl-C ends the comparison with
+    the runs that have ended; the same command goes on. With --output, it also joins the shares of several machines.
     """
     from mltune import api
-    from mltune.comparison.request import default_output
+    from mltune.process.signals import Interrupt
     from mltune.show import tables
     from mltune.show.live import ComparisonDisplay
 
-    output = output or default_output()
-    with ComparisonDisplay() as progress:
+    with ComparisonDisplay() as progress, Interrupt(patience_s=PATIENCE_S) as interrupt:
         comparison = api.compare(
             strategies,
             datasets,
@@ -75,11 +82,15 @@ def compare(
             processes=jobs,
             output=output,
             share=share,
+            aggregate=aggregate,
             progress=progress,
+            interrupt=interrupt,
         )
-    terminal.write(f"written: {output}", stderr=True)
     if comparison is None:
         return
+    terminal.write(f"written: {comparison.directory}", stderr=True)
     for job, error in comparison.errors.items():
-        terminal.write(f"{' '.join(map(str, job))} failed: {error.strip().splitlines()[-1]}", stderr=True)
+        terminal.write(f"{' '.join(map(str, job))} failed: {error}", stderr=True)
+    if comparison.missing:
+        terminal.write(f"stopped: {comparison.missing} runs are missing; the same command goes on", stderr=True)
     answer(comparison.summary, as_json, lambda: tables.comparison(comparison.summary))

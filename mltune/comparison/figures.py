@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import io
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -45,15 +45,18 @@ def line_style(position: int) -> LineStyle:
     return LineStyle(COLOURS[position % len(COLOURS)], DASHES[position % len(DASHES)])
 
 
-def draw(comparison: Comparison, order: Sequence[str], stem: Path) -> None:
+def draw(comparison: Comparison, order: Sequence[str]) -> dict[str, bytes]:
     """Draw the curves with their 95 % confidence bands, as SVG and PNG.
 
     Parameters
     ----------
     order : sequence of str
         The strategies, in the order of their colours.
-    stem : pathlib.Path
-        Path without a suffix: ``STEM.svg`` and ``STEM.png`` show all spaces together, ``STEM-spaces`` each space.
+
+    Returns
+    -------
+    dict of str to bytes
+        Files by name: ``curves.svg`` and ``curves.png`` show all spaces together, ``curves-spaces`` each space.
     """
     from matplotlib.figure import Figure
 
@@ -67,9 +70,13 @@ def draw(comparison: Comparison, order: Sequence[str], stem: Path) -> None:
         _panel(axes, comparison, order, [dataset], dataset, labels=False)
     handles, names = apart.axes[0].get_legend_handles_labels()
     apart.legend(handles, names, loc="outside lower center", ncols=min(3 * columns // 2, len(names)), frameon=False)
-    for figure, name in ((together, stem.name), (apart, f"{stem.name}-spaces")):
-        figure.savefig(stem.with_name(f"{name}.svg"), dpi=150, metadata={"Date": None})
-        figure.savefig(stem.with_name(f"{name}.png"), dpi=150)
+    files = {}
+    for figure, name in ((together, "curves"), (apart, "curves-spaces")):
+        for suffix, metadata in (("svg", {"Date": None}), ("png", {})):
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format=suffix, dpi=150, metadata=metadata)
+            files[f"{name}.{suffix}"] = buffer.getvalue()
+    return files
 
 
 def _panel(

@@ -1,21 +1,28 @@
-"""The journal of a comparison: an SQLite file of finished runs, with which it is split and resumed."""
+"""The journal of a comparison: an SQLite file of finished runs, with which it is split and resumed.
+
+Journals of other shares come from other machines, and any journal may be damaged: what is read is checked.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
-from collections.abc import Iterator, Mapping
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import numpy as np
 
 from mltune.comparison.simulation import Trace
-from mltune.errors import RunDirectoryError, StoreError
+from mltune.errors import DamagedRunError, MltuneError, RunDirectoryError, StoreError
+from mltune.files.atomic import write_file_atomically
 from mltune.files.opening import kind_of
 from mltune.files.reading import reason
+from mltune.files.text import printable
 
 _TABLES = """
 create table if not exists facts (name text primary key, value text not null) strict;
@@ -25,6 +32,19 @@ create table if not exists runs (
     primary key (strategy, dataset, seed)
 ) strict;
 """
+_MAX_BYTES = 1 << 32
+_MAX_CELL_BYTES = 1 << 20
+_LONGEST_ERROR = 2000
+_LONGEST_S = 1e9
+_BUSY_S = 60.0
+_OF_THE_MACHINE = frozenset(
+    {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}
+    | {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
+)
+"""Codes of errors that are not the file's fault."""
+
+DATASET = "dataset "
+"""Prefix of the name of a fact about a dataset."""
 
 _OWN = ("runs-", "summary.json", "table.md", "evaluations.parquet", "curves")
 """Beginnings of the names of a comparison's files."""
@@ -46,6 +66,11 @@ class Outcome:
     trace: Trace | None
     error: str = ""
 
+    @property
+    def reason(self) -> str:
+        """The last line of the error, printable."""
+        return printable((self.error.strip().splitlines() or ["it has no trace"])[-1], longest=300)
+
 
 class Journal:
     """The runs of a comparison.
@@ -65,7 +90,7 @@ class Journal:
     Raises
     ------
     RunDirectoryError
-        The directory has the journal of another comparison, or a link in place of a file of its own.
+        The directory has the journal of another comparison, a damaged one, or a link in place of a file of its own.
     StoreError
         The journal cannot be written.
     """
@@ -76,26 +101,29 @@ class Journal:
         try:
             directory.mkdir(parents=True, exist_ok=True)
             _check_own(directory)
-            self._database = sqlite3.connect(self._file, timeout=60, isolation_level=None)
-            self._database.execute("pragma journal_mode = wal")
-            self._database.executescript(_TABLES)
-        except (OSError, sqlite3.Error) as error:
+            if not os.path.lexists(self._file):
+                write_file_atomically(self._file, _empty())
+        except OSError as error:
             raise StoreError(
                 f"a comparison writes a journal, but {self._file} cannot be written: {reason(error)}."
             ) from error
         self._agree({name: json.dumps(value, sort_keys=True) for name, value in facts.items()})
+        self._database = _connect(self._file)
 
     def _agree(self, facts: Mapping[str, str]) -> None:
-        self._database.executemany("insert or ignore into facts values (?, ?)", facts.items())
         for path in self._files():
-            with closing(sqlite3.connect(path, timeout=60)) as database:
-                there = dict(database.execute("select name, value from facts"))
+            with _opened(path) as database:
+                if path == self._file:
+                    database.executemany("insert or ignore into facts values (?, ?)", facts.items())
+                there = dict(database.execute("select name, value from facts limit 1000"))
             differing = [name for name, value in facts.items() if there.get(name, value) != value]
             if differing:
                 name = differing[0]
+                what = f"content of {name}" if name.startswith(DATASET) else name
+                before, now = (printable(found[name], longest=100) for found in (there, facts))
                 raise RunDirectoryError(
-                    f"all runs of a comparison must have the same {name}, but in {path} it is {there[name]} and "
-                    f"now it is {facts[name]}; choose another --output."
+                    f"all runs of a comparison have the same {what}, but in {path} it was {before}, and now it is "
+                    f"{now}; choose another --output, or delete that file to begin anew."
                 )
 
     def _files(self) -> list[Path]:
@@ -122,27 +150,38 @@ class Journal:
         try:
             self._database.execute(
                 f"insert or replace into runs values ({', '.join('?' * 11)})",  # noqa: S608
-                (*outcome.job, outcome.error, *values),
+                (*outcome.job, outcome.error.encode("utf-8", "backslashreplace").decode(), *values),
             )
         except sqlite3.Error as error:
             raise StoreError(
                 f"a run is written when it ends, but {self._file} cannot be written: {reason(error)}."
             ) from error
 
-    def outcomes(self) -> Iterator[Outcome]:
-        """Yield the outcome of every job in the journals of the directory; a trace takes precedence over an error."""
+    def outcomes(self, jobs: Iterable[Job], sizes: Mapping[str, int], evaluations: int) -> dict[Job, Outcome]:
+        """Return the outcomes of jobs in the journals of the directory; a trace takes precedence over an error.
+
+        A record that is damaged counts as an error.
+
+        Parameters
+        ----------
+        sizes : mapping of str to int
+            Number of configurations of each dataset.
+        evaluations : int
+            Most evaluations of a run.
+        """
+        wanted = list(jobs)
         known: dict[Job, Outcome] = {}
         for path in self._files():
-            with closing(sqlite3.connect(path, timeout=60)) as database:
-                for row in database.execute("select * from runs"):
-                    one = _outcome(row)
-                    if one.job not in known or known[one.job].trace is None:
-                        known[one.job] = one
-        yield from known.values()
-
-    def done(self) -> set[Job]:
-        """Return the jobs that have a trace, which need not be repeated."""
-        return {one.job for one in self.outcomes() if one.trace is not None}
+            with _opened(path) as database:
+                for job in wanted:
+                    if job in known and known[job].trace is not None:
+                        continue
+                    row = database.execute(
+                        "select * from runs where strategy = ? and dataset = ? and seed = ?", job
+                    ).fetchone()
+                    if row is not None:
+                        known[job] = _outcome(job, row[3:], sizes[job.dataset], evaluations)
+        return known
 
 
 def _check_own(directory: Path) -> None:
@@ -155,15 +194,87 @@ def _check_own(directory: Path) -> None:
             )
 
 
-def _outcome(row: tuple[Any, ...]) -> Outcome:
-    strategy, dataset, seed, error, indices, own_s, recorded_s, *counts = row
-    job = Job(strategy, dataset, seed)
-    if indices is None:
-        return Outcome(job, None, error)
-    trace = Trace(
-        np.frombuffer(indices, dtype=np.int32),
-        np.frombuffer(own_s, dtype=np.float32),
-        np.frombuffer(recorded_s, dtype=np.float32),
-        *counts,
+def _empty() -> bytes:
+    """Return a journal without runs, in WAL mode from the start: a kill at any moment leaves a file that opens."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
+        database.executescript(_TABLES)
+        image = bytearray(database.serialize())
+    image[18:20] = bytes([2, 2])  # sqlite.org/fileformat2.html, 1.3.3
+    return bytes(image)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a journal for a moment, with errors that name it."""
+    with closing(_connect(path)) as database:
+        try:
+            yield database
+        except sqlite3.Error as error:
+            raise _unreadable(path, error) from error
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """Connect to an existing journal, after checking that it has exactly the tables of one."""
+    for suffix, most in (("", _MAX_BYTES), ("-wal", _MAX_BYTES), ("-journal", 0)):
+        beside = path.with_name(path.name + suffix)
+        if beside.exists() and beside.stat().st_size > most:
+            raise _damaged(path, f"{beside.name} has {beside.stat().st_size} bytes")
+    try:
+        location = f"file:{quote(str(path.absolute()))}?mode=rw"
+        database = sqlite3.connect(location, uri=True, timeout=_BUSY_S, isolation_level=None)
+        try:
+            database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_CELL_BYTES)
+            database.execute("pragma trusted_schema = off")
+            if _schema(database) != _expected_schema():
+                raise _damaged(path, "its tables are not those of a journal")
+            return database
+        except BaseException:
+            database.close()
+            raise
+    except sqlite3.Error as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: sqlite3.Error) -> MltuneError:
+    if (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _OF_THE_MACHINE:
+        return StoreError(f"a comparison reads and writes its journal, but {path} cannot be used: {reason(error)}.")
+    return _damaged(path, error)
+
+
+def _schema(database: sqlite3.Connection) -> set[tuple[str, ...]]:
+    """Return all tables, indices, views and triggers."""
+    return set(database.execute("select type, name, tbl_name, sql from sqlite_schema limit 20"))
+
+
+def _expected_schema() -> set[tuple[str, ...]]:
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.executescript(_TABLES)
+        return _schema(database)
+
+
+def _damaged(path: Path, error: object) -> DamagedRunError:
+    return DamagedRunError(
+        f"{path} must be the journal of a comparison, but it is damaged or something else "
+        f"({printable(error, longest=200)}); delete it, and its runs are repeated, or choose another --output."
     )
-    return Outcome(job, trace)
+
+
+def _outcome(job: Job, row: tuple[Any, ...], size: int, evaluations: int) -> Outcome:
+    """Return the outcome in a row of the journal; a trace that is impossible counts as an error."""
+    error, *blobs, repeats, invalid, before, after = row
+    counts = (repeats, invalid, before, after)
+    if blobs == [None, None, None]:
+        return Outcome(job, None, str(error)[:_LONGEST_ERROR])
+    if all(type(blob) is bytes and len(blob) == len(blobs[0]) for blob in blobs) and len(blobs[0]) % 4 == 0:
+        indices = np.frombuffer(blobs[0], dtype=np.int32)
+        own_s, recorded_s = (np.frombuffer(blob, dtype=np.float32) for blob in blobs[1:])
+        seconds = np.concatenate([own_s, recorded_s])
+        distinct = np.unique(indices)
+        if (
+            len(distinct) == len(indices) <= evaluations
+            and np.all((distinct >= 0) & (distinct < size))
+            and np.all((seconds >= 0) & (seconds < _LONGEST_S))
+            and all(type(count) is int and 0 <= count < _MAX_BYTES for count in counts)
+        ):
+            return Outcome(job, Trace(indices, own_s, recorded_s, *counts))
+    return Outcome(job, None, "its record is damaged")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import math
 import os
 import random
@@ -15,6 +16,7 @@ import numpy as np
 
 from mltune.comparison.projection import Projection
 from mltune.errors import UsageError
+from mltune.files.text import did_you_mean
 
 if TYPE_CHECKING:
     from mltune.comparison.simulation import Simulation
@@ -42,6 +44,9 @@ class KernelTuner:
     name: str
     strategy: str
 
+    def __post_init__(self) -> None:
+        self._module()
+
     def search(self, simulation: Simulation, seed: int) -> None:
         """Search as in Kernel Tuner's simulation mode; see :class:`mltune.comparison.simulation.Strategy`."""
         with _quiet():
@@ -55,7 +60,8 @@ class KernelTuner:
 
     def _module(self) -> Any:
         try:
-            from kernel_tuner.interface import strategy_map
+            with _quiet():
+                from kernel_tuner.interface import strategy_map
         except ImportError as error:
             raise UsageError(
                 f"strategy {self.name} needs Kernel Tuner, but it cannot be imported ({error}): "
@@ -63,7 +69,8 @@ class KernelTuner:
             ) from error
         if self.strategy not in strategy_map:
             raise UsageError(
-                f"Kernel Tuner's strategies are {', '.join(strategy_map)}, but there is none called {self.strategy!r}."
+                f"Kernel Tuner's strategies are {', '.join(strategy_map)}, but there is none called {self.strategy!r}"
+                f"{did_you_mean(self.strategy, strategy_map) or '.'}"
             )
         return strategy_map[self.strategy]
 
@@ -160,14 +167,19 @@ class OptunaGp:
 
     name: str = "gp"
 
+    def __post_init__(self) -> None:
+        if importlib.util.find_spec("torch") is None:
+            raise UsageError("strategy gp needs torch, but it is not installed: pip install 'mltune-gpu[peers]'.")
+
     def search(self, simulation: Simulation, seed: int) -> None:
         """Search one proposal at a time; see :class:`mltune.comparison.simulation.Strategy`."""
-        _limit_torch()
         import optuna
+        import torch
         from optuna.distributions import IntDistribution
 
         from mltune.learn.history import new_study
 
+        torch.set_num_threads(1)
         space = simulation.space
         projection = Projection(space)
         distributions = {name: IntDistribution(0, len(space.values[name]) - 1) for name in space.names}
@@ -184,17 +196,6 @@ class OptunaGp:
             if math.isfinite(score):
                 params = dict(zip(space.names, projection.codes[index].tolist(), strict=True))
                 study.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=score))
-
-
-def _limit_torch() -> None:
-    """Limit torch to one thread."""
-    try:
-        import torch
-    except ImportError as error:
-        raise UsageError(
-            f"strategy gp needs torch, but it cannot be imported ({error}): pip install 'mltune-gpu[peers]'."
-        ) from error
-    torch.set_num_threads(1)
 
 
 @contextlib.contextmanager

@@ -45,6 +45,10 @@ class Recording:
         Recorded seconds of compiling a configuration, and of verifying and timing it.
     builds : mapping of str to ndarray of shape (n_configs,)
         Recorded results of compiling, NaN where not known; columns without any known value are left out.
+    account : str
+        What was read of a table; empty for a dataset.
+    notices : tuple of str
+        What the user should know about the recording.
 
     Raises
     ------
@@ -61,6 +65,8 @@ class Recording:
     compile_s: Floats
     run_s: Floats
     builds: Mapping[str, Floats] = field(default_factory=dict)
+    account: str = ""
+    notices: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not np.isfinite(self.median_s).any():
@@ -122,7 +128,7 @@ def _known(seconds: Floats) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The source of a recording, from which a worker process loads it.
+    """The source of a recording.
 
     Attributes
     ----------
@@ -134,12 +140,15 @@ class Source:
         Parameter columns of the table; empty if the format defines them.
     time : str or None
         Time column of the table.
+    aggregate : bool
+        Whether to merge rows of the table that differ in columns which are no parameters.
     """
 
     name: str
     table: Path | None = None
     parameters: tuple[str, ...] = ()
     time: str | None = None
+    aggregate: bool = False
 
     def load(self) -> Recording:
         """Load and check the recording.
@@ -152,12 +161,13 @@ class Source:
         if self.table is not None:
             from mltune.dataset.bare_table import read_table
 
-            bare = read_table(self.table, self.parameters or None, self.time)
-            return replace(record(bare.dataset, bare.kernel), name=self.name)
+            bare = read_table(self.table, self.parameters or None, self.time, aggregate=self.aggregate)
+            found = record(bare.dataset, bare.kernel)
+            return replace(found, name=self.name, account=bare.account, notices=bare.notices)
         from mltune.dataset.dataset import load_dataset
         from mltune.kernel.reader import load_kernel
 
         dataset = load_dataset(self.name)
         kernel = load_kernel(dataset.manifest.kernel)
-        dataset.check_kernel(kernel)
-        return record(dataset, kernel)
+        warning = dataset.check_kernel(kernel)
+        return replace(record(dataset, kernel), notices=(warning,) if warning else ())

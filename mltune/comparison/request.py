@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
-import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from mltune.comparison.journal import Job
 from mltune.comparison.recording import Source
-from mltune.comparison.strategies import OURS, PEERS, strategy
+from mltune.comparison.strategies import available, strategy
 from mltune.errors import UsageError
+from mltune.records.versions import __version__
 
 EVERY = "all"
 """The name for every strategy, or every dataset."""
@@ -91,6 +93,7 @@ def compare_request(
     processes: int | None,
     output: Path | None,
     share: str,
+    aggregate: bool = False,
 ) -> CompareRequest:
     """Return the request of the options of a command line; :func:`mltune.api.compare` describes them.
 
@@ -101,25 +104,35 @@ def compare_request(
     """
     if table is not None and datasets is not None:
         raise UsageError("a comparison is over datasets or over a table, but both --datasets and --table were given.")
-    if table is None and (parameters or times):
-        raise UsageError("--parameters and --time name columns of a table, but there is no --table.")
+    if table is None and (parameters or times or aggregate):
+        raise UsageError("--parameters, --time and --aggregate are for a table, but there is no --table.")
     names = _split(strategies) or DEFAULT_STRATEGIES
-    limits = _limits((*OURS, *PEERS) if names == (EVERY,) else names)
+    limits = _limits(available() if names == (EVERY,) else names)
+    if table is None:
+        sources = _datasets(datasets)
+    else:
+        sources = (Source(table.stem, table, _split(parameters), times, aggregate),)
     return CompareRequest(
         strategies=tuple(limits),
-        sources=(Source(table.stem, table, _split(parameters), times),) if table else _datasets(datasets),
+        sources=sources,
         evaluations=evaluations,
         seeds=seeds,
         processes=processes or os.cpu_count() or 1,
-        output=output or default_output(),
+        output=output or default_output(limits, sources, evaluations),
         share=_share(share),
         fewer_seeds={name: limit for name, limit in limits.items() if limit is not None},
     )
 
 
-def default_output() -> Path:
-    """Return a directory for a new comparison, named after the time."""
-    return Path("runs") / time.strftime("compare-%Y%m%d-%H%M%S")
+def default_output(strategies: Iterable[str], sources: Sequence[Source], evaluations: int) -> Path:
+    """Return the directory that belongs to a comparison: the same command finds what it has done before.
+
+    The number of seeds is not part of it: more seeds add to fewer.
+    """
+    tables = [[source.name, source.table and str(source.table.absolute())] for source in sources]
+    columns = [[source.parameters, source.time, source.aggregate] for source in sources]
+    facts = [sorted(strategies), tables, columns, evaluations, __version__]
+    return Path("runs") / f"compare-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:10]}"
 
 
 def _split(text: str | None) -> tuple[str, ...]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from mltune.comparison.figures import draw
 from mltune.comparison.summary import Comparison, Runs
 from mltune.errors import StoreError
+from mltune.files.atomic import write_file_atomically
 from mltune.files.reading import reason
 
 
@@ -28,10 +30,11 @@ def write_results(comparison: Comparison, directory: Path) -> dict[str, Any]:
     """
     document = comparison.summary
     try:
-        (directory / "summary.json").write_text(json.dumps(document, indent=1) + "\n")
-        (directory / "table.md").write_text(markdown(document))
-        write_parquet(comparison, directory / "evaluations.parquet")
-        draw(comparison, list(document["strategies"]), directory / "curves")
+        write_file_atomically(directory / "summary.json", (json.dumps(document, indent=1) + "\n").encode())
+        write_file_atomically(directory / "table.md", markdown(document).encode())
+        write_file_atomically(directory / "evaluations.parquet", evaluations(comparison))
+        for name, image in draw(comparison, list(document["strategies"])).items():
+            write_file_atomically(directory / name, image)
     except OSError as error:
         raise StoreError(
             f"results are written to the output directory, but {directory} cannot be: {reason(error)}."
@@ -74,8 +77,17 @@ def markdown(document: Mapping[str, Any]) -> str:
             *_lines(["strategy", *datasets], spaces),
             "",
             *(compared if tests else ()),
+            *(f"- {text}" for text in _notices(document)),
         ]
     )
+
+
+def _notices(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what a reader should know about the recordings and the runs."""
+    for name, dataset in document["datasets"].items():
+        yield from (f"{name}: {text}" for text in (dataset["account"], *dataset["notices"]) if text)
+    if document["missing"]:
+        yield f"The comparison was stopped: {document['missing']} runs are missing."
 
 
 def _score(found: Mapping[str, Any]) -> str:
@@ -88,8 +100,8 @@ def _lines(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(cells)} |" for cells in (header, ruler, *rows)]
 
 
-def write_parquet(comparison: Comparison, path: Path) -> None:
-    """Write one row per strategy, dataset, seed and evaluation.
+def evaluations(comparison: Comparison) -> bytes:
+    """Return a Parquet file of one row per strategy, dataset, seed and evaluation.
 
     Columns: ``strategy``, ``dataset``, ``seed``, ``evaluation`` (from 1), ``index`` (the row of the dataset),
     ``fraction`` (of the optimum, the best so far), ``own_s`` and ``recorded_s`` (of this evaluation).
@@ -102,14 +114,16 @@ def write_parquet(comparison: Comparison, path: Path) -> None:
         for (name, dataset), runs in comparison.runs.items()
     ]
     table = pa.concat_tables(parts).unify_dictionaries()
-    pq.write_table(table, path, compression="zstd", compression_level=9)
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd", compression_level=9)
+    return buffer.getvalue()
 
 
 def _rows(name: str, dataset: str, runs: Runs, optimum_s: float) -> Any:
     import pyarrow as pa
 
     lengths = [len(trace.indices) for trace in runs.traces]
-    evaluations = [np.arange(1, length + 1, dtype=np.uint16) for length in lengths]
+    numbers = [np.arange(1, length + 1, dtype=np.uint16) for length in lengths]
     fraction = [optimum_s / best[:length] for best, length in zip(runs.best_s, lengths, strict=True)]
     constant = pa.array(np.zeros(sum(lengths), dtype=np.int8))
     return pa.table(
@@ -117,7 +131,7 @@ def _rows(name: str, dataset: str, runs: Runs, optimum_s: float) -> Any:
             "strategy": pa.DictionaryArray.from_arrays(constant, [name]),
             "dataset": pa.DictionaryArray.from_arrays(constant, [dataset]),
             "seed": np.repeat(np.array(runs.seeds, dtype=np.uint16), lengths),
-            "evaluation": np.concatenate(evaluations),
+            "evaluation": np.concatenate(numbers),
             "index": np.concatenate([trace.indices for trace in runs.traces]).astype(np.uint32),
             "fraction": np.concatenate(fraction).astype(np.float32),
             "own_s": _rounded(np.concatenate([trace.own_s for trace in runs.traces])),

@@ -10,6 +10,7 @@ from mltune.comparison.peers import KernelTuner, OptunaGp
 from mltune.comparison.shipped import ShippedSearch
 from mltune.comparison.simulation import Strategy
 from mltune.errors import UsageError
+from mltune.files.text import did_you_mean
 
 KERNEL_TUNER = "kernel_tuner:"
 """Prefix of the names of Kernel Tuner's strategies."""
@@ -39,6 +40,10 @@ PEERS: dict[str, Callable[..., Strategy]] = {
 """The strategies of other tools. They need the extra ``peers``."""
 
 
+_OPTIONS = {"batch": (1, 4096), "in_flight": (1, 64), "skip": (0, 1), "build": (0, 1), "resources": (0, 1)}
+"""The options of mltune's own strategies, and their bounds."""
+
+
 def strategy(text: str) -> Strategy:
     """Return the strategy of a name.
 
@@ -51,19 +56,41 @@ def strategy(text: str) -> Strategy:
     Raises
     ------
     UsageError
-        There is no such strategy, or it has no such option.
+        There is no such strategy, it has no such option, or its package is not installed.
     """
     if text.startswith(KERNEL_TUNER):
         return KernelTuner(name=text, strategy=text.removeprefix(KERNEL_TUNER))
     name, *pairs = text.split(":")
-    make = (OURS | PEERS).get(name)
-    if make is None:
+    known = OURS | PEERS
+    if name not in known:
         raise UsageError(
-            f"a strategy is one of {', '.join(OURS | PEERS)} or {KERNEL_TUNER}NAME, but there is none called {name!r}."
+            f"a strategy is one of {', '.join(known)} or {KERNEL_TUNER}NAME, but there is none called {name!r}"
+            f"{did_you_mean(name, known) or '.'}"
         )
-    try:
-        return make(name=text, **{key: int(value) for key, _, value in (pair.partition("=") for pair in pairs)})
-    except (TypeError, ValueError) as error:
-        raise UsageError(
-            f"options follow a strategy's name as NAME:OPTION=NUMBER, but got {text!r}: {error}."
-        ) from error
+    return known[name](name=text, **dict(_option(name, pair) for pair in pairs))
+
+
+def _option(name: str, pair: str) -> tuple[str, int]:
+    """Return an option of one of our strategies and its value."""
+    options = _OPTIONS if name.startswith("mltune") else {}
+    key, _, value = pair.partition("=")
+    if key not in options:
+        has = f"the options of {name} are {', '.join(options)}" if options else f"{name} has no options"
+        raise UsageError(f"options follow a strategy's name; {has}, but got {key!r}{did_you_mean(key, options) or '.'}")
+    least, most = options[key]
+    if not (value.isdecimal() and least <= int(value[:9]) <= most):
+        raise UsageError(f"an option is given as {name}:{key}=NUMBER with {least} <= NUMBER <= {most}, got {pair!r}.")
+    return key, int(value)
+
+
+def available() -> tuple[str, ...]:
+    """Return the names of all strategies, those of other packages only where these are installed."""
+
+    def is_installed(name: str) -> bool:
+        try:
+            strategy(name)
+        except UsageError:
+            return False
+        return True
+
+    return (*OURS, *filter(is_installed, PEERS))

@@ -6,6 +6,7 @@ import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,11 @@ class Comparison:
     runs : mapping of (str, str) to Runs
         By strategy and dataset. A strategy that has no run on one of the datasets is left out.
     errors : mapping of Job to str
-        Messages of the runs that failed.
+        Reasons of the runs that failed, one line each.
+    directory : pathlib.Path
+        Where the comparison is written.
+    missing : int
+        Number of runs that have not ended: the comparison was stopped.
     """
 
     strategies: tuple[str, ...]
@@ -66,6 +71,8 @@ class Comparison:
     evaluations: int
     runs: Mapping[tuple[str, str], Runs]
     errors: Mapping[Job, str] = field(default_factory=dict)
+    directory: Path = Path()
+    missing: int = 0
 
     def fraction(self, name: str, dataset: str) -> Floats:
         """Return the best so far as fractions of the optimum, 0 until a configuration succeeds.
@@ -101,11 +108,14 @@ def summarise(comparison: Comparison) -> dict[str, Any]:
                 "configurations": recording.space.count,
                 "failed": int(np.isnan(recording.median_s).sum()),
                 "optimum_s": recording.optimum_s,
+                "account": recording.account,
+                "notices": list(recording.notices),
             }
             for name, recording in comparison.recordings.items()
         },
         "strategies": {name: found[name] for name in order},
         "significance": _significance(comparison, order),
+        "missing": comparison.missing,
         "errors": [{**job._asdict(), "error": error} for job, error in sorted(comparison.errors.items())],
         "versions": installed_versions("optuna", "scikit-learn", "numpy", "kernel-tuner", "torch"),
     }

@@ -9,7 +9,7 @@ from typing import Any
 from mltune.errors import RunDirectoryError
 from mltune.files.atomic import write_file_atomically
 from mltune.files.documents import parse_json
-from mltune.files.reading import read_file
+from mltune.files.reading import read_file, reason
 from mltune.files.text import printable
 from mltune.kernel.reader import load_kernel
 from mltune.plan.plan import Plan
@@ -52,7 +52,9 @@ def claim_directory(plan: Plan, directory: Path) -> None:
         write_file_atomically(identity, (json.dumps(ours, indent=1) + "\n").encode())
         write_file_atomically(text, plan.text.encode())
     except OSError as error:
-        raise RunDirectoryError(f"a run directory must be writable, but {directory} is not: {error}.") from error
+        raise RunDirectoryError(
+            f"a run directory must be writable, but {directory} is not: {reason(error)}."
+        ) from error
 
 
 def _identity(plan: Plan) -> dict[str, Any]:

@@ -133,6 +133,8 @@ def check_directory(directory: Path, *, writing: bool = False) -> None:
     RunDirectoryError
         The directory cannot be read.
     """
+    if directory.exists() and not directory.is_dir():
+        raise RunDirectoryError(f"a run directory must be a folder, but {directory} is not: a file is in its place.")
     on_the_way = () if _named(directory) == directory else (directory.parent, directory)
     try:
         for path in (*on_the_way, *(directory / name for name in _FOLDERS)):

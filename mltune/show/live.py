@@ -167,8 +167,11 @@ class ComparisonDisplay(Display):
 
     def __call__(self, progress: ComparisonProgress) -> None:
         """Show one state of the comparison."""
-        failed = f" · {progress.failed} failed" if progress.failed else ""
-        text = f"{progress.done}/{progress.jobs} runs{failed} · {progress.last}"
+        left = f"about {duration(progress.left_s)} left" if progress.left_s and progress.left_s >= 1 else ""
+        if progress.message:
+            self.say(", ".join(filter(None, (progress.message, left))))
+        failed = f"{progress.failed} failed" if progress.failed else ""
+        text = " · ".join(filter(None, (f"{progress.done}/{progress.jobs} runs", failed, left, progress.last)))
         self.show([_bar(progress.done / max(progress.jobs, 1), text)], text)
 
 

@@ -160,12 +160,11 @@ def campaign_summary(document: Document) -> list[RenderableType]:
     running = "running" if document["running"] else "not running"
     done = sum(entry["state"] in ("declared", "finished") for entry in document["problems"])
     facts = f"{document['plan']}: {running}, {done} of {len(document['problems'])} problems have a winner"
-    details = [f"{entry['slug']}: {entry['detail']}" for entry in document["problems"] if entry["detail"]]
     if any(entry["replayed"] for entry in document["problems"]):
         facts += f"; {REPLAYED}"
+    details = [f"{entry['slug']}: {printable(entry['detail'])}" for entry in document["problems"] if entry["detail"]]
     spare = ["by state", ">time", ">of peak", ">trials", reference, "state"]
-    fitting = FittingTable(rows, texts=["by state"], spare=spare)
-    return [facts, "", fitting, *(["", *details] if details else [])]
+    return [facts, "", FittingTable(rows, texts=["by state"], spare=spare), *(["", *details] if details else [])]
 
 
 def _rated(figures: Document, reference: str) -> dict[str, str]:
@@ -246,9 +245,16 @@ def comparison(document: Document) -> list[RenderableType]:
         }
         for name, found in document["strategies"].items()
     ]
-    spaces = f"{len(document['datasets'])} recorded spaces, at most {document['evaluations']} evaluations a run"
+    count = len(document["datasets"])
+    spaces = f"{count} recorded space{'s'[: count != 1]}, at most {document['evaluations']} evaluations a run"
+    legend = (
+        "score: 0 is random search, 1 the optimum at once\n"
+        "at N: the best after N evaluations, as a fraction of the optimum\n"
+        "to N %: evaluations until that fraction, and the share of runs that got there\n"
+        "own ms: milliseconds of the strategy's own work per evaluation"
+    )
     spare = [">own ms", ">seeds", *(name for name in next(iter(rows), ()) if name.startswith((">to", ">at")))]
-    return [spaces, "", FittingTable(rows, spare=spare)]
+    return [spaces, "", FittingTable(rows, spare=spare), "", legend]
 
 
 def devices(document: Document) -> Iterator[RenderableType]:

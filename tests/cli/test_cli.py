@@ -5,10 +5,12 @@ import math
 import os
 import shutil
 import signal
+import sqlite3
 import statistics
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -408,9 +410,72 @@ class TestCompare:
         assert again.returncode == 0
         assert "random" in again.stdout
 
-    def test_refuses_in_one_line(self):
+    @pytest.fixture
+    def table(self, tmp_path):
+        rows = [f"{a},{b},{c},{1 + abs(a - 3) + b * c / 7}" for a in range(8) for b in range(8) for c in range(4)]
+        (tmp_path / "times.csv").write_text("\n".join(["a,b,c,time_ms", *rows, "7,7,9,"]) + "\n")
+        return ("compare", "--table", "times.csv", "--parameters", "a,b,c", "--time", "time_ms")
+
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_a_signal_ends_it_with_what_it_has_and_the_same_command_goes_on(self, table, tmp_path, number):
+        """The signal goes to the whole group, as from a terminal or a job scheduler."""
+        options = ("--strategies", "random,tpe", "--evaluations", "60", "--jobs", "2")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mltune", *table, *options, "--seeds", "5000"],
+            cwd=tmp_path,
+            env=ENVIRONMENT,
+            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+        def ended() -> int:
+            journals = [*tmp_path.glob("runs/*/runs-1of1.sqlite")]
+            if not journals:
+                return 0
+            with closing(sqlite3.connect(f"file:{journals[0]}?mode=ro", uri=True, timeout=60)) as journal:
+                return journal.execute("select count(*) from runs").fetchone()[0]
+
+        until = time.monotonic() + 100
+        while ended() < 8 and time.monotonic() < until:
+            time.sleep(0.1)
+        os.killpg(process.pid, number)
+        output, errors = process.communicate(timeout=100)
+        assert process.returncode == 0, errors
+        assert "Traceback" not in errors
+        assert "257 rows, 257 distinct, 1 failed" in errors
+        assert "10000 runs in runs/compare-" in errors
+        assert "runs are missing; the same command goes on" in errors
+        assert "failed:" not in errors
+        assert "score: 0 is random search, 1 the optimum at once" in output
+        assert "own ms: milliseconds" in output
+        (folder,) = tmp_path.glob("runs/*")
+        assert json.loads((folder / "summary.json").read_text())["missing"] > 9000
+        again = mltune(*table, *options, "--seeds", 3, cwd=tmp_path)
+        assert again.returncode == 0
+        assert f"6 runs in runs/{folder.name}, of which 6 are there" in again.stderr
+        assert [*tmp_path.glob("runs/*")] == [folder]
+
+    def test_modules_in_the_working_directory_are_not_imported_by_its_processes(self, table, tmp_path):
+        for name in ("struct", "selectors", "signal", "ctypes", "mltune"):
+            (tmp_path / f"{name}.py").write_text("open('executed', 'w').close()\nraise SystemExit(5)\n")
+        program = "import sys; from mltune.cli import main; main()"
+        command = [sys.executable, "-c", f"import sys; sys.path.pop(0); {program}", *table, "--strategies", "random"]
+        done = subprocess.run(
+            [*command, "--seeds", "2", "--evaluations", "10"], cwd=tmp_path, env=ENVIRONMENT, capture_output=True
+        )
+        assert done.returncode == 0, done.stderr
+        assert not (tmp_path / "executed").exists()
+
+    def test_refuses_in_one_line(self, table, tmp_path):
         assert_refused(mltune("compare", "--strategies", "nosuch"), "nosuch", "hybrid_vndx")
         assert_refused(mltune("compare", "--strategies", "random", "--datasets", "nosuch"), "nosuch")
+        forgotten = [*table[:-3], "a,b", *table[-2:]]
+        assert_refused(mltune(*forgotten, cwd=tmp_path), "c also varies: is it a parameter?", "--aggregate")
+        merged = mltune(*forgotten, "--aggregate", "--strategies", "random", "--seeds", 2, cwd=tmp_path)
+        assert "257 rows, 64 distinct, 1 failed" in merged.stderr
+        assert "contradict each other: 1 configurations both succeeded and failed" in merged.stderr
 
 
 class TestDuration:

@@ -2,20 +2,23 @@
 
 import json
 import os
+import shutil
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from mltune.comparison.comparison import compare
+from mltune.comparison.comparison import Progress, compare
+from mltune.comparison.forecast import OWN_S
 from mltune.comparison.jobs import run_jobs
-from mltune.comparison.journal import Job, Journal
-from mltune.comparison.recording import Source
-from mltune.comparison.request import CompareRequest, compare_request
+from mltune.comparison.journal import Job
+from mltune.comparison.recording import Recording, Source
+from mltune.comparison.request import CompareRequest, compare_request, default_output
 from mltune.comparison.results import write_results
-from mltune.errors import RunDirectoryError, RunError, UsageError
+from mltune.errors import DamagedRunError, RunDirectoryError, RunError, UsageError
 
 
 @pytest.fixture(scope="session")
@@ -39,12 +42,20 @@ def request(source: Source, output: Path, **changes) -> CompareRequest:
     return CompareRequest(sources=(source,), output=output, **(values | changes))
 
 
+class Reported(list[int]):
+    """The numbers of runs that have ended, one for each run that a comparison reports."""
+
+    def __call__(self, progress: Progress) -> None:
+        if progress.last:
+            self.append(progress.done)
+
+
 def test_every_job_is_run_once_and_a_second_comparison_runs_none(source: Source, tmp_path: Path) -> None:
-    reported: list[int] = []
-    first = compare(request(source, tmp_path), lambda progress: reported.append(progress.done))
+    reported = Reported()
+    first = compare(request(source, tmp_path), reported)
     assert reported == [1, 2, 3, 4, 5, 6]
-    again = compare(request(source, tmp_path), lambda progress: reported.append(-1))
-    assert -1 not in reported
+    again = compare(request(source, tmp_path), reported)
+    assert len(reported) == 6
     for pair, runs in first.runs.items():
         assert runs.seeds == (0, 1, 2)
         np.testing.assert_array_equal(runs.best_s, again.runs[pair].best_s)
@@ -52,9 +63,9 @@ def test_every_job_is_run_once_and_a_second_comparison_runs_none(source: Source,
 
 def test_more_seeds_go_on_from_those_that_are_there(source: Source, tmp_path: Path) -> None:
     compare(request(source, tmp_path))
-    reported: list[int] = []
-    more = compare(request(source, tmp_path, seeds=4), lambda progress: reported.append(progress.jobs))
-    assert reported == [8, 8]
+    reported = Reported()
+    more = compare(request(source, tmp_path, seeds=4), reported)
+    assert reported == [7, 8]
     assert more.runs["random", "bowl"].seeds == (0, 1, 2, 3)
 
 
@@ -70,8 +81,8 @@ def test_shares_are_disjoint_and_are_joined(source: Source, tmp_path: Path) -> N
     assert not jobs[0] & jobs[1]
     assert jobs[0] | jobs[1] == set(request(source, tmp_path, seeds=5).jobs())
     assert all(compare(share) is None for share in shares)
-    reported: list[int] = []
-    joined = compare(request(source, tmp_path, seeds=5), lambda progress: reported.append(1))
+    reported = Reported()
+    joined = compare(request(source, tmp_path, seeds=5), reported)
     assert not reported
     assert joined.runs["random", "bowl"].seeds == (0, 1, 2, 3, 4)
 
@@ -83,47 +94,107 @@ def test_an_interrupted_comparison_keeps_what_has_ended(source: Source, tmp_path
 
     with pytest.raises(KeyboardInterrupt):
         compare(request(source, tmp_path), interrupt)
-    reported: list[int] = []
-    compare(request(source, tmp_path), lambda progress: reported.append(progress.done))
+    reported = Reported()
+    compare(request(source, tmp_path), reported)
     assert reported == [3, 4, 5, 6]
 
 
-def test_a_job_that_fails_is_recorded_and_tried_again(source: Source, tmp_path: Path) -> None:
-    pytest.importorskip("kernel_tuner")
-    with_failure = request(source, tmp_path, strategies=("random", "kernel_tuner:nosuch"))
-    comparison = compare(with_failure)
-    assert comparison.strategies == ("random",)
-    assert {job.strategy for job in comparison.errors} == {"kernel_tuner:nosuch"}
-    assert "nosuch" in next(iter(comparison.errors.values()))
-    reported: list[int] = []
-    compare(with_failure, lambda progress: reported.append(progress.failed))
-    assert reported == [1, 2, 3]
+def test_a_comparison_that_is_stopped_returns_what_has_ended(source: Source, tmp_path: Path) -> None:
+    reported = Reported()
+    stopped = compare(request(source, tmp_path, processes=1), reported, lambda: len(reported) == 2)
+    assert stopped.missing == 4
+    assert {runs.seeds for runs in stopped.runs.values()} == {(0,)}
+    assert write_results(stopped, tmp_path)["missing"] == 4
+    assert "4 runs are missing" in (tmp_path / "table.md").read_text()
+    assert compare(request(source, tmp_path)).missing == 0
 
 
-def test_a_comparison_without_any_run_says_why(source: Source, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="nosuch"):
-        compare(request(source, tmp_path, strategies=("kernel_tuner:nosuch",)))
+def test_a_comparison_that_is_stopped_at_once_says_that_it_goes_on(source: Source, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="the same command goes on"):
+        compare(request(source, tmp_path), None, lambda: True)
 
 
-class Deadly(Source):
-    """A source that kills the process that loads it."""
+def test_what_there_is_to_know_is_said_before_the_first_run(source: Source, tmp_path: Path) -> None:
+    said: list[Progress] = []
+    found = compare(request(source, tmp_path, strategies=("tpe",)), said.append)
+    messages = [one.message for one in said if one.message]
+    assert messages == ["bowl: 120 rows, 120 distinct, 2 failed", f"3 runs in {tmp_path}"]
+    assert said[0].left_s is None
+    assert said[1].left_s == pytest.approx(3 * 20 * OWN_S["tpe"] / min(2, os.cpu_count()))
+    assert said[-1].left_s is None
+    assert found.summary["datasets"]["bowl"]["account"] == "120 rows, 120 distinct, 2 failed"
 
-    def load(self):
+
+class Deadly:
+    """Times that end the process that looks at them."""
+
+    def tolist(self):
         os._exit(7)
 
 
+class Failing:
+    """Times that cannot be read."""
+
+    def tolist(self):
+        raise UsageError("no times here")
+
+
+def with_times(recording: Recording, times: object) -> Recording:
+    changed = replace(recording)
+    object.__setattr__(changed, "median_s", times)
+    return changed
+
+
 def test_a_process_that_dies_takes_no_other_job_with_it(source: Source) -> None:
-    jobs = [Job("random", dataset, seed) for seed in range(2) for dataset in ("bowl", "deadly")]
-    outcomes = list(run_jobs(jobs, {"bowl": source, "deadly": Deadly("deadly")}, 10, 2))
+    recording = source.load()
+    recordings = {
+        "bowl": recording,
+        "deadly": with_times(recording, Deadly()),
+        "failing": with_times(recording, Failing()),
+    }
+    jobs = [Job("random", dataset, seed) for seed in range(2) for dataset in recordings]
+    outcomes = list(run_jobs(jobs, recordings, 10, 2))
     assert {one.job for one in outcomes} == set(jobs)
     for one in outcomes:
-        if one.job.dataset == "deadly":
-            assert "exit status 7" in one.error
-        else:
+        if one.job.dataset == "bowl":
             assert len(one.trace.indices) == 10
+        else:
+            assert (
+                one.reason
+                == {
+                    "deadly": "the worker process died: exit status 7",
+                    "failing": "no times here",
+                }[one.job.dataset]
+            )
 
 
-@pytest.mark.parametrize("name", ["runs-1of1.sqlite", "runs-1of1.sqlite-wal", "summary.json", "curves.svg"])
+def test_a_job_that_fails_is_recorded_and_tried_again(source: Source, tmp_path: Path) -> None:
+    wanted = request(source, tmp_path)
+    compare(wanted)
+    journal = sqlite3.connect(tmp_path / "runs-1of1.sqlite", isolation_level=None)
+    with closing(journal) as database:
+        database.execute(
+            "update runs set indices = null, own_s = null, recorded_s = null, error = ? where strategy = 'astra'",
+            ("Traceback\nValueError: lost\x1b[2J\n",),
+        )
+    reported = Reported()
+    found = compare(wanted, reported, lambda: True)
+    assert found.strategies == ("random",)
+    assert {(job.strategy, error) for job, error in found.errors.items()} == {("astra", "ValueError: lost [2J")}
+    assert compare(wanted, reported).strategies == ("random", "astra")
+    assert reported == [4, 5, 6]
+
+
+def test_a_comparison_without_any_run_says_why(source: Source, tmp_path: Path) -> None:
+    wanted = request(source, tmp_path, strategies=("astra",))
+    compare(wanted)
+    with closing(sqlite3.connect(tmp_path / "runs-1of1.sqlite", isolation_level=None)) as database:
+        database.execute("update runs set indices = null, own_s = null, recorded_s = null, error = 'no power'")
+    with pytest.raises(RunError, match="no power"):
+        compare(wanted, None, lambda: True)
+
+
+@pytest.mark.parametrize("name", ["runs-1of1.sqlite", "runs-2of2.sqlite", "runs-1of1.sqlite-wal", "summary.json"])
 def test_nothing_is_written_through_a_link(source: Source, tmp_path: Path, name: str) -> None:
     (tmp_path / "canary").write_text("")
     (tmp_path / "out").mkdir()
@@ -139,16 +210,84 @@ def test_another_comparison_does_not_mix_with_this_one(source: Source, tmp_path:
         compare(request(source, tmp_path, evaluations=21))
     changed = tmp_path / "bowl.csv"
     changed.write_text(source.table.read_text().replace("1.5", "1.6"))
-    with pytest.raises(RunDirectoryError, match="dataset bowl"):
+    with pytest.raises(RunDirectoryError, match="same content of dataset bowl"):
         compare(request(Source("bowl", changed, ("a", "b", "c"), "time_ms"), tmp_path))
 
 
-def test_a_run_that_was_lost_is_done_again(source: Source, tmp_path: Path) -> None:
-    compare(request(source, tmp_path))
-    with closing(sqlite3.connect(tmp_path / "runs-1of1.sqlite", isolation_level=None)) as database:
-        database.execute("delete from runs where seed = 1")
-    with closing(Journal(tmp_path, {})) as journal:
-        assert {job.seed for job in journal.done()} == {0, 2}
+def changed(path: Path, statement: str, *values: object) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.execute(statement, values)
+
+
+@pytest.fixture(scope="session")
+def written(source: Source, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the journal of a comparison."""
+    folder = tmp_path_factory.mktemp("comparison")
+    compare(request(source, folder))
+    return folder / "runs-1of1.sqlite"
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("seed", 9),
+        ("indices", b""),
+        ("indices", b"\0" * 3),
+        ("indices", np.zeros(20, dtype=np.int32).tobytes()),
+        ("indices", np.arange(101, 121, dtype=np.int32).tobytes()),
+        ("own_s", np.full(20, np.nan, dtype=np.float32).tobytes()),
+        ("recorded_s", np.full(20, -1, dtype=np.float32).tobytes()),
+        ("recorded_s", None),
+        ("repeats", -1),
+        ("invalid", None),
+    ],
+)
+def test_a_run_that_was_lost_or_damaged_is_done_again(
+    written: Path, source: Source, tmp_path: Path, column: str, value: object
+) -> None:
+    shutil.copyfile(written, tmp_path / written.name)
+    statement = f"update runs set {column} = ? where seed = 1 and strategy = 'random'"  # noqa: S608
+    changed(tmp_path / written.name, statement, value)
+    reported = Reported()
+    again = compare(request(source, tmp_path), reported)
+    assert reported == [6]
+    first = compare(request(source, written.parent))
+    for pair, runs in first.runs.items():
+        np.testing.assert_array_equal(runs.best_s, again.runs[pair].best_s)
+
+
+@pytest.mark.parametrize("name", ["runs-1of1.sqlite", "runs-2of2.sqlite"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.write_bytes(b"garbage" * 1000),
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(path.read_bytes()[:5000]),
+        lambda path: path.write_bytes(path.read_bytes()[:4096] + b"\xff" * (path.stat().st_size - 4096)),
+        lambda path: changed(path, "drop table runs"),
+        lambda path: changed(path, "create trigger t after insert on runs begin delete from runs; end"),
+        lambda path: changed(path, "create view v as select * from runs"),
+        lambda path: path.with_name(f"{path.name}-journal").write_bytes(b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7" * 100),
+    ],
+)
+def test_what_is_no_journal_is_refused(written: Path, source: Source, tmp_path: Path, name: str, damage) -> None:
+    shutil.copyfile(written, tmp_path / name)
+    damage(tmp_path / name)
+    with pytest.raises(DamagedRunError, match=name) as refusal:
+        compare(request(source, tmp_path))
+    assert str(refusal.value).isprintable()
+
+
+def test_the_same_command_finds_its_directory(source: Source) -> None:
+    where = default_output(["tpe", "random"], [source], 400)
+    assert where == default_output(["random", "tpe"], [source], 400)
+    others = [
+        default_output(["tpe"], [source], 400),
+        default_output(["tpe", "random"], [replace(source, parameters=("a", "b"))], 400),
+        default_output(["tpe", "random"], [replace(source, table=Path("other.csv"))], 400),
+        default_output(["tpe", "random"], [source], 200),
+    ]
+    assert len({where, *others}) == 5
 
 
 @pytest.mark.parametrize(
@@ -157,6 +296,8 @@ def test_a_run_that_was_lost_is_done_again(source: Source, tmp_path: Path) -> No
         ({"share": "3/2"}, "share"),
         ({"share": "half"}, "share"),
         ({"strategies": "nosuch"}, "nosuch"),
+        ({"strategies": "randm"}, "did you mean 'random'"),
+        ({"aggregate": True}, "--table"),
         ({"strategies": "random,random"}, "once"),
         ({"strategies": "random@0"}, "SEEDS"),
         ({"datasets": "a", "table": Path("b.csv")}, "both"),

@@ -46,7 +46,7 @@ OBSTACLES: dict[str, Make] = {
     "a-terminal": lambda place, path: path.symlink_to("/dev/tty"),
     "a-socket": _socket,
     "10-gigabytes-of-nothing": lambda place, path: os.truncate(_made(path), 10 * 2**30),
-    "garbage": lambda place, path: None if path.write_bytes(place.rng.randbytes(5000)) else None,
+    "garbage": lambda place, path: _made(path, place.rng.randbytes(5000)),
 }
 """What may lie in place of a file or folder."""
 
@@ -67,8 +67,8 @@ CAMPAIGN_FILES = (
 """Names of files and folders in the directory of a campaign."""
 
 
-def _made(path: Path) -> Path:
-    path.write_bytes(b"")
+def _made(path: Path, content: bytes = b"") -> Path:
+    path.write_bytes(content)
     return path
 
 

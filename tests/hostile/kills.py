@@ -154,7 +154,10 @@ class Campaigns:
             ended.set()
             readings, wrong = reading.result()
         found += wrong
-        if outcome.status != 0 or json.loads(outcome.output[outcome.output.find("{") :].partition("\nwritten")[0])["failed"]:
+        if (
+            outcome.status != 0
+            or json.loads(outcome.output[outcome.output.find("{") :].partition("\nwritten")[0])["failed"]
+        ):
             found.append(f"exit status {outcome.status}: {outcome.output.strip()[-300:]}")
         for run in sorted((expected / "named" / "run" / "problems").iterdir()):
             other = folder / "named" / "run" / "problems" / run.name

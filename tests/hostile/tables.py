@@ -571,7 +571,8 @@ for _name, _make in {
     "folder": lambda place, path: path.mkdir(),
     "device": lambda place, path: path.symlink_to("/dev/zero"),
     "secret": lambda place, path: path.symlink_to(
-        (place.folder / "elsewhere" if path.suffix == ".json" else place.canary) / "secret.json"  # the user names the former
+        (place.folder / "elsewhere" if path.suffix == ".json" else place.canary)
+        / "secret.json"  # the user names the former
     ),
     "missing": lambda place, path: None,
     "loop": lambda place, path: path.symlink_to(path.name),
