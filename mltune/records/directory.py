@@ -59,7 +59,9 @@ _ATTEMPT_EVERY_S = 0.02
 
 
 def is_plan(directory: Path) -> bool:
-    """Return whether a directory is that of a plan; errors are those of :func:`check_directory`."""
+    """Return whether there is a directory that is that of a plan; errors are those of :func:`check_directory`."""
+    if os.path.isfile(directory):  # such as the file of a plan
+        return False
     check_directory(directory)
     return (directory / PLAN_FILE).is_file()
 
@@ -134,7 +136,7 @@ def check_directory(directory: Path, *, writing: bool = False) -> None:
         The directory cannot be read.
     """
     if directory.exists() and not directory.is_dir():
-        raise RunDirectoryError(f"a run directory must be a folder, but {directory} is not: a file is in its place.")
+        raise RunDirectoryError(f"a run directory must be a folder, but {directory} is a file.")
     on_the_way = () if _named(directory) == directory else (directory.parent, directory)
     try:
         for path in (*on_the_way, *(directory / name for name in _FOLDERS)):
