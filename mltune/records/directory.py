@@ -135,7 +135,7 @@ def check_directory(directory: Path, *, writing: bool = False) -> None:
     RunDirectoryError
         The directory cannot be read.
     """
-    if directory.exists() and not directory.is_dir():
+    if os.path.exists(directory) and not os.path.isdir(directory):
         raise RunDirectoryError(f"a run directory must be a folder, but {directory} is a file.")
     on_the_way = () if _named(directory) == directory else (directory.parent, directory)
     try:
