@@ -62,7 +62,9 @@ _ATTEMPT_EVERY_S = 0.02
 
 
 def is_plan(directory: Path) -> bool:
-    """Return whether a directory is that of a plan; errors are those of :func:`check_directory`."""
+    """Return whether there is a directory that is that of a plan; errors are those of :func:`check_directory`."""
+    if os.path.isfile(directory):  # such as the file of a plan
+        return False
     check_directory(directory)
     return (directory / PLAN_FILE).is_file()
 
@@ -136,8 +138,8 @@ def check_directory(directory: Path, *, writing: bool = False) -> None:
     RunDirectoryError
         The directory cannot be read.
     """
-    if directory.exists() and not directory.is_dir():
-        raise RunDirectoryError(f"a run directory must be a folder, but {directory} is not: a file is in its place.")
+    if os.path.exists(directory) and not os.path.isdir(directory):
+        raise RunDirectoryError(f"a run directory must be a folder, but {directory} is a file.")
     on_the_way = () if _named(directory) == directory else (directory.parent, directory)
     try:
         for path in (*on_the_way, *(directory / name for name in _FOLDERS)):

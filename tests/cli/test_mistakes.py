@@ -162,10 +162,10 @@ MISTAKES = [
     ("plan syntax.toml", "a plan must be valid TOML", "line 1"),
     ("plan bytes.toml", "a plan must be readable UTF-8 text"),
     # directories
-    (f"tune sgemm --trials 5 --run {FILE}", FILE, "there is a file where a folder must be"),
+    (f"tune sgemm --trials 5 --run {FILE}", "a run directory must be a folder, but a_file is a file"),
     (f"tune sgemm --trials 5 --run {FILE}/run", FILE, "there is a file where a folder must be"),
     ("tune sgemm --run ''", "--run is a path"),
-    (f"run good.toml --run {FILE}", "there is a file where a folder must be"),
+    (f"run good.toml --run {FILE}", "a run directory must be a folder, but a_file is a file"),
     ("show", "missing argument 'RUN'", "Directory of a run, or of a plan"),
     ("show nope", "there is no directory nope", "run.sqlite", "plan.toml"),
     (f"show {EMPTY}", "there is neither in an_empty_folder"),
@@ -317,3 +317,9 @@ def test_names_from_files_do_not_reach_the_terminal_as_escape_sequences(mltune, 
     assert "\x1b" not in mltune("plan", "b\x1b[2J.toml")[2]
     assert "\x1b" not in mltune("tune", "sgemm", "--kernel", "\x1b]0;x\x07")[2]
     assert "\x1b" not in mltune("tune", "sgemm", "\x1b]0;x\x07")[2]
+
+
+def test_a_plan_file_is_no_run_directory(mltune, place):
+    code, out, err = mltune("run", "good.toml", "--run", "new")
+    assert code == 0, err
+    assert "1 of 1 problems have a winner" in out
