@@ -27,6 +27,9 @@ WINNER = "winner"
 PLAN_FILE = "plan.toml"
 """The text of the plan, in the directory of a plan."""
 
+IDENTITY_FILE = "plan.json"
+"""The problems and the seed to which the directory of a plan belongs: the text beside it may be edited."""
+
 PROBLEMS = "problems"
 """The folder of runs, one per problem, in the directory of a plan."""
 
@@ -53,7 +56,7 @@ SLUG = re.compile(r"[a-z0-9][a-z0-9.-]{0,127}")
 
 _FOLDERS = (PROBLEMS, WINNERS, WINNER, DATASETS)
 _WRITTEN_IN_PLACE = (*(f"{FILE}{suffix}" for suffix in ("", "-wal", "-shm", "-journal")), LOCK, EVENT_LOG)
-_REPLACED = (PLAN_FILE, "plan.json", STUDY, HTML, MARKDOWN, JSON)  # as a whole
+_REPLACED = (PLAN_FILE, IDENTITY_FILE, STUDY, HTML, MARKDOWN, JSON)  # as a whole
 _ATTEMPTS = 5
 _ATTEMPT_EVERY_S = 0.02
 

@@ -410,6 +410,8 @@ _journal("a-trigger", "CREATE TRIGGER t AFTER INSERT ON runs BEGIN DELETE FROM r
 _journal("no-facts", "DROP TABLE facts")
 _journal("no-runs", "DROP TABLE runs")
 _journal("other-columns", "DROP TABLE runs", "CREATE TABLE runs (a, b)", "INSERT INTO runs VALUES (1, 2)")
+_journal("a-column-more", "ALTER TABLE runs ADD COLUMN more")
+_journal("facts-of-another-column", "ALTER TABLE facts RENAME COLUMN name TO title")
 _journal("facts-of-escapes", f"UPDATE facts SET value = '{ESCAPE}'")
 _journal("errors-of-escapes", f"UPDATE runs SET indices = NULL, error = '{ESCAPE}'")
 _journal("seeds-of-2-to-the-62", "UPDATE runs SET seed = 4611686018427387904")

@@ -302,6 +302,8 @@ def _guarded(command: str, folder: Path, arguments: list[Any], writer: int) -> N
     os.chdir(here)
     os.environ.update(HOME=str(home), XDG_CACHE_HOME=str(home / "cache"), TMPDIR=str(home))
     os.environ.pop("PYTHONPATH")
+    sys.stdout = open(1, "w", buffering=1, encoding="utf-8", closefd=False)  # noqa: SIM115 - the terminal
+    sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
     import tempfile
 
     tempfile.tempdir = str(home)
