@@ -183,6 +183,18 @@ MISTAKES = [
     (f"dashboard {RUN} --port x", "--port", "whole number"),
     ("report nope", "there is no directory nope"),
     (f"report {RUN} --output ''", "--output is a path"),
+    # comparisons
+    ("compare --strategies randm", "'randm'", "did you mean 'random'?"),
+    ("compare --strategies random --datasets h200-sgemm-nt-4096-randon", "did you mean 'h200-sgemm-nt-4096-random'?"),
+    ("compare --evaluations 1", "--evaluations", "from 2 to 60000", "got 1"),
+    ("compare --evaluations x", "--evaluations", "whole number", "'x'"),
+    ("compare --seeds 0", "--seeds", "from 1 to 60000"),
+    ("compare --jobs 0", "--jobs", "at least 1"),
+    ("compare --share 2/1", "a share is PART/PARTS", "2/1"),
+    ("compare --table ''", "--table is a path"),
+    ("compare --table nope.csv --parameters a --time t_ms", "nope.csv", "there is no such file or folder"),
+    ("compare --output ''", "--output is a path"),
+    # others
     ("device x", "unexpected extra argument", "mltune device --help"),
     ("datasets --name x", "no such option: --name", "mltune datasets --help"),
 ]
