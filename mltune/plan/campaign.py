@@ -188,6 +188,9 @@ class Campaign:
         }
         if self._scheduler.trials:
             self._log.write("resumed", trials=self._scheduler.trials, elapsed_s=self.elapsed_s, **facts)
+            for slug, standing in self._scheduler.standings.items():
+                if standing.notice:
+                    self._report(f"{slug}: {standing.notice}")
             return
         self._log.write(
             "plan_started",

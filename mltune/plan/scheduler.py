@@ -176,4 +176,5 @@ def standing_of(run: TuneResult, unit: Unit) -> Standing:
         trials=len(run.records),
         total_s=run.elapsed_s,
         declared=run.settled,
+        notice=run.notice,
     )
