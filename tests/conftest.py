@@ -1,5 +1,6 @@
 """Stored runs, made without a GPU, for the tests of everything that reads stores."""
 
+import os
 import subprocess
 import sys
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,7 @@ HEADER = RunHeader(
 )
 CUBLAS_S = 2.65e-3
 
+os.environ.pop("COLUMNS", None)  # pytest-xdist sets it, and tables fit it
 settings.register_profile("mltune", deadline=None)  # machines are shared: time is measured by benchmarks
 settings.load_profile("mltune")
 
