@@ -37,8 +37,6 @@ from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
 if TYPE_CHECKING:
     import pandas as pd
 
-    from mltune.kernel.bundle import Kernel
-
 Kind = Literal["random", "complete", "search"]
 
 
@@ -112,30 +110,6 @@ class Dataset:
         """Return the table as a data frame."""
         frame: pd.DataFrame = self.table.to_pandas()
         return frame
-
-    def check_kernel(self, kernel: Kernel) -> str:
-        """Check that the dataset belongs to a kernel; return a warning if its source has changed since, else "".
-
-        Raises
-        ------
-        DatasetError
-            It belongs to another kernel, or to one with other parameters.
-        """
-        ours, theirs = self.manifest.parameters, kernel.all_parameters
-        if self.manifest.kernel != kernel.name:
-            raise DatasetError(
-                f"a dataset is replayed with its own kernel, but {self.manifest.name} is of {self.manifest.kernel}, "
-                f"not of {kernel.name}; `mltune datasets` lists what there is."
-            )
-        if set(ours) != set(theirs):
-            differing = sorted(set(ours) ^ set(theirs))
-            raise DatasetError(
-                f"a dataset must have its kernel's parameters, but {self.manifest.name} and {kernel.name} differ in "
-                f"{', '.join(differing)}; record the dataset anew."
-            )
-        if self.manifest.source_hash != kernel.source_hash:
-            return f"dataset {self.manifest.name} was recorded with another version of the source of {kernel.name}"
-        return ""
 
 
 def dataset_from_records(
