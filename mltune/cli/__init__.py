@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import signal
 import sys
@@ -29,7 +30,8 @@ def main() -> None:
     warnings.formatwarning = _warning
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a character that a terminal lacks is not an error
+            with contextlib.suppress(OSError):  # a file that was exchanged for a pipe
+                stream.reconfigure(errors="replace")  # a character that a terminal lacks is not an error
     try:
         sys.exit(app(prog_name="mltune", standalone_mode=False))
     except MltuneError as error:

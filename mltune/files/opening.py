@@ -46,15 +46,23 @@ def open_regular(path: Path | str, flags: int = os.O_RDONLY, *, inside: Path | N
     """
     path = Path(path)
     if inside is None:
+        with contextlib.suppress(FileNotFoundError):
+            _check_is_regular(os.stat(path), path)  # to open a device can have effects
         descriptor = os.open(path, flags | _FILE, 0o666)
     else:
         with open_folder(path.parent, inside=inside) as folder, _links_named(path, folder):
             descriptor = os.open(path.name, flags | _FILE | os.O_NOFOLLOW, 0o666, dir_fd=folder)
-    mode = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(mode):
+    try:
+        _check_is_regular(os.fstat(descriptor), path)
+    except RefusedFileError:
         os.close(descriptor)
-        raise RefusedFileError(f"only regular files are opened, but {path} is {_kind(mode)}")
+        raise
     return descriptor
+
+
+def _check_is_regular(found: os.stat_result, path: Path) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise RefusedFileError(f"only regular files are opened, but {path} is {_kind(found.st_mode)}")
 
 
 @contextlib.contextmanager

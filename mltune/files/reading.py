@@ -15,10 +15,10 @@ __all__ = ["RefusedFileError", "opened_file", "read_file", "read_text", "reason"
 
 _REASONS = {
     errno.EACCES: "permission is denied",
-    errno.EEXIST: "a file is in its place",
+    errno.EEXIST: "there is a file where a folder must be",
     errno.ENAMETOOLONG: "its name is too long",
     errno.ENOENT: "there is no such file or folder",
-    errno.ENOTDIR: "a part of the path is a file, not a folder",
+    errno.ENOTDIR: "there is a file where a folder must be",
 }
 
 

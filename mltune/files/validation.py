@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     Key = tuple[str | int, ...]
 
 _MOST_PROBLEMS = 3
+_MOST_EXAMINED = 300  # of a hundred thousand errors
 _LONGEST_KEY, _LONGEST_VALUE = 60, 60
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _WRONG_KINDS = {
@@ -82,11 +83,11 @@ def problems_of(
     sizes item 2 must be a whole number or a list, got 'many'; size is not a known key (did you mean 'sizes'?)
     """
     found: dict[Key, list[Any]] = {}
-    for one in error.errors(include_url=False):
+    for one in error.errors(include_url=False)[:_MOST_EXAMINED]:
         found.setdefault(_written(one, document), []).append(one)
     deepest = [key for key in found if not any(other != key and other[: len(key)] == key for other in found)]
     problems = [_problem(found[key], key, model, within) for key in deepest]
-    more = len(problems) - _MOST_PROBLEMS
+    more = len(problems) - _MOST_PROBLEMS + max(error.error_count() - _MOST_EXAMINED, 0)
     return "; ".join([*problems[:_MOST_PROBLEMS], *([f"and {more} more"] if more > 0 else [])])
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from mltune import assets
 from mltune.errors import MltuneError, PlanError
-from mltune.files.reading import reason
+from mltune.files.documents import parse_toml
+from mltune.files.reading import read_text, reason
 from mltune.files.text import did_you_mean
 from mltune.files.validation import problems_of
 from mltune.kernel.reader import load_kernel
@@ -22,12 +22,16 @@ from mltune.records.directory import FILE
 from mltune.tuning.request import DEFAULT_KERNEL, parse_duration
 
 if TYPE_CHECKING:
+    from mltune.dataset.manifest import Manifest
     from mltune.kernel.bundle import Kernel
     from mltune.plan.schema import Document, ProblemsTable
     from mltune.problem.problem import Problem
 
 MAX_BYTES = 2**20
 """Largest plan file."""
+
+MAX_KERNELS = 100
+"""Most kernels of a plan: to read a thousand takes half a minute."""
 
 _LONGEST_SLUG = 100
 _TRIALS = re.compile(r"(\d{1,12}) trials?")
@@ -56,13 +60,10 @@ def load_plan(name_or_path: str | Path) -> Plan:
     """
     path = find_plan(name_or_path)
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-        if len(data) > MAX_BYTES:
-            raise PlanError(f"{path}: a plan has at most {MAX_BYTES} bytes, but this file has more. {_SEE}")
-        return parse_plan(data.decode("utf-8"), path.stem, where=str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        raise PlanError(f"{path}: a plan must be readable UTF-8 text: {reason(error)}.") from error
+        text = read_text(path, MAX_BYTES)
+    except OSError as error:
+        raise PlanError(f"{path}: a plan must be readable UTF-8 text: {reason(error)}. {_SEE}") from error
+    return parse_plan(text, path.stem, where=str(path))
 
 
 def find_plan(name_or_path: str | Path) -> Path:
@@ -112,10 +113,11 @@ def _validated(where: str, text: str) -> Document:
     from mltune.plan.schema import Document
 
     try:
-        document = tomllib.loads(text)
+        document = parse_toml(text)
+    except ValueError as error:
+        raise PlanError(f"{where}: a plan must be valid TOML: {error}. {_SEE}") from error
+    try:
         return Document.model_validate(document)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise PlanError(f"{where}: a plan must be valid TOML: {str(error) or 'nested too deeply'}. {_SEE}") from error
     except ValidationError as error:
         raise PlanError(f"{where}: {problems_of(error, document, model=Document)}. {_SEE}") from error
 
@@ -127,6 +129,7 @@ class _Reader:
         self.where = where
         self.document = document
         self.kernels: dict[str, Kernel] = {}
+        self.manifests: dict[str, Manifest] = {}
 
     def error(self, key: str, message: object) -> PlanError:
         text = str(message).rstrip(".")
@@ -226,7 +229,7 @@ class _Reader:
         if table.model_extra:
             raise PlanError(f"recorded timings know their problem: `datasets` excludes {', '.join(table.model_extra)}")
         for name in table.datasets or ():
-            manifest = load_manifest(name)
+            manifest = self.manifests[name] = self.manifests.get(name) or load_manifest(name)
             kernel = table.kernel or manifest.kernel
             if self.kernel(kernel).name != manifest.kernel:
                 raise PlanError(f"a dataset is replayed for its own kernel, but {name} is of {manifest.kernel}")
@@ -241,6 +244,8 @@ class _Reader:
 
     def kernel(self, name: str) -> Kernel:
         if name not in self.kernels:
+            if len(self.kernels) == MAX_KERNELS:
+                raise PlanError(f"a plan has at most {MAX_KERNELS} kernels, got more")
             self.kernels[name] = load_kernel(name)
         return self.kernels[name]
 

@@ -167,7 +167,6 @@ def standing_of(run: TuneResult, unit: Unit) -> Standing:
     unit : {"s", "trials"}
         The unit of the plan's budget.
     """
-    declared = run.declaration
     return Standing(
         run.slug,
         spent=float(len(run.records)) if unit == "trials" else run.elapsed_s,
@@ -176,5 +175,5 @@ def standing_of(run: TuneResult, unit: Unit) -> Standing:
         stopped=run.stopped if run.limit is None else "",  # one that was killed after that has trials to finish
         trials=len(run.records),
         total_s=run.elapsed_s,
-        declared=run.best is None if declared is None else declared.verified and declared.as_of == len(run.records),
+        declared=run.settled,
     )

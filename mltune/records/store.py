@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from mltune.errors import DamagedRunError, DiskFullError, RunDirectoryError, StoreError
 from mltune.files.documents import parse_json
+from mltune.files.reading import reason
 from mltune.files.text import printable
 from mltune.records.directory import FILE, lock_directory, store_file
 from mltune.records.header import RunHeader
@@ -324,8 +325,10 @@ def _create(directory: Path, header: RunHeader) -> None:
         create_file(directory, lambda connection: _fill(connection, header))
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
-            raise DiskFullError(f"a run needs room on the disk, but {directory} has none: {error}.") from error
-        raise RunDirectoryError(f"a run directory must be writable, but {directory} is not: {error}.") from error
+            raise DiskFullError(f"a run needs room on the disk, but {directory} has none: {reason(error)}.") from error
+        raise RunDirectoryError(
+            f"a run directory must be writable, but {directory} is not: {reason(error)}."
+        ) from error
 
 
 def _fill(connection: sqlite3.Connection, header: RunHeader) -> None:

@@ -24,13 +24,16 @@ from optuna.storages.journal import BaseJournalBackend, JournalFileBackend
 from optuna.trial import FrozenTrial, create_trial
 from optuna.trial import TrialState as OptunaState
 
-from mltune.errors import MltuneError, RunDirectoryError
+from mltune.errors import DamagedRunError, MltuneError, MltuneWarning, RunDirectoryError
 from mltune.files.reading import reason
 from mltune.records.directory import STUDY, is_plan, runs_in
 from mltune.records.events import LONGEST_TEXT
 from mltune.records.trial import GATES, TrialRecord, TrialState
 from mltune.results.reader import RunReader, readable
 from mltune.results.run import TuneResult
+
+MOST_TRIALS = 20_000
+"""Most trials that a run has in its study when the dashboard starts, the latest: Optuna takes 11 kB for each."""
 
 UPDATE_EVERY_S = 5.0
 """Seconds between two updates while the dashboard is served."""
@@ -42,7 +45,8 @@ class Studies:
     Trials that succeeded are complete, with their TFLOPS as value (their milliseconds where the problem does not
     count its operations); skipped trials are pruned, with the predicted value; all others failed. Further facts of a
     trial are user attributes; ``trial`` is its number in the run, because Optuna numbers trials in the order in which
-    they ended.
+    they ended. Of a very long run, only the latest :data:`MOST_TRIALS` are shown. A run of a campaign that cannot be
+    read is left out, with a warning.
 
     Parameters
     ----------
@@ -65,6 +69,8 @@ class Studies:
         self._directory = Path(directory)
         runs_in(self._directory)  # refuses a directory without a run before anything is written
         self._readers: dict[str, RunReader] = {}
+        self._first: dict[str, int] = {}
+        self._damaged: set[str] = set()
         self.path = self._directory / STUDY
         with _must_be_writable(self.path), tempfile.TemporaryDirectory(dir=directory, prefix=f".{STUDY}.") as folder:
             draft = Path(folder) / STUDY
@@ -97,7 +103,17 @@ class Studies:
         """Add new trials of all runs to their studies."""
         whole = is_plan(self._directory)
         runs = {folder.name if whole else folder.resolve().name: folder for folder in runs_in(self._directory)}
-        return sum(self._copy_run(storage, name, folder) for name, folder in runs.items())
+        new = 0
+        for name, folder in runs.items():
+            try:
+                new += self._copy_run(storage, name, folder)
+            except DamagedRunError as error:
+                if not whole:
+                    raise
+                if name not in self._damaged:
+                    warnings.warn(f"{name} is not in the dashboard: {error}", MltuneWarning, stacklevel=2)
+                self._damaged.add(name)
+        return new
 
     def _copy_run(self, storage: BaseStorage, name: str, folder: Path) -> int:
         reader = self._readers.get(name) or RunReader(folder, name)
@@ -109,11 +125,12 @@ class Studies:
                 study = optuna.create_study(storage=storage, study_name=name, direction=translation.direction)
         except KeyError:  # it was deleted in the dashboard
             return 0
-        records = reader.ended[len(study.get_trials(deepcopy=False)) :]
         with readable(folder):
             if name not in self._readers:
                 self._readers[name] = reader
+                self._first[name] = max(0, len(reader.ended) - MOST_TRIALS)
                 translation.describe(study)
+            records = reader.ended[self._first[name] + len(study.get_trials(deepcopy=False)) :]
             study.add_trials([translation.trial(record) for record in records])
         return len(records)
 

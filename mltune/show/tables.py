@@ -160,12 +160,11 @@ def campaign_summary(document: Document) -> list[RenderableType]:
     running = "running" if document["running"] else "not running"
     done = sum(entry["state"] in ("declared", "finished") for entry in document["problems"])
     facts = f"{document['plan']}: {running}, {done} of {len(document['problems'])} problems have a winner"
-    details = [f"{entry['slug']}: {entry['detail']}" for entry in document["problems"] if entry["detail"]]
     if any(entry["replayed"] for entry in document["problems"]):
         facts += f"; {REPLAYED}"
+    details = [f"{entry['slug']}: {printable(entry['detail'])}" for entry in document["problems"] if entry["detail"]]
     spare = ["by state", ">time", ">of peak", ">trials", reference, "state"]
-    fitting = FittingTable(rows, texts=["by state"], spare=spare)
-    return [facts, "", fitting, *(["", *details] if details else [])]
+    return [facts, "", FittingTable(rows, texts=["by state"], spare=spare), *(["", *details] if details else [])]
 
 
 def _rated(figures: Document, reference: str) -> dict[str, str]:

@@ -51,7 +51,7 @@ class TuneRequest:
     device : str
         ``"auto"``, ``"cuda:N"`` or ``"replay:NAME"``.
     trials : int or None
-        Most trials, skipped ones included.
+        Most trials, skipped ones included; 0 only declares the winner of a run on record.
     time_s : float or None
         Most seconds, those of earlier runs in the same directory included.
     seed : int
@@ -81,10 +81,10 @@ class TuneRequest:
 
     def __post_init__(self) -> None:
         whole_number("seed", self.seed, 0, LARGEST_SEED)
-        for name, value in (("trials", self.trials), ("compilers", self.compilers)):
+        for name, value, least in (("trials", self.trials, 0), ("compilers", self.compilers, 1)):
             if value is not None:
-                whole_number(name, value, 1)
-        if self.time_s is not None and not 0 < self.time_s <= LONGEST_S:
+                whole_number(name, value, least)
+        if self.time_s is not None and not 0 <= self.time_s <= LONGEST_S:
             raise UsageError(f"the time of a run is at most 366 days, got {self.time_s:g} s.")
         if self.search != "model":
             from mltune.learn.search import SEARCHES  # slow to import
@@ -160,6 +160,8 @@ def tune_request(
     from mltune.kernel.reader import load_kernel
 
     time_s = time if time is None else parse_duration(str(time))
+    if trials is not None:
+        whole_number("trials", trials, 1)
     shape = {name: value for name, value in shape.items() if value is not None}
     target = parse_device(device)
     if target is not None and target.dataset is not None:

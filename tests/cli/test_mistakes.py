@@ -98,7 +98,7 @@ MISTAKES = [
     ("tune sgemm --device replay:h200-sgemm-nt-4096-randon", "did you mean 'h200-sgemm-nt-4096-random'?"),
     ("tune sgemm --device replay:nope", "'nope'", "mltune datasets"),
     ("tune sgemm --device replay:nope.parquet", "nope.json", "there is no such file or folder"),
-    (f"tune sgemm --device replay:{FILE}/x.parquet", "a part of the path is a file"),
+    (f"tune sgemm --device replay:{FILE}/x.parquet", "there is a file where a folder must be"),
     ("tune sgemm --device replay:list.json", "list.json", "a manifest is a table with a problem"),
     ("tune sgemm --device replay:text.json", "text.json must be the manifest of a dataset"),
     ("tune dgemm --device replay:h200-sgemm-nt-4096-random", "holds sgemm NT 4096", "dgemm NT 4096 was requested"),
@@ -162,10 +162,10 @@ MISTAKES = [
     ("plan syntax.toml", "a plan must be valid TOML", "line 1"),
     ("plan bytes.toml", "a plan must be readable UTF-8 text"),
     # directories
-    (f"tune sgemm --trials 5 --run {FILE}", FILE, "a file is in its place"),
-    (f"tune sgemm --trials 5 --run {FILE}/run", FILE, "a part of the path is a file"),
+    (f"tune sgemm --trials 5 --run {FILE}", "a run directory must be a folder, but a_file is a file"),
+    (f"tune sgemm --trials 5 --run {FILE}/run", FILE, "there is a file where a folder must be"),
     ("tune sgemm --run ''", "--run is a path"),
-    (f"run good.toml --run {FILE}", "a file is in its place"),
+    (f"run good.toml --run {FILE}", "a run directory must be a folder, but a_file is a file"),
     ("show", "missing argument 'RUN'", "Directory of a run, or of a plan"),
     ("show nope", "there is no directory nope", "run.sqlite", "plan.toml"),
     (f"show {EMPTY}", "there is neither in an_empty_folder"),
@@ -173,7 +173,7 @@ MISTAKES = [
     (f"show {RUN} --top -1", "--top", "at least 0"),
     (f"show {RUN} --top x", "--top", "whole number"),
     (f"show {RUN} {RUN}", "unexpected extra argument"),
-    (f"show {RUN} --export {FILE}", FILE, "a file is in its place"),
+    (f"show {RUN} --export {FILE}", FILE, "there is a file where a folder must be"),
     (f"show {RUN} --export ''", "--export is a path"),
     (f"show {RUN} --follow --json", "--follow is for people", "events.jsonl"),
     ("dashboard nope", "there is no directory nope", "run.sqlite"),
@@ -280,14 +280,29 @@ def test_a_folder_that_cannot_be_written_is_a_failure_that_names_it(mltune, plac
     code, out, err = mltune("report", RUN, "--output", FILE)
     assert (code, out) == (1, "")
     assert err.startswith("mltune: a report is written to a folder")
-    assert "a_file cannot be written: a file is in its place" in err
+    assert "a_file cannot be written: there is a file where a folder must be" in err
     code, out, err = mltune("plan", "x" * 5000)
     assert (code, out) == (1, "")
     assert err.endswith("cannot be used: its name is too long.\n")
 
 
-@pytest.mark.parametrize("command", [(), ("tune",), ("sweep",), ("show",), ("dashboard",), ("report",), ("run",),
-                                     ("plan",), ("compare",), ("space",), ("check",), ("device",), ("datasets",)])  # fmt: skip
+COMMANDS = [
+    "tune",
+    "sweep",
+    "show",
+    "dashboard",
+    "report",
+    "run",
+    "plan",
+    "compare",
+    "space",
+    "check",
+    "device",
+    "datasets",
+]
+
+
+@pytest.mark.parametrize("command", [(), *((name,) for name in COMMANDS)])
 def test_every_command_has_help_under_both_names(mltune, command):
     code, out, err = mltune(*command, "-h")
     assert (code, err) == (0, "")
@@ -302,3 +317,9 @@ def test_names_from_files_do_not_reach_the_terminal_as_escape_sequences(mltune, 
     assert "\x1b" not in mltune("plan", "b\x1b[2J.toml")[2]
     assert "\x1b" not in mltune("tune", "sgemm", "--kernel", "\x1b]0;x\x07")[2]
     assert "\x1b" not in mltune("tune", "sgemm", "\x1b]0;x\x07")[2]
+
+
+def test_a_plan_file_is_no_run_directory(mltune, place):
+    code, out, err = mltune("run", "good.toml", "--run", "new")
+    assert code == 0, err
+    assert "1 of 1 problems have a winner" in out

@@ -102,7 +102,14 @@ def resume(folder: Path) -> int:
 
 def resume_campaign(folder: Path) -> int:
     """Resume a campaign; one that still works after some seconds is ended as by Ctrl-C."""
-    signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+
+    def interrupt(*_: object) -> None:
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # it is still being loaded
+            signal.setitimer(signal.ITIMER_REAL, 0.5)
+        else:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, 4.0)
     return _cli("run", folder / "named" / RUN, "--json")
 
@@ -272,10 +279,18 @@ def tune_with_switch(folder: Path, at: int, trials: int, search: str) -> int:
     return 0
 
 
-def run_with_switch(folder: Path, at: int, worker: str) -> int:
-    """Carry out or resume a campaign; the first device worker that comes to the n-th call is killed."""
-    environment = {"KILL_SWITCH_AT": str(at), "KILL_SWITCH_NAME": "/run.", "KILL_SWITCH_ONCE": str(folder / "killed")}
-    os.environ.update(environment if worker else {})
+def run_with_switch(folder: Path, at: int, of_worker: bool) -> int:
+    """Carry out or resume a campaign; kill its first device worker, or itself, before the n-th change.
+
+    The campaign itself writes no stores: there, changes of the files in its directory count.
+    """
+    import ctypes
+
+    if of_worker and at:
+        names = ("KILL_SWITCH_AT", "KILL_SWITCH_NAME", "KILL_SWITCH_ONCE")
+        os.environ.update(zip(names, (str(at), "run.", str(folder / "killed")), strict=True))
+    else:
+        ctypes.CDLL(None).kill_switch_arm(at, os.fsencode(folder / "named" / RUN))
     return _cli("run", folder / "named" / PLAN, "--run", folder / "named" / RUN, "--json")
 
 

@@ -46,7 +46,7 @@ OBSTACLES: dict[str, Make] = {
     "a-terminal": lambda place, path: path.symlink_to("/dev/tty"),
     "a-socket": _socket,
     "10-gigabytes-of-nothing": lambda place, path: os.truncate(_made(path), 10 * 2**30),
-    "garbage": lambda place, path: None if path.write_bytes(place.rng.randbytes(5000)) else None,
+    "garbage": lambda place, path: _made(path, place.rng.randbytes(5000)),
 }
 """What may lie in place of a file or folder."""
 
@@ -67,8 +67,8 @@ CAMPAIGN_FILES = (
 """Names of files and folders in the directory of a campaign."""
 
 
-def _made(path: Path) -> Path:
-    path.write_bytes(b"")
+def _made(path: Path, content: bytes = b"") -> Path:
+    path.write_bytes(content)
     return path
 
 
@@ -122,10 +122,8 @@ def random_campaign(place: Place) -> None:
 def change_events(place: Place, honest: Path, path: Path) -> None:
     """Change the meaning of some events, or the bytes of the log."""
     rng = place.rng
-    lines = honest.read_text().splitlines()
-    for _ in range(rng.choice((1, 3, 10))):
-        at = rng.randrange(len(lines))
-        lines[at] = to_json(change(json.loads(lines[at]), rng)) if lines[at].startswith('{"at') else lines[at]
+    events = [json.loads(line) for line in honest.read_text().splitlines()]
+    lines = [to_json(change(event, rng)) if rng.random() < 0.3 else to_json(event) for event in events]
     data = encoded("\n".join(lines) + "\n")
     path.write_bytes(damaged(data, rng) if rng.random() < 0.3 else data)
 
@@ -412,6 +410,8 @@ _journal("a-trigger", "CREATE TRIGGER t AFTER INSERT ON runs BEGIN DELETE FROM r
 _journal("no-facts", "DROP TABLE facts")
 _journal("no-runs", "DROP TABLE runs")
 _journal("other-columns", "DROP TABLE runs", "CREATE TABLE runs (a, b)", "INSERT INTO runs VALUES (1, 2)")
+_journal("a-column-more", "ALTER TABLE runs ADD COLUMN more")
+_journal("facts-of-another-column", "ALTER TABLE facts RENAME COLUMN name TO title")
 _journal("facts-of-escapes", f"UPDATE facts SET value = '{ESCAPE}'")
 _journal("errors-of-escapes", f"UPDATE runs SET indices = NULL, error = '{ESCAPE}'")
 _journal("seeds-of-2-to-the-62", "UPDATE runs SET seed = 4611686018427387904")

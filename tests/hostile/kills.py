@@ -6,13 +6,16 @@ import dataclasses
 import json
 import shutil
 import subprocess
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from mltune.records.declaration import FACT
 from mltune.records.store import Store
 from mltune.records.trial import TrialRecord
+from tests.hostile.base import PLAN
 from tests.hostile.sandbox import Sandbox
 from tests.hostile.suite import failures
 
@@ -102,7 +105,7 @@ class Victims:
         begun = bool(acknowledged) or state != "new"
         for reader in READERS[at % 3 :: 3]:
             seen = self.readers.run(reader, folder)
-            wrong = failures(seen)
+            wrong = failures(dataclasses.replace(seen, opened=[]))
             if begun and seen.status != 0:
                 wrong.append(f"exit status {seen.status}: {seen.output.strip()[-300:]}")
             found += [f"{reader}: {one}" for one in wrong]
@@ -120,6 +123,73 @@ class Victims:
         tally.kills += 1
         tally.failures += [f"{state} {at}: {one}" for one in found]
         shutil.rmtree(folder)
+
+
+@dataclass(frozen=True)
+class Campaigns:
+    """Campaigns whose device workers, or which themselves, are killed."""
+
+    victims: Sandbox
+    readers: Sandbox
+    folder: Path
+
+    def undisturbed(self) -> Path:
+        """Return the folder of a campaign without a kill."""
+        folder = self._begin("undisturbed")
+        outcome = self.victims.run("run_with_switch", folder, 0, False)
+        assert outcome.status == 0, outcome.output
+        return folder
+
+    def kill(self, at: int, expected: Path, tally: Tally, *, of_worker: bool) -> None:
+        """Kill the first worker, or the campaign itself, before its n-th change; read all the while; compare."""
+        folder, found = self._begin(str(at)), []
+        ended = threading.Event()
+        with ThreadPoolExecutor(1) as pool:
+            reading = pool.submit(self._read, folder, ended)
+            outcome = self.victims.run("run_with_switch", folder, at, of_worker)
+            if not of_worker and outcome.status != -9:
+                found.append(f"it was not killed: {outcome.status} {outcome.output[-300:]}")
+            if outcome.status == -9:
+                outcome = self.victims.run("run_with_switch", folder, 0, False)
+            ended.set()
+            readings, wrong = reading.result()
+        found += wrong
+        if (
+            outcome.status != 0
+            or json.loads(outcome.output[outcome.output.find("{") :].partition("\nwritten")[0])["failed"]
+        ):
+            found.append(f"exit status {outcome.status}: {outcome.output.strip()[-300:]}")
+        for run in sorted((expected / "named" / "run" / "problems").iterdir()):
+            other = folder / "named" / "run" / "problems" / run.name
+            if (records_of(other), declaration_of(other)) != (records_of(run), declaration_of(run)):
+                found.append(f"{run.name} differs from the undisturbed campaign")
+            tally.records_compared += len(records_of(other))
+        tally.readings += readings
+        tally.kills += 1
+        tally.failures += [f"{'worker' if of_worker else 'campaign'} {at}: {one}" for one in found]
+        shutil.rmtree(folder)
+
+    def _begin(self, name: str) -> Path:
+        folder = self.folder / f"campaign-{name}"
+        (folder / "named").mkdir(parents=True)
+        (folder / "canary").mkdir()
+        (folder / "named" / "plan.toml").write_text(PLAN)
+        return folder
+
+    def _read(self, folder: Path, ended: threading.Event) -> tuple[int, list[str]]:
+        """Read a campaign again and again until it has ended; return how often, and what went wrong."""
+        count, wrong = 0, []
+        while not ended.is_set():
+            reader = ("show_json", "report_elsewhere", "dashboard", "show")[count % 4]
+            seen = self.readers.run(reader, folder)
+            begun = any((folder / "named" / "run").glob("problems/*/run.sqlite"))
+            wrong += [f"{reader}: {one}" for one in failures(dataclasses.replace(seen, opened=[]))]
+            if begun and count and seen.status not in (0, 1, 2):
+                wrong.append(f"{reader}: exit status {seen.status}: {seen.output.strip()[-300:]}")
+            if any(word in seen.output for word in ("undamaged store", "cannot be read", "readonly")):
+                wrong.append(f"{reader}: {seen.output.strip()[-300:]}")
+            count += 1
+        return count, wrong
 
 
 def numbers(path: Path) -> set[int]:

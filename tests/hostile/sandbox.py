@@ -28,7 +28,10 @@ from pathlib import Path
 from typing import Any
 
 DEADLINE_S = 10.0
-"""Seconds that a command may take."""
+"""Seconds that a command may take, without those for which it waits for a processor."""
+
+LONGEST_WAIT_S = 60.0
+"""Seconds that a command may take longer because others use the processors."""
 
 MEMORY_BYTES = 1_500_000_000
 """Memory that a command and its processes may use above the start."""
@@ -219,7 +222,7 @@ def _watch(pid: int, master: int, reader: int, start_bytes: int, started: float)
                         poll.unregister(number)
             if ended in ready and not ready & {master, reader}:
                 return bytes(output), bytes(names), late, large
-            late = late or time.monotonic() - started > DEADLINE_S
+            late = late or time.monotonic() - started > DEADLINE_S + min(_waited_s(pid), LONGEST_WAIT_S)
             large = large or sum(map(_resident_bytes, _descendants(pid))) > start_bytes + MEMORY_BYTES
             if late or large or len(output) > OUTPUT_BYTES:
                 _kill(list(_descendants(pid)))
@@ -244,6 +247,15 @@ def _resident_bytes(pid: int) -> int:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
     except (OSError, IndexError):
         return 0
+
+
+def _waited_s(pid: int) -> float:
+    """Return the seconds for which a process and its descendants were ready to run and others ran (Linux)."""
+    total = 0
+    for one in _descendants(pid):
+        with contextlib.suppress(OSError, IndexError):
+            total += int(Path(f"/proc/{one}/schedstat").read_text().split()[1])
+    return total / 1e9
 
 
 def _end_descendants(grace_s: float = 1.0) -> bool:
@@ -290,6 +302,8 @@ def _guarded(command: str, folder: Path, arguments: list[Any], writer: int) -> N
     os.chdir(here)
     os.environ.update(HOME=str(home), XDG_CACHE_HOME=str(home / "cache"), TMPDIR=str(home))
     os.environ.pop("PYTHONPATH")
+    sys.stdout = open(1, "w", buffering=1, encoding="utf-8", closefd=False)  # noqa: SIM115 - the terminal
+    sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
     import tempfile
 
     tempfile.tempdir = str(home)

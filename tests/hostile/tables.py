@@ -74,10 +74,10 @@ TYPES: tuple[Callable[[], pa.Array], ...] = (
     lambda: pa.array([[1, 2]] * ROWS),
     lambda: pa.array([{"x": 1}] * ROWS),
     lambda: pa.array([[("k", 1)]] * ROWS, pa.map_(pa.string(), pa.int64())),
-    lambda: pa.array([0, 1] * (ROWS // 2), pa.timestamp("ns")),
+    lambda: pa.array([0, 1000] * (ROWS // 2), pa.timestamp("ns")),
     lambda: pa.array([0, 2**42] * (ROWS // 2), pa.timestamp("s")),
     lambda: pa.array([0, 1] * (ROWS // 2), pa.date32()),
-    lambda: pa.array([0, 1] * (ROWS // 2), pa.time64("ns")),
+    lambda: pa.array([0, 1] * (ROWS // 2), pa.time64("us")),
     lambda: pa.array([0, 1] * (ROWS // 2), pa.duration("s")),
     lambda: pa.array([1, 10**37] * (ROWS // 2), pa.decimal128(38)),
     lambda: pa.array([1, 10**70] * (ROWS // 2), pa.decimal256(76)),
@@ -570,7 +570,10 @@ for _name, _make in {
     "fifo": lambda place, path: os.mkfifo(path),
     "folder": lambda place, path: path.mkdir(),
     "device": lambda place, path: path.symlink_to("/dev/zero"),
-    "canary": lambda place, path: path.symlink_to(place.canary / "secret.json"),
+    "secret": lambda place, path: path.symlink_to(
+        (place.folder / "elsewhere" if path.suffix == ".json" else place.canary)
+        / "secret.json"  # the user names the former
+    ),
     "missing": lambda place, path: None,
     "loop": lambda place, path: path.symlink_to(path.name),
     "sparse-file": lambda place, path: os.truncate(place.write(path.name, b"{}"), 10 * 2**30),

@@ -1,8 +1,10 @@
 """Plan files: their meaning, and the refusal of malformed or hostile ones."""
 
+import os
 import re
 import shutil
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 
 from mltune import assets
 from mltune.errors import PlanError
-from mltune.plan.reader import MAX_BYTES, load_plan, parse_plan
+from mltune.plan.reader import MAX_BYTES, MAX_KERNELS, load_plan, parse_plan
 from mltune.problem.gemm import CASES
 
 REPLAYED = """
@@ -21,6 +23,8 @@ minimum = "32 trials"
 [[problems]]
 datasets = ["convolution_rtx_a4000", "xgemm_titan_rtx"]
 """
+
+CASE = '[[problems]]\nprecisions = ["s"]\ntrans = ["NN"]'
 
 
 def changed(text, *changes):
@@ -167,6 +171,48 @@ class TestRefusals:
         with pytest.raises(PlanError, match="at most 1000 problems"):
             parse_plan(changed(text, ("512, [256, 512, 1024]", sizes)), "few")
         assert time.perf_counter() - started < 10
+
+    @pytest.mark.parametrize(
+        ("addition", "law"),
+        [
+            ("a" + ".a" * 20_000 + " = 1", "at most 32 levels"),
+            ("a" + ".a" * 500_000 + " = 1", "at most 32 levels"),
+            ("\n".join(f"k{number} = 1" for number in range(80_000)), "k0 is not a known key; .* and 79997 more"),
+            ("[[problems]]\n" * 70_000, "at most 1000 items"),
+            (f"{CASE}\nsizes = {list(range(1, 100_000))}", "at most 1000 items"),
+            (f"{CASE}\nsizes = {[10**18]}\n", "must be at most 1099511627776"),
+            (f"x = {10**30}", "64 bits"),
+        ],
+        ids=["deep key", "very deep key", "keys", "tables", "sizes", "a size", "an integer"],
+    )
+    def test_a_plan_of_very_much_is_refused_at_once(self, text, addition, law):
+        started = time.perf_counter()
+        with pytest.raises(PlanError, match=law) as refused:
+            parse_plan(f"{text}\n{addition}", "few")
+        assert time.perf_counter() - started < 10
+        assert len(str(refused.value)) < 2000
+
+    def test_kernels_and_datasets_are_read_once(self, text):
+        """However they are spelled: a hundred thousand names are refused before any is looked up."""
+        names = ", ".join(['"convolution_w6600"'] * 1000)
+        recorded = text.partition("[[problems]]")[0].replace('"1h"', '"9 trials"').replace('"1m"', '"1 trials"')
+        started = time.perf_counter()
+        with pytest.raises(PlanError, match="each problem once"):
+            parse_plan(f"{recorded}[[problems]]\ndatasets = [{names}]", "few")
+        folder = assets.folder("kernels") / "gemm_simt"
+        one = 'precisions = ["s"]\ntrans = ["NN"]\nsizes = [64]\n'
+        tables = "".join(
+            f'[[problems]]\nkernel = "{folder.parent}/{"./" * number}gemm_simt"\n{one}' for number in range(300)
+        )
+        with pytest.raises(PlanError, match=f"at most {MAX_KERNELS} kernels"):
+            parse_plan(text.partition("[[problems]]")[0] + tables, "few")
+        assert time.perf_counter() - started < 10
+
+    def test_only_a_regular_file_is_read(self, tmp_path):
+        os.mkfifo(tmp_path / "fifo.toml")
+        for path in (tmp_path / "fifo.toml", Path("/dev/zero"), tmp_path):
+            with pytest.raises(PlanError):
+                load_plan(path)
 
     def test_deep_nesting_is_refused(self, text):
         with pytest.raises(PlanError):

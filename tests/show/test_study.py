@@ -12,8 +12,8 @@ from dataclasses import replace
 import optuna
 import pytest
 
-from mltune.errors import RunDirectoryError, UsageError
-from mltune.records.directory import PLAN_FILE, STUDY
+from mltune.errors import MltuneWarning, RunDirectoryError, UsageError
+from mltune.records.directory import FILE, PLAN_FILE, STUDY
 from mltune.records.store import Store
 from mltune.records.trial import TrialState
 from mltune.show.dashboard import served
@@ -49,6 +49,23 @@ class TestStudies:
         assert (found["trial"], found["state"], found["registers"]) == (2, "wrong_result", 128)
         assert found["detail"] == "what went wrong with 2"
         assert found["predicted_tflops"] == pytest.approx(math.exp(-0.5) * PEAK_TFLOPS)
+
+    def test_of_a_very_long_run_the_latest_trials_are_shown(self, tmp_path, make_run, make_trial, monkeypatch):
+        monkeypatch.setattr("mltune.show.study.MOST_TRIALS", 3)
+        make_run(tmp_path, *(make_trial(number) for number in range(5)))
+        studies = Studies(tmp_path)
+        make_run(tmp_path, make_trial(5))
+        assert studies.update() == 1
+        assert [trial.user_attrs["trial"] for trial in load(studies, tmp_path.name).trials] == [2, 3, 4, 5]
+
+    def test_a_damaged_run_of_a_campaign_is_left_out(self, tmp_path, make_run, make_trial):
+        (tmp_path / "plan.toml").write_text("")
+        make_run(tmp_path / "problems" / "whole", make_trial(0))
+        (make_run(tmp_path / "problems" / "broken", make_trial(0)) / FILE).write_bytes(b"no store" * 100)
+        with pytest.warns(MltuneWarning, match=r"broken is not in the dashboard: .*must be an undamaged store"):
+            studies = Studies(tmp_path)
+        assert studies.update() == 0
+        assert len(load(studies, "whole").trials) == 1
 
     def test_times_are_those_of_the_run_not_of_the_clock(self, tmp_path, make_run, make_trial):
         make_run(tmp_path, *(make_trial(number, finished_at=-5.0 * number) for number in range(3)))

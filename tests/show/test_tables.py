@@ -20,6 +20,7 @@ def campaign():
     problem = {
         "state": "declared",
         "replayed": False,
+        "detail": "",
         "problem": DATASETS[-1]["problem"],
         "best": {"median_s": 2e-3, "tflops": 45.3, "share_of_peak": 0.7, "share_of_reference": 0.98},
         "trials": 4096,
@@ -32,7 +33,9 @@ def campaign():
 def devices():
     peaks = {arithmetic: peak_flops(H200, arithmetic) for arithmetic in ("fp32", "fp64")}
     entry = {"architecture": H200.architecture, "peak_flops": peaks, "device": H200.to_json()}
-    return {"devices": [entry | {"spec": f"cuda:{index}"} for index in range(2)], "reason": None}
+    library = {"name": "NVRTC", "version": "13.5.37", "path": "/opt/packages/nvidia/cu13/lib/libnvrtc.so.13"}
+    gpus = [entry | {"spec": f"cuda:{index}"} for index in range(2)]
+    return {"devices": gpus, "reason": None, "libraries": [library], "problems": []}
 
 
 def comparison():
@@ -46,7 +49,7 @@ def comparison():
 TABLES = {
     "datasets": (lambda: [tables.datasets(DATASETS)], [entry["name"] for entry in DATASETS]),
     "campaign": (lambda: tables.campaign_summary(campaign()), SLUGS),
-    "devices": (lambda: [tables.devices(devices())], ["NVIDIA H200", "cuda:1"]),
+    "devices": (lambda: tables.devices(devices()), ["NVIDIA H200", "cuda:1", "13.5.37"]),
     "comparison": (lambda: tables.comparison(comparison()), ["adaptive_tabu_greywolf"]),
     "forecast": (
         lambda: tables.forecast(forecast(load_plan("quick"), (), "there is no driver", 2)),

@@ -1,0 +1,131 @@
+"""SIGKILLs between any two changes of a run's files: nothing lost, nothing different, nothing unreadable, nothing given up."""
+
+import datetime
+import json
+import os
+import platform
+import signal
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mltune import __version__
+from mltune.device.known import H200
+from mltune.kernel.bundle import device_variables
+from mltune.kernel.reader import load_kernel
+from mltune.kernel.space import ConstrainedSpace
+from mltune.measure.build import NvrtcBuilder
+from mltune.problem.gemm import GemmProblem
+from mltune.process.child import Child
+from mltune.records.trial import TrialState
+from tests.hostile.kills import Campaigns, Tally, Victims, build_switch, spread
+from tests.hostile.sandbox import Sandbox
+
+STATES = ("new", "closed", "killed")
+FEW, COMPILERS, CAMPAIGNS = 18, 3, 2
+
+
+@pytest.fixture(scope="module")
+def victims(tmp_path_factory):
+    """Return a sandbox whose runs can be killed anywhere."""
+    with Sandbox(build_switch(tmp_path_factory.mktemp("switch"))) as one:
+        yield one
+
+
+@pytest.fixture
+def counts(request):
+    """Return how many runs, campaigns and compilers are killed, of ``--kills``: few by default."""
+    kills = request.config.getoption("--kills")
+    if kills < 100:
+        return FEW, CAMPAIGNS, COMPILERS
+    return kills - kills // 5 - kills // 10, kills // 5, kills // 10
+
+
+@pytest.fixture
+def output(request):
+    """Return a function that appends a tally to the file of ``--faults-output``."""
+
+    def write(name: str, tally: dict) -> None:
+        path = request.config.getoption("--faults-output")
+        if path:
+            header = {
+                "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+                "command": f"pytest tests/hostile/test_kills.py --kills {request.config.getoption('--kills')}",
+                "host": f"{os.cpu_count()} cores, Python {platform.python_version()}, mltune {__version__}",
+            }
+            with Path(path).open("a") as file:
+                file.write(json.dumps({name: header | tally}) + "\n")
+
+    return write
+
+
+@pytest.mark.parametrize("search", ["random", "model"])
+def test_a_run_that_is_killed_while_its_store_is_opened_or_closed(search, victims, sandbox, tmp_path, counts, output):
+    """Each run is killed, read in every way, resumed, and compared with one that was left alone."""
+    runs, tally = Victims(victims, sandbox, tmp_path, search), Tally()
+    aimed = {}
+    for state in STATES:
+        expected, first, last, calls = runs.undisturbed(state)
+        opening, closing = list(range(1, first + 1)), list(range(last + 1, calls + 1))
+        between = list(range(first + 1, last + 1))
+        share = max(1, counts[0] // (2 * len(STATES)))
+        chosen = spread(opening, (share + 1) // 2) + spread(closing, share // 2)
+        chosen += spread(between, share - len(chosen)) if share > len(chosen) else []
+        tally.opening += len(set(chosen) & set(opening))
+        tally.closing += len(set(chosen) & set(closing))
+        aimed[state] = (expected, chosen)
+    for state, (expected, chosen) in aimed.items():
+        for at in chosen:
+            runs.kill(state, at, expected / "named" / "run", tally)
+
+    output(f"runs, search {search}", asdict(tally))
+    assert tally.failures == []
+    assert tally.opening
+    assert tally.closing
+
+
+def test_a_device_worker_that_is_killed_while_its_store_is_opened_or_closed(victims, sandbox, tmp_path, counts, output):
+    """Its campaign goes on by itself, or is resumed; readers look at it all the while."""
+    campaigns, tally = Campaigns(victims, sandbox, tmp_path), Tally()
+    rng = np.random.default_rng(7)
+    expected = campaigns.undisturbed()
+    for at in sorted(rng.choice(np.arange(1, 110), size=counts[1], replace=counts[1] > 109).tolist()):
+        campaigns.kill(at, expected, tally, of_worker=rng.random() < 0.7)
+
+    output("campaigns", asdict(tally))
+    assert tally.failures == []
+
+
+def test_a_compiler_that_is_killed_does_not_blame_its_kernel(tmp_path, counts, output):
+    """Builds whose compiler was killed from outside are made again."""
+    kernel, problem = load_kernel("gemm_simt"), GemmProblem("s", "N", "T", 512, 512, 512)
+    space = ConstrainedSpace(kernel, {**problem.variables(), **device_variables(H200)})
+    rng = np.random.default_rng(11)
+    kills = 0
+    while kills < counts[2]:
+        rows = space.rows(rng.integers(0, space.count, 3))
+        configurations = [{name: int(column[row]) for name, column in rows.items()} for row in range(3)]
+        with NvrtcBuilder(kernel, problem, "sm_90", workers=1) as builder:
+            pending = [builder.submit(one) for one in configurations]
+            (child,) = builder._children
+            for future in pending[:2]:
+                kills += _killed(child, future, rng.uniform(0.0, 0.3))
+            builds = [future.result(timeout=120) for future in pending]
+        assert [build.state for build in builds] == [TrialState.OK] * 3
+    output("compilers", {"kills": kills})
+
+
+def _killed(child: Child, future, after_s: float) -> bool:
+    """Kill a compiler while a build waits for it; return whether that was in time."""
+    deadline = time.monotonic() + 60
+    while child.pid is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(after_s)  # any moment will do
+    pid = child.pid
+    if future.done() or pid is None:
+        return False
+    os.kill(pid, signal.SIGKILL)
+    return True
