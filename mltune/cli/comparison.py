@@ -87,7 +87,7 @@ def compare(
     """Compare search strategies on recorded timings.
 
     Each strategy searches each dataset with each seed, and each configuration that it proposes is looked up.
-    Strategies of mltune: mltune and its ablations mltune-noskip, mltune-nobuild and mltune-raw, tpe, tpe+skip, astra,
+    Strategies of mltune: mltune and its variants mltune-noskip, mltune-nobuild, mltune-raw and mltune-tpe; tpe, astra,
     random. Strategies of other packages, with the extra "peers": hybrid_vndx, adaptive_tabu_greywolf,
     genetic_algorithm, simulated_annealing, bayes_opt or any kernel_tuner:NAME, and gp. Ctrl-C ends the comparison with
     the runs that have ended; the same command goes on. With --output, it also joins the shares of several machines.

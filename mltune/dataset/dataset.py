@@ -248,7 +248,8 @@ def load_dataset(name_or_path: str | Path) -> Dataset:
     Parameters
     ----------
     name_or_path : str or pathlib.Path
-        The name of a shipped dataset, or the path of one of the two files of another.
+        The name of a shipped dataset, or the path of one of the two files of another. Neither may be a link: the folder
+        may come from somebody else.
 
     Raises
     ------
@@ -256,9 +257,9 @@ def load_dataset(name_or_path: str | Path) -> Dataset:
         It does not exist or is malformed: another hash, unknown columns, impossible values.
     """
     path = _located(name_or_path)
-    manifest = read_manifest(path)
+    manifest = load_manifest(path)
     table_path = path.with_suffix(".parquet")
-    read = read_parquet if path.is_relative_to(assets.folder("datasets")) else read_strangers_parquet
+    read = read_parquet if _is_shipped(path) else read_strangers_parquet
     table = read(table_path, manifest.sha256, manifest.rows, tuple(manifest.parameters))
     check_table(table, manifest.parameters, str(table_path))
     counts, best = _counts(table), _best(table, manifest.parameters)
@@ -269,7 +270,12 @@ def load_dataset(name_or_path: str | Path) -> Dataset:
 
 def load_manifest(name_or_path: str | Path) -> Manifest:
     """Read only the manifest of a dataset; see :func:`load_dataset`."""
-    return read_manifest(_located(name_or_path))
+    path = _located(name_or_path)
+    return read_manifest(path, inside=None if _is_shipped(path) else path.parent)
+
+
+def _is_shipped(path: Path) -> bool:
+    return path.is_relative_to(assets.folder("datasets"))
 
 
 def shipped_datasets() -> dict[str, Path]:

@@ -189,8 +189,8 @@ def _amounts(device: Device) -> Iterator[float]:
         yield from (fact for fact in (value if isinstance(value, tuple) else (value,)) if isinstance(fact, int | float))
 
 
-def read_manifest(path: Path) -> Manifest:
-    """Read the JSON file of a manifest and check it.
+def read_manifest(path: Path, *, inside: Path | None = None) -> Manifest:
+    """Read the JSON file of a manifest and check it; no link below ``inside`` is followed.
 
     Raises
     ------
@@ -200,7 +200,7 @@ def read_manifest(path: Path) -> Manifest:
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        document = parse_json(read_file(path, _MAX_BYTES))
+        document = parse_json(read_file(path, _MAX_BYTES, inside=inside))
         _check_texts(document)
         if not isinstance(document, dict) or "problem" not in document:
             raise DatasetError(f"a manifest is a table with a problem, got {document!r:.60}.")

@@ -342,9 +342,13 @@ def test_texts_are_utf8(written, tmp_path):
 @pytest.mark.parametrize("suffix", ["json", "parquet"])
 def test_only_regular_files_are_opened(written, tmp_path, suffix):
     path = tmp_path / "toy" / f"sweep.{suffix}"
-    path.unlink()
+    path.rename(tmp_path / "elsewhere")
     os.mkfifo(path)
     with pytest.raises(DatasetError, match="FIFO"):
+        load_dataset(path)
+    path.unlink()
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DatasetError, match="is a link to"):
         load_dataset(path)
 
 
