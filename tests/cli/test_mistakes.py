@@ -110,7 +110,7 @@ MISTAKES = [
     ("tune sgemm --kernel nope", "clblast_xgemm, convolution, gemm_simt", "kernel.toml", "'nope'"),
     ("tune sgemm --kernel ''", "a kernel is a built-in one", "''"),
     (f"tune sgemm --kernel {FILE}", "a folder that holds a kernel.toml", FILE),
-    ("tune --device replay:convolution_w6600 --kernel gemm_simt", "gemm_simt is of kind gemm", "of kind recorded"),
+    ("tune --device replay:convolution_w6600 --kernel gemm_simt", "is of convolution, not of gemm_simt"),
     ("space", "missing argument 'KERNEL'", "A built-in kernel, or the folder of a bundle"),
     ("space gemm_simd", "did you mean 'gemm_simt'?"),
     (f"space {EMPTY}", "a folder that holds a kernel.toml", EMPTY),
