@@ -205,6 +205,7 @@ class TestTune:
             "seconds",
             "run",
             "stopped",
+            "notice",
             "skips",
             "optimum",
         ]
