@@ -52,7 +52,7 @@ def run(
     if placed.replayed and loaded.devices != placed.devices:
         terminal.write("no GPU found: every problem is replayed from recorded timings", stderr=True)
     for notice in notices(placed):
-        typer.echo(notice, err=True)
+        terminal.write(notice, stderr=True)
     directory = directory or new_directory(loaded.name)
     terminal.write(f"run directory: {directory}; `mltune run {directory}` resumes it", stderr=True)
     with RunDisplay() as progress, Interrupt() as interrupt:

@@ -181,7 +181,9 @@ def tune_request(
     request = TuneRequest(found, str(kernel), str(target), trials=trials, time_s=time_s, **options)
     notices = [target.notice]
     if target.dataset is not None:
-        notices.append(load_manifest(target.dataset).check_kernel(load_kernel(kernel)))
+        bundle = load_kernel(kernel)
+        bundle.check_problem(found)
+        notices.append(load_manifest(target.dataset).check_kernel(bundle))
     return request, tuple(filter(None, notices))
 
 
