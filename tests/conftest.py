@@ -112,9 +112,8 @@ def pytest_addoption(parser):
 
 def pytest_terminal_summary(terminalreporter, config):
     """Write the table of hostile inputs by kind."""
-    reports = (
-        report for found in terminalreporter.stats.values() for report in found if hasattr(report, "user_properties")
-    )
+    every = (report for found in terminalreporter.stats.values() for report in found)
+    reports = (report for report in every if getattr(report, "when", "") == "call")
     found = [tuple(value) for report in reports for name, value in report.user_properties if name == "hostile"]
     path = config.getoption("--hostile-table")
     if path and found:

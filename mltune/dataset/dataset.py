@@ -210,7 +210,8 @@ def make_dataset(table: Any, parameters: Mapping[str, tuple[int, ...]], **facts:
 
 def dataset_from_store(store: Store, *, name: str, kind: Kind = "search") -> Dataset:
     """Create a dataset from the store of a run; see :func:`dataset_from_records`."""
-    reference_s = store.fact("reference_median_s")
+    fact = store.fact("reference_median_s")
+    reference_s = fact if isinstance(fact, float) else None
     return dataset_from_records(store.records(), store.header, name=name, kind=kind, reference_median_s=reference_s)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -21,6 +20,8 @@ DATASET_HASH = "dataset_sha256"
 
 LARGEST = 2**53
 """Largest integer on record: a float holds it exactly."""
+
+_YEAR_10000 = 253_402_300_800.0  # seconds since the epoch; no date is later
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ class RunHeader:
         except ValidationError as error:
             raise ValueError(f"its header: {problems_of(error, document)}") from None
         values = [value for one in header.parameters.values() for value in one]
-        if not all(abs(value) <= LARGEST for value in values) or not 0.0 <= header.created_at < math.inf:
+        if not all(abs(value) <= LARGEST for value in values) or not 0.0 <= header.created_at < _YEAR_10000:
             raise ValueError("its header holds a number out of range")
         return header
 
