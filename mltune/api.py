@@ -114,7 +114,7 @@ def tune(
     from mltune.tuning import tuner
     from mltune.tuning.request import tune_request
 
-    request, notice = tune_request(
+    request, notices = tune_request(
         problem,
         {"trans": trans, "size": size, "m": m, "n": n, "k": k},
         kernel=kernel,
@@ -131,7 +131,7 @@ def tune(
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "IProgress not found")  # Optuna's progress bars, in notebooks, are not used
         import optuna  # noqa: F401 - imported here for the sake of the filter
-    if notice:
+    for notice in notices:
         warnings.warn(notice, MltuneWarning, stacklevel=2)
     with _progress_bar(progress, "RunDisplay") as report, _interruptible(interrupt) as interrupted:
         return tuner.tune(request, progress=report, stop=interrupted)

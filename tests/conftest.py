@@ -1,5 +1,6 @@
 """Stored runs, made without a GPU, for the tests of everything that reads stores."""
 
+import os
 import subprocess
 import sys
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,7 @@ HEADER = RunHeader(
 )
 CUBLAS_S = 2.65e-3
 
+os.environ.pop("COLUMNS", None)  # pytest-xdist sets it, and tables fit it
 settings.register_profile("mltune", deadline=None)  # machines are shared: time is measured by benchmarks
 settings.load_profile("mltune")
 
@@ -112,8 +114,9 @@ def pytest_addoption(parser):
 
 def pytest_terminal_summary(terminalreporter, config):
     """Write the table of hostile inputs by kind."""
-    every = (report for found in terminalreporter.stats.values() for report in found)
-    reports = (report for report in every if getattr(report, "when", "") == "call")
+    reports = (
+        report for found in terminalreporter.stats.values() for report in found if getattr(report, "when", "") == "call"
+    )
     found = [tuple(value) for report in reports for name, value in report.user_properties if name == "hostile"]
     path = config.getoption("--hostile-table")
     if path and found:

@@ -71,5 +71,5 @@ def test_the_wheel_holds_the_code_the_licence_and_nothing_else(distributions):
         held = wheel.namelist()
     assert {"mltune/cli/__init__.py", "mltune/py.typed"} <= set(held)
     assert any(path.endswith("licenses/LICENSE") for path in held)
-    assert all(path.startswith(("mltune/", "mltune-")) for path in held)
+    assert all(path.startswith(("mltune/", "mltune_gpu-")) for path in held)
     assert not [path for path in held if "__pycache__" in path or path.endswith(".whl")]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mltune.cli.application import AsJson, answer, app
+from mltune.cli.application import AsJson, answer, app, path, whole
 from mltune.show import terminal
 
 PATIENCE_S = 60.0
@@ -28,7 +28,13 @@ def compare(
         str | None, typer.Option("--datasets", metavar="X,Y|all", help="Recorded timings.  [default: all]")
     ] = None,
     table: Annotated[
-        Path | None, typer.Option("--table", metavar="FILE", help="A bare table (CSV, Parquet, JSON), not datasets.")
+        Path | None,
+        typer.Option(
+            "--table",
+            metavar="FILE",
+            parser=path("--table"),
+            help="A bare table (CSV, Parquet, JSON), not datasets.",
+        ),
     ] = None,
     parameters: Annotated[
         str | None, typer.Option("--parameters", metavar="A,B", help="Columns of the table that are parameters.")
@@ -40,16 +46,37 @@ def compare(
         bool, typer.Option("--aggregate", help="Merge rows of the table that differ in columns that are no parameters.")
     ] = False,
     evaluations: Annotated[
-        int, typer.Option("--evaluations", min=2, max=60_000, help="Distinct configurations that each run measures.")
+        int,
+        typer.Option(
+            "--evaluations",
+            metavar="N",
+            parser=whole("--evaluations", 2, 60_000),
+            help="Distinct configurations that each run measures.",
+        ),
     ] = 400,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, max=60_000, help="Runs of each strategy and dataset.")] = 50,
+    seeds: Annotated[
+        int,
+        typer.Option(
+            "--seeds", metavar="N", parser=whole("--seeds", 1, 60_000), help="Runs of each strategy and dataset."
+        ),
+    ] = 50,
     jobs: Annotated[
-        int | None, typer.Option("--jobs", min=1, help="Processes.  [default: one per processor]", show_default=False)
+        int | None,
+        typer.Option(
+            "--jobs",
+            metavar="N",
+            parser=whole("--jobs", 1),
+            help="Processes.  [default: one per processor]",
+            show_default=False,
+        ),
     ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", metavar="DIR", help="Directory of the results.  [default: runs/compare-..., from the options]"
+            "--output",
+            metavar="DIR",
+            parser=path("--output"),
+            help="Directory of the results.  [default: runs/compare-..., from the options]",
         ),
     ] = None,
     share: Annotated[
@@ -60,7 +87,7 @@ def compare(
     """Compare search strategies on recorded timings.
 
     Each strategy searches each dataset with each seed, and each configuration that it proposes is looked up.
-    Strategies of mltune: mltune and its ablations mltune-noskip, mltune-nobuild and mltune-raw, tpe, tpe+skip, astra,
+    Strategies of mltune: mltune and its variants mltune-noskip, mltune-nobuild, mltune-raw and mltune-tpe; tpe, astra,
     random. Strategies of other packages, with the extra "peers": hybrid_vndx, adaptive_tabu_greywolf,
     genetic_algorithm, simulated_annealing, bayes_opt or any kernel_tuner:NAME, and gp. Ctrl-C ends the comparison with
     the runs that have ended; the same command goes on. With --output, it also joins the shares of several machines.

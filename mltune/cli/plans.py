@@ -37,7 +37,7 @@ def run(
     winner or was set aside.
     """
     from mltune.plan.campaign import run_plan
-    from mltune.plan.placement import place
+    from mltune.plan.placement import notices, place
     from mltune.plan.reader import load_plan
     from mltune.process.signals import Interrupt
     from mltune.records.directory import PLAN_FILE, is_plan, new_directory
@@ -51,6 +51,8 @@ def run(
     placed = place(loaded, *find_gpus())
     if placed.replayed and loaded.devices != placed.devices:
         terminal.write("no GPU found: every problem is replayed from recorded timings", stderr=True)
+    for notice in notices(placed):
+        typer.echo(notice, err=True)
     directory = directory or new_directory(loaded.name)
     terminal.write(f"run directory: {directory}; `mltune run {directory}` resumes it", stderr=True)
     with RunDisplay() as progress, Interrupt() as interrupt:

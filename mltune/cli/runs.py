@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from mltune.cli.application import AsJson, Run, answer, app, path, whole
-from mltune.errors import UsageError
+from mltune.errors import DamagedRunError, UsageError
 from mltune.show import terminal
 
 
@@ -47,7 +47,12 @@ def show(
         from mltune.dataset.dataset import export_run
 
         for folder in folders:
-            terminal.write(f"written: {export_run(folder, export)}", stderr=True)
+            try:
+                terminal.write(f"written: {export_run(folder, export)}", stderr=True)
+            except DamagedRunError as error:
+                if not is_plan(run):
+                    raise
+                terminal.write(f"{folder.name}: not readable: {error}", stderr=True)
     if is_plan(run):
         from mltune.results.summary import summarise_campaign
 

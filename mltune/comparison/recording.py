@@ -169,5 +169,5 @@ class Source:
 
         dataset = load_dataset(self.name)
         kernel = load_kernel(dataset.manifest.kernel)
-        warning = dataset.check_kernel(kernel)
+        warning = dataset.manifest.check_kernel(kernel)
         return replace(record(dataset, kernel), notices=(warning,) if warning else ())

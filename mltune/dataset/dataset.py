@@ -37,8 +37,6 @@ from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
 if TYPE_CHECKING:
     import pandas as pd
 
-    from mltune.kernel.bundle import Kernel
-
 Kind = Literal["random", "complete", "search"]
 
 
@@ -112,30 +110,6 @@ class Dataset:
         """Return the table as a data frame."""
         frame: pd.DataFrame = self.table.to_pandas()
         return frame
-
-    def check_kernel(self, kernel: Kernel) -> str:
-        """Check that the dataset belongs to a kernel; return a warning if its source has changed since, else "".
-
-        Raises
-        ------
-        DatasetError
-            It belongs to another kernel, or to one with other parameters.
-        """
-        ours, theirs = self.manifest.parameters, kernel.all_parameters
-        if self.manifest.kernel != kernel.name:
-            raise DatasetError(
-                f"a dataset is replayed with its own kernel, but {self.manifest.name} is of {self.manifest.kernel}, "
-                f"not of {kernel.name}; `mltune datasets` lists what there is."
-            )
-        if set(ours) != set(theirs):
-            differing = sorted(set(ours) ^ set(theirs))
-            raise DatasetError(
-                f"a dataset must have its kernel's parameters, but {self.manifest.name} and {kernel.name} differ in "
-                f"{', '.join(differing)}; record the dataset anew."
-            )
-        if self.manifest.source_hash != kernel.source_hash:
-            return f"dataset {self.manifest.name} was recorded with another version of the source of {kernel.name}"
-        return ""
 
 
 def dataset_from_records(
@@ -275,7 +249,8 @@ def load_dataset(name_or_path: str | Path) -> Dataset:
     Parameters
     ----------
     name_or_path : str or pathlib.Path
-        The name of a shipped dataset, or the path of one of the two files of another.
+        The name of a shipped dataset, or the path of one of the two files of another. Neither may be a link: the folder
+        may come from somebody else.
 
     Raises
     ------
@@ -283,9 +258,9 @@ def load_dataset(name_or_path: str | Path) -> Dataset:
         It does not exist or is malformed: another hash, unknown columns, impossible values.
     """
     path = _located(name_or_path)
-    manifest = read_manifest(path)
+    manifest = load_manifest(path)
     table_path = path.with_suffix(".parquet")
-    read = read_parquet if path.is_relative_to(assets.folder("datasets")) else read_strangers_parquet
+    read = read_parquet if _is_shipped(path) else read_strangers_parquet
     table = read(table_path, manifest.sha256, manifest.rows, tuple(manifest.parameters))
     check_table(table, manifest.parameters, str(table_path))
     counts, best = _counts(table), _best(table, manifest.parameters)
@@ -296,7 +271,12 @@ def load_dataset(name_or_path: str | Path) -> Dataset:
 
 def load_manifest(name_or_path: str | Path) -> Manifest:
     """Read only the manifest of a dataset; see :func:`load_dataset`."""
-    return read_manifest(_located(name_or_path))
+    path = _located(name_or_path)
+    return read_manifest(path, inside=None if _is_shipped(path) else path.parent)
+
+
+def _is_shipped(path: Path) -> bool:
+    return path.is_relative_to(assets.folder("datasets"))
 
 
 def shipped_datasets() -> dict[str, Path]:

@@ -20,7 +20,7 @@ from mltune.dataset.cells import Cells, encode, typed
 from mltune.dataset.manifest import MAX_PARAMETERS, MAX_ROWS
 from mltune.errors import DatasetError
 from mltune.files.documents import parse_json
-from mltune.files.reading import read_file
+from mltune.files.reading import read_file, reason
 from mltune.files.text import did_you_mean, printable
 
 MAX_BYTES = 200_000_000
@@ -90,7 +90,7 @@ def read_raw(
     try:
         data = read_file(path, MAX_BYTES)
     except OSError as error:
-        raise DatasetError(f"a table must be readable, but {path} is not: {error.strerror or error}") from error
+        raise DatasetError(f"a table must be readable, but {path} is not: {reason(error)}") from error
     if suffix == ".json":
         return _json(data, parameters)
     columns = readers[suffix](data)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from mltune.device.facts import Device
 from mltune.errors import DatasetError, MltuneError
@@ -17,6 +17,9 @@ from mltune.files.text import printable
 from mltune.files.validation import problems_of
 from mltune.problem.kinds import problem_from_json
 from mltune.problem.problem import Problem
+
+if TYPE_CHECKING:
+    from mltune.kernel.bundle import Kernel
 
 FORMAT = 1
 MAX_ROWS = 1_000_000
@@ -143,6 +146,30 @@ class Manifest:
                     f"got {name!r} with {values}."
                 )
 
+    def check_kernel(self, kernel: Kernel) -> str:
+        """Check that the dataset belongs to a kernel; return a warning if its source has changed since, else "".
+
+        Raises
+        ------
+        DatasetError
+            It belongs to another kernel, or to one with other parameters.
+        """
+        ours, theirs = self.parameters, kernel.all_parameters
+        if self.kernel != kernel.name:
+            raise DatasetError(
+                f"a dataset is replayed with its own kernel, but {self.name} is of {self.kernel}, "
+                f"not of {kernel.name}; `mltune datasets` lists what there is."
+            )
+        if set(ours) != set(theirs):
+            differing = sorted(set(ours) ^ set(theirs))
+            raise DatasetError(
+                f"a dataset must have its kernel's parameters, but {self.name} and {kernel.name} differ in "
+                f"{', '.join(differing)}; record the dataset anew."
+            )
+        if self.source_hash != kernel.source_hash:
+            return f"dataset {self.name} was recorded with another version of the source of {kernel.name}"
+        return ""
+
     def to_json(self) -> dict[str, Any]:
         """Return the manifest as plain JSON values."""
         document = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
@@ -162,8 +189,8 @@ def _amounts(device: Device) -> Iterator[float]:
         yield from (fact for fact in (value if isinstance(value, tuple) else (value,)) if isinstance(fact, int | float))
 
 
-def read_manifest(path: Path) -> Manifest:
-    """Read the JSON file of a manifest and check it.
+def read_manifest(path: Path, *, inside: Path | None = None) -> Manifest:
+    """Read the JSON file of a manifest and check it; no link below ``inside`` is followed.
 
     Raises
     ------
@@ -173,7 +200,7 @@ def read_manifest(path: Path) -> Manifest:
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        document = parse_json(read_file(path, _MAX_BYTES))
+        document = parse_json(read_file(path, _MAX_BYTES, inside=inside))
         _check_texts(document)
         if not isinstance(document, dict) or "problem" not in document:
             raise DatasetError(f"a manifest is a table with a problem, got {document!r:.60}.")

@@ -159,8 +159,8 @@ def write_parquet(table: Any) -> bytes:
     return buffer.getvalue()
 
 
-def read_parquet(path: Path, sha256: str, rows: int, parameters: Sequence[str]) -> Any:
-    """Read a Parquet file with a given hash, size and columns.
+def read_parquet(path: Path, sha256: str, rows: int, parameters: Sequence[str], inside: Path | None = None) -> Any:
+    """Read a Parquet file with a given hash, size and columns; no link below ``inside`` is followed.
 
     Raises
     ------
@@ -171,7 +171,7 @@ def read_parquet(path: Path, sha256: str, rows: int, parameters: Sequence[str]) 
     import pyarrow.parquet as pq
 
     try:
-        data = read_file(path, _MAX_FILE_BYTES)
+        data = read_file(path, _MAX_FILE_BYTES, inside=inside)
     except OSError as error:
         raise DatasetError(f"a dataset has a table, but {path} cannot be read: {reason(error)}.") from error
     found = hashlib.sha256(data).hexdigest()
@@ -195,7 +195,9 @@ def read_strangers_parquet(path: Path, sha256: str, rows: int, parameters: Seque
     """Read a Parquet file that anybody may have made, with limits on memory and time; see :func:`read_parquet`."""
     try:
         return call_bounded(
-            f"{__name__}:read_parquet", path, sha256, rows, tuple(parameters), imports=("pyarrow.parquet",)
+            f"{__name__}:read_parquet",
+            *(path, sha256, rows, tuple(parameters), path.parent),
+            imports=("pyarrow.parquet",),
         )
     except BoundsExceededError as error:
         raise DatasetError(f"{path} cannot be read: {printable(error, longest=300)}.") from error

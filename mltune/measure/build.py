@@ -100,7 +100,8 @@ class NvrtcBuilder:
 
     Configurations that differ only in launch parameters share one build, even while it is being compiled. A compile
     that exceeds its time is killed and becomes ``TIMEOUT``; a compiler that dies, ``CRASHED``; neither affects other
-    builds.
+    builds. A compiler that is killed from outside is replaced: only a configuration that two were killed with is
+    ``CRASHED``.
 
     Parameters
     ----------
@@ -255,8 +256,13 @@ class NvrtcBuilder:
                 future.set_running_or_notify_cancel()
         return False
 
-    def _compile(self, child: Child, job: _Job) -> Build:
-        child.start()
+    def _compile(self, child: Child, job: _Job, *, again: bool = False) -> Build:
+        try:
+            child.start()
+        except WorkerError:
+            if again or not self._open:
+                raise
+            return self._compile(child, job, again=True)
         started = time.monotonic()
         try:
             build = child.call(job.macros, self._timeout_s)
@@ -264,6 +270,8 @@ class NvrtcBuilder:
             detail = f"a compile must end within {self._timeout_s:g} s"
             return Build(TrialState.TIMEOUT, detail, compile_s=time.monotonic() - started)
         except ChildDiedError as error:
+            if error.was_killed and self._open and not again:
+                return self._compile(child, job, again=True)
             return Build(TrialState.CRASHED, f"the compiler died: {error}", compile_s=time.monotonic() - started)
         assert isinstance(build, Build)  # noqa: S101
         if build.state is TrialState.CRASHED:

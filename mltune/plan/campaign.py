@@ -12,27 +12,22 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, wait
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from mltune.errors import MltuneError
 from mltune.plan.device_worker import DEVICE_WORKER, HEARTBEAT_TIMEOUT_S, DeviceWorker, Outcome, SliceRequest
 from mltune.plan.identity import claim_directory
 from mltune.plan.plan import Plan
+from mltune.plan.products import Products
 from mltune.plan.result import CampaignResult
 from mltune.plan.scheduler import Scheduler
 from mltune.process.child import Child
-from mltune.process.deadline import done_before
 from mltune.records.directory import lock_directory
 from mltune.records.events import EventLog
 from mltune.records.versions import __version__
 from mltune.results.progress import CampaignProgress, CampaignReport
 from mltune.tuning.request import TuneRequest
-
-if TYPE_CHECKING:
-    from mltune.report.writing import ReportPaths
 
 STOP_TIMEOUT_S = 4.5
 """Seconds that workers have to end when the campaign is interrupted."""
@@ -150,11 +145,12 @@ class Campaign:
     def finish(self) -> CampaignResult:
         """Write the products of the plan and return the result."""
         self._scheduler.refresh()
+        products = Products(self._plan, self._directory, self._scheduler, self._report)
         interrupted = self._stop()
         if interrupted:
             self._log.write("interrupted", signal=getattr(self._stop, "signal", None), elapsed_s=self.elapsed_s)
-        elif "datasets" in self._plan.produce:
-            self._export()
+        else:
+            products.write_datasets()
         self._log.write(
             "plan_ended",
             outcome="interrupted" if interrupted else "ended",
@@ -162,7 +158,9 @@ class Campaign:
             seconds={"elapsed": self.elapsed_s},
             elapsed_s=self.elapsed_s,
         )
-        report = self._write_report(quick=interrupted)
+        report = products.write_report(self._deadline, quick=interrupted)
+        if report is not None:
+            self._log.write("report_written", path=str(report.html), elapsed_s=self.elapsed_s)
         return CampaignResult(self._directory, self._scheduler.standings, interrupted, report, self._scheduler.read)
 
     @property
@@ -188,6 +186,9 @@ class Campaign:
         }
         if self._scheduler.trials:
             self._log.write("resumed", trials=self._scheduler.trials, elapsed_s=self.elapsed_s, **facts)
+            for slug, standing in self._scheduler.standings.items():
+                if standing.notice:
+                    self._report(f"{slug}: {standing.notice}")
             return
         self._log.write(
             "plan_started",
@@ -310,44 +311,6 @@ class Campaign:
         if self._progress is not None:
             self._progress(progress)
 
-    def _write_report(self, *, quick: bool) -> ReportPaths | None:
-        """Write the report, or only the winners; after an interruption it is left out where there is no time for it."""
-        from mltune.report.writing import write_report, write_winners
-
-        written: list[ReportPaths] = []
-
-        def write() -> None:
-            if "report" in self._plan.produce:
-                written.append(write_report(self._directory, quick=quick, read=self._scheduler.read))
-            elif "winners" in self._plan.produce:
-                write_winners(self._directory, self._scheduler.read)
-
-        with self._reporting_failure_of("report"):
-            if self._scheduler.left_out or not done_before(self._deadline, write):
-                self._report(f"no time was left for the report: `mltune report {self._directory}` writes it")
-        for report in written:
-            self._log.write("report_written", path=str(report.html), elapsed_s=self.elapsed_s)
-        return written[0] if written else None
-
     def _deadline(self) -> float:
         """Return when the report must be done, on the clock of :func:`time.monotonic`."""
         return float(getattr(self._stop, "deadline", math.inf)) - LAST_S
-
-    def _export(self) -> None:
-        """Write the trials of every problem as a dataset."""
-        from mltune.dataset.dataset import export_run
-
-        for task in self._plan.tasks:
-            if self._scheduler.standings[task.slug].spent:
-                with self._reporting_failure_of(f"dataset of {task.slug}"):
-                    export_run(self._scheduler.folder(task), self._directory / "datasets")
-
-    @contextlib.contextmanager
-    def _reporting_failure_of(self, product: str) -> Iterator[None]:
-        """Report an exception as a message: a product can be written again from the records."""
-        try:
-            yield
-        except (MltuneError, OSError) as error:
-            self._report(f"{product}: {error}")
-        except Exception as error:  # of a store that was damaged in a way that nobody has foreseen
-            self._report(f"{product}: {type(error).__name__}: {error}")

@@ -14,10 +14,7 @@ from mltune.files.text import printable
 from mltune.kernel.reader import load_kernel
 from mltune.plan.plan import Plan
 from mltune.plan.reader import load_plan
-from mltune.records.directory import PLAN_FILE
-
-FILE = "plan.json"
-"""The identity, in the directory of a campaign: ``plan.toml`` beside it may be edited."""
+from mltune.records.directory import IDENTITY_FILE, PLAN_FILE
 
 MAX_BYTES = 2**22
 """Largest file that is read: a thousand problems take a tenth of it."""
@@ -41,7 +38,7 @@ def claim_directory(plan: Plan, directory: Path) -> None:
     PlanError
         It is of an earlier version, which kept no identity, and its plan cannot be read.
     """
-    ours, identity, text = _identity(plan), directory / FILE, directory / PLAN_FILE
+    ours, identity, text = _identity(plan), directory / IDENTITY_FILE, directory / PLAN_FILE
     if identity.exists():
         _check_same(ours, _stored(identity), directory)
     elif text.is_file():
@@ -68,7 +65,7 @@ def _identity(plan: Plan) -> dict[str, Any]:
 def _stored(path: Path) -> dict[str, Any]:
     """Read an identity."""
     try:
-        document = parse_json(read_file(path, MAX_BYTES))
+        document = parse_json(read_file(path, MAX_BYTES, inside=path.parent))
         return {"seed": document["seed"], "problems": dict(document["problems"])}
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise RunDirectoryError(

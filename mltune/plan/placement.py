@@ -46,6 +46,15 @@ def place(plan: Plan, gpus: Sequence[Device], reason: str = "") -> Plan:
     return placed
 
 
+def notices(plan: Plan) -> list[str]:
+    """Return what the user should know about the recorded timings of a placed plan: those of another kernel source."""
+    from mltune.dataset.dataset import load_manifest
+
+    kernels = {name: load_kernel(name) for name in {task.kernel for task in plan.tasks}}
+    pairs = [(load_manifest(task.dataset), task.kernel) for task in plan.tasks if task.dataset is not None]
+    return list(filter(None, (manifest.check_kernel(kernels[kernel]) for manifest, kernel in pairs)))
+
+
 def check_budget(plan: Plan) -> None:
     """Check that the budget holds the minima of all tasks.
 

@@ -128,6 +128,8 @@ class Standing:
         Seconds of its run so far, for both units.
     declared : bool
         Whether a winner was declared when all trials were known, or there is none to declare.
+    notice : str
+        What may be missing from its run; empty if nothing is.
     """
 
     slug: str
@@ -140,6 +142,7 @@ class Standing:
     trials: int = 0
     total_s: float = 0.0
     declared: bool = True
+    notice: str = ""
 
     @property
     def ended(self) -> bool:

@@ -46,6 +46,7 @@ class Scheduler:
         self._plan = plan
         self._directory = directory
         self._readers = {task.slug: RunReader(self.folder(task), task.slug) for task in plan.tasks}
+        self._runs: dict[str, TuneResult] = {}  # the standings are of these
         self.standings = {task.slug: Standing(task.slug) for task in plan.tasks}
         self.left_out: set[str] = set()
         for task in plan.tasks:
@@ -152,9 +153,17 @@ class Scheduler:
         known = self.standings[task.slug]
         if known.failed or not os.path.lexists(self.folder(task) / FILE):
             return known
-        unit = self._plan.unit
-        read = read_or_set_aside(task.slug, lambda: standing_of(self.read(self.folder(task), task.slug), unit))
-        return replace(known, unread=read.reason) if isinstance(read, Unread) else read
+
+        def read() -> Standing:
+            run = self.read(self.folder(task), task.slug)
+            if run is self._runs.get(task.slug):
+                return replace(known, unread="")
+            standing = standing_of(run, self._plan.unit)
+            self._runs[task.slug] = run
+            return standing
+
+        found = read_or_set_aside(task.slug, read)
+        return replace(known, unread=found.reason) if isinstance(found, Unread) else found
 
 
 def standing_of(run: TuneResult, unit: Unit) -> Standing:
@@ -176,4 +185,5 @@ def standing_of(run: TuneResult, unit: Unit) -> Standing:
         trials=len(run.records),
         total_s=run.elapsed_s,
         declared=run.settled,
+        notice=run.notice,
     )

@@ -43,12 +43,26 @@ serve(int(sys.argv[2]), int(sys.argv[3]))
 """
 
 
+_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
+"""Signals that a process does not cause by a fault of its own."""
+
+
 class ChildTimeoutError(Exception):
     """The child did not answer in time. It has been killed."""
 
 
 class ChildDiedError(Exception):
-    """The child died before it answered."""
+    """The child died before it answered.
+
+    Attributes
+    ----------
+    was_killed : bool
+        Whether a signal ended it that comes from outside: from a person, a job scheduler, or a kernel without memory.
+    """
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.was_killed = status is not None and -status in _FROM_OUTSIDE
 
 
 class Child:
@@ -160,7 +174,7 @@ class Child:
                     on_message(answer)
         except (OSError, EOFError) as error:
             status = self.kill()
-            raise ChildDiedError(f"the worker process died: {_describe(status)}") from error
+            raise ChildDiedError(f"the worker process died: {_describe(status)}", status) from error
         except (ChildTimeoutError, ChildDiedError):
             self.kill()
             raise
@@ -203,7 +217,8 @@ class Child:
             assert self._process is not None  # noqa: S101
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(1.0)
-            raise ChildDiedError(f"the worker process died: {_describe(self._process.poll())}") from error
+            status = self._process.poll()
+            raise ChildDiedError(f"the worker process died: {_describe(status)}", status) from error
         if kind is _FAILURE:
             raise ChildDiedError(f"the worker process failed: {answer}")
         return kind, answer

@@ -27,6 +27,9 @@ WINNER = "winner"
 PLAN_FILE = "plan.toml"
 """The text of the plan, in the directory of a plan."""
 
+IDENTITY_FILE = "plan.json"
+"""The problems and the seed to which the directory of a plan belongs: the text beside it may be edited."""
+
 PROBLEMS = "problems"
 """The folder of runs, one per problem, in the directory of a plan."""
 
@@ -53,13 +56,15 @@ SLUG = re.compile(r"[a-z0-9][a-z0-9.-]{0,127}")
 
 _FOLDERS = (PROBLEMS, WINNERS, WINNER, DATASETS)
 _WRITTEN_IN_PLACE = (*(f"{FILE}{suffix}" for suffix in ("", "-wal", "-shm", "-journal")), LOCK, EVENT_LOG)
-_REPLACED = (PLAN_FILE, "plan.json", STUDY, HTML, MARKDOWN, JSON)  # as a whole
+_REPLACED = (PLAN_FILE, IDENTITY_FILE, STUDY, HTML, MARKDOWN, JSON)  # as a whole
 _ATTEMPTS = 5
 _ATTEMPT_EVERY_S = 0.02
 
 
 def is_plan(directory: Path) -> bool:
-    """Return whether a directory is that of a plan; errors are those of :func:`check_directory`."""
+    """Return whether there is a directory that is that of a plan; errors are those of :func:`check_directory`."""
+    if os.path.isfile(directory):  # such as the file of a plan
+        return False
     check_directory(directory)
     return (directory / PLAN_FILE).is_file()
 
@@ -133,8 +138,8 @@ def check_directory(directory: Path, *, writing: bool = False) -> None:
     RunDirectoryError
         The directory cannot be read.
     """
-    if directory.exists() and not directory.is_dir():
-        raise RunDirectoryError(f"a run directory must be a folder, but {directory} is not: a file is in its place.")
+    if os.path.exists(directory) and not os.path.isdir(directory):
+        raise RunDirectoryError(f"a run directory must be a folder, but {directory} is a file.")
     on_the_way = () if _named(directory) == directory else (directory.parent, directory)
     try:
         for path in (*on_the_way, *(directory / name for name in _FOLDERS)):

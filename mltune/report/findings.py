@@ -212,7 +212,7 @@ def _finalist(run: TuneResult, declared: Declaration, one: Finalist) -> dict[str
 
 def _notes(run: TuneResult, figures: Mapping[str, Any] | None) -> list[str]:
     """Return the reservations about a winner."""
-    declared, notes = run.declaration, []
+    declared, notes = run.declaration, [run.notice] if run.notice else []
     if not run.records:
         notes.append("no trial on record")
     elif figures is None:

@@ -214,6 +214,7 @@ class TuneResult:
             "seconds": dict(self.seconds),
             "run": str(self.directory),
             "stopped": self.stopped,
+            "notice": self.notice,
             "skips": self.audit().to_json(),
         }
 

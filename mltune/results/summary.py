@@ -66,7 +66,7 @@ def summarise_campaign(directory: Path, read: Callable[[Path, str], TuneResult] 
         - ``slug``, and ``state``: ``waiting`` (not begun), ``running``, ``begun`` (interrupted before a winner was
           declared), ``declared``, ``finished`` (declared, and nothing better is expected), ``failed`` (no trial
           succeeded) or ``unreadable``,
-        - ``detail``, why it is unreadable, or why its search has ended by itself; else empty,
+        - ``detail``, why it is unreadable, what may be missing, why its search has ended by itself; else empty,
         - ``problem``, ``kernel``, ``device``, None while waiting, and ``replayed``,
         - ``trials``, ``counts``, ``seconds``,
         - ``best``: see :meth:`mltune.results.run.TuneResult.best_rating`.
@@ -103,7 +103,7 @@ def _problem(run: TuneResult) -> dict[str, Any]:
     return {
         "slug": run.slug,
         "state": _state(run),
-        "detail": run.stopped,
+        "detail": "; ".join(filter(None, (run.notice, run.stopped))),
         "problem": run.problem.to_json(),
         "kernel": run.kernel,
         "device": run.device.to_json(),

@@ -70,6 +70,7 @@ def _run_facts(document: Document, winner: Sequence[tuple[str, str]]) -> list[tu
         ("problem", f"{_problem(document).label} on {document['device']['name']}"),
         ("kernel", document["kernel"]),
         ("trials", f"{document['trials']}: {states(document['counts'])}"),
+        *([("notice", printable(document["notice"]))] if document["notice"] else []),
         *([("ended by itself", printable(document["stopped"]))] if document["stopped"] else []),
         *winner,
         *([("optimum", of_optimum(document["optimum"]))] if document.get("optimum") else []),

@@ -126,7 +126,7 @@ def tune_request(
     trials: int | None = None,
     time: str | float | None = None,
     **options: Any,
-) -> tuple[TuneRequest, str]:
+) -> tuple[TuneRequest, tuple[str, ...]]:
     """Resolve the options of ``mltune tune``.
 
     In replay, kernel and problem are the recorded ones by default; given ones must be the same.
@@ -148,8 +148,8 @@ def tune_request(
     -------
     TuneRequest
         With a device and a budget.
-    str
-        Notice for the user about the device that was chosen; empty when there is none.
+    tuple of str
+        Notices for the user: about the device that was chosen, and about a dataset of another source.
 
     Raises
     ------
@@ -179,7 +179,10 @@ def tune_request(
     if trials is None and time_s is None:
         trials, time_s = (None, GPU_TIME_S) if target.dataset is None else (REPLAY_TRIALS, None)
     request = TuneRequest(found, str(kernel), str(target), trials=trials, time_s=time_s, **options)
-    return request, target.notice
+    notices = [target.notice]
+    if target.dataset is not None:
+        notices.append(load_manifest(target.dataset).check_kernel(load_kernel(kernel)))
+    return request, tuple(filter(None, notices))
 
 
 def space_problem(kernel: Kernel, precision: str | None, shape: Shape) -> Problem:

@@ -153,7 +153,7 @@ def _replay(kernel: Kernel, problem: Problem, name: str) -> Session:
     from mltune.measure.replay import ReplayBuilder, ReplayRunner
 
     dataset = load_dataset(name)
-    dataset.check_kernel(kernel)
+    dataset.manifest.check_kernel(kernel)
     return Session(
         kernel,
         problem,

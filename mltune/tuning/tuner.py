@@ -8,6 +8,7 @@ arrive, and a resumed run continues as if it had not been interrupted.
 from __future__ import annotations
 
 import math
+import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mltune.errors import DeviceLostError, RunDirectoryError
+from mltune.errors import DeviceLostError, MltuneWarning, RunDirectoryError
 from mltune.measure.pipeline import Pipeline
 from mltune.measure.timing_limits import within_limits
 from mltune.records.candidate import BATCH, Candidate
@@ -109,6 +110,8 @@ def tune(
             events=own.write if own is not None else events or no_events,
         )
         if own is not None:
+            if store.notice:
+                warnings.warn(store.notice, MltuneWarning, stacklevel=2)
             own.begin(store, request)
         result = Tuner(session, store, request, observer, stop).run()
         if own is not None:

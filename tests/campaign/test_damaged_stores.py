@@ -125,13 +125,15 @@ def test_the_commands_go_on_and_say_what_failed(campaign, plans, tmp_path):
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
 
     tuned = mltune("run", plan, "--run", campaign)
-    shown = mltune("show", campaign)
+    shown = mltune("show", campaign, "--export", tmp_path / "exported")
     document = json.loads(mltune("show", campaign, "--json").stdout)
     reported = mltune("report", campaign, "--json")
 
     assert (tuned.returncode, shown.returncode, reported.returncode) == (1, 1, 1)
     assert f"{DAMAGED}: set aside: not readable: " in tuned.stderr
-    for text in (tuned.stdout, shown.stdout):
+    assert f"{DAMAGED}: not readable: " in shown.stderr
+    assert len(list((tmp_path / "exported").glob("*.parquet"))) == SPACES - 1
+    for text in (" ".join(done.stdout.split()) for done in (tuned, shown)):
         assert f"{DAMAGED}: not readable: " in text
         assert "9 of 10 problems have a winner" in text
     states = {entry["slug"]: entry["state"] for entry in document["problems"]}

@@ -162,10 +162,10 @@ MISTAKES = [
     ("plan syntax.toml", "a plan must be valid TOML", "line 1"),
     ("plan bytes.toml", "a plan must be readable UTF-8 text"),
     # directories
-    (f"tune sgemm --trials 5 --run {FILE}", FILE, "there is a file where a folder must be"),
+    (f"tune sgemm --trials 5 --run {FILE}", "a run directory must be a folder, but a_file is a file"),
     (f"tune sgemm --trials 5 --run {FILE}/run", FILE, "there is a file where a folder must be"),
     ("tune sgemm --run ''", "--run is a path"),
-    (f"run good.toml --run {FILE}", "there is a file where a folder must be"),
+    (f"run good.toml --run {FILE}", "a run directory must be a folder, but a_file is a file"),
     ("show", "missing argument 'RUN'", "Directory of a run, or of a plan"),
     ("show nope", "there is no directory nope", "run.sqlite", "plan.toml"),
     (f"show {EMPTY}", "there is neither in an_empty_folder"),
@@ -183,6 +183,18 @@ MISTAKES = [
     (f"dashboard {RUN} --port x", "--port", "whole number"),
     ("report nope", "there is no directory nope"),
     (f"report {RUN} --output ''", "--output is a path"),
+    # comparisons
+    ("compare --strategies randm", "'randm'", "did you mean 'random'?"),
+    ("compare --strategies random --datasets h200-sgemm-nt-4096-randon", "did you mean 'h200-sgemm-nt-4096-random'?"),
+    ("compare --evaluations 1", "--evaluations", "from 2 to 60000", "got 1"),
+    ("compare --evaluations x", "--evaluations", "whole number", "'x'"),
+    ("compare --seeds 0", "--seeds", "from 1 to 60000"),
+    ("compare --jobs 0", "--jobs", "at least 1"),
+    ("compare --share 2/1", "a share is PART/PARTS", "2/1"),
+    ("compare --table ''", "--table is a path"),
+    ("compare --table nope.csv --parameters a --time t_ms", "nope.csv", "there is no such file or folder"),
+    ("compare --output ''", "--output is a path"),
+    # others
     ("device x", "unexpected extra argument", "mltune device --help"),
     ("datasets --name x", "no such option: --name", "mltune datasets --help"),
 ]
@@ -317,3 +329,9 @@ def test_names_from_files_do_not_reach_the_terminal_as_escape_sequences(mltune, 
     assert "\x1b" not in mltune("plan", "b\x1b[2J.toml")[2]
     assert "\x1b" not in mltune("tune", "sgemm", "--kernel", "\x1b]0;x\x07")[2]
     assert "\x1b" not in mltune("tune", "sgemm", "\x1b]0;x\x07")[2]
+
+
+def test_a_plan_file_is_no_run_directory(mltune, place):
+    code, out, err = mltune("run", "good.toml", "--run", "new")
+    assert code == 0, err
+    assert "1 of 1 problems have a winner" in out

@@ -212,15 +212,15 @@ def test_the_kernel_must_be_its_own(written):
     kernel = SimpleNamespace(
         name="toy", source_hash="ab" * 32, all_parameters={f"P_{index}": (1,) for index in reversed(range(5))}
     )
-    assert written.check_kernel(kernel) == ""
+    assert written.manifest.check_kernel(kernel) == ""
     kernel.source_hash = "cd" * 32
-    assert "another version of the source" in written.check_kernel(kernel)
+    assert "another version of the source" in written.manifest.check_kernel(kernel)
     kernel.all_parameters["NEW"] = (1,)
     with pytest.raises(DatasetError, match="differ in NEW"):
-        written.check_kernel(kernel)
+        written.manifest.check_kernel(kernel)
     kernel.name = "other"
     with pytest.raises(DatasetError, match="is of toy, not of other"):
-        written.check_kernel(kernel)
+        written.manifest.check_kernel(kernel)
 
 
 def put(folder, column, value, kind=None):
@@ -342,9 +342,13 @@ def test_texts_are_utf8(written, tmp_path):
 @pytest.mark.parametrize("suffix", ["json", "parquet"])
 def test_only_regular_files_are_opened(written, tmp_path, suffix):
     path = tmp_path / "toy" / f"sweep.{suffix}"
-    path.unlink()
+    path.rename(tmp_path / "elsewhere")
     os.mkfifo(path)
     with pytest.raises(DatasetError, match="FIFO"):
+        load_dataset(path)
+    path.unlink()
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DatasetError, match="is a link to"):
         load_dataset(path)
 
 

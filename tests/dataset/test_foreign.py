@@ -49,7 +49,7 @@ def test_every_row_of_a_public_sweep_is_valid_for_its_bundle(name: str) -> None:
     manifest = dataset.manifest
     kernel = load_kernel(manifest.kernel)
     kernel.check_problem(manifest.problem)
-    assert dataset.check_kernel(kernel) == ""
+    assert dataset.manifest.check_kernel(kernel) == ""
     assert len(dataset) == ROWS[name]
     space = ConstrainedSpace(kernel, {**manifest.problem.variables(), **device_variables(manifest.device)})
     assert (space.index_of(dataset.columns) >= 0).all()

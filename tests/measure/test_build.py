@@ -172,6 +172,41 @@ def test_a_compiler_that_dies_is_one_crashed_build():
         assert pool.submit({"WIDTH": 3, "SCALE": 1}).result(60).state is TrialState.OK
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
+def test_a_compiler_that_is_killed_from_outside_is_replaced(number, tmp_path):
+    """The kernel is not the cause, so that its build is that of an undisturbed compiler."""
+    heavy = {"WIDTH": 11, "SCALE": 1}
+    undisturbed = build(ENDLESS, heavy)
+    with builder(ENDLESS, cache=tmp_path) as pool:
+        pool.submit({"WIDTH": 3, "SCALE": 1}).result(60)
+        first = pool._children[0].pid
+        future = pool.submit(heavy)
+        time.sleep(0.05)
+        os.kill(first, number)
+        made = future.result(60)
+        assert made.state is TrialState.OK
+        assert made.cubin == undisturbed.cubin
+        assert pool._children[0].pid != first
+    assert build(ENDLESS, heavy, cache=tmp_path).cached
+
+
+def test_a_configuration_with_which_two_compilers_are_killed_has_crashed():
+    with builder(ENDLESS) as pool:
+        future, seen = pool.submit({"WIDTH": 60, "SCALE": 1}), []
+        deadline = time.monotonic() + 60
+        while not future.done() and time.monotonic() < deadline:
+            pid = pool._children[0].pid
+            if pid is not None and pid not in seen and "nvrtc" in Path(f"/proc/{pid}/maps").read_text():
+                time.sleep(0.5)  # it has started, and compiles for minutes
+                seen.append(pid)
+                os.kill(pid, signal.SIGKILL)
+            time.sleep(0.01)
+        assert future.result(0).state is TrialState.CRASHED
+        assert "SIGKILL" in future.result(0).detail
+        assert len(seen) >= 2
+        assert pool.submit({"WIDTH": 3, "SCALE": 1}).result(60).state is TrialState.OK
+
+
 def test_a_compiler_that_runs_out_of_memory_is_one_crashed_build():
     with builder(ENDLESS, timeout_s=60, memory_bytes=400 << 20) as pool:
         crashed = pool.submit({"WIDTH": 60, "SCALE": 1})

@@ -91,7 +91,8 @@ def test_result_names_what_the_command_prints(undisturbed):
     document = undisturbed.to_json()
 
     assert document.keys() == {
-        "problem", "device", "kernel", "replayed", "trials", "counts", "best", "seconds", "run", "stopped", "skips"
+        "problem", "device", "kernel", "replayed", "trials", "counts", "best", "seconds", "run", "stopped", "notice",
+        "skips",
     }  # fmt: skip
     assert document["best"].keys() == {
         "configuration", "median_s", "tflops", "share_of_peak", "share_of_reference",

@@ -1,0 +1,57 @@
+"""The first signal asks for a clean stop; a process that does not stop says so and ends."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from mltune.process.deadline import done_before
+from mltune.process.signals import Interrupt
+
+SCRIPT = """
+import sys, time
+from mltune.process.signals import Interrupt
+with Interrupt(float(sys.argv[1])) as interrupt:
+    print("ready", flush=True)
+    while not interrupt() or sys.argv[2] == "deaf":
+        time.sleep(0.01)
+    print(interrupt.signal, 0.0 < interrupt.deadline - time.monotonic() <= float(sys.argv[1]))
+"""
+
+
+def interrupted(patience_s: float, ear: str) -> subprocess.CompletedProcess:
+    """Send SIGTERM to a loop that hears it, or does not."""
+    command = [sys.executable, "-c", SCRIPT, str(patience_s), ear]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=60)
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def test_a_loop_that_hears_a_signal_knows_how_long_it_has():
+    done = interrupted(60.0, "hears")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "SIGTERM True\n", "")
+
+
+def test_a_loop_that_does_not_is_ended_with_a_message():
+    done = interrupted(0.3, "deaf")
+    assert done.returncode == 128 + signal.SIGTERM
+    assert done.stderr.startswith("mltune: it did not end within 0.3 s of SIGTERM")
+    assert "every trial is on record" in done.stderr
+
+
+def test_without_a_signal_there_is_no_deadline():
+    assert Interrupt().deadline == float("inf")
+
+
+def test_work_that_is_late_is_left_behind_and_its_exceptions_are_raised():
+    started, moments = time.monotonic(), []
+    assert not done_before(lambda: started + 0.2, lambda: time.sleep(2.0))
+    assert time.monotonic() - started < 1.9
+    assert done_before(lambda: float("inf"), lambda: moments.append(1))
+    assert moments == [1]
+    with pytest.raises(ZeroDivisionError):
+        done_before(lambda: float("inf"), lambda: moments.append(1 // 0))

@@ -1,0 +1,111 @@
+"""What the user must know about records reaches the user, whichever command reads them."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mltune
+from mltune.errors import MltuneWarning
+from mltune.records.directory import FILE
+from mltune.records.store import Store
+from mltune.report.reading import read_input
+from mltune.report.writing import write_winners
+from mltune.results.summary import summarise_campaign
+from tests.campaign.conftest import placed
+from tests.conftest import few_rows
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTICE = "dataset few was recorded with another version of the source of gemm_simt"
+PLAN = """
+[plan]
+title = "One problem"
+budget = "16 trials"
+minimum = "16 trials"
+produce = []
+[[problems]]
+datasets = ["{0}"]
+"""
+
+
+@pytest.fixture(scope="module")
+def changed(tmp_path_factory) -> Path:
+    """Return a dataset of another version of the source."""
+    folder = tmp_path_factory.mktemp("changed")
+    return few_rows(folder, "h200-sgemm-nt-4096-random", rows=40, source_hash="cd" * 32)
+
+
+def command(*arguments: object) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "mltune", *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+
+
+def test_tune_says_that_the_source_has_changed(changed, tmp_path):
+    with pytest.warns(MltuneWarning, match=NOTICE):
+        mltune.tune(trials=16, device=f"replay:{changed}", run=tmp_path / "run", progress=None)
+
+    assert NOTICE in command("tune", "--device", f"replay:{changed}", "--trials", 16, "--run", tmp_path / "run").stderr
+
+
+def test_run_says_that_the_source_has_changed(changed, tmp_path):
+    (tmp_path / "one.toml").write_text(PLAN.format(changed))
+
+    done = command("run", tmp_path / "one.toml", "--run", tmp_path / "run")
+
+    assert done.returncode == 0
+    assert NOTICE in done.stderr
+
+
+def test_compare_says_that_the_source_has_changed(changed, tmp_path):
+    with pytest.warns(MltuneWarning, match=NOTICE):
+        mltune.compare("random", str(changed), evaluations=5, seeds=1, processes=1, output=tmp_path, progress=None)
+
+
+def test_of_the_source_of_today_nothing_is_said(tmp_path):
+    dataset = few_rows(tmp_path, "h200-sgemm-nt-4096-random", rows=40)
+    mltune.tune(trials=16, device=f"replay:{dataset}", run=tmp_path / "run", progress=None)
+
+
+@pytest.fixture
+def lossy(tmp_path) -> tuple[Path, Path]:
+    """Return a campaign, killed, and its problem: the file with its last trials was removed."""
+    from mltune.plan.campaign import run_plan
+
+    plan = PLAN.format(few_rows(tmp_path, "h200-sgemm-nt-4096-random", rows=40))
+    run_plan(placed(plan), tmp_path / "campaign")
+    problem = tmp_path / "campaign/problems/few"
+    with Store.open(problem):
+        shutil.copy(problem / FILE, tmp_path / FILE)
+    shutil.copy(tmp_path / FILE, problem / FILE)
+    return tmp_path / "campaign", problem
+
+
+def test_trials_that_may_be_lost_are_spoken_of_by_every_reader(lossy):
+    campaign, problem = lossy
+    lost = "the trials that it held are lost"
+
+    assert lost in mltune.load_run(problem).notice
+    assert lost in command("show", problem).stdout
+    assert lost in json.loads(command("show", problem, "--json").stdout)["notice"]
+    (entry,) = summarise_campaign(campaign)["problems"]
+    assert lost in entry["detail"]
+    assert lost in read_input(campaign).runs[0].notice
+    winners = json.loads(write_winners(campaign).read_text())
+    assert any(lost in note for note in winners["winners"][0]["notes"])
+
+
+def test_a_campaign_that_goes_on_speaks_of_them(lossy):
+    campaign, _ = lossy
+    assert "the trials that it held are lost" in command("run", campaign).stderr
+
+
+def test_a_run_that_goes_on_speaks_of_them(lossy, tmp_path):
+    _, problem = lossy
+    alone = shutil.copytree(problem, tmp_path / "alone")
+    device = f"replay:{tmp_path / 'few.parquet'}"
+    with pytest.warns(MltuneWarning, match="the trials that it held are lost"):
+        mltune.tune(trials=16, device=device, run=alone, progress=None)
