@@ -222,7 +222,8 @@ def read_table(folder: Path) -> int:
     def read() -> None:
         from mltune.dataset.bare_table import read_table
 
-        read_table(_table(folder), *_columns(folder))
+        parameters, time = _columns(folder)
+        read_table(_table(folder), parameters or None, time or None)
 
     return _api(read)
 
