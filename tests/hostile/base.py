@@ -151,7 +151,7 @@ def make_base(folder: Path) -> Path:
     rows = [f"{a},{b},{1 + a * b / 7},ok,{'first' if a else 'none'}" for a in range(8) for b in range(5)]
     (folder / "table.csv").write_text("\n".join(["a,b,time_ms,status,note", *rows]) + "\n")
     CubinCache(folder / "cubins").put("ab" * 32, Build(TrialState.OK, cubin=bytes(1000), registers=32))
-    mltune.compare("random", "convolution_w6600", evaluations=30, seeds=1, processes=1, output=folder / "comparison")
+    mltune.compare("random", "convolution_w6600", evaluations=10, seeds=1, processes=1, output=folder / "comparison")
     return folder
 
 

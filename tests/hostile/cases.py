@@ -100,8 +100,11 @@ class Case:
     def id(self) -> str:
         return f"{self.kind}/{self.name}".replace(" ", "-")
 
-    def rng(self) -> Random:
-        return Random(f"{self.id}/{self.seed}")
+    def place(self, folder: Path, base: Path) -> Place:
+        """Return the folders for the input, with the canaries, before it is built."""
+        place = Place(folder, base, Random(f"{self.id}/{self.seed}"))
+        place.prepare()
+        return place
 
     def with_commands(self, commands: tuple[str, ...]) -> Case:
         """Return the same input for these commands; without any for its own."""

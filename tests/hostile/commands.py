@@ -101,7 +101,15 @@ def resume(folder: Path) -> int:
 
 
 def resume_campaign(folder: Path) -> int:
-    """Resume a campaign; one that still works after some seconds is ended as by Ctrl-C."""
+    return _run_for_seconds(folder / "named" / RUN)
+
+
+def run_plan(folder: Path) -> int:
+    return _run_for_seconds(folder / "named" / PLAN, "--run", folder / "cwd" / "run")
+
+
+def _run_for_seconds(*arguments: object) -> int:
+    """Carry out a plan; a campaign that still works after some seconds is ended as by Ctrl-C."""
 
     def interrupt(*_: object) -> None:
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # it is still being loaded
@@ -111,7 +119,7 @@ def resume_campaign(folder: Path) -> int:
 
     signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, 4.0)
-    return _cli("run", folder / "named" / RUN, "--json")
+    return _cli("run", *arguments, "--json")
 
 
 def plan(folder: Path) -> int:
@@ -141,6 +149,18 @@ def space(folder: Path) -> int:
 
 def space_json(folder: Path) -> int:
     return _cli("space", folder / "named" / BUNDLE, "--json", "--size", 512)
+
+
+def check(folder: Path) -> int:
+    return _cli("check", folder / "named" / BUNDLE)
+
+
+def check_json(folder: Path) -> int:
+    return _cli("check", folder / "named" / BUNDLE, "--json")
+
+
+def sweep(folder: Path) -> int:
+    return _cli("sweep", "sgemm", "--kernel", folder / "named" / BUNDLE, "--count", 1)
 
 
 def load_kernel(folder: Path) -> int:
@@ -202,7 +222,8 @@ def read_table(folder: Path) -> int:
     def read() -> None:
         from mltune.dataset.bare_table import read_table
 
-        read_table(_table(folder), *_columns(folder))
+        parameters, time = _columns(folder)
+        read_table(_table(folder), parameters or None, time or None)
 
     return _api(read)
 
@@ -300,9 +321,9 @@ COMMANDS_OF: dict[str, tuple[str, ...]] = {
     "run folder": RUN_COMMANDS,
     "campaign": ("show", "show_json", "follow", "dashboard", "report", "resume_campaign", "show"),
     "winner folder": ("report", "report_elsewhere", "resume_campaign"),
-    "plan": ("plan", "plan_json", "begin_plan"),
-    "bundle": ("load_kernel", "space", "space_json", "tune_bundle"),
-    "source": ("space", "compile_bundle"),
+    "plan": ("plan", "plan_json", "begin_plan", "run_plan"),
+    "bundle": ("load_kernel", "space", "space_json", "tune_bundle", "check", "check_json", "sweep"),
+    "source": ("compile_bundle", "check", "space"),
     "dataset": ("load_dataset", "tune_dataset", "compare_dataset"),
     "table": ("read_table", "compare_table"),
     "Kernel Tuner cache": ("read_table", "compare_table"),

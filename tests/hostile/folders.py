@@ -484,8 +484,14 @@ _cubin("of-32-bytes", lambda header, code: bytes(32), sealed=False)
 
 
 def _zeros(megabytes: int) -> bytes:
+    """Return a zlib stream of zeros: one block, repeated, which ends on a whole byte."""
     packer = zlib.compressobj(9)
-    return b"".join([*(packer.compress(bytes(1 << 20)) for _ in range(megabytes)), packer.flush()])
+    head = packer.compress(bytes(1 << 20)) + packer.flush(zlib.Z_FULL_FLUSH)
+    block = packer.compress(bytes(1 << 20)) + packer.flush(zlib.Z_FULL_FLUSH)
+    checksum = 1
+    for _ in range(megabytes):
+        checksum = zlib.adler32(bytes(1 << 20), checksum)
+    return head + block * (megabytes - 1) + packer.flush()[:-4] + checksum.to_bytes(4)
 
 
 for _obstacle in ("a-canary", "a-fifo", "a-folder", "a-device-without-end", "10-gigabytes-of-nothing"):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from tests.hostile import folders, stores, tables, texts
-from tests.hostile.cases import CORPUS, SEED, Build, Case, Place, generated
+from tests.hostile.cases import CORPUS, SEED, Build, Case, generated
 from tests.hostile.commands import COMMANDS_OF
 from tests.hostile.sandbox import MEMORY_BYTES, Outcome, Sandbox
 from tests.hostile.values import MARK, XSS
@@ -90,8 +90,7 @@ def check(case: Case, folder: Path, base: Path, sandbox: Sandbox, count: int) ->
     list of Outcome
         Of each command.
     """
-    place = Place(folder, base, case.rng())
-    place.prepare()
+    place = case.place(folder, base)
     case.build(place)
     before = _state(place.canary)
     found, outcomes = [], []

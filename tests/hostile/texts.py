@@ -407,7 +407,7 @@ def _source(name: str, text: str, *beside: tuple[str, str]) -> None:
         for file, content in beside:
             place.write(f"bundle/{file}", content.replace("SECRET", header).replace("NEAR", relative))
 
-    add("source", name, build, "compile_bundle")
+    add("source", name, build)
 
 
 _source("an-include-by-path", '#include "SECRET"\n')

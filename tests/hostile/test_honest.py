@@ -1,0 +1,39 @@
+"""Every command does its work on an honest input: what the hostile ones show does not hold by accident."""
+
+import shutil
+
+import pytest
+
+from tests.hostile.cases import Case
+from tests.hostile.commands import COMMANDS_OF
+from tests.hostile.suite import failures
+
+HONEST = {
+    "store": {"store": "run"},
+    "run folder": {"store": "run"},
+    "campaign": {"campaign": "run"},
+    "winner folder": {"campaign": "run"},
+    "plan": {"plan.toml": "plan.toml"},
+    "bundle": {"bundle": "bundle"},
+    "source": {"bundle": "bundle"},
+    "dataset": {"dataset/recorded.json": "recorded.json", "dataset/recorded.parquet": "recorded.parquet"},
+    "table": {"table.csv": "table.csv"},
+    "Kernel Tuner cache": {"cache.json": "table.json"},
+    "comparison": {"comparison": "comparison"},
+    "cubin cache": {"cubins": "cubins"},
+}
+OTHERWISE = {("bundle", "tune_bundle"): {2}, ("bundle", "sweep"): {0, 2}, ("plan", "run_plan"): {0, 1}}
+"""A bundle of GEMM is not replayed from a dataset of another kernel, there may be no GPU to sweep on, and a campaign may be
+ended by its test before all of its problems have begun."""
+
+
+@pytest.mark.parametrize("kind", COMMANDS_OF)
+def test_an_honest_input_is_accepted(kind, tmp_path, base, sandbox):
+    place = Case(kind, "honest", print).place(tmp_path / "input", base)
+    for name, to in HONEST[kind].items():
+        place.copy(name, to)
+    for command in dict.fromkeys(COMMANDS_OF[kind]):
+        outcome = sandbox.run(command, place.folder)
+        assert failures(outcome) == []
+        assert outcome.status in OTHERWISE.get((kind, command), {0}), outcome.output
+    shutil.rmtree(place.folder)
