@@ -342,6 +342,15 @@ def _ten_thousand_folders(place: Place) -> None:
         (run / "problems" / f"p{number}").mkdir()
 
 
+@corpus("campaign", "show", "report", "follow", "dashboard", "resume_campaign")
+def _a_thousand_honest_problems(place: Place) -> None:
+    run = place.copy("campaign", "run")
+    data = (place.base / "store" / "run.sqlite").read_bytes()
+    for number in range(1_000):
+        (run / "problems" / f"p{number}").mkdir()
+        (run / "problems" / f"p{number}" / "run.sqlite").write_bytes(data)
+
+
 @corpus("campaign", "show", "report", "dashboard")
 def _a_thousand_broken_stores(place: Place) -> None:
     run = place.copy("campaign", "run")

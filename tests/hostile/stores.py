@@ -530,6 +530,29 @@ def _a_hundred_thousand_references(place: Place) -> None:
         database.execute("COMMIT")
 
 
+@corpus("store", *("show", "show_json", "load_run", "follow", "export", "dashboard", "report", "resume"))
+def _a_million_trials(place: Place) -> None:
+    """As many trials as a run may have, with right checksums."""
+    with edited(place, seal=False) as database:
+        from mltune.records.schema import checksum
+
+        rows = database.execute("SELECT * FROM trials ORDER BY sequence").fetchall()
+        names = columns(database, "trials")
+        at = names.index("number")
+        database.execute("DELETE FROM trials")
+        database.execute("BEGIN")
+        marks = ", ".join("?" * len(names))
+
+        def numbered() -> Iterator[tuple[Any, ...]]:
+            for number in range(1_000_000):
+                cells = list(rows[number % len(rows)][1:-1])
+                cells[at - 1] = number
+                yield (number + 1, *cells, checksum(tuple(cells)))
+
+        database.executemany(f"INSERT INTO trials VALUES ({marks})", numbered())
+        database.execute("COMMIT")
+
+
 @corpus("store", "load_run", "show", "report")
 def _ten_thousand_parameters(place: Place) -> None:
     with edited(place, "golden-run-format-2") as database:

@@ -537,6 +537,27 @@ def _twenty_million_samples_in_a_dictionary(place: Place) -> None:
     write_dataset(place, {**manifest, "rows": rows}, buffer.getvalue())
 
 
+@corpus("dataset", "load_dataset", "tune_dataset", "compare_dataset")
+def _a_million_rows(place: Place) -> None:
+    """As many rows as a dataset may have, all of them honest."""
+    manifest, table = dataset(place.base)
+    rows = 1_000_000
+    table = pa.concat_tables([table] * (rows // len(table) + 1)).slice(0, rows)
+    names = list(manifest["parameters"])
+    sizes = [1_000, 1_000] + [1] * (len(names) - 2)
+    manifest["parameters"] = {name: list(range(size)) for name, size in zip(names, sizes, strict=True)}
+    for name, column in zip(names, (np.arange(rows) // 1_000, np.arange(rows) % 1_000), strict=False):
+        table = table.set_column(table.column_names.index(name), name, pa.array(column))
+    for name in names[2:]:
+        table = table.set_column(table.column_names.index(name), name, pa.array(np.zeros(rows, np.int64)))
+    ok = table["state"].to_pylist()
+    times = np.where(np.array(ok) == "ok", table["median_s"].to_numpy(), np.inf)
+    best = int(np.argmin(times))
+    manifest["best"] = {"configuration": {name: int(table[name][best].as_py()) for name in names}, "median_s": float(times[best])}
+    manifest |= {"rows": rows, "counts": {state: ok.count(state) for state in sorted(set(ok))}}
+    write_dataset(place, manifest, parquet(table))
+
+
 @corpus("dataset")
 def _a_footer_that_asks_for_100_gigabytes(place: Place) -> None:
     manifest, table = dataset(place.base)

@@ -99,7 +99,6 @@ def test_a_device_worker_that_is_killed_while_its_store_is_opened_or_closed(vict
     assert tally.failures == []
 
 
-@pytest.mark.hostile
 def test_a_compiler_that_is_killed_does_not_blame_its_kernel(tmp_path, counts, output):
     """Builds whose compiler was killed from outside are made again."""
     kernel, problem = load_kernel("gemm_simt"), GemmProblem("s", "N", "T", 512, 512, 512)
@@ -112,9 +111,10 @@ def test_a_compiler_that_is_killed_does_not_blame_its_kernel(tmp_path, counts, o
         with NvrtcBuilder(kernel, problem, "sm_90", workers=1) as builder:
             pending = [builder.submit(one) for one in configurations]
             (child,) = builder._children
-            for future in pending[:2]:
+            builds = []
+            for future in pending:  # one kill for each build: two would blame its kernel
                 kills += _killed(child, future, rng.uniform(0.0, 0.3))
-            builds = [future.result(timeout=120) for future in pending]
+                builds.append(future.result(timeout=120))
         assert [build.state for build in builds] == [TrialState.OK] * 3
     output("compilers", {"kills": kills})
 

@@ -105,6 +105,15 @@ _plan("dates", edit=lambda text: text.replace('"Two problems"', "1979-05-27T00:3
 _plan("a-string-of-10-megabytes", edit=lambda text: text.replace("Two problems", "x" * 10_000_000))
 _plan("comments-of-30-megabytes", "#" + "x" * 30_000_000)
 _plan("empty-lines-of-30-megabytes", "\n" * 30_000_000)
+_plan("a-float-with-an-exponent-of-20-digits", "[x]\nx = 1e99999999999999999999")
+_plan("a-character-beyond-unicode", '[x]\nx = "\\U00110000"')
+_plan("a-surrogate-escaped", '[x]\nx = "\\ud800"')
+_plan("a-key-of-10-megabytes", "x" * 10_000_000 + " = 1")
+_plan("an-open-string-of-10-megabytes", '"""' + "x" * 10_000_000)
+_plan("200000-keys", *(f"k{number} = 1" for number in range(200_000)))
+_plan("200000-tables", *(f"[t{number}]" for number in range(200_000)))
+_plan("a-table-in-the-place-of-a-list", "[problems.x]")
+_plan("a-list-of-300000-lists", "x = [" + "[]," * 300_000 + "]")
 _plan("carriage-returns", edit=lambda text: text.replace("\n", "\r"))
 _plan("a-byte-order-mark", edit=lambda text: "\ufeff" + text)
 _plan("nul", edit=lambda text: text + "\0")
@@ -445,6 +454,22 @@ _source("an-include-of-a-device", '#include "/dev/zero"\n')
 _source("escapes-in-an-error", f"#error {ESCAPE}{XSS}\n")
 _source("an-error-of-a-megabyte", "#error " + "x" * 1_000_000 + "\n")
 _source("templates-without-end", "template<int N> struct F { static const int v = F<N + 1>::v; };\nint x = F<0>::v;\n")
+_source("macros-that-unfold-without-end", "#define A0 x;\n" + "".join(
+    f"#define A{n} A{n - 1} A{n - 1} A{n - 1} A{n - 1} A{n - 1} A{n - 1} A{n - 1} A{n - 1} A{n - 1} A{n - 1}\n" for n in range(1, 12)
+) + "int f() { int x; A11 return x; }\n")  # fmt: skip
+_source("templates-that-grow-like-fibonacci-numbers", "template<int N, int M> struct F { static const long v = F<N-1, 2*M>::v + F<N-2, 2*M+1>::v; };\n"
+        "template<int M> struct F<0, M> { static const long v = M; };\ntemplate<int M> struct F<1, M> { static const long v = M; };\n"
+        "long x = F<40, 1>::v;\n")  # fmt: skip
+_source("a-loop-at-compile-time", "constexpr long f(long n) { long s = 0; for (long i = 0; i < n; i++) s += i; return s; }\n"
+        "static_assert(f(100000000000L) != 1);\n")  # fmt: skip
+_source("an-array-of-16-gigabytes", "__device__ char big[1L << 34] = {1};\n")
+_source("an-array-of-1-gigabyte", "__device__ char big[1L << 30] = {1};\n")
+_source("space-of-the-assembler", 'asm(".global .align 1 .b8 big[4000000000];");\n')
+_source("a-loop-unrolled-a-million-times", "__global__ void g(float *a) {\n#pragma unroll 1000000\nfor (int i = 0; i < 1000000; i++) "
+        "a[i] = a[i] * 1.5f + i;\n}\n")  # fmt: skip
+_source("ten-thousand-kernels", "".join(f"__global__ void g{n}(float *a) {{ a[0] = {n}; }}\n" for n in range(10_000)))
+_source("a-line-of-16-megabytes", "// " + "x" * 16_000_000 + "\n")
+_source("15-megabytes-of-code", "".join(f"int v{n};\n" for n in range(1_000_000)))
 _source("brackets-of-20000", "int x = " + "(" * 20_000 + "1" + ")" * 20_000 + ";\n")
 _source("nul", "\0\0\0\n")
 _source("nothing-but-garbage", "\x01\x02 \\u{1b} " * 1000 + "\n")
