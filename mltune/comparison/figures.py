@@ -58,25 +58,28 @@ def draw(comparison: Comparison, order: Sequence[str]) -> dict[str, bytes]:
     dict of str to bytes
         Files by name: ``curves.svg`` and ``curves.png`` show all spaces together, ``curves-spaces`` each space.
     """
+    import matplotlib
     from matplotlib.figure import Figure
 
-    every = list(comparison.recordings)
-    together = Figure(figsize=(8, 5), layout="constrained")
-    _panel(together.add_subplot(), comparison, order, every, f"mean over {len(every)} recorded spaces", labels=True)
-    rows, columns = math.ceil(len(every) / COLUMNS), min(COLUMNS, len(every))
-    apart = Figure(figsize=(4 * columns, 3 * rows), layout="constrained")
-    for position, dataset in enumerate(every):
-        axes = apart.add_subplot(rows, columns, position + 1)
-        _panel(axes, comparison, order, [dataset], dataset, labels=False)
-    handles, names = apart.axes[0].get_legend_handles_labels()
-    apart.legend(handles, names, loc="outside lower center", ncols=min(3 * columns // 2, len(names)), frameon=False)
-    files = {}
-    for figure, name in ((together, "curves"), (apart, "curves-spaces")):
-        for suffix, metadata in (("svg", {"Date": None}), ("png", {})):
-            buffer = io.BytesIO()
-            figure.savefig(buffer, format=suffix, dpi=150, metadata=metadata)
-            files[f"{name}.{suffix}"] = buffer.getvalue()
-    return files
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # no matplotlibrc, such as one of the working directory, changes a figure
+        every = list(comparison.recordings)
+        together = Figure(figsize=(8, 5), layout="constrained")
+        _panel(together.add_subplot(), comparison, order, every, f"mean over {len(every)} recorded spaces", labels=True)
+        rows, columns = math.ceil(len(every) / COLUMNS), min(COLUMNS, len(every))
+        apart = Figure(figsize=(4 * columns, 3 * rows), layout="constrained")
+        for position, dataset in enumerate(every):
+            axes = apart.add_subplot(rows, columns, position + 1)
+            _panel(axes, comparison, order, [dataset], dataset, labels=False)
+        handles, names = apart.axes[0].get_legend_handles_labels()
+        apart.legend(handles, names, loc="outside lower center", ncols=min(3 * columns // 2, len(names)), frameon=False)
+        files = {}
+        for figure, name in ((together, "curves"), (apart, "curves-spaces")):
+            for suffix, metadata in (("svg", {"Date": None}), ("png", {})):
+                buffer = io.BytesIO()
+                figure.savefig(buffer, format=suffix, dpi=150, metadata=metadata)
+                files[f"{name}.{suffix}"] = buffer.getvalue()
+        return files
 
 
 def _panel(

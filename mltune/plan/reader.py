@@ -74,12 +74,12 @@ def find_plan(name_or_path: str | Path) -> Path:
     PlanError
         There is none.
     """
-    path = Path(name_or_path)
-    if path.is_file():
-        return path
     ours = {found.stem: found for found in sorted(assets.folder("search").glob("*.toml"))}
     if str(name_or_path) in ours:
         return ours[str(name_or_path)]
+    path = Path(name_or_path)
+    if path.is_file():
+        return path
     hint = "; the directory of a single run is resumed by its `mltune tune` command." if (path / FILE).is_file() else ""
     raise PlanError(
         f"a plan is a shipped one ({', '.join(ours) or 'none'}) or a TOML file, got {str(name_or_path)!r}"

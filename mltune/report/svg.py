@@ -90,7 +90,9 @@ def plotting() -> Iterator[None]:
     import numpy as np
 
     # The page has fonts for all letters; values out of range are checked where they are drawn.
-    with matplotlib.rc_context(STYLE), warnings.catch_warnings(), np.errstate(all="ignore"):
+    with matplotlib.rc_context(), warnings.catch_warnings(), np.errstate(all="ignore"):
+        matplotlib.rcdefaults()  # no matplotlibrc, such as one of the working directory, changes a page
+        matplotlib.rcParams.update(STYLE)
         warnings.filterwarnings("ignore", "Glyph")
         yield
 

@@ -182,8 +182,8 @@ def tune_request(
     notices = [target.notice]
     if target.dataset is not None:
         bundle = load_kernel(kernel)
-        bundle.check_problem(found)
         notices.append(load_manifest(target.dataset).check_kernel(bundle))
+        bundle.check_problem(found)
     return request, tuple(filter(None, notices))
 
 

@@ -91,7 +91,7 @@ def test_every_reader_of_a_campaign_sets_a_damaged_store_aside(name, campaign, p
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in FEW else [pytest.mark.slow]) for name in DAMAGES]
+    "name", [pytest.param(name, marks=[] if name in FEW else [pytest.mark.hostile]) for name in DAMAGES]
 )
 def test_the_other_nine_are_as_in_an_undisturbed_campaign(name, campaign, plans, undisturbed):
     DAMAGES[name](campaign / "problems" / DAMAGED)

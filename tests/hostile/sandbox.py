@@ -353,6 +353,7 @@ class Guard:
         ]
         allowed += [root / "datasets", root / "kernels", root / "search", "/proc", "/sys/devices", "/sys/fs/cgroup"]
         allowed += ["/dev/null", "/dev/urandom", "/usr/lib", "/usr/share/zoneinfo", "/etc/localtime"]
+        self._root = os.path.realpath(root)  # an entry of sys.path, which imports list
         self._allowed = tuple(f"{os.path.realpath(path)}/" for path in allowed if str(path) not in ("", str(root)))
         self._writer = writer
         self._busy = False
@@ -384,6 +385,8 @@ class Guard:
         real = os.path.realpath(name)
         if not follows:
             real = os.path.join(os.path.realpath(os.path.dirname(name) or "."), os.path.basename(name))
+        if event == "os.listdir" and real == self._root:
+            return
         if not f"{real}/".startswith(self._allowed) and (os.path.lexists(real) or event != "open"):
             os.write(self._writer, f"{event} {real}\0".encode(errors="surrogateescape"))
 

@@ -553,7 +553,10 @@ def _a_million_rows(place: Place) -> None:
     ok = table["state"].to_pylist()
     times = np.where(np.array(ok) == "ok", table["median_s"].to_numpy(), np.inf)
     best = int(np.argmin(times))
-    manifest["best"] = {"configuration": {name: int(table[name][best].as_py()) for name in names}, "median_s": float(times[best])}
+    manifest["best"] = {
+        "configuration": {name: int(table[name][best].as_py()) for name in names},
+        "median_s": float(times[best]),
+    }
     manifest |= {"rows": rows, "counts": {state: ok.count(state) for state in sorted(set(ok))}}
     write_dataset(place, manifest, parquet(table))
 
