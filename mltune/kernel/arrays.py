@@ -26,6 +26,7 @@ class ArgumentDefinition:
     initial: str | float
     value: Expression | None
     tolerance: float
+    absolute: float = 0.0
 
     def at(self, sizes: Mapping[str, int]) -> Argument:
         """Return the argument at given sizes."""
@@ -33,7 +34,7 @@ class ArgumentDefinition:
         value = 0 if self.value is None else self.value.evaluate(sizes)
         if isinstance(value, np.ndarray):
             raise ExpressionError(f"`{self.value}` must be a number")
-        return Argument(self.name, self.dtype, shape, self.role, self.initial, value, self.tolerance)
+        return Argument(self.name, self.dtype, shape, self.role, self.initial, value, self.tolerance, self.absolute)
 
 
 @dataclass(frozen=True, slots=True)

@@ -239,6 +239,10 @@ class Kernel:
             name: self.labels[name][value] if name in self.labels else value for name, value in configuration.items()
         }
 
+    def macros(self, configuration: Mapping[str, int]) -> dict[str, int | float | str]:
+        """Return the macros of a configuration: its parameters that are compiled in."""
+        return self.labelled({name: configuration[name] for name in self.parameters})
+
     def parameters_of(self, names: Iterable[str]) -> frozenset[str]:
         """Return the parameters that names depend on, through derived names."""
         return frozenset(

@@ -225,10 +225,9 @@ class NvrtcBuilder:
         return future
 
     def _macros(self, configuration: Mapping[str, int]) -> dict[str, int | float | str]:
-        names = self._kernel.parameters
-        if missing := [name for name in names if name not in configuration]:
+        if missing := [name for name in self._kernel.parameters if name not in configuration]:
             raise SpaceError(f"a configuration must contain every parameter, but lacks {', '.join(missing)}.")
-        return self._kernel.labelled({name: configuration[name] for name in names}) | self._problem_macros
+        return self._kernel.macros(configuration) | self._problem_macros
 
     def _work(self, child: Child) -> None:
         """Serve the queue with one compile process, in a thread."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from pathlib import Path
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
@@ -47,6 +48,8 @@ class Argument:
     tolerance : float
         Largest error of a correct output, relative to the correct value and to the root mean square of all correct
         values of the array, added; 0 for exact results.
+    absolute : float
+        Further error that is allowed.
     """
 
     name: str
@@ -56,6 +59,7 @@ class Argument:
     initial: str | float = "uniform"
     value: float = 0
     tolerance: float = 0.0
+    absolute: float = 0.0
 
     @property
     def nbytes(self) -> int:
@@ -73,6 +77,7 @@ class _ArgumentDocument(BaseModel):
     initial: Annotated[StrictStr, Field(max_length=4096)] | Number = "uniform"
     value: StrictBool | Number = 0
     tolerance: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    absolute: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
 
 
 class _Document(BaseModel):
@@ -278,6 +283,8 @@ def _argument_to_json(argument: Argument) -> dict[str, Any]:
     default = Argument("", "")
     document = {field.name: getattr(argument, field.name) for field in dataclasses.fields(argument)}
     document |= {} if argument.shape is None else {"shape": list(argument.shape)}
+    if isinstance(argument.initial, str):
+        document["initial"] = Path(argument.initial).name  # of a file; its folder may be another one next time
     return {name: value for name, value in document.items() if value != getattr(default, name)}
 
 

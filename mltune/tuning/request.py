@@ -48,8 +48,8 @@ class TuneRequest:
     Attributes
     ----------
     problem : Problem
-    kernel : str
-        Name or folder of the bundle.
+    kernel : str or Kernel
+        Name or folder of the bundle, or a kernel.
     device : str
         ``"auto"``, ``"cuda:N"`` or ``"replay:NAME"``.
     trials : int or None
@@ -70,7 +70,7 @@ class TuneRequest:
     """
 
     problem: Problem
-    kernel: str = DEFAULT_KERNEL
+    kernel: str | Kernel = DEFAULT_KERNEL
     device: str = "auto"
     trials: int | None = None
     time_s: float | None = None

@@ -16,12 +16,13 @@ from mltune.errors import BundleError, UsageError
 from mltune.kernel.bundle import Kernel, device_variables
 from mltune.kernel.columns import row
 from mltune.kernel.reader import load_kernel
-from mltune.kernel.space import ConstrainedSpace, SearchSpace
+from mltune.kernel.space import ConstrainedSpace, SearchSpace, TableSpace
 from mltune.problem.arrays import ArraysProblem
 from mltune.problem.runnable import RunnableProblem
-from mltune.records.header import DATASET_HASH, RunHeader
+from mltune.records.header import DATASET_HASH, LABELS, RunHeader
 from mltune.records.trial import TrialState
 from mltune.records.versions import installed_versions
+from mltune.tuning.python_kernel import PythonKernel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -111,7 +112,7 @@ class Session:
 
 
 def open_session(
-    kernel: str,
+    kernel: str | Kernel,
     problem: Problem,
     target: Target,
     *,
@@ -122,8 +123,8 @@ def open_session(
 
     Parameters
     ----------
-    kernel : str
-        Name or folder of the bundle.
+    kernel : str or Kernel
+        Name or folder of a bundle, or a kernel.
     problem : Problem
     target : Target
     values : mapping of str to sequence of int, optional
@@ -146,7 +147,7 @@ def open_session(
     >>> session.device.name
     'NVIDIA H200'
     """
-    bundle = load_kernel(kernel)
+    bundle = kernel if isinstance(kernel, Kernel) else load_kernel(kernel)
     bundle.check_problem(problem)
     if target.dataset is not None:
         return _replay(bundle, problem, target.dataset)
@@ -185,7 +186,7 @@ def _on_gpu(kernel: Kernel, problem: RunnableProblem, index: int, compilers: int
 
     device, cuda = query_device(index), driver_version()
     check_fits_driver(cuda)
-    space = ConstrainedSpace(kernel, {**problem.variables(), **device_variables(device)})
+    space = make_space(kernel, {**problem.variables(), **device_variables(device)})
     kernel = replace(kernel, default=default_configuration(kernel, space))
     builder = NvrtcBuilder(kernel, problem, device.architecture, cache=default_cache(), workers=compilers)
     baseline = None
@@ -205,6 +206,12 @@ def _on_gpu(kernel: Kernel, problem: RunnableProblem, index: int, compilers: int
         compilers=builder.workers,
         default=kernel.default,
     )
+
+
+def make_space(kernel: Kernel, variables: Mapping[str, int]) -> SearchSpace:
+    """Return the search space of a kernel: what its restrictions leave, or the configurations that it lists."""
+    listed = kernel.configurations if isinstance(kernel, PythonKernel) else None
+    return ConstrainedSpace(kernel, variables) if listed is None else TableSpace(listed)
 
 
 def default_configuration(kernel: Kernel, space: SearchSpace) -> dict[str, int]:
@@ -264,6 +271,7 @@ def make_baseline(kernel: Kernel, problem: ArraysProblem, device: Device, builde
 
 def run_header(session: Session, seed: int, settings: Mapping[str, Any]) -> RunHeader:
     """Return the header of a run; in replay, its settings identify the content of the dataset."""
+    labels = {LABELS: {name: list(values) for name, values in session.kernel.labels.items()}} if session.kernel.labels else {}
     content = {} if session.recorded is None else {DATASET_HASH: session.recorded.manifest.sha256}
     return RunHeader(
         kernel=session.kernel.name,
@@ -273,6 +281,6 @@ def run_header(session: Session, seed: int, settings: Mapping[str, Any]) -> RunH
         device=session.device.to_json(),
         seed=seed,
         versions={**installed_versions("numpy", "scikit-learn", "optuna"), **session.versions},
-        settings={"restrictions": session.kernel.space_hash, **content, **settings},
+        settings={"restrictions": session.kernel.space_hash, **labels, **content, **settings},
         created_at=time.time(),
     )

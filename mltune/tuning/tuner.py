@@ -83,7 +83,8 @@ def tune(
     directory = request.run or new_directory(request.problem.label)
     if events is None:
         check_no_plan(directory)
-    target = parse_device(request.device) or choose(request.kernel, request.problem)
+    name = request.kernel if isinstance(request.kernel, str) else request.kernel.name
+    target = parse_device(request.device) or choose(name, request.problem)
     session = open_session(request.kernel, request.problem, target, compilers=request.compilers)
     header = run_header(
         session,

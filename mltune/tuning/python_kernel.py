@@ -1,0 +1,324 @@
+"""Kernels given in Python: a source, arguments and parameters as Kernel Tuner's ``tune_kernel`` takes them."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mltune.errors import UsageError
+from mltune.files.text import printable
+from mltune.kernel.arrays import ArgumentDefinition, ArraysDefinition
+from mltune.kernel.bundle import Kernel, Launch, Restriction
+from mltune.kernel.columns import Columns
+from mltune.kernel.expressions import parse
+from mltune.kernel.names import check_macro_name
+from mltune.problem.array_values import DTYPES
+from mltune.problem.arrays import default_tolerance
+
+BLOCK_NAMES = ("block_size_x", "block_size_y", "block_size_z")
+"""Parameters that are the threads of a block along x, y and z."""
+
+DEFAULT_BLOCK = (256, 1, 1)
+"""Threads of a block along x, y and z where no parameter gives them."""
+
+MOST_ENUMERATED = 2_000_000
+"""Most combinations of values that Python functions are asked about."""
+
+Size = int | float | str | Callable[[dict[str, Any]], Any]
+Divisors = Sequence[str | int] | Callable[[dict[str, Any]], Any] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonKernel(Kernel):
+    """A kernel whose launch is computed in Python.
+
+    Attributes
+    ----------
+    problem_size : tuple of int, str or callable
+        Elements along x, y and z.
+    divisors : tuple of sequence or callable
+        Divisors of these: expressions over the parameters, multiplied.
+    block_names : tuple of str
+        The parameters that are threads of a block along x, y and z.
+    dynamic_shared : int or callable
+        Bytes of dynamic shared memory of a block.
+    defines : mapping of str to int, float, str or callable
+        Macros besides the parameters.
+    configurations : Columns or None
+        The valid configurations where a function restricts them.
+    """
+
+    problem_size: tuple[Size, ...] = (1,)
+    divisors: tuple[Divisors, ...] = (None, None, None)
+    block_names: tuple[str, ...] = BLOCK_NAMES
+    dynamic_shared: int | Callable[[dict[str, Any]], Any] = 0
+    defines: Mapping[str, Any] = field(default_factory=dict)
+    configurations: Columns | None = None
+
+    def launch(self, configuration: Mapping[str, int], variables: Mapping[str, int]) -> Launch:
+        """Return the launch of one configuration."""
+        values = self.labelled(configuration)
+        grid = self._grid(values)
+        shared = self.dynamic_shared
+        return Launch(grid, self._block(values), int(_called(shared, values)), ())
+
+    def macros(self, configuration: Mapping[str, int]) -> dict[str, int | float | str]:
+        """Return the parameters, the shape of the launch, and further macros, as Kernel Tuner defines them."""
+        values = self.labelled(configuration)
+        shape = dict(zip(("grid_size_x", "grid_size_y", "grid_size_z"), self._grid(values), strict=True))
+        block = dict(zip(self.block_names, self._block(values), strict=False))
+        defines = {name: _called(value, values) for name, value in self.defines.items()}
+        return shape | block | values | defines | {"kernel_tuner": 1}
+
+    def _block(self, values: Mapping[str, Any]) -> tuple[int, int, int]:
+        x, y, z = (int(values.get(name, usual)) for name, usual in zip(self.block_names, DEFAULT_BLOCK, strict=True))
+        return x, y, z
+
+    def _grid(self, values: dict[str, Any]) -> tuple[int, int, int]:
+        sizes = [_called(size, values) for size in self.problem_size]
+        sizes += [1] * (3 - len(sizes))
+        x, y, z = (
+            math.ceil(size / _divisor(divisor, name, values))
+            for size, divisor, name in zip(sizes, self.divisors, self.block_names, strict=True)
+        )
+        return x, y, z
+
+
+def make_kernel(
+    name: str,
+    source: str,
+    problem_size: Any,
+    arguments: Sequence[Any],
+    parameters: Mapping[str, Sequence[Any]],
+    *,
+    folder: Path,
+    grid_divisors: Sequence[Divisors] = (None, None, None),
+    restrictions: Any = None,
+    answer: Any = None,
+    absolute: float = 0.0,
+    shared: int | Callable[[dict[str, Any]], Any] = 0,
+    constants: Mapping[str, Any] | None = None,
+    defines: Mapping[str, Any] | None = None,
+    block_names: Sequence[str] | None = None,
+    default: Mapping[str, Any] | None = None,
+    flops: int = 0,
+    bytes: int = 0,
+) -> PythonKernel:
+    """Make a kernel from Python objects.
+
+    Parameters
+    ----------
+    name : str
+        The kernel function; also a template with arguments, such as ``"transpose<TILE>"``.
+    source : str
+        The CUDA text.
+    problem_size, arguments, parameters, grid_divisors, restrictions, answer, shared, constants, defines, block_names
+        See :func:`mltune.tune_kernel`.
+    folder : pathlib.Path
+        Where arrays are kept for the process that runs the kernel.
+    absolute : float
+        Largest absolute error of an output, added to that of its type.
+    default : mapping of str to value, optional
+        The default configuration.
+    flops, bytes : int
+        Work of a run; 0 where it is unknown.
+
+    Raises
+    ------
+    UsageError
+        Something is given that mltune cannot use; the message says what.
+    """
+    lists = {key: list(values) for key, values in parameters.items()}
+    for key, values in lists.items():
+        check_macro_name(key)
+        if not values or len(set(values)) != len(values):
+            raise UsageError(f"a parameter has distinct values, got {key}={printable(values, 200)}.")
+    labels = {key: _labels(key, values) for key, values in lists.items() if not _are_integers(values)}
+    codes = {
+        key: tuple(range(len(values))) if key in labels else tuple(int(value) for value in values)
+        for key, values in lists.items()
+    }
+    expressions, functions = _split(restrictions)
+    kernel = PythonKernel(
+        name=_plain_name(name),
+        problem="arrays",
+        parameters=codes,
+        labels=labels,
+        source=source,
+        entry=name,
+        source_hash=hashlib.sha256(f"{name}\n{source}".encode()).hexdigest(),
+        space_hash=hashlib.sha256(repr((lists, [one.text for one in expressions])).encode()).hexdigest(),
+        restrictions=tuple(Restriction(one, "a restriction of the call") for one in expressions),
+        default={} if default is None else _coded(default, lists, codes),
+        arrays=_definition(_plain_name(name), arguments, constants or {}, answer, absolute, folder, flops, bytes),
+        problem_size=tuple(problem_size) if isinstance(problem_size, Sequence | np.ndarray) and not isinstance(problem_size, str) else (problem_size,),
+        divisors=tuple(grid_divisors),
+        block_names=tuple(block_names) if block_names else BLOCK_NAMES,
+        dynamic_shared=shared,
+        defines=dict(defines or {}),
+    )
+    return _restricted(kernel, functions) if functions else kernel
+
+
+def _definition(
+    name: str,
+    arguments: Sequence[Any],
+    constants: Mapping[str, Any],
+    answer: Any,
+    absolute: float,
+    folder: Path,
+    flops: int,
+    work_bytes: int,
+) -> ArraysDefinition:
+    if callable(answer):
+        answer = answer(*arguments)
+    answers = list(answer) if answer is not None else [None] * len(arguments)
+    if len(answers) != len(arguments):
+        raise UsageError(f"answer has one entry for each argument, None for inputs, got {len(answers)} for {len(arguments)}.")
+    found, files = [], {}
+    for position, (value, right) in enumerate(zip(arguments, answers, strict=True)):
+        key = f"argument_{position}"
+        found.append(_argument(key, value, "inout", folder, absolute))
+        if right is not None:
+            right = np.asarray(_on_host(right), dtype=np.asarray(_on_host(value)).dtype)
+            files[key] = _kept(folder, right.reshape(-1))
+    found += [_argument(key, value, "constant", folder, 0.0) for key, value in constants.items()]
+    arithmetic = "fp64" if any(one.dtype in ("float64", "complex128") for one in found) else "fp32"
+    work = [parse(str(int(amount))) if amount else None for amount in (flops, work_bytes)]
+    return ArraysDefinition(
+        name, {}, tuple(found), flops=work[0], bytes=work[1], arithmetic=arithmetic, answer=files
+    )
+
+
+def _argument(key: str, value: Any, role: Any, folder: Path, absolute: float) -> ArgumentDefinition:
+    value = _on_host(value)
+    array = np.asarray(value)
+    if isinstance(value, int | float | complex) and not isinstance(value, np.generic):
+        raise UsageError(
+            f"a scalar argument has a NumPy type, which is that of the kernel's parameter, got {value!r} for {key}; "
+            "write numpy.int32(...) or numpy.float32(...)."
+        )
+    if array.dtype.name not in DTYPES:
+        raise UsageError(f"an argument is an array or a scalar of {', '.join(DTYPES)}, got {array.dtype} for {key}.")
+    if array.ndim == 0 and isinstance(value, np.generic):
+        number = value.item()
+        return ArgumentDefinition(key, array.dtype.name, None, "in", 0, parse(repr(number)) if not isinstance(number, bool) else parse(str(int(number))), 0.0)
+    shape = tuple(parse(str(extent)) for extent in array.shape or (1,))
+    file = _kept(folder, np.ascontiguousarray(array).reshape(-1))
+    return ArgumentDefinition(key, array.dtype.name, shape, role, file, None, default_tolerance(array.dtype.name), absolute)
+
+
+def _on_host(value: Any) -> Any:
+    """Return an array of CuPy or PyTorch as one of NumPy; everything else as it is."""
+    if hasattr(value, "__cuda_array_interface__") and hasattr(value, "get"):
+        return value.get()
+    if hasattr(value, "detach") and hasattr(value, "cpu"):
+        return value.detach().cpu().numpy()
+    return value
+
+
+def _kept(folder: Path, array: Any) -> str:
+    """Write an array into a folder, under a name that belongs to its content; return the path."""
+    digest = hashlib.sha256(f"{array.dtype} {array.shape}".encode() + array.tobytes()).hexdigest()
+    path = folder / f"{digest[:40]}.npy"
+    if not path.exists():
+        partial = folder / f".{os.getpid()}.npy"
+        np.save(partial, array, allow_pickle=False)
+        partial.replace(path)
+    return str(path)
+
+
+def _restricted(kernel: PythonKernel, functions: Sequence[Callable[..., Any]]) -> PythonKernel:
+    """Return a kernel whose valid configurations are listed, because Python functions restrict them."""
+    from dataclasses import replace
+
+    count = math.prod(map(len, kernel.parameters.values()))
+    if count > MOST_ENUMERATED:
+        raise UsageError(
+            f"a function restricts at most {MOST_ENUMERATED:,} combinations, because it is asked about each, got "
+            f"{count:,}; write the restrictions as texts, such as 'block_size_x * block_size_y <= 1024'."
+        )
+    rows = [
+        row
+        for row in itertools.product(*kernel.parameters.values())
+        if all(_holds(function, kernel.labelled(dict(zip(kernel.parameters, row, strict=True)))) for function in functions)
+    ]
+    table = np.array(rows, dtype=np.int64).reshape(len(rows), len(kernel.parameters))
+    columns = {name: table[:, position] for position, name in enumerate(kernel.parameters)}
+    scope = kernel.scope(columns)
+    valid = np.ones(len(rows), dtype=bool)
+    for restriction in kernel.restrictions:
+        valid &= restriction.expression.holds(scope)
+    return replace(kernel, configurations={name: column[valid] for name, column in columns.items()})
+
+
+def _holds(function: Callable[..., Any], values: dict[str, Any]) -> bool:
+    """Ask a function about a configuration: it takes a mapping, or the parameters by name."""
+    import inspect
+
+    names = list(inspect.signature(function).parameters)
+    return bool(function(**{name: values[name] for name in names}) if set(names) <= values.keys() else function(values))
+
+
+def _split(restrictions: Any) -> tuple[list[Any], list[Callable[..., Any]]]:
+    """Return the expressions and the functions among restrictions."""
+    if restrictions is None:
+        return [], []
+    given = [restrictions] if isinstance(restrictions, str) or callable(restrictions) else list(restrictions)
+    for one in given:
+        if not isinstance(one, str) and not callable(one):
+            raise UsageError(f"a restriction is a text or a function, got {one!r:.100}.")
+    return [parse(one) for one in given if isinstance(one, str)], [one for one in given if callable(one)]
+
+
+def _called(value: Any, values: dict[str, Any]) -> Any:
+    """Return a number that may be given by a function or an expression over the parameters."""
+    if callable(value):
+        return value(values)
+    if isinstance(value, str):
+        return parse(value).evaluate({name: one if not isinstance(one, str) else np.array(one) for name, one in values.items()})
+    return value
+
+
+def _divisor(divisor: Divisors, name: str, values: dict[str, Any]) -> float:
+    if divisor is None:
+        return float(values.get(name, 1))
+    if callable(divisor):
+        return float(divisor(values))
+    return math.prod(float(_called(one, values)) for one in divisor)
+
+
+def _plain_name(name: str) -> str:
+    """Return the name of a kernel without template arguments."""
+    return re.sub(r"[^A-Za-z0-9_]+", "_", name.partition("<")[0]).strip("_") or "kernel"
+
+
+def _are_integers(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, bool | int | np.integer | np.bool_) for value in values)
+
+
+def _labels(name: str, values: Sequence[Any]) -> tuple[float | str, ...]:
+    if any(isinstance(value, str) for value in values):
+        return tuple(map(str, values))
+    try:
+        return tuple(map(float, values))
+    except (TypeError, ValueError):
+        raise UsageError(f"the values of a parameter are numbers or texts, got {name}={printable(values, 200)}.") from None
+
+
+def _coded(default: Mapping[str, Any], lists: Mapping[str, list[Any]], codes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    if default.keys() != lists.keys():
+        raise UsageError(f"default has a value of each of {', '.join(lists)}, got {', '.join(default)}.")
+    for name, value in default.items():
+        if value not in lists[name]:
+            raise UsageError(f"default is one of the values {printable(lists[name], 200)} of {name}, got {value!r}.")
+    return {name: int(codes[name][lists[name].index(default[name])]) for name in lists}
