@@ -77,19 +77,23 @@ def check(
     trans: Trans = None,
     size: Size = None,
     precision: Precision = None,
+    time: Annotated[
+        str, typer.Option("--time", metavar="TIME", help="Most time of all builds: 8s, 1m.", show_default=True)
+    ] = "8s",
     as_json: AsJson = False,
 ) -> None:
     """Check a kernel bundle: its files, the launches of a sample of configurations, and the builds of some.
 
     It is checked for an NVIDIA H200; no GPU is needed. Where NVRTC is not installed, nothing is compiled. The exit code
-    is 1 if a launch or a build fails.
+    is 1 if a launch or a build fails; a build that has not ended in time does not count.
     """
     from mltune.device.known import H200
     from mltune.measure.bundle_check import check_bundle
     from mltune.show import bundle_check
+    from mltune.tuning.request import parse_duration
 
     bundle, problem = _bundle_and_problem(kernel, precision, trans, size)
-    checked = check_bundle(bundle, problem, H200)
+    checked = check_bundle(bundle, problem, H200, parse_duration(time))
     facts = {"kernel": bundle.name, "problem": problem.to_json(), "device": H200.to_json()}
     document = facts | checked.to_json()
     answer(document, as_json, lambda: bundle_check.tables(document))

@@ -203,7 +203,7 @@ def read_manifest(path: Path, *, inside: Path | None = None) -> Manifest:
         document = parse_json(read_file(path, _MAX_BYTES, inside=inside))
         _check_texts(document)
         if not isinstance(document, dict) or "problem" not in document:
-            raise DatasetError(f"a manifest is a table with a problem, got {document!r:.60}.")
+            raise DatasetError("a manifest is a table with a problem, but this file holds something else.")
         document["problem"] = problem_from_json(document["problem"])
         if "cublas_median_s" in document:  # before version 0.2
             document["reference_median_s"] = document.pop("cublas_median_s")

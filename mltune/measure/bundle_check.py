@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,11 @@ SAMPLE = 1000
 
 BUILDS = 5
 """Number of configurations that are compiled."""
+
+BUILD_S = 8.0
+"""Seconds that all builds may take together, by default: a bundle may come from a stranger."""
+
+_BUILDERS, _BUILD_BYTES = 2, 600 << 20  # processes at a time, and memory of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +61,9 @@ class BundleCheck:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing that was checked is wrong."""
-        return not self.faults and all(build.state is TrialState.OK for _, build in self.builds)
+        """Whether nothing that was checked is wrong. A build that has not ended is not."""
+        ended = (build for _, build in self.builds if build.state is not TrialState.TIMEOUT)
+        return not self.faults and all(build.state is TrialState.OK for build in ended)
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain JSON values."""
@@ -87,7 +94,7 @@ def check_sample(kernel: Kernel, problem: Problem, device: Device, columns: Colu
     return []
 
 
-def check_bundle(kernel: Kernel, problem: Problem, device: Device) -> BundleCheck:
+def check_bundle(kernel: Kernel, problem: Problem, device: Device, build_s: float = BUILD_S) -> BundleCheck:
     """Check that configurations of a bundle can be launched, and that some can be compiled where NVRTC is installed.
 
     No GPU is needed, and nothing is cached.
@@ -99,6 +106,8 @@ def check_bundle(kernel: Kernel, problem: Problem, device: Device) -> BundleChec
         A problem that the kernel solves.
     device : Device
         The device whose limits hold, and for which is compiled.
+    build_s : float
+        Seconds that all builds may take together.
 
     Raises
     ------
@@ -109,7 +118,7 @@ def check_bundle(kernel: Kernel, problem: Problem, device: Device) -> BundleChec
     columns = draw_sample(space)
     faults = check_sample(kernel, problem, device, columns)
     builds, not_built = _build(
-        kernel, problem, device, [row(columns, at) for at in range(min(BUILDS, length(columns)))]
+        kernel, problem, device, [row(columns, at) for at in range(min(BUILDS, length(columns)))], build_s
     )
     return BundleCheck(space.count, length(columns), tuple(faults), builds, not_built)
 
@@ -120,7 +129,7 @@ def draw_sample(space: ConstrainedSpace) -> Columns:
 
 
 def _build(
-    kernel: Kernel, problem: Problem, device: Device, configurations: list[dict[str, int]]
+    kernel: Kernel, problem: Problem, device: Device, configurations: list[dict[str, int]], limit_s: float
 ) -> tuple[tuple[tuple[Mapping[str, int], Build], ...], str]:
     """Compile configurations; return them with their builds, and why none was compiled."""
     from mltune.measure.build import NvrtcBuilder, available_cores
@@ -128,10 +137,19 @@ def _build(
     if kernel.source is None or not isinstance(problem, RunnableProblem):
         return (), "the bundle has no source: it is only replayed"
     try:
-        builder = NvrtcBuilder(kernel, problem, device.architecture, workers=min(BUILDS, available_cores()))
+        builder = NvrtcBuilder(
+            kernel,
+            problem,
+            device.architecture,
+            workers=min(_BUILDERS, available_cores()),
+            timeout_s=limit_s,
+            memory_bytes=_BUILD_BYTES,
+        )
     except DeviceError as error:
         return (), str(error)
+    late = Build(TrialState.TIMEOUT, f"not ended within {limit_s:g} s for all builds; give more by --time")
     with builder:
         futures = [builder.submit(configuration) for configuration in configurations]
-        builds = [future.result() for future in futures]
+        ended, _ = wait(futures, timeout=limit_s)
+        builds = [future.result() if future in ended else late for future in futures]
     return tuple(zip(configurations, builds, strict=True)), ""

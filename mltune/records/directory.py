@@ -80,7 +80,7 @@ def check_no_plan(directory: Path) -> None:
     RunDirectoryError
         The directory is that of a plan, or of one of its problems.
     """
-    path = directory.resolve()
+    path = Path(os.path.realpath(directory))  # of a link to itself, too
     if is_plan(path):
         raise RunDirectoryError(
             f"a single run has a directory of its own, but {directory} is that of a plan: `mltune run {directory}` "

@@ -71,7 +71,7 @@ _ELAPSED = Kind("REAL", float, float, _SECONDS, missing=0.0)
 _TEXT = Kind("TEXT", _text, str)
 _GATE = Kind("TEXT", _text, str, GATES)
 _STATE = Kind("TEXT", str, TrialState, _STATES)
-_SAMPLES = Kind("TEXT", _samples, lambda raw: tuple(array("d", raw)), _SECONDS)
+_SAMPLES = Kind("TEXT", _samples, lambda raw: tuple(array("d", raw)), _SECONDS, missing=())
 
 _Part = Mapping[str, tuple[str, Kind]]
 """For each column, the attribute of the dataclass and its kind."""

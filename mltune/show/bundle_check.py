@@ -23,8 +23,9 @@ def tables(document: Document) -> Iterator[RenderableType]:
     if document["not_built"]:
         yield f"builds: none: {document['not_built']}"
         return
-    failed = [number for number, build in enumerate(builds, 1) if build["state"] != "ok"]
-    yield f"builds: {len(builds)} of {document['valid']:,} valid configurations compiled, {len(failed)} failed"
+    failed = [number for number, build in enumerate(builds, 1) if build["state"] not in ("ok", "timeout")]
+    ended = sum(build["state"] != "timeout" for build in builds)
+    yield f"builds: {ended} of {document['valid']:,} valid configurations compiled, {len(failed)} failed"
     rows = [
         {
             ">build": str(number),

@@ -191,7 +191,10 @@ def compile_bundle(folder: Path) -> int:
         kernel, problem = load_kernel(folder / "named" / BUNDLE), GemmProblem("s", "N", "T", 256, 256, 256)
         found = ConstrainedSpace(kernel, {**problem.variables(), **device_variables(H200)})
         configuration = {name: int(column[0]) for name, column in found.rows([0]).items()}
-        with NvrtcBuilder(kernel, problem, "sm_90", cache=folder / "home" / "cubins", workers=1) as builder:
+        cache = folder / "home" / "cubins"
+        with NvrtcBuilder(
+            kernel, problem, "sm_90", cache=cache, workers=1, timeout_s=8.0, memory_bytes=1 << 30
+        ) as builder:
             build = builder.submit(configuration).result()
         print(build.state, build.detail)  # noqa: T201
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -26,7 +27,7 @@ def _socket(place: Place, path: Path) -> None:
     os.chdir(path.parent)
     try:
         with socket.socket(socket.AF_UNIX) as one:
-            one.bind(path.name)
+            one.bind(path.name[:100])
     finally:
         os.chdir(here)
 
@@ -136,7 +137,8 @@ def random_winner(place: Place) -> None:
     for _ in range(rng.choice((1, 2))):
         how = rng.choice(("meaning", "bytes", "inside", "inside", "around"))
         if how == "meaning" and document.is_file():
-            document.write_bytes(encoded(to_json(change(json.loads(document.read_bytes() or b"{}"), rng))))
+            with contextlib.suppress(ValueError):  # it was damaged before
+                document.write_bytes(encoded(to_json(change(json.loads(document.read_bytes()), rng))))
         elif how == "bytes" and document.is_file():
             document.write_bytes(damaged(document.read_bytes(), rng))
         elif how == "inside" and folder.is_dir():
@@ -343,10 +345,10 @@ def _ten_thousand_folders(place: Place) -> None:
 
 
 @corpus("campaign", "show", "report", "follow", "dashboard", "resume_campaign")
-def _a_thousand_honest_problems(place: Place) -> None:
+def _honest_problems_100(place: Place) -> None:
     run = place.copy("campaign", "run")
     data = (place.base / "store" / "run.sqlite").read_bytes()
-    for number in range(1_000):
+    for number in range(100):
         (run / "problems" / f"p{number}").mkdir()
         (run / "problems" / f"p{number}" / "run.sqlite").write_bytes(data)
 

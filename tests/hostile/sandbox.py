@@ -364,7 +364,8 @@ class Guard:
         self._busy = True
         try:
             for position in self.EVENTS[event]:
-                if event != "open" or not arguments[2] & os.O_PATH:  # which opens nothing
+                # O_PATH opens nothing, and what a directory holds is read by other events
+                if event != "open" or not arguments[2] & (os.O_PATH | os.O_DIRECTORY):
                     self._check(event, arguments[position])
         finally:
             self._busy = False

@@ -29,6 +29,9 @@ GENERATORS: Mapping[str, Build] = {
 }
 """The function that builds a random case of each kind."""
 
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, with which the suite ends commands that wait."""
+
 FEW = 500
 """Inputs of the usual suite."""
 
@@ -119,7 +122,7 @@ def failures(outcome: Outcome) -> list[str]:
         f"took {outcome.wall_s:.1f} s, {outcome.cpu_s:.1f} s of a processor": outcome.late,
         f"grew by {outcome.grown_bytes >> 20} MB": outcome.large or outcome.grown_bytes > MEMORY_BYTES,
         f"died of signal {-outcome.status}": outcome.status < 0 and not (outcome.late or outcome.large),
-        f"exit status {outcome.status}": outcome.status > 2,
+        f"exit status {outcome.status}": outcome.status > 2 and outcome.status != INTERRUPTED,
         f"traceback: {_traceback(output)}": _TRACEBACK in output,
         f"control characters in {_around(output)!r}": _CONTROL.search(output) is not None,
         f"no message with exit status {outcome.status}": outcome.status in (1, 2) and not last,

@@ -173,3 +173,12 @@ def test_the_space_of_a_bundle_that_cannot_be_launched_is_refused(tmp_path: Path
     shown = command("space", bundle(tmp_path, ('["block_size_x"]', '["block_size_x * 32"]')))
     assert shown.returncode == 0, shown.stderr
     assert "wrong: launch.block" in shown.stdout
+
+
+def test_builds_that_take_too_long_are_left_out():
+    pytest.importorskip("cuda.bindings")
+
+    checked = check_bundle(load_kernel("gemm_simt"), parse_problem("sgemm"), H200, 0.01)
+
+    assert {build.state for _, build in checked.builds} == {TrialState.TIMEOUT}
+    assert checked.passed
