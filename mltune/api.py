@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -29,7 +29,7 @@ def tune(
     problem: str | Problem | None = None,
     *,
     trans: str | None = None,
-    size: int | None = None,
+    size: int | Mapping[str, int] | None = None,
     m: int | None = None,
     n: int | None = None,
     k: int | None = None,
@@ -55,12 +55,12 @@ def tune(
     Parameters
     ----------
     problem : str or Problem, optional
-        ``"sgemm"``, ``"dgemm"``, ``"cgemm"`` or ``"zgemm"``, or a problem, such as that of a result or a dataset. In
-        replay the recorded one by default.
+        ``"sgemm"``, ``"dgemm"``, ``"cgemm"`` or ``"zgemm"``; a built-in kernel of another kind, or the folder of one;
+        or a problem, such as that of a result or a dataset. In replay the recorded one by default.
     trans : str, optional
         op(A) and op(B): two of N, T, C. NT by default.
-    size : int, optional
-        m = n = k. 4096 by default.
+    size : int or mapping of str to int, optional
+        m = n = k of a GEMM, 4096 by default; of another kernel its sizes by name.
     m, n, k : int, optional
         Extents, in place of `size`.
     kernel : str or pathlib.Path, optional

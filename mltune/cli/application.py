@@ -67,6 +67,24 @@ def path(option: str) -> Callable[[str | Path], Path]:
     return parse
 
 
+def sizes(texts: Sequence[str] | None) -> int | dict[str, int] | None:
+    """Read the values of ``--size``: one number, or sizes by name."""
+    if not texts:
+        return None
+    if len(texts) == 1 and "=" not in texts[0]:
+        return whole("--size", 1)(texts[0])
+    found: dict[str, int] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier() or name in found:
+            raise UsageError(
+                f"--size is a number, or NAME=N once for each name, got {printable(repr(text), _LONGEST_VALUE)}; write "
+                "--size nx=4096."
+            )
+        found[name] = whole(f"--size {name}", 0)(value)
+    return found
+
+
 KernelName = Annotated[
     str | None,
     typer.Option(
@@ -79,8 +97,12 @@ Trans = Annotated[
     typer.Option("--trans", metavar="AB", help=f"op(A) and op(B): two of N, T, C.  [default: {DEFAULT_TRANS}]"),
 ]
 Size = Annotated[
-    int | None,
-    typer.Option("--size", metavar="N", parser=whole("--size", 1), help=f"m = n = k.  [default: {DEFAULT_SIZE}]"),
+    list[str] | None,
+    typer.Option(
+        "--size",
+        metavar="N|NAME=N",
+        help=f"m = n = k of a GEMM; of another kernel a size by its name, may be repeated.  [default: {DEFAULT_SIZE}]",
+    ),
 ]
 M = Annotated[
     int | None, typer.Option("--m", metavar="N", parser=whole("--m", 1), help="Rows of C, in place of --size.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mltune.cli.application import AsJson, Size, Trans, answer, app, one_of
+from mltune.cli.application import AsJson, Size, Trans, answer, app, one_of, sizes
 
 if TYPE_CHECKING:
     from mltune.kernel.bundle import Kernel
@@ -98,14 +98,14 @@ def check(
 
 
 def _bundle_and_problem(
-    kernel: str, precision: str | None, trans: str | None, size: int | None
+    kernel: str, precision: str | None, trans: str | None, size: list[str] | None
 ) -> tuple[Kernel, Problem]:
     """Return a bundle and the problem that it is described for."""
     from mltune.kernel.reader import load_kernel
     from mltune.tuning.request import space_problem
 
     bundle = load_kernel(kernel)
-    problem = space_problem(bundle, precision, {"trans": trans, "size": size})
+    problem = space_problem(bundle, precision, {"trans": trans, "size": sizes(size)})
     bundle.check_problem(problem)
     return bundle, problem
 

@@ -21,11 +21,12 @@ from mltune.cli.application import (
     answer,
     app,
     one_of,
+    sizes,
     whole,
 )
 from mltune.errors import UsageError
 from mltune.show import terminal
-from mltune.tuning.request import DEFAULT_KERNEL, TuneRequest
+from mltune.tuning.request import TuneRequest, named_problem
 
 SEARCHES = ("model", "tpe", "random", "astra")
 """Those of :data:`mltune.learn.search.SEARCHES`, which is slow to import; a test compares them."""
@@ -36,7 +37,9 @@ def tune(
     problem: Annotated[
         str | None,
         typer.Argument(
-            metavar="[PROBLEM]", help="sgemm, dgemm, cgemm or zgemm; in replay the recorded one.", show_default=False
+            metavar="[PROBLEM]",
+            help="sgemm, dgemm, cgemm, zgemm, a built-in kernel or the folder of one; in replay the recorded one.",
+            show_default=False,
         ),
     ] = None,
     trans: Trans = None,
@@ -84,7 +87,7 @@ def tune(
         result = api.tune(
             problem,
             trans=trans,
-            size=size,
+            size=sizes(size),
             m=m,
             n=n,
             k=k,
@@ -110,7 +113,10 @@ def tune(
 
 @app.command()
 def sweep(
-    problem: Annotated[str, typer.Argument(metavar="PROBLEM", help="sgemm, dgemm, cgemm or zgemm.")],
+    problem: Annotated[
+        str,
+        typer.Argument(metavar="PROBLEM", help="sgemm, dgemm, cgemm, zgemm, a built-in kernel or the folder of one."),
+    ],
     count: Annotated[
         int,
         typer.Option("--count", metavar="N", parser=whole("--count", 1), help="How many configurations to time."),
@@ -136,12 +142,11 @@ def sweep(
     The configurations are a uniform random sample of the search space, or all of it; failures are recorded too. With
     --only it is a sub-space. An existing run is resumed.
     """
-    from mltune.problem.kinds import problem_from_name
     from mltune.show.live import RunDisplay
     from mltune.tuning.sweep import sweep as record_sweep
 
-    named = problem_from_name(problem, trans=trans, size=size, m=m, n=n, k=k)
-    request = TuneRequest(named, DEFAULT_KERNEL if kernel is None else kernel, device, seed=seed, run=run)
+    named, bundle = named_problem(problem, {"trans": trans, "size": sizes(size), "m": m, "n": n, "k": k}, kernel)
+    request = TuneRequest(named, bundle, device, seed=seed, run=run)
     with RunDisplay() as progress:
         path = record_sweep(request, None if complete else count, values=_values(only or []), progress=progress)
     answer({"dataset": str(path)}, as_json, lambda: [str(path)])

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from mltune.device.facts import Device
 from mltune.errors import BundleError, ExpressionError, UsageError
 from mltune.files.text import did_you_mean, printable
+from mltune.kernel.arrays import ArraysDefinition
 from mltune.kernel.columns import Columns, length
 from mltune.kernel.evaluation import MAX_INTEGER, Partial, Value
 from mltune.kernel.expressions import Expression, parse
@@ -146,6 +147,12 @@ class Kernel:
         Variables of a problem that its expressions may use.
     accesses : mapping of str to Access
         Loads and stores of the main loop by name, from which bank conflicts and cache traffic are computed.
+    labels : mapping of str to tuple of (float or str)
+        The values of the parameters that are not integers: those parameters count the positions in these lists.
+    default : mapping of str to int
+        The default configuration, which is always measured, and first; empty where there is none.
+    arrays : ArraysDefinition or None
+        Arguments, sizes and reference of a kernel of kind ``"arrays"``.
     """
 
     name: str
@@ -168,6 +175,9 @@ class Kernel:
     shared_bytes: Expression = _ZERO
     variables: frozenset[str] = frozenset()
     accesses: Mapping[str, Access] = field(default_factory=dict)
+    labels: Mapping[str, tuple[float | str, ...]] = field(default_factory=dict)
+    default: Mapping[str, int] = field(default_factory=dict)
+    arrays: ArraysDefinition | None = None
 
     @property
     def all_parameters(self) -> dict[str, tuple[int, ...]]:
@@ -193,6 +203,11 @@ class Kernel:
                 f"a kernel solves problems of its own precisions, but {self.name} has {', '.join(self.precisions)} "
                 f"and {problem.name} was requested; {see}."
             )
+        if self.arrays is not None and problem.name != self.name:
+            raise UsageError(
+                f"a kernel solves problems of its own, but {problem.label} is one of another kernel than {self.name}; "
+                f"{see}."
+            )
         missing = sorted(self.variables - problem.variables().keys())
         if missing:
             raise UsageError(
@@ -201,8 +216,28 @@ class Kernel:
             )
 
     def scope(self, variables: Mapping[str, Value]) -> Scope:
-        """Return the names that expressions may use: the given ones, and the derived ones, computed at first use."""
-        return Scope(variables, self.derived)
+        """Return the names that expressions may use: the given ones, and the derived ones, computed at first use.
+
+        A parameter with labels is given by its positions, and stands for its labels.
+        """
+        labelled = {
+            name: _labelled(labels, variables[name]) for name, labels in self.labels.items() if name in variables
+        }
+        return Scope({**variables, **labelled}, self.derived)
+
+    def labelled(self, configuration: Mapping[str, int]) -> dict[str, int | float | str]:
+        """Return a configuration with labels in place of their positions.
+
+        Examples
+        --------
+        >>> labels = {"MODE": ("row", "column")}
+        >>> kernel = Kernel(name="toy", problem="recorded", parameters={"MODE": (0, 1)}, labels=labels)
+        >>> kernel.labelled({"MODE": 1})
+        {'MODE': 'column'}
+        """
+        return {
+            name: self.labels[name][value] if name in self.labels else value for name, value in configuration.items()
+        }
 
     def parameters_of(self, names: Iterable[str]) -> frozenset[str]:
         """Return the parameters that names depend on, through derived names."""
@@ -262,6 +297,14 @@ class Kernel:
         wanted = self.derived if expressions is None else expressions
         size = length(columns)
         return {name: _column(name, expression, scope, size) for name, expression in wanted.items()}
+
+    def reference_launch(self, configuration: Mapping[str, int], variables: Mapping[str, int]) -> Launch:
+        """Return the launch of the entry that gives the right answer, see :meth:`launch`."""
+        assert self.arrays is not None  # noqa: S101 - the caller has checked
+        assert self.arrays.reference is not None  # noqa: S101
+        reference = self.arrays.reference
+        shape = replace(self, block=reference.block, grid=reference.grid, shared_bytes=_ZERO, arguments=())
+        return shape.launch(configuration, variables)
 
     def launch(self, configuration: Mapping[str, int], variables: Mapping[str, int]) -> Launch:
         """Return the launch of one configuration.
@@ -344,6 +387,13 @@ class Scope(dict[str, Value | Partial]):
     def __missing__(self, name: str) -> Value | Partial:
         self[name] = value = self._derived[name].evaluate_partial(self)
         return value
+
+
+def _labelled(labels: tuple[float | str, ...], value: Value | Partial) -> Value | Partial:
+    if isinstance(value, Partial | float):
+        return value
+    chosen = np.array(labels)[value]
+    return chosen.item() if isinstance(chosen, np.floating) else np.asarray(chosen)
 
 
 def _column(name: str, expression: Expression, scope: Scope, size: int) -> NDArray[Any]:

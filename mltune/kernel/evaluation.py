@@ -20,7 +20,7 @@ MAX_INTEGER = 2**53
 """Bound on the size of integers, so that sums of products do not overflow and floats represent them exactly."""
 
 Value: TypeAlias = int | float | NDArray[Any]
-"""A number, or a column of numbers."""
+"""A number, or a column of numbers or of texts; a single text is a column without dimensions."""
 
 Mask: TypeAlias = bool | NDArray[np.bool_]
 """One truth value for all rows, or a column of truth values."""
@@ -96,6 +96,8 @@ class _Walk:
         match node:
             case ast.Constant(value=int() | float() as value):
                 return Partial(value)
+            case ast.Constant(value=str() as text):
+                return Partial(np.array(text))
             case ast.Name(id=name):
                 return self._name(name)
             case ast.BinOp():
@@ -157,10 +159,19 @@ class _Walk:
         defined = left.defined
         for op, comparator in zip(node.ops, node.comparators, strict=True):
             right = self.visit(comparator)
-            truth = _both(truth, COMPARISONS[type(op)](left.value, right.value))
+            truth = _both(truth, self._compared(op, left.value, right.value))
             defined = _both(defined, right.defined)
             left = right
         return Partial(truth, defined)
+
+    def _compared(self, op: ast.cmpop, left: Value, right: Value) -> Mask:
+        """Compare two values; texts are equal or not, and never equal to a number."""
+        texts = _is_text(left), _is_text(right)
+        if any(texts) and not isinstance(op, ast.Eq | ast.NotEq):
+            raise ExpressionError(f"texts are compared with == and != only, which `{self.text}` does not do")
+        if texts[0] != texts[1]:
+            return isinstance(op, ast.NotEq)
+        return _plain(COMPARISONS[type(op)](left, right))
 
     def _boolean(self, node: ast.BoolOp) -> Partial:
         """Combine conditions. In a row that an earlier operand decides, later operands may be undefined."""
@@ -225,7 +236,9 @@ class _Walk:
 
     def bound(self, value: Value) -> None:
         """Raise an error for integers that are too large."""
-        if not _is_float(value) and not (isinstance(value, np.ndarray) and value.dtype == np.bool_):
+        if not (_is_float(value) or _is_text(value)) and not (
+            isinstance(value, np.ndarray) and value.dtype == np.bool_
+        ):
             self._bound(_magnitude(value))
 
     def _bound(self, magnitude: float) -> None:
@@ -238,7 +251,7 @@ def _loaded(value: Value) -> Value:
     if isinstance(value, np.ndarray):
         if value.dtype.kind in "iu" and value.dtype != np.int64:
             return value.astype(np.int64)
-        if value.dtype.kind not in "iufb":
+        if value.dtype.kind not in "iufbU":
             raise ExpressionError(f"a variable is a column of numbers, got one of {value.dtype}")
         return value
     return value.item() if isinstance(value, np.generic) else value
@@ -246,19 +259,27 @@ def _loaded(value: Value) -> Value:
 
 def _number(value: Value) -> Value:
     """Return truth values as 0 and 1, for arithmetic."""
+    if _is_text(value):
+        raise ExpressionError("texts are compared with == and != only, and cannot be computed with")
     if isinstance(value, np.ndarray):
         return value.astype(np.int64) if value.dtype == np.bool_ else value
     return int(value) if isinstance(value, bool) else value
 
 
 def _truth(value: Value) -> Mask:
+    if _is_text(value):
+        raise ExpressionError("a text is neither true nor false; compare it with == or !=")
     if isinstance(value, np.ndarray):
         return value if value.dtype == np.bool_ else value != 0
     return bool(value)
 
 
 def _plain(value: Any) -> Mask:
-    return value if isinstance(value, np.ndarray) else bool(value)
+    return value if isinstance(value, np.ndarray) and value.ndim else bool(value)
+
+
+def _is_text(value: Value) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind == "U"
 
 
 def _is_float(value: Value) -> bool:

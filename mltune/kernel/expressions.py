@@ -5,7 +5,7 @@ against a short list, and the tree is evaluated over numpy columns. The language
 
 - integers, floats and names;
 - ``+ - * / // % **``, unary ``-`` and ``+``;
-- comparisons, chained too; ``and``, ``or``, ``not``; ``a if condition else b``;
+- comparisons, chained too, also of a parameter with a text; ``and``, ``or``, ``not``; ``a if condition else b``;
 - calls of ``min``, ``max``, ``abs``, ``ceil``, ``floor``, ``ceil_div``, ``log2`` and ``is_pow2``.
 
 It differs from Python in three points. Values are computed row by row. ``and``, ``or`` and ``not`` give truth values.
@@ -161,6 +161,10 @@ def _extent(node: ast.expr, derived: Mapping[str, Extent]) -> Extent:
     return Extent(1 + sum(child.parts for child in children), 1 + max((child.depth for child in children), default=0))
 
 
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
 _BINARY = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow)
 _UNARY = (ast.USub, ast.UAdd, ast.Not)
 
@@ -188,7 +192,7 @@ def _check(node: ast.expr, text: str, names: set[str], depth: int) -> None:
         case ast.BoolOp():
             children = node.values
         case ast.Compare() if all(type(op) in COMPARISONS for op in node.ops):
-            children = [node.left, *node.comparators]
+            children = [child for child in (node.left, *node.comparators) if not _is_text(child)]
         case ast.IfExp():
             children = [node.test, node.body, node.orelse]
         case ast.Call(func=ast.Name(id=name), args=children, keywords=[]) if name in FUNCTIONS:

@@ -18,10 +18,13 @@ from mltune.files.documents import parse_toml
 from mltune.files.reading import read_text, reason
 from mltune.files.text import did_you_mean, printable
 from mltune.files.validation import problems_of
+from mltune.kernel.arrays import ArgumentDefinition, ArraysDefinition, ReferenceEntry
 from mltune.kernel.bundle import DEVICE_VARIABLES, Access, Kernel, Restriction
 from mltune.kernel.expressions import FUNCTIONS, MAX_DEPTH, Expression, Extent, parse
 from mltune.kernel.names import check_macro_name
-from mltune.kernel.schema import MAX_PARAMETERS, AccessTable, Document
+from mltune.kernel.schema import MAX_PARAMETERS, AccessTable, ArgumentTable, Document, ParameterValue
+from mltune.problem.array_values import INITIAL
+from mltune.problem.arrays import ArraysProblem, default_tolerance
 from mltune.problem.kinds import KINDS
 
 MAX_DOCUMENT_BYTES = 2**20
@@ -113,8 +116,9 @@ class _Reader:
             hint = did_you_mean(self.problem, KINDS)
             raise self.error("kernel.problem", f"a problem is one of {', '.join(KINDS)}, got {self.problem!r}{hint}")
         self.kind = KINDS[self.problem]
+        self.is_arrays = self.problem == ArraysProblem.kind
         self.check_kernel_table()
-        self.problem_variables = self.kind.variables | set(document.kernel.variables)
+        self.problem_variables = self.kind.variables | set(document.kernel.variables) | set(document.sizes)
         self.variables = {*self.problem_variables, *DEVICE_VARIABLES}
         self.parts = 0
         self.extents: dict[str, Extent] = {}
@@ -136,9 +140,19 @@ class _Reader:
             raise self.error(
                 "kernel.variables", f"the variables of problem {self.problem!r} are known; leave the key out"
             )
-        for name in kernel.variables:
-            if name in FUNCTIONS or name in DEVICE_VARIABLES:
-                raise self.error("kernel.variables", f"{name!r} is the name of a function or of a device's variable")
+        if kernel.variables and self.is_arrays:
+            raise self.error("kernel.variables", "the variables of problem 'arrays' are its sizes; leave the key out")
+        for key, names in (("kernel.variables", kernel.variables), ("sizes", self.document.sizes)):
+            for name in names:
+                if name in FUNCTIONS or name in DEVICE_VARIABLES or keyword.iskeyword(name):
+                    raise self.error(key, f"{name!r} is a keyword, or the name of a function or a device's variable")
+        given = self.document.model_fields_set & {"sizes", "arguments", "macros", "work", "reference", "verify"}
+        if given and not self.is_arrays:
+            raise self.error(
+                min(given), f"only a kernel of problem 'arrays' has this table, not one of {self.problem!r}"
+            )
+        if self.is_arrays and kernel.source is None:
+            raise self.error("kernel.source", "a kernel of problem 'arrays' has a source")
         if kernel.source is not None and not self.kind.can_be_built:
             raise self.error("kernel.source", f"a kernel of problem {self.problem!r} is only replayed: no `source`")
 
@@ -163,6 +177,7 @@ class _Reader:
             space_hash=_hash(
                 list(parameters.items()),
                 list(launch_parameters.items()),
+                *([list(self.labels().items())] if self.labels() else []),
                 {name: expression.text for name, expression in derived.items()},
                 [restriction.text for restriction in restrictions],
             ),
@@ -180,7 +195,124 @@ class _Reader:
             block=self.shape("block", launch.block, known),
             grid=self.shape("grid", launch.grid, known),
             shared_bytes=shared_bytes,
+            labels=self.labels(),
+            default=self.default({**parameters, **launch_parameters}),
+            arrays=self.arrays(known) if self.is_arrays else None,
         )
+
+    def arrays(self, known: Iterable[str]) -> ArraysDefinition:
+        """Return the arguments and sizes of a kernel of any kind."""
+        document, sizes = self.document, self.document.sizes
+
+        def over_sizes(key: str, text: str | None) -> Expression | None:
+            return None if text is None else self.expression(key, text, sizes)
+
+        doubles = any(one.dtype in ("float64", "complex128") for one in document.arguments.values())
+        for name in document.macros:
+            if name in {*document.parameters, *document.launch.parameters}:
+                raise self.error(f"macros.{name}", "a macro must not have the name of a parameter")
+            self.check_macro(f"macros.{name}", name)
+        arguments = tuple(self.argument(name, table) for name, table in document.arguments.items())
+        written = {one.name for one in arguments if one.role in ("out", "inout")}
+        if not written:
+            raise self.error("arguments", 'at least one argument must be an array of role "out" or "inout"')
+        for position, check in enumerate(document.verify):
+            for name in check.keys() - sizes.keys():
+                raise self.error(f"verify.{position}", f"{name!r} is no size{did_you_mean(name, sizes)}")
+        return ArraysDefinition(
+            name=document.kernel.name,
+            sizes=sizes,
+            arguments=arguments,
+            definitions={
+                name: self.expression(f"macros.{name}", text, sizes) for name, text in document.macros.items()
+            },
+            flops=over_sizes("work.flops", document.work.flops),
+            bytes=over_sizes("work.bytes", document.work.bytes),
+            arithmetic=document.work.arithmetic or ("fp64" if doubles else "fp32"),
+            checks=tuple(document.verify),
+            reference=self.reference(known),
+            answer=self.answer(written),
+        )
+
+    def argument(self, name: str, table: ArgumentTable) -> ArgumentDefinition:
+        key, sizes = f"arguments.{name}", self.document.sizes
+        if (table.shape is None) == (table.value is None):
+            raise self.error(key, "an array has a shape and a scalar a value; give one of them")
+        initial = table.initial
+        if isinstance(initial, str) and initial.endswith(".npy"):
+            initial = str(self.array_file(f"{key}.initial", initial))
+        elif isinstance(initial, str) and initial not in INITIAL:
+            hint = did_you_mean(initial, INITIAL)
+            raise self.error(
+                f"{key}.initial",
+                f"initial values are a number, one of {', '.join(INITIAL)}, or an .npy file, got {initial!r}{hint}",
+            )
+        return ArgumentDefinition(
+            name,
+            table.dtype,
+            None if table.shape is None else tuple(self.expression(f"{key}.shape", one, sizes) for one in table.shape),
+            table.role,
+            initial,
+            None if table.value is None else self.expression(f"{key}.value", table.value, sizes),
+            default_tolerance(table.dtype) if table.tolerance is None else table.tolerance,
+        )
+
+    def reference(self, known: Iterable[str]) -> ReferenceEntry | None:
+        table = self.document.reference
+        if table.entry is None:
+            return None
+        if table.answer:
+            raise self.error("reference", "the right answer comes from an entry or from files, not from both")
+        block, grid = (
+            [self.expression(f"reference.{key}", text, known) for text in [*texts, "1", "1"][:3]]
+            for key, texts in (("block", table.block), ("grid", table.grid))
+        )
+        return ReferenceEntry(table.entry, (block[0], block[1], block[2]), (grid[0], grid[1], grid[2]))
+
+    def answer(self, written: Iterable[str]) -> dict[str, str]:
+        answer = self.document.reference.answer
+        for name in answer.keys() - set(written):
+            raise self.error(
+                f"reference.answer.{name}", f"an answer is given for an output{did_you_mean(name, written)}"
+            )
+        return {name: str(self.array_file(f"reference.answer.{name}", file)) for name, file in answer.items()}
+
+    def array_file(self, key: str, name: str) -> Path:
+        """Return the path of a file in the bundle's folder."""
+        folder = self.path.parent
+        path = Path(os.path.realpath(folder / name))
+        if not path.is_relative_to(os.path.realpath(folder)) or not path.is_file():
+            raise self.error(key, f"there must be a file {printable(name, 120)!r} in the folder of the bundle")
+        return path
+
+    def labels(self) -> dict[str, tuple[float | str, ...]]:
+        """Return the values of the parameters that are not integers, by parameter."""
+        return {
+            name: tuple(str(value) if _has_text(values) else float(value) for value in values)
+            for name, values in self.document.parameters.items()
+            if not _are_integers(values)
+        }
+
+    def default(self, parameters: Mapping[str, Sequence[int]]) -> dict[str, int]:
+        """Return the default configuration; a parameter with labels is given by its position."""
+        given = self.document.default
+        if not given:
+            return {}
+        if given.keys() != parameters.keys():
+            lacking, unknown = sorted(parameters.keys() - given.keys()), sorted(given.keys() - parameters.keys())
+            fact = f"lacks {', '.join(lacking)}" if lacking else f"has {', '.join(unknown)}"
+            raise self.error("default", f"a default configuration has a value of every parameter, but this one {fact}")
+        listed = {**self.document.parameters, **self.document.launch.parameters}
+        for name, value in given.items():
+            if value not in listed[name]:
+                raise self.error(f"default.{name}", f"a default is one of the values {listed[name]}, got {value!r}")
+        return {name: int(parameters[name][listed[name].index(given[name])]) for name in parameters}
+
+    def check_macro(self, key: str, name: str) -> None:
+        try:
+            check_macro_name(name)
+        except BundleError as error:
+            raise self.error(key, error) from error
 
     def parameters(self) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
         compiled, launched = self.document.parameters, self.document.launch.parameters
@@ -194,10 +326,12 @@ class _Reader:
                         f"{key}.{name}", f"a parameter must not have the name of a macro of {self.problem!r}"
                     )
         for name in compiled if self.document.kernel.source is not None else ():
-            try:
-                check_macro_name(name)
-            except BundleError as error:
-                raise self.error(f"parameters.{name}", error) from error
+            self.check_macro(f"parameters.{name}", name)
+        for name, values in launched.items():
+            if not _are_integers(values):
+                raise self.error(
+                    f"launch.parameters.{name}", f"a parameter passed at launch is an integer, got {values}"
+                )
         if len(compiled) + len(launched) > MAX_PARAMETERS:
             raise self.error(
                 "launch.parameters",
@@ -315,8 +449,20 @@ class _Reader:
         return _hash(source, self.document.kernel.entry, launch, shared_bytes.text, *([headers] if headers else []))
 
 
-def _tuples(parameters: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(values) for name, values in parameters.items()}
+def _tuples(parameters: Mapping[str, Sequence[ParameterValue]]) -> dict[str, tuple[int, ...]]:
+    """Return integer values by parameter: for those with labels the positions of these."""
+    return {
+        name: tuple(map(int, values)) if _are_integers(values) else tuple(range(len(values)))
+        for name, values in parameters.items()
+    }
+
+
+def _are_integers(values: Sequence[ParameterValue]) -> bool:
+    return all(isinstance(value, int) for value in values)
+
+
+def _has_text(values: Sequence[ParameterValue]) -> bool:
+    return any(isinstance(value, str) for value in values)
 
 
 def _hash(*parts: object) -> str:

@@ -7,9 +7,21 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, StrictStr, StringConstraints
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    StringConstraints,
+)
 
 from mltune.files.validation import matching
+from mltune.problem.array_values import DTYPES
+from mltune.problem.arrays import Role
 
 MAX_PARAMETERS = 60
 """Most parameters of a kernel, those passed at launch included."""
@@ -36,7 +48,12 @@ HeaderName = Annotated[
 ]
 ExpressionText = Annotated[StrictStr, BeforeValidator(_text)]
 Reason = Annotated[StrictStr, StringConstraints(strip_whitespace=True, min_length=1, max_length=500)]
-ParameterValue = Annotated[StrictInt, Field(gt=-(2**31), lt=2**31)]
+ParameterValue = (
+    StrictBool
+    | Annotated[StrictInt, Field(gt=-(2**31), lt=2**31)]
+    | Annotated[StrictFloat, Field(allow_inf_nan=False)]
+    | Annotated[StrictStr, matching(r"[ -~]{1,200}", "be at most 200 printable ASCII characters")]
+)
 ValueList = Annotated[list[ParameterValue], Field(min_length=1, max_length=1000)]
 Parameters = Annotated[dict[ParameterName, ValueList], Field(max_length=MAX_PARAMETERS)]
 
@@ -75,11 +92,49 @@ class AccessTable(_Table):
     lanes: Annotated[list[tuple[ExpressionText, ExpressionText]], Field(min_length=1, max_length=6)]
 
 
+class ArgumentTable(_Table):
+    """``[arguments]``: an array, which has a shape, or a scalar, which has a value."""
+
+    dtype: Literal[DTYPES]  # type: ignore[valid-type]
+    shape: Annotated[list[ExpressionText], Field(min_length=1, max_length=8)] | None = None
+    role: Role = "in"
+    initial: StrictStr | StrictInt | StrictFloat = "uniform"
+    value: ExpressionText | None = None
+    tolerance: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+
+
+class WorkTable(_Table):
+    """``[work]``: what a problem takes at least, over its sizes."""
+
+    flops: ExpressionText | None = None
+    bytes: ExpressionText | None = None
+    arithmetic: Literal["fp32", "fp64"] | None = None
+
+
+class ReferenceTable(_Table):
+    """``[reference]``: another kernel of the source with its launch, or files with the right answer."""
+
+    entry: Identifier | None = None
+    block: Annotated[list[ExpressionText], Field(min_length=1, max_length=3)] = ["1"]
+    grid: Annotated[list[ExpressionText], Field(min_length=1, max_length=3)] = ["1"]
+    answer: Annotated[dict[Identifier, PlainFileName], Field(max_length=100)] = {}
+
+
+Sizes = Annotated[dict[VariableName, Annotated[StrictInt, Field(ge=0, lt=2**53)]], Field(max_length=60)]
+
+
 class Document(_Table):
     """A whole kernel.toml."""
 
     kernel: KernelTable
+    sizes: Sizes = {}
+    arguments: Annotated[dict[Identifier, ArgumentTable], Field(max_length=100)] = {}
+    macros: Annotated[dict[VariableName, ExpressionText], Field(max_length=100)] = {}
+    work: WorkTable = WorkTable()
+    reference: ReferenceTable = ReferenceTable()
+    verify: Annotated[list[Sizes], Field(max_length=20)] = []
     parameters: Annotated[Parameters, Field(min_length=1)]
+    default: Annotated[dict[ParameterName, ParameterValue], Field(max_length=MAX_PARAMETERS)] = {}
     derived: Annotated[dict[VariableName, ExpressionText], Field(max_length=200)] = {}
     restrictions: Annotated[dict[ExpressionText, Reason], Field(max_length=200)] = {}
     resources: Annotated[dict[VariableName, ExpressionText], Field(max_length=200)] = {}

@@ -36,8 +36,8 @@ class Proposal:
     ----------
     index : int
         Index of the configuration in the search space.
-    proposed_by : {"start", "random", "tpe", "model"}
-        ``"start"`` is the initial design.
+    proposed_by : {"default", "start", "random", "tpe", "model"}
+        ``"default"`` is the default configuration, ``"start"`` the initial design.
     predicted : float or None
         Predicted log share of peak; None for proposers that predict nothing.
     """
@@ -97,6 +97,8 @@ class BatchSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
     proposer : Proposer, optional
         Proposer of every batch. By default an initial design comes first, chosen by the prior or, without one, around
         the middle of the space; then a Gaussian process proposes.
+    first : int, optional
+        Index of the default configuration, which is the first proposal.
 
     Attributes
     ----------
@@ -112,7 +114,9 @@ class BatchSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
         seed: int,
         options: SamplerOptions | None = None,
         proposer: Proposer | None = None,
+        first: int | None = None,
     ) -> None:
+        self.first = first
         self.space = space
         self.prior = prior
         self.seed = seed
@@ -176,6 +180,8 @@ class BatchSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
         rng = np.random.default_rng((self.seed, batch))
         history = self.history = self._reader.read(study)
         draft = _Draft(self.space, size, history.tried | {proposal.index for proposal in self._queue}, rng)
+        if batch == 0 and self.first is not None:
+            draft.add(Choice(np.array([self.first])), 1, "default")
         context = ProposalContext(history, draft.taken, rng)
         if self.proposer is not None:
             draft.add(self.proposer.propose(context, size), size, self.proposer.name)

@@ -162,6 +162,8 @@ class Search:
         Number of parallel builds. The gate after compiling is used only while builds wait for the runner.
     stopping : mapping, optional
         State of the stopping rule of an earlier part of the run: the attribute ``stopping`` as a mapping.
+    default : mapping of str to int, optional
+        A configuration that is proposed first, and that no gate skips, if the space contains it.
 
     Raises
     ------
@@ -204,6 +206,7 @@ class Search:
         stop: bool = True,
         compilers: float = math.inf,
         stopping: Mapping[str, Any] | None = None,
+        default: Mapping[str, int] | None = None,
     ) -> None:
         self.batch = batch
         self._space = space
@@ -213,7 +216,8 @@ class Search:
         self._stop = stop
         self._compilers = compilers
         prior = features.prior if features.has_prior else None
-        self._sampler = BatchSampler(space, prior, seed=seed, proposer=_proposer(search, space, features))
+        proposer, first = _proposer(search, space, features), _index(space, default)
+        self._sampler = BatchSampler(space, prior, seed=seed, proposer=proposer, first=first)
         self._study = new_study(self._sampler)
         self._peak_flops = _peak_flops(features)
         self._rule = StoppingRule()
@@ -381,6 +385,14 @@ def _proposer(search: str, space: SearchSpace, features: Features) -> Proposer |
     if search == "astra":
         return RandomProposer(space, AstraThresholds(features.kernel, features.problem, features.device).keeps)
     raise ValueError(f"a search is one of {', '.join(SEARCHES)}, got {search!r}")
+
+
+def _index(space: SearchSpace, configuration: Mapping[str, int] | None) -> int | None:
+    """Return the index of a configuration; None where it is not in the space."""
+    if not configuration:
+        return None
+    found = int(space.index_of({name: np.array([value]) for name, value in configuration.items()})[0])
+    return None if found < 0 else found
 
 
 def _peak_flops(features: Features) -> float:

@@ -70,7 +70,7 @@ def compile_options(architecture: str) -> tuple[str, ...]:
     return (*required, *(option for option in ("--no-cache", "--no-source-include") if accepts_option(option)))
 
 
-def definitions(macros: Mapping[str, int]) -> str:
+def definitions(macros: Mapping[str, int | float | str]) -> str:
     r"""Return the lines that define macros at the head of a source.
 
     They are no options of NVRTC, because those also apply to the declarations that NVRTC itself puts before a source: a
@@ -78,19 +78,20 @@ def definitions(macros: Mapping[str, int]) -> str:
 
     Parameters
     ----------
-    macros : mapping of str to int
+    macros : mapping of str to int, float or str
+        A text stands as it is.
 
     Raises
     ------
     BundleError
         A name is not valid for a macro.
     SpaceError
-        A value is not an integer.
+        A value is neither a number nor a text.
 
     Examples
     --------
-    >>> definitions({"block_size_x": 128, "SHIFT": -1})
-    '#define block_size_x 128\n#define SHIFT -1\n'
+    >>> definitions({"block_size_x": 128, "SHIFT": -1, "SCALE": 0.5, "TYPE": "float4"})
+    '#define block_size_x 128\n#define SHIFT -1\n#define SCALE 0.5\n#define TYPE float4\n'
     """
     return "".join(f"#define {name} {_macro_value(name, value)}\n" for name, value in macros.items())
 
@@ -140,9 +141,9 @@ class NvrtcBuilder:
         memory_bytes: int = 4 << 30,
     ) -> None:
         self._source = _source(kernel, compile_options(architecture))
-        self._parameters = tuple(kernel.parameters)
+        self._kernel = kernel
         self._problem_macros = dict(problem.macros())
-        definitions(self._problem_macros | dict.fromkeys(self._parameters, 0))
+        definitions(self._problem_macros | dict.fromkeys(kernel.parameters, 0))
         self._version = nvrtc_version()
         self._timeout_s = timeout_s
         self._cache = CubinCache(cache) if cache is not None else None
@@ -223,10 +224,11 @@ class NvrtcBuilder:
         self._queue.put(job)
         return future
 
-    def _macros(self, configuration: Mapping[str, int]) -> dict[str, int]:
-        if missing := [name for name in self._parameters if name not in configuration]:
+    def _macros(self, configuration: Mapping[str, int]) -> dict[str, int | float | str]:
+        names = self._kernel.parameters
+        if missing := [name for name in names if name not in configuration]:
             raise SpaceError(f"a configuration must contain every parameter, but lacks {', '.join(missing)}.")
-        return {name: configuration[name] for name in self._parameters} | self._problem_macros
+        return self._kernel.labelled({name: configuration[name] for name in names}) | self._problem_macros
 
     def _work(self, child: Child) -> None:
         """Serve the queue with one compile process, in a thread."""
@@ -311,8 +313,10 @@ def _source(kernel: Kernel, options: tuple[str, ...]) -> Source:
     return Source(kernel.source, kernel.entry, options, kernel.headers)
 
 
-def _macro_value(name: str, value: int) -> int:
+def _macro_value(name: str, value: int | float | str) -> int | float | str:
     check_macro_name(name)
+    if isinstance(value, float | str):
+        return value
     try:
         return operator.index(value)
     except TypeError:

@@ -13,6 +13,7 @@ from mltune.kernel.bundle import device_variables
 from mltune.kernel.columns import Columns, length, row
 from mltune.kernel.faults import BundleFault, find_faults
 from mltune.kernel.space import ConstrainedSpace
+from mltune.problem.kinds import verified_problems
 from mltune.problem.runnable import RunnableProblem
 from mltune.records.trial import Build, TrialState
 
@@ -79,8 +80,8 @@ def check_sample(kernel: Kernel, problem: Problem, device: Device, columns: Colu
 
     Only the faults of the first problem with any are returned; the others have the same.
     """
-    cases = problem.verification_cases() if isinstance(problem, RunnableProblem) else ()
-    for one in (problem, *(case.problem for case in cases if not case.problem.is_empty)):
+    others = verified_problems(problem) if isinstance(problem, RunnableProblem) else []
+    for one in (problem, *(other for other in others if not other.is_empty)):
         if faults := find_faults(kernel, columns, {**one.variables(), **device_variables(device)}):
             return [fault._replace(reason=f"{fault.reason} ({one.label})") for fault in faults]
     return []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -67,7 +67,12 @@ class LoadedKernel:
             _call(self._driver.cuCtxSynchronize)
             _call(self._driver.cuModuleUnload, self._module)
 
-    def bind(self, launch: Launch, arguments: Sequence[NDArray[Any]]) -> Callable[[], None]:
+    def bind(
+        self,
+        launch: Launch,
+        arguments: Sequence[NDArray[Any]],
+        constants: Iterable[tuple[str, int, int]] = (),
+    ) -> Callable[[], None]:
         """Return a function that launches the kernel on the default stream and does not wait for it.
 
         Parameters
@@ -76,6 +81,8 @@ class LoadedKernel:
             Shape of the launch, and the arguments after those of the problem.
         arguments : sequence of ndarray
             The problem's arguments, one value per array (see :func:`problem_arguments`).
+        constants : iterable of (str, int, int)
+            Symbols in constant memory with the device address and the size in bytes of what is copied there now.
 
         Raises
         ------
@@ -83,6 +90,8 @@ class LoadedKernel:
             The driver rejects the launch; the returned function also raises it.
         """
         driver = self._driver
+        for symbol, address, size in constants:
+            self._set_constant(symbol, address, size)
         extents = (*launch.grid, *launch.block)
         if not all(1 <= extent <= _LARGEST_EXTENT for extent in extents):
             raise _rejected(
@@ -108,6 +117,19 @@ class LoadedKernel:
 
         return launch_kernel
 
+    def _set_constant(self, symbol: str, address: int, size: int) -> None:
+        """Queue a copy into constant memory."""
+        driver = self._driver
+        try:
+            target, room = _call(driver.cuModuleGetGlobal, self._module, symbol.encode())
+        except CudaError as error:
+            raise _rejected(
+                f'the source must define `extern "C" __constant__` memory {symbol}, but its machine code has none'
+            ) from error
+        if size > int(room):
+            raise _rejected(f"{symbol} in constant memory must have room for {size} bytes, but has {int(room)}")
+        _call(driver.cuMemcpyDtoDAsync, target, driver.CUdeviceptr(address), size, 0)
+
 
 def problem_arguments(problem: RunnableProblem, addresses: Mapping[str, int]) -> list[NDArray[Any]]:
     """Return the arguments of a problem whose buffers have some device addresses, one value per array."""
@@ -123,4 +145,4 @@ def _call(function: Any, *arguments: Any) -> Any:
     result, *values = function(*arguments)
     if int(result):
         raise CudaError(function.__name__, int(result), result.name)
-    return values[0] if values else None
+    return values[0] if len(values) == 1 else values or None

@@ -32,7 +32,7 @@ class OperandChecksums:
     Parameters
     ----------
     buffers : iterable of (str, cupy.ndarray)
-        Read-only buffers, each with a name for messages; contiguous, a multiple of 4 bytes long.
+        Read-only buffers, each with a name for messages; contiguous. Bytes after the last multiple of 4 do not count.
     """
 
     def __init__(self, buffers: Iterable[tuple[str, Any]]) -> None:

@@ -12,15 +12,16 @@ from mltune.measure.clock_monitor import Series
 from mltune.measure.gpu import LoadedKernel
 from mltune.measure.protocols import SamplingRule
 from mltune.measure.race import RaceResult, run_rounds
-from mltune.measure.references import bind_reference
+from mltune.problem.arrays import ArraysProblem
 from mltune.records.trial import Measurement, TrialState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mltune.kernel.bundle import Launch
+    from mltune.measure.array_verification import Baseline
     from mltune.measure.worker import Worker
-    from mltune.problem.runnable import RunnableProblem
+    from mltune.problem.runnable import SolvedProblem
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +34,22 @@ class Ping:
 
 
 @dataclass(frozen=True, slots=True)
+class Begin:
+    """Make the arrays of a problem of any kernel, and verify its default configuration."""
+
+    baseline: Baseline
+
+    def run(self, worker: Worker) -> Measurement:
+        """Return the verification of the default configuration."""
+        return worker.begin(self.baseline)
+
+
+@dataclass(frozen=True, slots=True)
 class Measure:
     """Verify a build on small problems, then time it on the worker's problem."""
 
     cubin: bytes
+    entry: str
     verified: tuple[Launch, ...]
     timed: Launch
     rule: SamplingRule
@@ -45,33 +58,40 @@ class Measure:
     def run(self, worker: Worker) -> Measurement:
         """Verify, then time."""
         started = time.perf_counter()
-        with LoadedKernel(self.cubin, worker.entry) as kernel:
+        with LoadedKernel(self.cubin, self.entry) as kernel:
             measured = verified = worker.verification.check(kernel, self.verified)
             verify_s = time.perf_counter() - started
             if verified.state is TrialState.OK:
-                measured = worker.time(kernel.bind(self.timed, worker.arguments), self.rule, self.best_s)
+                measured = worker.time(worker.bind(kernel, self.timed), self.rule, self.best_s)
             measured = _unless_changed(measured, worker.changed_buffers())
         return replace(measured, error=verified.error, verify_s=verify_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Verify a build on one problem: on its own cases, or on the GPU when it is too large for the host."""
+    """Verify a build on one problem: on its own cases, or on the GPU when it is too large for the host.
+
+    The arrays of a kernel of any kind are drawn anew, with its checks; there is one launch for each.
+    """
 
     cubin: bytes
-    problem: RunnableProblem
-    launch: Launch
+    entry: str
+    problem: SolvedProblem | ArraysProblem
+    launches: tuple[Launch, ...]
+    baseline: Baseline | None = None
 
     def run(self, worker: Worker) -> Measurement:
         """Verify."""
         started = time.perf_counter()
-        with LoadedKernel(self.cubin, worker.entry) as kernel:
-            verification = worker.verification_of(self.problem)
-            if verification is not None:
-                verified = verification.check(kernel, [self.launch] * verification.cases)
+        with LoadedKernel(self.cubin, self.entry) as kernel:
+            if isinstance(self.problem, ArraysProblem):
+                assert self.baseline is not None  # noqa: S101 - of kernels of any kind
+                verified, changed = worker.check_anew(kernel, self.baseline, self.launches)
+            elif (verification := worker.verification_of(self.problem)) is not None:
+                verified = verification.check(kernel, [*self.launches] * verification.cases)
                 changed = worker.changed_buffers(self.problem)
             else:
-                verified = worker.check_on_device(kernel, self.problem, self.launch)
+                verified = worker.check_on_device(kernel, self.problem, self.launches[0])
                 changed = worker.changed_buffers()
         return replace(_unless_changed(verified, changed), error=verified.error, verify_s=time.perf_counter() - started)
 
@@ -84,7 +104,7 @@ class TimeReference:
 
     def run(self, worker: Worker) -> Measurement:
         """Time it."""
-        launch = bind_reference(worker.problem, worker.addresses)
+        launch = worker.reference()
         launch()  # the first call loads the library's kernels, which must not even count as a warm-up
         return worker.time(launch, self.rule, None)
 
@@ -93,18 +113,16 @@ class TimeReference:
 class Race:
     """Time several builds side by side, together with the reference implementation where there is one."""
 
-    entries: tuple[tuple[bytes, Launch], ...]
+    entries: tuple[tuple[bytes, str, Launch], ...]
 
     def run(self, worker: Worker) -> RaceResult:
         """Race."""
         with ExitStack() as stack:
-            kernels = [stack.enter_context(LoadedKernel(cubin, worker.entry)) for cubin, _ in self.entries]
-            launches = [
-                kernel.bind(launch, worker.arguments) for kernel, (_, launch) in zip(kernels, self.entries, strict=True)
-            ]
+            kernels = [stack.enter_context(LoadedKernel(cubin, entry)) for cubin, entry, _ in self.entries]
+            launches = [worker.bind(kernel, launch) for kernel, (*_, launch) in zip(kernels, self.entries, strict=True)]
             entered = len(launches)
             try:
-                reference = bind_reference(worker.problem, worker.addresses)
+                reference = worker.reference()
             except DeviceError:
                 pass
             else:

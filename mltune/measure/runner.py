@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, Self
 
 from mltune.device.facts import Device
 from mltune.device.peaks import peak_flops
-from mltune.errors import DeviceError, DeviceLostError, ExpressionError, ProblemError, UsageError, WorkerError
+from mltune.errors import (
+    BundleError,
+    DeviceError,
+    DeviceLostError,
+    ExpressionError,
+    ProblemError,
+    UsageError,
+    WorkerError,
+)
 from mltune.kernel.bundle import Kernel, device_variables
+from mltune.measure.array_verification import Baseline
 from mltune.measure.protocols import SamplingRule
 from mltune.measure.race import RaceResult
-from mltune.measure.requests import Check, Measure, Ping, Race, TimeReference
+from mltune.measure.requests import Begin, Check, Measure, Ping, Race, TimeReference
 from mltune.measure.timing_limits import within_limits
 from mltune.measure.worker import Answer, Request, Setup
+from mltune.problem.arrays import ArraysProblem
+from mltune.problem.kinds import verified_problems
+from mltune.problem.runnable import SolvedProblem
 from mltune.process.child import Child, ChildDiedError, ChildTimeoutError
 from mltune.records.trial import Build, Measurement, TrialState
 
@@ -31,6 +43,7 @@ _WORKERS_PER_REQUEST = 2
 _CHECK_TIMEOUT_S = 120.0
 _RACE_TIMEOUT_S = 30.0
 _PING_TIMEOUT_S = 30.0
+_BEGIN_TIMEOUT_S = 300.0  # arrays of many gigabytes are made
 _PAUSES_S = (1.0, 2.0, 4.0)  # the memory of a killed process is free after some seconds, and so may be that of others
 
 
@@ -54,6 +67,9 @@ class GpuRunner:
         Most seconds for one build, from its loading to its last sample.
     worker : str
         Factory of the worker, as :class:`~mltune.process.child.Child` takes it; tests without a GPU exchange it.
+    baseline : callable, optional
+        Returns what kernels of any kind are compared with; called once, in the runner's thread, before the worker
+        starts.
 
     Attributes
     ----------
@@ -79,6 +95,7 @@ class GpuRunner:
         device: Device,
         timeout_s: float = 10.0,
         worker: str = _WORKER,
+        baseline: Callable[[], Baseline] | None = None,
     ) -> None:
         if problem.is_empty:
             raise ProblemError(f"only a problem whose result has elements can be timed, got {problem.label}.")
@@ -89,11 +106,13 @@ class GpuRunner:
         self._problem = problem
         self._device = device_variables(device)
         self._timeout_s = timeout_s
-        problems = [*(case.problem for case in problem.verification_cases()), problem]
-        variables = [self._variables(one) for one in problems]
+        self._make_baseline = baseline
+        self._baseline: Baseline | None = None
+        self._entry = kernel.entry
+        variables = [self._variables(one) for one in (*verified_problems(problem), problem)]
         self._shapes = [one for at, one in enumerate(variables) if one not in variables[:at]]
         self._shape_of = [self._shapes.index(one) for one in variables]  # of each case, and of the timing
-        self._child = Child(worker, (Setup(device_index, problem, kernel.entry),))
+        self._child = Child(worker, (Setup(device_index, problem),))
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="mltune-gpu")
         self._closing = threading.Event()
         self._served = False
@@ -127,7 +146,8 @@ class GpuRunner:
             rejected.set_result(Measurement(TrialState.LAUNCH_ERROR, str(error)))
             return rejected
         *verified, timed = (launches[shape] for shape in self._shape_of)
-        return self._thread.submit(self._time, Measure(build.cubin, tuple(verified), timed, SamplingRule(), best_s))
+        request = Measure(build.cubin, build.entry or self._entry, tuple(verified), timed, SamplingRule(), best_s)
+        return self._thread.submit(self._time, request)
 
     def time_reference(self, rule: SamplingRule = REFERENCE_RULE) -> Measurement:
         """Time the reference implementation, in the same process and in the same way as the kernels.
@@ -159,7 +179,10 @@ class GpuRunner:
             The GPU cannot be used now.
         """
         variables = self._variables(self._problem)
-        launches = [(build.cubin, self._kernel.launch(configuration, variables)) for configuration, build in entries]
+        launches = [
+            (build.cubin, build.entry or self._entry, self._kernel.launch(configuration, variables))
+            for configuration, build in entries
+        ]
         result = self._thread.submit(self._request, Race(tuple(launches)), _RACE_TIMEOUT_S).result()
         return RaceResult(result.state, result.detail) if isinstance(result, Measurement) else result
 
@@ -178,12 +201,18 @@ class GpuRunner:
         others : iterable of RunnableProblem, optional
             The other problems; those that the problem lists for winners when missing.
         """
-        others = self._problem.winner_problems() if others is None else others
+        if others is None:
+            others = self._problem.winner_problems() if isinstance(self._problem, SolvedProblem) else ()
         timeout_s = max(self._timeout_s, _CHECK_TIMEOUT_S)
-        found = {}
+        found: dict[RunnableProblem, Measurement] = {}
         for problem in (self._problem, *others):
-            launch = self._kernel.launch(configuration, self._variables(problem))
-            found[problem] = self._answer(Check(build.cubin, problem, launch), timeout_s)
+            of_arrays = isinstance(problem, ArraysProblem)
+            problems = verified_problems(problem) if of_arrays else [problem]
+            launches = tuple(self._kernel.launch(configuration, self._variables(one)) for one in problems)
+            baseline = self._baseline if of_arrays else None
+            assert isinstance(problem, SolvedProblem | ArraysProblem)  # noqa: S101 - the two kinds of runnable ones
+            check = Check(build.cubin, build.entry or self._entry, problem, launches, baseline)
+            found[problem] = self._answer(check, timeout_s)
         return found
 
     def _variables(self, problem: RunnableProblem) -> dict[str, int]:
@@ -249,15 +278,25 @@ class GpuRunner:
         """Start a worker if none runs, repeatedly if necessary, and wait until it confirms that the GPU can be used."""
         if self._child.pid is not None:
             return
+        if self._baseline is None and self._make_baseline is not None:
+            self._baseline = self._make_baseline()
+        first = Ping() if self._baseline is None else Begin(self._baseline)
         for pause_s in (*_PAUSES_S, 0.0):
             try:
-                answer: Answer = self._child.call(Ping(), _PING_TIMEOUT_S)
+                answer: Answer = self._child.call(
+                    first, _PING_TIMEOUT_S if self._baseline is None else _BEGIN_TIMEOUT_S
+                )
             except (WorkerError, ChildTimeoutError, ChildDiedError) as error:
+                if isinstance(first, Begin) and isinstance(error, ChildTimeoutError | ChildDiedError):
+                    raise _wrong_baseline(self._kernel, Measurement(TrialState.CRASHED, str(error))) from error
                 if not self._served:
                     raise WorkerError(str(error)) from error
                 reason = str(error)
             else:
-                if answer.result is not None:
+                if isinstance(answer.result, Measurement):
+                    if answer.result.state is not TrialState.OK:
+                        self._child.kill()
+                        raise _wrong_baseline(self._kernel, answer.result)
                     self._served = True
                     return
                 self._child.kill()
@@ -267,6 +306,13 @@ class GpuRunner:
             if self._closing.wait(pause_s):
                 break
         raise DeviceLostError(_lost(reason))
+
+
+def _wrong_baseline(kernel: Kernel, verified: Measurement) -> BundleError:
+    return BundleError(
+        f"the default configuration of {kernel.name} must give the right answer, but it ends with {verified.state}: "
+        f"{verified.detail}; see {kernel.folder / 'kernel.toml'}."
+    )
 
 
 def _lost(reason: str) -> str:

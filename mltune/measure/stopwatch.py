@@ -32,12 +32,18 @@ class Stopwatch:
     ----------
     l2_bytes : int
         Size of the L2 cache.
+
+    Attributes
+    ----------
+    prepare : callable
+        Queues what must be done before every run, such as copying initial values; by default nothing.
     """
 
     def __init__(self, l2_bytes: int) -> None:
         import cupy
 
         self._cupy = cupy
+        self.prepare: Callable[[], None] = lambda: None
         self._flush = cupy.empty(max(l2_bytes, _LEAST_FLUSH_BYTES), dtype=cupy.uint8)
         self._events: list[tuple[Any, Any]] = []
         self._spin_kernel = cupy.RawKernel(_SPIN, "spin")
@@ -74,6 +80,7 @@ class Stopwatch:
         series = self._events[:count]
         self.spin(_QUEUEING_S + count * _QUEUEING_PER_RUN_S)
         for launch, (start, stop) in zip(launches, series, strict=True):
+            self.prepare()
             self._flush.data.memset_async(0, self._flush.nbytes)
             start.record()
             launch()

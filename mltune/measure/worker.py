@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,6 +17,7 @@ from mltune.device.nvml import GpuState, Nvml, summarize
 from mltune.device.query import pci_bus_id, query_device
 from mltune.errors import DeviceError
 from mltune.kernel.bundle import Launch
+from mltune.measure.array_verification import ArrayVerification, Baseline
 from mltune.measure.clock_monitor import ClockMonitor, Series, UsualClock
 from mltune.measure.fault_classification import OUT_OF_MEMORY, Fault, Memory, classify
 from mltune.measure.gpu import CudaError, LoadedKernel, problem_arguments
@@ -27,10 +28,11 @@ from mltune.measure.references import bind_reference
 from mltune.measure.stopwatch import Stopwatch
 from mltune.measure.timing import Sampling, sample
 from mltune.measure.verification import Verification
-from mltune.problem.runnable import Operands, RunnableProblem
+from mltune.problem.arrays import ArraysProblem
+from mltune.problem.runnable import Operands, RunnableProblem, SolvedProblem
 from mltune.records.trial import Measurement, TrialState
 
-_SEED = 267
+_SEED, _OTHER_SEED = 267, 1267
 _HOST_OPERANDS_BYTES = 2**31  # larger operands are drawn on the GPU, which is faster than copying them there
 _READ_EVERY_S = 5e-3  # shortest time between two readings of the GPU's state during a series
 _READ_AFTER_S = 20e-3  # a run longer than this is also read at its end: that costs less than a percent
@@ -40,11 +42,10 @@ _UNWRITTEN = 0xFF  # the byte that outputs are filled with: of any type of real 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The GPU, the problem and the kernel entry of a worker."""
+    """The GPU and the problem of a worker."""
 
     device_index: int
     problem: RunnableProblem
-    entry: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,31 +107,63 @@ class Worker:
         import cupy
 
         cupy.cuda.Device(setup.device_index).use()
-        self.entry = setup.entry
         self.problem = setup.problem
         self.stopwatch = Stopwatch(device.l2_bytes)
         self.usual_clock = UsualClock()
-        self.verification = Verification(setup.problem.verification_cases())
         self._verifications: dict[RunnableProblem, tuple[Verification, OperandChecksums]] = {}
-        buffers = setup.problem.buffers
-        try:
-            self._operands = _operands(setup.problem)
-            self._initial = {one.name: self._operands[one.name].copy() for one in buffers if one.role == "inout"}
-        except MemoryError as error:
-            memory = _memory()
-            if memory is not None and memory.used_by_others:
-                raise
-            raise DeviceError(
-                f"the operands must fit into the memory of {device.name}, but those of {setup.problem.label} do not: "
-                f"{error}; choose a smaller size."
-            ) from error
-        self.addresses = _addresses(self._operands)
-        self.arguments = problem_arguments(setup.problem, self.addresses)
-        inputs = [(one.name, self._operands[one.name]) for one in buffers if one.role == "in"]
-        initial = [(f"the initial {name}", copy) for name, copy in self._initial.items()]
-        self._checksums = OperandChecksums([*inputs, *initial, *self.verification.buffers()])
         self._nvml = Nvml(pci_bus_id(setup.device_index))
         self.stopwatch.take(lambda: self.stopwatch.spin(1e-6), 1)
+        self.constants: Sequence[tuple[str, int, int]] = ()
+        self._baseline: tuple[LoadedKernel, Launch] | None = None
+        with _must_fit(device.name, setup.problem):
+            if isinstance(setup.problem, ArraysProblem):
+                return  # its arrays are made with its baseline
+            assert isinstance(setup.problem, SolvedProblem)  # noqa: S101 - the other kind of runnable problems
+            self.verification: Verification | ArrayVerification = Verification(setup.problem.verification_cases())
+            operands = _operands(setup.problem)
+            written = {one.name: operands[one.name] for one in setup.problem.buffers if one.role == "inout"}
+            self._use(operands, {name: array.copy() for name, array in written.items()})
+
+    def begin(self, baseline: Baseline) -> Measurement:
+        """Make the arrays of the problem, and what kernels are compared with; verify the default configuration."""
+        problem = self.problem
+        assert isinstance(problem, ArraysProblem)  # noqa: S101 - others have no baseline
+        with _must_fit("the GPU", problem):
+            self.verification = verification = ArrayVerification(problem, baseline)
+            own = verification.own
+            self._use({name: array.bytes for name, array in own.arrays.items()}, own.initial)
+        self.constants = verification.own.constants
+        kernel = LoadedKernel(baseline.cubin, baseline.entry)
+        self._baseline = kernel, baseline.launches[-1]
+        return verification.check(kernel, baseline.launches)
+
+    def _use(self, operands: Operands, initial: Operands) -> None:
+        """Time kernels on given operands, some of which have initial values that are restored before each run."""
+        self._operands, self._initial = operands, initial
+        if initial:
+            self.stopwatch.prepare = self._restore
+        self.addresses = _addresses(operands)
+        self.arguments = problem_arguments(self.problem, self.addresses)
+        inputs = [(one.name, operands[one.name]) for one in self.problem.buffers if one.role == "in"]
+        copies = [(f"the initial {name}", copy) for name, copy in initial.items()]
+        checked = {array.data.ptr: (name, array) for name, array in [*inputs, *copies, *self.verification.buffers()]}
+        self._checksums = OperandChecksums(checked.values())
+
+    def bind(self, kernel: LoadedKernel, launch: Launch) -> Callable[[], None]:
+        """Return a function that launches a kernel on the worker's operands."""
+        return kernel.bind(launch, self.arguments, self.constants)
+
+    def reference(self) -> Callable[[], None]:
+        """Return a function that runs the reference: the vendor's implementation, or the default configuration.
+
+        Raises
+        ------
+        DeviceError
+            There is none.
+        """
+        if self._baseline is not None:
+            return self.bind(*self._baseline)
+        return bind_reference(self.problem, self.addresses)
 
     def serve(self, request: Request) -> Answer:
         """Answer one request."""
@@ -148,7 +181,7 @@ class Worker:
         checksums = [self._checksums, *(self._verifications[problem][1] for problem in problems)]
         return tuple(dict.fromkeys(name for one in checksums for name in one.changed()))
 
-    def verification_of(self, problem: RunnableProblem) -> Verification | None:
+    def verification_of(self, problem: SolvedProblem) -> Verification | None:
         """Return the verification on a problem's own cases, made at the first call; None when it has none."""
         if problem not in self._verifications:
             cases = problem.own_cases()
@@ -166,7 +199,6 @@ class Worker:
         The state of the GPU is read while it runs the samples: under load, and at no cost.
         """
         started = time.perf_counter()
-        self._restore()
         monitor = ClockMonitor(_Gpu(self.stopwatch, self._nvml, launch), self.usual_clock, rule, best_s)
         sampling = sample(monitor.take, rule, best_s)
         state = summarize(monitor.states)
@@ -188,11 +220,19 @@ class Worker:
 
     def time_each(self, launches: Sequence[Callable[[], None]]) -> Series:
         """Time several launches once each, in this order."""
-        self._restore()
         readings = _Readings(self._nvml)
         return Series(tuple(self.stopwatch.take_each(launches, readings.take)), tuple(readings.states))
 
-    def check_on_device(self, kernel: LoadedKernel, problem: RunnableProblem, launch: Launch) -> Measurement:
+    def check_anew(
+        self, kernel: LoadedKernel, baseline: Baseline, launches: Sequence[Launch]
+    ) -> tuple[Measurement, tuple[str, ...]]:
+        """Verify a kernel on arrays with other initial values; return also the names of inputs that it changed."""
+        assert isinstance(self.problem, ArraysProblem)  # noqa: S101 - others have no baseline
+        verification = ArrayVerification(self.problem, baseline, seed=_OTHER_SEED)
+        checksums = OperandChecksums(verification.buffers())
+        return verification.check(kernel, launches), checksums.changed()
+
+    def check_on_device(self, kernel: LoadedKernel, problem: SolvedProblem, launch: Launch) -> Measurement:
         """Verify a kernel on a problem that is too large for the host."""
         after = self._fresh_operands() if problem == self.problem else _operands(problem)
         inputs = {one.name for one in problem.buffers if one.role == "in"}
@@ -307,6 +347,21 @@ def _operands(problem: RunnableProblem) -> Operands:
     if problem.bytes > _HOST_OPERANDS_BYTES:
         return problem.operands(cupy, _SEED)
     return {name: cupy.asarray(array) for name, array in problem.operands(np, _SEED).items()}
+
+
+@contextlib.contextmanager
+def _must_fit(gpu: str, problem: RunnableProblem) -> Iterator[None]:
+    """Raise a DeviceError where the operands of a problem do not fit into the memory of a GPU that nobody else uses."""
+    try:
+        yield
+    except MemoryError as error:
+        memory = _memory()
+        if memory is not None and memory.used_by_others:
+            raise
+        raise DeviceError(
+            f"the operands must fit into the memory of {gpu}, but those of {problem.label} do not: {error}; choose a "
+            "smaller size."
+        ) from error
 
 
 def _addresses(operands: Operands) -> dict[str, int]:

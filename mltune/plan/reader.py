@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -238,7 +238,10 @@ class _Reader:
     def measured(self, table: ProblemsTable) -> Iterator[tuple[str, Problem, str | None]]:
         name = table.kernel or DEFAULT_KERNEL
         kernel = self.kernel(name)
-        for problem in KINDS[kernel.problem].expand(table.model_extra or {}):
+        extra = table.model_extra or {}
+        expand = KINDS[kernel.problem].expand
+        problems = expand(extra) if expand is not None else _of_arrays(kernel, extra)
+        for problem in problems:
             kernel.check_problem(problem)
             yield name, problem, None
 
@@ -283,3 +286,12 @@ def _slugs(tasks: Sequence[tuple[str, Task]]) -> list[str]:
 def _slug(text: str) -> str:
     words = re.findall(r"[a-z0-9.]+", text.lower())
     return "-".join(words)[:_LONGEST_SLUG].strip(".-") or "problem"
+
+
+def _of_arrays(kernel: Kernel, table: Mapping[str, object]) -> Iterator[Problem]:
+    """Yield the problems of a kernel of any kind at the sizes of a table."""
+    from mltune.plan.schema import SizesTable
+
+    for sizes in SizesTable.model_validate(table).sizes:
+        assert kernel.arrays is not None  # noqa: S101 - kernels of other kinds have an expansion
+        yield kernel.arrays.problem(sizes)

@@ -55,6 +55,12 @@ class ProblemsTable(_Table):
     maximum: Amount | None = None
 
 
+class SizesTable(_Table):
+    """The keys of ``[[problems]]`` that only kernels of kind arrays have: sizes that differ from the defaults."""
+
+    sizes: Annotated[list[dict[StrictStr, StrictInt]], Field(min_length=1, max_length=MAX_TASKS)] = [{}]
+
+
 class Document(_Table):
     """A plan file."""
 

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from mltune.errors import ProblemError
+from mltune.problem.arrays import ArraysProblem
 from mltune.problem.gemm import PRECISIONS, GemmProblem, parse_problem
 from mltune.problem.problem import Problem
 from mltune.problem.recorded import RecordedProblem
+from mltune.problem.runnable import RunnableProblem, SolvedProblem
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +37,16 @@ class ProblemKind:
         Whether kernels of the kind may have a source. Others are only replayed.
     parse : callable or None
         Makes a problem from a name and the options of :func:`problem_from_name`; None where problems have no names.
-    expand : callable
-        Yields the problems of a plan's ``[[problems]]`` table, given the keys that only this kind has. Raises
+    expand : callable or None
+        None where the kernel's bundle makes the problems. Yields the problems of a plan's ``[[problems]]`` table, given
+        the keys that only this kind has. Raises
         :class:`~mltune.errors.ProblemError` or ``pydantic.ValidationError``.
     """
 
     variables: frozenset[str]
     macros: frozenset[str]
     from_json: Callable[[Any], Problem]
-    expand: Callable[[Mapping[str, Any]], Iterator[Problem]]
+    expand: Callable[[Mapping[str, Any]], Iterator[Problem]] | None = None
     precisions: tuple[str, ...] = ()
     can_be_built: bool = False
     parse: Callable[..., Problem] | None = None
@@ -74,6 +77,9 @@ KINDS: Mapping[str, ProblemKind] = {
         can_be_built=True,
         parse=parse_problem,
     ),
+    ArraysProblem.kind: ProblemKind(
+        variables=frozenset(), macros=frozenset(), from_json=ArraysProblem.from_json, can_be_built=True
+    ),
     RecordedProblem.kind: ProblemKind(
         variables=frozenset(), macros=frozenset(), from_json=RecordedProblem.from_json, expand=_expand_recorded
     ),
@@ -103,6 +109,14 @@ def problem_from_json(document: Any) -> Problem:
     if not isinstance(kind, str) or kind not in KINDS:
         raise ProblemError(f"the kind of a problem is one of {', '.join(KINDS)}, got {kind!r:.80}.")
     return KINDS[kind].from_json(document)
+
+
+def verified_problems(problem: RunnableProblem) -> list[RunnableProblem]:
+    """Return the problems on which every configuration is verified; arrays are verified at their own sizes, too."""
+    if isinstance(problem, ArraysProblem):
+        return [*problem.checks, problem]
+    assert isinstance(problem, SolvedProblem)  # noqa: S101 - the other kind of runnable problems
+    return [case.problem for case in problem.verification_cases()]
 
 
 problem_from_name = parse_problem

@@ -111,6 +111,17 @@ class RunnableProblem(Problem, Protocol):
     def kernel_arguments(self, operands: Operands) -> dict[str, Any]:
         """Return the arguments of a kernel by name, in order: NumPy scalars, and the operands themselves."""
 
+    def verification_document(self) -> dict[str, Any]:
+        """Return where a winner is verified as plain JSON values.
+
+        ``"sizes"`` is a list of lists or mappings of extents, ``"addresses"`` a text; other keys are up to the kind.
+        """
+
+
+@runtime_checkable
+class SolvedProblem(RunnableProblem, Protocol):
+    """A runnable problem whose right answer is known on the host, with bounds on the error of every word."""
+
     def verification_cases(self) -> tuple[VerificationCase, ...]:
         """Return small cases of the same kind, on which every configuration is verified."""
 
@@ -119,12 +130,6 @@ class RunnableProblem(Problem, Protocol):
 
     def winner_problems(self) -> tuple[Self, ...]:
         """Return the problems of other sizes that a winner is verified on besides its own."""
-
-    def verification_document(self) -> dict[str, Any]:
-        """Return where a winner is verified as plain JSON values.
-
-        ``"sizes"`` is a list of lists of extents, ``"addresses"`` a text; other keys are up to the kind.
-        """
 
     def device_error(self, before: Operands, after: Operands, run_reference: Callable[[Operands], None]) -> float:
         """Return the largest error of a kernel on a problem that is too large for the host, as a share of its bound.

@@ -46,6 +46,8 @@ class Build:
         Seconds of compiling; for a cubin from the cache those of its first compilation.
     cached : bool
         Whether the cubin came from the cache.
+    entry : str
+        Name of the kernel in the machine code, where it is not that of the source: of a template.
     """
 
     state: TrialState
@@ -58,6 +60,7 @@ class Build:
     code_bytes: int | None = None
     compile_s: float = 0.0
     cached: bool = False
+    entry: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +149,7 @@ class TrialRecord:
     detail : str
         Empty, or the reason of a failure.
     proposed_by : str
-        Source of the proposal: ``"start"``, ``"random"``, ``"tpe"``, ``"model"``.
+        Source of the proposal: ``"default"``, ``"start"``, ``"random"``, ``"tpe"``, ``"model"``.
     skip : Skip or None
         Decision of a gate to skip it; None where every gate let it pass.
     audited : bool

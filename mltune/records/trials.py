@@ -42,7 +42,7 @@ class Trials(Sequence[TrialRecord]):
     """
 
     def __init__(
-        self, parameters: Sequence[str], columns: Mapping[str, NDArray[Any]], values: NDArray[np.int64]
+        self, parameters: Sequence[str], columns: Mapping[str, NDArray[Any]], values: NDArray[np.integer]
     ) -> None:
         self.parameters = tuple(parameters)
         self._columns = dict(columns)
@@ -82,6 +82,8 @@ class Trials(Sequence[TrialRecord]):
             for name, column in zip(parameters, cells[len(KINDS) :], strict=True)
         ]
         table = np.stack(values, axis=1) if values else np.empty((len(rows), 0), dtype=np.int64)
+        if np.all(np.abs(table) < 2**31):
+            table = table.astype(np.int32)  # of long runs half the memory
         return cls(parameters, columns, table)
 
     @classmethod
@@ -103,12 +105,12 @@ class Trials(Sequence[TrialRecord]):
         """
         return self._columns[name]
 
-    def parameter(self, name: str) -> NDArray[np.int64]:
+    def parameter(self, name: str) -> NDArray[np.integer]:
         """Return the values of a parameter: ndarray of shape (n_trials,)."""
         return self._values[:, self.parameters.index(name)]
 
     @property
-    def configurations(self) -> NDArray[np.int64]:
+    def configurations(self) -> NDArray[np.integer]:
         """All configurations: ndarray of shape (n_trials, n_parameters)."""
         return self._values
 
@@ -129,8 +131,8 @@ class Trials(Sequence[TrialRecord]):
         order = np.lexsort((self.column("number")[rows], self.column("median_s")[rows]))
         return self.take(rows[order[:count]])
 
-    def take(self, rows: NDArray[Any]) -> Trials:
-        """Return the trials at some positions, or where a mask is true, in this order."""
+    def take(self, rows: NDArray[Any] | slice) -> Trials:
+        """Return the trials at some positions, or where a mask is true, in this order; slices share memory."""
         return Trials(
             self.parameters, {name: column[rows] for name, column in self._columns.items()}, self._values[rows]
         )
@@ -152,7 +154,7 @@ class Trials(Sequence[TrialRecord]):
     def __getitem__(self, at: int | slice) -> TrialRecord | Trials:
         """Return one record, or the trials of a slice."""
         if isinstance(at, slice):
-            return self.take(np.arange(len(self))[at])
+            return self.take(at)
         row = range(len(self))[at]
         return next(iter(self[row : row + 1]))
 

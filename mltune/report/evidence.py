@@ -184,7 +184,8 @@ class Evidence:
     def importance(self) -> dict[str, float] | None:
         """Share of each parameter in the importance of all; None where too little was measured."""
         values = self.run.header.parameters
-        return importance({name: self.measured.parameter(name) for name in values}, self.times, values)
+        columns = {name: self.measured.parameter(name).astype(np.int64) for name in values}
+        return importance(columns, self.times, values)
 
     @cached_property
     def cells(self) -> Cells | None:

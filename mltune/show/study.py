@@ -76,7 +76,9 @@ class Studies:
             draft = Path(folder) / STUDY
             journal = _MemoryJournal()
             self._copy(JournalStorage(journal))
-            JournalFileBackend(str(draft)).append_logs(journal.logs)
+            draft.touch()
+            if journal.logs:  # Optuna would write an empty line, which it cannot read, for none
+                JournalFileBackend(str(draft)).append_logs(journal.logs)
             draft.replace(self.path)
             self.path.with_name(f"{STUDY}.lock").unlink(missing_ok=True)  # left by a dashboard that was killed
         self.storage = JournalStorage(JournalFileBackend(str(self.path)))

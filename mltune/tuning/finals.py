@@ -93,7 +93,8 @@ def declare(
     found = drifts(references)
     rejected: dict[int, str] = {}
     for _ in range(ATTEMPTS):
-        fastest = trials.take(~np.isin(trials.column("number"), list(rejected))).fastest(FINALISTS)
+        left = trials.take(~np.isin(trials.column("number"), list(rejected))) if rejected else trials
+        fastest = left.fastest(FINALISTS)
         others = doubtful(trials, found, fastest, rejected)
         times = _time(session, fastest, others, rejected, stop)
         verified = _verify(session, {record.number: record for record in (*fastest, *others)}, times, rejected, stop)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import re
 from collections.abc import Mapping
@@ -9,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mltune.errors import DatasetError, UsageError
+from mltune.errors import BundleError, DatasetError, ProblemError, UsageError
 from mltune.files.text import did_you_mean, printable
 from mltune.problem.problem import Problem
 from mltune.tuning.target import choose, parse_device
 
 if TYPE_CHECKING:
+    from mltune.kernel.arrays import ArraysDefinition
     from mltune.kernel.bundle import Kernel
 
 DEFAULT_KERNEL = "gemm_simt"
@@ -136,7 +138,7 @@ def tune_request(
     problem : str, Problem or None
         Its name, or the problem itself.
     shape : mapping
-        See :data:`Shape`.
+        See :data:`Shape`. ``size`` may map names to sizes.
     kernel, device, trials
         See :class:`TuneRequest`.
     time : str, float or None
@@ -169,8 +171,7 @@ def tune_request(
         kernel = recorded.kernel if kernel is None else kernel
         found = _recorded(problem, shape, recorded.problem, device)
     else:
-        kernel = DEFAULT_KERNEL if kernel is None else kernel
-        found = _named(problem, shape, device)
+        found, kernel = named_problem(problem, shape, kernel, device)
     if target is None:
         any_shape = not shape and isinstance(problem, str)
         target = choose(load_kernel(kernel).name, found, any_shape=any_shape)
@@ -199,8 +200,11 @@ def space_problem(kernel: Kernel, precision: str | None, shape: Shape) -> Proble
     from mltune.problem.kinds import KINDS
 
     parse = KINDS[kernel.problem].parse
+    shape = {name: value for name, value in shape.items() if value is not None}
     if parse is not None:
         return parse(f"{precision or kernel.precisions[0]}gemm", **shape)
+    if kernel.arrays is not None and precision is None:
+        return _of_arrays(kernel.arrays, shape)
     recorded = [manifest.problem for manifest in list_datasets() if manifest.kernel == kernel.name]
     if not recorded or any(value is not None for value in (precision, *shape.values())):
         raise UsageError(
@@ -233,12 +237,48 @@ def parse_duration(text: str) -> float:
     return total
 
 
-def _named(problem: str | Problem | None, shape: Shape, device: str) -> Problem:
-    """Return the problem to measure."""
+def named_problem(
+    problem: str | Problem | None, shape: Shape, kernel: str | Path | None = None, device: str = "auto"
+) -> tuple[Problem, str]:
+    """Return the problem to measure, and the name or folder of its kernel.
+
+    Parameters
+    ----------
+    problem : str, Problem or None
+        The name of a GEMM problem; the name or folder of a kernel of kind arrays; or None for the problem of `kernel`.
+    shape : mapping
+        See :data:`Shape`. ``size`` may map names to sizes.
+    kernel : str, pathlib.Path or None
+    device : str
+        For messages.
+
+    Raises
+    ------
+    UsageError
+        There is no such problem, or it has no such shape.
+    """
+    from mltune.kernel.reader import load_kernel
     from mltune.problem.kinds import problem_from_name
 
+    shape = {name: value for name, value in shape.items() if value is not None}
+    bundle = None if kernel is None else load_kernel(kernel)
+    if bundle is None and isinstance(problem, str) and not _is_gemm(problem):
+        with contextlib.suppress(BundleError) if not _is_folder(problem) else contextlib.nullcontext():
+            bundle, kernel, problem = load_kernel(problem), problem, None
+    if bundle is not None and bundle.arrays is not None and problem in (None, bundle.name):
+        return _of_arrays(bundle.arrays, shape), str(kernel)
+    named = DEFAULT_KERNEL if kernel is None else str(kernel)
     if isinstance(problem, str):
-        return problem_from_name(problem, **shape)
+        if isinstance(shape.get("size"), Mapping):
+            raise UsageError(f"--size of a GEMM is a number, got {printable(shape['size'], _LONGEST_VALUE)}.")
+        try:
+            return problem_from_name(problem, **shape), named
+        except ProblemError as error:
+            if _is_gemm(problem):
+                raise
+            raise ProblemError(
+                f"{error} It may also be a kernel with sizes of its own, or the folder of one."
+            ) from error
     if problem is None:
         raise UsageError(
             f"a problem must be named to be measured, such as sgemm, but there is none and the device is {device}; "
@@ -246,7 +286,27 @@ def _named(problem: str | Problem | None, shape: Shape, device: str) -> Problem:
         )
     if shape:
         raise UsageError(f"a problem has its own shape, but {problem.label} was given with {', '.join(shape)}.")
-    return problem
+    return problem, named
+
+
+def _is_gemm(name: str) -> bool:
+    return name.lower() in ("sgemm", "dgemm", "cgemm", "zgemm")
+
+
+def _is_folder(name: str) -> bool:
+    return (Path(name) / "kernel.toml").is_file()
+
+
+def _of_arrays(definition: ArraysDefinition, shape: Shape) -> Problem:
+    """Return the problem of a kernel of any kind at the sizes of a shape."""
+    sizes = shape.get("size", {})
+    others = shape.keys() - {"size"}
+    if others or not isinstance(sizes, Mapping):
+        raise UsageError(
+            f"the sizes of {definition.name} are {', '.join(definition.sizes) or 'none'}: give them by name, such as "
+            f"--size {next(iter(definition.sizes), 'n')}=1024, got {', '.join(sorted(others)) or sizes}."
+        )
+    return definition.problem(sizes)
 
 
 def _recorded(problem: str | Problem | None, shape: Shape, recorded: Problem, device: str) -> Problem:
@@ -259,7 +319,7 @@ def _recorded(problem: str | Problem | None, shape: Shape, recorded: Problem, de
     if problem in (None, recorded.name, recorded) and not shape:
         return recorded
     if not isinstance(problem, str | None):
-        text = _named(problem, shape, device).label
+        text = named_problem(problem, shape, device=device)[0].label
     else:
         text = f"another size of {recorded.name}" if problem in (None, recorded.name) else str(problem)
     raise DatasetError(

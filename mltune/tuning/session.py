@@ -5,16 +5,22 @@ from __future__ import annotations
 import math
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from mltune.errors import UsageError
+import numpy as np
+
+from mltune.errors import BundleError, UsageError
 from mltune.kernel.bundle import Kernel, device_variables
+from mltune.kernel.columns import row
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace, SearchSpace
+from mltune.problem.arrays import ArraysProblem
 from mltune.problem.runnable import RunnableProblem
 from mltune.records.header import DATASET_HASH, RunHeader
+from mltune.records.trial import TrialState
 from mltune.records.versions import installed_versions
 
 if TYPE_CHECKING:
@@ -22,6 +28,7 @@ if TYPE_CHECKING:
 
     from mltune.dataset.dataset import Dataset
     from mltune.device.facts import Device
+    from mltune.measure.array_verification import Baseline
     from mltune.measure.protocols import Builder, Runner
     from mltune.measure.runner import GpuRunner
     from mltune.problem.problem import Problem
@@ -53,6 +60,8 @@ class Session:
         another runs; in replay, two run the same code.
     compilers : float
         Builds made in parallel; infinite in replay, where builds take no time.
+    default : mapping of str to int
+        The default configuration, which is measured first; empty where there is none.
     """
 
     kernel: Kernel
@@ -66,12 +75,13 @@ class Session:
     recorded: Dataset | None = None
     batches: int = 2
     compilers: float = math.inf
+    default: Mapping[str, int] = field(default_factory=dict)
     _stack: ExitStack | None = None
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
+            stack.enter_context(self.builder)  # the first, because the runner may wait for a build
             stack.enter_context(self.runner)
-            stack.enter_context(self.builder)
             self._stack = stack.pop_all()
         return self
 
@@ -175,19 +185,80 @@ def _on_gpu(kernel: Kernel, problem: RunnableProblem, index: int, compilers: int
 
     device, cuda = query_device(index), driver_version()
     check_fits_driver(cuda)
-    runner = GpuRunner(kernel, problem, index, device=device)
+    space = ConstrainedSpace(kernel, {**problem.variables(), **device_variables(device)})
+    kernel = replace(kernel, default=default_configuration(kernel, space))
     builder = NvrtcBuilder(kernel, problem, device.architecture, cache=default_cache(), workers=compilers)
+    baseline = None
+    if isinstance(problem, ArraysProblem):
+        baseline = partial(make_baseline, kernel, problem, device, builder)
+    runner = GpuRunner(kernel, problem, index, device=device, baseline=baseline)
     return Session(
         kernel,
         problem,
         device,
-        ConstrainedSpace(kernel, {**problem.variables(), **device_variables(device)}),
+        space,
         builder,
         runner,
         {"nvrtc": nvrtc_version(), "driver": cuda, **cupy_packages()},
         gpu=runner,
         batches=3,
         compilers=builder.workers,
+        default=kernel.default,
+    )
+
+
+def default_configuration(kernel: Kernel, space: SearchSpace) -> dict[str, int]:
+    """Return the default configuration of a kernel; for one of kind arrays that names none, the first valid one.
+
+    Raises
+    ------
+    BundleError
+        The default does not satisfy the restrictions.
+    """
+    if not kernel.default:
+        if kernel.arrays is None:
+            return {}
+        first = {name: np.array([values[0]]) for name, values in kernel.all_parameters.items()}
+        return row(space.rows(space.nearest(first)), 0)
+    if space.index_of({name: np.array([value]) for name, value in kernel.default.items()})[0] < 0:
+        scope = kernel.scope({**getattr(space, "variables", {}), **kernel.default})
+        broken = [f"`{one.text}` ({one.reason})" for one in kernel.restrictions if not one.expression.holds(scope)]
+        raise BundleError(
+            f"the default configuration of {kernel.name} must satisfy the restrictions, but does not satisfy "
+            f"{', '.join(broken) or 'that it is one of the recorded ones'}; see {kernel.folder / 'kernel.toml'}."
+        )
+    return dict(kernel.default)
+
+
+def make_baseline(kernel: Kernel, problem: ArraysProblem, device: Device, builder: Builder) -> Baseline:
+    """Compile the default configuration; return what other configurations are compared with.
+
+    Raises
+    ------
+    BundleError
+        The default configuration cannot be compiled.
+    """
+    from mltune.measure.array_verification import Baseline
+
+    assert kernel.arrays is not None  # noqa: S101 - its problem is one of arrays
+    assert kernel.entry is not None  # noqa: S101 - it is built
+    build = builder.submit(kernel.default).result()
+    if build.state is not TrialState.OK:
+        raise BundleError(
+            f"the default configuration of {kernel.name} must compile, but ends with {build.state}: {build.detail}; "
+            f"see {kernel.folder / 'kernel.toml'}."
+        )
+    variables = [{**device_variables(device), **one.variables()} for one in (*problem.checks, problem)]
+    reference = kernel.arrays.reference
+    right = None
+    if reference is not None:
+        right = reference.entry, tuple(kernel.reference_launch(kernel.default, one) for one in variables)
+    return Baseline(
+        build.cubin,
+        build.entry or kernel.entry,
+        tuple(kernel.launch(kernel.default, one) for one in variables),
+        right,
+        kernel.arrays.answer,
     )
 
 

@@ -156,6 +156,7 @@ class Tuner:
             stop=request.stop,
             compilers=session.compilers,
             stopping=store.fact("stopping"),
+            default=session.default,
         )
         peak = peak_flops(session.device, session.problem.arithmetic)
         self._pipeline = Pipeline(

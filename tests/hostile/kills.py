@@ -140,15 +140,14 @@ class Campaigns:
         assert outcome.status == 0, outcome.output
         return folder
 
-    def kill(self, at: int, expected: Path, tally: Tally, *, of_worker: bool) -> None:
+    def kill(self, name: str, at: int, expected: Path, tally: Tally, *, of_worker: bool) -> None:
         """Kill the first worker, or the campaign itself, before its n-th change; read all the while; compare."""
-        folder, found = self._begin(str(at)), []
+        folder, found = self._begin(name), []
         ended = threading.Event()
         with ThreadPoolExecutor(1) as pool:
             reading = pool.submit(self._read, folder, ended)
             outcome = self.victims.run("run_with_switch", folder, at, of_worker)
-            if not of_worker and outcome.status != -9:
-                found.append(f"it was not killed: {outcome.status} {outcome.output[-300:]}")
+            killed = outcome.status == -9 or (of_worker and (folder / "killed").exists())
             if outcome.status == -9:
                 outcome = self.victims.run("run_with_switch", folder, 0, False)
             ended.set()
@@ -165,7 +164,7 @@ class Campaigns:
                 found.append(f"{run.name} differs from the undisturbed campaign")
             tally.records_compared += len(records_of(other))
         tally.readings += readings
-        tally.kills += 1
+        tally.kills += killed
         tally.failures += [f"{'worker' if of_worker else 'campaign'} {at}: {one}" for one in found]
         shutil.rmtree(folder)
 

@@ -166,3 +166,13 @@ def test_without_the_extra_the_study_is_written_all_the_same(tmp_path, make_run,
     assert "pip install 'mltune-gpu[dashboard]'" in done.stderr
     assert "Traceback" not in done.stderr
     assert (tmp_path / STUDY).exists()
+
+
+def test_a_campaign_without_runs_has_a_study_file_that_can_be_updated(tmp_path):
+    (tmp_path / PLAN_FILE).write_text("[plan]\n")
+    (tmp_path / "problems").mkdir()
+
+    studies = Studies(tmp_path)
+
+    assert studies.update() == 0
+    assert studies.storage.get_all_studies() == []

@@ -1,0 +1,136 @@
+"""The arguments of a kernel of any kind: expressions over the sizes of its problem, from which problems are made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from mltune.errors import ExpressionError, ProblemError, UsageError
+from mltune.files.text import did_you_mean, printable
+from mltune.kernel.expressions import Expression
+from mltune.problem.arrays import Argument, ArraysProblem, Role
+
+Shape3 = tuple[Expression, Expression, Expression]
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentDefinition:
+    """An argument whose shape or value depends on the sizes; see :class:`~mltune.problem.arrays.Argument`."""
+
+    name: str
+    dtype: str
+    shape: tuple[Expression, ...] | None
+    role: Role
+    initial: str | float
+    value: Expression | None
+    tolerance: float
+
+    def at(self, sizes: Mapping[str, int]) -> Argument:
+        """Return the argument at given sizes."""
+        shape = None if self.shape is None else tuple(_whole(one, sizes, 1) for one in self.shape)
+        value = 0 if self.value is None else self.value.evaluate(sizes)
+        if isinstance(value, np.ndarray):
+            raise ExpressionError(f"`{self.value}` must be a number")
+        return Argument(self.name, self.dtype, shape, self.role, self.initial, value, self.tolerance)
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceEntry:
+    """A kernel of the same source that gives the right answer.
+
+    Attributes
+    ----------
+    entry : str
+    block, grid : tuple of three Expression
+        Shape of its launch, over the sizes, the parameters (those of the default configuration) and the device.
+    """
+
+    entry: str
+    block: Shape3
+    grid: Shape3
+
+
+@dataclass(frozen=True, slots=True)
+class ArraysDefinition:
+    """The problem of a kernel at any sizes.
+
+    Attributes
+    ----------
+    name : str
+        Name of the kernel.
+    sizes : mapping of str to int
+        The sizes with their defaults.
+    arguments : tuple of ArgumentDefinition
+        In the order of the kernel's parameters.
+    definitions : mapping of str to Expression
+        Macros that follow from the sizes.
+    flops, bytes : Expression or None
+        Work over the sizes; None where it is unknown.
+    arithmetic : {"fp32", "fp64"}
+    checks : tuple of mapping of str to int
+        Sizes at which every configuration is verified besides those that it is tuned for.
+    reference : ReferenceEntry or None
+        None where the default configuration or given arrays are the answer.
+    answer : mapping of str to str
+        Paths of ``.npy`` files that hold the correct outputs at the default sizes, by argument.
+    """
+
+    name: str
+    sizes: Mapping[str, int]
+    arguments: tuple[ArgumentDefinition, ...]
+    definitions: Mapping[str, Expression] = field(default_factory=dict)
+    flops: Expression | None = None
+    bytes: Expression | None = None
+    arithmetic: str = "fp32"
+    checks: tuple[Mapping[str, int], ...] = ()
+    reference: ReferenceEntry | None = None
+    answer: Mapping[str, str] = field(default_factory=dict)
+
+    def problem(self, sizes: Mapping[str, int] | None = None) -> ArraysProblem:
+        """Make the problem at given sizes.
+
+        Parameters
+        ----------
+        sizes : mapping of str to int, optional
+            Sizes that differ from the defaults.
+
+        Raises
+        ------
+        UsageError
+            There is no such size.
+        ProblemError
+            A shape, value or amount of work is impossible at these sizes.
+        """
+        for name in sizes or {}:
+            if name not in self.sizes:
+                raise UsageError(
+                    f"the sizes of {self.name} are {', '.join(self.sizes) or 'none'}, got {printable(name, 60)!r}"
+                    f"{did_you_mean(name, self.sizes) or '.'}"
+                )
+        wanted = {**self.sizes, **(sizes or {})}
+        return self._at(wanted, tuple(self._at({**wanted, **check}) for check in self.checks))
+
+    def _at(self, sizes: Mapping[str, int], checks: tuple[ArraysProblem, ...] = ()) -> ArraysProblem:
+        text = " ".join(f"{name}={value}" for name, value in sizes.items())
+        try:
+            return ArraysProblem(
+                self.name,
+                tuple(sizes.items()),
+                tuple(one.at(sizes) for one in self.arguments),
+                tuple((name, _whole(one, sizes, -(2**53))) for name, one in self.definitions.items()),
+                0 if self.flops is None else _whole(self.flops, sizes, 0),
+                0 if self.bytes is None else _whole(self.bytes, sizes, 0),
+                self.arithmetic,
+                checks,
+            )
+        except ExpressionError as error:
+            raise ProblemError(f"{self.name} at {text}: {error}.") from error
+
+
+def _whole(expression: Expression, sizes: Mapping[str, int], least: int) -> int:
+    value = expression.evaluate(sizes)
+    if isinstance(value, np.ndarray) or value != int(value) or value < least:
+        raise ExpressionError(f"`{printable(expression, 120)}` must be a whole number of at least {least}, got {value}")
+    return int(value)

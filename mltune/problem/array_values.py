@@ -1,0 +1,135 @@
+"""Values of arrays and scalars of every type that kernels take: storage, initial values, conversion.
+
+NumPy has no bfloat16: such arrays are stored as their bits.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mltune.errors import ProblemError
+
+_INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
+_COMPLEX = ("complex64", "complex128")
+
+DTYPES = (*_FLOATS, *_COMPLEX, *_INTEGERS, "bool")
+"""The types of arrays and scalars by name."""
+
+STORAGE = {name: np.dtype(np.uint16 if name == "bfloat16" else name) for name in DTYPES}
+"""NumPy's type for the storage of each type."""
+
+INITIAL = ("uniform", "normal", "integers", "arange")
+"""Names of initial values; a number is a constant, and a name that ends with ``.npy`` a file."""
+
+_LARGEST_UNIFORM = 1000
+_MOST_FILE_BYTES = 2**36
+
+
+def initial_array(xp: Any, generator: Any, dtype: str, shape: tuple[int, ...], initial: str | float) -> Any:
+    """Make a flat array.
+
+    Parameters
+    ----------
+    xp : module
+        ``numpy`` or ``cupy``, whose generator is given.
+    generator : Generator
+    dtype : str
+        One of :data:`DTYPES`.
+    shape : tuple of int
+    initial : str, int or float
+        A number; the path of an ``.npy`` file of this shape and type; ``"arange"``: 0, 1, 2 and so on; ``"integers"``:
+        from -3 to 3 (0 to 3 unsigned); ``"normal"``: mean 0, standard deviation 1 (integers: 100, rounded);
+        ``"uniform"``: floats from -1 to 1, integers of 8 bits over their whole range, other integers from -1000 (0
+        unsigned) to 1000, booleans true or false. Both parts of complex elements are drawn.
+
+    Raises
+    ------
+    ProblemError
+        The file cannot be read, or holds another shape or type.
+
+    Examples
+    --------
+    >>> initial_array(np, np.random.default_rng(0), "int16", (2, 2), "arange").tolist()
+    [0, 1, 2, 3]
+    """
+    count = math.prod(shape)
+    if isinstance(initial, str) and initial.endswith(".npy"):
+        return xp.asarray(_from_file(Path(initial), dtype, shape))
+    if not isinstance(initial, str):
+        return xp.full(count, _stored(np, np.array([initial]), dtype)[0], dtype=STORAGE[dtype])
+    if initial == "arange":
+        return _stored(xp, xp.arange(count), dtype)
+    if dtype in _COMPLEX:
+        parts = _drawn(generator, "float64", 2 * count, initial)
+        return parts.view("complex128").astype(dtype)
+    return _stored(xp, _drawn(generator, dtype, count, initial), dtype)
+
+
+def _drawn(generator: Any, dtype: str, count: int, initial: str) -> Any:
+    is_float = dtype in (*_FLOATS, *_COMPLEX)
+    if initial == "normal":
+        drawn = generator.standard_normal(count)
+        return drawn if is_float else (100 * drawn).round()
+    if initial == "integers":
+        return generator.integers(0 if dtype.startswith("u") or dtype == "bool" else -3, 4, count)
+    if is_float:
+        return 2.0 * generator.random(count, dtype="float32" if dtype == "float32" else "float64") - 1.0
+    if dtype == "bool":
+        return generator.integers(0, 2, count)
+    if dtype in ("int8", "uint8"):
+        limits = np.iinfo(dtype)
+        return generator.integers(int(limits.min), int(limits.max) + 1, count)
+    return generator.integers(0 if dtype.startswith("u") else -_LARGEST_UNIFORM, _LARGEST_UNIFORM + 1, count)
+
+
+def _stored(xp: Any, values: Any, dtype: str) -> Any:
+    """Return values in the storage of a type; integers wrap, and what exceeds a float becomes infinite."""
+    if dtype == "bfloat16":
+        return to_bfloat16(values.astype("float32"))
+    if dtype == "bool":
+        return values != 0
+    with np.errstate(all="ignore"):
+        return (
+            values.astype("int64").astype(dtype) if dtype in _INTEGERS and dtype != "uint64" else values.astype(dtype)
+        )
+
+
+def to_bfloat16(values: Any) -> Any:
+    """Return the bits of float32 values rounded to bfloat16, to the nearest even.
+
+    Examples
+    --------
+    >>> [hex(bits) for bits in to_bfloat16(np.array([1.0, -2.5], dtype=np.float32))]
+    ['0x3f80', '0xc020']
+    """
+    bits = values.view("uint32")
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return rounded.astype("uint16")
+
+
+def scalar(dtype: str, value: float) -> Any:
+    """Return a NumPy scalar of a type, as a kernel's argument."""
+    return _stored(np, np.array([value]), dtype)[0]
+
+
+def _from_file(path: Path, dtype: str, shape: tuple[int, ...]) -> Any:
+    try:
+        if path.stat().st_size > _MOST_FILE_BYTES:
+            raise ValueError("it is larger than 64 GiB")
+        array = np.load(path, allow_pickle=False, mmap_mode="r")
+    except (OSError, ValueError, EOFError) as error:
+        raise ProblemError(
+            f"initial values must be a readable .npy file, but {path} is not: {error!s:.200}."
+        ) from error
+    wanted = STORAGE[dtype]
+    if not isinstance(array, np.ndarray) or array.dtype != wanted or array.size != math.prod(shape):
+        raise ProblemError(
+            f"{path} must hold {math.prod(shape)} elements of {wanted}, but holds {getattr(array, 'size', 0)} of "
+            f"{getattr(array, 'dtype', 'none')}."
+        )
+    return np.ascontiguousarray(array).reshape(-1)

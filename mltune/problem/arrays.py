@@ -1,0 +1,298 @@
+"""The arrays problem: the arguments of any kernel at given sizes, its work where it is known, and its tolerances."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError
+
+from mltune.errors import ProblemError
+from mltune.files.validation import matching, problems_of
+from mltune.problem.array_values import DTYPES, STORAGE, initial_array, scalar
+from mltune.problem.runnable import Buffer, Operands
+
+MOST_BYTES = 2**40
+"""Largest array, bytes."""
+
+MOST_FLOPS = 2**80
+
+Role = Literal["in", "out", "inout", "constant"]
+Name = Annotated[StrictStr, matching(r"[A-Za-z_][A-Za-z0-9_]{0,63}", "be a name")]
+Integer = Annotated[StrictInt, Field(ge=-(2**53), le=2**53)]
+Number = Annotated[StrictInt | float, Field(allow_inf_nan=False)]
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """An argument of a kernel at given sizes: an array or a scalar.
+
+    Attributes
+    ----------
+    name : str
+    dtype : str
+        One of :data:`~mltune.problem.array_values.DTYPES`.
+    shape : tuple of int or None
+        None for a scalar.
+    role : {"in", "out", "inout", "constant"}
+        What the kernel does with an array. ``"constant"`` is copied to the ``__constant__`` symbol of that name, and
+        not passed.
+    initial : str, int or float
+        Initial values of an array: see :func:`~mltune.problem.array_values.initial_array`.
+    value : int or float
+        Value of a scalar.
+    tolerance : float
+        Largest error of a correct output, relative to the correct value and to the root mean square of all correct
+        values of the array, added; 0 for exact results.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...] | None = None
+    role: Role = "in"
+    initial: str | float = "uniform"
+    value: float = 0
+    tolerance: float = 0.0
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the array in bytes; 0 for a scalar."""
+        return 0 if self.shape is None else math.prod(self.shape) * STORAGE[self.dtype].itemsize
+
+
+class _ArgumentDocument(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    name: Name
+    dtype: Literal[DTYPES]  # type: ignore[valid-type]
+    shape: Annotated[list[Annotated[StrictInt, Field(ge=1, le=MOST_BYTES)]], Field(max_length=8)] | None = None
+    role: Role = "in"
+    initial: Annotated[StrictStr, Field(max_length=4096)] | Number = "uniform"
+    value: StrictBool | Number = 0
+    tolerance: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    kind: Literal["arrays"] = "arrays"
+    name: Annotated[StrictStr, matching(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", "be a name")]
+    sizes: Annotated[dict[Name, Integer], Field(max_length=60)]
+    arguments: Annotated[list[_ArgumentDocument], Field(max_length=100)]
+    definitions: Annotated[dict[Name, Integer], Field(max_length=100)] = {}
+    flops: Annotated[StrictInt, Field(ge=0, le=MOST_FLOPS)] = 0
+    bytes: Annotated[StrictInt, Field(ge=0, le=MOST_FLOPS)] = 0
+    arithmetic: Literal["fp32", "fp64"] = "fp32"
+    checked: Annotated[list[dict[Name, Integer]], Field(max_length=20)] = []
+
+
+@dataclass(frozen=True, slots=True)
+class ArraysProblem:
+    """The arguments of a kernel at given sizes. Satisfies :class:`~mltune.problem.runnable.RunnableProblem`.
+
+    Attributes
+    ----------
+    name : str
+        Name of the kernel that it belongs to.
+    sizes : tuple of (str, int)
+        The sizes by name.
+    arguments : tuple of Argument
+        In the order of the kernel's parameters.
+    definitions : tuple of (str, int)
+        Macros that follow from the sizes.
+    flops, bytes : int
+        Floating-point operations, and least memory traffic; 0 where they are unknown.
+    arithmetic : {"fp32", "fp64"}
+        The arithmetic whose peak bounds the problem.
+    checks : tuple of ArraysProblem
+        The same kernel at other sizes, on which every configuration is verified before it is timed.
+
+    Raises
+    ------
+    ProblemError
+        An array is too large.
+
+    Examples
+    --------
+    >>> x = Argument("x", "float32", (1000,))
+    >>> ArraysProblem("scale", (("n", 1000),), (x,), bytes=8000).label
+    'scale n=1000'
+    """
+
+    name: str
+    sizes: tuple[tuple[str, int], ...]
+    arguments: tuple[Argument, ...]
+    definitions: tuple[tuple[str, int], ...] = ()
+    flops: int = 0
+    bytes: int = 0
+    arithmetic: str = "fp32"
+    checks: tuple[ArraysProblem, ...] = ()
+
+    kind: ClassVar[str] = "arrays"
+    precision: ClassVar[str] = ""
+    cost_class: ClassVar[str] = ""
+    reference: ClassVar[str] = "default"
+
+    def __post_init__(self) -> None:
+        for one in self.arguments:
+            if one.nbytes > MOST_BYTES:
+                raise ProblemError(
+                    f"an array has at most 2**40 bytes, but {one.name} of {self.label} has {one.nbytes}; choose "
+                    "smaller sizes."
+                )
+
+    @property
+    def label(self) -> str:
+        """The name and the sizes."""
+        return " ".join([self.name, *(f"{name}={value}" for name, value in self.sizes)])
+
+    @property
+    def size_names(self) -> tuple[str, ...]:
+        """The names of the sizes; those that macros are made of are compiled in."""
+        return tuple(name for name, _ in self.sizes) if not self.definitions else ()
+
+    @property
+    def work_class(self) -> tuple[Any, ...]:
+        """The name and the sizes."""
+        return self.name, self.sizes
+
+    @property
+    def operand_bytes(self) -> int:
+        """Memory of all arrays, bytes."""
+        return sum(one.nbytes for one in self.arguments)
+
+    @property
+    def formula(self) -> str:
+        """The call of the kernel."""
+        return f"{self.name}({', '.join(one.name for one in self.arguments if one.role != 'constant')})"
+
+    @property
+    def arrays(self) -> tuple[Argument, ...]:
+        """The arguments that are arrays, those in constant memory too."""
+        return tuple(one for one in self.arguments if one.shape is not None)
+
+    @property
+    def constants(self) -> tuple[str, ...]:
+        """The names of the arrays in constant memory."""
+        return tuple(one.name for one in self.arguments if one.role == "constant")
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """The arrays, as stored in memory; those in constant memory are inputs."""
+        return tuple(
+            Buffer(one.name, "in" if one.role == "constant" else one.role, STORAGE[one.dtype]) for one in self.arrays
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no array is written, or a written one has no elements."""
+        return not any(one.nbytes for one in self.arrays if one.role in ("out", "inout"))
+
+    def variables(self) -> dict[str, int]:
+        """Return the sizes."""
+        return dict(self.sizes)
+
+    def macros(self) -> dict[str, int]:
+        """Return the macros that follow from the sizes."""
+        return dict(self.definitions)
+
+    def operands(self, xp: Any, seed: int) -> dict[str, Any]:
+        """Make the arrays, flat; outputs are zero."""
+        generator = xp.random.default_rng(seed)
+        return {
+            one.name: initial_array(xp, generator, one.dtype, one.shape or (), self._initial(one))
+            for one in self.arrays
+        }
+
+    @staticmethod
+    def _initial(argument: Argument) -> str | float:
+        return 0 if argument.role == "out" else argument.initial
+
+    def kernel_arguments(self, operands: Operands) -> dict[str, Any]:
+        """Return the arguments of a kernel by name, in order."""
+        return {
+            one.name: scalar(one.dtype, one.value) if one.shape is None else operands[one.name]
+            for one in self.arguments
+            if one.role != "constant"
+        }
+
+    def verification_document(self) -> dict[str, Any]:
+        """Return the sizes at which a winner is verified."""
+        return {
+            "sizes": [dict(one.sizes) for one in (*self.checks, self)],
+            "addresses": "aligned to 256 bytes, between guard zones",
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the problem as plain JSON values, its ``kind`` among them."""
+        document = {
+            "kind": self.kind,
+            "name": self.name,
+            "sizes": dict(self.sizes),
+            "arguments": [_argument_to_json(one) for one in self.arguments],
+            "definitions": dict(self.definitions),
+            "flops": self.flops,
+            "bytes": self.bytes,
+            "arithmetic": self.arithmetic,
+            "checked": [dict(one.sizes) for one in self.checks],
+        }
+        return {
+            name: value
+            for name, value in document.items()
+            if value not in ({}, [], 0) or name in ("sizes", "arguments")
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> ArraysProblem:
+        """Rebuild a problem from :meth:`to_json`; it can be read and replayed. Only its kernel makes it runnable.
+
+        Raises
+        ------
+        ProblemError
+            The document does not describe an arrays problem.
+        """
+        try:
+            found = _Document.model_validate(dict(document))
+        except ValidationError as error:
+            raise ProblemError(f"a problem of kind arrays: {problems_of(error, document, model=_Document)}.") from error
+        arguments = tuple(
+            Argument(**(dict(one) | {"shape": None if one.shape is None else tuple(one.shape)}))
+            for one in found.arguments
+        )
+        return cls(
+            found.name,
+            tuple(found.sizes.items()),
+            arguments,
+            tuple(found.definitions.items()),
+            found.flops,
+            found.bytes,
+            found.arithmetic,
+            tuple(cls(found.name, tuple(sizes.items()), ()) for sizes in found.checked),
+        )
+
+
+def _argument_to_json(argument: Argument) -> dict[str, Any]:
+    default = Argument("", "")
+    document = {field.name: getattr(argument, field.name) for field in dataclasses.fields(argument)}
+    document |= {} if argument.shape is None else {"shape": list(argument.shape)}
+    return {name: value for name, value in document.items() if value != getattr(default, name)}
+
+
+def default_tolerance(dtype: str) -> float:
+    """Return the tolerance of an output whose kernel does not name one.
+
+    Some units in the last place of half precision; in single and double precision what sums of a million terms in
+    another order may differ by. Integers are exact.
+    """
+    known = {
+        "float16": 4e-3,
+        "bfloat16": 3e-2,
+        "float32": 1e-4,
+        "float64": 1e-10,
+        "complex64": 1e-4,
+        "complex128": 1e-10,
+    }
+    return known.get(dtype, 0.0)
