@@ -141,13 +141,13 @@ transpose(float* __restrict__ output, const float* __restrict__ input, int rows,
     }
   } else {
     const int width = min(columns - x0, TILE_X), depth = min(rows - y0, TILE_Y);
-#pragma unroll 4
+#pragma unroll 2
     for (int at = thread; at < TILE_X * TILE_Y; at += THREADS) {
       const int x = at % TILE_X, y = at / TILE_X;
       if (x < width && y < depth) tile[place(x, y)] = from[static_cast<Offset>(y) * columns + x];
     }
     __syncthreads();
-#pragma unroll 4
+#pragma unroll 2
     for (int at = thread; at < TILE_X * TILE_Y; at += THREADS) {
       const int y = at % TILE_Y, x = at / TILE_Y;
       if (x < width && y < depth) to[static_cast<Offset>(x) * rows + y] = tile[place(x, y)];

@@ -89,7 +89,9 @@ class ArraysBundle:
         """Return the sizes and the device: what expressions may use beside the parameters."""
         return dict(sizes) | device_variables(H200)
 
-    def space(self, sizes: Sizes | None = None, narrowed: Mapping[str, tuple[int, ...]] | None = None) -> ConstrainedSpace:
+    def space(
+        self, sizes: Sizes | None = None, narrowed: Mapping[str, tuple[int, ...]] | None = None
+    ) -> ConstrainedSpace:
         """Return the valid configurations."""
         return ConstrainedSpace(self.kernel.with_values(narrowed or {}), self.variables(sizes or self.sizes))
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from emulation.arrays_host import HostArraysKernel
 from emulation.host import COMPILER_EXISTS, HERE, EmulationError, HostKernel, build_runtime, place
 
 from mltune.kernel.bundle import Launch
@@ -69,3 +70,51 @@ def test_a_kernel_that_does_not_compile_is_an_error(runtime, tmp_path):
     source.write_text("this is not CUDA")
     with pytest.raises(EmulationError, match="failed"):
         HostKernel(source, {}, runtime)
+
+
+ARRAYS_FAULTS = {
+    1: "lanes of a warp must arrive at the same shuffle",
+    2: "lanes of a warp must arrive at the same shuffle",
+    3: "memory is written out of bounds: 4 bytes",
+    4: "input is written",
+    5: "out of bounds",
+}
+N = 250
+
+
+def launch_arrays(runtime, block: tuple[int, int, int], fault: int = 0) -> dict[str, np.ndarray]:
+    source = HERE / "small_arrays.cu"
+    kernel = HostArraysKernel(source, f"#define BREAK {fault}\n", "small", "small_reference", runtime)
+    kernel.set_constant("weights", np.array([0.5, 0.0], dtype=np.float32))
+    arrays = {
+        "output": place(np.full(N, np.nan, dtype=np.float32), 1),
+        "blocks": np.zeros(1, dtype=np.int32),
+        "input": place(np.random.default_rng(1).uniform(size=N).astype(np.float32), 0),
+        "n": np.array(N, dtype=np.int32),
+    }
+    kernel.launch(arrays, {"output", "blocks"}, Launch((2, 1, 2), block, 0, ()))
+    return arrays
+
+
+@pytest.mark.parametrize("block", [(64, 1, 1), (16, 2, 2)])
+def test_shuffles_atomics_and_constants_are_right(runtime, block):
+    arrays = launch_arrays(runtime, block)
+    warps = np.zeros(256)
+    warps[:N] = arrays["input"]
+    warps = warps.reshape(8, 32)
+    left = np.concatenate([warps[:, :1], warps[:, :-1]], axis=1)
+    right = np.concatenate([warps[:, 1:], warps[:, -1:]], axis=1)
+    answer = 0.5 * (left + right + warps[:, :1]) + warps.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(arrays["output"], answer.ravel()[:N], rtol=1e-5)
+    assert arrays["blocks"][0] == 1 + 2 + 3 + 4
+
+
+@pytest.mark.parametrize("fault", ARRAYS_FAULTS)
+def test_a_fault_planted_in_a_kernel_of_arrays_is_found(runtime, fault):
+    with pytest.raises(EmulationError, match=ARRAYS_FAULTS[fault]):
+        launch_arrays(runtime, (64, 1, 1), fault)
+
+
+def test_a_shuffle_of_an_incomplete_warp_is_found(runtime):
+    with pytest.raises(EmulationError, match="the warp has 16 lanes"):
+        launch_arrays(runtime, (48, 1, 1))

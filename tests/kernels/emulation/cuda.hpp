@@ -6,6 +6,7 @@
 
 #define __global__
 #define __device__
+#define __constant__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
@@ -24,6 +25,11 @@ void emulation_copy(void* shared, const void* global, int bytes, bool valid);
 void emulation_commit();
 void emulation_wait(int pending);
 void emulation_check_load(const void* global, int bytes);
+void emulation_check_store(void* global, int bytes);
+int emulation_lane();
+unsigned emulation_shuffle(unsigned value, int source, int line);
+
+double exp(double);
 }
 
 #define __syncthreads() emulation_barrier(__LINE__)
@@ -50,10 +56,81 @@ inline void cp_async_wait() {
 
 template <typename V>
 inline V load_global(const V* from) {
-  static_assert(sizeof(V) == 4 || sizeof(V) == 8 || sizeof(V) == 16, "a load is of 4, 8 or 16 bytes");
+  static_assert(sizeof(V) == 2 || sizeof(V) == 4 || sizeof(V) == 8 || sizeof(V) == 16, "a load is of 2, 4, 8 or 16 bytes");
   emulation_check_load(from, sizeof(V));
   return *from;
 }
+
+template <typename V>
+inline void store_global(V* to, const V& value) {
+  static_assert(sizeof(V) == 2 || sizeof(V) == 4 || sizeof(V) == 8 || sizeof(V) == 16, "a store is of 2, 4, 8 or 16 bytes");
+  emulation_check_store(to, sizeof(V));
+  *to = value;
+}
+
+// ---- Shuffles: the lanes of a warp wait for each other. Threads of a block run one at a time, so nothing else needs to wait.
+
+template <typename V>
+inline V emulation_shuffled(unsigned mask, V value, int source, int line) {
+  static_assert(sizeof(V) == 4, "a shuffle is of 4 bytes");
+  if (mask != 0xffffffff) __builtin_trap();
+  unsigned bits;
+  __builtin_memcpy(&bits, &value, 4);
+  bits = emulation_shuffle(bits, source, line);
+  __builtin_memcpy(&value, &bits, 4);
+  return value;
+}
+
+template <typename V>
+inline V __shfl_sync(unsigned mask, V value, int lane, int line = __builtin_LINE()) {
+  return emulation_shuffled(mask, value, lane, line);
+}
+
+template <typename V>
+inline V __shfl_xor_sync(unsigned mask, V value, int distance, int line = __builtin_LINE()) {
+  return emulation_shuffled(mask, value, emulation_lane() ^ distance, line);
+}
+
+template <typename V>
+inline V __shfl_up_sync(unsigned mask, V value, int distance, int line = __builtin_LINE()) {
+  const int lane = emulation_lane();
+  return emulation_shuffled(mask, value, lane < distance ? lane : lane - distance, line);
+}
+
+template <typename V>
+inline V __shfl_down_sync(unsigned mask, V value, int distance, int line = __builtin_LINE()) {
+  const int lane = emulation_lane();
+  return emulation_shuffled(mask, value, lane + distance > 31 ? lane : lane + distance, line);
+}
+
+template <typename V>
+inline V atomicAdd(V* sum, V value) {
+  const V old = *sum;
+  *sum = old + value;
+  return old;
+}
+
+inline void __threadfence() {}
+
+// ---- Half precision and exponentials.
+
+inline float from_half(unsigned short bits) {
+  _Float16 value;
+  __builtin_memcpy(&value, &bits, 2);
+  return static_cast<float>(value);
+}
+
+inline unsigned to_halves(float low, float high) {
+  const _Float16 values[2] = {static_cast<_Float16>(low), static_cast<_Float16>(high)};
+  unsigned bits;
+  __builtin_memcpy(&bits, values, 4);
+  return bits;
+}
+
+inline float power_of_two(float exponent) { return __builtin_exp2f(exponent); }
+
+template <typename V>
+inline void forget(V&) {}
 
 template <typename N>
 constexpr N min(N a, N b) {

@@ -9,6 +9,7 @@
 //   races       between barriers, two threads at one word of shared memory of which one writes
 //   contents    shared memory that is read was written, and is not the target of a copy in flight
 //   barriers    all threads of the block arrive, and at the same one
+//   shuffles    all lanes of a warp arrive, and at the same one
 //
 // Asynchronous copies are in flight until their thread waits for their group: until then their target holds garbage and
 // no thread may touch it; afterwards they count as written by that thread, so that others need a barrier. The first
@@ -32,7 +33,7 @@ struct Index {
 namespace {
 
 constexpr size_t MOST_SHARED = 232448, WORD = 4, STACK_BYTES = 128 * 1024;
-constexpr int NOBODY = -1, MANY = -2;
+constexpr int NOBODY = -1, MANY = -2, WARP = 32;
 
 struct Range {
   const char* name;
@@ -57,6 +58,9 @@ struct Fiber {
   jmp_buf here;
   bool started = false, ended = false;
   int barrier = 0;                       // line of the barrier where it waits
+  int shuffle = 0;                       // line of the shuffle where it waits; 0: it does not
+  int source = 0;                        // thread whose value it wants there
+  unsigned value = 0, received = 0;      // what it gives and gets
   std::vector<Copy> group;               // copies not yet committed
   std::deque<std::vector<Copy>> groups;  // committed, oldest first
 };
@@ -84,7 +88,7 @@ alignas(4096) unsigned char shared_storage[MOST_SHARED];
 
 namespace {
 
-enum Stop { BARRIER = 1, END, BREACH };
+enum Stop { WAIT = 1, END, BREACH };
 
 [[noreturn]] void breach(const char* format, ...) {
   va_list values;
@@ -93,8 +97,8 @@ enum Stop { BARRIER = 1, END, BREACH };
   va_end(values);
   if (length >= 0 && length < static_cast<int>(sizeof(message)))
     snprintf(message + length, sizeof(message) - length,
-             " (block %u, thread %d, after %d barriers, the last at line %d)", blockIdx.x, current, phase,
-             last_barrier);
+             " (block %u, thread %d, after %d barriers, the last at line %d)",
+             blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z), current, phase, last_barrier);
   _longjmp(scheduler, BREACH);
 }
 
@@ -181,11 +185,11 @@ void enter() {
   _longjmp(scheduler, END);
 }
 
-// Runs one thread until its next barrier or its end; false after a breach.
+// Runs one thread until its next barrier or shuffle or its end; false after a breach.
 bool run(int thread) {
   Fiber& fiber = fibers[thread];
   current = thread;
-  threadIdx = {static_cast<unsigned>(thread), 0, 0};
+  threadIdx = {thread % blockDim.x, thread / blockDim.x % blockDim.y, thread / blockDim.x / blockDim.y};
   const int stop = _setjmp(scheduler);
   if (stop) return stop != BREACH;
   if (fiber.started) _longjmp(fiber.here, 1);
@@ -194,9 +198,35 @@ bool run(int thread) {
   return false;
 }
 
+// Gives each lane of a warp that waits at a shuffle its value; false if not all wait, and at the same one.
+bool exchange(int first, int last) {
+  for (int lane = first; lane < last; lane++)
+    if (fibers[lane].shuffle != fibers[first].shuffle || last - first != WARP) {
+      snprintf(message, sizeof(message),
+               "the lanes of a warp must arrive at the same shuffle, but thread %d is at line %d and thread %d at line %d "
+               "(0: at none; the warp has %d lanes)",
+               first, fibers[first].shuffle, lane, fibers[lane].shuffle, last - first);
+      return false;
+    }
+  for (int lane = first; lane < last; lane++) fibers[lane].received = fibers[first + fibers[lane].source].value;
+  for (int lane = first; lane < last; lane++) fibers[lane].shuffle = 0;
+  return true;
+}
+
+// Runs all threads until their next barrier or their end, warp by warp; false after a breach.
 bool run_phase() {
-  for (int thread = 0; thread < static_cast<int>(fibers.size()); thread++)
-    if (!run(thread)) return false;
+  const int threads = static_cast<int>(fibers.size());
+  for (int first = 0; first < threads; first += WARP) {
+    const int last = first + WARP < threads ? first + WARP : threads;
+    for (bool shuffled = true; shuffled;) {
+      shuffled = false;
+      for (int lane = first; lane < last; lane++) {
+        if (!run(lane)) return false;
+        shuffled = shuffled || fibers[lane].shuffle != 0;
+      }
+      if (shuffled && !exchange(first, last)) return false;
+    }
+  }
   return true;
 }
 
@@ -250,7 +280,18 @@ extern "C" {
 void emulation_barrier(int line) {
   Fiber& fiber = fibers[current];
   fiber.barrier = line;
-  if (!_setjmp(fiber.here)) _longjmp(scheduler, BARRIER);
+  if (!_setjmp(fiber.here)) _longjmp(scheduler, WAIT);
+}
+
+int emulation_lane() { return current % WARP; }
+
+unsigned emulation_shuffle(unsigned value, int source, int line) {
+  Fiber& fiber = fibers[current];
+  fiber.value = value;
+  fiber.source = source;
+  fiber.shuffle = line;
+  if (!_setjmp(fiber.here)) _longjmp(scheduler, WAIT);
+  return fibers[current].received;
 }
 
 void emulation_copy(void* shared, const void* global, int bytes, bool valid) {
@@ -292,6 +333,11 @@ void emulation_check_load(const void* global, int bytes) {
   check_global(reinterpret_cast<uintptr_t>(global), bytes, false);
 }
 
+void emulation_check_store(void* global, int bytes) {
+  check_aligned(global, bytes);
+  check_global(reinterpret_cast<uintptr_t>(global), bytes, true);
+}
+
 // ---- What the harness asks for.
 
 void emulation_forget_ranges() { ranges.clear(); }
@@ -304,39 +350,46 @@ void emulation_add_range(const char* name, const void* begin, size_t bytes, int 
 const char* emulation_message() { return message; }
 
 // Launches a kernel: 0, or 1 after a breach, whose message is kept.
-int emulation_run(void (*function)(void*), void* arguments, unsigned grid, unsigned block, size_t shared,
-                  long long limit) {
+int emulation_run_grid(void (*function)(void*), void* arguments, const unsigned* grid, const unsigned* block, size_t shared,
+                       long long limit) {
   message[0] = 0;
   kernel = function;
   kernel_arguments = arguments;
   shared_bytes = shared;
   accesses = 0;
   most_accesses = limit;
-  if (shared > MOST_SHARED || block == 0 || block > 1024) {
+  const unsigned threads = block[0] * block[1] * block[2];
+  if (shared > MOST_SHARED || threads == 0 || threads > 1024) {
     snprintf(message, sizeof(message),
              "a launch has 1 to 1024 threads and at most %zu bytes of shared memory, got %u and %zu", MOST_SHARED,
-             block, shared);
+             threads, shared);
     return 1;
   }
-  stacks_bytes = block * STACK_BYTES;
+  stacks_bytes = threads * STACK_BYTES;
   void* const memory =
       mmap(nullptr, stacks_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) {
-    snprintf(message, sizeof(message), "the stacks of %u threads need %zu bytes of memory", block, stacks_bytes);
+    snprintf(message, sizeof(message), "the stacks of %u threads need %zu bytes of memory", threads, stacks_bytes);
     return 1;
   }
   stacks = static_cast<char*>(memory);
-  blockDim = {block, 1, 1};
-  gridDim = {grid, 1, 1};
+  blockDim = {block[0], block[1], block[2]};
+  gridDim = {grid[0], grid[1], grid[2]};
   bool right = true;
-  for (unsigned index = 0; right && index < grid; index++) {
-    blockIdx = {index, 0, 0};
-    right = run_block(static_cast<int>(block));
+  for (unsigned index = 0; right && index < grid[0] * grid[1] * grid[2]; index++) {
+    blockIdx = {index % grid[0], index / grid[0] % grid[1], index / grid[0] / grid[1]};
+    right = run_block(static_cast<int>(threads));
   }
   munmap(stacks, stacks_bytes);
   stacks = nullptr;
   stacks_bytes = 0;
   return right ? 0 : 1;
+}
+
+int emulation_run(void (*function)(void*), void* arguments, unsigned grid, unsigned block, size_t shared,
+                  long long limit) {
+  const unsigned blocks[] = {grid, 1, 1}, threads[] = {block, 1, 1};
+  return emulation_run_grid(function, arguments, blocks, threads, shared, limit);
 }
 
 // ---- The hooks of -fsanitize=thread.

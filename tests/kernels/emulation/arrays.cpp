@@ -1,0 +1,35 @@
+// The entries of an emulated kernel of arrays: its source, unmodified, and a function for the harness to call.
+#include "cuda.hpp"
+
+#include <utility>
+
+#include DEFINITIONS
+#include KERNEL_SOURCE
+
+extern "C" int emulation_run_grid(void (*function)(void*), void* arguments, const unsigned* grid, const unsigned* block,
+                                  unsigned long shared, long long limit);
+
+namespace {
+
+#define UNCHECKED __attribute__((no_sanitize("thread", "undefined")))  // it reads what the harness owns
+
+template <typename... Arguments, std::size_t... Positions>
+UNCHECKED void call(void (*kernel)(Arguments...), void** arguments, std::index_sequence<Positions...>) {
+  kernel(*static_cast<std::remove_reference_t<Arguments>*>(arguments[Positions])...);
+}
+
+template <typename... Arguments>
+UNCHECKED void call(void (*kernel)(Arguments...), void* arguments) {
+  call(kernel, static_cast<void**>(arguments), std::index_sequence_for<Arguments...>{});
+}
+
+UNCHECKED void run_entry(void* arguments) { call(&KERNEL_ENTRY, arguments); }
+UNCHECKED void run_reference(void* arguments) { call(&KERNEL_REFERENCE, arguments); }
+
+}  // namespace
+
+// Launches the kernel, or its reference, on pointers to its arguments.
+extern "C" int emulation_launch_arrays(bool reference, void** arguments, const unsigned* grid, const unsigned* block,
+                                       unsigned long shared, long long limit) {
+  return emulation_run_grid(reference ? run_reference : run_entry, arguments, grid, block, shared, limit);
+}
