@@ -24,7 +24,7 @@ Restrictions: TypeAlias = Sequence[str | Callable[[dict[str, Any]], bool]]
 MOST = 2_000_000
 """Most configurations of a list."""
 
-MOST_COMBINED = 20_000_000
+MOST_COMBINED = 8_000_000
 """Most combinations of some parameters before restrictions are applied to them."""
 
 _LARGEST_CODE = 2**53

@@ -88,7 +88,8 @@ class MltuneSampler(BaseSampler):  # type: ignore[misc]
                 if row is not None:
                     study._storage.set_trial_system_attr(trial._trial_id, ATTRIBUTE, list(self._table[row]))
                 # Of two processes that choose the same at the same time, one or both see it here and choose again.
-                if row not in self._known(study, trial)[1]:
+                results, running = self._known(study, trial)
+                if row not in results and row not in running:
                     return
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, Any]:
