@@ -84,7 +84,7 @@ class _Search:
         if len(objectives) != 1:
             raise UsageError(f"the search has one objective, got {', '.join(objectives)}; combine them in a metric.")
         table = ConfigurationTable.from_rows(searchspace.tune_params, searchspace.list)
-        search = PlainSearch(table, seed=self.seed, scale="log" if objectives == ["time"] else "rank")
+        search = PlainSearch(table, seed=self.seed, scale="log" if objectives == ["time"] else "symlog")
         best: tuple[tuple[Any, ...], float] = ((), math.inf)
         while rows := search.ask(self.batch):
             # a cost is smaller for a better configuration, also where the objective is maximised

@@ -46,9 +46,9 @@ class MltuneSampler(BaseSampler):  # type: ignore[misc]
         Conditions of a configuration: expressions over numeric parameters, such as ``"x * y <= 1024"``
         (:mod:`mltune.kernel.expressions`), or functions that take it as a dict.
     seed : int
-    scale : {"rank", "log"}
-        By default only the order of the objective's values counts: they may have any sign and size. ``"log"`` is for
-        times: ratios count, and a value that is not positive is a failure.
+    scale : {"symlog", "log"}
+        By default the objective may have values of any sign and size. ``"log"`` is for times: ratios count, and a value
+        that is not positive is a failure.
 
     Raises
     ------
@@ -72,7 +72,7 @@ class MltuneSampler(BaseSampler):  # type: ignore[misc]
     """
 
     def __init__(
-        self, parameters: Values, restrictions: Restrictions = (), *, seed: int = 0, scale: Scale = "rank"
+        self, parameters: Values, restrictions: Restrictions = (), *, seed: int = 0, scale: Scale = "symlog"
     ) -> None:
         self._table = list_configurations(parameters, restrictions)
         self._seed = seed

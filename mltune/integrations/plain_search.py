@@ -23,8 +23,8 @@ from mltune.problem.recorded import RecordedProblem
 from mltune.records.trial import Measurement, TrialRecord, TrialState
 from mltune.records.trials import Trials
 
-Scale: TypeAlias = Literal["log", "rank"]
-"""The scale on which results are compared: logarithms of times, or ranks of anything."""
+Scale: TypeAlias = Literal["log", "symlog"]
+"""The scale on which results are compared: logarithms of times, or :func:`symmetric_logs` of anything."""
 
 _LARGEST_SCORE = 25.0
 _FAILED = TrialState.CRASHED, Measurement(TrialState.CRASHED)
@@ -40,17 +40,17 @@ class PlainSearch:
     ----------
     table : ConfigurationTable
     seed : int
-    scale : {"log", "rank"}
-        ``"log"`` is for times: results are positive, and their ratios count. ``"rank"`` is for any other objective, of
-        any sign and size: only the order of results counts (:func:`normal_scores`).
+    scale : {"log", "symlog"}
+        ``"log"`` is for times: results are positive, and their ratios count. ``"symlog"`` is for any other objective,
+        of any sign and size (:func:`symmetric_logs`).
     maximise : bool
         Whether larger results are better. By default smaller ones are.
 
     Notes
     -----
     :class:`~mltune.learn.search.Search` learns batches in the order in which it planned them. A result that comes in
-    another order, or one of a configuration that it did not propose, and with ``"rank"`` every result, therefore makes
-    a new search that recalls all results; this takes some ten milliseconds.
+    another order, or one of a configuration that it did not propose, and with ``"symlog"`` every result, therefore
+    makes a new search that recalls all results. This takes some ten milliseconds.
 
     Examples
     --------
@@ -112,7 +112,7 @@ class PlainSearch:
         """
         in_order = self._scale == "log" and index == next(iter(self._open), None)
         batch = self._open.pop(index, None)
-        valid = result is not None and math.isfinite(result) and (self._scale == "rank" or result > 0)
+        valid = result is not None and math.isfinite(result) and (self._scale != "log" or result > 0)
         self._results[index] = float(result) if valid and result is not None else math.nan
         if self._search is None or batch is None or not in_order:
             self._search = None
@@ -143,26 +143,29 @@ class PlainSearch:
         scores = np.full(len(results), math.nan)
         if valid.any():
             found = results[valid]
-            scores[valid] = self._sign * (np.log(found / found[0]) if self._scale == "log" else normal_scores(found))
+            scores[valid] = self._sign * (np.log(found / found[0]) if self._scale == "log" else symmetric_logs(found))
         limited: list[float] = np.clip(scores, -_LARGEST_SCORE, _LARGEST_SCORE).tolist()
         return limited
 
 
-def normal_scores(values: Floats) -> Floats:
-    """Return the quantiles of the standard normal distribution that belong to the ranks of values.
+def symmetric_logs(values: Floats) -> Floats:
+    """Return values relative to their median and their usual distance from it, on a scale that is logarithmic far away.
 
-    They depend on the order of the values only; equal values have equal scores (Blom, 1958, with the constant 1/2).
+    Sign, unit and origin of the values do not matter, and single values of another magnitude do no harm: asinh(x) is x
+    near zero and the log of 2 x far from it. The usual distance is 1.4826 times the median distance, which is the
+    standard deviation of normally distributed values (Rousseeuw and Croux, 1993).
 
     Examples
     --------
-    >>> normal_scores(np.array([-7.0, 1e9, 0.0])).round(2).tolist()
-    [-0.97, 0.97, 0.0]
+    >>> symmetric_logs(np.array([-7.0, 1e9, 0.0, 2.0, -3.0])).round(2).tolist()
+    [-1.24, 19.92, 0.0, 0.44, -0.63]
     """
-    from scipy.special import ndtri
-    from scipy.stats import rankdata
-
-    scores: Floats = ndtri((rankdata(values) - 0.5) / len(values))
-    return scores
+    values = values / (np.abs(values).max() or 1.0)  # so that differences stay finite
+    distances = values - np.median(values)
+    usual = 1.4826 * np.median(np.abs(distances)) or np.std(distances) or 1.0
+    with np.errstate(over="ignore"):
+        scaled: Floats = np.arcsinh(distances / usual)
+    return scaled
 
 
 def _outcome(score: float) -> tuple[TrialState, Measurement]:

@@ -39,7 +39,7 @@ def cache(tmp_path):
     for values in itertools.product(*PARAMETERS.values()):
         configuration = dict(zip(PARAMETERS, values, strict=True))
         time = time_ms(**configuration)
-        found = {"time": "RuntimeFailedConfig"} if time is None else {"time": time, "balance": 3.0 - time}
+        found = {"time": "RuntimeFailedConfig"} if time is None else {"time": time, "balance": 4.0 - time}
         spent = {"compile_time": 1000.0, "verification_time": 0.0, "benchmark_time": 500.0}
         entries[",".join(map(str, values))] = {**configuration, **found, **spent}
     header = {"device_name": "imaginary", "kernel_name": "toy", "problem_size": [1, 1, 1], "objective": "time"}
@@ -122,7 +122,7 @@ def test_a_space_where_everything_fails_is_gone_through(tune):
 def test_any_objective_of_any_sign_is_followed_in_its_direction(tune, better):
     results = tune(objective="balance", objective_higher_is_better=better)
     found = [one["balance"] for one in results if "__error__" not in one]
-    every = [3.0 - time for one in itertools.product(*PARAMETERS.values()) if (time := time_ms(*one)) is not None]
+    every = [4.0 - time for one in itertools.product(*PARAMETERS.values()) if (time := time_ms(*one)) is not None]
     ranked = sorted(every, reverse=better)
     assert min(found) < 0 < max(found)
     assert ranked.index((max if better else min)(found)) < 4

@@ -250,6 +250,7 @@ def only_vectors_in_rows(one):
     return one["order"] != "row" or one["vector"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sqlite", "journal"])
 def test_processes_share_a_study(tmp_path, kind):
     """Two processes with the same seed: what one has begun the other does not begin too."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mltune.errors import ExpressionError, SpaceError, UsageError
 from mltune.integrations import configurations, plain_search
 from mltune.integrations.configurations import ConfigurationTable, list_configurations
-from mltune.integrations.plain_search import PlainSearch, normal_scores
+from mltune.integrations.plain_search import PlainSearch, symmetric_logs
 
 PARAMETERS = {
     "block": [16, 32, 64, 128, 256],
@@ -111,8 +111,23 @@ class TestConfigurations:
         assert len(list_configurations(many, [f"p{at} == p{at + 1}" for at in range(11)])) == 10
 
 
+def test_a_large_space_is_searched_at_once():
+    """No proposal compares all rows with all candidates."""
+    large = list_configurations({f"p{at}": [1, 2, 4, 8, 16, 32] for at in range(7)}, ["p0 * p1 * p2 <= 256"])
+    assert len(large) > configurations.LARGE
+    search = PlainSearch(large, seed=1)
+    rows = []
+    for _ in range(30):
+        rows += search.ask()
+        search.tell(rows[-1], 1.0 + sum(abs(math.log2(value / 8)) for value in large[rows[-1]]))
+    assert len(set(rows)) == 30
+    near, itself = large.space.nearest({name: np.array([32, 4]) for name in large.names}).tolist()
+    assert large[itself] == (4,) * 7
+    assert sum(value == 32 for value in large[near]) >= 4
+
+
 class TestSearch:
-    @pytest.mark.parametrize("scale", ["log", "rank"])
+    @pytest.mark.parametrize("scale", ["log", "symlog"])
     @pytest.mark.parametrize("under_way", [1, 3])
     def test_everything_is_proposed_once(self, table, scale, under_way):
         small = list_configurations({"a": [1, 2, 3], "b": ["x", "y"]})
@@ -124,14 +139,14 @@ class TestSearch:
                 search.tell(row, None if row == 2 else 1.0 + row)
         assert sorted(proposed) == list(range(6))
 
-    @pytest.mark.parametrize("scale", ["log", "rank"])
+    @pytest.mark.parametrize("scale", ["log", "symlog"])
     def test_a_search_finds_a_fast_configuration(self, table, scale):
         every = sorted(cost(table[row]) for row in range(len(table)))
         for seed in range(3):
             found = min(cost(table[row]) for row in play(table, 40, seed=seed, scale=scale))
             assert every.index(found) <= 4
 
-    @pytest.mark.parametrize("scale", ["log", "rank"])
+    @pytest.mark.parametrize("scale", ["log", "symlog"])
     def test_the_same_calls_make_the_same_proposals(self, table, scale):
         def asked(seed):
             return play(table, 30, under_way=3, rng=np.random.default_rng(0), seed=seed, scale=scale)
@@ -153,15 +168,21 @@ class TestSearch:
         search.begin(rows[15:])
         assert not set(search.ask(30)) & set(rows)
 
+    @pytest.mark.parametrize("unit", [2.0**-40, 2.0**40, -1.0, -(2.0**70)])
+    def test_the_unit_and_the_sign_of_any_objective_do_not_matter(self, table, unit):
+        expected = play(table, 40, scale="symlog", seed=1)
+        options = {"transformed": lambda x: unit * x, "maximise": unit < 0}
+        assert play(table, 40, scale="symlog", seed=1, **options) == expected
+
     @pytest.mark.parametrize(
         "transformed",
-        [lambda x: -1 / x, lambda x: 1e-9 * x - 1.0, lambda x: math.exp(8 * x), lambda x: x**3 - 40],
+        [lambda x: -1 / x, lambda x: x - 1e6, lambda x: 1e-9 * x - 1.0, lambda x: math.exp(8 * x), lambda x: x**3 - 40],
     )
-    def test_ranks_see_only_the_order(self, table, transformed):
-        expected = play(table, 40, scale="rank", seed=1)
-        assert play(table, 40, scale="rank", seed=1, transformed=transformed) == expected
-        flipped = play(table, 40, scale="rank", seed=1, transformed=lambda x: -transformed(x), maximise=True)
-        assert flipped == expected
+    def test_objectives_of_any_sign_and_size_are_searched(self, table, transformed):
+        every = sorted(cost(table[row]) for row in range(len(table)))
+        for seed in range(3):
+            rows = play(table, 50, scale="symlog", seed=seed, transformed=transformed)
+            assert every.index(min(cost(table[row]) for row in rows)) <= 6
 
     @given(st.floats(min_value=1e-150, max_value=1e150))
     @settings(max_examples=5)
@@ -169,7 +190,7 @@ class TestSearch:
         expected = play(table, 20, seed=1)
         assert play(table, 20, seed=1, transformed=lambda x: unit * x) == expected
 
-    @pytest.mark.parametrize("scale", ["log", "rank"])
+    @pytest.mark.parametrize("scale", ["log", "symlog"])
     def test_failures_are_learned_whatever_the_unit(self, table, scale):
         def failing(cost, unit=1.0):
             return None if cost > 4.5 else unit * cost
@@ -177,11 +198,11 @@ class TestSearch:
         rows = play(table, 60, scale=scale, transformed=failing)
         failures = [cost(table[row]) > 4.5 for row in range(len(table))]
         assert np.mean([failures[row] for row in rows]) < 0.9 * np.mean(failures)
-        for unit in (1e-9, 1e9):
+        for unit in (2.0**-30, 2.0**30):
             assert play(table, 60, scale=scale, transformed=lambda x, unit=unit: failing(x, unit)) == rows
 
     @pytest.mark.parametrize("result", [None, math.nan, math.inf, -math.inf])
-    @pytest.mark.parametrize("scale", ["log", "rank"])
+    @pytest.mark.parametrize("scale", ["log", "symlog"])
     def test_results_that_are_no_numbers_are_failures(self, table, scale, result):
         search = PlainSearch(table, scale=scale)
         for _ in range(12):
@@ -203,19 +224,25 @@ class TestSearch:
         level = optuna.logging.get_verbosity()
         optuna.logging.set_verbosity(optuna.logging.DEBUG)
         try:
-            play(table, 12, scale="rank")
+            play(table, 12, scale="symlog")
             assert optuna.logging.get_verbosity() == optuna.logging.DEBUG
         finally:
             optuna.logging.set_verbosity(level)
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=30))
-def test_normal_scores_have_the_order_of_the_values_and_are_small(values):
-    scores = normal_scores(np.array(values))
-    assert np.all(np.abs(scores) < 3)
-    for one, first in zip(values, scores, strict=True):
-        for other, second in zip(values, scores, strict=True):
-            assert (one < other) == (first < second)
+def test_symmetric_logs_are_finite_or_far_away_and_keep_the_order(values):
+    scores = symmetric_logs(np.array(values))
+    assert not np.isnan(scores).any()
+    assert np.all(np.diff(scores[np.argsort(values)]) >= 0)
+    assert np.allclose(symmetric_logs(-np.array(values)), -scores, rtol=1e-12)
+
+
+@pytest.mark.parametrize("values", [[3.0], [0.0, 0.0], [1.0, 1.0, 1.0, 5.0], [1e308, -1e308, 0.0], [5e-324, 0.0]])
+def test_symmetric_logs_of_equal_values_are_equal(values):
+    scores = symmetric_logs(np.array(values))
+    assert np.isfinite(scores).all()
+    assert len(set(scores)) == len(set(values))
 
 
 @pytest.mark.parametrize("module", [configurations, plain_search])

@@ -1,9 +1,12 @@
 """The autotuner for Triton, without a GPU: a benchmark that makes times up; and what is used of Triton."""
 
+import importlib.util
 import inspect
 import itertools
 import math
+import re
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -209,6 +212,18 @@ def test_results_on_disk_are_kept_apart_from_those_of_other_settings(tuner, conf
     assert key == "key"
     assert listed[:-1] == configs
     assert listed[-1].kwargs == {"mltune_trials": 5, "mltune_seed": 3}
+
+
+def test_the_example_of_the_documentation_decorates_a_kernel(triton, tmp_path):
+    page = Path(__file__).resolve().parents[2] / "docs/how-to/other-tuners.md"
+    (example,) = re.findall(r"^```py\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+    path = tmp_path / "example.py"
+    path.write_text(example)
+    specification = importlib.util.spec_from_file_location("example", path)
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    assert len(module.double.configs) == 240
+    assert module.double.arg_names == ["x_ptr", "n", "BLOCK", "UNROLL"]
 
 
 def test_a_tuner_measures_something():
