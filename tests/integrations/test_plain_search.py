@@ -195,11 +195,11 @@ class TestSearch:
         def failing(cost, unit=1.0):
             return None if cost > 4.5 else unit * cost
 
-        rows = play(table, 60, scale=scale, transformed=failing)
         failures = [cost(table[row]) > 4.5 for row in range(len(table))]
-        assert np.mean([failures[row] for row in rows]) < 0.9 * np.mean(failures)
+        found = [play(table, 30, scale=scale, seed=seed, transformed=failing) for seed in range(4)]
+        assert np.mean([[failures[row] for row in rows[8:]] for rows in found]) < 0.75 * np.mean(failures)
         for unit in (2.0**-30, 2.0**30):
-            assert play(table, 60, scale=scale, transformed=lambda x, unit=unit: failing(x, unit)) == rows
+            assert play(table, 30, scale=scale, transformed=lambda x, unit=unit: failing(x, unit)) == found[0]
 
     @pytest.mark.parametrize("result", [None, math.nan, math.inf, -math.inf])
     @pytest.mark.parametrize("scale", ["log", "symlog"])
