@@ -24,7 +24,7 @@ FLOORS: tuple[set[str], ...] = (
     {"tuning"},
     {"plan"},
     {"api"},
-    {"cli"},
+    {"cli", "integrations"},
     {"__main__"},
 )
 """The rooms of the package, from the bottom up: a module imports only from its own room and from lower floors."""
@@ -42,16 +42,17 @@ ONLY_IN: dict[str, set[str]] = {
     "pynvml": {"measure", "device"},
     "sklearn": {"learn"},
     "skops": {"learn"},
-    "optuna.samplers": {"learn", "comparison"},
-    "kernel_tuner": {"comparison"},
+    "optuna.samplers": {"learn", "comparison", "integrations"},
+    "kernel_tuner": {"comparison", "integrations"},
     "torch": {"comparison"},
+    "triton": {"integrations"},
     "typer": {"cli"},
     "rich": {"cli", "show"},
 }
 """Packages that only these rooms import."""
 
 HEAVY = {"sklearn", "skops", "pandas", "pyarrow", "scipy", "cupy", "cupy_backends", "cuda", "pynvml"}
-HEAVY |= {"matplotlib", "jinja2", "kernel_tuner", "torch"}
+HEAVY |= {"matplotlib", "jinja2", "kernel_tuner", "torch", "triton"}
 """Packages that are imported inside functions only. (Optuna's base classes are subclassed, which cannot wait.)"""
 
 

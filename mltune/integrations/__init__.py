@@ -1,0 +1,1 @@
+"""Adapters: mltune's search inside Kernel Tuner, Optuna and Triton."""

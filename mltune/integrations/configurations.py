@@ -1,0 +1,224 @@
+"""Tables of configurations with values of any type, as search spaces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from numbers import Real
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mltune.errors import SpaceError, UsageError
+from mltune.files.text import did_you_mean, printable
+from mltune.kernel.columns import Columns, Indices
+from mltune.kernel.expressions import Expression, parse
+from mltune.kernel.space import TableSpace, draw
+
+Values: TypeAlias = Mapping[str, Sequence[Any]]
+"""The values of each parameter by name: distinct and hashable. Those that are not numbers should be listed so that
+neighbours are similar."""
+
+Restrictions: TypeAlias = Sequence[str | Callable[[dict[str, Any]], bool]]
+"""Conditions that a configuration satisfies: expressions, or functions of a configuration as a dict."""
+
+MOST = 2_000_000
+"""Most configurations of a list."""
+
+MOST_COMBINED = 8_000_000
+"""Most combinations of some parameters before restrictions are applied to them."""
+
+LARGE = 50_000
+"""Most configurations of a table in which the nearest one is looked for among all."""
+
+_LARGEST_CODE = 2**53
+
+
+class LargeTableSpace(TableSpace):
+    """A table in which a configuration near one outside it is looked for among a sample of rows only.
+
+    A search draws candidates in this way; to compare each with a million rows would take it seconds.
+    """
+
+    def __init__(self, columns: Columns) -> None:
+        super().__init__(columns)
+        self._sampled = draw(self.count, LARGE // 2, np.random.default_rng(0))
+        self._sample = TableSpace(self.rows(self._sampled))
+
+    def nearest(self, columns: Columns) -> Indices:
+        """Return for each configuration its own row or, if it is in none, one near it."""
+        found = self.index_of(columns)
+        missing = np.flatnonzero(found < 0)
+        found[missing] = self._sampled[self._sample.nearest({name: columns[name][missing] for name in self.names})]
+        return found
+
+
+class ConfigurationTable:
+    """A table of distinct configurations.
+
+    Parameters
+    ----------
+    values : mapping of str to sequence
+        The values of each parameter, of any hashable type.
+    positions : ndarray of shape (n_configs, n_parameters)
+        The position of each value in the list of its parameter.
+
+    Attributes
+    ----------
+    names : tuple of str
+        The parameters.
+    space : TableSpace
+        The configurations as integers; the index is the row. A parameter whose values are whole numbers keeps them,
+        any other has the positions of its values: in ascending order if they are numbers, otherwise as listed.
+
+    Raises
+    ------
+    SpaceError
+        There is no configuration or no parameter, or a configuration occurs twice.
+
+    Examples
+    --------
+    >>> table = list_configurations({"block": [16, 32], "order": ["row", "column"]}, ["block < 32"])
+    >>> [table[row] for row in range(len(table))]
+    [(16, 'row'), (16, 'column')]
+    >>> table.row_of((16, "column")), table.row_of((32, "row"))
+    (1, -1)
+    """
+
+    def __init__(self, values: Values, positions: NDArray[np.integer[Any]]) -> None:
+        self.names = tuple(values)
+        self._values = [tuple(listed) for listed in values.values()]
+        self._codes = [_codes(listed) for listed in self._values]
+        self._positions = positions
+        self._rows: dict[tuple[Hashable, ...], int] = {}
+        columns = {}
+        for name, codes, column in zip(self.names, self._codes, positions.T, strict=True):
+            columns[name] = np.fromiter(codes.values(), dtype=np.int64, count=len(codes))[column]
+        self.space = TableSpace(columns) if len(positions) <= LARGE else LargeTableSpace(columns)
+
+    @classmethod
+    def from_rows(cls, values: Values, rows: Sequence[Sequence[Hashable]]) -> ConfigurationTable:
+        """Return the table of configurations that are given by their values, in the order of the parameters."""
+        columns = []
+        for at, listed in enumerate(values.values()):
+            place = {value: position for position, value in enumerate(listed)}
+            columns.append(np.fromiter((place[row[at]] for row in rows), dtype=np.int32, count=len(rows)))
+        return cls(values, np.stack(columns, axis=1) if columns else np.empty((0, 0), dtype=np.int32))
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def __getitem__(self, row: int) -> tuple[Any, ...]:
+        return tuple(listed[at] for listed, at in zip(self._values, self._positions[row].tolist(), strict=True))
+
+    def row_of(self, configuration: Sequence[Hashable]) -> int:
+        """Return the row of a configuration; -1 if it is not in the table."""
+        key = tuple(configuration)
+        if key not in self._rows:
+            codes = [codes.get(value) for codes, value in zip(self._codes, key, strict=True)]
+            columns = {name: np.array([code]) for name, code in zip(self.names, codes, strict=True)}
+            self._rows[key] = -1 if None in codes else int(self.space.index_of(columns)[0])
+        return self._rows[key]
+
+    def rows_with(self, known: Mapping[str, Hashable]) -> NDArray[np.int64]:
+        """Return the rows in which some parameters have known values. Names of other parameters are ignored."""
+        matches = np.ones(len(self), dtype=bool)
+        for name, listed, column in zip(self.names, self._values, self._positions.T, strict=True):
+            if name in known:
+                matches &= column == (listed.index(known[name]) if known[name] in listed else -1)
+        return np.flatnonzero(matches)
+
+
+def list_configurations(parameters: Values, restrictions: Restrictions = ()) -> ConfigurationTable:
+    """List the combinations of values that satisfy all restrictions.
+
+    Parameters
+    ----------
+    parameters : mapping of str to sequence
+        Their values.
+    restrictions : sequence of str or callable
+        Expressions over numeric parameters in the language of :mod:`mltune.kernel.expressions`, each applied as soon
+        as all its parameters have been combined, and functions, which are applied last.
+
+    Raises
+    ------
+    UsageError
+        A parameter has no values or one twice, or an expression uses anything but numeric parameters.
+    ExpressionError
+        An expression is malformed, or its numbers grow too large.
+    SpaceError
+        No configuration satisfies the restrictions, or there are more than :data:`MOST`.
+    """
+    for name, listed in parameters.items():
+        if not 0 < len(set(listed)) == len(listed):
+            raise UsageError(f"a parameter needs distinct values, but {name!r} has {printable(list(listed), 200)}.")
+    expressions = [_expression(text, parameters) for text in restrictions if isinstance(text, str)]
+    functions = [function for function in restrictions if not isinstance(function, str)]
+    positions = _combinations(parameters, expressions)
+    if functions:
+        lists = list(parameters.items())
+        rows = ({name: listed[at] for (name, listed), at in zip(lists, row, strict=True)} for row in positions.tolist())
+        positions = positions[[all(function(row) for function in functions) for row in rows]]
+    if len(positions) > MOST:
+        raise _too_many(len(positions), MOST)
+    if not len(positions):
+        texts = ", ".join(one if isinstance(one, str) else getattr(one, "__name__", repr(one)) for one in restrictions)
+        raise SpaceError(f"at least one configuration must satisfy all restrictions ({printable(texts, 500)}).")
+    return ConfigurationTable(parameters, positions)
+
+
+def _expression(text: str, parameters: Values) -> Expression:
+    """Return a checked restriction."""
+    restriction = parse(text)
+    for name in sorted(restriction.names):
+        if name not in parameters:
+            raise UsageError(
+                f"a restriction uses the parameters {', '.join(parameters)}, but `{printable(text, 120)}` uses {name}"
+                f"{did_you_mean(name, parameters) or '.'}"
+            )
+        if not all(isinstance(value, Real) for value in parameters[name]):
+            raise UsageError(
+                f"an expression uses numbers, but {name} in `{printable(text, 120)}` has "
+                f"{printable(list(parameters[name]), 200)}; use a function of the configuration instead."
+            )
+    return restriction
+
+
+def _combinations(parameters: Values, expressions: Sequence[Expression]) -> NDArray[np.int32]:
+    """Return the positions of the combinations that satisfy expressions."""
+    positions = np.zeros((1, 0), dtype=np.int32)
+    names: list[str] = []
+    for name, listed in parameters.items():
+        names.append(name)
+        if len(positions) * len(listed) > MOST_COMBINED:
+            raise _too_many(len(positions) * len(listed), MOST_COMBINED)
+        added = np.tile(np.arange(len(listed), dtype=np.int32), len(positions))
+        positions = np.column_stack([np.repeat(positions, len(listed), axis=0), added])
+        for one in expressions:
+            if one.names <= set(names) and (name in one.names or len(names) == 1):
+                columns = {used: np.array(parameters[used])[positions[:, names.index(used)]] for used in one.names}
+                positions = positions[np.broadcast_to(one.holds(columns), len(positions))]
+    return positions
+
+
+def _codes(listed: Sequence[Any]) -> dict[Hashable, int]:
+    """Return the integer that stands for each value, in the order of the values."""
+    if all(_is_code(value) for value in listed):
+        return {value: int(value) for value in listed}
+    ordered = list(listed)
+    if all(value is None or isinstance(value, Real) for value in listed):
+        ordered.sort(key=lambda value: (value is not None, value or 0))
+    place = {value: position for position, value in enumerate(ordered)}
+    return {value: place[value] for value in listed}
+
+
+def _is_code(value: Any) -> bool:
+    """Return whether a value is a whole number that an integer column can hold."""
+    return isinstance(value, Real) and abs(float(value)) < _LARGEST_CODE and float(value).is_integer()
+
+
+def _too_many(count: int, most: int) -> SpaceError:
+    return SpaceError(
+        f"the configurations are listed, at most {most:,}, but there are {count:,}; give fewer values, or restrictions "
+        "over the first parameters."
+    )
