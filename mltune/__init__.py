@@ -20,7 +20,7 @@ from mltune.errors import MltuneError, MltuneWarning, RunError, UsageError
 from mltune.records.versions import __version__
 
 if TYPE_CHECKING:
-    from mltune.api import compare, load_run, tune
+    from mltune.api import compare, load_run, tune, tune_kernel
     from mltune.comparison.summary import Comparison
     from mltune.dataset.dataset import Dataset, load_dataset
     from mltune.kernel.bundle import Kernel
@@ -47,6 +47,7 @@ __all__ = [
     "load_kernel",
     "load_run",
     "tune",
+    "tune_kernel",
 ]
 
 _MODULES = {
@@ -61,6 +62,7 @@ _MODULES = {
     "load_kernel": "mltune.kernel.reader",
     "load_run": "mltune.api",
     "tune": "mltune.api",
+    "tune_kernel": "mltune.api",
 }
 """The module of each public name that is imported on first use."""
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mltune.comparison.comparison import Report as ComparisonReport
     from mltune.comparison.summary import Comparison
     from mltune.problem.problem import Problem
+    from mltune.results.kernel_result import KernelResult
     from mltune.results.progress import Report
     from mltune.results.run import TuneResult
 
@@ -135,6 +136,169 @@ def tune(
         warnings.warn(notice, MltuneWarning, stacklevel=2)
     with _progress_bar(progress, "RunDisplay") as report, _interruptible(interrupt) as interrupted:
         return tuner.tune(request, progress=report, stop=interrupted)
+
+
+def tune_kernel(
+    kernel_name: str,
+    kernel_source: str | Path,
+    problem_size: Any,
+    arguments: Sequence[Any],
+    tune_params: Mapping[str, Sequence[Any]],
+    grid_div_x: Any = None,
+    grid_div_y: Any = None,
+    grid_div_z: Any = None,
+    restrictions: Any = None,
+    answer: Any = None,
+    atol: float = 1e-6,
+    verify: Any = None,
+    verbose: bool = False,
+    lang: str | None = None,
+    device: int | str = 0,
+    *,
+    smem_args: Mapping[str, Any] | None = None,
+    cmem_args: Mapping[str, Any] | None = None,
+    compiler_options: Sequence[str] | None = None,
+    defines: Mapping[str, Any] | None = None,
+    block_size_names: Sequence[str] | None = None,
+    quiet: bool = False,
+    strategy_options: Mapping[str, Any] | None = None,
+    metrics: Mapping[str, Any] | None = None,
+    default: Mapping[str, Any] | None = None,
+    flops: int = 0,
+    bytes: int = 0,
+    trials: int | None = None,
+    time: str | float | None = None,
+    seed: int = 0,
+    run: str | Path | None = None,
+    progress: Report | Literal["auto"] | None = "auto",
+    interrupt: Callable[[], bool] | None = None,
+    **others: Any,
+) -> KernelResult:
+    """Find the fastest configuration of a CUDA kernel, given as a source, arguments and values of its parameters.
+
+    The names and the order of the arguments are those of Kernel Tuner's function of the same name, so that a call of it
+    runs with another import. A part of the configurations is measured, those that the search chooses. The kernel runs
+    in a process of its own, on copies of the arguments: these are never changed.
+
+    Parameters
+    ----------
+    kernel_name : str
+        The kernel function. A template with its arguments, such as ``"sum<float, block_size_x>"``, may name parameters.
+    kernel_source : str or pathlib.Path
+        CUDA source, or the name of its file. Every parameter is a macro.
+    problem_size : int, tuple, str or callable
+        Elements along x, y and z; a text is an expression over the parameters, a function gets them as a dict.
+    arguments : sequence of array or NumPy scalar
+        Arrays of NumPy, CuPy or PyTorch, and scalars such as ``numpy.int32(n)``.
+    tune_params : mapping of str to sequence
+        Values of every parameter: integers, floats, booleans or texts. ``block_size_x``, ``block_size_y`` and
+        ``block_size_z`` are the threads of a block.
+    grid_div_x, grid_div_y, grid_div_z : sequence of str or callable, optional
+        What the problem size is divided by for the number of blocks; by default the threads of a block.
+    restrictions : sequence of str or callable, optional
+        Conditions that every configuration satisfies.
+    answer : sequence of array or None, or callable, optional
+        The right content of each argument after a run, None for inputs; or a function that returns it for the
+        arguments. Without it, outputs must agree with those of the default configuration.
+    atol : float
+        Absolute error that an output may have, added to what rounding of its type explains.
+    device : int or str
+        The number of the GPU, or ``"cuda:N"``.
+    smem_args : mapping, optional
+        ``size``: bytes of dynamic shared memory of a block, a number or a function of the parameters.
+    cmem_args : mapping of str to array, optional
+        Content of ``__constant__`` memory by symbol.
+    defines : mapping, optional
+        Further macros.
+    block_size_names : sequence of str, optional
+        Names in place of ``block_size_x`` and so on.
+    strategy_options : mapping, optional
+        ``max_fevals`` and ``time_limit`` (seconds) limit the run.
+    metrics : mapping of str to callable or str, optional
+        Figures that are computed of each result: see Kernel Tuner.
+    default : mapping, optional
+        The default configuration: measured first. By default the first value of each parameter, if that is valid.
+    flops, bytes : int
+        Operations and least memory traffic of a run, for rates in TFLOPS or GB/s.
+    trials, time, seed, run, progress, interrupt
+        See :func:`tune`. Without a limit the run ends after 60 s, once everything is measured, or once nothing faster
+        can be expected.
+    verify, verbose, lang, compiler_options, quiet, **others
+        Further arguments of Kernel Tuner: what mltune cannot do is refused, what changes no result is ignored.
+
+    Returns
+    -------
+    KernelResult
+        A :class:`TuneResult` that also unpacks as Kernel Tuner's ``results, env``.
+
+    Raises
+    ------
+    UsageError
+        Something is given that mltune cannot use.
+    RunError
+        The run failed; everything recorded before is kept.
+
+    Examples
+    --------
+    >>> import mltune, numpy
+    >>> source = '''
+    ... __global__ void add(float *c, const float *a, const float *b, int n) {
+    ...   int i = blockIdx.x * block_size_x + threadIdx.x;
+    ...   if (i < n) c[i] = a[i] + b[i];
+    ... }'''
+    >>> a, n = numpy.ones(1_000_000, numpy.float32), numpy.int32(1_000_000)
+    >>> values = {"block_size_x": [64, 128, 256]}
+    >>> result = mltune.tune_kernel("add", source, 1_000_000, [a, a, a, n], values)  # doctest: +SKIP
+    >>> result.best_config, result.best_time_s  # doctest: +SKIP
+    ({'block_size_x': 128}, 4.1e-06)
+    """
+    import tempfile
+
+    from mltune.results.kernel_result import KernelResult
+    from mltune.tuning import tuner
+    from mltune.tuning.python_kernel import check_call, make_kernel, source_text
+    from mltune.tuning.request import GPU_TIME_S, TuneRequest, parse_duration
+
+    limits = check_call(
+        {"verify": verify, "lang": lang, "compiler_options": compiler_options, "smem_args": smem_args, **others},
+        strategy_options,
+    )
+    with tempfile.TemporaryDirectory(prefix="mltune-") as folder:
+        kernel = make_kernel(
+            kernel_name,
+            source_text(kernel_source),
+            problem_size,
+            arguments,
+            tune_params,
+            folder=Path(folder),
+            grid_divisors=(grid_div_x, grid_div_y, grid_div_z),
+            restrictions=restrictions,
+            answer=answer,
+            absolute=atol,
+            shared=(smem_args or {}).get("size", 0),
+            constants=cmem_args,
+            defines=defines,
+            block_names=block_size_names,
+            default=default,
+            flops=flops,
+            bytes=bytes,
+        )
+        assert kernel.arrays is not None  # noqa: S101 - it has arguments
+        trials = limits.trials if trials is None else trials
+        time_s = limits.time_s if time is None else parse_duration(str(time))
+        request = TuneRequest(
+            kernel.arrays.problem(),
+            kernel,
+            device if isinstance(device, str) else f"cuda:{device}",
+            trials=trials,
+            time_s=GPU_TIME_S if trials is None and time_s is None else time_s,
+            seed=seed,
+            run=None if run is None else Path(run),
+        )
+        shown = None if quiet else progress
+        with _progress_bar(shown, "RunDisplay") as report, _interruptible(interrupt) as interrupted:
+            result = tuner.tune(request, progress=report, stop=interrupted)
+    return KernelResult.of(result, metrics or {})
 
 
 def load_run(directory: str | Path) -> TuneResult:

@@ -24,14 +24,14 @@ class ArgumentDefinition:
     shape: tuple[Expression, ...] | None
     role: Role
     initial: str | float
-    value: Expression | None
+    value: Expression | float | None
     tolerance: float
     absolute: float = 0.0
 
     def at(self, sizes: Mapping[str, int]) -> Argument:
         """Return the argument at given sizes."""
         shape = None if self.shape is None else tuple(_whole(one, sizes, 1) for one in self.shape)
-        value = 0 if self.value is None else self.value.evaluate(sizes)
+        value = self.value.evaluate(sizes) if isinstance(self.value, Expression) else self.value or 0
         if isinstance(value, np.ndarray):
             raise ExpressionError(f"`{self.value}` must be a number")
         return Argument(self.name, self.dtype, shape, self.role, self.initial, value, self.tolerance, self.absolute)

@@ -37,6 +37,12 @@ Slug = Annotated[StrictStr, matching(r"[a-z][a-z0-9_]{0,63}", f"{_NAME}, lower-c
 ParameterName = Annotated[StrictStr, matching(r"[A-Za-z][A-Za-z0-9_]{0,63}", f"{_NAME}, a letter first")]
 VariableName = ParameterName
 Identifier = Annotated[StrictStr, matching(r"[A-Za-z_][A-Za-z0-9_]{0,63}", f"{_NAME}, no digit first")]
+EntryName = Annotated[
+    StrictStr,
+    matching(
+        r"[A-Za-z_][A-Za-z0-9_:]{0,127}(<[A-Za-z0-9_:<>, *]{1,200}>)?", "be the name of a kernel, or of a template"
+    ),
+]
 _FILE_NAME = "be the name of a file: letters, digits, _, - and dots, no folder"
 PlainFileName = Annotated[StrictStr, matching(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", _FILE_NAME)]
 HeaderName = Annotated[
@@ -71,7 +77,7 @@ class KernelTable(_Table):
     variables: Annotated[list[VariableName], Field(max_length=60)] = []
     source: PlainFileName | None = None
     headers: Annotated[list[HeaderName], Field(max_length=60)] = []
-    entry: Identifier | None = None
+    entry: EntryName | None = None
 
 
 class LaunchTable(_Table):

@@ -50,8 +50,8 @@ template <> __device__ double value(half word) {
 template <> __device__ double value(bfloat16 word) { return __uint_as_float((unsigned int)word.bits << 16); }
 
 // results: the largest share of the bound, as bits; the number of wrong words; where the first one is
-extern "C" __global__ void compare(const WORD* output, const WORD* expected, long long count, double tolerance, double absolute,
-                                   const double* squares, unsigned long long* results) {
+extern "C" __global__ void compare(const WORD* output, const WORD* expected, long long count, double tolerance,
+                                   double absolute, const double* squares, unsigned long long* results) {
   const double infinity = __longlong_as_double(0x7ff0000000000000LL);
   const double floor_bound = absolute + tolerance * sqrt(*squares / (double)count);
   double worst = 0;

@@ -122,6 +122,20 @@ class Source:
     options: tuple[str, ...]
     headers: Mapping[str, str] = field(default_factory=dict)
 
+    def expression(self, definitions: str) -> str:
+        r"""Return the C++ name of the kernel, with the values of macros; empty where it is ``extern "C"``.
+
+        Examples
+        --------
+        >>> Source("template <int N> __global__ void fill();", "fill<TILE>", ()).expression("#define TILE 32\n")
+        'fill<32>'
+        """
+        if re.fullmatch(r"\w+", self.entry) and re.search(r'extern\s+"C"', self.text):
+            return ""
+        macros = dict(re.findall(r"^#define (\w+) (.*)$", definitions, re.MULTILINE))
+        name, *arguments = re.split(r"(<)", self.entry, maxsplit=1)
+        return name + re.sub(r"[A-Za-z_]\w*", lambda found: macros.get(found[0], found[0]), "".join(arguments))
+
 
 def make_compiler(source: Source, memory_bytes: int) -> Callable[[str], Build]:
     """Make the function that a compile process serves: from definitions of macros to a build.
@@ -218,7 +232,10 @@ def code_bytes(cubin: bytes, entry: str) -> int | None:
 
 def _compile(nvrtc: Any, source: Source, definitions: str) -> Build:
     options = [option.encode() for option in source.options]
+    expression = source.expression(definitions)
     with _program(nvrtc, f"{definitions}#line 1\n{source.text}".encode(), source.headers) as program:
+        if expression:
+            nvrtc.nvrtcAddNameExpression(program, expression.encode())
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
         log = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
         if int(status) == _NVRTC_ERROR_COMPILATION and "error: out of memory" not in log:
@@ -226,12 +243,16 @@ def _compile(nvrtc: Any, source: Source, definitions: str) -> Build:
         if int(status) != _NVRTC_SUCCESS:
             return Build(TrialState.CRASHED, f"NVRTC failed: {status.name}: {_errors(log)}")
         cubin = _bytes(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
-    resources = parse_ptxas_log(log, source.entry)
-    size = code_bytes(cubin, source.entry)
+        entry = source.entry
+        if expression:
+            lowered, name = nvrtc.nvrtcGetLoweredName(program, expression.encode())
+            entry = "" if int(lowered) else name.decode()
+    resources = parse_ptxas_log(log, entry)
+    size = code_bytes(cubin, entry)
     if resources is None or size is None:
-        rule = f'the source must define the entry {source.entry!r} as `extern "C" __global__`'
+        rule = f"the source must define the kernel {source.entry!r}"
         return Build(TrialState.COMPILE_ERROR, f"{rule}, but its cubin does not contain it")
-    return Build(TrialState.OK, cubin=cubin, code_bytes=size, **resources)
+    return Build(TrialState.OK, cubin=cubin, code_bytes=size, entry=entry if expression else "", **resources)
 
 
 def _errors(log: str) -> str:

@@ -32,6 +32,7 @@ _FIELDS: dict[str, tuple[type, ...]] = {
     "detail": (str,),
     **dict.fromkeys(("registers", "spill_bytes", "stack_bytes", "shared_bytes", "code_bytes"), (int, type(None))),
     "compile_s": (float,),
+    "entry": (str,),
 }
 _LARGEST_FILE = LARGEST_CUBIN + (1 << 20)
 _CACHED_STATES = (TrialState.OK, TrialState.COMPILE_ERROR)

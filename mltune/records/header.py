@@ -45,6 +45,8 @@ class RunHeader:
     settings : mapping
         Everything else that decides proposals and measurements, as plain JSON values. Budgets are not included: a run
         may be resumed with a larger one.
+    labels : mapping of str to tuple of (float or str)
+        The values of parameters that are not integers: `parameters` and all records hold positions in these lists.
     created_at : float
         Seconds since the epoch. Two headers that differ only here belong to the same run.
     """
@@ -60,6 +62,7 @@ class RunHeader:
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     settings: Mapping[str, str | int | float | bool | None] = dataclasses.field(default_factory=dict)
     created_at: float = dataclasses.field(default=0.0, compare=False)
+    labels: Mapping[str, tuple[float | str, ...]] = dataclasses.field(default_factory=dict)
 
     @property
     def replayed(self) -> bool:
@@ -70,7 +73,22 @@ class RunHeader:
         """Return the header as plain JSON values, exactly as they read back from a file."""
         plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         document: dict[str, Any] = json.loads(json.dumps(plain, default=_plain))
+        if not self.labels:
+            del document["labels"]  # most runs have none, and those of earlier versions no such field
         return document
+
+    def labelled(self, configuration: Mapping[str, int]) -> dict[str, int | float | str]:
+        """Return a configuration with labels in place of their positions.
+
+        Examples
+        --------
+        >>> header = RunHeader("toy", "", {"MODE": (0, 1)}, {}, {}, 0, labels={"MODE": ("row", "column")})
+        >>> header.labelled({"MODE": 1})
+        {'MODE': 'column'}
+        """
+        return {
+            name: self.labels[name][value] if name in self.labels else value for name, value in configuration.items()
+        }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> RunHeader:
@@ -90,6 +108,9 @@ class RunHeader:
         values = [value for one in header.parameters.values() for value in one]
         if not all(abs(value) <= LARGEST for value in values) or not 0.0 <= header.created_at < _YEAR_10000:
             raise ValueError("its header holds a number out of range")
+        for name, labels in header.labels.items():
+            if header.parameters.get(name) != tuple(range(len(labels))):
+                raise ValueError(f"its header has labels of {printable(name, 60)!r} that do not fit its values")
         return header
 
     def difference(self, other: RunHeader) -> str:

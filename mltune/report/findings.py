@@ -117,7 +117,7 @@ def _entry(run: TuneResult, folder: str | None) -> dict[str, Any]:
     entry |= {name: figures[name] for name in ("median_s", "tflops", "share_of_peak")} | {
         "state": "best so far",
         "trial": best.number,
-        "configuration": dict(best.configuration),
+        "configuration": run.header.labelled(best.configuration),
         "reference": reference,
         "verdict": _compared(reference),
         "launch": _launch(run, best),

@@ -15,6 +15,7 @@ from mltune.device.facts import Device
 from mltune.device.peaks import peak_flops
 from mltune.problem.problem import Problem
 from mltune.records.declaration import Declaration
+from mltune.records.directory import WINNER
 from mltune.records.header import RunHeader
 from mltune.records.reference import Reference
 from mltune.records.trial import TrialRecord, TrialState
@@ -25,6 +26,8 @@ from mltune.results.wording import configuration, percent, spaced_duration, spee
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from mltune.results.tuned_kernel import TunedKernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +122,9 @@ class TuneResult:
         return next(iter(self.records.fastest(1)), None)
 
     @property
-    def best_config(self) -> dict[str, int] | None:
+    def best_config(self) -> dict[str, int | float | str] | None:
         """Configuration of the best trial."""
-        return None if self.best is None else dict(self.best.configuration)
+        return None if self.best is None else self.header.labelled(self.best.configuration)
 
     @property
     def best_time_s(self) -> float | None:
@@ -159,6 +162,11 @@ class TuneResult:
     def trial(self, number: int) -> TrialRecord | None:
         """Return the record of a trial; None where it is not on record."""
         return next(iter(self.records.take(self.records.column("number") == number)), None)
+
+    def parameter(self, name: str) -> Any:
+        """Return the values of a parameter in all trials: ndarray of shape (n_trials,)."""
+        values, labels = self.records.parameter(name), self.header.labels.get(name)
+        return values if labels is None else np.array(labels)[values]
 
     def measured(self) -> Trials:
         """Return the trials that succeeded, by number."""
@@ -210,7 +218,7 @@ class TuneResult:
             "replayed": self.replayed,
             "trials": len(self.records),
             "counts": self.counts,
-            "best": None if best is None or figures is None else {"configuration": dict(best.configuration), **figures},
+            "best": None if best is None or figures is None else {"configuration": self.best_config, **figures},
             "seconds": dict(self.seconds),
             "run": str(self.directory),
             "stopped": self.stopped,
@@ -234,7 +242,7 @@ class TuneResult:
         trials = self.records
         columns: dict[str, Any] = {
             **{name: trials.column(name) for name in ("number", "batch", "state", "detail", "proposed_by")},
-            **{name: trials.parameter(name) for name in trials.parameters},
+            **{name: self.parameter(name) for name in trials.parameters},
             "predicted_s": self.predicted_s(trials.column("expected")),
             "skipped_by": trials.column("gate"),
             "audited": trials.column("audited").astype(bool),
@@ -245,6 +253,20 @@ class TuneResult:
         if self.flops:
             columns["tflops"] = self.figure(trials.column("median_s"))
         return pd.DataFrame(columns | {"elapsed_s": trials.column("elapsed_s")})
+
+    def compile(self) -> TunedKernel:
+        """Return the winner as a function: a kernel with its launch, which takes CuPy arrays and NumPy scalars.
+
+        Raises
+        ------
+        RunDirectoryError
+            There is no machine code: the run was replayed, or has not declared a winner.
+        DeviceError
+            There is no CuPy or no GPU.
+        """
+        from mltune.results.tuned_kernel import load_winner
+
+        return load_winner(self.directory / WINNER)
 
     def plot(self, ax: Any = None) -> Any:
         """Plot the best result so far over the time of the run, with the reference kernel as a dashed line.

@@ -40,7 +40,7 @@ def _entry(record: TrialRecord, run: TuneResult) -> dict[str, Any]:
     assert measurement is not None and measurement.median_s is not None  # noqa: S101, PT018 - it succeeded
     return {
         "trial": record.number,
-        "configuration": dict(record.configuration),
+        "configuration": run.header.labelled(record.configuration),
         **rating(run.problem, run.device, measurement.median_s, run.reference_s),
         "noise": measurement.noise,
         "samples": len(measurement.samples_s),

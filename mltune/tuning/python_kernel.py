@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 
 from mltune.errors import UsageError
-from mltune.files.text import printable
+from mltune.files.reading import read_text, reason
+from mltune.files.text import did_you_mean, printable
 from mltune.kernel.arrays import ArgumentDefinition, ArraysDefinition
 from mltune.kernel.bundle import Kernel, Launch, Restriction
 from mltune.kernel.columns import Columns
 from mltune.kernel.expressions import parse
 from mltune.kernel.names import check_macro_name
+from mltune.kernel.reader import MAX_SOURCE_BYTES
 from mltune.problem.array_values import DTYPES
 from mltune.problem.arrays import default_tolerance
 
@@ -86,11 +88,83 @@ class PythonKernel(Kernel):
     def _grid(self, values: dict[str, Any]) -> tuple[int, int, int]:
         sizes = [_called(size, values) for size in self.problem_size]
         sizes += [1] * (3 - len(sizes))
+        if len(self.problem_size) == 1 and isinstance(sizes[0], Sequence | np.ndarray):  # a function of all sizes
+            sizes = [*sizes[0], 1, 1][:3]
         x, y, z = (
             math.ceil(size / _divisor(divisor, name, values))
             for size, divisor, name in zip(sizes, self.divisors, self.block_names, strict=True)
         )
         return x, y, z
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of a run; None where there is none."""
+
+    trials: int | None = None
+    time_s: float | None = None
+
+
+_WITHOUT_EFFECT = frozenset(
+    ["platform", "iterations", "strategy", "log", "cache", "tune_params_keys", "objective_higher_is_better", "compiler"]
+)
+"""Arguments of Kernel Tuner that change no result here: mltune has a search and a timing of its own."""
+
+_REFUSED = {
+    "verify": "a function that verifies cannot run beside the kernel; give the right arrays as `answer`",
+    "texmem_args": "textures are not supported; read the array itself",
+    "observers": "observers are not supported; clocks, temperature and power are on record",
+    "simulation_mode": "recorded timings are searched by mltune.compare or mltune.tune(device='replay:...')",
+    "compiler_options": "options of the compiler are not passed on; sources are compiled as C++17",
+}
+_HARMLESS_OPTIONS = re.compile(
+    r"-O[0-3]|-?-std=c\+\+(03|11|14|17)|-lineinfo|-?-generate-line-info|-w|-arch=.*|-Xptxas.*"
+)
+
+
+def check_call(arguments: Mapping[str, Any], strategy_options: Mapping[str, Any] | None) -> Limits:
+    """Check arguments of Kernel Tuner that mltune does not have; return the limits among the options of a strategy.
+
+    Raises
+    ------
+    UsageError
+        One of them asks for something that mltune does not do, or does not exist.
+    """
+    for name, value in arguments.items():
+        if name == "lang" and str(value or "CUDA").upper() not in ("CUDA", "CUPY", "NVCUDA"):
+            raise UsageError(f"mltune tunes CUDA kernels, got lang={value!r:.60}.")
+        if name == "objective" and value not in (None, "time"):
+            raise UsageError(f"mltune minimises the time, got objective={value!r:.60}; give it as a metric.")
+        if name == "compiler_options" and value and all(_HARMLESS_OPTIONS.fullmatch(one) for one in value):
+            continue
+        if name == "smem_args" and value and set(value) != {"size"}:
+            raise UsageError(f"smem_args has the key size, got {printable(list(value), 120)}.")
+        if value and name in _REFUSED:
+            raise UsageError(f"{name}={value!r:.60}: {_REFUSED[name]}.")
+        if name not in {*_WITHOUT_EFFECT, *_REFUSED, "lang", "objective", "smem_args"}:
+            raise UsageError(f"tune_kernel has no argument {name!r}{did_you_mean(name, _WITHOUT_EFFECT) or '.'}")
+    options = dict(strategy_options or {})
+    return Limits(options.get("max_fevals"), options.get("time_limit"))
+
+
+def source_text(source: str | Path) -> str:
+    """Return the text of a source, given itself or as the name of a file.
+
+    Raises
+    ------
+    UsageError
+        The file cannot be read, or the source is none.
+    """
+    if callable(source) or isinstance(source, list | tuple):
+        raise UsageError("a source is one text or one file; functions and lists of files are not supported.")
+    if isinstance(source, str) and ("\n" in source or "{" in source):
+        return source
+    try:
+        return read_text(Path(source), MAX_SOURCE_BYTES)
+    except OSError as error:
+        raise UsageError(
+            f"a source must be CUDA text or a readable file, but {str(source)!r:.200}: {reason(error)}."
+        ) from error
 
 
 def make_kernel(
@@ -160,7 +234,7 @@ def make_kernel(
         restrictions=tuple(Restriction(one, "a restriction of the call") for one in expressions),
         default={} if default is None else _coded(default, lists, codes),
         arrays=_definition(_plain_name(name), arguments, constants or {}, answer, absolute, folder, flops, bytes),
-        problem_size=tuple(problem_size) if isinstance(problem_size, Sequence | np.ndarray) and not isinstance(problem_size, str) else (problem_size,),
+        problem_size=_sizes(problem_size),
         divisors=tuple(grid_divisors),
         block_names=tuple(block_names) if block_names else BLOCK_NAMES,
         dynamic_shared=shared,
@@ -183,7 +257,9 @@ def _definition(
         answer = answer(*arguments)
     answers = list(answer) if answer is not None else [None] * len(arguments)
     if len(answers) != len(arguments):
-        raise UsageError(f"answer has one entry for each argument, None for inputs, got {len(answers)} for {len(arguments)}.")
+        raise UsageError(
+            f"answer has one entry for each argument, None for inputs, got {len(answers)} for {len(arguments)}."
+        )
     found, files = [], {}
     for position, (value, right) in enumerate(zip(arguments, answers, strict=True)):
         key = f"argument_{position}"
@@ -194,9 +270,7 @@ def _definition(
     found += [_argument(key, value, "constant", folder, 0.0) for key, value in constants.items()]
     arithmetic = "fp64" if any(one.dtype in ("float64", "complex128") for one in found) else "fp32"
     work = [parse(str(int(amount))) if amount else None for amount in (flops, work_bytes)]
-    return ArraysDefinition(
-        name, {}, tuple(found), flops=work[0], bytes=work[1], arithmetic=arithmetic, answer=files
-    )
+    return ArraysDefinition(name, {}, tuple(found), flops=work[0], bytes=work[1], arithmetic=arithmetic, answer=files)
 
 
 def _argument(key: str, value: Any, role: Any, folder: Path, absolute: float) -> ArgumentDefinition:
@@ -211,10 +285,14 @@ def _argument(key: str, value: Any, role: Any, folder: Path, absolute: float) ->
         raise UsageError(f"an argument is an array or a scalar of {', '.join(DTYPES)}, got {array.dtype} for {key}.")
     if array.ndim == 0 and isinstance(value, np.generic):
         number = value.item()
-        return ArgumentDefinition(key, array.dtype.name, None, "in", 0, parse(repr(number)) if not isinstance(number, bool) else parse(str(int(number))), 0.0)
+        if isinstance(number, complex):
+            raise UsageError(f"a scalar argument is a real number, got {value!r} for {key}; pass an array.")
+        return ArgumentDefinition(key, array.dtype.name, None, "in", 0, number, 0.0)
     shape = tuple(parse(str(extent)) for extent in array.shape or (1,))
     file = _kept(folder, np.ascontiguousarray(array).reshape(-1))
-    return ArgumentDefinition(key, array.dtype.name, shape, role, file, None, default_tolerance(array.dtype.name), absolute)
+    return ArgumentDefinition(
+        key, array.dtype.name, shape, role, file, None, default_tolerance(array.dtype.name), absolute
+    )
 
 
 def _on_host(value: Any) -> Any:
@@ -250,7 +328,9 @@ def _restricted(kernel: PythonKernel, functions: Sequence[Callable[..., Any]]) -
     rows = [
         row
         for row in itertools.product(*kernel.parameters.values())
-        if all(_holds(function, kernel.labelled(dict(zip(kernel.parameters, row, strict=True)))) for function in functions)
+        if all(
+            _holds(function, kernel.labelled(dict(zip(kernel.parameters, row, strict=True)))) for function in functions
+        )
     ]
     table = np.array(rows, dtype=np.int64).reshape(len(rows), len(kernel.parameters))
     columns = {name: table[:, position] for position, name in enumerate(kernel.parameters)}
@@ -259,6 +339,10 @@ def _restricted(kernel: PythonKernel, functions: Sequence[Callable[..., Any]]) -
     for restriction in kernel.restrictions:
         valid &= restriction.expression.holds(scope)
     return replace(kernel, configurations={name: column[valid] for name, column in columns.items()})
+
+
+def _satisfies(values: dict[str, Any], functions: Sequence[Callable[..., Any]]) -> bool:
+    return all(_holds(function, values) for function in functions)
 
 
 def _holds(function: Callable[..., Any], values: dict[str, Any]) -> bool:
@@ -280,12 +364,23 @@ def _split(restrictions: Any) -> tuple[list[Any], list[Callable[..., Any]]]:
     return [parse(one) for one in given if isinstance(one, str)], [one for one in given if callable(one)]
 
 
+def _sizes(problem_size: Any) -> tuple[Size, ...]:
+    """Return a size for each dimension; one number, text or function is that of x."""
+    several = isinstance(problem_size, Sequence | np.ndarray) and not isinstance(problem_size, str)
+    found = tuple(problem_size) if several else (problem_size,)
+    if not 1 <= len(found) <= 3:
+        raise UsageError(f"a problem has one to three sizes, got {len(found)}.")
+    return tuple(one.item() if isinstance(one, np.generic) else one for one in found)
+
+
 def _called(value: Any, values: dict[str, Any]) -> Any:
     """Return a number that may be given by a function or an expression over the parameters."""
     if callable(value):
         return value(values)
     if isinstance(value, str):
-        return parse(value).evaluate({name: one if not isinstance(one, str) else np.array(one) for name, one in values.items()})
+        return parse(value).evaluate(
+            {name: one if not isinstance(one, str) else np.array(one) for name, one in values.items()}
+        )
     return value
 
 
@@ -312,10 +407,14 @@ def _labels(name: str, values: Sequence[Any]) -> tuple[float | str, ...]:
     try:
         return tuple(map(float, values))
     except (TypeError, ValueError):
-        raise UsageError(f"the values of a parameter are numbers or texts, got {name}={printable(values, 200)}.") from None
+        raise UsageError(
+            f"the values of a parameter are numbers or texts, got {name}={printable(values, 200)}."
+        ) from None
 
 
-def _coded(default: Mapping[str, Any], lists: Mapping[str, list[Any]], codes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+def _coded(
+    default: Mapping[str, Any], lists: Mapping[str, list[Any]], codes: Mapping[str, Sequence[int]]
+) -> dict[str, int]:
     if default.keys() != lists.keys():
         raise UsageError(f"default has a value of each of {', '.join(lists)}, got {', '.join(default)}.")
     for name, value in default.items():

@@ -19,7 +19,7 @@ from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace, SearchSpace, TableSpace
 from mltune.problem.arrays import ArraysProblem
 from mltune.problem.runnable import RunnableProblem
-from mltune.records.header import DATASET_HASH, LABELS, RunHeader
+from mltune.records.header import DATASET_HASH, RunHeader
 from mltune.records.trial import TrialState
 from mltune.records.versions import installed_versions
 from mltune.tuning.python_kernel import PythonKernel
@@ -271,7 +271,6 @@ def make_baseline(kernel: Kernel, problem: ArraysProblem, device: Device, builde
 
 def run_header(session: Session, seed: int, settings: Mapping[str, Any]) -> RunHeader:
     """Return the header of a run; in replay, its settings identify the content of the dataset."""
-    labels = {LABELS: {name: list(values) for name, values in session.kernel.labels.items()}} if session.kernel.labels else {}
     content = {} if session.recorded is None else {DATASET_HASH: session.recorded.manifest.sha256}
     return RunHeader(
         kernel=session.kernel.name,
@@ -281,6 +280,7 @@ def run_header(session: Session, seed: int, settings: Mapping[str, Any]) -> RunH
         device=session.device.to_json(),
         seed=seed,
         versions={**installed_versions("numpy", "scikit-learn", "optuna"), **session.versions},
-        settings={"restrictions": session.kernel.space_hash, **labels, **content, **settings},
+        settings={"restrictions": session.kernel.space_hash, **content, **settings},
         created_at=time.time(),
+        labels={name: labels for name, labels in session.kernel.labels.items() if name in session.space.names},
     )

@@ -34,7 +34,7 @@ def kernel_source(winner: Winner, date: str) -> str:
         *(f"// {one_line(line)}".rstrip() for line in head),
         "",
         f"// The parameters of the kernel{passed}.",
-        *(f"#define {name} {macros[name]}" for name in kernel.parameters),
+        *(f"#define {name} {value}" for name, value in macros.items() if name not in problem.macros()),
         "",
         f"// The case of the problem: {one_line(problem.label)}.",
         *(f"#define {name} {macros[name]}" for name in problem.macros()),

@@ -75,9 +75,9 @@ class Winner:
         """The parameters that are passed at launch, after the arguments of the problem."""
         return {name: self.record.configuration[name] for name in self.kernel.arguments}
 
-    def macros(self) -> dict[str, int]:
-        """Return all macros that specialise the source: the kernel's parameters, then those of the problem."""
-        return {name: self.record.configuration[name] for name in self.kernel.parameters} | self.runnable.macros()
+    def macros(self) -> dict[str, int | float | str]:
+        """Return all macros that specialise the source: the kernel's, its parameters among them, then the problem's."""
+        return self.kernel.macros(self.record.configuration) | self.runnable.macros()
 
 
 def one_line(text: str) -> str:

@@ -1,0 +1,96 @@
+"""A tuned kernel that can be called: machine code of a winner's folder, with its launch."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mltune.errors import DeviceError, RunDirectoryError
+from mltune.files.documents import parse_json
+from mltune.files.reading import read_file, reason
+
+_MAX_BYTES = 1 << 28
+
+
+@dataclass(frozen=True, slots=True)
+class TunedKernel:
+    """A kernel on the current GPU, with the launch of the problem that it was tuned for.
+
+    Attributes
+    ----------
+    function : cupy.RawKernel
+    module : cupy.RawModule
+        For example for its constant memory.
+    grid, block : tuple of int
+    shared_bytes : int
+        Dynamic shared memory of a block.
+    arguments : tuple of int
+        Parameters passed at launch, after the arguments of a call.
+    """
+
+    function: Any
+    module: Any
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    shared_bytes: int
+    arguments: tuple[int, ...]
+
+    def __call__(self, *arguments: Any, grid: tuple[int, ...] | None = None) -> None:
+        """Launch the kernel on the current stream.
+
+        Parameters
+        ----------
+        *arguments
+            Those of the kernel: CuPy arrays and NumPy scalars, in order.
+        grid : tuple of int, optional
+            Another number of blocks, for another size.
+        """
+        import numpy as np
+
+        launched = (np.int64(value) for value in self.arguments)
+        self.function(grid or self.grid, self.block, (*arguments, *launched), shared_mem=self.shared_bytes)
+
+
+def load_winner(folder: Path) -> TunedKernel:
+    """Load the kernel of a winner's folder.
+
+    Raises
+    ------
+    RunDirectoryError
+        The folder holds no machine code: the run was replayed, or has no winner yet.
+    DeviceError
+        CuPy is not installed, or there is no GPU.
+    """
+    try:
+        document = parse_json(read_file(folder / "winner.json", _MAX_BYTES, inside=folder))
+        launch, entry = document["launch"], document["kernel"]["function"]
+        code = read_file(folder / "kernel.cubin", _MAX_BYTES, inside=folder)
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        fact = reason(error) if isinstance(error, OSError) else "it has no machine code"
+        raise RunDirectoryError(
+            f"a tuned kernel is compiled by a run on a GPU that has declared a winner, but {folder}: {fact}."
+        ) from error
+    try:
+        import cupy
+
+        with tempfile.NamedTemporaryFile(suffix=".cubin") as file:  # CuPy loads files only
+            file.write(code)
+            file.flush()
+            module = cupy.RawModule(path=file.name)
+        function = module.get_function(entry)
+        if launch["shared_bytes"]:
+            function.max_dynamic_shared_size_bytes = launch["shared_bytes"]
+    except ImportError as error:
+        raise DeviceError(f"a tuned kernel runs with CuPy, but it cannot be imported: {error!s:.300}.") from error
+    except Exception as error:  # each version of CuPy has its own errors where there is no GPU
+        raise DeviceError(f"a tuned kernel needs a GPU of its architecture: {error!s:.300}.") from error
+    return TunedKernel(
+        function,
+        module,
+        tuple(launch["grid"]),
+        tuple(launch["block"]),
+        launch["shared_bytes"],
+        tuple(launch["launched"]),
+    )
