@@ -169,6 +169,7 @@ def tune_kernel(
     trials: int | None = None,
     time: str | float | None = None,
     seed: int = 0,
+    stop: bool = True,
     run: str | Path | None = None,
     progress: Report | Literal["auto"] | None = "auto",
     interrupt: Callable[[], bool] | None = None,
@@ -220,7 +221,7 @@ def tune_kernel(
         The default configuration: measured first. By default the first value of each parameter, if that is valid.
     flops, bytes : int
         Operations and least memory traffic of a run, for rates in TFLOPS or GB/s.
-    trials, time, seed, run, progress, interrupt
+    trials, time, seed, stop, run, progress, interrupt
         See :func:`tune`. Without a limit the run ends after 60 s, once everything is measured, or once nothing faster
         can be expected.
     verify, verbose, lang, compiler_options, quiet, **others
@@ -293,6 +294,7 @@ def tune_kernel(
             trials=trials,
             time_s=GPU_TIME_S if trials is None and time_s is None else time_s,
             seed=seed,
+            stop=stop,
             run=None if run is None else Path(run),
         )
         shown = None if quiet else progress

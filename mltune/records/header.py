@@ -109,7 +109,7 @@ class RunHeader:
         if not all(abs(value) <= LARGEST for value in values) or not 0.0 <= header.created_at < _YEAR_10000:
             raise ValueError("its header holds a number out of range")
         for name, labels in header.labels.items():
-            if header.parameters.get(name) != tuple(range(len(labels))):
+            if not all(0 <= value < len(labels) for value in header.parameters.get(name, (-1,))):
                 raise ValueError(f"its header has labels of {printable(name, 60)!r} that do not fit its values")
         return header
 

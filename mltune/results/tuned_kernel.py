@@ -79,7 +79,7 @@ def load_winner(folder: Path) -> TunedKernel:
             file.write(code)
             file.flush()
             module = cupy.RawModule(path=file.name)
-        function = module.get_function(entry)
+            function = module.get_function(entry)  # loads it
         if launch["shared_bytes"]:
             function.max_dynamic_shared_size_bytes = launch["shared_bytes"]
     except ImportError as error:
