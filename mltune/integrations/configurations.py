@@ -129,6 +129,26 @@ class ConfigurationTable:
         return np.flatnonzero(matches)
 
 
+def plain_values(parameters: Values) -> Values:
+    """Return values as JSON writes them, without the types of numpy.
+
+    Raises
+    ------
+    UsageError
+        A value is neither a bool, an int, a float, a str nor None.
+    """
+    plain = {
+        name: [value.item() if isinstance(value, np.generic) else value for value in listed]
+        for name, listed in parameters.items()
+    }
+    for name, listed in plain.items():
+        for value in listed:
+            if value is not None and not isinstance(value, bool | int | float | str):
+                got = printable(repr(value), 200)
+                raise UsageError(f"a value of {name!r} must be a bool, int, float, str or None, got {got}.")
+    return plain
+
+
 def list_configurations(parameters: Values, restrictions: Restrictions = ()) -> ConfigurationTable:
     """List the combinations of values that satisfy all restrictions.
 

@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from optuna.distributions import CategoricalDistribution
 from optuna.samplers import BaseSampler
-from optuna.study import StudyDirection
-from optuna.trial import TrialState
+from optuna.study import Study, StudyDirection
+from optuna.trial import FrozenTrial, TrialState
 
 from mltune.errors import UsageError
 from mltune.files.text import printable
-from mltune.integrations.configurations import Restrictions, Values, list_configurations
+from mltune.integrations.configurations import Restrictions, Values, list_configurations, plain_values
 from mltune.integrations.plain_search import PlainSearch, Scale
 
-if TYPE_CHECKING:
-    from optuna.study import Study
-    from optuna.trial import FrozenTrial
-
 ATTRIBUTE = "mltune:configuration"
-"""System attribute of a trial with the values of its configuration, which other threads and processes see."""
+"""System attribute of a trial with its configuration, which other threads and processes see."""
 
-ATTEMPTS = 5
-"""Most plans for one trial, where other processes choose the same configurations at the same time."""
-
+_ATTEMPTS = 5  # where other processes choose the same configuration at the same time
 _LOCK = threading.Lock()
 _ABSENT = object()
 
@@ -53,10 +47,8 @@ class MltuneSampler(BaseSampler):  # type: ignore[misc]
     Raises
     ------
     UsageError
-        A parameter or a restriction is not as described. In a study: it has several objectives, or the objective
-        suggests other parameters or values.
-    SpaceError
-        No configuration satisfies the restrictions, or there are too many.
+        A parameter or a restriction is not as described, no configuration satisfies all, or there are too many. In a
+        study: it has several objectives, or the objective suggests other parameters or values.
 
     Examples
     --------
@@ -74,7 +66,7 @@ class MltuneSampler(BaseSampler):  # type: ignore[misc]
     def __init__(
         self, parameters: Values, restrictions: Restrictions = (), *, seed: int = 0, scale: Scale = "symlog"
     ) -> None:
-        self._table = list_configurations(parameters, restrictions)
+        self._table = list_configurations(plain_values(parameters), restrictions)
         self._seed = seed
         self._scale: Scale = scale
 
@@ -83,10 +75,11 @@ class MltuneSampler(BaseSampler):  # type: ignore[misc]
         if len(study.directions) > 1:
             raise UsageError(f"the search has one objective, but the study has {len(study.directions)}.")
         with _LOCK:
-            for attempt in range(ATTEMPTS):
+            for attempt in range(_ATTEMPTS):
                 row = self._choose(study, trial, attempt)
                 if row is not None:
-                    study._storage.set_trial_system_attr(trial._trial_id, ATTRIBUTE, list(self._table[row]))
+                    chosen = dict(zip(self._table.names, self._table[row], strict=True))
+                    study._storage.set_trial_system_attr(trial._trial_id, ATTRIBUTE, chosen)
                 # Of two processes that choose the same at the same time, one or both see it here and choose again.
                 results, running = self._known(study, trial)
                 if row not in results and row not in running:
@@ -102,10 +95,10 @@ class MltuneSampler(BaseSampler):  # type: ignore[misc]
 
     def sample_independent(self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: Any) -> Any:
         """Return the value of a parameter in the configuration of the trial."""
-        if ATTRIBUTE not in trial.system_attrs:
+        chosen = trial.system_attrs.get(ATTRIBUTE)
+        if chosen is None:
             fixed = printable(trial.system_attrs.get("fixed_params"), 300)
             raise UsageError(f"no configuration of the sampler has {fixed}; enqueue a trial with all its parameters.")
-        chosen = dict(zip(self._table.names, trial.system_attrs[ATTRIBUTE], strict=True))
         if param_name not in chosen or not _offers(param_distribution, chosen[param_name]):
             raise UsageError(
                 "the objective must suggest the parameters of the sampler with the same values, but it asked for "
@@ -122,11 +115,11 @@ class MltuneSampler(BaseSampler):  # type: ignore[misc]
         free[[*results, *running]] = False
         left = rows[free[rows]]
         rng = np.random.default_rng((self._seed, trial.number))
-        if fixed or not len(left):
-            return int(rng.choice(left if len(left) else rows)) if len(rows) else None
-        if len(left) == 1:
+        if free.sum() <= 1:
             with contextlib.suppress(RuntimeError):  # there is nothing to stop where a caller asks and tells
                 study.stop()
+        if fixed or not len(left):
+            return int(rng.choice(left if len(left) else rows)) if len(rows) else None
         maximise = study.direction == StudyDirection.MAXIMIZE
         search = PlainSearch(self._table, seed=self._seed, scale=self._scale, maximise=maximise)
         for row, value in results.items():
@@ -139,8 +132,8 @@ class MltuneSampler(BaseSampler):  # type: ignore[misc]
         results: dict[int, float | None] = {}
         running = []
         for other in study._storage.get_all_trials(study._study_id, deepcopy=False):  # a pruner may hide some
-            params = [other.params.get(name, _ABSENT) for name in self._table.names]
-            row = self._table.row_of(other.system_attrs.get(ATTRIBUTE, params))
+            chosen = other.system_attrs.get(ATTRIBUTE, other.params)
+            row = self._table.row_of([chosen.get(name, _ABSENT) for name in self._table.names])
             if row < 0 or other.number == trial.number:
                 continue
             if other.state.is_finished():

@@ -8,6 +8,7 @@ import multiprocessing
 import pickle
 import threading
 
+import numpy as np
 import optuna
 import pytest
 from optuna.trial import TrialState
@@ -134,7 +135,7 @@ def test_a_trial_that_fails_before_it_suggests_is_not_proposed_again(sampler):
 
     study = optuna.create_study(sampler=sampler)
     study.optimize(broken, n_trials=12, catch=(RuntimeError,))
-    assert len({tuple(trial.system_attrs[ATTRIBUTE]) for trial in study.trials}) == 12
+    assert len({tuple(trial.system_attrs[ATTRIBUTE].values()) for trial in study.trials}) == 12
 
 
 def test_a_study_ends_when_everything_was_tried():
@@ -142,7 +143,7 @@ def test_a_study_ends_when_everything_was_tried():
     study = optuna.create_study(sampler=sampler)
     study.optimize(lambda trial: trial.suggest_int("stages", 1, 3), n_trials=50)
     assert sorted(trial.value for trial in study.trials) == [1, 2, 3]
-    study.optimize(lambda trial: trial.suggest_int("stages", 1, 3), n_trials=1)
+    study.optimize(lambda trial: trial.suggest_int("stages", 1, 3), n_trials=50)
     assert len(study.trials) == 4
 
 
@@ -209,6 +210,23 @@ def test_several_objectives_are_refused(sampler):
     study = optuna.create_study(directions=["minimize", "maximize"], sampler=sampler)
     with pytest.raises(UsageError, match="the study has 2"):
         study.ask()
+
+
+def test_values_are_those_that_storages_write(tmp_path):
+    sampler = MltuneSampler({"block": np.array([16, 32]), "factor": [np.float64(0.5), 1.0]})
+    study = optuna.create_study(sampler=sampler, storage=make_storage("sqlite", tmp_path))
+    study.optimize(lambda trial: trial.suggest_int("block", 16, 32) * trial.suggest_float("factor", 0.5, 1), n_trials=4)
+    assert study.best_params == {"block": 16, "factor": 0.5}
+    with pytest.raises(UsageError, match=r"'block' must be a bool, int, float, str or None, got \(1, 2\)"):
+        MltuneSampler({"block": [(1, 2), (3, 4)]})
+
+
+def test_trials_of_other_parameters_do_not_count(sampler):
+    study = optuna.create_study(sampler=MltuneSampler({"old": [1, 2, 3], "block": [16, 32]}))
+    study.optimize(lambda trial: trial.suggest_int("old", 1, 3), n_trials=4)
+    study.sampler = sampler
+    study.optimize(objective, n_trials=3)
+    assert all(trial.params in valid() for trial in study.trials[4:])
 
 
 def test_a_sampler_needs_a_valid_configuration():
