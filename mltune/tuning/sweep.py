@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -109,7 +110,8 @@ def choose_configurations(session: Session, count: int | None, seed: int) -> NDA
 
 def _dataset_name(session: Session, kind: str) -> str:
     gpu = session.device.name.lower().replace("nvidia", "").split()
-    return "-".join([*gpu, *session.problem.label.lower().split(), kind])
+    label = re.sub(r"[^a-z0-9]+", "-", session.problem.label.lower())
+    return "-".join([*gpu, label, kind])
 
 
 def measure_all(

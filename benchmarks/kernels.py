@@ -1,0 +1,167 @@
+"""The built-in kernels of kind arrays on a GPU: against their bars, their default configuration and random search.
+
+Results: benchmarks/results/kernels.json. Each kernel is tuned at two sizes: with 60 trials, at random with 60 trials,
+and for a time in which about ten times as many are measured. The bars are timed as the kernels are: with a cold L2
+cache, medians of 20 runs in the same process.
+
+    python benchmarks/kernels.py --output benchmarks/results/kernels.json --sweeps 400 --datasets datasets
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import mltune
+from mltune.kernel.reader import load_kernel
+from mltune.records.versions import installed_versions
+from mltune.results.run import TuneResult
+from mltune.tuning.request import TuneRequest
+from mltune.tuning.sweep import sweep
+
+CASES: dict[str, list[dict[str, int]]] = {
+    "transpose": [{"rows": 8192, "columns": 8192}, {"rows": 16384, "columns": 16384}],
+    "reduction": [{"n": 2**26}, {"n": 2**28}],
+    "softmax": [{"rows": 16384, "columns": 4096}, {"rows": 65536, "columns": 1024}],
+    "stencil": [{"nx": 8192, "ny": 8192}, {"nx": 16384, "ny": 16384}],
+    "convolution_cuda": [{"width": 4096, "height": 4096}, {"width": 8192, "height": 8192}],
+}
+RUNS = 20
+
+
+class Bars:
+    """Times what a kernel is compared with, in this process."""
+
+    def __init__(self) -> None:
+        import cupy
+
+        from mltune.device.query import query_device
+        from mltune.measure.stopwatch import Stopwatch
+
+        self.cupy = cupy
+        self.device = query_device(0)
+        self._stopwatch = Stopwatch(self.device.l2_bytes)
+
+    def seconds(self, launch: Callable[[], Any]) -> float:
+        """Return the median time of some work on the default stream."""
+        for _ in range(3):
+            launch()
+        return statistics.median(self._stopwatch.take(launch, RUNS))
+
+    def of(self, kernel: str, sizes: dict[str, int]) -> dict[str, float]:
+        """Return the times of the bars of a kernel by name, seconds."""
+        found = getattr(self, f"_{kernel}", lambda sizes: {})(sizes)
+        self.cupy.get_default_memory_pool().free_all_blocks()
+        return {name: self.seconds(launch) for name, launch in found.items()}
+
+    def _transpose(self, sizes: dict[str, int]) -> dict[str, Callable[[], Any]]:
+        a = self.cupy.ones((sizes["rows"], sizes["columns"]), dtype=self.cupy.float32)
+        b = self.cupy.empty_like(a)
+        return {"copy": lambda: b.data.copy_from_device_async(a.data, a.nbytes)}
+
+    def _reduction(self, sizes: dict[str, int]) -> dict[str, Callable[[], Any]]:
+        import torch
+        from cupy.cuda import cub
+
+        a = self.cupy.ones(sizes["n"], dtype=self.cupy.float32)
+        out = self.cupy.empty((), dtype=self.cupy.float32)
+        t = torch.as_tensor(a, device="cuda")
+        return {
+            "CUB": lambda: cub.device_reduce(a, cub.CUPY_CUB_SUM, None, out, False),
+            "CuPy sum": lambda: a.sum(out=out),
+            "PyTorch sum": lambda: torch.sum(t),
+        }
+
+    def _softmax(self, sizes: dict[str, int]) -> dict[str, Callable[[], Any]]:
+        import torch
+        from cupyx.scipy.special import softmax
+
+        a = self.cupy.random.rand(sizes["rows"], sizes["columns"], dtype=self.cupy.float32).astype(self.cupy.float16)
+        b, t = self.cupy.empty_like(a), torch.as_tensor(a, device="cuda")
+        return {
+            "copy": lambda: b.data.copy_from_device_async(a.data, a.nbytes),
+            "CuPy softmax": lambda: softmax(a, axis=1),
+            "PyTorch softmax": lambda: torch.softmax(t, dim=1),
+        }
+
+
+def tuned(kernel: str, sizes: dict[str, int], **options: Any) -> tuple[TuneResult, float]:
+    """Tune a kernel; return the result and the seconds that it took."""
+    begin = time.perf_counter()
+    result = mltune.tune(kernel, size=sizes, device="cuda:0", stop=False, progress=None, **options)
+    return result, time.perf_counter() - begin
+
+
+def figures(result: TuneResult, wall_s: float) -> dict[str, Any]:
+    """Return the figures of a result."""
+    rated = result.best_rating() or {}
+    defaults = [record.median_s for record in result.records if record.proposed_by == "default"]
+    return {
+        "best_s": result.best_time_s,
+        "interval_s": rated.get("interval_s"),
+        "speed_up_over_default": rated.get("share_of_reference"),
+        "default_s": defaults[0] if defaults else None,
+        "verified": rated.get("verified"),
+        "configuration": result.best_config,
+        "trials": len(result.records),
+        "counts": {state: count for state, count in result.counts.items() if count},
+        "wall_s": wall_s,
+        "seconds": dict(result.seconds),
+        "curve": [[int(at), best_s] for at, best_s in result.improvements(by_time=False)],
+    }
+
+
+def main() -> None:
+    """Measure every kernel."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--kernels", default=",".join(CASES))
+    parser.add_argument("--long", default="25s", help="time of the long runs")
+    parser.add_argument("--sweeps", type=int, default=0, help="configurations of a dataset of each kernel")
+    parser.add_argument("--datasets", type=Path, help="folder that the datasets are copied to")
+    options = parser.parse_args()
+    bars, kernels = Bars(), {}
+    header = {
+        "date": datetime.now(UTC).date().isoformat(),
+        "command": "python benchmarks/kernels.py",
+        "device": bars.device.name,
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "versions": installed_versions("numpy", "cupy-cuda13x", "torch", "optuna", "scikit-learn"),
+    }
+    for kernel in options.kernels.split(","):
+        for position, sizes in enumerate(CASES[kernel]):
+            definition = load_kernel(kernel).arrays
+            assert definition is not None
+            problem = definition.problem(sizes)
+            entry: dict[str, Any] = {"bytes": problem.bytes, "flops": problem.flops, "bars_s": bars.of(kernel, sizes)}
+            entry["short"] = figures(*tuned(kernel, sizes, trials=60))
+            entry["random"] = figures(*tuned(kernel, sizes, trials=60, search="random"))
+            entry["long"] = figures(*tuned(kernel, sizes, time=options.long, seed=1))
+            kernels[problem.label] = entry
+            options.output.write_text(json.dumps(header | {"kernels": kernels}, indent=1) + "\n")
+            print(
+                problem.label,
+                json.dumps(entry["bars_s"]),
+                *(entry[name]["best_s"] for name in ("short", "random", "long")),
+            )
+            if position == 0 and options.sweeps:
+                with tempfile.TemporaryDirectory() as folder:
+                    request = TuneRequest(problem, kernel, "cuda:0", run=Path(folder) / "run")
+                    path = sweep(request, options.sweeps)
+                    for file in (path, path.with_suffix(".json")):
+                        shutil.copy(file, options.datasets)
+
+
+if __name__ == "__main__":
+    main()
