@@ -23,10 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import mltune
-from mltune.kernel.reader import load_kernel
 from mltune.records.versions import installed_versions
 from mltune.results.run import TuneResult
-from mltune.tuning.request import TuneRequest
+from mltune.tuning.request import TuneRequest, named_problem
 from mltune.tuning.sweep import sweep
 
 CASES: dict[str, list[dict[str, int]]] = {
@@ -77,7 +76,7 @@ class Bars:
         out = self.cupy.empty((), dtype=self.cupy.float32)
         t = torch.as_tensor(a, device="cuda")
         return {
-            "CUB": lambda: cub.device_reduce(a, cub.CUPY_CUB_SUM, None, out, False),
+            "CUB": lambda: cub.device_reduce(a, cub.CUPY_CUB_SUM, (), out, False),
             "CuPy sum": lambda: a.sum(out=out),
             "PyTorch sum": lambda: torch.sum(t),
         }
@@ -141,9 +140,7 @@ def main() -> None:
     }
     for kernel in options.kernels.split(","):
         for position, sizes in enumerate(CASES[kernel]):
-            definition = load_kernel(kernel).arrays
-            assert definition is not None
-            problem = definition.problem(sizes)
+            problem, _ = named_problem(kernel, {"size": sizes})
             entry: dict[str, Any] = {"bytes": problem.bytes, "flops": problem.flops, "bars_s": bars.of(kernel, sizes)}
             entry["short"] = figures(*tuned(kernel, sizes, trials=60))
             entry["random"] = figures(*tuned(kernel, sizes, trials=60, search="random"))

@@ -37,6 +37,8 @@ class SamplingRule:
         A configuration whose fastest sample is slower than this multiple of the run's best is not sampled further.
     max_s : float
         Most seconds of sampling, after ``min_samples``.
+    resolution_s : float
+        Noise in seconds below which no more is asked: CUDA's events and launches of short kernels are not more precise.
     """
 
     min_samples: int = 3
@@ -44,6 +46,17 @@ class SamplingRule:
     noise_target: float = 0.005
     slow_ratio: float = 1.3
     max_s: float = 1.0
+    resolution_s: float = 100e-9
+
+    def target(self, time_s: float) -> float:
+        """Return the noise at which the sampling of a kernel that takes some time ends, relative.
+
+        Examples
+        --------
+        >>> SamplingRule().target(8e-6), SamplingRule().target(1e-3)
+        (0.0125, 0.005)
+        """
+        return max(self.noise_target, self.resolution_s / time_s)
 
 
 class Runner(AbstractContextManager[Any], Protocol):

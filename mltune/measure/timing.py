@@ -88,9 +88,10 @@ def next_samples(samples: Sequence[float], warm_up_s: float, rule: SamplingRule,
     noise, spent_s = relative_noise(samples), sum(samples)
     if noise is None:
         return 1
-    if noise <= rule.noise_target or spent_s >= rule.max_s:
+    target = rule.target(statistics.median(samples))
+    if noise <= target or spent_s >= rule.max_s:
         return 0
-    wanted = math.ceil(taken * (noise / rule.noise_target) ** 2) - taken
+    wanted = math.ceil(taken * (noise / target) ** 2) - taken
     affordable = int((rule.max_s - spent_s) * taken / spent_s)
     return max(1, min(wanted, taken, affordable, rule.max_samples - taken))
 
@@ -128,7 +129,7 @@ def sample(take: Callable[[int], Sequence[float]], rule: SamplingRule, best_s: f
         samples += take(count)
     noise = relative_noise(samples)
     stopped_early = _too_slow(samples, rule, best_s)
-    unstable = not stopped_early and noise is not None and noise > rule.noise_target
+    unstable = not stopped_early and noise is not None and noise > rule.target(statistics.median(samples))
     return Sampling(tuple(samples), noise, stopped_early, unstable)
 
 
