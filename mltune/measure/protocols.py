@@ -46,7 +46,7 @@ class SamplingRule:
     noise_target: float = 0.005
     slow_ratio: float = 1.3
     max_s: float = 1.0
-    resolution_s: float = 100e-9
+    resolution_s: float = 250e-9
 
     def target(self, time_s: float) -> float:
         """Return the noise at which the sampling of a kernel that takes some time ends, relative.
@@ -54,7 +54,7 @@ class SamplingRule:
         Examples
         --------
         >>> SamplingRule().target(8e-6), SamplingRule().target(1e-3)
-        (0.0125, 0.005)
+        (0.03125, 0.005)
         """
         return max(self.noise_target, self.resolution_s / time_s)
 

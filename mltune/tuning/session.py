@@ -215,26 +215,16 @@ def make_space(kernel: Kernel, variables: Mapping[str, int]) -> SearchSpace:
 
 
 def default_configuration(kernel: Kernel, space: SearchSpace) -> dict[str, int]:
-    """Return the default configuration of a kernel; for one of kind arrays that names none, the first valid one.
+    """Return the default configuration of a kernel, or the valid one that is nearest to it for this problem and device.
 
-    Raises
-    ------
-    BundleError
-        The default does not satisfy the restrictions.
+    A kernel of kind arrays that names none has the first value of every parameter as its default.
     """
-    if not kernel.default:
-        if kernel.arrays is None:
-            return {}
-        first = {name: np.array([values[0]]) for name, values in kernel.all_parameters.items()}
-        return row(space.rows(space.nearest(first)), 0)
-    if space.index_of({name: np.array([value]) for name, value in kernel.default.items()})[0] < 0:
-        scope = kernel.scope({**getattr(space, "variables", {}), **kernel.default})
-        broken = [f"`{one.text}` ({one.reason})" for one in kernel.restrictions if not one.expression.holds(scope)]
-        raise BundleError(
-            f"the default configuration of {kernel.name} must satisfy the restrictions, but does not satisfy "
-            f"{', '.join(broken) or 'that it is one of the recorded ones'}; see {kernel.folder / 'kernel.toml'}."
-        )
-    return dict(kernel.default)
+    wanted = dict(kernel.default)
+    if not wanted and kernel.arrays is not None:
+        wanted = {name: values[0] for name, values in kernel.all_parameters.items()}
+    if not wanted:
+        return {}
+    return row(space.rows(space.nearest({name: np.array([value]) for name, value in wanted.items()})), 0)
 
 
 def make_baseline(kernel: Kernel, problem: ArraysProblem, device: Device, builder: Builder) -> Baseline:
