@@ -23,7 +23,8 @@ def rating(problem: Problem, device: Device, median_s: float, reference_s: float
     Returns
     -------
     dict
-        ``median_s``; ``tflops`` and ``share_of_peak`` (of the device's theoretical peak for the problem's arithmetic),
+        ``median_s``; ``gb_per_s``, the least memory traffic over the time, None where a problem states none or counts
+        its operations; ``tflops`` and ``share_of_peak`` (of the device's theoretical peak for the problem's arithmetic),
         None where the problem does not count its operations; ``share_of_reference`` (above 1: faster than the
         reference), None where the time of the reference is not known.
 
@@ -38,6 +39,7 @@ def rating(problem: Problem, device: Device, median_s: float, reference_s: float
     rate = flops / median_s if flops else None
     return {
         "median_s": median_s,
+        "gb_per_s": problem.bytes / median_s / 1e9 if problem.bytes and not flops else None,
         "tflops": None if rate is None else rate / 1e12,
         "share_of_peak": None if rate is None else rate / peak_flops(device, problem.arithmetic),
         "share_of_reference": None if reference_s is None else reference_s / median_s,

@@ -99,7 +99,9 @@ def _declared(figures: Document, reference: str, checked: str) -> str:
     rate, median_s = figures["tflops"], figures["median_s"]
     if rate is None:
         low, high = (milliseconds(end_s) for end_s in figures["interval_s"])
-        text = f"{milliseconds(median_s)} ({low} to {high}, 95 %)"
+        rate = figures["gb_per_s"]
+        text = "" if rate is None else f"{rate:.0f} GB/s, "
+        text += f"{milliseconds(median_s)} ({low} to {high}, 95 %)"
     else:
         low, high = map(tflops, sorted(rate * median_s / end_s for end_s in figures["interval_s"]))
         text = f"{speed(rate, None)} ({low} to {high}, 95 %), {milliseconds(median_s)}"
