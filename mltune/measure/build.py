@@ -19,6 +19,7 @@ from mltune.errors import BundleError, DeviceError, SpaceError, WorkerError
 from mltune.kernel.names import check_macro_name
 from mltune.measure.compiler import Source, accepts_option, nvrtc_version, supported_architectures
 from mltune.measure.cubin_cache import CubinCache, cache_key, default_cache
+from mltune.measure.toolkit_headers import toolkit_headers
 from mltune.process.child import Child, ChildDiedError, ChildTimeoutError
 from mltune.records.trial import Build, TrialState
 
@@ -309,7 +310,8 @@ def _source(kernel: Kernel, options: tuple[str, ...]) -> Source:
             f"building needs a source, but the bundle {kernel.name!r} has none: "
             "it describes timings that were recorded elsewhere; use it in replay."
         )
-    return Source(kernel.source, kernel.entry, options, kernel.headers)
+    headers = {**toolkit_headers(kernel.source, kernel.headers), **kernel.headers}
+    return Source(kernel.source, kernel.entry, options, headers)
 
 
 def _macro_value(name: str, value: int | float | str) -> int | float | str:

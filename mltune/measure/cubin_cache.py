@@ -8,7 +8,7 @@ used only if nobody else can write to it.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import functools
 import hashlib
 import json
 import logging
@@ -47,8 +47,14 @@ def default_cache() -> Path:
 
 def cache_key(source: Source, definitions: str, compiler: str) -> str:
     """Return the name of a build: a hash of all that NVRTC reads, and of the compiler's version."""
-    content = json.dumps([_FORMAT, dataclasses.asdict(source), definitions, compiler], sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()
+    digest = _digest(source.text, source.entry, source.options, tuple(sorted(source.headers.items())))
+    return hashlib.sha256(json.dumps([_FORMAT, digest, definitions, compiler]).encode()).hexdigest()
+
+
+@functools.lru_cache(maxsize=8)
+def _digest(*source: object) -> str:
+    """Return the hash of a source; its headers may be megabytes, and are the same for all configurations."""
+    return hashlib.sha256(json.dumps(source).encode()).hexdigest()
 
 
 class CubinCache:
