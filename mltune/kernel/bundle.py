@@ -147,6 +147,8 @@ class Kernel:
         Variables of a problem that its expressions may use.
     accesses : mapping of str to Access
         Loads and stores of the main loop by name, from which bank conflicts and cache traffic are computed.
+    options : tuple of str
+        Further options of the compiler.
     labels : mapping of str to tuple of (float or str)
         The values of the parameters that are not integers: those parameters count the positions in these lists.
     default : mapping of str to int
@@ -175,6 +177,7 @@ class Kernel:
     shared_bytes: Expression = _ZERO
     variables: frozenset[str] = frozenset()
     accesses: Mapping[str, Access] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
     labels: Mapping[str, tuple[float | str, ...]] = field(default_factory=dict)
     default: Mapping[str, int] = field(default_factory=dict)
     arrays: ArraysDefinition | None = None

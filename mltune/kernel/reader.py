@@ -195,6 +195,7 @@ class _Reader:
             block=self.shape("block", launch.block, known),
             grid=self.shape("grid", launch.grid, known),
             shared_bytes=shared_bytes,
+            options=tuple(document.kernel.options),
             labels=self.labels(),
             default=self.default({**parameters, **launch_parameters}),
             arrays=self.arrays(known) if self.is_arrays else None,
@@ -446,7 +447,8 @@ class _Reader:
         if source is None:
             return ""
         launch = self.document.launch.model_dump()
-        return _hash(source, self.document.kernel.entry, launch, shared_bytes.text, *([headers] if headers else []))
+        further = [part for part in (headers, self.document.kernel.options) if part]
+        return _hash(source, self.document.kernel.entry, launch, shared_bytes.text, *further)
 
 
 def _tuples(parameters: Mapping[str, Sequence[ParameterValue]]) -> dict[str, tuple[int, ...]]:

@@ -43,6 +43,15 @@ EntryName = Annotated[
         r"[A-Za-z_][A-Za-z0-9_:]{0,127}(<[A-Za-z0-9_:<>, *]{1,200}>)?", "be the name of a kernel, or of a template"
     ),
 ]
+CompilerOption = Annotated[
+    StrictStr,
+    matching(
+        r"--?use_fast_math|--?maxrregcount=[0-9]{1,3}|--(fmad|ftz|prec-div|prec-sqrt)=(true|false)|-lineinfo"
+        r"|--extra-device-vectorization",
+        "be --use_fast_math, --maxrregcount=N, --fmad=, --ftz=, --prec-div= or --prec-sqrt= with true or false, "
+        "-lineinfo or --extra-device-vectorization",
+    ),
+]
 _FILE_NAME = "be the name of a file: letters, digits, _, - and dots, no folder"
 PlainFileName = Annotated[StrictStr, matching(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", _FILE_NAME)]
 HeaderName = Annotated[
@@ -78,6 +87,7 @@ class KernelTable(_Table):
     source: PlainFileName | None = None
     headers: Annotated[list[HeaderName], Field(max_length=60)] = []
     entry: EntryName | None = None
+    options: Annotated[list[CompilerOption], Field(max_length=16)] = []
 
 
 class LaunchTable(_Table):

@@ -311,7 +311,7 @@ def _source(kernel: Kernel, options: tuple[str, ...]) -> Source:
             "it describes timings that were recorded elsewhere; use it in replay."
         )
     headers = {**toolkit_headers(kernel.source, kernel.headers), **kernel.headers}
-    return Source(kernel.source, kernel.entry, options, headers)
+    return Source(kernel.source, kernel.entry, (*options, *kernel.options), headers)
 
 
 def _macro_value(name: str, value: int | float | str) -> int | float | str:

@@ -184,6 +184,7 @@ def make_kernel(
     defines: Mapping[str, Any] | None = None,
     block_names: Sequence[str] | None = None,
     default: Mapping[str, Any] | None = None,
+    options: Sequence[str] = (),
     flops: int = 0,
     bytes: int = 0,
 ) -> PythonKernel:
@@ -235,6 +236,7 @@ def make_kernel(
         default={} if default is None else _coded(default, lists, codes),
         arrays=_definition(_plain_name(name), arguments, constants or {}, answer, absolute, folder, flops, bytes),
         problem_size=_sizes(problem_size),
+        options=tuple(options),
         divisors=tuple(grid_divisors),
         block_names=tuple(block_names) if block_names else BLOCK_NAMES,
         dynamic_shared=shared,
