@@ -125,12 +125,17 @@ class Source:
     def expression(self, definitions: str) -> str:
         r"""Return the C++ name of the kernel, with the values of macros; empty where it is ``extern "C"``.
 
+        Where that is not seen, as in a block, NVRTC is asked all the same: the name is then that of the entry.
+
         Examples
         --------
         >>> Source("template <int N> __global__ void fill();", "fill<TILE>", ()).expression("#define TILE 32\n")
         'fill<32>'
         """
-        if re.fullmatch(r"\w+", self.entry) and re.search(r'extern\s+"C"', self.text):
+        entry, c = rf"\b{re.escape(self.entry)}\s*\(", r'extern\s+"C"'
+        if re.search(rf"{c}[^;{{}}]*{entry}", self.text) or (
+            re.search(c, self.text) and re.fullmatch(r"\w+", self.entry) and not re.search(entry, self.text)
+        ):
             return ""
         macros = dict(re.findall(r"^#define (\w+) (.*)$", definitions, re.MULTILINE))
         name, *arguments = re.split(r"(<)", self.entry, maxsplit=1)
