@@ -239,6 +239,8 @@ class _Reader:
         key, sizes = f"arguments.{name}", self.document.sizes
         if (table.shape is None) == (table.value is None):
             raise self.error(key, "an array has a shape and a scalar a value; give one of them")
+        if table.shape is None and table.role != "in":
+            raise self.error(key, f"a scalar is read and has no role, got {table.role!r}")
         initial = table.initial
         if isinstance(initial, str) and initial.endswith(".npy"):
             initial = str(self.array_file(f"{key}.initial", initial))

@@ -114,7 +114,7 @@ class ArgumentTable(_Table):
     dtype: Literal[DTYPES]  # type: ignore[valid-type]
     shape: Annotated[list[ExpressionText], Field(min_length=1, max_length=8)] | None = None
     role: Role = "in"
-    initial: StrictStr | StrictInt | StrictFloat = "uniform"
+    initial: StrictStr | StrictInt | Annotated[StrictFloat, Field(allow_inf_nan=False)] = "uniform"
     value: ExpressionText | None = None
     tolerance: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
 

@@ -34,6 +34,7 @@ _FILE_NAME = b"kernel.cu"
 _NVRTC_SUCCESS, _NVRTC_ERROR_INVALID_OPTION, _NVRTC_ERROR_COMPILATION = 0, 5, 6
 _DETAIL_LINES, _LINE_CHARACTERS, _DETAIL_CHARACTERS = 4, 200, 600
 _LOG_CHARACTERS = 1 << 20
+_NAME_MAP = "__nv_name_map"  # where NVRTC looks up the name of the kernel
 _WARM_UP = 'extern "C" __global__ void warm_up() {}'
 _HEADERS_ONLY = "a source includes only the headers that its kernel.toml lists under `headers`"
 _INSTALL = "install one with `pip install 'cuda-bindings>=13.0,<14' 'nvidia-cuda-nvrtc>=13.0,<14'`"
@@ -125,12 +126,17 @@ class Source:
     def expression(self, definitions: str) -> str:
         r"""Return the C++ name of the kernel, with the values of macros; empty where it is ``extern "C"``.
 
+        Where that is not seen, as in a block, NVRTC is asked all the same: the name is then that of the entry.
+
         Examples
         --------
         >>> Source("template <int N> __global__ void fill();", "fill<TILE>", ()).expression("#define TILE 32\n")
         'fill<32>'
         """
-        if re.fullmatch(r"\w+", self.entry) and re.search(r'extern\s+"C"', self.text):
+        entry, c = rf"\b{re.escape(self.entry)}\s*\(", r'extern\s+"C"'
+        if re.search(rf"{c}[^;{{}}]*{entry}", self.text) or (
+            re.search(c, self.text) and re.fullmatch(r"\w+", self.entry) and not re.search(entry, self.text)
+        ):
             return ""
         macros = dict(re.findall(r"^#define (\w+) (.*)$", definitions, re.MULTILINE))
         name, *arguments = re.split(r"(<)", self.entry, maxsplit=1)
@@ -264,7 +270,7 @@ def _errors(log: str) -> str:
     )
     if "open source file" in detail:
         detail = f"{detail.replace(f': {os.strerror(errno.EMFILE)}', '')}; {_HEADERS_ONLY}"
-    return detail
+    return f"the source must define the kernel: {detail}" if detail.startswith(_NAME_MAP) else detail
 
 
 @cache

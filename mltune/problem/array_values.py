@@ -65,7 +65,7 @@ def initial_array(xp: Any, generator: Any, dtype: str, shape: tuple[int, ...], i
     if initial == "arange":
         return _stored(xp, xp.arange(count), dtype)
     if dtype in _COMPLEX:
-        parts = _drawn(generator, "float64", 2 * count, initial)
+        parts = _drawn(generator, "float64", 2 * count, initial).astype("float64")
         return parts.view("complex128").astype(dtype)
     return _stored(xp, _drawn(generator, dtype, count, initial), dtype)
 
@@ -109,7 +109,8 @@ def to_bfloat16(values: Any) -> Any:
     """
     bits = values.view("uint32")
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-    return rounded.astype("uint16")
+    is_nan = (bits & 0x7FFFFFFF) > 0x7F800000  # rounding may carry it to infinity or zero
+    return (rounded * ~is_nan + is_nan * np.uint32(0x7FC0)).astype("uint16")
 
 
 def scalar(dtype: str, value: float) -> Any:
@@ -121,15 +122,14 @@ def _from_file(path: Path, dtype: str, shape: tuple[int, ...]) -> Any:
     try:
         if path.stat().st_size > _MOST_FILE_BYTES:
             raise ValueError("it is larger than 64 GiB")
-        array = np.load(path, allow_pickle=False, mmap_mode="r")
-    except (OSError, ValueError, EOFError) as error:
+        array = np.lib.format.open_memmap(path, mode="r")  # neither archives nor pickled objects
+    except Exception as error:  # also those of Python's parser, for what is no header
         raise ProblemError(
             f"initial values must be a readable .npy file, but {path} is not: {error!s:.200}."
         ) from error
     wanted = STORAGE[dtype]
-    if not isinstance(array, np.ndarray) or array.dtype != wanted or array.size != math.prod(shape):
+    if array.dtype != wanted or array.size != math.prod(shape):
         raise ProblemError(
-            f"{path} must hold {math.prod(shape)} elements of {wanted}, but holds {getattr(array, 'size', 0)} of "
-            f"{getattr(array, 'dtype', 'none')}."
+            f"{path} must hold {math.prod(shape)} elements of {wanted}, but holds {array.size} of {array.dtype}."
         )
     return np.ascontiguousarray(array).reshape(-1)

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr, ValidationError
 
 from mltune.errors import ProblemError
 from mltune.files.validation import matching, problems_of
-from mltune.problem.array_values import DTYPES, STORAGE, initial_array, scalar
+from mltune.problem.array_values import DTYPES, INITIAL, STORAGE, initial_array, scalar
 from mltune.problem.runnable import Buffer, Operands
 
 MOST_BYTES = 2**40
@@ -24,7 +24,10 @@ MOST_FLOPS = 2**80
 Role = Literal["in", "out", "inout", "constant"]
 Name = Annotated[StrictStr, matching(r"[A-Za-z_][A-Za-z0-9_]{0,63}", "be a name")]
 Integer = Annotated[StrictInt, Field(ge=-(2**53), le=2**53)]
-Number = Annotated[StrictInt | float, Field(allow_inf_nan=False)]
+Number = Annotated[StrictInt, Field(ge=-(2**63), lt=2**64)] | Annotated[StrictFloat, Field(allow_inf_nan=False)]
+
+_INITIAL = "|".join((*INITIAL, r"[^/\\0]{1,250}\.npy"))
+_INITIAL_LAW = f"be one of {', '.join(INITIAL)}, or the name of an .npy file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,7 @@ class _ArgumentDocument(BaseModel):
     dtype: Literal[DTYPES]  # type: ignore[valid-type]
     shape: Annotated[list[Annotated[StrictInt, Field(ge=1, le=MOST_BYTES)]], Field(max_length=8)] | None = None
     role: Role = "in"
-    initial: Annotated[StrictStr, Field(max_length=4096)] | Number = "uniform"
+    initial: Annotated[StrictStr, matching(_INITIAL, _INITIAL_LAW)] | Number = "uniform"
     value: StrictBool | Number = 0
     tolerance: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     absolute: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
@@ -118,7 +121,7 @@ class ArraysProblem:
     Raises
     ------
     ProblemError
-        An array is too large.
+        An array is too large, or two arguments have one name.
 
     Examples
     --------
@@ -142,6 +145,10 @@ class ArraysProblem:
     reference: ClassVar[str] = "default"
 
     def __post_init__(self) -> None:
+        names = [one.name for one in self.arguments]
+        twice = [name for name in names if names.count(name) > 1]
+        if twice:
+            raise ProblemError(f"arguments have distinct names, but {twice[0]} of {self.label} is there twice.")
         for one in self.arguments:
             if one.nbytes > MOST_BYTES:
                 raise ProblemError(

@@ -20,6 +20,7 @@ from mltune.files.text import did_you_mean, printable
 from mltune.kernel.arrays import ArgumentDefinition, ArraysDefinition
 from mltune.kernel.bundle import Kernel, Launch, Restriction
 from mltune.kernel.columns import Columns
+from mltune.kernel.evaluation import MAX_INTEGER
 from mltune.kernel.expressions import parse
 from mltune.kernel.names import check_macro_name
 from mltune.kernel.reader import MAX_SOURCE_BYTES
@@ -31,6 +32,9 @@ BLOCK_NAMES = ("block_size_x", "block_size_y", "block_size_z")
 
 DEFAULT_BLOCK = (256, 1, 1)
 """Threads of a block along x, y and z where no parameter gives them."""
+
+MOST_CHARACTERS = 200
+"""Longest value of a parameter that is a text."""
 
 MOST_ENUMERATED = 2_000_000
 """Most combinations of values that Python functions are asked about."""
@@ -78,7 +82,7 @@ class PythonKernel(Kernel):
         values = self.labelled(configuration)
         shape = dict(zip(("grid_size_x", "grid_size_y", "grid_size_z"), self._grid(values), strict=True))
         block = dict(zip(self.block_names, self._block(values), strict=False))
-        defines = {name: _called(value, values) for name, value in self.defines.items()}
+        defines = {name: _define(value, values) for name, value in self.defines.items()}
         return shape | block | values | defines | {"kernel_tuner": 1}
 
     def _block(self, values: Mapping[str, Any]) -> tuple[int, int, int]:
@@ -215,8 +219,9 @@ def make_kernel(
     lists = {key: list(values) for key, values in parameters.items()}
     for key, values in lists.items():
         check_macro_name(key)
-        if not values or len(set(values)) != len(values):
-            raise UsageError(f"a parameter has distinct values, got {key}={printable(values, 200)}.")
+        _check_values(key, values)
+    for key in defines or {}:
+        check_macro_name(key)
     labels = {key: _labels(key, values) for key, values in lists.items() if not _are_integers(values)}
     codes = {
         key: tuple(range(len(values))) if key in labels else tuple(int(value) for value in values)
@@ -289,7 +294,11 @@ def _argument(key: str, value: Any, role: Any, folder: Path, absolute: float) ->
         number = value.item()
         if isinstance(number, complex):
             raise UsageError(f"a scalar argument is a real number, got {value!r} for {key}; pass an array.")
+        if not math.isfinite(number):
+            raise UsageError(f"a scalar argument is finite, got {value!r} for {key}; define a macro or pass an array.")
         return ArgumentDefinition(key, array.dtype.name, None, "in", 0, number, 0.0)
+    if not array.size:
+        raise UsageError(f"an array has at least one element, got the shape {array.shape} for {key}.")
     shape = tuple(parse(str(extent)) for extent in array.shape or (1,))
     file = _kept(folder, np.ascontiguousarray(array).reshape(-1))
     return ArgumentDefinition(
@@ -343,10 +352,6 @@ def _restricted(kernel: PythonKernel, functions: Sequence[Callable[..., Any]]) -
     return replace(kernel, configurations={name: column[valid] for name, column in columns.items()})
 
 
-def _satisfies(values: dict[str, Any], functions: Sequence[Callable[..., Any]]) -> bool:
-    return all(_holds(function, values) for function in functions)
-
-
 def _holds(function: Callable[..., Any], values: dict[str, Any]) -> bool:
     """Ask a function about a configuration: it takes a mapping, or the parameters by name."""
     import inspect
@@ -375,6 +380,13 @@ def _sizes(problem_size: Any) -> tuple[Size, ...]:
     return tuple(one.item() if isinstance(one, np.generic) else one for one in found)
 
 
+def _define(value: Any, values: dict[str, Any]) -> int | float | str:
+    """Return the value of a macro that may be given by a function; a text stands as it is."""
+    found = value(values) if callable(value) else value
+    plain: int | float | str = found.item() if isinstance(found, np.generic) else found
+    return plain
+
+
 def _called(value: Any, values: dict[str, Any]) -> Any:
     """Return a number that may be given by a function or an expression over the parameters."""
     if callable(value):
@@ -397,6 +409,22 @@ def _divisor(divisor: Divisors, name: str, values: dict[str, Any]) -> float:
 def _plain_name(name: str) -> str:
     """Return the name of a kernel without template arguments."""
     return re.sub(r"[^A-Za-z0-9_]+", "_", name.partition("<")[0]).strip("_") or "kernel"
+
+
+def _check_values(name: str, values: Sequence[Any]) -> None:
+    """Check the values of a parameter, which become macros."""
+    shown = f"got {name}={printable(values, 200)}"
+    if any(not isinstance(value, int | float | str | np.generic) for value in values):
+        raise UsageError(f"the values of a parameter are numbers or texts, {shown}.")
+    if not values or len(set(values)) != len(values):
+        raise UsageError(f"a parameter has distinct values, {shown}.")
+    for value in values:
+        if isinstance(value, str) and not (
+            0 < len(value) <= MOST_CHARACTERS and value.isascii() and value.isprintable()
+        ):
+            raise UsageError(f"a text has at most {MOST_CHARACTERS} printable ASCII characters, {shown}.")
+        if not isinstance(value, str) and not abs(value) < MAX_INTEGER:
+            raise UsageError(f"the values of a parameter stay below 2**53 in size, {shown}.")
 
 
 def _are_integers(values: Sequence[Any]) -> bool:

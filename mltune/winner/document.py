@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mltune.problem.arrays import Argument, ArraysProblem
 from mltune.problem.runnable import Buffer
 from mltune.records.versions import __version__
 from mltune.results.rating import declared_rating
@@ -97,6 +99,7 @@ def _launch(winner: Winner) -> dict[str, Any]:
             *_problem_arguments(winner),
             *({"name": name, "type": "int32", "value": value} for name, value in winner.launched.items()),
         ],
+        "constants": _constants(winner),
         "at_other_sizes": launch_formulas(winner),
         "sizes_must_satisfy": size_restrictions(winner),
     }
@@ -104,6 +107,10 @@ def _launch(winner: Winner) -> dict[str, Any]:
 
 def _problem_arguments(winner: Winner) -> list[dict[str, Any]]:
     problem = winner.runnable
+    if isinstance(problem, ArraysProblem):
+        arrays = {one.name: _array(one) for one in problem.arrays}
+        scalars = {one.name: one for one in problem.arguments if one.shape is None}
+        return [arrays.get(name) or _scalar(scalars[name]) for name in problem.kernel_arguments(arrays)]
     values = problem.kernel_arguments({buffer.name: buffer for buffer in problem.buffers})
     return [
         {"name": name, "type": f"pointer to {value.dtype.name}"}
@@ -111,6 +118,29 @@ def _problem_arguments(winner: Winner) -> list[dict[str, Any]]:
         else {"name": name, "type": value.dtype.name, "value": _plain(value)}
         for name, value in values.items()
     ]
+
+
+def _constants(winner: Winner) -> list[dict[str, Any]]:
+    """Return the arrays that are copied to constant memory before a launch."""
+    problem = winner.runnable
+    arrays = problem.arrays if isinstance(problem, ArraysProblem) else ()
+    return [_array(one) for one in arrays if one.role == "constant"]
+
+
+def _array(argument: Argument) -> dict[str, Any]:
+    """Return an array; of a file with its values only the name, because it is not in the winner's folder."""
+    initial = Path(argument.initial).name if isinstance(argument.initial, str) else argument.initial
+    return {
+        "name": argument.name,
+        "type": f"pointer to {argument.dtype}",
+        "shape": list(argument.shape or ()),
+        "role": argument.role,
+        "initial": 0 if argument.role == "out" else initial,
+    }
+
+
+def _scalar(argument: Argument) -> dict[str, Any]:
+    return {"name": argument.name, "type": argument.dtype, "value": argument.value}
 
 
 def _plain(value: np.generic) -> Any:

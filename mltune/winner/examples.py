@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from string import Template
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mltune.records.versions import __version__
-from mltune.winner import gemm_examples
+from mltune.winner import arrays_examples, gemm_examples
 from mltune.winner.formulas import launch_formulas
 from mltune.winner.source import licence, nvcc
 from mltune.winner.winner import Winner, one_line
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 @dataclass(frozen=True, slots=True)
 class Examples:
@@ -38,7 +34,8 @@ class Examples:
 
 
 EXAMPLES: Mapping[str, Examples] = {
-    "gemm": Examples(gemm_examples.FILES, gemm_examples.USAGE, gemm_examples.gemm_values)
+    "gemm": Examples(gemm_examples.FILES, gemm_examples.USAGE, gemm_examples.gemm_values),
+    "arrays": Examples(arrays_examples.FILES, arrays_examples.USAGE, arrays_examples.arrays_values),
 }
 """The examples by problem kind; a kind without an entry has none."""
 
@@ -56,23 +53,45 @@ def fill_templates(winner: Winner, document: Mapping[str, Any]) -> dict[str, byt
 
 
 def _launch(winner: Winner) -> dict[str, Any]:
-    launch, launched, at_other_sizes = winner.launch(), winner.launched, launch_formulas(winner)
+    launch, launched = winner.launch(), winner.launched
     return {
         "label": winner.problem.label,
         "formula": winner.runnable.formula,
         "device": one_line(winner.device.name),
-        "entry": winner.kernel.entry,
+        "entry": winner.build.entry or winner.kernel.entry,
         "grid": ", ".join(map(str, launch.grid)),
         "block": ", ".join(map(str, launch.block)),
         "shared_bytes": launch.shared_bytes,
-        "grid_formula": ", ".join(at_other_sizes["grid"]),
-        "block_formula": ", ".join(at_other_sizes["block"]),
-        "shared_formula": at_other_sizes["shared_bytes"],
+        **_at_other_sizes(winner),
         "launched": ", ".join(f"{name} = {value}" for name, value in launched.items()),
         "launched_values": ", ".join(map(str, launched.values())) or "0",
         "launched_python": "".join(f", numpy.int32({value})" for value in launched.values()),
         "launched_cpp": "".join(f", &launched[{position}]" for position in range(len(launched))),
     }
+
+
+def _at_other_sizes(winner: Winner) -> dict[str, str]:
+    formulas, launch = launch_formulas(winner), winner.launch()
+    if formulas is None:
+        unknown = "as your Python call computes it"
+        fixed = [", ".join(map(str, shape)) for shape in (launch.grid, launch.block)]
+        return {
+            "grid_formula": unknown,
+            "launch_formula": f"grid ({fixed[0]}), block ({fixed[1]}), {launch.shared_bytes} bytes of dynamic shared "
+            f"memory,\n          at other sizes {unknown}",
+        }
+    grid, block = (", ".join(formulas[shape]) for shape in ("grid", "block"))
+    return {
+        "grid_formula": grid,
+        "launch_formula": f"grid ({grid}), block ({block}), {formulas['shared_bytes']} bytes of dynamic shared memory",
+    }
+
+
+def _size(size: Mapping[str, int] | Sequence[int]) -> str:
+    """Return extents as text, with their names where they have some."""
+    if hasattr(size, "items"):
+        return " ".join(f"{name}={extent}" for name, extent in size.items()) or "its only size"
+    return "x".join(map(str, size))
 
 
 def _measured(winner: Winner, document: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,10 +103,11 @@ def _measured(winner: Winner, document: Mapping[str, Any]) -> dict[str, Any]:
     name = winner.problem.reference or "a reference"
     reference = f"{name} was not timed"
     if timing["share_of_reference"] is not None:
-        low_share, high_share = timing["share_of_reference_interval"]
-        reference = f"{timing['share_of_reference']:.3f} ({low_share:.3f} to {high_share:.3f}) of the speed of {name}"
+        interval = timing["share_of_reference_interval"]
+        between = "" if interval is None else f" ({interval[0]:.3f} to {interval[1]:.3f})"
+        reference = f"{timing['share_of_reference']:.3f}{between} of the speed of {name}"
     ties = ", ".join(str(tie["trial"]) for tie in timing["ties"])
-    sizes = ", ".join("x".join(map(str, size)) for size in verified["sizes"])
+    sizes = ", ".join(map(_size, verified["sizes"]))
     major, minor = winner.device.compute_capability or (0, 0)
     return {
         "kernel": winner.kernel.name,

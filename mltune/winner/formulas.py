@@ -8,20 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 from mltune.errors import ExpressionError
 from mltune.kernel.expressions import FUNCTIONS, parse
+from mltune.tuning.python_kernel import PythonKernel
 
 if TYPE_CHECKING:
     from mltune.kernel.expressions import Expression
     from mltune.winner.winner import Winner
 
 
-def formula(expression: Expression, known: Mapping[str, int], derived: Mapping[str, Expression]) -> str:
+def formula(expression: Expression, known: Mapping[str, int | float | str], derived: Mapping[str, Expression]) -> str:
     """Substitute known names into an expression, and evaluate its constant parts.
 
     Parameters
     ----------
     expression : Expression
         Such as ``ceil_div(m, BLK_M) * threads``.
-    known : mapping of str to int
+    known : mapping of str to int, float or str
         Values of some names, such as the parameters.
     derived : mapping of str to Expression
         Names defined by expressions.
@@ -34,8 +35,13 @@ def formula(expression: Expression, known: Mapping[str, int], derived: Mapping[s
     return ast.unparse(_Substitution(known, derived).visit(_tree(expression.text)))
 
 
-def launch_formulas(winner: Winner) -> dict[str, Any]:
-    """Return grid, block and dynamic shared memory as formulas of the problem's sizes."""
+def launch_formulas(winner: Winner) -> dict[str, Any] | None:
+    """Return grid, block and dynamic shared memory as formulas of the problem's sizes.
+
+    None for a kernel given in Python: its launch is computed there, and not known at other sizes.
+    """
+    if isinstance(winner.kernel, PythonKernel):
+        return None
     known, kernel = _known(winner), winner.kernel
     return {
         "grid": [formula(expression, known, kernel.derived) for expression in kernel.grid],
@@ -51,9 +57,9 @@ def size_restrictions(winner: Winner) -> dict[str, str]:
     return {text: reason for text, reason in found.items() if _names(_tree(text)) & {*winner.problem.size_names}}
 
 
-def _known(winner: Winner) -> dict[str, int]:
+def _known(winner: Winner) -> dict[str, int | float | str]:
     variables = {name: value for name, value in winner.variables().items() if name not in winner.problem.size_names}
-    return {**variables, **winner.record.configuration}
+    return {**variables, **winner.kernel.labelled(winner.record.configuration)}
 
 
 def _tree(text: str) -> ast.expr:
@@ -67,13 +73,14 @@ def _names(tree: ast.AST) -> set[str]:
 class _Substitution(ast.NodeTransformer):
     """Replace names by values and expressions, from the leaves up."""
 
-    def __init__(self, known: Mapping[str, int], derived: Mapping[str, Expression]) -> None:
+    def __init__(self, known: Mapping[str, int | float | str], derived: Mapping[str, Expression]) -> None:
         self._known = known
         self._derived = derived
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         if node.id in self._known:
-            return _tree(str(int(self._known[node.id])))
+            value = self._known[node.id]
+            return _tree(repr(value) if isinstance(value, float | str) else str(int(value)))
         if node.id in self._derived:
             replaced: ast.expr = self.visit(_tree(self._derived[node.id].text))
             return replaced

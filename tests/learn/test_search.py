@@ -14,6 +14,7 @@ from mltune.kernel.bundle import device_variables
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace, TableSpace
 from mltune.learn.features import Features
+from mltune.learn.gates import GATES, exempt_proposals
 from mltune.learn.search import SEARCHES, Search
 from mltune.problem.gemm import GemmProblem
 from mltune.problem.recorded import RecordedProblem
@@ -184,3 +185,36 @@ def test_finds_better_than_chance():
         best.append(min(record.median_s for record in records if record.median_s))
     times_s = np.sort(load_dataset(SMALL).numbers("median_s"))
     assert np.median(best) <= times_s[30]  # the best of 96 random draws is about the 40th of the 4,000 that run
+
+
+def test_the_default_configuration_comes_first_and_no_gate_skips_it():
+    data = load_dataset(GATED)
+    slow = int(np.nanargmax(data.numbers("median_s")))
+    default = {name: int(column[slow]) for name, column in data.columns.items()}
+
+    found = Replay(GATED, default=default).run(3)
+
+    assert (found[0].number, found[0].configuration, found[0].proposed_by) == (0, default, "default")
+    assert found[0].state is TrialState.OK
+    assert len({record.index for record in found}) == len(found) == 48
+    assert {record.proposed_by for record in found[1:16]} == {"start"}
+
+
+@pytest.mark.parametrize("name", sorted({*SEARCHES} - {"astra"}))  # that needs the resources of a kernel
+def test_every_search_begins_with_the_default(name):
+    space = load_dataset(SMALL).space
+    default = {key: int(column[0]) for key, column in space.rows(np.array([77])).items()}
+    batch = Replay(SMALL, search=name, batch=4, default=default).search.ask()
+    assert (batch.candidates[0].index, batch.candidates[0].proposed_by) == (77, "default")
+    assert [one.is_skipped for one in batch.candidates] == [False] * 4
+
+
+def test_gates_leave_the_default_alone_whenever_it_is_proposed():
+    for gate in GATES:
+        assert exempt_proposals(["default", "random", "start"], gate).all()
+
+
+def test_a_default_outside_the_space_is_not_proposed():
+    names = load_dataset(SMALL).columns
+    batch = Replay(SMALL, default=dict.fromkeys(names, 10**6)).search.ask()
+    assert batch.candidates[0].proposed_by != "default"

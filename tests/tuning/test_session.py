@@ -1,12 +1,20 @@
 """Sessions: kernels that can and cannot be built, and problems of another kind."""
 
+from concurrent.futures import Future
+from dataclasses import replace
+
 import pytest
 
 from mltune.dataset.dataset import load_dataset, make_dataset, write_dataset
-from mltune.errors import RunDirectoryError, UsageError
+from mltune.device.known import H200
+from mltune.errors import BundleError, RunDirectoryError, UsageError
+from mltune.kernel.bundle import Launch, device_variables
+from mltune.kernel.reader import load_kernel
+from mltune.kernel.space import ConstrainedSpace
 from mltune.problem.gemm import parse_problem
 from mltune.records.store import Store
-from mltune.tuning.session import open_session, run_header
+from mltune.records.trial import Build, TrialState
+from mltune.tuning.session import default_configuration, make_baseline, make_space, open_session, run_header
 from mltune.tuning.target import Target
 
 SGEMM = parse_problem("sgemm", trans="NT", m=4096, n=4096, k=4096)
@@ -51,3 +59,70 @@ def test_a_dataset_that_changed_since_a_run_began_is_refused(tmp_path):
     Store.open(tmp_path / "run", before).close()
     with pytest.raises(RunDirectoryError, match="dataset mine had another content"):
         Store.open(tmp_path / "run", now)
+
+
+class OneBuild:
+    """A builder whose every build is the same."""
+
+    def __init__(self, build):
+        self.build, self.configurations = build, []
+
+    def submit(self, configuration):
+        self.configurations.append(configuration)
+        future = Future()
+        future.set_result(self.build)
+        return future
+
+
+TRANSPOSE = load_kernel("transpose")
+PROBLEM = TRANSPOSE.arrays.problem({"rows": 100, "columns": 70})
+VARIABLES = {**device_variables(H200), **PROBLEM.variables()}
+
+
+def test_the_default_configuration_is_the_kernels_own_where_it_is_valid():
+    space = make_space(TRANSPOSE, VARIABLES)
+    assert isinstance(space, ConstrainedSpace)
+    assert default_configuration(TRANSPOSE, space) == TRANSPOSE.default
+    assert default_configuration(load_kernel("gemm_simt"), space) == {}
+
+
+def test_without_one_it_is_the_valid_configuration_nearest_to_the_first_values():
+    kernel = replace(TRANSPOSE, default={})
+    space = make_space(kernel, VARIABLES)
+    found = default_configuration(kernel, space)
+    assert space.index_of({name: [value] for name, value in found.items()})[0] >= 0
+    assert (found["TILE_X"], found["TILE_Y"], found["THREADS"]) == (16, 16, 64)
+
+
+def test_an_invalid_default_gives_way_to_one_near_it():
+    kernel = replace(TRANSPOSE, default={**TRANSPOSE.default, "SWIZZLE": 1})  # which excludes padding
+    space = make_space(kernel, VARIABLES)
+    found = default_configuration(kernel, space)
+    assert space.index_of({name: [value] for name, value in found.items()})[0] >= 0
+    assert len(found.items() - kernel.default.items()) == 1
+
+
+def test_configurations_are_compared_with_the_default_and_the_reference():
+    builder = OneBuild(Build(TrialState.OK, cubin=b"code"))
+
+    baseline = make_baseline(TRANSPOSE, PROBLEM, H200, builder)
+
+    assert builder.configurations == [TRANSPOSE.default]
+    assert (baseline.cubin, baseline.entry, baseline.answer) == (b"code", "transpose", {})
+    assert [launch.grid[0] for launch in baseline.launches] == [9 * 17, 13 * 25, 1 * 32, 4 * 3]
+    entry, launches = baseline.reference
+    assert entry == "transpose_naive"
+    assert launches[-1] == Launch((3, 13, 1), (32, 8, 1), 0, ())
+    assert len(launches) == 4
+
+
+def test_without_a_reference_the_default_configuration_is_the_answer():
+    kernel = replace(TRANSPOSE, arrays=replace(TRANSPOSE.arrays, reference=None))
+    baseline = make_baseline(kernel, PROBLEM, H200, OneBuild(Build(TrialState.OK, cubin=b"code", entry="_Z4copy")))
+    assert (baseline.entry, baseline.reference) == ("_Z4copy", None)
+
+
+def test_a_default_that_does_not_compile_is_told():
+    builder = OneBuild(Build(TrialState.COMPILE_ERROR, "no such type"))
+    with pytest.raises(BundleError, match=r"default configuration of transpose must compile, .* no such type"):
+        make_baseline(TRANSPOSE, PROBLEM, H200, builder)
