@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 
@@ -48,6 +49,33 @@ def test_the_example_of_a_bundle_is_one(tmp_path):
     kernel = load_kernel(tmp_path)
     assert kernel.name == "tiled"
     assert list(kernel.all_parameters) == ["TILE", "UNROLL", "GROUP"]
+
+
+@pytest.mark.skipif(find_spec("cuda") is None, reason="needs the Python bindings of NVRTC")
+def test_the_kernel_of_the_page_your_kernel_passes_the_check(tmp_path):
+    files = {"cuda": "kernel.cu", "toml": "kernel.toml"}
+    (tmp_path / "blur").mkdir()
+    for language, text in BLOCK.findall((ROOT / "docs/your-kernel.md").read_text()):
+        if language in files:
+            (tmp_path / "blur" / files[language]).write_text(text)
+    run([sys.executable, "-m", "mltune", "check", "blur", "--time", "60s"], tmp_path)
+
+
+def test_the_call_of_the_page_your_kernel_lacks_only_a_gpu(tmp_path):
+    blocks = BLOCK.findall((ROOT / "docs/your-kernel.md").read_text())
+    (call,) = (text for language, text in blocks if language == "python" and "import tune_kernel" in text)
+    (source,) = (text for language, text in blocks if language == "cuda")
+    (tmp_path / "blur").mkdir()
+    (tmp_path / "blur/kernel.cu").write_text(source)
+    without_gpu = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", call.replace("8192", "64")],
+        cwd=tmp_path,
+        env=without_gpu,
+        capture_output=True,
+        text=True,
+    )
+    assert "mltune.errors.DeviceError" in done.stderr.splitlines()[-1], done.stderr
 
 
 def test_no_text_installs_the_distribution_of_that_name_which_is_another_project():

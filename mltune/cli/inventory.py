@@ -1,13 +1,15 @@
-"""The commands ``space``, ``check``, ``device`` and ``datasets``: search spaces, bundles, GPUs and recorded timings."""
+"""The commands ``init``, ``space``, ``check``, ``device`` and ``datasets``: bundles, GPUs and recorded timings."""
 
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mltune.cli.application import AsJson, Size, Trans, answer, app, one_of, sizes
+from mltune.cli.application import AsJson, Size, Trans, answer, app, one_of, path, sizes
 
 if TYPE_CHECKING:
     from mltune.kernel.bundle import Kernel
@@ -24,6 +26,30 @@ Precision = Annotated[
         help="Of a GEMM.  [default: the kernel's first]",
     ),
 ]
+
+
+@app.command()
+def init(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", parser=path("FOLDER"), help="A folder that is empty or does not exist.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Write a new kernel bundle: kernel.toml and kernel.cu, a small example to be edited."""
+    import shlex
+
+    from mltune import assets
+    from mltune.kernel.skeleton import FILES, new_bundle
+
+    name = new_bundle(folder)
+    is_plain = re.fullmatch(r"\w[\w./-]*", str(folder)) and not (assets.folder("kernels") / folder).exists()
+    named = shlex.quote(str(folder) if is_plain or folder.is_absolute() else f"./{folder}")
+    document = {
+        "kernel": name,
+        "files": [str(folder / file) for file in sorted(FILES)],
+        "next": [f"mltune check {named}", f"mltune tune {named}"],
+    }
+    answer(document, as_json, lambda: [f"wrote {' and '.join(document['files'])}; then", *document["next"]])
 
 
 @app.command()

@@ -67,7 +67,7 @@ class TestStart:
     def test_help_names_every_command(self):
         result = mltune("--help")
         assert result.returncode == 0
-        for command in ("tune", "sweep", "show", "dashboard", "compare", "space", "device", "datasets"):
+        for command in ("init", "tune", "sweep", "show", "dashboard", "compare", "space", "device", "datasets"):
             assert f"\n  {command} " in result.stdout
 
     def test_help_answers_at_once(self):

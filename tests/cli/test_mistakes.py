@@ -299,6 +299,7 @@ def test_a_folder_that_cannot_be_written_is_a_failure_that_names_it(mltune, plac
 
 
 COMMANDS = [
+    "init",
     "tune",
     "sweep",
     "show",

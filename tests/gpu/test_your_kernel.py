@@ -1,0 +1,31 @@
+"""The page docs/your-kernel.md from its first command to its last line, on a GPU."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.gpu, pytest.mark.slow]
+
+PAGE = Path(__file__).resolve().parents[2] / "docs/your-kernel.md"
+FILES = {"cuda": "blur/kernel.cu", "toml": "blur/kernel.toml"}
+
+
+def test_the_page_runs(tmp_path):
+    for language, text in re.findall(r"^```(\w*)\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE):
+        if language in FILES:
+            (tmp_path / FILES[language]).write_text(text)
+        for line in text.splitlines() if language == "" else []:
+            run("-m", *line.split(), folder=tmp_path)
+        if language == "python":
+            run("-c", text, folder=tmp_path)
+    assert (tmp_path / "runs/blur/winner/kernel.cubin").exists()
+
+
+def run(*arguments, folder):
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, f"{arguments}: {done.stderr}"
