@@ -215,8 +215,8 @@ def tune_kernel(
         Names in place of ``block_size_x`` and so on.
     strategy_options : mapping, optional
         ``max_fevals`` and ``time_limit`` (seconds) limit the run.
-    metrics : mapping of str to callable or str, optional
-        Figures that are computed of each result: see Kernel Tuner.
+    metrics : mapping of str to callable, optional
+        Figures that are computed from each result, as Kernel Tuner does.
     default : mapping, optional
         The default configuration: measured first. By default the first value of each parameter, if that is valid.
     flops, bytes : int
@@ -257,11 +257,19 @@ def tune_kernel(
 
     from mltune.results.kernel_result import KernelResult
     from mltune.tuning import tuner
-    from mltune.tuning.python_kernel import check_call, make_kernel, source_text
+    from mltune.tuning.kernel_tuner_call import check_call, source_text
+    from mltune.tuning.python_kernel import make_kernel
     from mltune.tuning.request import GPU_TIME_S, TuneRequest, parse_duration
 
     limits = check_call(
-        {"verify": verify, "lang": lang, "compiler_options": compiler_options, "smem_args": smem_args, **others},
+        {
+            "verify": verify,
+            "lang": lang,
+            "compiler_options": compiler_options,
+            "smem_args": smem_args,
+            "metrics": metrics,
+            **others,
+        },
         strategy_options,
     )
     with tempfile.TemporaryDirectory(prefix="mltune-") as folder:
@@ -281,6 +289,7 @@ def tune_kernel(
             defines=defines,
             block_names=block_size_names,
             default=default,
+            options=limits.options,
             flops=flops,
             bytes=bytes,
         )

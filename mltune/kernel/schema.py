@@ -5,6 +5,7 @@ Bundles may come from strangers, so the number of everything that costs time or 
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import (
@@ -43,15 +44,15 @@ EntryName = Annotated[
         r"[A-Za-z_][A-Za-z0-9_:]{0,127}(<[A-Za-z0-9_:<>, *]{1,200}>)?", "be the name of a kernel, or of a template"
     ),
 ]
-CompilerOption = Annotated[
-    StrictStr,
-    matching(
-        r"--?use_fast_math|--?maxrregcount=[0-9]{1,3}|--(fmad|ftz|prec-div|prec-sqrt)=(true|false)|-lineinfo"
-        r"|--extra-device-vectorization",
-        "be --use_fast_math, --maxrregcount=N, --fmad=, --ftz=, --prec-div= or --prec-sqrt= with true or false, "
-        "-lineinfo or --extra-device-vectorization",
-    ),
-]
+COMPILER_OPTION = re.compile(
+    r"--?use_fast_math|--?maxrregcount=[0-9]{1,3}|--(fmad|ftz|prec-div|prec-sqrt)=(true|false)|-lineinfo"
+    r"|--extra-device-vectorization"
+)
+COMPILER_OPTION_LAW = (
+    "be --use_fast_math, --maxrregcount=N, --fmad=, --ftz=, --prec-div= or --prec-sqrt= with true or false, -lineinfo "
+    "or --extra-device-vectorization"
+)
+CompilerOption = Annotated[StrictStr, matching(COMPILER_OPTION.pattern, COMPILER_OPTION_LAW)]
 _FILE_NAME = "be the name of a file: letters, digits, _, - and dots, no folder"
 PlainFileName = Annotated[StrictStr, matching(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", _FILE_NAME)]
 HeaderName = Annotated[

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from mltune.errors import UsageError
 from mltune.results.run import TuneResult
 
 
@@ -17,11 +16,11 @@ class KernelResult(TuneResult):
 
     Attributes
     ----------
-    metrics : mapping of str to callable or str
+    metrics : mapping of str to callable
         Figures of each result, from its dictionary, as Kernel Tuner computes them.
     """
 
-    metrics: Mapping[str, Callable[[dict[str, Any]], Any] | str] = dataclasses.field(default_factory=dict)
+    metrics: Mapping[str, Callable[[dict[str, Any]], Any]] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, result: TuneResult, metrics: Mapping[str, Any]) -> Self:
@@ -62,7 +61,5 @@ class KernelResult(TuneResult):
             "timestamp": record.finished_at,
         }
         for name, metric in self.metrics.items():
-            if isinstance(metric, str):
-                raise UsageError(f"a metric is a function of a result, got the text {metric!r:.80} for {name}.")
             entry[name] = metric(entry)
         return entry

@@ -24,9 +24,9 @@ def rating(problem: Problem, device: Device, median_s: float, reference_s: float
     -------
     dict
         ``median_s``; ``gb_per_s``, the least memory traffic over the time, None where a problem states none or counts
-        its operations; ``tflops`` and ``share_of_peak`` (of the device's theoretical peak for the problem's arithmetic),
-        None where the problem does not count its operations; ``share_of_reference`` (above 1: faster than the
-        reference), None where the time of the reference is not known.
+        its operations; ``tflops`` and ``share_of_peak`` (of the device's theoretical peak for the problem's
+        arithmetic), None where the problem does not count its operations; ``share_of_reference`` (above 1: faster than
+        the reference), None where the time of the reference is not known.
 
     Examples
     --------

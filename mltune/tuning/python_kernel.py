@@ -15,15 +15,13 @@ from typing import Any
 import numpy as np
 
 from mltune.errors import UsageError
-from mltune.files.reading import read_text, reason
-from mltune.files.text import did_you_mean, printable
+from mltune.files.text import printable
 from mltune.kernel.arrays import ArgumentDefinition, ArraysDefinition
 from mltune.kernel.bundle import Kernel, Launch, Restriction
 from mltune.kernel.columns import Columns
 from mltune.kernel.evaluation import MAX_INTEGER
 from mltune.kernel.expressions import parse
 from mltune.kernel.names import check_macro_name
-from mltune.kernel.reader import MAX_SOURCE_BYTES
 from mltune.problem.array_values import DTYPES
 from mltune.problem.arrays import default_tolerance
 
@@ -101,76 +99,6 @@ class PythonKernel(Kernel):
         return x, y, z
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits of a run; None where there is none."""
-
-    trials: int | None = None
-    time_s: float | None = None
-
-
-_WITHOUT_EFFECT = frozenset(
-    ["platform", "iterations", "strategy", "log", "cache", "tune_params_keys", "objective_higher_is_better", "compiler"]
-)
-"""Arguments of Kernel Tuner that change no result here: mltune has a search and a timing of its own."""
-
-_REFUSED = {
-    "verify": "a function that verifies cannot run beside the kernel; give the right arrays as `answer`",
-    "texmem_args": "textures are not supported; read the array itself",
-    "observers": "observers are not supported; clocks, temperature and power are on record",
-    "simulation_mode": "recorded timings are searched by mltune.compare or mltune.tune(device='replay:...')",
-    "compiler_options": "options of the compiler are not passed on; sources are compiled as C++17",
-}
-_HARMLESS_OPTIONS = re.compile(
-    r"-O[0-3]|-?-std=c\+\+(03|11|14|17)|-lineinfo|-?-generate-line-info|-w|-arch=.*|-Xptxas.*"
-)
-
-
-def check_call(arguments: Mapping[str, Any], strategy_options: Mapping[str, Any] | None) -> Limits:
-    """Check arguments of Kernel Tuner that mltune does not have; return the limits among the options of a strategy.
-
-    Raises
-    ------
-    UsageError
-        One of them asks for something that mltune does not do, or does not exist.
-    """
-    for name, value in arguments.items():
-        if name == "lang" and str(value or "CUDA").upper() not in ("CUDA", "CUPY", "NVCUDA"):
-            raise UsageError(f"mltune tunes CUDA kernels, got lang={value!r:.60}.")
-        if name == "objective" and value not in (None, "time"):
-            raise UsageError(f"mltune minimises the time, got objective={value!r:.60}; give it as a metric.")
-        if name == "compiler_options" and value and all(_HARMLESS_OPTIONS.fullmatch(one) for one in value):
-            continue
-        if name == "smem_args" and value and set(value) != {"size"}:
-            raise UsageError(f"smem_args has the key size, got {printable(list(value), 120)}.")
-        if value and name in _REFUSED:
-            raise UsageError(f"{name}={value!r:.60}: {_REFUSED[name]}.")
-        if name not in {*_WITHOUT_EFFECT, *_REFUSED, "lang", "objective", "smem_args"}:
-            raise UsageError(f"tune_kernel has no argument {name!r}{did_you_mean(name, _WITHOUT_EFFECT) or '.'}")
-    options = dict(strategy_options or {})
-    return Limits(options.get("max_fevals"), options.get("time_limit"))
-
-
-def source_text(source: str | Path) -> str:
-    """Return the text of a source, given itself or as the name of a file.
-
-    Raises
-    ------
-    UsageError
-        The file cannot be read, or the source is none.
-    """
-    if callable(source) or isinstance(source, list | tuple):
-        raise UsageError("a source is one text or one file; functions and lists of files are not supported.")
-    if isinstance(source, str) and ("\n" in source or "{" in source):
-        return source
-    try:
-        return read_text(Path(source), MAX_SOURCE_BYTES)
-    except OSError as error:
-        raise UsageError(
-            f"a source must be CUDA text or a readable file, but {str(source)!r:.200}: {reason(error)}."
-        ) from error
-
-
 def make_kernel(
     name: str,
     source: str,
@@ -243,7 +171,7 @@ def make_kernel(
         problem_size=_sizes(problem_size),
         options=tuple(options),
         divisors=tuple(grid_divisors),
-        block_names=tuple(block_names) if block_names else BLOCK_NAMES,
+        block_names=(*(block_names or ()), *BLOCK_NAMES[len(block_names or ()) :]),
         dynamic_shared=shared,
         defines=dict(defines or {}),
     )

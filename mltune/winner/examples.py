@@ -14,6 +14,7 @@ from mltune.winner.formulas import launch_formulas
 from mltune.winner.source import licence, nvcc
 from mltune.winner.winner import Winner, one_line
 
+
 @dataclass(frozen=True, slots=True)
 class Examples:
     """The examples of a problem kind.

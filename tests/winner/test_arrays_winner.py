@@ -128,9 +128,11 @@ def test_the_text_says_where_it_was_verified_and_how_fast_it_is():
     assert "TFLOPS" not in text
     reference = replace(winner.declaration.reference, ratio_low=None, ratio_high=None)
     for declaration in (replace(winner.declaration, reference=None), replace(winner.declaration, reference=reference)):
-        assert "of the speed" in (
-            text := winner_files(replace(winner, declaration=declaration), DATE)["README.txt"].decode()
-        ) or "was not timed" in text
+        assert (
+            "of the speed"
+            in (text := winner_files(replace(winner, declaration=declaration), DATE)["README.txt"].decode())
+            or "was not timed" in text
+        )
 
 
 def test_formulas_hold_at_other_sizes():
@@ -251,7 +253,11 @@ needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g
 @pytest.mark.parametrize("kind", ["bundle", "python", "every type"])
 def test_the_cpp_example_runs_on_a_stub_of_the_driver(tmp_path, kind):
     folder = tmp_path / "winner"
-    winner = {"bundle": bundle_winner, "python": lambda: python_winner(tmp_path), "every type": lambda: bundle_winner(EVERY)}
+    winner = {
+        "bundle": bundle_winner,
+        "python": lambda: python_winner(tmp_path),
+        "every type": lambda: bundle_winner(EVERY),
+    }
     write_winner(folder, winner[kind]())
     include, strict = f"-I{cuda_include()}", ["-Wall", "-Wextra", "-Werror"]
     stub = Path(__file__).with_name("driver_stub.cpp")
@@ -269,7 +275,12 @@ def test_the_cpp_example_runs_on_a_stub_of_the_driver(tmp_path, kind):
     assert done.stdout.endswith("0.05 ms\n")
     lines = done.stdout.splitlines()
     if kind == "python":
-        expected = ["allocated 4000", "allocated 4000", "constant filter", "launch _Z3addILi2EEvPfPKfi 8 1 1, 128 1 1, 1024: 3"]
+        expected = [
+            "allocated 4000",
+            "allocated 4000",
+            "constant filter",
+            "launch _Z3addILi2EEvPfPKfi 8 1 1, 128 1 1, 1024: 3",
+        ]
     elif kind == "bundle":
         expected = ["allocated 28000", "allocated 28000", "launch transpose 12 1 1, 256 1 1, 4224: 4"]
     else:

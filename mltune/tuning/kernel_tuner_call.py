@@ -1,0 +1,99 @@
+"""A call of Kernel Tuner's ``tune_kernel``: what mltune does with each argument, and what it refuses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mltune.errors import UsageError
+from mltune.files.reading import read_text, reason
+from mltune.files.text import did_you_mean, printable
+from mltune.kernel.reader import MAX_SOURCE_BYTES
+from mltune.kernel.schema import COMPILER_OPTION, COMPILER_OPTION_LAW
+
+
+@dataclass(frozen=True, slots=True)
+class CallOptions:
+    """What a call of Kernel Tuner's function asks for besides its kernel.
+
+    Attributes
+    ----------
+    trials : int or None
+    time_s : float or None
+        Limits of the run; None where there is none.
+    options : tuple of str
+        Options of the compiler that change the machine code.
+    """
+
+    trials: int | None = None
+    time_s: float | None = None
+    options: tuple[str, ...] = ()
+
+
+_WITHOUT_EFFECT = frozenset(
+    ["platform", "iterations", "strategy", "log", "cache", "tune_params_keys", "objective_higher_is_better", "compiler"]
+)
+"""Arguments of Kernel Tuner that change no result here: mltune has a search and a timing of its own."""
+
+_REFUSED = {
+    "verify": "a function that verifies cannot run beside the kernel; give the right arrays as `answer`",
+    "texmem_args": "textures are not supported; read the array itself",
+    "observers": "observers are not supported; clocks, temperature and power are on record",
+    "simulation_mode": "recorded timings are searched by mltune.compare or mltune.tune(device='replay:...')",
+}
+_IGNORED_OPTIONS = re.compile(
+    r"-O[0-3]|-?-std=c\+\+(03|11|14|17)|-?-generate-line-info|-w|-arch=.*|-Xptxas.*|-lineinfo"
+)
+"""Options of the compiler that change nothing: sources are compiled as C++17 for the GPU at hand."""
+
+
+def check_call(arguments: Mapping[str, Any], strategy_options: Mapping[str, Any] | None) -> CallOptions:
+    """Check arguments of Kernel Tuner that mltune does not have; return what it asks for.
+
+    Raises
+    ------
+    UsageError
+        One of them asks for something that mltune does not do, or does not exist.
+    """
+    for name, value in arguments.items():
+        if name == "lang" and str(value or "CUDA").upper() not in ("CUDA", "CUPY", "NVCUDA"):
+            raise UsageError(f"mltune tunes CUDA kernels, got lang={value!r:.60}.")
+        if name == "objective" and value not in (None, "time"):
+            raise UsageError(f"mltune minimises the time, got objective={value!r:.60}; give it as a metric.")
+        if name == "metrics" and not all(map(callable, (value or {}).values())):
+            raise UsageError("a metric is a function of a result: metrics={'GFLOP/s': lambda p: work / p['time']}.")
+        if name == "smem_args" and value and set(value) != {"size"}:
+            raise UsageError(f"smem_args has the key size, got {printable(list(value), 120)}.")
+        if value and name in _REFUSED:
+            raise UsageError(f"{name}={value!r:.60}: {_REFUSED[name]}.")
+        if name not in {*_WITHOUT_EFFECT, *_REFUSED, "lang", "objective", "smem_args", "metrics", "compiler_options"}:
+            raise UsageError(f"tune_kernel has no argument {name!r}{did_you_mean(name, _WITHOUT_EFFECT) or '.'}")
+    options = dict(strategy_options or {})
+    passed = tuple(one for one in arguments.get("compiler_options") or () if not _IGNORED_OPTIONS.fullmatch(one))
+    for one in passed:
+        if not COMPILER_OPTION.fullmatch(one):
+            raise UsageError(f"an option of the compiler must {COMPILER_OPTION_LAW}, got {printable(one, 80)!r}.")
+    return CallOptions(options.get("max_fevals"), options.get("time_limit"), passed)
+
+
+def source_text(source: str | Path) -> str:
+    """Return the text of a source, given itself or as the name of a file.
+
+    Raises
+    ------
+    UsageError
+        The file cannot be read, or the source is none.
+    """
+    if callable(source) or isinstance(source, list | tuple):
+        raise UsageError("a source is one text or one file; functions and lists of files are not supported.")
+    if isinstance(source, str) and ("\n" in source or "{" in source):
+        return source
+    try:
+        return read_text(Path(source), MAX_SOURCE_BYTES)
+    except OSError as error:
+        raise UsageError(
+            f"a source must be CUDA text or a readable file, but {str(source)!r:.200}: {reason(error)}."
+        ) from error
