@@ -30,7 +30,7 @@ EVENTS: dict[str, frozenset[str]] = {
     "slice_ended": frozenset({"problem", "trials", "best_s", "outcome", "detail", "done"}),
     "set_aside": frozenset({"problem", "detail"}),
     "progress": frozenset({"runs", "done", "problems", "left_s", "message"}),
-    "best": frozenset({"number", "tflops", "share_of_reference", "share_of_peak"}),
+    "best": frozenset({"number", "gb_per_s", "tflops", "share_of_reference", "share_of_peak"}),
     "failure": frozenset({"number", "state", "detail"}),
     "reference": frozenset(
         {"after", "median_s", "noise", "sm_clock_hz", "temperature_c", "power_w", "throttle_reasons"}
