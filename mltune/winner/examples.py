@@ -14,6 +14,7 @@ from mltune.winner.formulas import launch_formulas
 from mltune.winner.source import licence, nvcc
 from mltune.winner.winner import Winner, one_line
 
+
 @dataclass(frozen=True, slots=True)
 class Examples:
     """The examples of a problem kind.
@@ -104,7 +105,7 @@ def _measured(winner: Winner, document: Mapping[str, Any]) -> dict[str, Any]:
     reference = f"{name} was not timed"
     if timing["share_of_reference"] is not None:
         interval = timing["share_of_reference_interval"]
-        between = "" if interval is None else f" ({interval[0]:.3f} to {interval[1]:.3f})"
+        between = "" if interval is None or None in interval else f" ({interval[0]:.3f} to {interval[1]:.3f})"
         reference = f"{timing['share_of_reference']:.3f}{between} of the speed of {name}"
     ties = ", ".join(str(tie["trial"]) for tie in timing["ties"])
     sizes = ", ".join(map(_size, verified["sizes"]))

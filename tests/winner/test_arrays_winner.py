@@ -127,10 +127,9 @@ def test_the_text_says_where_it_was_verified_and_how_fast_it_is():
         assert words in text
     assert "TFLOPS" not in text
     reference = replace(winner.declaration.reference, ratio_low=None, ratio_high=None)
-    for declaration in (replace(winner.declaration, reference=None), replace(winner.declaration, reference=reference)):
-        assert "of the speed" in (
-            text := winner_files(replace(winner, declaration=declaration), DATE)["README.txt"].decode()
-        ) or "was not timed" in text
+    for changed, words in ((None, "default was not timed"), (reference, "1.100 of the speed of default")):
+        declaration = replace(winner.declaration, reference=changed)
+        assert words in winner_files(replace(winner, declaration=declaration), DATE)["README.txt"].decode()
 
 
 def test_formulas_hold_at_other_sizes():
@@ -218,7 +217,7 @@ def test_the_python_example_launches_as_recorded(run_example, tmp_path):
     assert not output.any()
     assert -1 <= given.min() < -0.9
     assert (rows, rows.dtype, columns) == (100, np.int32, 70)
-    assert printed == "1 ms, 0.1 GB/s\n"
+    assert printed == "1 ms, 0.056 GB/s\n"
 
 
 def test_the_python_example_sets_constant_and_shared_memory(run_example, tmp_path):
@@ -229,6 +228,7 @@ def test_the_python_example_sets_constant_and_shared_memory(run_example, tmp_pat
     assert recorder.constants["filter"].any()
 
 
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")  # of a scalar that is too large for its type
 def test_the_python_example_makes_arrays_and_scalars_of_every_type(run_example):
     recorder, _ = run_example(bundle_winner(EVERY))
     arguments = recorder.launches[0][2]
@@ -251,7 +251,11 @@ needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g
 @pytest.mark.parametrize("kind", ["bundle", "python", "every type"])
 def test_the_cpp_example_runs_on_a_stub_of_the_driver(tmp_path, kind):
     folder = tmp_path / "winner"
-    winner = {"bundle": bundle_winner, "python": lambda: python_winner(tmp_path), "every type": lambda: bundle_winner(EVERY)}
+    winner = {
+        "bundle": bundle_winner,
+        "python": lambda: python_winner(tmp_path),
+        "every type": lambda: bundle_winner(EVERY),
+    }
     write_winner(folder, winner[kind]())
     include, strict = f"-I{cuda_include()}", ["-Wall", "-Wextra", "-Werror"]
     stub = Path(__file__).with_name("driver_stub.cpp")
@@ -269,7 +273,12 @@ def test_the_cpp_example_runs_on_a_stub_of_the_driver(tmp_path, kind):
     assert done.stdout.endswith("0.05 ms\n")
     lines = done.stdout.splitlines()
     if kind == "python":
-        expected = ["allocated 4000", "allocated 4000", "constant filter", "launch _Z3addILi2EEvPfPKfi 8 1 1, 128 1 1, 1024: 3"]
+        expected = [
+            "allocated 4000",
+            "allocated 4000",
+            "constant filter",
+            "launch _Z3addILi2EEvPfPKfi 8 1 1, 128 1 1, 1024: 3",
+        ]
     elif kind == "bundle":
         expected = ["allocated 28000", "allocated 28000", "launch transpose 12 1 1, 256 1 1, 4224: 4"]
     else:
