@@ -62,7 +62,8 @@ def test_templates_and_values_of_any_type():
     result = mltune.tune_kernel(
         "scale<float, UNROLL>", SCALE, (N,), [np.zeros(N, "f4"), A, np.float32(2), np.int32(N)],
         {"block_size_x": [64, 256], "UNROLL": [1, 2, 4], "FACTOR": [0.5, 1.5], "KIND": ["plain", "other"]},
-        grid_div_x=["block_size_x", "UNROLL"], restrictions=["KIND == 'plain' or UNROLL > 1", lambda p: p["FACTOR"] < 1],
+        grid_div_x=["block_size_x", "UNROLL"],
+        restrictions=["KIND == 'plain' or UNROLL > 1", lambda p: p["FACTOR"] < 1],
         answer=[A, None, None, None], bytes=8 * N, stop=False,
     )  # fmt: skip
 

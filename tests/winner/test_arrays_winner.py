@@ -285,3 +285,14 @@ def test_the_cpp_example_runs_on_a_stub_of_the_driver(tmp_path, kind):
         sizes = [6 * STORAGE[dtype].itemsize for dtype in DTYPES] + [16, 4, 16]
         expected = [*(f"allocated {size}" for size in sizes), "constant filter"]
     assert lines[: len(expected)] == expected
+
+
+@pytest.mark.parametrize("name", ["transpose", "reduction", "softmax", "stencil", "convolution_cuda"])
+def test_every_built_in_kernel_fills_the_templates(name):
+    kernel = load_kernel(name)
+    winner = bundle_winner()
+    record = replace(winner.record, configuration=dict(kernel.default))
+    files = winner_files(replace(winner, kernel=kernel, problem=kernel.arrays.problem(), record=record), DATE)
+    assert {"README.txt", "example.py", "example.cpp"} < files.keys()
+    compile(files["example.py"], "example.py", "exec")
+    assert b"$" not in files["README.txt"] + files["example.py"] + files["example.cpp"]
