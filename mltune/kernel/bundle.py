@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -181,6 +181,9 @@ class Kernel:
     labels: Mapping[str, tuple[float | str, ...]] = field(default_factory=dict)
     default: Mapping[str, int] = field(default_factory=dict)
     arrays: ArraysDefinition | None = None
+
+    has_formulas: ClassVar[bool] = True
+    """Whether the shape of a launch is given by expressions, and so is known at every size."""
 
     @property
     def all_parameters(self) -> dict[str, tuple[int, ...]]:

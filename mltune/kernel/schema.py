@@ -33,6 +33,13 @@ def _text(value: object) -> object:
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
+def _float(value: object) -> object:
+    """Keep an integer that is too large from becoming a float."""
+    if isinstance(value, int):
+        raise ValueError("must be a float")
+    return value
+
+
 _NAME = "be at most 64 letters, digits and underscores"
 Slug = Annotated[StrictStr, matching(r"[a-z][a-z0-9_]{0,63}", f"{_NAME}, lower-case, a letter first")]
 ParameterName = Annotated[StrictStr, matching(r"[A-Za-z][A-Za-z0-9_]{0,63}", f"{_NAME}, a letter first")]
@@ -67,7 +74,7 @@ Reason = Annotated[StrictStr, StringConstraints(strip_whitespace=True, min_lengt
 ParameterValue = (
     StrictBool
     | Annotated[StrictInt, Field(gt=-(2**31), lt=2**31)]
-    | Annotated[StrictFloat, Field(allow_inf_nan=False)]
+    | Annotated[StrictFloat, BeforeValidator(_float), Field(allow_inf_nan=False)]
     | Annotated[StrictStr, matching(r"[ -~]{1,200}", "be at most 200 printable ASCII characters")]
 )
 ValueList = Annotated[list[ParameterValue], Field(min_length=1, max_length=1000)]

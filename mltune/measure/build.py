@@ -87,7 +87,7 @@ def definitions(macros: Mapping[str, int | float | str]) -> str:
     BundleError
         A name is not valid for a macro.
     SpaceError
-        A value is neither a number nor a text.
+        A value is neither a number nor a text of one line.
 
     Examples
     --------
@@ -316,6 +316,8 @@ def _source(kernel: Kernel, options: tuple[str, ...]) -> Source:
 
 def _macro_value(name: str, value: int | float | str) -> int | float | str:
     check_macro_name(name)
+    if isinstance(value, str) and (not value.isprintable() or value.endswith("\\")):
+        raise SpaceError(f"a macro is one line of printable text without a \\ at its end, got {name}={value!r:.200}.")
     if isinstance(value, float | str):
         return value
     try:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -67,6 +67,8 @@ class PythonKernel(Kernel):
     dynamic_shared: int | Callable[[dict[str, Any]], Any] = 0
     defines: Mapping[str, Any] = field(default_factory=dict)
     configurations: Columns | None = None
+
+    has_formulas: ClassVar[bool] = False
 
     def launch(self, configuration: Mapping[str, int], variables: Mapping[str, int]) -> Launch:
         """Return the launch of one configuration."""

@@ -105,7 +105,7 @@ def _measured(winner: Winner, document: Mapping[str, Any]) -> dict[str, Any]:
     reference = f"{name} was not timed"
     if timing["share_of_reference"] is not None:
         interval = timing["share_of_reference_interval"]
-        between = "" if interval is None else f" ({interval[0]:.3f} to {interval[1]:.3f})"
+        between = "" if interval is None or None in interval else f" ({interval[0]:.3f} to {interval[1]:.3f})"
         reference = f"{timing['share_of_reference']:.3f}{between} of the speed of {name}"
     ties = ", ".join(str(tie["trial"]) for tie in timing["ties"])
     sizes = ", ".join(map(_size, verified["sizes"]))

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from mltune.errors import ExpressionError
 from mltune.kernel.expressions import FUNCTIONS, parse
-from mltune.tuning.python_kernel import PythonKernel
 
 if TYPE_CHECKING:
     from mltune.kernel.expressions import Expression
@@ -40,7 +39,7 @@ def launch_formulas(winner: Winner) -> dict[str, Any] | None:
 
     None for a kernel given in Python: its launch is computed there, and not known at other sizes.
     """
-    if isinstance(winner.kernel, PythonKernel):
+    if not winner.kernel.has_formulas:
         return None
     known, kernel = _known(winner), winner.kernel
     return {

@@ -28,6 +28,8 @@ def kernel_source(winner: Winner, date: str) -> str:
         "with the options in winner.json compiles it to the kernel.cubin that was timed, byte for byte.",
     ]
     macros = winner.macros()
+    if "<" in (kernel.entry or ""):
+        head.append(f"The kernel is {_instance(winner)}: nvcc compiles it where it is instantiated or called.")
     launched = ", ".join(f"{name} = {value}" for name, value in winner.launched.items())
     passed = f" (passed at launch: {launched})" if launched else ""
     lines = [
@@ -42,6 +44,14 @@ def kernel_source(winner: Winner, date: str) -> str:
         "",
     ]
     return "\n".join(lines) + (kernel.source or "")
+
+
+def _instance(winner: Winner) -> str:
+    """Return the instance of a template that a winner is."""
+    from mltune.measure.build import definitions
+    from mltune.measure.compiler import Source
+
+    return Source(winner.kernel.source or "", winner.kernel.entry or "", ()).expression(definitions(winner.macros()))
 
 
 def nvcc(winner: Winner) -> str:

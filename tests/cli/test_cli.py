@@ -213,7 +213,7 @@ class TestTune:
         assert document["trials"] == 40 == sum(document["counts"].values())
         assert set(document["counts"]) <= {str(state) for state in TrialState}
         best = document["best"]
-        rating = {"median_s", "tflops", "share_of_peak", "share_of_reference"}
+        rating = {"median_s", "gb_per_s", "tflops", "share_of_peak", "share_of_reference"}
         assert set(best) == {"configuration", "interval_s", "interval_share_of_reference", "ties", "verified"} | rating
         assert math.isclose(best["tflops"], 2 * 4096**3 / best["median_s"] / 1e12)
         assert 0 < best["share_of_peak"] < 1
