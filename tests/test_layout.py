@@ -36,7 +36,7 @@ PROTOCOL_ONLY = {"measure", "winner", "tuning"}
 """Rooms that use problems through their protocols: a new kind of problem changes nothing in them."""
 
 ONLY_IN: dict[str, set[str]] = {
-    "cupy": {"measure", "device"},
+    "cupy": {"measure", "device", "results"},  # of results only a tuned kernel, which is launched
     "cupy_backends": {"measure", "device"},
     "cuda": {"measure", "device"},
     "pynvml": {"measure", "device"},

@@ -322,6 +322,10 @@ class _Reader:
         arguments = self.document.launch.arguments
         for key, table in (("parameters", compiled), ("launch.parameters", launched)):
             for name, values in table.items():
+                if _has_text(values) and not all(isinstance(value, str) for value in values):
+                    raise self.error(
+                        f"{key}.{name}", f"the values of a parameter are all numbers or all texts, got {values}"
+                    )
                 if len(set(values)) != len(values):
                     raise self.error(f"{key}.{name}", f"the values of a parameter must be distinct, got {values}")
                 if name in self.kind.macros:

@@ -264,7 +264,9 @@ def named_problem(
     bundle = None if kernel is None else load_kernel(kernel)
     if bundle is None and isinstance(problem, str) and not _is_gemm(problem):
         with contextlib.suppress(BundleError) if not _is_folder(problem) else contextlib.nullcontext():
-            bundle, kernel, problem = load_kernel(problem), problem, None
+            found = load_kernel(problem)
+            if found.arrays is not None:
+                bundle, kernel, problem = found, problem, None
     if bundle is not None and bundle.arrays is not None and problem in (None, bundle.name):
         return _of_arrays(bundle.arrays, shape), str(kernel)
     named = DEFAULT_KERNEL if kernel is None else str(kernel)

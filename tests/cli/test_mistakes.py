@@ -37,7 +37,7 @@ MISTAKES = [
     ("tune ''", "a problem is one of", "''"),
     ("tune convolution", "sgemm, dgemm, cgemm, zgemm", "'convolution'"),
     ("tune sgemm dgemm", "unexpected extra argument", "dgemm", "mltune tune --help"),
-    ("sweep", "missing argument 'PROBLEM'", "sgemm, dgemm, cgemm or zgemm"),
+    ("sweep", "missing argument 'PROBLEM'", "sgemm, dgemm, cgemm, zgemm, a built-in kernel"),
     ("sweep hgemm", "sgemm, dgemm, cgemm, zgemm", "'hgemm'"),
     # sizes
     ("tune sgemm --size -4", "--size", "at least 1", "-4"),
@@ -116,8 +116,8 @@ MISTAKES = [
     (f"space {EMPTY}", "a folder that holds a kernel.toml", EMPTY),
     # bundles
     ("check gemm_simd", "did you mean 'gemm_simt'?"),
-    ("check b_value", "parameters.A item 2 must be a whole number", "'2'"),
-    ("space b_value", "parameters.A item 2 must be a whole number", "'2'"),
+    ("check b_value", "parameters.A", "all numbers or all texts", "'2'"),
+    ("space b_value", "parameters.A", "all numbers or all texts", "'2'"),
     ("space b_scalar", "parameters.A must be a list", "got 1"),
     ("space b_empty", "parameters.A must not be empty"),
     ("space b_name", "kernel.name must be", "lower-case", "'X Y'"),
@@ -125,7 +125,7 @@ MISTAKES = [
     ("space b_extra", "kernel.entyr is not a known key (did you mean 'entry'?)", "kernel-toml.md"),
     ("space b_key", 'parameters."a b" must be', "letters, digits and underscores"),
     ("space b_block", "launch.block must have at most 3 items"),
-    ("space b_problem", "a problem is one of gemm, recorded", "did you mean 'gemm'"),
+    ("space b_problem", "a problem is one of gemm, arrays, recorded", "did you mean 'gemm'"),
     ("space b_expression", "must be valid Python arithmetic", "`A +`"),
     ("space b_unknown", "`AA > 1` uses AA; did you mean 'A'"),
     ("space b_source", "nope.cu", "there is no such file or folder"),
