@@ -26,7 +26,7 @@ Name = Annotated[StrictStr, matching(r"[A-Za-z_][A-Za-z0-9_]{0,63}", "be a name"
 Integer = Annotated[StrictInt, Field(ge=-(2**53), le=2**53)]
 Number = Annotated[StrictInt, Field(ge=-(2**63), lt=2**64)] | Annotated[StrictFloat, Field(allow_inf_nan=False)]
 
-_INITIAL = "|".join((*INITIAL, r"[^/\\0]{1,250}\.npy"))
+_INITIAL = "|".join((*INITIAL, r"[^/\\\x00]{1,250}\.npy"))
 _INITIAL_LAW = f"be one of {', '.join(INITIAL)}, or the name of an .npy file"
 
 

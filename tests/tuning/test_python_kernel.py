@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from mltune.errors import BundleError, ExpressionError, SpaceError, UsageError
 from mltune.measure.build import definitions
 from mltune.problem.array_values import initial_array
+from mltune.problem.kinds import problem_from_json
 from mltune.tuning.kernel_tuner_call import CallOptions, check_call, source_text
 from mltune.tuning.python_kernel import PythonKernel, make_kernel
 from mltune.tuning.session import default_configuration, make_space
@@ -238,6 +240,15 @@ def test_a_template_gives_its_kernel_a_plain_name(made: Any) -> None:
 def test_what_cannot_be_used_is_refused(made: Any, options: Any, message: str) -> None:
     with pytest.raises((UsageError, BundleError), match=message):
         made(**options)
+
+
+def test_its_problem_is_on_record_and_read_again(tmp_path: Path) -> None:
+    arrays = [np.arange(count, dtype=np.float32) for count in range(1, 40)]  # names of files are hashes of all kinds
+    kernel = make_kernel("add", SOURCE, 10, [*arrays, np.int32(3)], {"block_size_x": [32, 64]}, folder=tmp_path)
+    assert kernel.arrays is not None
+    document = kernel.arrays.problem().to_json()
+
+    assert problem_from_json(json.loads(json.dumps(document))).to_json() == document
 
 
 def test_limits_are_among_the_options_of_a_strategy() -> None:
