@@ -87,7 +87,7 @@ def _answer(request: Any, folder: Path) -> Answer:
     if isinstance(request, TimeReference):
         return Answer(_timed(REFERENCE_S))
     if isinstance(request, Race):
-        behaviours = [json.loads(cubin) for cubin, _ in request.entries]
+        behaviours = [json.loads(cubin) for cubin, *_ in request.entries]
         for behaviour in behaviours:
             if behaviour.get("deed", "").endswith("in a race"):
                 _do({"deed": behaviour["deed"].removesuffix(" in a race") + " and die"}, folder)

@@ -127,7 +127,7 @@ class ArraysProblem:
     --------
     >>> x = Argument("x", "float32", (1000,))
     >>> ArraysProblem("scale", (("n", 1000),), (x,), bytes=8000).label
-    'scale n=1000'
+    'scale 1000'
     """
 
     name: str
@@ -158,8 +158,8 @@ class ArraysProblem:
 
     @property
     def label(self) -> str:
-        """The name and the sizes."""
-        return " ".join([self.name, *(f"{name}={value}" for name, value in self.sizes)])
+        """The name and the sizes, in their order."""
+        return f"{self.name} {'x'.join(str(value) for _, value in self.sizes)}".strip()
 
     @property
     def size_names(self) -> tuple[str, ...]:

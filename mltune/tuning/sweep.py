@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -110,8 +109,7 @@ def choose_configurations(session: Session, count: int | None, seed: int) -> NDA
 
 def _dataset_name(session: Session, kind: str) -> str:
     gpu = session.device.name.lower().replace("nvidia", "").split()
-    label = re.sub(r"[^a-z0-9]+", "-", session.problem.label.lower())
-    return "-".join([*gpu, label, kind])
+    return "-".join([*gpu, *session.problem.label.lower().replace("_", "-").split(), kind])
 
 
 def measure_all(

@@ -131,7 +131,7 @@ def test_problems_follow_from_sizes(tmp_path: Path) -> None:
 
     problem, other = definition.problem(), definition.problem({"columns": 9})
 
-    assert problem.label == "scale rows=100 columns=70"
+    assert problem.label == "scale 100x70"
     assert (problem.flops, problem.bytes, problem.definitions) == (14_000, 56_000, (("HALF", 50),))
     assert problem.arguments == (
         Argument("output", "float32", (100, 70), "out", tolerance=default_tolerance("float32")),

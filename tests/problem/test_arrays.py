@@ -66,7 +66,7 @@ def test_a_problem_survives_json() -> None:
 
 
 def test_a_problem_knows_its_arrays_and_scalars() -> None:
-    assert PROBLEM.label == "scale n=1000 m=3"
+    assert PROBLEM.label == "scale 1000x3"
     assert PROBLEM.formula == "scale(out, x, sums, n, factor)"
     assert [one.name for one in PROBLEM.arrays] == ["out", "x", "sums", "filter"]
     assert PROBLEM.constants == ("filter",)
@@ -223,7 +223,7 @@ def test_an_archive_of_arrays_is_no_array(tmp_path: Path) -> None:
 
 
 def test_arrays_are_of_limited_size() -> None:
-    with pytest.raises(ProblemError, match="at most 2\\*\\*40 bytes, but x of big n=1 has"):
+    with pytest.raises(ProblemError, match="at most 2\\*\\*40 bytes, but x of big 1 has"):
         ArraysProblem("big", (("n", 1),), (Argument("x", "float64", (2**20, 2**18)),))
 
 

@@ -95,7 +95,7 @@ def test_result_names_what_the_command_prints(undisturbed):
         "skips",
     }  # fmt: skip
     assert document["best"].keys() == {
-        "configuration", "median_s", "tflops", "share_of_peak", "share_of_reference",
+        "configuration", "median_s", "gb_per_s", "tflops", "share_of_peak", "share_of_reference",
         "interval_s", "interval_share_of_reference", "ties", "verified",
     }  # fmt: skip
     assert document["seconds"].keys() == set(PHASES)
