@@ -105,7 +105,7 @@ def test_killed_anywhere_any_number_of_times_it_ends_with_the_same_records(unint
     if output:
         header = {
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            "command": f"pytest tests/campaign -k killed_anywhere --kills {kills} --faults-output FILE",
+            "command": f"pytest tests/campaign -m slow -k killed_anywhere --kills {kills} --faults-output FILE",
             "host": f"{os.cpu_count()} cores, Python {platform.python_version()}, mltune {__version__}",
         }
         Path(output).write_text(json.dumps(header | tally) + "\n")

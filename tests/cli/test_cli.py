@@ -276,7 +276,6 @@ class TestTune:
         longer = answer("tune", "sgemm", "--no-stop", "--trials", document["trials"] + 5, "--run", tmp_path / "run")
         assert longer["trials"] == document["trials"] + 5
 
-    @pytest.mark.slow
     def test_three_hundred_trials_take_less_than_a_minute(self, tmp_path):
         document = answer("tune", "sgemm", "--trials", 300, "--run", tmp_path / "run")
         assert document["trials"] == 300

@@ -147,4 +147,4 @@ def test_random_configurations(kernel: Kernel, runtime: Path, case: tuple[str, s
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids="".join)
 def test_many_random_configurations(kernel: Kernel, runtime: Path, case: tuple[str, str, str]) -> None:
-    check_configurations(kernel, case, runtime, sample(kernel, case, 4, seed=100 + CASES.index(case)))
+    check_configurations(kernel, case, runtime, sample(kernel, case, 8, seed=100 + CASES.index(case)))
