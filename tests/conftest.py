@@ -1,6 +1,8 @@
 """Stored runs, made without a GPU, for the tests of everything that reads stores."""
 
+import datetime
 import os
+import platform
 import subprocess
 import sys
 from dataclasses import dataclass, field, replace
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from mltune import __version__
 from mltune.dataset.dataset import load_dataset, make_dataset, write_dataset
 from mltune.device.known import H200
 from mltune.problem.gemm import GemmProblem
@@ -102,6 +105,15 @@ def wheel(tmp_path_factory):
     subprocess.run([sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, root], check=True)
     (wheel,) = folder.glob("*.whl")
     return wheel
+
+
+def origin(command: str) -> dict[str, str]:
+    """Return the head of a tally: when, how and where it was made."""
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": command,
+        "host": f"{os.cpu_count()} cores, Python {platform.python_version()}, mltune {__version__}",
+    }
 
 
 def pytest_addoption(parser):

@@ -1,9 +1,7 @@
 """Faults that a campaign survives without losing or changing a record."""
 
-import datetime
 import json
 import os
-import platform
 import signal
 import time
 from pathlib import Path
@@ -11,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mltune import __version__
 from mltune.records.trial import TrialState
 from tests.campaign.conftest import (
     PLAN,
@@ -23,6 +20,7 @@ from tests.campaign.conftest import (
     stored_trials,
     wait_until,
 )
+from tests.conftest import origin
 
 FAULTY = "tests.campaign.device_workers:faulty_worker"
 FAULTS = {
@@ -103,11 +101,7 @@ def test_killed_anywhere_any_number_of_times_it_ends_with_the_same_records(unint
     assert tally["records_lost"] == 0
     output = request.config.getoption("--faults-output")
     if output:
-        header = {
-            "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            "command": f"pytest tests/campaign -k killed_anywhere --kills {kills} --faults-output FILE",
-            "host": f"{os.cpu_count()} cores, Python {platform.python_version()}, mltune {__version__}",
-        }
+        header = origin(f"pytest tests/campaign -m slow -k killed_anywhere --kills {kills} --faults-output FILE")
         Path(output).write_text(json.dumps(header | tally) + "\n")
 
 

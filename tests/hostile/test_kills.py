@@ -1,9 +1,7 @@
 """SIGKILLs between any two changes of a run's files: nothing lost, nothing different, nothing unreadable, nothing given up."""
 
-import datetime
 import json
 import os
-import platform
 import signal
 import time
 from dataclasses import asdict
@@ -12,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mltune import __version__
 from mltune.device.known import H200
 from mltune.kernel.bundle import device_variables
 from mltune.kernel.reader import load_kernel
@@ -21,6 +18,7 @@ from mltune.measure.build import NvrtcBuilder
 from mltune.problem.gemm import GemmProblem
 from mltune.process.child import Child
 from mltune.records.trial import TrialState
+from tests.conftest import origin
 from tests.hostile.kills import Campaigns, Tally, Victims, build_switch, spread
 from tests.hostile.sandbox import Sandbox
 
@@ -53,11 +51,7 @@ def output(request):
     def write(name: str, tally: dict) -> None:
         path = request.config.getoption("--faults-output")
         if path:
-            header = {
-                "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-                "command": f"pytest tests/hostile/test_kills.py --kills {request.config.getoption('--kills')}",
-                "host": f"{os.cpu_count()} cores, Python {platform.python_version()}, mltune {__version__}",
-            }
+            header = origin(f"pytest tests/hostile/test_kills.py --kills {request.config.getoption('--kills')}")
             with Path(path).open("a") as file:
                 file.write(json.dumps({name: header | tally}) + "\n")
 
