@@ -20,7 +20,7 @@ from mltune.kernel.arrays import ArgumentDefinition, ArraysDefinition
 from mltune.kernel.bundle import Kernel, Launch, Restriction
 from mltune.kernel.columns import Columns
 from mltune.kernel.evaluation import MAX_INTEGER
-from mltune.kernel.expressions import parse
+from mltune.kernel.expressions import Expression, parse
 from mltune.kernel.names import check_macro_name
 from mltune.problem.array_values import DTYPES
 from mltune.problem.arrays import default_tolerance
@@ -30,6 +30,9 @@ BLOCK_NAMES = ("block_size_x", "block_size_y", "block_size_z")
 
 DEFAULT_BLOCK = (256, 1, 1)
 """Threads of a block along x, y and z where no parameter gives them."""
+
+MOST_THREADS = 1024
+"""Most threads of a block, on every GPU."""
 
 MOST_CHARACTERS = 200
 """Longest value of a parameter that is a text."""
@@ -59,6 +62,10 @@ class PythonKernel(Kernel):
         Macros besides the parameters.
     configurations : Columns or None
         The valid configurations where a function restricts them.
+    generator : callable or None
+        Returns the source of a configuration, given as a dict of its values; `source` is then that of the first.
+    verify : bytes
+        See :class:`mltune.measure.array_verification.Baseline`.
     """
 
     problem_size: tuple[Size, ...] = (1,)
@@ -67,6 +74,8 @@ class PythonKernel(Kernel):
     dynamic_shared: int | Callable[[dict[str, Any]], Any] = 0
     defines: Mapping[str, Any] = field(default_factory=dict)
     configurations: Columns | None = None
+    generator: Callable[[dict[str, Any]], str] | None = None
+    verify: bytes = b""
 
     has_formulas: ClassVar[bool] = False
 
@@ -76,6 +85,17 @@ class PythonKernel(Kernel):
         grid = self._grid(values)
         shared = self.dynamic_shared
         return Launch(grid, self._block(values), int(_called(shared, values)), ())
+
+    @property
+    def is_generated(self) -> bool:
+        """Whether a function returns the source of each configuration."""
+        return self.generator is not None
+
+    def source_of(self, configuration: Mapping[str, int]) -> str:
+        """Return the source of a configuration."""
+        if self.generator is None:
+            return self.source or ""
+        return _generated(self.generator, self.labelled({name: configuration[name] for name in self.parameters}))
 
     def macros(self, configuration: Mapping[str, int]) -> dict[str, int | float | str]:
         """Return the parameters, the shape of the launch, and further macros, as Kernel Tuner defines them."""
@@ -103,7 +123,7 @@ class PythonKernel(Kernel):
 
 def make_kernel(
     name: str,
-    source: str,
+    source: str | Callable[[dict[str, Any]], str],
     problem_size: Any,
     arguments: Sequence[Any],
     parameters: Mapping[str, Sequence[Any]],
@@ -112,6 +132,8 @@ def make_kernel(
     grid_divisors: Sequence[Divisors] = (None, None, None),
     restrictions: Any = None,
     answer: Any = None,
+    verify: Callable[..., Any] | None = None,
+    headers: Mapping[str, str] | None = None,
     absolute: float = 0.0,
     shared: int | Callable[[dict[str, Any]], Any] = 0,
     constants: Mapping[str, Any] | None = None,
@@ -128,10 +150,13 @@ def make_kernel(
     ----------
     name : str
         The kernel function; also a template with arguments, such as ``"transpose<TILE>"``.
-    source : str
-        The CUDA text.
-    problem_size, arguments, parameters, grid_divisors, restrictions, answer, shared, constants, defines, block_names
+    source : str or callable
+        The CUDA text, or a function that returns it for a configuration.
+    problem_size, arguments, parameters, grid_divisors, restrictions, answer, verify, shared, constants, defines,
+    block_names
         See :func:`mltune.tune_kernel`.
+    headers : mapping of str to str, optional
+        Texts that the source may include, by name.
     folder : pathlib.Path
         Where arrays are kept for the process that runs the kernel.
     absolute : float
@@ -158,24 +183,34 @@ def make_kernel(
         for key, values in lists.items()
     }
     expressions, functions = _split(restrictions)
+    threads = (*(block_names or ()), *BLOCK_NAMES[len(block_names or ()) :])
+    expressions += _fits(threads, lists)
+    generator = source if callable(source) else None
+    text = _generated(source, {key: values[0] for key, values in lists.items()}) if callable(source) else source
+    definition = _definition(
+        _plain_name(name), arguments, constants or {}, None if verify else answer, absolute, folder, flops, bytes
+    )
     kernel = PythonKernel(
         name=_plain_name(name),
         problem="arrays",
         parameters=codes,
         labels=labels,
-        source=source,
+        source=text,
         entry=name,
-        source_hash=hashlib.sha256(f"{name}\n{source}".encode()).hexdigest(),
+        headers=dict(headers or {}),
+        source_hash=hashlib.sha256(f"{name}\n{text}\n{sorted((headers or {}).items())}".encode()).hexdigest(),
         space_hash=hashlib.sha256(repr((lists, [one.text for one in expressions])).encode()).hexdigest(),
         restrictions=tuple(Restriction(one, "a restriction of the call") for one in expressions),
         default={} if default is None else _coded(default, lists, codes),
-        arrays=_definition(_plain_name(name), arguments, constants or {}, answer, absolute, folder, flops, bytes),
+        arrays=definition,
         problem_size=_sizes(problem_size),
         options=tuple(options),
         divisors=tuple(grid_divisors),
-        block_names=(*(block_names or ()), *BLOCK_NAMES[len(block_names or ()) :]),
+        block_names=threads,
         dynamic_shared=shared,
         defines=dict(defines or {}),
+        generator=generator,
+        verify=_pickled(verify, answer, absolute, len(arguments)) if verify else b"",
     )
     return _restricted(kernel, functions) if functions else kernel
 
@@ -254,6 +289,39 @@ def _kept(folder: Path, array: Any) -> str:
         np.save(partial, array, allow_pickle=False)
         partial.replace(path)
     return str(path)
+
+
+def _generated(generator: Callable[[dict[str, Any]], str], values: dict[str, Any]) -> str:
+    """Return the source that a function makes for a configuration."""
+    text = generator(values)
+    if not isinstance(text, str):
+        raise UsageError(f"a function that makes a source returns CUDA text, got {text!r:.100}.")
+    return text
+
+
+def _pickled(verify: Callable[..., Any], answer: Any, absolute: float, count: int) -> bytes:
+    """Return a function that decides on outputs, for the process that runs the kernel."""
+    import cloudpickle
+
+    right = None if answer is None else [_on_host(one) for one in answer]
+    if right is not None and len(right) != count:
+        raise UsageError(f"answer has one entry for each argument, None for inputs, got {len(right)} for {count}.")
+    try:
+        found: bytes = cloudpickle.dumps((verify, right, absolute))
+    except Exception as error:  # pickling calls code of every object
+        raise UsageError(
+            "verify runs in the process of the kernel, so it must not use what only this process has, such as open "
+            f"files: {error!s:.300}."
+        ) from error
+    return found
+
+
+def _fits(threads: Sequence[str], lists: Mapping[str, Sequence[Any]]) -> list[Expression]:
+    """Return the condition that a block has no more threads than CUDA allows, where some have."""
+    names = [name for name in threads if name in lists]
+    if not names or math.prod(max(lists[name]) for name in names) <= MOST_THREADS:
+        return []
+    return [parse(f"{' * '.join(names)} <= {MOST_THREADS}")]
 
 
 def _restricted(kernel: PythonKernel, functions: Sequence[Callable[..., Any]]) -> PythonKernel:
