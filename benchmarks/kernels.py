@@ -1,8 +1,9 @@
 """The built-in kernels of kind arrays on a GPU: against their bars, their default configuration and random search.
 
-Results: benchmarks/results/kernels.json. Each kernel is tuned at two sizes: with 60 trials, at random with 60 trials,
-and for a time in which about ten times as many are measured. The bars are timed as the kernels are: with a cold L2
-cache, medians of 20 runs in the same process.
+Results: benchmarks/results/kernels.json. Each kernel is tuned at two sizes: with 60 trials (several seeds), at random
+with 60 trials, with the first 60 configurations in the order of Kernel Tuner's default strategy (brute force), and for
+a time in which about ten times as many are measured. The bars are timed as the kernels are: with a cold L2 cache,
+medians of 20 runs in the same process.
 
     python benchmarks/kernels.py --output benchmarks/results/kernels.json --sweeps 400 --datasets datasets
 """
@@ -23,10 +24,13 @@ from pathlib import Path
 from typing import Any
 
 import mltune
+from mltune.kernel.columns import row
 from mltune.records.versions import installed_versions
 from mltune.results.run import TuneResult
 from mltune.tuning.request import TuneRequest, named_problem
+from mltune.tuning.session import open_session
 from mltune.tuning.sweep import sweep
+from mltune.tuning.target import Target
 
 CASES: dict[str, list[dict[str, int]]] = {
     "transpose": [{"rows": 8192, "columns": 8192}, {"rows": 16384, "columns": 16384}],
@@ -100,6 +104,30 @@ def tuned(kernel: str, sizes: dict[str, int], **options: Any) -> tuple[TuneResul
     return result, time.perf_counter() - begin
 
 
+def first(kernel: str, sizes: dict[str, int], count: int) -> dict[str, Any]:
+    """Measure the first configurations of a space, in the order in which Kernel Tuner's brute force does."""
+    import numpy as np
+
+    begin = time.perf_counter()
+    problem, _ = named_problem(kernel, {"size": sizes})
+    with open_session(kernel, problem, Target(cuda=0)) as session:
+        rows = session.space.rows(np.arange(min(count, session.space.count)))
+        configurations = [row(rows, number) for number in range(len(rows[next(iter(rows))]))]
+        builds = [session.builder.submit(one) for one in configurations]
+        measured = [
+            session.runner.submit(one, build.result()).result()
+            for one, build in zip(configurations, builds, strict=True)
+            if build.result().state == "ok"
+        ]
+    times_s = [one.median_s for one in measured if one.state == "ok" and one.median_s is not None]
+    return {
+        "best_s": min(times_s, default=None),
+        "trials": count,
+        "ok": len(times_s),
+        "wall_s": time.perf_counter() - begin,
+    }
+
+
 def figures(result: TuneResult, wall_s: float) -> dict[str, Any]:
     """Return the figures of a result."""
     rated = result.best_rating() or {}
@@ -125,6 +153,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--kernels", default=",".join(CASES))
     parser.add_argument("--long", default="25s", help="time of the long runs")
+    parser.add_argument("--seeds", type=int, default=3, help="runs with 60 trials")
     parser.add_argument("--sweeps", type=int, default=0, help="configurations of a dataset of each kernel")
     parser.add_argument("--datasets", type=Path, help="folder that the datasets are copied to")
     options = parser.parse_args()
@@ -141,15 +170,17 @@ def main() -> None:
         for position, sizes in enumerate(CASES[kernel]):
             problem, _ = named_problem(kernel, {"size": sizes})
             entry: dict[str, Any] = {"bytes": problem.bytes, "flops": problem.flops, "bars_s": bars.of(kernel, sizes)}
-            entry["short"] = figures(*tuned(kernel, sizes, trials=60))
+            entry["short"] = [figures(*tuned(kernel, sizes, trials=60, seed=seed)) for seed in range(options.seeds)]
             entry["random"] = figures(*tuned(kernel, sizes, trials=60, search="random"))
-            entry["long"] = figures(*tuned(kernel, sizes, time=options.long, seed=1))
+            entry["brute_force"] = first(kernel, sizes, 60)
+            entry["long"] = figures(*tuned(kernel, sizes, time=options.long, seed=100))
             kernels[problem.label] = entry
             options.output.write_text(json.dumps(header | {"kernels": kernels}, indent=1) + "\n")
             print(
                 problem.label,
                 json.dumps(entry["bars_s"]),
-                *(entry[name]["best_s"] for name in ("short", "random", "long")),
+                *(one["best_s"] for one in (*entry["short"], entry["random"], entry["brute_force"], entry["long"])),
+                flush=True,
             )
             if position == 0 and options.sweeps:
                 with tempfile.TemporaryDirectory() as folder:

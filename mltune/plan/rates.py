@@ -42,21 +42,29 @@ class Rate:
 def recorded_rate(kernel: str, problem: Problem, manifests: Sequence[Manifest], device: Device | None) -> Rate | None:
     """Estimate the cost of a trial from the dataset of the same kernel and precision with the nearest size.
 
-    The time is scaled by the number of operations and, for another device, by the ratio of the peaks. Without a device
-    the estimate is for that of the dataset; without such a dataset it is None.
+    The time is scaled by the number of operations (of bytes, where operations are not counted) and, for another device,
+    by the ratio of the peaks. Without a device the estimate is for that of the dataset; without such a dataset it is
+    None.
     """
     if not problem.cost_class:
         return None
     related = [one for one in manifests if one.kernel == kernel and one.problem.cost_class == problem.cost_class]
+    work = _work(problem)
+    related = [one for one in related if work and _work(one.problem)]
     if not related:
         return None
-    nearest = min(related, key=lambda one: (abs(math.log(problem.flops / one.problem.flops)), -one.rows, one.name))
+    nearest = min(related, key=lambda one: (abs(math.log(work / _work(one.problem))), -one.rows, one.name))
     costs = _costs(nearest.name)
     if costs is None:
         return None
     compile_s, verify_s, time_s = costs
-    scale = problem.flops / nearest.problem.flops * _slower(nearest.device, device, problem.arithmetic)
+    scale = work / _work(nearest.problem) * _slower(nearest.device, device, problem.arithmetic)
     return Rate(compile_s, verify_s, time_s * scale, nearest.name)
+
+
+def _work(problem: Problem) -> int:
+    """Return the operations of a problem, or its bytes where they are not counted."""
+    return problem.flops if problem.flops > 1 else problem.bytes
 
 
 @cache

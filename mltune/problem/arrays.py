@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -137,11 +137,10 @@ class ArraysProblem:
     flops: int = 0
     bytes: int = 0
     arithmetic: str = "fp32"
-    checks: tuple[ArraysProblem, ...] = ()
+    checks: tuple[ArraysProblem, ...] = field(default=(), compare=False)
 
     kind: ClassVar[str] = "arrays"
     precision: ClassVar[str] = ""
-    cost_class: ClassVar[str] = ""
     reference: ClassVar[str] = "default"
 
     def __post_init__(self) -> None:
@@ -165,6 +164,11 @@ class ArraysProblem:
     def size_names(self) -> tuple[str, ...]:
         """The names of the sizes; those that macros are made of are compiled in."""
         return tuple(name for name, _ in self.sizes) if not self.definitions else ()
+
+    @property
+    def cost_class(self) -> str:
+        """The name: a trial costs more at a larger size."""
+        return self.name
 
     @property
     def work_class(self) -> tuple[Any, ...]:

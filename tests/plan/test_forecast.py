@@ -5,13 +5,14 @@ import json
 
 import pytest
 
-from mltune.dataset.dataset import list_datasets
+from mltune.dataset.dataset import find_datasets, list_datasets
 from mltune.errors import PlanError
 from mltune.plan.forecast import even_shares, forecast
 from mltune.plan.placement import place
 from mltune.plan.rates import recorded_rate
 from mltune.plan.reader import load_plan, parse_plan
 from mltune.problem.gemm import parse_problem
+from mltune.tuning.request import named_problem
 
 
 def test_with_a_gpu(text, gpu):
@@ -91,3 +92,19 @@ class TestRates:
         rate = recorded_rate("gemm_simt", problem, list_datasets(), gpu)
         assert rate.trials(60, 1) == int(60 / rate.compile_s)
         assert rate.trials(60, 10_000) == int(60 / (rate.verify_s + rate.time_s))
+
+
+def test_a_trial_of_a_kernel_that_counts_bytes_costs_more_at_a_larger_size():
+    def rate(rows):
+        problem, _ = named_problem("transpose", {"size": {"rows": rows, "columns": 8192}})
+        return recorded_rate("transpose", problem, list_datasets(), None)
+
+    assert rate(8192).recorded == "h200-transpose-8192x8192-random"
+    assert rate(16384).time_s == pytest.approx(2 * rate(8192).time_s)
+
+
+def test_the_sizes_of_verification_make_no_other_problem():
+    problem, _ = named_problem("transpose", {"size": {"rows": 8192, "columns": 8192}})
+    assert problem.checks
+    assert dataclasses.replace(problem, checks=()) == problem
+    assert [one.name for one in find_datasets("transpose", problem)] == ["h200-transpose-8192x8192-random"]
