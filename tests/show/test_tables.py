@@ -88,7 +88,7 @@ def test_a_row_is_a_line_on_a_usual_terminal(printed):
 
 
 def test_a_pipe_gets_every_column(printed):
-    for column in ("dataset", "kernel", "problem", "device", "kind", "rows", "best TFLOPS", "of peak", "date"):
+    for column in ("dataset", "kernel", "problem", "device", "kind", "rows", "TFLOPS", "GB/s", "of peak", "date"):
         assert column in printed("datasets", None)[0]
 
 
