@@ -203,7 +203,7 @@ def _percent(value: float, _: int) -> str:
 
 def _figure(value: float) -> str:
     """Write the value of a cell."""
-    return f"{value:.1f}" if 10 <= value < 1e5 else f"{value:.3g}"
+    return f"{value:.{0 if value >= 1e3 else 1}f}" if 10 <= value < 1e5 else f"{value:.3g}"
 
 
 def _time_unit(longest_s: float) -> tuple[float, str]:
