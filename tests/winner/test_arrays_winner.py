@@ -132,6 +132,9 @@ def test_the_text_says_where_it_was_verified_and_how_fast_it_is():
     ):
         assert words in text
     assert "TFLOPS" not in text
+    timing = document(winner)["timing"]
+    assert (timing["tflops"], timing["gb_per_s"]) == (None, pytest.approx(2 * 4 * 7000 / 2e-6 / 1e9))
+    assert timing["share_of_peak"] == pytest.approx(28.0 / 4800, rel=0.01)
     reference = replace(winner.declaration.reference, ratio_low=None, ratio_high=None)
     for changed, words in ((None, "default was not timed"), (reference, "1.100 of the speed of default")):
         declaration = replace(winner.declaration, reference=changed)
