@@ -30,7 +30,7 @@ EVENTS: dict[str, frozenset[str]] = {
     "slice_ended": frozenset({"problem", "trials", "best_s", "outcome", "detail", "done"}),
     "set_aside": frozenset({"problem", "detail"}),
     "progress": frozenset({"runs", "done", "problems", "left_s", "message"}),
-    "best": frozenset({"number", "gb_per_s", "tflops", "share_of_reference", "share_of_peak"}),
+    "best": frozenset({"number", "median_s", "gb_per_s", "tflops", "share_of_reference", "share_of_peak"}),
     "failure": frozenset({"number", "state", "detail"}),
     "reference": frozenset(
         {"after", "median_s", "noise", "sm_clock_hz", "temperature_c", "power_w", "throttle_reasons"}
@@ -42,7 +42,9 @@ EVENTS: dict[str, frozenset[str]] = {
     "worker_died": frozenset({"detail", "exit"}),
     "disk_full": frozenset({"detail"}),
     "disk_back": frozenset({"lost_s"}),
-    "declared": frozenset({"number", "tflops", "share_of_reference", "ties", "rejected"}),
+    "declared": frozenset(
+        {"number", "median_s", "gb_per_s", "tflops", "share_of_reference", "share_of_peak", "ties", "rejected"}
+    ),
     "interrupted": frozenset({"signal"}),
     "report_written": frozenset({"path"}),
     "run_ended": frozenset({"outcome", "detail", "trials", "best_s", "seconds"}),

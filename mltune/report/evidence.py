@@ -14,6 +14,7 @@ from mltune.learn.importance import importance
 from mltune.records.reference import usual_s
 from mltune.records.trial import TrialRecord, TrialState
 from mltune.report.reading import kernel_of
+from mltune.results.rate import Unit
 from mltune.results.run import TuneResult
 from mltune.results.wording import REFERENCE
 
@@ -45,6 +46,9 @@ TIME_USE = {
     "rest": "other",
 }
 """Parts of the run time, and their names in a report."""
+
+_LARGEST_SHARE = 1e300
+"""Finite share that takes the place of those that a damaged record predicts."""
 
 FEWEST_PREDICTED = 5
 """Least number of trials for a rank correlation."""
@@ -79,7 +83,8 @@ class Predictions:
     Attributes
     ----------
     predicted, measured : ndarray of shape (n_predicted,)
-        Shares of the device's peak.
+        Shares of what limits the problem on the device (:attr:`mltune.results.rate.Rate.peak`); without a known limit,
+        speeds that can only be compared with each other.
     rank_correlation : float or None
         Spearman's; None for fewer than :data:`FEWEST_PREDICTED` trials, and where all are equal.
     """
@@ -99,8 +104,7 @@ class Cells:
         The parameter of the rows, and that of the columns.
     rows, columns : tuple of int
         Their values.
-    unit : {"TFLOPS", "ms"}
-        Milliseconds where the problem does not count its operations.
+    unit : Unit
     values : ndarray of shape (n_rows, n_columns)
         NaN where nothing was measured.
     """
@@ -108,7 +112,7 @@ class Cells:
     names: tuple[str, str]
     rows: tuple[int, ...]
     columns: tuple[int, ...]
-    unit: str
+    unit: Unit
     values: Floats
 
 
@@ -173,11 +177,12 @@ class Evidence:
     @cached_property
     def predictions(self) -> Predictions:
         """Predictions and measurements of the trials that have both."""
-        logs = self.measured.column("expected")
+        rate, logs = self.run.rate, self.measured.column("expected")
+        work, peak = (1, 1.0) if rate.peak is None else (rate.work, rate.peak)
         with np.errstate(all="ignore"):
-            shares = max(self.run.flops, 1) / (self.times * self.run.peak_flops)
-        known = np.isfinite(logs) & np.isfinite(shares)
-        predicted, measured = np.exp(np.clip(logs[known], -30.0, 3.0)), shares[known]
+            measured, predicted = (work / (times * peak) for times in (self.times, self.run.predicted_s(logs)))
+        known = np.isfinite(logs) & np.isfinite(measured)
+        predicted, measured = np.minimum(predicted[known], _LARGEST_SHARE), measured[known]
         return Predictions(predicted, measured, _rank_correlation(predicted, measured))
 
     @cached_property
@@ -200,8 +205,9 @@ class Evidence:
         fastest = np.full((len(rows), len(columns)), np.inf)
         at = np.searchsorted(rows, first), np.searchsorted(columns, second)
         np.minimum.at(fastest, at, self.times)
-        values = np.where(np.isfinite(fastest), self.run.figure(fastest), np.nan)
-        return Cells(names, rows, columns, self.run.unit, values)
+        rate = self.run.rate
+        values = np.where(np.isfinite(fastest), rate.of(fastest), np.nan)
+        return Cells(names, rows, columns, rate.unit, values)
 
     def _block_shape(self) -> tuple[str, str] | None:
         """Return the two parameters that the launch grid is computed from: the tile of a block."""

@@ -109,9 +109,9 @@ def heat_map(cells: Cells, label: str) -> HeatMap:
 
     low, high = float(np.nanmin(cells.values)), float(np.nanmax(cells.values))
     if not math.isfinite(high - low):
-        raise NotDrawableError(f"its cells hold {low:.3g} to {high:.3g} {cells.unit}")
+        raise NotDrawableError(f"its cells hold {low:.3g} to {high:.3g} {cells.unit.name}")
     shares = np.nan_to_num((cells.values - low) / ((high - low) or 1.0))
-    if cells.unit == "ms":  # less is better
+    if not cells.unit.higher_is_better:
         shares = 1.0 - shares
     shades = matplotlib.colormaps["viridis"](shares)
     rows = [
@@ -127,7 +127,7 @@ def heat_map(cells: Cells, label: str) -> HeatMap:
     return HeatMap(
         cells,
         rows,
-        f"{label}: best {cells.unit} found in each cell; {_figure(cells.values[row, column])} at {best} is best. "
+        f"{label}: best {cells.unit.name} found in each cell; {_figure(cells.values[row, column])} at {best} is best. "
         f"Nothing was measured in {missing} of {count} cells.",
     )
 
@@ -154,7 +154,7 @@ def time_bars(seconds: Mapping[str, Mapping[str, float]], name: str) -> Plot | N
         widths = np.array([parts[phase] for parts in spent.values()]) / scale
         made.barh(place, widths, left=done, height=0.7, color=colour, label=meaning)
         done += widths
-    made.set_yticks(place, [_shortened(label) for label in spent])
+    made.set_yticks(place, [shortened(label) for label in spent])
     made.set(xlabel=unit, ylim=(len(spent) - 0.4, -0.6))
     made.grid(visible=False, axis="y")
     made.figure.legend(loc="upper left", ncols=2, borderpad=0.0, handlelength=1.0, columnspacing=1.0)
@@ -191,7 +191,7 @@ def reference_over_time(each: Evidence, name: str, label: str) -> Plot | None:
     )
 
 
-def _shortened(label: str) -> str:
+def shortened(label: str) -> str:
     """Shorten a label in its middle: labels differ at their ends."""
     half = LONGEST_LABEL // 2
     return label if len(label) <= LONGEST_LABEL else f"{label[: half - 1]}…{label[-half:]}"
@@ -203,7 +203,7 @@ def _percent(value: float, _: int) -> str:
 
 def _figure(value: float) -> str:
     """Write the value of a cell."""
-    return f"{value:.1f}" if 10 <= value < 1e5 else f"{value:.3g}"
+    return f"{value:.{0 if value >= 1e3 else 1}f}" if 10 <= value < 1e5 else f"{value:.3g}"
 
 
 def _time_unit(longest_s: float) -> tuple[float, str]:

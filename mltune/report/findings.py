@@ -21,12 +21,17 @@ from mltune.records.versions import __version__
 from mltune.report.reading import ReportInput, kernel_of
 from mltune.results.audit import pooled
 from mltune.results.optimum import optimum
+from mltune.results.rate import UNITS
+from mltune.results.rating import rating
 from mltune.results.run import TuneResult, counts
 from mltune.results.unread import Unread
 from mltune.results.wording import verification
 
 FORMAT = 1
 """Format of ``winners.json``: changed whenever the meaning of a field changes."""
+
+RATES = tuple(unit.key for unit in UNITS if unit.higher_is_better)
+"""Fields of an entry for the rate of its problem: one of them has a value, the others are None."""
 
 LONGEST_FACT = 60
 """Longest name of a device or of a kernel in a label."""
@@ -114,7 +119,7 @@ def _entry(run: TuneResult, folder: str | None) -> dict[str, Any]:
     if best is None or figures is None:
         return entry
     reference = _reference(run, figures)
-    entry |= {name: figures[name] for name in ("median_s", "tflops", "share_of_peak")} | {
+    entry |= {name: figures[name] for name in ("median_s", *RATES, "share_of_peak")} | {
         "state": "best so far",
         "trial": best.number,
         "configuration": run.header.labelled(best.configuration),
@@ -131,7 +136,7 @@ def _entry(run: TuneResult, folder: str | None) -> dict[str, Any]:
     return entry | {
         "state": "declared",
         "interval_s": [low_s, high_s] if timed else None,
-        "tflops_interval": [_tflops(run, high_s), _tflops(run, low_s)] if timed and run.flops else None,
+        **(_rate_intervals(run, low_s, high_s) if timed else {}),
         "finalists": [_finalist(run, declared, one) for one in declared.finalists],
         "ties": figures["ties"],
         "rejected": {str(number): reason for number, reason in declared.rejected.items()},
@@ -139,13 +144,21 @@ def _entry(run: TuneResult, folder: str | None) -> dict[str, Any]:
     }
 
 
-def _tflops(run: TuneResult, median_s: float) -> float | None:
-    return run.flops / median_s / 1e12 if run.flops else None
+def _rates(run: TuneResult, median_s: float) -> dict[str, float | None]:
+    """Return a time as the rate of its problem, None for the other rates."""
+    rated = rating(run.problem, run.device, median_s, None)
+    return {name: rated[name] for name in RATES}
+
+
+def _rate_intervals(run: TuneResult, low_s: float, high_s: float) -> dict[str, list[float | None] | None]:
+    low, high = _rates(run, high_s), _rates(run, low_s)
+    return {f"{name}_interval": None if low[name] is None else [low[name], high[name]] for name in RATES}
 
 
 def _blank(slug: str) -> dict[str, Any]:
     """Return an entry with all fields and no values."""
-    unknown = "problem kernel device trial configuration median_s interval_s tflops tflops_interval share_of_peak"
+    unknown = "problem kernel device trial configuration median_s interval_s share_of_peak"
+    rates = [f"{name}{of}" for name in RATES for of in ("", "_interval")]
     return {
         "slug": slug,
         "label": slug,
@@ -160,7 +173,7 @@ def _blank(slug: str) -> dict[str, Any]:
         "seconds": {},
         "stopped": "",
         "notes": [],
-    } | dict.fromkeys([*unknown.split(), "reference", "verdict", "launch", "folder", "optimum"])
+    } | dict.fromkeys([*unknown.split(), *rates, "reference", "verdict", "launch", "folder", "optimum"])
 
 
 def _missing(unread: Unread) -> dict[str, Any]:
@@ -174,8 +187,10 @@ def _reference(run: TuneResult, figures: Mapping[str, Any]) -> dict[str, Any] | 
     if share is None or not 0.0 < share < math.inf:
         return None
     raced = None if run.declaration is None else run.declaration.reference
+    median_s = run.reference_s if raced is None else raced.median_s
     return {
-        "median_s": run.reference_s if raced is None else raced.median_s,
+        "median_s": median_s,
+        **({} if median_s is None else _rates(run, median_s)),
         "interval_s": None if raced is None else [raced.low_s, raced.high_s],
         "share": share,
         "share_interval": figures.get("interval_share_of_reference"),
@@ -202,7 +217,7 @@ def _finalist(run: TuneResult, declared: Declaration, one: Finalist) -> dict[str
         "trial": one.number,
         "median_s": one.median_s,
         "interval_s": [one.low_s, one.high_s],
-        "tflops": _tflops(run, one.median_s),
+        **_rates(run, one.median_s),
         "ratio": one.ratio,
         "ratio_interval": [one.ratio_low, one.ratio_high],
         "tie": one.number in declared.ties,

@@ -13,6 +13,7 @@ from mltune.learn.importance import FEWEST_ROWS
 from mltune.report.evidence import time_use
 from mltune.report.sections import MOST_OPEN, MOST_PARAMETERS, Sections
 from mltune.report.svg import clean
+from mltune.results.rate import speed, unit_of, units_of
 from mltune.results.wording import (
     MOST,
     UNKNOWN,
@@ -21,8 +22,6 @@ from mltune.results.wording import (
     of_optimum,
     percent,
     spaced_duration,
-    speed,
-    tflops,
 )
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -83,8 +82,11 @@ def _render(template: str, finalize: Callable[[Any], Any], **values: Any) -> str
         "hardware": hardware,
         "of_optimum": of_optimum,
         "values": configuration,
+        "speed": speed,
+        "unit": unit_of,
+        "units": units_of,
         "rate": _rate,
-        "speed": lambda entry: speed(entry["tflops"], entry["median_s"]),
+        "rate_interval": _rate_interval,
         "code": _code,
     }
     return environment.get_template(template).render(**values)
@@ -118,9 +120,17 @@ def hardware(device: Mapping[str, Any]) -> str:
     return f"{device['name']}: {cuda}{units} at {device['clock_hz'] / 1e6:.0f} MHz, {memory}"
 
 
-def _rate(entry: Mapping[str, Any]) -> str:
-    """Write the TFLOPS of an entry without their unit, or its time."""
-    return milliseconds(entry["median_s"]) if entry["tflops"] is None else tflops(entry["tflops"])
+def _rate(figures: Mapping[str, Any]) -> str:
+    """Write the speed of a rating without its unit."""
+    unit = unit_of(figures)
+    return UNKNOWN if unit is None else unit.text(figures)
+
+
+def _rate_interval(figures: Mapping[str, Any]) -> str:
+    """Write the interval of that speed; nothing where there is none."""
+    unit = unit_of(figures)
+    ends = None if unit is None else unit.interval(figures)
+    return "\N{EN DASH}".join(ends or ())
 
 
 def _printable(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Rooflines: the winners on one device under the limits of its memory and its arithmetic."""
+"""Rooflines: the winners on one device under the limits of its memory and its arithmetic, or of its memory alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import numpy as np
 from mltune.device.facts import Device
 from mltune.kernel.columns import Floats
 from mltune.report.evidence import Evidence
+from mltune.report.figures import LONGEST_LABEL, WIDE_IN, shortened
 from mltune.report.svg import INK, SERIES, Plot, axes, dots, finish
+from mltune.results.rate import GB_PER_S
 
 LOWEST = 1e-6
 """Share of the roof below which, or above whose inverse, a winner is not drawn."""
@@ -24,25 +26,64 @@ LONGEST_NAME = 26
 
 def not_drawn(each: Evidence) -> str:
     """Return why the winner of a problem is in no roofline; empty where it is in one."""
-    run, intensity = each.run, each.intensity
+    run, rate, intensity = each.run, each.run.rate, each.intensity
     if run.best_time_s is None:
         return "no trial succeeded"
-    if not run.flops:
-        return "the number of its operations is not known"
-    if intensity is None:
+    if not rate.work:
+        return "neither its operations nor its memory traffic is known"
+    if run.flops and intensity is None:
         return "its memory traffic is not known"
     bandwidth = run.device.memory_bytes_per_s
-    if bandwidth <= 0.0:
+    if bandwidth <= 0.0 or rate.peak is None:
         return "the memory bandwidth of its device is not known"
-    rate = run.flops / run.best_time_s
-    if not all(LOWEST < share / run.peak_flops < 1.0 / LOWEST for share in (rate, intensity * bandwidth)):
-        return f"{rate / 1e12:.3g} TFLOPS at {intensity:.3g} flop per byte is too far from the limits of its device"
+    shares = [rate.share_of_peak(run.best_time_s), *([] if intensity is None else [intensity * bandwidth / rate.peak])]
+    if not all(LOWEST < share < 1.0 / LOWEST for share in shares):
+        at = "" if intensity is None else f" at {intensity:.3g} flop per byte"
+        return f"{rate.of(run.best_time_s):.3g} {rate.unit.name}{at} is too far from the limits of its device"
     return ""
 
 
+def bandwidths(evidence: Mapping[str, Evidence], device: Device, name: str) -> Plot | None:
+    """Plot the winners on a device that are rated in GB/s as bars, under its memory bandwidth; None without any.
+
+    Their operations are not counted, so they have no arithmetic intensity and no place in a roofline. ``evidence`` is
+    by label.
+    """
+    runs = {
+        label: each.run
+        for label, each in evidence.items()
+        if each.run.device == device and each.run.rate.unit == GB_PER_S and not not_drawn(each)
+    }
+    if not runs:
+        return None
+    speeds = np.array([run.rate.of(run.best_time_s) for run in runs.values()])
+    limit = device.memory_bytes_per_s / GB_PER_S.size
+    longest = min(max(map(len, runs)), LONGEST_LABEL)
+    made = axes(WIDE_IN, 0.95 + 0.24 * len(runs), left=0.25 + 0.085 * longest, top=0.3)
+    place = np.arange(len(runs))
+    made.barh(place, speeds, height=0.7, color=SERIES[0])
+    made.axvline(limit, color=INK, linewidth=1.1)
+    made.annotate(
+        f"memory {limit / 1e3:.3g} TB/s", (limit, -0.5), (-3, 4), textcoords="offset points", ha="right", va="bottom"
+    )
+    made.set_yticks(place, [shortened(label) for label in runs])
+    made.set(xlabel=GB_PER_S.name, xlim=(0.0, 1.05 * max(limit, speeds.max())), ylim=(len(runs) - 0.5, -0.5))
+    made.grid(visible=False, axis="y")
+    ends = dict.fromkeys(f"{100 * speed / limit:.3g}" for speed in (speeds.min(), speeds.max()))
+    return finish(
+        made,
+        name,
+        f"Memory bandwidth of {device.name}",
+        f"{device.name}: the best of {len(runs)} problem{'' if len(runs) == 1 else 's'} whose memory traffic alone is "
+        f"counted, at {' to '.join(ends)} % of the memory bandwidth. The traffic counts each array once.",
+    )
+
+
 def roofline(evidence: Sequence[Evidence], device: Device, name: str) -> Plot | None:
-    """Plot the winners under the roofline of their device; None where :func:`not_drawn` leaves none."""
-    drawn = [each for each in evidence if each.run.device == device and not not_drawn(each)]
+    """Plot the winners of known intensity under the roofline of their device; None without any."""
+    drawn = [
+        each for each in evidence if each.run.device == device and each.intensity is not None and not not_drawn(each)
+    ]
     if not drawn:
         return None
     runs = [each.run for each in drawn]

@@ -18,7 +18,7 @@ from mltune.report import figures
 from mltune.report.evidence import Evidence, Failure, failures
 from mltune.report.findings import distinct
 from mltune.report.reading import ReportInput
-from mltune.report.roofline import not_drawn, roofline
+from mltune.report.roofline import bandwidths, not_drawn, roofline
 from mltune.report.svg import Omission, Plot, drawn, plotting
 from mltune.results.audit import SkipAudit
 from mltune.results.messages import message
@@ -102,11 +102,15 @@ def sections(source: ReportInput, document: Mapping[str, Any], *, quick: bool = 
             for number, (each, entry) in enumerate(zip(evidence, document["winners"], strict=False))
         ]
         if not quick:
+            labelled = {entry["label"]: each for each, entry in zip(evidence, document["winners"], strict=False)}
             devices = distinct(each.run.device for each in evidence)
-            roofs = [
-                drawn(f"The roofline of {device.name}", partial(roofline, evidence, device, f"roofline-{at}"))
-                for at, device in enumerate(devices)
-            ]
+            for at, device in enumerate(devices):
+                roof = partial(roofline, evidence, device, f"roofline-{at}")
+                line = partial(bandwidths, labelled, device, f"bandwidth-{at}")
+                roofs += [
+                    drawn(f"The roofline of {device.name}", roof),
+                    drawn(f"The memory bandwidth of {device.name}", line),
+                ]
             seconds = {entry["label"]: entry["seconds"] for entry in document["winners"]}
             time = drawn("Time use", partial(figures.time_bars, seconds, "time"))
     names = {run.problem.reference for run in source.runs if run.problem.reference} or {REFERENCE}
@@ -140,7 +144,7 @@ def _problem(each: Evidence, entry: Mapping[str, Any], name: str, *, alone: bool
         if each.curve is not None:
             best = partial(figures.best_so_far, each.curve, f"best-{name}", label, alone=alone)
             curve = drawn(f"Best so far of {label}", best)
-        if len(each.predictions.measured) > 1 and each.run.flops:
+        if len(each.predictions.measured) > 1 and each.run.rate.peak is not None:
             predicted = partial(figures.predicted_and_measured, each.predictions, f"predicted-{name}", label)
             plots.append(drawn(f"Predicted and measured speed of {label}", predicted))
         if each.cells is not None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
 from mltune.files.text import printable
-from mltune.results.wording import REFERENCE, duration, milliseconds, percent, tflops
+from mltune.results.rate import TFLOPS, speed, unit_of
+from mltune.results.wording import REFERENCE, duration, milliseconds, percent
 
 UNKNOWN = "?"
 """Stands for a field that an event does not have."""
@@ -55,14 +56,24 @@ def message(event: Mapping[str, Any]) -> str:
     '? sgemm-nt-64: best so far 45.30 TFLOPS, 98.0 % of cuBLAS (trial 7)'
     """
     name = str(event.get("event"))
-    reference = str(event.get("reference") or REFERENCE)
     fields = defaultdict(lambda: UNKNOWN, {key: _text(key, value) for key, value in event.items()})
-    if event.get("share_of_reference") is not None:
-        fields["share_of_reference"] += f" of {reference}"
-    fields["rated"] = ", ".join(fields[key] for key in _RATES if event.get(key) is not None) or UNKNOWN
+    fields["rated"] = _rated(event)
     text = MESSAGES[name].format_map(fields) if name in MESSAGES else _unknown_event(event)
     where = fields["slug"] if event.get("slug") else fields["device"] if event.get("device") else ""
     return printable(f"{_clock(event)} {f'{where}: ' if where else ''}{text}")
+
+
+def _rated(event: Mapping[str, Any]) -> str:
+    """Write the rating of a configuration: its speed, and its shares of the reference and of the device's limit."""
+    figures = {key: value for key, value in event.items() if _is_number(value)}
+    unit, parts = unit_of(figures), []
+    if unit is not None:
+        parts.append(speed(figures))
+    if "share_of_reference" in figures:
+        parts.append(f"{percent(figures['share_of_reference'])} of {event.get('reference') or REFERENCE}")
+    if "share_of_peak" in figures:
+        parts.append((unit or TFLOPS).of_limit(figures["share_of_peak"]))
+    return ", ".join(parts) or UNKNOWN
 
 
 def _unknown_event(event: Mapping[str, Any]) -> str:
@@ -79,12 +90,7 @@ def _clock(event: Mapping[str, Any]) -> str:
         return UNKNOWN
 
 
-_RATES = ("tflops", "share_of_reference", "share_of_peak")
-
 _FORMATS: dict[str, Callable[[float], str]] = {
-    "tflops": lambda value: f"{tflops(value)} TFLOPS",
-    "share_of_reference": percent,
-    "share_of_peak": lambda value: f"{percent(value)} of the peak",
     "ratio": percent,
     "best_s": milliseconds,
     "median_s": milliseconds,
@@ -98,6 +104,10 @@ def _text(key: str, value: Any) -> str:
         return str(len(value))
     if value is None:
         return UNKNOWN
-    if key in _FORMATS and isinstance(value, int | float) and math.isfinite(value):
+    if key in _FORMATS and _is_number(value):
         return _FORMATS[key](value)
     return str(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

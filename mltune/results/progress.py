@@ -23,6 +23,9 @@ REPORT_EVERY_S = 0.5
 RATE_OVER_S = 60.0
 """Seconds over which the rate of trials is averaged."""
 
+_RATED = ("tflops", "gb_per_s", "share_of_reference", "share_of_peak")
+"""Fields of a rating that events and progress have, besides the median time."""
+
 _ENDED_WELL = frozenset({TrialState.OK, TrialState.UNSTABLE, TrialState.SKIPPED})
 
 
@@ -44,8 +47,8 @@ class Progress:
         Trials that a gate would have skipped, measured for the audit.
     best_s : float or None
         Median time of the fastest trial so far, seconds.
-    best_tflops, best_share_of_reference, best_share_of_peak : float or None
-        Its rating.
+    best_tflops, best_gb_per_s, best_share_of_reference, best_share_of_peak : float or None
+        Its rating: see :attr:`best`.
     reference : str
         Name of the reference kernel; empty where there is none.
     trials_per_min : float or None
@@ -65,6 +68,7 @@ class Progress:
     audited: int = 0
     best_s: float | None = None
     best_tflops: float | None = None
+    best_gb_per_s: float | None = None
     best_share_of_reference: float | None = None
     best_share_of_peak: float | None = None
     reference: str = ""
@@ -73,6 +77,11 @@ class Progress:
     trials_limit: int | None = None
     time_limit_s: float | None = None
     message: str | None = None
+
+    @property
+    def best(self) -> dict[str, float | None]:
+        """The rating of the fastest trial so far: fields of :func:`mltune.results.rating.rating`."""
+        return {"median_s": self.best_s, **{name: getattr(self, f"best_{name}") for name in _RATED}}
 
     def to_json(self) -> dict[str, Any]:
         """Return the progress as plain JSON values."""
@@ -174,9 +183,7 @@ class Observer:
         """Count trials that have just ended, and write their events."""
         for record in records:
             if self._note(record):
-                figures = self._best_rating()
-                del figures["median_s"]
-                self.events("best", number=record.number, elapsed_s=record.elapsed_s, **figures)
+                self.events("best", number=record.number, elapsed_s=record.elapsed_s, **self._best_rating())
             if record.state not in _ENDED_WELL:
                 self.events("failure", number=record.number, state=str(record.state), detail=record.detail)
             measured = record.measurement
@@ -196,7 +203,7 @@ class Observer:
             number=declared.number,
             elapsed_s=elapsed_s,
             rejected={str(number): reason for number, reason in declared.rejected.items()},
-            **{name: figures[name] for name in ("tflops", "share_of_reference", "ties")},
+            **{name: figures[name] for name in ("median_s", *_RATED, "ties")},
         )
 
     def tell(self, elapsed_s: float, message: str | None = None, *, at_once: bool = False) -> None:
@@ -219,9 +226,7 @@ class Observer:
             slug=self.slug,
             audited=self._audited,
             best_s=figures.get("median_s"),
-            best_tflops=figures.get("tflops"),
-            best_share_of_reference=figures.get("share_of_reference"),
-            best_share_of_peak=figures.get("share_of_peak"),
+            **{f"best_{name}": figures.get(name) for name in _RATED},
             reference=self.problem.reference,
             trials_per_min=None if rate is None else 60.0 * rate,
             left_s=self._left_s(elapsed_s, rate),

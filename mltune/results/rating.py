@@ -1,13 +1,13 @@
-"""Rating of a measured time: TFLOPS, share of the device's peak, share of the reference kernel."""
+"""Rating of a measured time: its rate, share of the device's limit, share of the reference kernel."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from mltune.device.facts import Device
-from mltune.device.peaks import peak_flops
 from mltune.problem.problem import Problem
 from mltune.records.declaration import Declaration
+from mltune.results.rate import GB_PER_S, TFLOPS, rate_of
 
 
 def rating(problem: Problem, device: Device, median_s: float, reference_s: float | None) -> dict[str, float | None]:
@@ -23,9 +23,9 @@ def rating(problem: Problem, device: Device, median_s: float, reference_s: float
     Returns
     -------
     dict
-        ``median_s``; ``gb_per_s``, the least memory traffic over the time, None where a problem states none or counts
-        its operations; ``tflops`` and ``share_of_peak`` (of the device's theoretical peak for the problem's
-        arithmetic), None where the problem does not count its operations; ``share_of_reference`` (above 1: faster than
+        ``median_s``; ``tflops`` or ``gb_per_s``, the unit of :func:`mltune.results.rate.rate_of`, and None for the
+        other one; ``share_of_peak``, of the device's arithmetic peak for TFLOPS and of its memory bandwidth for GB/s,
+        None where times are shown and where the bandwidth is not known; ``share_of_reference`` (above 1: faster than
         the reference), None where the time of the reference is not known.
 
     Examples
@@ -35,20 +35,13 @@ def rating(problem: Problem, device: Device, median_s: float, reference_s: float
     >>> rating(GemmProblem("s", "N", "T", 4096, 4096, 4096), H200, 2.5e-3, 2e-3)["share_of_reference"]
     0.8
     """
-    flops = known_flops(problem)
-    rate = flops / median_s if flops else None
+    rate = rate_of(problem, device)
     return {
         "median_s": median_s,
-        "gb_per_s": problem.bytes / median_s / 1e9 if problem.bytes and not flops else None,
-        "tflops": None if rate is None else rate / 1e12,
-        "share_of_peak": None if rate is None else rate / peak_flops(device, problem.arithmetic),
+        **{unit.key: rate.of(median_s) if unit == rate.unit else None for unit in (GB_PER_S, TFLOPS)},
+        "share_of_peak": rate.share_of_peak(median_s),
         "share_of_reference": None if reference_s is None else reference_s / median_s,
     }
-
-
-def known_flops(problem: Problem) -> int:
-    """Return the operations of a problem; 0 where they are not known (a recorded problem then counts 1)."""
-    return problem.flops if problem.flops > 1 else 0
 
 
 def declared_rating(

@@ -21,8 +21,9 @@ from mltune.records.reference import Reference
 from mltune.records.trial import TrialRecord, TrialState
 from mltune.records.trials import Trials
 from mltune.results.audit import SkipAudit, audit_skips
-from mltune.results.rating import declared_rating, known_flops, rating
-from mltune.results.wording import configuration, percent, spaced_duration, speed, states, verification
+from mltune.results.rate import Rate, known_flops, rate_of, speed
+from mltune.results.rating import declared_rating, rating
+from mltune.results.wording import configuration, percent, spaced_duration, states, verification
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -134,13 +135,9 @@ class TuneResult:
         return None if self.best is None else self.best.median_s
 
     @property
-    def unit(self) -> str:
-        """Unit of :meth:`figure`: ``"TFLOPS"``, or ``"ms"`` where the problem does not count its operations."""
-        return "TFLOPS" if self.flops else "ms"
-
-    def figure(self, median_s: Any) -> Any:
-        """Return median times in seconds, a number or an array, in :attr:`unit`."""
-        return self.flops / median_s / 1e12 if self.flops else 1e3 * median_s
+    def rate(self) -> Rate:
+        """How times of the problem are shown: in TFLOPS, GB/s or milliseconds."""
+        return rate_of(self.problem, self.device)
 
     def predicted_s(self, log_share: Any) -> Any:
         """Return the time in seconds at a predicted log share of the device's peak: a number or an array."""
@@ -234,8 +231,8 @@ class TuneResult:
         pandas.DataFrame
             ``number``, ``batch``, ``state``, ``detail``, ``proposed_by``; one column per parameter; ``predicted_s``
             (the time that the search expected); ``skipped_by`` (the gate) and ``audited`` (skipped, but measured to
-            check the gate); ``compile_s``, ``registers``, ``spill_bytes``; ``median_s``, ``noise``; ``tflops``, where
-            the problem counts its operations; ``elapsed_s``.
+            check the gate); ``compile_s``, ``registers``, ``spill_bytes``; ``median_s``, ``noise``; ``tflops``, or
+            ``gb_per_s`` where the problem counts only its memory traffic; ``elapsed_s``.
         """
         import pandas as pd
 
@@ -250,8 +247,9 @@ class TuneResult:
             **{name: pd.array(trials.column(name), dtype="Int64") for name in ("registers", "spill_bytes")},
             **{name: trials.column(name) for name in ("median_s", "noise")},
         }
-        if self.flops:
-            columns["tflops"] = self.figure(trials.column("median_s"))
+        rate = self.rate
+        if rate.unit.higher_is_better:
+            columns[rate.unit.key] = rate.of(trials.column("median_s"))
         return pd.DataFrame(columns | {"elapsed_s": trials.column("elapsed_s")})
 
     def compile(self) -> TunedKernel:
@@ -271,8 +269,7 @@ class TuneResult:
     def plot(self, ax: Any = None) -> Any:
         """Plot the best result so far over the time of the run, with the reference kernel as a dashed line.
 
-        The vertical axis is in TFLOPS, or in milliseconds where the problem does not count its operations. The
-        horizontal axis counts trials for a replayed run.
+        The vertical axis is in the unit of :attr:`rate`. The horizontal axis counts trials for a replayed run.
 
         Parameters
         ----------
@@ -287,19 +284,19 @@ class TuneResult:
             from matplotlib import pyplot
 
             ax = pyplot.subplots()[1]
-        by_time = not self.replayed
+        rate, by_time = self.rate, not self.replayed
         steps = self.improvements(by_time=by_time)
         if steps:
             last = max(steps[-1][0], self.elapsed_s if by_time else float(len(self.records)))
             at, medians = zip(*steps, (last, steps[-1][1]), strict=True)
-            ax.step(at, [self.figure(median_s) for median_s in medians], where="post", label=self.kernel)
+            ax.step(at, [rate.of(median_s) for median_s in medians], where="post", label=self.kernel)
         if self.reference_s is not None:
             name = self.problem.reference or "reference"
-            ax.axhline(self.figure(self.reference_s), color="0.4", linestyle="--", label=name)
+            ax.axhline(rate.of(self.reference_s), color="0.4", linestyle="--", label=name)
         ax.set(
             title=self.problem.label,
             xlabel="seconds" if by_time else "trials",
-            ylabel="TFLOPS" if self.flops else "time, ms",
+            ylabel=rate.unit.name if rate.unit.higher_is_better else "time, ms",
         )
         if ax.get_legend_handles_labels()[0]:
             ax.legend()
@@ -311,7 +308,7 @@ class TuneResult:
         if figures is None:
             facts["best"] = "no trial succeeded"
         else:
-            facts["best"] = speed(figures["tflops"], figures["median_s"])
+            facts["best"] = speed(figures)
             if figures["share_of_reference"] is not None:
                 facts["best"] += (
                     f", {percent(figures['share_of_reference'])} of {self.problem.reference or 'reference'}"

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from mltune.dataset.manifest import Manifest
 
 
+_RATED = ("median_s", "tflops", "gb_per_s", "share_of_peak", "share_of_reference")
+"""Fields of a rating that the description of a dataset has of its best configuration."""
+
+
 def summarise_tuning(run: TuneResult) -> dict[str, Any]:
     """Summarise the result of tuning: the output of ``mltune tune --json``."""
     found = optimum(run)
@@ -138,7 +142,7 @@ def describe_dataset(manifest: Manifest) -> dict[str, Any]:
         "device": device.name,
         "rows": manifest.rows,
         "counts": dict(manifest.counts),
-        **{f"best_{name}": figures.get(name) for name in ("tflops", "share_of_peak", "share_of_reference")},
+        **{f"best_{name}": figures.get(name) for name in _RATED},
         "created": manifest.created,
         "source": manifest.source,
         "licence": manifest.licence,

@@ -44,6 +44,17 @@ def tflops(value: float | None) -> str:
     return f"{value:.2f}" if 10 <= value < MOST or value == 0 else f"{value:.3g}"
 
 
+def gb_per_s(value: float | None) -> str:
+    """Write GB/s with four significant digits.
+
+    >>> gb_per_s(4012.3), gb_per_s(45.3)
+    ('4012', '45.30')
+    """
+    if value is None:
+        return UNKNOWN
+    return f"{value:.0f}" if 1000 <= value < MOST else f"{value:#.4g}"
+
+
 def milliseconds(seconds: float | None) -> str:
     """Write the time of a kernel with four decimals, times below 0.1 ms with four significant digits.
 
@@ -53,11 +64,6 @@ def milliseconds(seconds: float | None) -> str:
     if seconds is None:
         return UNKNOWN
     return f"{1e3 * seconds:.4f} ms" if 1e-4 <= seconds < MOST else f"{1e3 * seconds:.4g} ms"
-
-
-def speed(rate: float | None, median_s: float | None) -> str:
-    """Write the rate of a kernel, or its time where the number of operations is not known."""
-    return milliseconds(median_s) if rate is None else f"{tflops(rate)} TFLOPS"
 
 
 def of_optimum(found: Mapping[str, Any]) -> str:

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from mltune.results.progress import CampaignProgress, Progress
-from mltune.results.wording import REFERENCE, UNKNOWN, duration, percent, speed, states, tflops
+from mltune.results.rate import Unit, speed, unit_of, units_of
+from mltune.results.wording import REFERENCE, UNKNOWN, duration, percent, states
 from mltune.show.fitting_table import FittingTable
-from mltune.show.tables import of_reference
+from mltune.show.tables import of_reference, rated
 from mltune.show.terminal import console, for_notebook, write
 
 if TYPE_CHECKING:
@@ -189,14 +190,16 @@ def campaign_line(campaign: CampaignProgress) -> str:
 
 def _best(progress: Progress) -> str:
     where = f"{progress.problem} on {progress.device}"
-    if progress.best_tflops is None and progress.best_s is None:
+    best = progress.best
+    unit = unit_of(best)
+    if unit is None:
         return f"{where}: nothing found yet"
-    shares = {
-        progress.reference or REFERENCE: progress.best_share_of_reference,
-        "the peak": progress.best_share_of_peak,
-    }
-    known = (f"{percent(share)} of {whole}" for whole, share in shares.items() if share is not None)
-    return ", ".join((f"{where}: best {speed(progress.best_tflops, progress.best_s)}", *known))
+    parts = [f"{where}: best {speed(best)}"]
+    if progress.best_share_of_reference is not None:
+        parts.append(f"{percent(progress.best_share_of_reference)} of {progress.reference or REFERENCE}")
+    if progress.best_share_of_peak is not None:
+        parts.append(unit.of_limit(progress.best_share_of_peak))
+    return ", ".join(parts)
 
 
 def _trials(progress: Progress) -> str:
@@ -243,18 +246,17 @@ def _campaign_picture(campaign: CampaignProgress) -> list[RenderableType]:
     if len(campaign.runs) == 1:
         return [bar, *_run_picture(campaign.runs[0])[1:]]
     reference = of_reference(run.reference for run in campaign.runs)
-    rows = [_columns(run, reference) for run in campaign.runs]
+    units = units_of(run.best for run in campaign.runs)
+    rows = [_columns(run, units, reference) for run in campaign.runs]
     return [bar, FittingTable(rows, texts=["by state"], spare=[*rows[0]][:2:-1])] if rows else [bar]
 
 
-def _columns(run: Progress, reference: str) -> dict[str, str]:
+def _columns(run: Progress, units: Sequence[Unit], reference: str) -> dict[str, str]:
     """Return the row of a run, by column; the last columns are left out first where the terminal is narrow."""
     return {
         "device": run.device,
         "problem": run.problem,
-        ">TFLOPS": tflops(run.best_tflops),
-        reference: percent(run.best_share_of_reference),
-        ">of peak": percent(run.best_share_of_peak),
+        **rated(run.best, units, reference),
         ">left": UNKNOWN if run.left_s is None else duration(run.left_s),
         ">trials": str(run.trials),
         ">/min": UNKNOWN if run.trials_per_min is None else f"{run.trials_per_min:.0f}",

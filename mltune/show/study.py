@@ -42,11 +42,11 @@ UPDATE_EVERY_S = 5.0
 class Studies:
     """The runs of a directory as Optuna studies, in a new file :data:`~mltune.records.directory.STUDY` there.
 
-    Trials that succeeded are complete, with their TFLOPS as value (their milliseconds where the problem does not
-    count its operations); skipped trials are pruned, with the predicted value; all others failed. Further facts of a
-    trial are user attributes; ``trial`` is its number in the run, because Optuna numbers trials in the order in which
-    they ended. Of a very long run, only the latest :data:`MOST_TRIALS` are shown. A run of a campaign that cannot be
-    read is left out, with a warning.
+    Trials that succeeded are complete, with their TFLOPS, GB/s or milliseconds as value (see
+    :func:`mltune.results.rate.rate_of`); skipped trials are pruned, with the predicted value; all others failed.
+    Further facts of a trial are user attributes; ``trial`` is its number in the run, because Optuna numbers trials in
+    the order in which they ended. Of a very long run, only the latest :data:`MOST_TRIALS` are shown. A run of a
+    campaign that cannot be read is left out, with a warning.
 
     Parameters
     ----------
@@ -142,21 +142,22 @@ class _Translation:
 
     def __init__(self, run: TuneResult) -> None:
         self._run = run
-        self.direction = "maximize" if run.flops else "minimize"
+        self._rate = run.rate
+        self.direction = "maximize" if self._rate.unit.higher_is_better else "minimize"
         self._distributions = {name: CategoricalDistribution(values) for name, values in run.header.parameters.items()}
 
     def describe(self, study: Any) -> None:
         """Set the attributes of a study."""
-        run = self._run
+        run, rate = self._run, self._rate
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
-            study.set_metric_names([run.unit])
+            study.set_metric_names([rate.unit.name])
         attributes = {
             "kernel": run.kernel,
             "problem": run.problem.label,
             "device": run.device.name,
-            "peak_tflops": run.peak_flops / 1e12,
-            "reference_tflops": run.figure(run.reference_s) if run.flops and run.reference_s else None,
+            f"peak_{rate.unit.key}": None if rate.peak is None else rate.peak / rate.unit.size,
+            f"reference_{rate.unit.key}": rate.of(run.reference_s) if run.reference_s else None,
         }
         for name, value in _known(attributes).items():
             study.set_user_attr(name, value)
@@ -168,7 +169,7 @@ class _Translation:
         pruned = record.state is TrialState.SKIPPED
         trial = create_trial(
             state=OptunaState.COMPLETE if ok else OptunaState.PRUNED if pruned else OptunaState.FAIL,
-            value=self._run.figure(record.median_s) if ok else None,
+            value=self._rate.of(record.median_s) if ok else None,
             params=dict(record.configuration),
             distributions=self._distributions,
             user_attrs=self._attributes(record),
@@ -186,11 +187,11 @@ class _Translation:
 
     def _predicted(self, log_share: float) -> Any:
         """Return the objective that a predicted log share of the peak corresponds to."""
-        return self._run.figure(self._run.predicted_s(log_share))
+        return self._rate.of(self._run.predicted_s(log_share))
 
     def _attributes(self, record: TrialRecord) -> dict[str, Any]:
         build, measured, skip = record.build, record.measurement, record.skip
-        run, unit = self._run, self._run.unit.lower()
+        unit = self._rate.unit.key
         found: dict[str, Any] = {
             "trial": record.number,
             "state": str(record.state),
@@ -205,7 +206,7 @@ class _Translation:
         if measured is not None and measured.median_s is not None:
             found |= {
                 "median_ms": 1e3 * measured.median_s,
-                "share_of_peak": run.flops / measured.median_s / run.peak_flops if run.flops else None,
+                "share_of_peak": self._rate.share_of_peak(measured.median_s),
                 "noise": measured.noise,
                 "sm_clock_mhz": None if measured.sm_clock_hz is None else measured.sm_clock_hz / 1e6,
                 "temperature_c": measured.temperature_c,

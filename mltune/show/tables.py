@@ -9,6 +9,7 @@ from mltune.device.facts import Device
 from mltune.files.text import printable
 from mltune.problem.kinds import problem_from_json
 from mltune.records.declaration import Declaration
+from mltune.results.rate import MS, Unit, speed, unit_of, units_of
 from mltune.results.rating import declared_rating
 from mltune.results.wording import (
     REFERENCE,
@@ -20,9 +21,7 @@ from mltune.results.wording import (
     of_optimum,
     percent,
     spaced_duration,
-    speed,
     states,
-    tflops,
     verification,
 )
 from mltune.show.fitting_table import FittingTable
@@ -86,26 +85,20 @@ def tuned(document: Document) -> Table:
     if best is not None:
         reference = _problem(document).reference
         checked = verification(best.get("verified", False), document["replayed"])
-        if "interval_s" in best:
-            text = _declared(best, reference, checked)
-        else:
-            text = f"{speed(best['tflops'], best['median_s'])}, {checked}"
+        text = _declared(best, reference, checked) if "interval_s" in best else f"{speed(best)}, {checked}"
         winner = [("best", text), ("", configuration(best["configuration"]))]
     return _facts([*_run_facts(document, winner), ("run", document["run"])])
 
 
 def _declared(figures: Document, reference: str, checked: str) -> str:
     """Write the figures of a declared winner with their intervals, whether it was verified, and its ties."""
-    rate, median_s = figures["tflops"], figures["median_s"]
-    if rate is None:
-        low, high = (milliseconds(end_s) for end_s in figures["interval_s"])
-        rate = figures["gb_per_s"]
-        text = "" if rate is None else f"{rate:.0f} GB/s, "
-        text += f"{milliseconds(median_s)} ({low} to {high}, 95 %)"
-    else:
-        low, high = map(tflops, sorted(rate * median_s / end_s for end_s in figures["interval_s"]))
-        text = f"{speed(rate, None)} ({low} to {high}, 95 %), {milliseconds(median_s)}"
-        text += f", {percent(figures['share_of_peak'])} of the peak"
+    unit = unit_of(figures) or MS
+    low, high = unit.interval(figures) or (UNKNOWN, UNKNOWN)
+    text = f"{speed(figures)} ({low} to {high}, 95 %)"
+    if unit is not MS:
+        text += f", {milliseconds(figures['median_s'])}"
+    if figures["share_of_peak"] is not None:
+        text += f", {unit.of_limit(figures['share_of_peak'])}"
     share, interval = figures["share_of_reference"], figures["interval_share_of_reference"]
     if share is not None:
         text += f", {percent(share)} of {reference or REFERENCE}"
@@ -133,27 +126,32 @@ def run_summary(document: Document) -> list[RenderableType]:
     facts = _facts([("run", document["run"]), *_run_facts(document, [("winner", _winner(document))])])
     if not document["best"]:
         return [facts, "", "No trial succeeded yet."]
-    reference = of_reference([_problem(document).reference])
+    reference, units = of_reference([_problem(document).reference]), units_of(document["best"])
     rows = [
         {
             ">trial": str(entry["trial"]),
-            **_rated(entry, reference),
-            ">ms": milliseconds(entry["median_s"]).removesuffix(" ms"),
+            **rated(entry, units, reference),
+            ">ms": MS.text(entry),
             "configuration": configuration(entry["configuration"]),
         }
         for entry in document["best"]
     ]
-    return [facts, "", FittingTable(rows, texts=["configuration"], spare=[">of peak", ">ms"])]
+    return [
+        facts,
+        "",
+        FittingTable(rows, texts=["configuration"], spare=[">of peak", *([] if MS in units else [">ms"])]),
+    ]
 
 
 def campaign_summary(document: Document) -> list[RenderableType]:
     """Show the result of ``mltune run``, and of ``mltune show`` on the directory of a campaign."""
     reference = of_reference(_problem(entry).reference for entry in document["problems"] if entry["problem"])
+    units = units_of(entry["best"] or {} for entry in document["problems"])
     rows = [
         {
             "problem": entry["slug"],
             "state": entry["state"],
-            **_rated(entry["best"] or {}, reference),
+            **rated(entry["best"] or {}, units, reference),
             ">trials": f"{entry['trials']}",
             ">time": duration(entry["seconds"].get("total", 0.0)),
             "by state": states(entry["counts"]),
@@ -170,11 +168,22 @@ def campaign_summary(document: Document) -> list[RenderableType]:
     return [facts, "", FittingTable(rows, texts=["by state"], spare=spare), *(["", *details] if details else [])]
 
 
-def _rated(figures: Document, reference: str) -> dict[str, str]:
-    """Write TFLOPS (the time where they are not known), and the shares of the reference and of the peak."""
-    rate = figures.get("tflops")
+def rated(figures: Document, units: Sequence[Unit], reference: str) -> dict[str, str]:
+    """Write a rating as columns of a table: one for each unit of its ratings, then the shares of reference and limit.
+
+    Parameters
+    ----------
+    figures : mapping
+        See :func:`mltune.results.rating.rating`; empty where nothing is known.
+    units : sequence of Unit
+        See :func:`mltune.results.rate.units_of`; without any, the column is called speed.
+    reference : str
+        See :func:`of_reference`.
+    """
+    own = unit_of(figures)
+    speeds = {f">{unit.name}": unit.text(figures) if unit == own else UNKNOWN for unit in units}
     return {
-        ">TFLOPS": milliseconds(figures.get("median_s")) if rate is None else tflops(rate),
+        **(speeds or {">speed": UNKNOWN}),
         reference: percent(figures.get("share_of_reference")),
         ">of peak": percent(figures.get("share_of_peak")),
     }
@@ -214,6 +223,8 @@ def datasets(documents: Sequence[Document]) -> RenderableType:
     if not documents:
         return "No datasets."
     reference = of_reference(_problem(entry).reference for entry in documents)
+    best = [{name.removeprefix("best_"): value for name, value in entry.items()} for entry in documents]
+    units = units_of(best)
     rows = [
         {
             "dataset": entry["name"],
@@ -222,14 +233,22 @@ def datasets(documents: Sequence[Document]) -> RenderableType:
             "device": entry["device"],
             "kind": entry["kind"],
             ">rows": f"{entry['rows']:,}",
-            ">best TFLOPS": tflops(entry["best_tflops"]),
-            reference: percent(entry["best_share_of_reference"]),
-            ">of peak": percent(entry["best_share_of_peak"]),
+            **rated(figures, units, reference),
             "date": entry["created"][:10],
         }
-        for entry in documents
+        for entry, figures in zip(documents, best, strict=True)
     ]
-    return FittingTable(rows, spare=["date", "kind", ">of peak", ">rows", "kernel", "device", reference])
+    spare = [
+        "date",
+        "kind",
+        ">rows",
+        "device",
+        "kernel",
+        reference,
+        ">of peak",
+        *(f">{unit.name}" for unit in units[:0:-1]),
+    ]
+    return FittingTable(rows, spare=spare)
 
 
 def comparison(document: Document) -> list[RenderableType]:

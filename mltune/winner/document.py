@@ -22,6 +22,9 @@ FORMAT = 1
 """Version of the document's format."""
 
 
+_RATED = ("median_s", "interval_s", "tflops", "gb_per_s", "share_of_peak", "share_of_reference")
+
+
 def describe(winner: Winner, files: Mapping[str, bytes], date: str) -> dict[str, Any]:
     """Return the document; see docs/reference/winner.md.
 
@@ -60,7 +63,7 @@ def _timing(winner: Winner) -> dict[str, Any]:
     rated = declared_rating(winner.problem, winner.device, declaration, None)
     return {
         "trial": winner.record.number,
-        **{name: rated[name] for name in ("median_s", "interval_s", "tflops", "share_of_peak", "share_of_reference")},
+        **{name: rated[name] for name in _RATED},
         "share_of_reference_interval": rated["interval_share_of_reference"],
         "ties": [
             {"trial": other.number, "ratio": other.ratio, "interval": [other.ratio_low, other.ratio_high]}

@@ -9,6 +9,7 @@ from string import Template
 from typing import Any
 
 from mltune.records.versions import __version__
+from mltune.results.rate import MS, speed, unit_of
 from mltune.winner import arrays_examples, gemm_examples
 from mltune.winner.formulas import launch_formulas
 from mltune.winner.source import licence, nvcc
@@ -99,8 +100,9 @@ def _measured(winner: Winner, document: Mapping[str, Any]) -> dict[str, Any]:
     timing, verified = document["timing"], document["verified"]
     low, high = (f"{1e3 * seconds:.4g}" for seconds in timing["interval_s"])
     time = f"median {1e3 * timing['median_s']:.4g} ms (95 %: {low} to {high})"
-    rate = "" if timing["tflops"] is None else f"{timing['tflops']:.2f} TFLOPS, "
-    peak = "" if timing["share_of_peak"] is None else f", {timing['share_of_peak']:.1%} of the peak"
+    unit = unit_of(timing) or MS
+    rate = "" if unit is MS else f"{speed(timing)}, "
+    peak = "" if timing["share_of_peak"] is None else f", {unit.of_limit(timing['share_of_peak'])}"
     name = winner.problem.reference or "a reference"
     reference = f"{name} was not timed"
     if timing["share_of_reference"] is not None:

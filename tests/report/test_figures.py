@@ -17,6 +17,7 @@ from mltune.report.reading import read_input
 from mltune.report.roofline import not_drawn, roofline
 from mltune.report.svg import NotDrawableError, Omission, drawn, plotting
 from mltune.report.writing import write_report
+from mltune.results.rate import MS, TFLOPS
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +61,7 @@ def test_of_very_many_points_some_are_drawn():
         lambda: figures.best_so_far(Curve(np.ones(2), np.array([1e-300, np.inf]), "cuBLAS", "s"), "c", "x", alone=True),
         lambda: figures.best_so_far(Curve(np.array([1, 1e12]), np.ones(2), "cuBLAS", "s"), "c", "x", alone=True),
         lambda: figures.predicted_and_measured(Predictions(np.full(9, 5e-324), np.zeros(9), None), "p", "x"),
-        lambda: figures.heat_map(Cells(("a", "b"), (1,), (1, 2), "ms", np.array([[1.0, np.inf]])), "x"),
+        lambda: figures.heat_map(Cells(("a", "b"), (1,), (1, 2), MS, np.array([[1.0, np.inf]])), "x"),
     ],
 )
 def test_values_out_of_range_are_refused_with_a_reason(draw):
@@ -70,7 +71,7 @@ def test_values_out_of_range_are_refused_with_a_reason(draw):
 
 def test_equal_and_single_values_are_drawn():
     figures.best_so_far(Curve(np.array([0.0]), np.ones(1), "final best", "trials"), "c", "x", alone=True)
-    figures.heat_map(Cells(("a", "b"), (1,), (2**53,), "TFLOPS", np.array([[1e300]])), "x")
+    figures.heat_map(Cells(("a", "b"), (1,), (2**53,), TFLOPS, np.array([[1e300]])), "x")
     figures.predicted_and_measured(Predictions(np.full(9, 0.5), np.full(9, 0.5), None), "p", "x")
 
 
@@ -96,7 +97,7 @@ def test_a_problem_in_no_roofline_has_a_reason(evidence_of):
         "absurd": evidence_of("d", [trial(0, median_s=1e-12)]),
     }
     assert [not_drawn(each) for each in reasons.values()] == [
-        "the number of its operations is not known",
+        "neither its operations nor its memory traffic is known",
         "its memory traffic is not known",
         "no trial succeeded",
         "1.72e+10 TFLOPS at 102 flop per byte is too far from the limits of its device",

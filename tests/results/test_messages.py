@@ -45,6 +45,23 @@ def test_whatever_it_holds_it_is_one_printable_line(event):
             {"event": "best", "tflops": 11.9, "share_of_reference": None, "number": 7},
             "best so far 11.90 TFLOPS (trial 7)",
         ),
+        (
+            {
+                "event": "best",
+                "gb_per_s": 4012.3,
+                "tflops": None,
+                "median_s": 1e-4,
+                "share_of_peak": 0.833,
+                "number": 7,
+            },
+            "best so far 4012 GB/s, 83.3 % of the memory bandwidth (trial 7)",
+        ),
+        (
+            {"event": "best", "median_s": 2e-3, "share_of_reference": 1.2, "reference": "default", "number": 7},
+            "best so far 2.0000 ms, 120.0 % of default (trial 7)",
+        ),
+        ({"event": "declared", "number": 7, "tflops": 11.9}, "winner declared: trial 7, 11.90 TFLOPS"),
+        ({"event": "best", "tflops": 10**400, "median_s": "late", "number": 7}, "best so far ? (trial 7)"),
         ({"event": "gpu_back", "lost_s": 75.0, "device": "cuda:1"}, "cuda:1: GPU back after 1m15s"),
         ({"event": "plan_started", "plan": "overnight", "problems": ["a", "b"]}, "plan overnight started: 2 problems"),
         ({"event": "best", "share_of_reference": 0.5, "reference": "BLIS"}, "best so far 50.0 % of BLIS (trial ?)"),

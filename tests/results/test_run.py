@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from mltune.dataset.dataset import load_manifest
 from mltune.errors import RunDirectoryError
 from mltune.records.declaration import Declaration, Finalist
 from mltune.records.store import FILE, Store
@@ -128,6 +129,20 @@ class TestDisplay:
         assert run.best_rating()["tflops"] is run.best_rating()["share_of_peak"] is None
         assert "tflops" not in run.to_dataframe()
         assert "3.0000 ms" in run._repr_html_()
+
+    def test_with_a_count_of_bytes_gigabytes_per_second_are_shown(self, tmp_path, make_run, make_trial):
+        from matplotlib.figure import Figure
+
+        problem = load_manifest("h200-transpose-8192x8192-random").problem
+        run = read_run(make_run.of(problem=problem.to_json())(tmp_path, make_trial(0)))
+        rated = run.best_rating()
+        assert rated["gb_per_s"] == pytest.approx(8 * 8192**2 / 3e-3 / 1e9)
+        assert rated["share_of_peak"] == pytest.approx(8 * 8192**2 / 3e-3 / 4.8e12)
+        table = run.to_dataframe()
+        assert "tflops" not in table
+        assert list(table["gb_per_s"]) == [rated["gb_per_s"]]
+        assert run.plot(Figure().add_subplot()).get_ylabel() == "GB/s"
+        assert "179.0 GB/s, 88.3 % of default" in run._repr_html_()
 
     def test_a_notebook_shows_a_table(self, directory, make_run):
         shown = read_run(directory)._repr_html_()

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from mltune.dataset.dataset import load_manifest
 from mltune.records.declaration import Declaration, Finalist
 from mltune.results.reader import read_run
 from mltune.results.summary import summarise_run
@@ -81,3 +82,21 @@ def test_before_the_finals_there_is_no_winner(run):
     document = summarise_run(read_run(run(None)), 1)
     assert document["declaration"] is None
     assert "none declared yet" in read(document)
+
+
+def test_a_run_that_counts_bytes_is_shown_in_gigabytes_per_second(tmp_path, make_run, make_trial):
+    problem = load_manifest("h200-transpose-8192x8192-random").problem.to_json()
+    directory = make_run.of(problem=problem)(tmp_path, *map(make_trial, range(4)), declaration=DECLARED.to_json())
+    shown = read(summarise_run(read_run(directory), 1))
+    assert "trial 1: 268.4 GB/s (265.8 to 271.1, 95 %), 2.0000 ms, 5.6 % of the memory bandwidth, 95.1 % of" in shown
+    heading, row = shown.splitlines()[-2:]
+    assert heading.split() == ["trial", "GB/s", "of", "default", "of", "peak", "ms", "configuration"]
+    assert row.split()[:3] == ["0", "179.0", "88.3"]
+
+
+def test_a_run_that_counts_nothing_is_shown_in_milliseconds_once(tmp_path, make_run, make_trial):
+    problem = {"kind": "recorded", "name": "convolution"}
+    directory = make_run.of(problem=problem)(tmp_path, *map(make_trial, range(4)), declaration=DECLARED.to_json())
+    shown = read(summarise_run(read_run(directory), 1))
+    assert "trial 1: 2.0000 ms (1.9800 to 2.0200, 95 %), 95.1 % of" in shown
+    assert shown.splitlines()[-2].split() == ["trial", "ms", "of", "cuBLAS", "of", "peak", "configuration"]

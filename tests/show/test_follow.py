@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from mltune.dataset.dataset import load_manifest
 from mltune.records.directory import PLAN_FILE, lock_directory
 from mltune.records.events import FILE as EVENTS_FILE
 from mltune.records.events import EventLog
@@ -46,6 +47,12 @@ class TestOneRun:
         assert run.best_share_of_reference == pytest.approx(2.65 / 2.5)
         assert {state: count for state, count in run.counts.items() if count} == {"ok": 2, "skipped": 1}
         assert run.elapsed_s == 1.5
+
+    def test_shows_gigabytes_per_second_where_only_bytes_are_counted(self, tmp_path, make_run, make_trial):
+        problem = load_manifest("h200-transpose-8192x8192-random").problem
+        make_run.of(problem=problem.to_json())(tmp_path, make_trial(0))
+        (run,) = Watch(tmp_path).look().runs
+        assert (run.best_tflops, run.best_gb_per_s) == (None, pytest.approx(8 * 8192**2 / 3e-3 / 1e9))
 
     def test_knows_the_device_from_the_event_log(self, tmp_path, make_run, make_trial):
         make_run(tmp_path, make_trial(0))

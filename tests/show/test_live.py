@@ -45,6 +45,33 @@ def test_a_line_says_what_one_wants_to_know():
     assert campaign_line(CAMPAIGN) == "3 of 26 problems done · 2h13m, 5h33m left"
 
 
+TRANSPOSE = replace(
+    STATE,
+    problem="transpose 8192",
+    device="cuda:1",
+    reference="default",
+    best_s=1.34e-4,
+    best_tflops=None,
+    best_gb_per_s=4012.3,
+    best_share_of_reference=1.17,
+    best_share_of_peak=0.833,
+)
+
+
+def test_a_line_is_in_the_unit_of_its_problem():
+    assert run_line(TRANSPOSE).startswith(
+        "transpose 8192 on cuda:1: best 4012 GB/s, 117.0 % of default, 83.3 % of the memory bandwidth · 612 of"
+    )
+    in_ms = replace(TRANSPOSE, best_gb_per_s=None, best_share_of_peak=None)
+    assert run_line(in_ms).startswith("transpose 8192 on cuda:1: best 0.1340 ms, 117.0 % of default · 612 of")
+    assert TRANSPOSE.to_json()["best_gb_per_s"] == 4012.3
+
+
+def test_a_picture_of_several_devices_has_a_column_for_each_unit():
+    _, table = progress._campaign_picture(replace(CAMPAIGN, runs=(STATE, TRANSPOSE)))
+    assert [(row[">TFLOPS"], row[">GB/s"]) for row in table.rows] == [("45.31", "-"), ("-", "4012")]
+
+
 def test_what_is_not_known_is_left_out():
     bare = Progress(problem="p", device="replay:x", trials=0, elapsed_s=0.0, counts={})
     assert run_line(bare) == "p on replay:x: nothing found yet · 0 trials: none · 0s"

@@ -12,6 +12,7 @@ from dataclasses import replace
 import optuna
 import pytest
 
+from mltune.dataset.dataset import load_manifest
 from mltune.errors import MltuneWarning, RunDirectoryError, UsageError
 from mltune.records.directory import FILE, PLAN_FILE, STUDY
 from mltune.records.store import Store
@@ -49,6 +50,24 @@ class TestStudies:
         assert (found["trial"], found["state"], found["registers"]) == (2, "wrong_result", 128)
         assert found["detail"] == "what went wrong with 2"
         assert found["predicted_tflops"] == pytest.approx(math.exp(-0.5) * PEAK_TFLOPS)
+
+    def test_values_are_in_the_unit_of_the_problem(self, tmp_path, make_run, make_trial):
+        transpose = load_manifest("h200-transpose-8192x8192-random").problem.to_json()
+        uncounted = {"kind": "recorded", "name": "convolution"}
+        for name, problem in (("bytes", transpose), ("nothing", uncounted)):
+            make_run.of(problem=problem)(tmp_path / name, make_trial(0), make_trial(1, median_s=2e-3))
+        bytes_, nothing = (load(Studies(tmp_path / name), name) for name in ("bytes", "nothing"))
+        assert bytes_.metric_names == ["GB/s"]
+        assert bytes_.best_value == pytest.approx(8 * 8192**2 / 2e-3 / 1e9)
+        assert bytes_.user_attrs["peak_gb_per_s"] == pytest.approx(4800, rel=0.01)
+        assert bytes_.user_attrs["reference_gb_per_s"] == pytest.approx(8 * 8192**2 / 2.65e-3 / 1e9)
+        found = bytes_.trials[1].user_attrs
+        assert found["share_of_peak"] == pytest.approx(bytes_.best_value / bytes_.user_attrs["peak_gb_per_s"])
+        predicted_s = math.exp(0.5) / (PEAK_TFLOPS * 1e12)  # of a problem that counts no operation as one
+        assert found["predicted_gb_per_s"] == pytest.approx(8 * 8192**2 / predicted_s / 1e9)
+        assert (nothing.metric_names, nothing.best_value) == (["ms"], 2.0)
+        assert "predicted_ms" in nothing.trials[0].user_attrs
+        assert "share_of_peak" not in nothing.trials[0].user_attrs
 
     def test_of_a_very_long_run_the_latest_trials_are_shown(self, tmp_path, make_run, make_trial, monkeypatch):
         monkeypatch.setattr("mltune.show.study.MOST_TRIALS", 3)

@@ -30,6 +30,21 @@ def campaign():
     return {"plan": "runs/mine", "running": False, "problems": [problem | {"slug": slug} for slug in SLUGS]}
 
 
+def mixed_campaign():
+    """Return a campaign whose problems are rated in three units, and one that was not begun."""
+    rated = [
+        {"median_s": 2e-3, "tflops": 45.3, "share_of_peak": 0.7, "share_of_reference": 0.98},
+        {"median_s": 2e-4, "tflops": None, "gb_per_s": 4012.0, "share_of_peak": 0.83, "share_of_reference": 1.17},
+        {"median_s": 2e-3, "tflops": None, "gb_per_s": None, "share_of_peak": None, "share_of_reference": 1.1},
+        None,
+    ]
+    document = campaign()
+    problem = document["problems"][0]
+    slugs = ["sgemm-nt-4096", "transpose-8192x8192", "sort-1000", "waiting"]
+    problems = [problem | {"slug": slug, "best": best} for slug, best in zip(slugs, rated, strict=True)]
+    return document | {"problems": problems}
+
+
 def devices():
     peaks = {arithmetic: peak_flops(H200, arithmetic) for arithmetic in ("fp32", "fp64")}
     entry = {"architecture": H200.architecture, "peak_flops": peaks, "device": H200.to_json()}
@@ -49,6 +64,7 @@ def comparison():
 TABLES = {
     "datasets": (lambda: [tables.datasets(DATASETS)], [entry["name"] for entry in DATASETS]),
     "campaign": (lambda: tables.campaign_summary(campaign()), SLUGS),
+    "mixed": (lambda: tables.campaign_summary(mixed_campaign()), ["transpose-8192x8192"]),
     "devices": (lambda: tables.devices(devices()), ["NVIDIA H200", "cuda:1", "13.5.37"]),
     "comparison": (lambda: tables.comparison(comparison()), ["adaptive_tabu_greywolf"]),
     "forecast": (
@@ -88,7 +104,7 @@ def test_a_row_is_a_line_on_a_usual_terminal(printed):
 
 
 def test_a_pipe_gets_every_column(printed):
-    for column in ("dataset", "kernel", "problem", "device", "kind", "rows", "best TFLOPS", "of peak", "date"):
+    for column in ("dataset", "kernel", "problem", "device", "kind", "rows", "TFLOPS", "GB/s", "of peak", "date"):
         assert column in printed("datasets", None)[0]
 
 
@@ -98,3 +114,30 @@ def test_the_least_important_columns_go_first(printed):
     assert "TFLOPS" in printed("campaign", 60)[2]
     assert "problem" in printed("datasets", 80)[0]
     assert "of peak" in printed("datasets", 120)[0], "a narrow column takes the room that a wide one has left"
+
+
+@pytest.mark.parametrize("width", [60, 80, None])
+def test_every_unit_of_a_campaign_has_a_column(printed, width):
+    _, _, heading, *rows = printed("mixed", width)
+    start = heading.index("TFLOPS")
+    cells = [row[start - 2 :].split()[:3] for row in rows]
+    assert cells == [["45.30", "-", "-"], ["-", "4012", "-"], ["-", "-", "2.0000"], ["-", "-", "-"]]
+
+
+def test_before_anything_is_measured_no_unit_is_named(capsys):
+    waiting = mixed_campaign()
+    waiting["problems"] = waiting["problems"][-1:]
+    terminal.show(tables.campaign_summary(waiting))
+    heading = capsys.readouterr().out.splitlines()[2]
+    assert "speed" in heading
+    assert "TFLOPS" not in heading
+
+
+def test_a_dataset_that_counts_bytes_is_rated_in_gigabytes_per_second(printed):
+    heading, *rows = printed("datasets", None)
+    (row,) = (row for row in rows if row.startswith("h200-transpose"))
+    assert row[: heading.index("GB/s") + len("GB/s")].split()[-2:] == ["-", "4012"]
+    (entry,) = (entry for entry in DATASETS if entry["name"] == "h200-transpose-8192x8192-random")
+    assert entry["best_gb_per_s"] == pytest.approx(4012, rel=1e-3)
+    assert entry["best_tflops"] is None
+    assert entry["best_share_of_peak"] == pytest.approx(0.833, rel=1e-3)

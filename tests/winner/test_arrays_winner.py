@@ -123,9 +123,18 @@ def test_the_source_defines_labels_as_they_are_and_names_the_instance(tmp_path):
 def test_the_text_says_where_it_was_verified_and_how_fast_it_is():
     winner = bundle_winner()
     text = winner_files(winner, DATE)["README.txt"].decode()
-    for words in ("transpose 100x70 on", "rows=259 columns=515", "median 0.002 ms", "1.100 (1.080 to"):
+    for words in (
+        "transpose 100x70 on",
+        "28.00 GB/s, median",
+        "rows=259 columns=515",
+        "0.6 % of the memory bandwidth",
+        "1.100 (1.080 to",
+    ):
         assert words in text
     assert "TFLOPS" not in text
+    timing = document(winner)["timing"]
+    assert (timing["tflops"], timing["gb_per_s"]) == (None, pytest.approx(2 * 4 * 7000 / 2e-6 / 1e9))
+    assert timing["share_of_peak"] == pytest.approx(28.0 / 4800, rel=0.01)
     reference = replace(winner.declaration.reference, ratio_low=None, ratio_high=None)
     for changed, words in ((None, "default was not timed"), (reference, "1.100 of the speed of default")):
         declaration = replace(winner.declaration, reference=changed)
