@@ -95,7 +95,7 @@ def informed(case: Case, known: int) -> Search:
         for number, index in enumerate(indices)
     ]
     search = Search(case.space, case.features, stop=False)
-    search.resume(Trials.from_records(results(case, candidates) if known else [], case.space.names), in_flight=1)
+    search.resume(Trials.from_records(results(case, candidates) if known else [], case.space.names))
     return search
 
 

@@ -26,7 +26,8 @@ class ShippedSearch:
     batch : int
         Proposals of a batch.
     in_flight : int
-        Batches in flight at a time: the search learns the results of a batch only when so many have been planned.
+        Most batches in flight (:func:`mltune.learn.search.gradually`): the search learns the results of a batch only
+        when so many have been planned.
     proposer : str
         One of :data:`mltune.learn.search.SEARCHES`.
     skip : bool
@@ -47,7 +48,7 @@ class ShippedSearch:
 
     def search(self, simulation: Simulation, seed: int) -> None:
         """Search as the tuner does; see :class:`mltune.comparison.simulation.Strategy`."""
-        from mltune.learn.search import Search
+        from mltune.learn.search import Search, gradually
 
         search = Search(
             simulation.space,
@@ -55,6 +56,7 @@ class ShippedSearch:
             search=self.proposer,
             seed=seed,
             batch=self.batch,
+            in_flight=gradually(self.in_flight),
             skip=self.skip,
             stop=False,
         )
@@ -62,7 +64,7 @@ class ShippedSearch:
         in_flight: deque[tuple[Batch, list[TrialRecord]]] = deque()
         simulation.begin()
         while True:
-            while len(in_flight) < self.in_flight and (batch := search.ask()).candidates:
+            while not search.waits and (batch := search.ask()).candidates:
                 in_flight.append((batch, measuring.results(batch.candidates)))
             if not in_flight:
                 return

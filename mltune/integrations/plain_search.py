@@ -124,7 +124,16 @@ class PlainSearch:
         """Return a new search that has learned all results, and in which the same configurations are under way."""
         space = self._table.space
         with _optuna_log_level():
-            search = Search(space, self._features, seed=self._seed, batch=1, skip=False, stop=False)
+            under_way = len(self._open)
+            search = Search(
+                space,
+                self._features,
+                seed=self._seed,
+                batch=1,
+                in_flight=lambda number: under_way + 1,
+                skip=False,
+                stop=False,
+            )
         indices = [*self._results, *self._open]
         outcomes = [*map(_outcome, self._scores()), *([_FAILED] * len(self._open))]
         configurations = space.rows(np.array(indices, dtype=np.int64))
@@ -132,7 +141,7 @@ class PlainSearch:
             TrialRecord(at, at, index, row(configurations, at), state, proposed_by="model", measurement=measurement)
             for at, (index, (state, measurement)) in enumerate(zip(indices, outcomes, strict=True))
         ]
-        search.resume(Trials.from_records(records, space.names), in_flight=len(self._open) + 1)
+        search.resume(Trials.from_records(records, space.names))
         self._open = {index: search.ask() for index in self._open}
         return search
 

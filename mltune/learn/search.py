@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,6 +41,25 @@ _TIMED = (TrialState.OK, TrialState.UNSTABLE)
 
 INCUMBENTS = 3
 """Number of best configurations whose neighbours the stopping rule examines as well."""
+
+
+ALONE = 3
+"""Batches that are planned with one in flight, then with two, and so on: see :func:`gradually`."""
+
+
+def gradually(most: int) -> Callable[[int], int]:
+    """Return a rule for the batches in flight: one at first, so that early results are used at once, later more.
+
+    Examples
+    --------
+    >>> [gradually(3)(number) for number in range(10)]
+    [1, 1, 1, 2, 2, 2, 3, 3, 3, 3]
+    """
+    return partial(_gradual, most)
+
+
+def _gradual(most: int, number: int) -> int:
+    return min(most, 1 + number // ALONE)
 
 
 def preload() -> None:
@@ -154,6 +174,9 @@ class Search:
     seed : int
     batch : int
         Proposals of a batch.
+    in_flight : callable
+        Most batches in flight once a batch is planned, itself among them, by the number of that batch; such as
+        :func:`gradually`. The caller keeps to it by asking only while not :attr:`waits`.
     skip : bool
         Whether gates skip configurations that are predicted to be slow.
     stop : bool
@@ -202,6 +225,7 @@ class Search:
         search: str = "model",
         seed: int = 0,
         batch: int = BATCH,
+        in_flight: Callable[[int], int] = lambda number: 1,
         skip: bool = True,
         stop: bool = True,
         compilers: float = math.inf,
@@ -209,6 +233,7 @@ class Search:
         default: Mapping[str, int] | None = None,
     ) -> None:
         self.batch = batch
+        self._in_flight = in_flight
         self._space = space
         self._features = features
         self._seed = seed
@@ -231,7 +256,12 @@ class Search:
         self._next = 0
         self._learned = 0
 
-    def resume(self, trials: Trials, in_flight: int) -> int:
+    @property
+    def waits(self) -> bool:
+        """Whether the next batch must be planned from more results than are reported."""
+        return len(self._open) >= self._in_flight(self._next)
+
+    def resume(self, trials: Trials) -> int:
         """Continue a run from its trials, before the first :meth:`ask`.
 
         The results of all batches that the next batch is planned from are learned. The batches after them follow again:
@@ -241,8 +271,6 @@ class Search:
         ----------
         trials : Trials
             In any order.
-        in_flight : int
-            Batches in flight at a time.
 
         Returns
         -------
@@ -252,7 +280,7 @@ class Search:
         trials = trials.by_number()
         unknown = np.flatnonzero(trials.column("number") != np.arange(len(trials)))
         complete = int(unknown[0] if len(unknown) else len(trials)) // self.batch
-        self._next = max(0, complete - in_flight + 1)
+        self._next = max(0, complete + 1 - self._in_flight(complete))
         self._learned = self._next * self.batch
         for number in range(self._next, complete):
             self._recorded[number] = list(trials[number * self.batch : (number + 1) * self.batch])

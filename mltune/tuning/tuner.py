@@ -92,7 +92,7 @@ def tune(
         {
             "target": "gpu" if target.dataset is None else str(target),
             "batch": BATCH,
-            "batches": session.batches,
+            "in_flight": session.batches,
             "space": str(session.space.count),
             "search": request.search,
             "skip": request.skip,
@@ -140,7 +140,7 @@ class Tuner:
     ) -> None:
         from mltune.device.peaks import peak_flops
         from mltune.learn.features import Features
-        from mltune.learn.search import Search
+        from mltune.learn.search import Search, gradually
 
         self._session = session
         self._store = store
@@ -157,6 +157,7 @@ class Tuner:
             stop=request.stop,
             compilers=session.compilers,
             stopping=store.fact("stopping"),
+            in_flight=gradually(session.batches),
             default=session.default,
         )
         peak = peak_flops(session.device, session.problem.arithmetic)
@@ -220,7 +221,7 @@ class Tuner:
         timed = known.in_state(TrialState.OK) | known.in_state(TrialState.UNSTABLE)
         medians = known.column("median_s")[timed]
         self._pipeline.best_s = min(medians[~np.isnan(medians)].tolist(), default=None)
-        self._asked = self._search.resume(known, self._session.batches)
+        self._asked = self._search.resume(known)
         self._records = {record.number: record for record in known.take(known.column("number") >= self._asked)}
         self._seconds.restart()  # loading, and learning what is on record, take none of the budget
         self._ask()
@@ -239,7 +240,7 @@ class Tuner:
 
     def _ask(self) -> None:
         """Ask for batches until enough are in flight."""
-        while len(self._in_flight) < self._session.batches and not self._time_is_up():
+        while not self._search.waits and not self._time_is_up():
             limit = self._request.trials
             room = None if limit is None else limit - self._asked
             if (room is not None and room < 1) or self._stop():
