@@ -224,7 +224,9 @@ def tune_kernel(
     trials, time, seed, stop, run, progress, interrupt
         See :func:`tune`. Without a limit the run ends after 60 s, once everything is measured, or once nothing faster
         can be expected.
-    verify, verbose, lang, compiler_options, quiet, **others
+    compiler_options : sequence of str, optional
+        ``-I`` with a folder of headers, and the options of NVRTC that kernel.toml may have (``--use_fast_math``, ...).
+    verify, verbose, lang, quiet, **others
         Further arguments of Kernel Tuner: what mltune cannot do is refused, what changes no result is ignored.
 
     Returns
@@ -290,6 +292,7 @@ def tune_kernel(
             block_names=block_size_names,
             default=default,
             options=limits.options,
+            include=limits.include,
             flops=flops,
             bytes=bytes,
         )

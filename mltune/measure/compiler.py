@@ -36,7 +36,10 @@ _DETAIL_LINES, _LINE_CHARACTERS, _DETAIL_CHARACTERS = 4, 200, 600
 _LOG_CHARACTERS = 1 << 20
 _NAME_MAP = "__nv_name_map"  # where NVRTC looks up the name of the kernel
 _WARM_UP = 'extern "C" __global__ void warm_up() {}'
-_HEADERS_ONLY = "a source includes only the headers that its kernel.toml lists under `headers`"
+_HEADERS_ONLY = (
+    "a source includes headers of the CUDA toolkit, those that kernel.toml lists under `headers`, and those below the "
+    "folders that it lists under `include` (in Python: -I in compiler_options)"
+)
 _INSTALL = "install one with `pip install 'cuda-bindings>=13.0,<14' 'nvidia-cuda-nvrtc>=13.0,<14'`"
 
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 import contextlib
 import os
 import posixpath
-import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]{1,200})[>"]', re.MULTILINE)
+from mltune.kernel.includes import MAX_HEADERS, walk_includes
+
 _MOST_BYTES = 1 << 26
-_MOST_FILES = 3000
 
 
 def toolkit_headers(source: str, own: Mapping[str, str]) -> dict[str, str]:
@@ -34,23 +33,23 @@ def toolkit_headers(source: str, own: Mapping[str, str]) -> dict[str, str]:
     >>> toolkit_headers("int x;", {})
     {}
     """
-    wanted = [("", name) for text in (source, *own.values()) for name in _INCLUDE.findall(text) if name not in own]
-    folders = _include_folders() if wanted else ()
     found: dict[str, str] = {}
-    visited: set[str] = set()
+
+    def find(file: str, name: str, quoted: bool) -> tuple[str, str] | None:
+        if name in own:
+            return None
+        for path in dict.fromkeys(map(posixpath.normpath, (posixpath.join(posixpath.dirname(file), name), name))):
+            text = found.get(path) or _text(_include_folders(), path)
+            if text is not None:
+                return path, text
+        return None
+
     size = 0
-    while wanted and size < _MOST_BYTES and len(found) < _MOST_FILES:
-        where, name = wanted.pop()
-        for candidate in dict.fromkeys((posixpath.normpath(posixpath.join(where, name)), posixpath.normpath(name))):
-            text = found.get(candidate) or _text(folders, candidate)
-            if text is None:
-                continue
-            found.setdefault(name, text)  # NVRTC looks for it as it is written, also beside another header
-            if candidate not in visited:
-                visited.add(candidate)
-                found[candidate] = text
-                size += len(text)
-                wanted += [(posixpath.dirname(candidate), other) for other in _INCLUDE.findall(text)]
+    for header in walk_includes({"": source, **own}, find):
+        size += len(header.text) if header.path not in found else 0
+        found.setdefault(header.name, header.text)  # NVRTC looks for it as it is written, also beside another header
+        found[header.path] = header.text
+        if size >= _MOST_BYTES or len(found) >= MAX_HEADERS:
             break
     return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,11 +26,14 @@ class CallOptions:
         Limits of the run; None where there is none.
     options : tuple of str
         Options of the compiler that change the machine code.
+    include : tuple of pathlib.Path
+        Folders of headers.
     """
 
     trials: int | None = None
     time_s: float | None = None
     options: tuple[str, ...] = ()
+    include: tuple[Path, ...] = ()
 
 
 _WITHOUT_EFFECT = frozenset(
@@ -48,6 +51,8 @@ _IGNORED_OPTIONS = re.compile(
     r"-O[0-3]|-?-std=c\+\+(03|11|14|17)|-?-generate-line-info|-w|-arch=.*|-Xptxas.*|-lineinfo"
 )
 """Options of the compiler that change nothing: sources are compiled as C++17 for the GPU at hand."""
+
+_INCLUDE_OPTION = re.compile(r"(?:-I|--include-path=?)\s*(.*)")
 
 
 def check_call(arguments: Mapping[str, Any], strategy_options: Mapping[str, Any] | None) -> CallOptions:
@@ -72,11 +77,27 @@ def check_call(arguments: Mapping[str, Any], strategy_options: Mapping[str, Any]
         if name not in {*_WITHOUT_EFFECT, *_REFUSED, "lang", "objective", "smem_args", "metrics", "compiler_options"}:
             raise UsageError(f"tune_kernel has no argument {name!r}{did_you_mean(name, _WITHOUT_EFFECT) or '.'}")
     options = dict(strategy_options or {})
-    passed = tuple(one for one in arguments.get("compiler_options") or () if not _IGNORED_OPTIONS.fullmatch(one))
+    include, others = _include_folders(arguments.get("compiler_options") or ())
+    passed = tuple(one for one in others if not _IGNORED_OPTIONS.fullmatch(one))
     for one in passed:
         if not COMPILER_OPTION.fullmatch(one):
             raise UsageError(f"an option of the compiler must {COMPILER_OPTION_LAW}, got {printable(one, 80)!r}.")
-    return CallOptions(options.get("max_fevals"), options.get("time_limit"), passed)
+    return CallOptions(options.get("max_fevals"), options.get("time_limit"), passed, include)
+
+
+def _include_folders(options: Sequence[str]) -> tuple[tuple[Path, ...], list[str]]:
+    """Return the folders of headers among options of the compiler, and the other options."""
+    folders, others, left = [], [], iter(options)
+    for option in left:
+        found = _INCLUDE_OPTION.fullmatch(option)
+        if found is None:
+            others.append(option)
+            continue
+        folder = found[1] or next(left, "")
+        if not folder or not Path(folder).is_dir():
+            raise UsageError(f"-I names a folder of headers, but {printable(folder, 200)!r} is none.")
+        folders.append(Path(folder).resolve())
+    return tuple(folders), others
 
 
 def source_text(source: str | Path) -> str:

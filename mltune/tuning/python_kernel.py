@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import math
 import os
 import re
@@ -21,6 +22,7 @@ from mltune.kernel.bundle import Kernel, Launch, Restriction
 from mltune.kernel.columns import Columns
 from mltune.kernel.evaluation import MAX_INTEGER
 from mltune.kernel.expressions import parse
+from mltune.kernel.includes import Headers, IncludeFolders
 from mltune.kernel.names import check_macro_name
 from mltune.problem.array_values import DTYPES
 from mltune.problem.arrays import default_tolerance
@@ -34,8 +36,14 @@ DEFAULT_BLOCK = (256, 1, 1)
 MOST_CHARACTERS = 200
 """Longest value of a parameter that is a text."""
 
+MAX_HEADER_BYTES = 1 << 26
+"""Largest size of all headers that a source includes together."""
+
 MOST_ENUMERATED = 2_000_000
 """Most combinations of values that Python functions are asked about."""
+
+_HEADER = re.compile(r"[ -~]+")
+"""The path of a header in the folders that a caller names."""
 
 Size = int | float | str | Callable[[dict[str, Any]], Any]
 Divisors = Sequence[str | int] | Callable[[dict[str, Any]], Any] | None
@@ -119,6 +127,7 @@ def make_kernel(
     block_names: Sequence[str] | None = None,
     default: Mapping[str, Any] | None = None,
     options: Sequence[str] = (),
+    include: Sequence[Path] = (),
     flops: int = 0,
     bytes: int = 0,
 ) -> PythonKernel:
@@ -138,6 +147,8 @@ def make_kernel(
         Largest absolute error of an output, added to that of its type.
     default : mapping of str to value, optional
         The default configuration.
+    include : sequence of pathlib.Path
+        Folders in which headers are looked for, anywhere.
     flops, bytes : int
         Work of a run; 0 where it is unknown.
 
@@ -158,6 +169,8 @@ def make_kernel(
         for key, values in lists.items()
     }
     expressions, functions = _split(restrictions)
+    folders = {f"include{position or ''}": path for position, path in enumerate(include)}
+    headers = _headers(source, folders)
     kernel = PythonKernel(
         name=_plain_name(name),
         problem="arrays",
@@ -165,7 +178,10 @@ def make_kernel(
         labels=labels,
         source=source,
         entry=name,
-        source_hash=hashlib.sha256(f"{name}\n{source}".encode()).hexdigest(),
+        headers=headers.texts,
+        header_paths=headers.paths,
+        include=tuple(folders),
+        source_hash=hashlib.sha256(f"{name}\n{source}{_as_text(headers)}".encode()).hexdigest(),
         space_hash=hashlib.sha256(repr((lists, [one.text for one in expressions])).encode()).hexdigest(),
         restrictions=tuple(Restriction(one, "a restriction of the call") for one in expressions),
         default={} if default is None else _coded(default, lists, codes),
@@ -178,6 +194,18 @@ def make_kernel(
         defines=dict(defines or {}),
     )
     return _restricted(kernel, functions) if functions else kernel
+
+
+def _headers(source: str, folders: Mapping[str, Path]) -> Headers:
+    """Return the headers that a source includes from folders that the caller names."""
+    try:
+        return IncludeFolders("", folders, None, _HEADER, MAX_HEADER_BYTES).headers(source, {})
+    except ValueError as error:
+        raise UsageError(f"compiler_options: {error}.") from error
+
+
+def _as_text(headers: Headers) -> str:
+    return json.dumps(headers.texts, sort_keys=True) if headers.texts else ""
 
 
 def _definition(

@@ -17,6 +17,7 @@ from mltune.problem.kinds import problem_from_json
 from mltune.tuning.kernel_tuner_call import CallOptions, check_call, source_text
 from mltune.tuning.python_kernel import PythonKernel, make_kernel
 from mltune.tuning.session import default_configuration, make_space
+from mltune.winner.source import header_files
 
 SOURCE = "__global__ void add(float* out, const float* in, int n) { out[0] = in[n]; }"
 PARAMETERS = {"block_size_x": [32, 64, 128], "TILE": [1, 2, 4]}
@@ -30,7 +31,8 @@ def made(tmp_path: Path) -> Any:
     def make(problem_size: Any = 1000, parameters: Any = PARAMETERS, arguments: Any = (), **options: Any) -> Any:
         given = arguments or [np.zeros(1000, np.float32), np.ones((10, 100), np.float32), N]
         name = options.pop("name", "add")
-        return make_kernel(name, SOURCE, problem_size, given, parameters, folder=tmp_path, **options)
+        source = options.pop("source", SOURCE)
+        return make_kernel(name, source, problem_size, given, parameters, folder=tmp_path, **options)
 
     return make
 
@@ -258,6 +260,38 @@ def test_limits_are_among_the_options_of_a_strategy() -> None:
 
 
 @pytest.mark.parametrize(
+    "options", [["-I{0}"], ["-I", "{0}"], ["-I {0}"], ["--include-path={0}"], ["--include-path", "{0}"]]
+)
+def test_folders_of_headers_are_among_the_options_of_the_compiler(tmp_path: Path, options: list[str]) -> None:
+    given = ["-O3", *(option.format(tmp_path) for option in options), "--use_fast_math"]
+    found = check_call({"compiler_options": given}, None)
+    assert (found.include, found.options) == ((tmp_path,), ("--use_fast_math",))
+
+
+def test_headers_are_read_from_the_folders_of_a_call(made: Any, tmp_path: Path) -> None:
+    for name, text in {
+        "a/sub/one.cuh": '#include "../two"\n',
+        "a/two": "int two;",
+        "b/two": "",
+        "b/three.h": "3",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "b" / "linked.h").symlink_to(tmp_path / "b" / "three.h")  # the caller's own folder
+    source = f"#include <sub/one.cuh>\n#include <two>\n#include <linked.h>\n#include <../b/three.h>\n{SOURCE}"
+
+    kernel = made(source=source, include=(tmp_path / "a", tmp_path / "b"))
+
+    assert kernel.headers == {
+        "sub/one.cuh": '#include "../two"\n', "two": "int two;", "linked.h": "3", "../two": '#include "two"\n',
+    }  # fmt: skip
+    assert header_files(kernel) == {
+        "include/sub/one.cuh": '#include "../two"\n', "include/two": "int two;", "include1/linked.h": "3",
+    }  # fmt: skip
+    assert kernel.source_hash != made(source=source, include=(tmp_path / "b",)).source_hash
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"lang": "OpenCL"}, "CUDA kernels, got lang='OpenCL'"),
@@ -266,7 +300,9 @@ def test_limits_are_among_the_options_of_a_strategy() -> None:
         ({"texmem_args": {"a": 1}}, "textures"),
         ({"observers": [1]}, "observers"),
         ({"simulation_mode": True}, "recorded timings"),
-        ({"compiler_options": ["-I/usr/include"]}, "an option of the compiler"),
+        ({"compiler_options": ["-include", "a.h"]}, "an option of the compiler"),
+        ({"compiler_options": ["-I/no/such/folder"]}, "-I names a folder of headers, but '/no/such/folder' is none"),
+        ({"compiler_options": ["-I"]}, "-I names a folder of headers, but '' is none"),
         ({"smem_args": {"bytes": 3}}, "smem_args has the key size"),
         ({"iteration": 7}, "no argument 'iteration'; did you mean"),
     ],
