@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import keyword
@@ -288,10 +289,11 @@ class _Reader:
     def array_file(self, key: str, name: str) -> Path:
         """Return the path of a file in the bundle's folder."""
         folder = self.path.parent
-        path = Path(os.path.realpath(folder / name))
-        if not path.is_relative_to(os.path.realpath(folder)) or not path.is_file():
-            raise self.error(key, f"there must be a file {printable(name, 120)!r} in the folder of the bundle")
-        return path
+        with contextlib.suppress(OSError, ValueError):  # a name that is too long, or has a zero byte
+            path = Path(os.path.realpath(folder / name))
+            if path.is_relative_to(os.path.realpath(folder)) and path.is_file():
+                return path
+        raise self.error(key, f"there must be a file {printable(name, 120)!r} in the folder of the bundle")
 
     def labels(self) -> dict[str, tuple[float | str, ...]]:
         """Return the values of the parameters that are not integers, by parameter."""
