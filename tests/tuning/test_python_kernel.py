@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from mltune.errors import BundleError, ExpressionError, SpaceError, UsageError
-from mltune.measure.build import definitions
+from mltune.measure.build import NvrtcBuilder, definitions
 from mltune.problem.array_values import initial_array
 from mltune.problem.kinds import problem_from_json
+from mltune.records.trial import TrialState
 from mltune.tuning.kernel_tuner_call import CallOptions, check_call, source_text
 from mltune.tuning.python_kernel import PythonKernel, make_kernel
 from mltune.tuning.session import default_configuration, make_space
@@ -266,6 +267,17 @@ def test_folders_of_headers_are_among_the_options_of_the_compiler(tmp_path: Path
     given = ["-O3", *(option.format(tmp_path) for option in options), "--use_fast_math"]
     found = check_call({"compiler_options": given}, None)
     assert (found.include, found.options) == ((tmp_path,), ("--use_fast_math",))
+
+
+def test_a_kernel_with_headers_of_a_folder_compiles(made: Any, tmp_path: Path) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc", reason="needs the Python bindings of NVRTC")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "one.h").write_text('#pragma once\n#include "two"\n#include "../sub/two"\n')
+    (tmp_path / "sub" / "two").write_text("#pragma once\n__device__ int two() { return 2 * TILE; }\n")
+    kernel = made(source=f"#include <sub/one.h>\n{SOURCE.replace('in[n]', 'two()')}", include=(tmp_path,))
+    with NvrtcBuilder(kernel, kernel.arrays.problem(), "sm_90", workers=1) as builder:
+        build = builder.submit(configuration()).result(120)
+    assert build.state is TrialState.OK, build.detail
 
 
 def test_headers_are_read_from_the_folders_of_a_call(made: Any, tmp_path: Path) -> None:
