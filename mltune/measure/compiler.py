@@ -272,7 +272,9 @@ def _errors(log: str) -> str:
         "; ".join(printable(line, _LINE_CHARACTERS) for line in errors[:_DETAIL_LINES]), _DETAIL_CHARACTERS
     )
     if "open source file" in detail:
-        detail = f"{detail.replace(f': {os.strerror(errno.EMFILE)}', '')}; {_HEADERS_ONLY}"
+        for untrue in (f": {os.strerror(errno.EMFILE)}", " (no directories in search list)"):
+            detail = detail.replace(untrue, "")
+        detail = f"{detail}; {_HEADERS_ONLY}"
     return f"the source must define the kernel: {detail}" if detail.startswith(_NAME_MAP) else detail
 
 
