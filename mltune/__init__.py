@@ -20,7 +20,7 @@ from mltune.errors import MltuneError, MltuneWarning, RunError, UsageError
 from mltune.records.versions import __version__
 
 if TYPE_CHECKING:
-    from mltune.api import compare, load_run, tune, tune_kernel
+    from mltune.api import compare, load_run, run_kernel, tune, tune_kernel
     from mltune.comparison.summary import Comparison
     from mltune.dataset.dataset import Dataset, load_dataset
     from mltune.kernel.bundle import Kernel
@@ -46,6 +46,7 @@ __all__ = [
     "load_dataset",
     "load_kernel",
     "load_run",
+    "run_kernel",
     "tune",
     "tune_kernel",
 ]
@@ -61,6 +62,7 @@ _MODULES = {
     "load_dataset": "mltune.dataset.dataset",
     "load_kernel": "mltune.kernel.reader",
     "load_run": "mltune.api",
+    "run_kernel": "mltune.api",
     "tune": "mltune.api",
     "tune_kernel": "mltune.api",
 }

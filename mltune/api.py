@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from mltune.results.progress import Report
     from mltune.results.run import TuneResult
 
+Source = str | Path | Callable[[dict[str, Any]], str] | Sequence[Any]
+"""A source of :func:`tune_kernel`."""
+
 
 def tune(
     problem: str | Problem | None = None,
@@ -140,7 +143,7 @@ def tune(
 
 def tune_kernel(
     kernel_name: str,
-    kernel_source: str | Path,
+    kernel_source: Source,
     problem_size: Any,
     arguments: Sequence[Any],
     tune_params: Mapping[str, Sequence[Any]],
@@ -185,8 +188,9 @@ def tune_kernel(
     ----------
     kernel_name : str
         The kernel function. A template with its arguments, such as ``"sum<float, block_size_x>"``, may name parameters.
-    kernel_source : str or pathlib.Path
-        CUDA source, or the name of its file. Every parameter is a macro.
+    kernel_source : str, pathlib.Path, callable or list
+        CUDA source, or the name of its file; a function that returns the source for a dict of parameters; or a list of
+        these, of which the first is the source, and the others are files that it includes. Every parameter is a macro.
     problem_size : int, tuple, str or callable
         Elements along x, y and z; a text is an expression over the parameters, a function gets them as a dict.
     arguments : sequence of array or NumPy scalar
@@ -215,7 +219,7 @@ def tune_kernel(
         Names in place of ``block_size_x`` and so on.
     strategy_options : mapping, optional
         ``max_fevals`` and ``time_limit`` (seconds) limit the run.
-    metrics : mapping of str to callable, optional
+    metrics : mapping of str to callable or str, optional
         Figures that are computed from each result, as Kernel Tuner does.
     default : mapping, optional
         The default configuration: measured first. By default the first value of each parameter, if that is valid.
@@ -224,9 +228,13 @@ def tune_kernel(
     trials, time, seed, stop, run, progress, interrupt
         See :func:`tune`. Without a limit the run ends after 60 s, once everything is measured, or once nothing faster
         can be expected.
+    verify : callable, optional
+        ``verify(answer, outputs, atol=atol)`` decides whether a kernel is right, in place of a comparison: `answer` as
+        it is given, `outputs` a list of arrays, with None for arguments whose answer is None. It runs in the process of
+        the kernel.
     compiler_options : sequence of str, optional
-        ``-I`` with a folder of headers, and the options of NVRTC that kernel.toml may have (``--use_fast_math``, ...).
-    verify, verbose, lang, quiet, **others
+        ``-I`` with a folder of headers, ``-D`` with a macro, and the options of NVRTC that kernel.toml may have.
+    verbose, lang, quiet, **others
         Further arguments of Kernel Tuner: what mltune cannot do is refused, what changes no result is ignored.
 
     Returns
@@ -240,6 +248,11 @@ def tune_kernel(
         Something is given that mltune cannot use.
     RunError
         The run failed; everything recorded before is kept.
+
+    Warns
+    -----
+    MltuneWarning
+        Neither `answer` nor `verify` is given, and most configurations disagree with the default configuration.
 
     Examples
     --------
@@ -257,15 +270,14 @@ def tune_kernel(
     """
     import tempfile
 
-    from mltune.results.kernel_result import KernelResult
+    from mltune.results.kernel_result import KernelResult, disagreement
     from mltune.tuning import tuner
-    from mltune.tuning.kernel_tuner_call import check_call, source_text
+    from mltune.tuning.kernel_tuner_call import check_call, read_sources
     from mltune.tuning.python_kernel import make_kernel
     from mltune.tuning.request import GPU_TIME_S, TuneRequest, parse_duration
 
-    limits = check_call(
+    call = check_call(
         {
-            "verify": verify,
             "lang": lang,
             "compiler_options": compiler_options,
             "smem_args": smem_args,
@@ -274,10 +286,11 @@ def tune_kernel(
         },
         strategy_options,
     )
+    sources = read_sources(kernel_source)
     with tempfile.TemporaryDirectory(prefix="mltune-") as folder:
         kernel = make_kernel(
             kernel_name,
-            source_text(kernel_source),
+            sources.text,
             problem_size,
             arguments,
             tune_params,
@@ -285,20 +298,22 @@ def tune_kernel(
             grid_divisors=(grid_div_x, grid_div_y, grid_div_z),
             restrictions=restrictions,
             answer=answer,
+            verify=verify,
+            headers=sources.headers,
             absolute=atol,
             shared=(smem_args or {}).get("size", 0),
             constants=cmem_args,
-            defines=defines,
+            defines={**call.defines, **(defines or {})},
             block_names=block_size_names,
             default=default,
-            options=limits.options,
-            include=limits.include,
+            options=call.options,
+            include=call.include,
             flops=flops,
             bytes=bytes,
         )
         assert kernel.arrays is not None  # noqa: S101 - it has arguments
-        trials = limits.trials if trials is None else trials
-        time_s = limits.time_s if time is None else parse_duration(str(time))
+        trials = call.trials if trials is None else trials
+        time_s = call.time_s if time is None else parse_duration(str(time))
         request = TuneRequest(
             kernel.arrays.problem(),
             kernel,
@@ -312,7 +327,93 @@ def tune_kernel(
         shown = None if quiet else progress
         with _progress_bar(shown, "RunDisplay") as report, _interruptible(interrupt) as interrupted:
             result = tuner.tune(request, progress=report, stop=interrupted)
+    if answer is None and verify is None and (notice := disagreement(result)):
+        warnings.warn(notice, MltuneWarning, stacklevel=2)
     return KernelResult.of(result, metrics or {})
+
+
+def run_kernel(
+    kernel_name: str,
+    kernel_source: Source,
+    problem_size: Any,
+    arguments: Sequence[Any],
+    params: Mapping[str, Any],
+    grid_div_x: Any = None,
+    grid_div_y: Any = None,
+    grid_div_z: Any = None,
+    lang: str | None = None,
+    device: int | str = 0,
+    *,
+    smem_args: Mapping[str, Any] | None = None,
+    cmem_args: Mapping[str, Any] | None = None,
+    compiler_options: Sequence[str] | None = None,
+    defines: Mapping[str, Any] | None = None,
+    block_size_names: Sequence[str] | None = None,
+    quiet: bool = False,
+    **others: Any,
+) -> list[Any]:
+    """Run a CUDA kernel once, in a process of its own, and return its arguments as they are afterwards.
+
+    The names and the order of the arguments are those of Kernel Tuner's function of the same name. It computes the
+    right answer with another kernel, say.
+
+    Parameters
+    ----------
+    params : mapping of str to value
+        The value of every parameter.
+    kernel_name, kernel_source, problem_size, arguments, grid_div_x, grid_div_y, grid_div_z, lang, device, smem_args,
+    cmem_args, compiler_options, defines, block_size_names, quiet, **others
+        See :func:`tune_kernel`.
+
+    Returns
+    -------
+    list of ndarray or scalar
+        In the order of `arguments`, which are not changed.
+
+    Raises
+    ------
+    UsageError
+        Something is given that mltune cannot use.
+    RunError
+        The kernel cannot be compiled or launched, or fails.
+
+    Examples
+    --------
+    >>> import mltune, numpy
+    >>> source = "__global__ void twice(float *a) { a[threadIdx.x] *= 2; }"
+    >>> array = numpy.ones(4, numpy.float32)
+    >>> mltune.run_kernel("twice", source, 4, [array], {"block_size_x": 4})  # doctest: +SKIP
+    [array([2., 2., 2., 2.], dtype=float32)]
+    """
+    import tempfile
+
+    from mltune.tuning.kernel_tuner_call import check_call, read_sources
+    from mltune.tuning.python_kernel import make_kernel
+    from mltune.tuning.single_run import run_once
+    from mltune.tuning.target import parse_device
+
+    call = check_call({"lang": lang, "compiler_options": compiler_options, "smem_args": smem_args, **others}, None)
+    sources = read_sources(kernel_source)
+    target = parse_device(device if isinstance(device, str) else f"cuda:{device}")
+    with tempfile.TemporaryDirectory(prefix="mltune-") as folder:
+        kernel = make_kernel(
+            kernel_name,
+            sources.text,
+            problem_size,
+            arguments,
+            {name: [value] for name, value in params.items()},
+            folder=Path(folder),
+            grid_divisors=(grid_div_x, grid_div_y, grid_div_z),
+            headers=sources.headers,
+            shared=(smem_args or {}).get("size", 0),
+            constants=cmem_args,
+            defines={**call.defines, **(defines or {})},
+            block_names=block_size_names,
+            options=call.options,
+            include=call.include,
+        )
+        arrays = run_once(kernel, target.cuda or 0 if target is not None else 0)
+    return [arrays.get(f"argument_{position}", value) for position, value in enumerate(arguments)]
 
 
 def load_run(directory: str | Path) -> TuneResult:

@@ -251,6 +251,15 @@ class Kernel:
             name: self.labels[name][value] if name in self.labels else value for name, value in configuration.items()
         }
 
+    @property
+    def is_generated(self) -> bool:
+        """Whether each configuration may have a text of its own."""
+        return False
+
+    def source_of(self, configuration: Mapping[str, int]) -> str:
+        """Return the CUDA text of a configuration, without its macros; the kernel has a source."""
+        return self.source or ""
+
     def macros(self, configuration: Mapping[str, int]) -> dict[str, int | float | str]:
         """Return the macros of a configuration: its parameters that are compiled in."""
         return self.labelled({name: configuration[name] for name in self.parameters})

@@ -50,7 +50,14 @@ class Include:
     text: str
 
 
-def walk_includes(texts: Mapping[str, str], find: Find) -> Iterator[Include]:
+def included(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the names that a text includes, each after its mark: a quote, or ``<``."""
+    return (found.group(1, 2) for found in _INCLUDE.finditer(text))
+
+
+def walk_includes(
+    texts: Mapping[str, str], find: Find, names: Callable[[str], Iterator[tuple[str, str]]] = included
+) -> Iterator[Include]:
     """Yield what some texts include, directly or through headers; names that are not found are left out.
 
     Parameters
@@ -58,6 +65,8 @@ def walk_includes(texts: Mapping[str, str], find: Find) -> Iterator[Include]:
     texts : mapping of str to str
         The texts by their path.
     find : callable
+    names : callable
+        Yields what a text includes, as :func:`included` does.
 
     Examples
     --------
@@ -68,17 +77,17 @@ def walk_includes(texts: Mapping[str, str], find: Find) -> Iterator[Include]:
     files, paths = [*texts.items()], set(texts)
     asked: set[tuple[str, ...]] = set()
     for file, content in files:  # grows
-        for include in _INCLUDE.finditer(content):
-            question = (posixpath.dirname(file), *include.groups())
+        for mark, name in names(content):
+            question = (posixpath.dirname(file), mark, name)
             if question in asked:
                 continue
             if len(asked) == MAX_NAMES:
                 return
             asked.add(question)
-            found = find(file, include[2], include[1] == '"')
+            found = find(file, name, mark == '"')
             if found is None:
                 continue
-            yield Include(include[2], file, *found)
+            yield Include(name, file, *found)
             if found[0] not in paths:
                 paths.add(found[0])
                 files.append(found)

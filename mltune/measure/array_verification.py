@@ -6,14 +6,16 @@ elements that are not written are wrong.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+import pickle
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mltune.measure.gpu import LoadedKernel, problem_arguments
-from mltune.problem.array_values import initial_array
+from mltune.problem.array_values import STORAGE, initial_array
 from mltune.problem.arrays import Argument
 from mltune.records.trial import Measurement, TrialState
 
@@ -117,6 +119,9 @@ class Baseline:
         Name and launches of the entry that gives the right answer; None where the default configuration does.
     answer : mapping of str to str
         Files with the right outputs of the problem itself, by argument. They take the place of a reference there.
+    verify : bytes
+        A function that decides on the outputs of the problem itself, with its answer and tolerance, pickled: called as
+        ``function(answer, outputs, atol=tolerance)``. It takes the place of every comparison there.
     """
 
     cubin: bytes
@@ -124,6 +129,7 @@ class Baseline:
     launches: tuple[Launch, ...]
     reference: tuple[str, tuple[Launch, ...]] | None = None
     answer: Mapping[str, str] = field(default_factory=dict)
+    verify: bytes = b""
 
 
 class GuardedArray:
@@ -171,6 +177,11 @@ class GuardedArray:
             self.bytes.set(np.ascontiguousarray(values).view(np.uint8).reshape(-1))
         else:
             self.bytes.data.copy_from_device_async(values.data, self.bytes.nbytes)
+
+    def on_host(self) -> np.ndarray[Any, Any]:
+        """Return a copy of the elements, in their shape."""
+        elements: np.ndarray[Any, Any] = self.bytes.get().view(STORAGE[self.argument.dtype])
+        return elements.reshape(self.argument.shape or ())
 
     def poison(self) -> None:
         """Queue a fill with a value that no correct kernel leaves."""
@@ -260,6 +271,7 @@ class ArrayVerification:
         problems = (*problem.checks, problem)
         self._cases = [_case(one, seed + number) for number, one in enumerate(problems)]
         self._comparisons: dict[str, _Comparison] = {}
+        self._verify = pickle.loads(baseline.verify) if baseline.verify else None  # noqa: S301 - of the caller
         for number, case in enumerate(self._cases):
             own_answer = baseline.answer if case.problem is problem else {}
             if len(own_answer) < len(case.written):  # else the answers are complete, and nothing is run
@@ -273,7 +285,7 @@ class ArrayVerification:
                 if name not in own_answer and array.role == "inout" and (array.bytes == case.initial[name]).all():
                     array.role = "in"  # what the reference leaves unchanged, no other kernel may change
                     del case.initial[name]
-                else:
+                elif self._verify is None or case is not self._cases[-1]:
                     self._expect(case, array, own_answer.get(name))
         arrays = [array for case in self._cases for array in case.arrays.values()]
         self._labels = [
@@ -282,7 +294,7 @@ class ArrayVerification:
         self._bases = cupy.asarray(np.array([array.base for array in arrays], dtype=np.uint64))
         self._behind = cupy.asarray(np.array([array.behind for array in arrays], dtype=np.uint64))
         self._guards = cupy.RawKernel(_LOOP + _GUARDS, "guards")
-        outputs = sum(len(case.written) for case in self._cases)
+        outputs = sum(len(case.expected) for case in self._cases)
         self._results = cupy.empty((outputs, 3), dtype=cupy.uint64)
         self._changed = cupy.empty(len(arrays), dtype=cupy.uint64)
         self._initial_results = cupy.asarray(np.array([[0, 0, 2**64 - 1]] * outputs, dtype=np.uint64))
@@ -349,7 +361,7 @@ class ArrayVerification:
     def _compare(self) -> Measurement:
         self._results.data.copy_from_device_async(self._initial_results.data, self._results.nbytes)
         self._changed.data.memset_async(0, self._changed.nbytes)
-        outputs = [(case, array) for case in self._cases for array in case.written]
+        outputs = [(case, case.arrays[name]) for case in self._cases for name in case.expected]
         for row, (case, array) in enumerate(outputs):
             argument = array.argument
             comparison = self._comparison(argument.dtype)
@@ -367,6 +379,8 @@ class ArrayVerification:
                     f"{case.problem.label}: {int(wrong)} values of {array.argument.name} wrong, by up to {share:.3g} "
                     f"times the bound, the first at {int(first)}"
                 )
+        if self._verify is not None:
+            details += _asked(self._cases[-1], *self._verify)
         for (label, name), count in zip(self._labels, changed.tolist(), strict=True):
             if count:
                 details.append(f"{label}: {count} bytes written outside {name}")
@@ -380,6 +394,28 @@ class ArrayVerification:
             for array in case.arrays.values():
                 for zone in (array.whole[:GUARD_BYTES], array.whole[array.behind :]):
                     zone.data.memset_async(_GUARD, zone.nbytes)
+
+
+def run_once(problem: ArraysProblem, kernel: LoadedKernel, launch: Launch) -> dict[str, np.ndarray[Any, Any]]:
+    """Run a kernel once on the initial values of a problem; return its arrays by name, as they are afterwards."""
+    case = _case(problem, _SEED)
+    kernel.bind(launch, problem_arguments(problem, case.addresses), case.constants)()
+    return {name: array.on_host() for name, array in case.arrays.items()}
+
+
+def _asked(case: _Case, function: Callable[..., Any], answer: Sequence[Any] | None, absolute: float) -> list[str]:
+    """Ask a function of the caller whether outputs are right; return what is wrong with them."""
+    wanted = itertools.repeat(True) if answer is None else (one is not None for one in answer)
+    passed = (one for one in case.problem.arguments if one.role != "constant")
+    outputs = [
+        case.arrays[one.name].on_host() if one.shape is not None and want else None
+        for one, want in zip(passed, wanted, strict=False)
+    ]
+    try:
+        right = bool(np.all(function(answer, outputs, atol=absolute)))
+    except Exception as error:  # it is the caller's
+        return [f"verify raised {type(error).__name__}: {error!s:.300}"]
+    return [] if right else [f"{case.problem.label}: verify returned false"]
 
 
 def _case(problem: ArraysProblem, seed: int) -> _Case:

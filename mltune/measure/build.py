@@ -208,6 +208,8 @@ class NvrtcBuilder:
             The builder is not open.
         """
         macros = definitions(self._macros(configuration))
+        if self._kernel.is_generated:
+            macros += f"#line 1\n{self._kernel.source_of(configuration)}\n"
         key = cache_key(self._source, macros, self._version)
         future: Future[Build] = Future()
         with self._lock:
@@ -299,7 +301,7 @@ class _Job:
     """One build and the futures that wait for it, which may be cancelled until it is done."""
 
     key: str
-    macros: str
+    macros: str  # with the source, where each configuration has its own
     futures: list[Future[Build]]
 
 
@@ -311,7 +313,8 @@ def _source(kernel: Kernel, options: tuple[str, ...]) -> Source:
             "it describes timings that were recorded elsewhere; use it in replay."
         )
     headers = {**toolkit_headers(kernel.source, kernel.headers), **kernel.headers}
-    return Source(kernel.source, kernel.entry, (*options, *kernel.options), headers)
+    text = "" if kernel.is_generated else kernel.source
+    return Source(text, kernel.entry, (*options, *kernel.options), headers)
 
 
 def _macro_value(name: str, value: int | float | str) -> int | float | str:

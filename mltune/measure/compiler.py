@@ -137,8 +137,9 @@ class Source:
         'fill<32>'
         """
         entry, c = rf"\b{re.escape(self.entry)}\s*\(", r'extern\s+"C"'
-        if re.search(rf"{c}[^;{{}}]*{entry}", self.text) or (
-            re.search(c, self.text) and re.fullmatch(r"\w+", self.entry) and not re.search(entry, self.text)
+        text = definitions + self.text
+        if re.search(rf"{c}[^;{{}}]*{entry}", text) or (
+            re.search(c, text) and re.fullmatch(r"\w+", self.entry) and not re.search(entry, text)
         ):
             return ""
         macros = dict(re.findall(r"^#define (\w+) (.*)$", definitions, re.MULTILINE))

@@ -1,13 +1,16 @@
-"""Requests to a worker: verify and time a build, check it on another problem, time the reference, race builds."""
+"""Requests to a worker: verify and time a build, run or check it once, time the reference, race builds."""
 
 from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from mltune.errors import DeviceError
+from mltune.measure.array_verification import run_once
 from mltune.measure.clock_monitor import Series
 from mltune.measure.gpu import LoadedKernel
 from mltune.measure.protocols import SamplingRule
@@ -16,7 +19,7 @@ from mltune.problem.arrays import ArraysProblem
 from mltune.records.trial import Measurement, TrialState
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from mltune.kernel.bundle import Launch
     from mltune.measure.array_verification import Baseline
@@ -42,6 +45,30 @@ class Begin:
     def run(self, worker: Worker) -> Measurement:
         """Return the verification of the default configuration."""
         return worker.begin(self.baseline)
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """The arrays of a problem after a run; empty unless the state is ``OK``."""
+
+    state: TrialState
+    detail: str = ""
+    arrays: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Run a build once on the arrays of the worker's problem."""
+
+    cubin: bytes
+    entry: str
+    launch: Launch
+
+    def run(self, worker: Worker) -> Outputs:
+        """Return the arrays."""
+        assert isinstance(worker.problem, ArraysProblem)  # noqa: S101 - others have no arrays to return
+        with LoadedKernel(self.cubin, self.entry) as kernel:
+            return Outputs(TrialState.OK, arrays=run_once(worker.problem, kernel, self.launch))
 
 
 @dataclass(frozen=True, slots=True)

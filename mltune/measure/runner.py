@@ -23,7 +23,7 @@ from mltune.kernel.bundle import Kernel, device_variables
 from mltune.measure.array_verification import Baseline
 from mltune.measure.protocols import SamplingRule
 from mltune.measure.race import RaceResult
-from mltune.measure.requests import Begin, Check, Measure, Ping, Race, TimeReference
+from mltune.measure.requests import Begin, Check, Measure, Outputs, Ping, Race, Run, TimeReference
 from mltune.measure.timing_limits import within_limits
 from mltune.measure.worker import Answer, Request, Setup
 from mltune.problem.arrays import ArraysProblem
@@ -184,7 +184,20 @@ class GpuRunner:
             for configuration, build in entries
         ]
         result = self._thread.submit(self._request, Race(tuple(launches)), _RACE_TIMEOUT_S).result()
-        return RaceResult(result.state, result.detail) if isinstance(result, Measurement) else result
+        return result if isinstance(result, RaceResult) else RaceResult(result.state, result.detail)
+
+    def run_once(self, configuration: Mapping[str, int], build: Build) -> Outputs:
+        """Run a build once on the arrays of a problem of kind arrays; return these.
+
+        Raises
+        ------
+        DeviceLostError
+            The GPU cannot be used now.
+        """
+        launch = self._kernel.launch(configuration, self._variables(self._problem))
+        request = Run(build.cubin, build.entry or self._entry, launch)
+        result = self._thread.submit(self._request, request, _CHECK_TIMEOUT_S).result()
+        return result if isinstance(result, Outputs) else Outputs(result.state, result.detail)
 
     def verify_winner(
         self,
@@ -237,7 +250,7 @@ class GpuRunner:
             raise WorkerError(f"a worker answers {type(request).__name__} with a measurement, got {result!r:.200}.")
         return result
 
-    def _request(self, request: Request, timeout_s: float | None = None) -> Measurement | RaceResult:
+    def _request(self, request: Request, timeout_s: float | None = None) -> Measurement | RaceResult | Outputs:
         """Send a request to the worker, in the runner's thread.
 
         A worker that died may have been killed from outside: the request is sent to a second worker, and its failure
@@ -260,7 +273,7 @@ class GpuRunner:
 
     def _attempt(
         self, request: Request, limit_s: float
-    ) -> tuple[Measurement | RaceResult, Literal["usable", "damaged", "dead"]]:
+    ) -> tuple[Measurement | RaceResult | Outputs, Literal["usable", "damaged", "dead"]]:
         """Send a request once; return its result and the state of the worker."""
         try:
             answer: Answer = self._child.call(request, limit_s)

@@ -9,7 +9,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -31,6 +31,9 @@ from mltune.measure.verification import Verification
 from mltune.problem.arrays import ArraysProblem
 from mltune.problem.runnable import Operands, RunnableProblem, SolvedProblem
 from mltune.records.trial import Measurement, TrialState
+
+if TYPE_CHECKING:
+    from mltune.measure.requests import Outputs
 
 _SEED, _OTHER_SEED = 267, 1267
 _HOST_OPERANDS_BYTES = 2**31  # larger operands are drawn on the GPU, which is faster than copying them there
@@ -54,7 +57,7 @@ class Answer:
 
     Attributes
     ----------
-    result : Measurement, RaceResult or None
+    result : Measurement, RaceResult, Outputs or None
         The result, or the state in which the kernel failed; None when the GPU is lost.
     retire : bool
         Whether the worker must be replaced, because a kernel has damaged its context or its data.
@@ -64,7 +67,7 @@ class Answer:
         Whether a lost GPU will not come back: it does not exist, or the operands are too large for it.
     """
 
-    result: Measurement | RaceResult | None
+    result: Measurement | RaceResult | Outputs | None
     retire: bool = False
     lost: str = ""
     permanent: bool = False
@@ -73,7 +76,7 @@ class Answer:
 class Request(Protocol):
     """A request to a worker. It may raise CUDA's errors: the worker turns them into the state of the kernel."""
 
-    def run(self, worker: Worker) -> Measurement | RaceResult:
+    def run(self, worker: Worker) -> Measurement | RaceResult | Outputs:
         """Fulfil the request."""
 
 

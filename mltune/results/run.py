@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mltune.results.tuned_kernel import TunedKernel
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TuneResult:
     """The result of a run, or of the part of a run that is on record.
 

@@ -1,16 +1,17 @@
-"""A call of Kernel Tuner's ``tune_kernel``: what mltune does with each argument, and what it refuses."""
+"""A call of Kernel Tuner's ``tune_kernel`` or ``run_kernel``: what mltune does with each argument, what it refuses."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mltune.errors import UsageError
 from mltune.files.reading import read_text, reason
 from mltune.files.text import did_you_mean, printable
+from mltune.kernel.expressions import parse
 from mltune.kernel.reader import MAX_SOURCE_BYTES
 from mltune.kernel.schema import COMPILER_OPTION, COMPILER_OPTION_LAW
 
@@ -26,6 +27,8 @@ class CallOptions:
         Limits of the run; None where there is none.
     options : tuple of str
         Options of the compiler that change the machine code.
+    defines : mapping of str to str
+        Macros that are defined by options of the compiler.
     include : tuple of pathlib.Path
         Folders of headers.
     """
@@ -33,22 +36,27 @@ class CallOptions:
     trials: int | None = None
     time_s: float | None = None
     options: tuple[str, ...] = ()
+    defines: Mapping[str, str] = field(default_factory=dict)
     include: tuple[Path, ...] = ()
 
 
-_WITHOUT_EFFECT = frozenset(
-    ["platform", "iterations", "strategy", "log", "cache", "tune_params_keys", "objective_higher_is_better", "compiler"]
-)
+_WITHOUT_EFFECT = {
+    *("platform", "iterations", "strategy", "log", "cache", "objective_higher_is_better", "compiler"),
+    *("parallel", "parallel_workers"),
+}
 """Arguments of Kernel Tuner that change no result here: mltune has a search and a timing of its own."""
 
+_DEFINITION = re.compile(r"-D\s*([A-Za-z_]\w*)(?:=(.*))?")
+_READ = ("lang", "objective", "objectives", "smem_args", "metrics", "compiler_options")
+
 _REFUSED = {
-    "verify": "a function that verifies cannot run beside the kernel; give the right arrays as `answer`",
     "texmem_args": "textures are not supported; read the array itself",
     "observers": "observers are not supported; clocks, temperature and power are on record",
     "simulation_mode": "recorded timings are searched by mltune.compare or mltune.tune(device='replay:...')",
 }
 _IGNORED_OPTIONS = re.compile(
-    r"-O[0-3]|-?-std=c\+\+(03|11|14|17)|-?-generate-line-info|-w|-arch=.*|-Xptxas.*|-lineinfo"
+    r"-O[0-3]|-?-std=c\+\+(03|11|14|17)|-?-generate-line-info|-w|-lineinfo|-?-dopt=on|-?-expt-relaxed-constexpr"
+    r"|(-arch|--gpu-architecture|-gencode|--generate-code|-Xptxas|-Xcompiler|-ccbin).*"
 )
 """Options of the compiler that change nothing: sources are compiled as C++17 for the GPU at hand."""
 
@@ -68,21 +76,25 @@ def check_call(arguments: Mapping[str, Any], strategy_options: Mapping[str, Any]
             raise UsageError(f"mltune tunes CUDA kernels, got lang={value!r:.60}.")
         if name == "objective" and value not in (None, "time"):
             raise UsageError(f"mltune minimises the time, got objective={value!r:.60}; give it as a metric.")
-        if name == "metrics" and not all(map(callable, (value or {}).values())):
-            raise UsageError("a metric is a function of a result: metrics={'GFLOP/s': lambda p: work / p['time']}.")
+        if name == "objectives" and value:
+            raise UsageError(f"mltune minimises the time, got objectives={value!r:.60}; give them as metrics.")
+        if name == "metrics":
+            _check_metrics(value or {})
         if name == "smem_args" and value and set(value) != {"size"}:
             raise UsageError(f"smem_args has the key size, got {printable(list(value), 120)}.")
         if value and name in _REFUSED:
             raise UsageError(f"{name}={value!r:.60}: {_REFUSED[name]}.")
-        if name not in {*_WITHOUT_EFFECT, *_REFUSED, "lang", "objective", "smem_args", "metrics", "compiler_options"}:
+        if name not in {*_WITHOUT_EFFECT, *_REFUSED, *_READ}:
             raise UsageError(f"tune_kernel has no argument {name!r}{did_you_mean(name, _WITHOUT_EFFECT) or '.'}")
     options = dict(strategy_options or {})
     include, others = _include_folders(arguments.get("compiler_options") or ())
-    passed = tuple(one for one in others if not _IGNORED_OPTIONS.fullmatch(one))
+    given = [one for one in others if not _IGNORED_OPTIONS.fullmatch(one)]
+    defines = {found[1]: found[2] or "1" for one in given if (found := _DEFINITION.fullmatch(one))}
+    passed = tuple(one for one in given if not _DEFINITION.fullmatch(one))
     for one in passed:
         if not COMPILER_OPTION.fullmatch(one):
             raise UsageError(f"an option of the compiler must {COMPILER_OPTION_LAW}, got {printable(one, 80)!r}.")
-    return CallOptions(options.get("max_fevals"), options.get("time_limit"), passed, include)
+    return CallOptions(options.get("max_fevals"), options.get("time_limit"), passed, defines, include)
 
 
 def _include_folders(options: Sequence[str]) -> tuple[tuple[Path, ...], list[str]]:
@@ -100,21 +112,59 @@ def _include_folders(options: Sequence[str]) -> tuple[tuple[Path, ...], list[str
     return tuple(folders), others
 
 
-def source_text(source: str | Path) -> str:
-    """Return the text of a source, given itself or as the name of a file.
+def _check_metrics(metrics: Mapping[str, Any]) -> None:
+    for name, metric in metrics.items():
+        if isinstance(metric, str):
+            parse(metric)
+        elif not callable(metric):
+            raise UsageError(
+                "a metric is a function of a result, or an expression over its numbers, such as "
+                f"'1e-6 * work / time', got {name}={metric!r:.60}."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The source of a kernel with the texts that it may include by name.
+
+    Attributes
+    ----------
+    text : str or callable
+        A function returns the text for a configuration.
+    headers : mapping of str to str
+    """
+
+    text: str | Callable[[dict[str, Any]], str]
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_sources(source: Any) -> Sources:
+    """Return a source that is given as a text, a file, a function, or a list: the source and the files it includes.
 
     Raises
     ------
     UsageError
-        The file cannot be read, or the source is none.
+        A file cannot be read, or the source is none.
     """
-    if callable(source) or isinstance(source, list | tuple):
-        raise UsageError("a source is one text or one file; functions and lists of files are not supported.")
+    if callable(source):
+        return Sources(source)
+    if not isinstance(source, list | tuple):
+        return Sources(_text(source))
+    if not source:
+        raise UsageError("a list of sources has at least one, got none.")
+    first, *included = source
+    headers = {str(name): _text(name) for name in included}
+    return Sources(first if callable(first) else _text(first), headers)
+
+
+def _text(source: str | Path) -> str:
+    """Return the text of a source, given itself or as the name of a file."""
     if isinstance(source, str) and ("\n" in source or "{" in source):
         return source
     try:
         return read_text(Path(source), MAX_SOURCE_BYTES)
-    except OSError as error:
+    except (OSError, TypeError) as error:
+        why = reason(error) if isinstance(error, OSError) else "it is neither"
         raise UsageError(
-            f"a source must be CUDA text or a readable file, but {str(source)!r:.200}: {reason(error)}."
+            f"a source must be CUDA text or a readable file, but {printable(source, 200)!r}: {why}."
         ) from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import math
 import os
 import re
@@ -21,7 +20,7 @@ from mltune.kernel.arrays import ArgumentDefinition, ArraysDefinition
 from mltune.kernel.bundle import Kernel, Launch, Restriction
 from mltune.kernel.columns import Columns
 from mltune.kernel.evaluation import MAX_INTEGER
-from mltune.kernel.expressions import parse
+from mltune.kernel.expressions import Expression, parse
 from mltune.kernel.includes import Headers, IncludeFolders
 from mltune.kernel.names import check_macro_name
 from mltune.problem.array_values import DTYPES
@@ -32,6 +31,9 @@ BLOCK_NAMES = ("block_size_x", "block_size_y", "block_size_z")
 
 DEFAULT_BLOCK = (256, 1, 1)
 """Threads of a block along x, y and z where no parameter gives them."""
+
+MOST_THREADS = 1024
+"""Most threads of a block, on every GPU."""
 
 MOST_CHARACTERS = 200
 """Longest value of a parameter that is a text."""
@@ -67,6 +69,10 @@ class PythonKernel(Kernel):
         Macros besides the parameters.
     configurations : Columns or None
         The valid configurations where a function restricts them.
+    generator : callable or None
+        Returns the source of a configuration, given as a dict of its values; `source` is then that of the first.
+    verify : bytes
+        See :class:`mltune.measure.array_verification.Baseline`.
     """
 
     problem_size: tuple[Size, ...] = (1,)
@@ -75,6 +81,8 @@ class PythonKernel(Kernel):
     dynamic_shared: int | Callable[[dict[str, Any]], Any] = 0
     defines: Mapping[str, Any] = field(default_factory=dict)
     configurations: Columns | None = None
+    generator: Callable[[dict[str, Any]], str] | None = None
+    verify: bytes = b""
 
     has_formulas: ClassVar[bool] = False
 
@@ -84,6 +92,17 @@ class PythonKernel(Kernel):
         grid = self._grid(values)
         shared = self.dynamic_shared
         return Launch(grid, self._block(values), int(_called(shared, values)), ())
+
+    @property
+    def is_generated(self) -> bool:
+        """Whether a function returns the source of each configuration."""
+        return self.generator is not None
+
+    def source_of(self, configuration: Mapping[str, int]) -> str:
+        """Return the source of a configuration."""
+        if self.generator is None:
+            return self.source or ""
+        return _generated(self.generator, self.labelled({name: configuration[name] for name in self.parameters}))
 
     def macros(self, configuration: Mapping[str, int]) -> dict[str, int | float | str]:
         """Return the parameters, the shape of the launch, and further macros, as Kernel Tuner defines them."""
@@ -111,7 +130,7 @@ class PythonKernel(Kernel):
 
 def make_kernel(
     name: str,
-    source: str,
+    source: str | Callable[[dict[str, Any]], str],
     problem_size: Any,
     arguments: Sequence[Any],
     parameters: Mapping[str, Sequence[Any]],
@@ -120,6 +139,8 @@ def make_kernel(
     grid_divisors: Sequence[Divisors] = (None, None, None),
     restrictions: Any = None,
     answer: Any = None,
+    verify: Callable[..., Any] | None = None,
+    headers: Mapping[str, str] | None = None,
     absolute: float = 0.0,
     shared: int | Callable[[dict[str, Any]], Any] = 0,
     constants: Mapping[str, Any] | None = None,
@@ -137,10 +158,13 @@ def make_kernel(
     ----------
     name : str
         The kernel function; also a template with arguments, such as ``"transpose<TILE>"``.
-    source : str
-        The CUDA text.
-    problem_size, arguments, parameters, grid_divisors, restrictions, answer, shared, constants, defines, block_names
+    source : str or callable
+        The CUDA text, or a function that returns it for a configuration.
+    problem_size, arguments, parameters, grid_divisors, restrictions, answer, verify, shared, constants, defines,
+    block_names
         See :func:`mltune.tune_kernel`.
+    headers : mapping of str to str, optional
+        Texts that the source may include, by name.
     folder : pathlib.Path
         Where arrays are kept for the process that runs the kernel.
     absolute : float
@@ -169,43 +193,50 @@ def make_kernel(
         for key, values in lists.items()
     }
     expressions, functions = _split(restrictions)
+    threads = (*(block_names or ()), *BLOCK_NAMES[len(block_names or ()) :])
+    expressions += _fits(threads, lists)
+    generator = source if callable(source) else None
+    text = _generated(source, {key: values[0] for key, values in lists.items()}) if callable(source) else source
+    definition = _definition(
+        _plain_name(name), arguments, constants or {}, None if verify else answer, absolute, folder, flops, bytes
+    )
     folders = {f"include{position or ''}": path for position, path in enumerate(include)}
-    headers = _headers(source, folders)
+    found = _headers(text, headers or {}, folders)
     kernel = PythonKernel(
         name=_plain_name(name),
         problem="arrays",
         parameters=codes,
         labels=labels,
-        source=source,
+        source=text,
         entry=name,
-        headers=headers.texts,
-        header_paths=headers.paths,
+        headers=found.texts,
+        header_paths=found.paths,
         include=tuple(folders),
-        source_hash=hashlib.sha256(f"{name}\n{source}{_as_text(headers)}".encode()).hexdigest(),
+        source_hash=hashlib.sha256(f"{name}\n{text}\n{sorted(found.texts.items())}".encode()).hexdigest(),
         space_hash=hashlib.sha256(repr((lists, [one.text for one in expressions])).encode()).hexdigest(),
         restrictions=tuple(Restriction(one, "a restriction of the call") for one in expressions),
         default={} if default is None else _coded(default, lists, codes),
-        arrays=_definition(_plain_name(name), arguments, constants or {}, answer, absolute, folder, flops, bytes),
+        arrays=definition,
         problem_size=_sizes(problem_size),
         options=tuple(options),
         divisors=tuple(grid_divisors),
-        block_names=(*(block_names or ()), *BLOCK_NAMES[len(block_names or ()) :]),
+        block_names=threads,
         dynamic_shared=shared,
         defines=dict(defines or {}),
+        generator=generator,
+        verify=_pickled(verify, answer, absolute, len(arguments)) if verify else b"",
     )
     return _restricted(kernel, functions) if functions else kernel
 
 
-def _headers(source: str, folders: Mapping[str, Path]) -> Headers:
-    """Return the headers that a source includes from folders that the caller names."""
+def _headers(source: str, given: Mapping[str, str], folders: Mapping[str, Path]) -> Headers:
+    """Return the headers that are given by name, and those that a source includes from folders of the caller."""
     try:
-        return IncludeFolders("", folders, None, _HEADER, MAX_HEADER_BYTES).headers(source, {})
+        found = IncludeFolders("", folders, None, _HEADER, MAX_HEADER_BYTES).headers(source, given)
     except ValueError as error:
         raise UsageError(f"compiler_options: {error}.") from error
-
-
-def _as_text(headers: Headers) -> str:
-    return json.dumps(headers.texts, sort_keys=True) if headers.texts else ""
+    elsewhere = {name: Path(name).name for name in given if not {"", ".", ".."}.isdisjoint(name.split("/"))}
+    return Headers(found.texts, {**found.paths, **elsewhere})
 
 
 def _definition(
@@ -282,6 +313,39 @@ def _kept(folder: Path, array: Any) -> str:
         np.save(partial, array, allow_pickle=False)
         partial.replace(path)
     return str(path)
+
+
+def _generated(generator: Callable[[dict[str, Any]], str], values: dict[str, Any]) -> str:
+    """Return the source that a function makes for a configuration."""
+    text = generator(values)
+    if not isinstance(text, str):
+        raise UsageError(f"a function that makes a source returns CUDA text, got {text!r:.100}.")
+    return text
+
+
+def _pickled(verify: Callable[..., Any], answer: Any, absolute: float, count: int) -> bytes:
+    """Return a function that decides on outputs, for the process that runs the kernel."""
+    import cloudpickle
+
+    right = None if answer is None else [_on_host(one) for one in answer]
+    if right is not None and len(right) != count:
+        raise UsageError(f"answer has one entry for each argument, None for inputs, got {len(right)} for {count}.")
+    try:
+        found: bytes = cloudpickle.dumps((verify, right, absolute))
+    except Exception as error:  # pickling calls code of every object
+        raise UsageError(
+            "verify runs in the process of the kernel, so it must not use what only this process has, such as open "
+            f"files: {error!s:.300}."
+        ) from error
+    return found
+
+
+def _fits(threads: Sequence[str], lists: Mapping[str, Sequence[Any]]) -> list[Expression]:
+    """Return the condition that a block has no more threads than CUDA allows, where some have."""
+    names = [name for name in threads if name in lists]
+    if not names or math.prod(max(lists[name]) for name in names) <= MOST_THREADS:
+        return []
+    return [parse(f"{' * '.join(names)} <= {MOST_THREADS}")]
 
 
 def _restricted(kernel: PythonKernel, functions: Sequence[Callable[..., Any]]) -> PythonKernel:

@@ -256,6 +256,7 @@ def make_baseline(kernel: Kernel, problem: ArraysProblem, device: Device, builde
         tuple(kernel.launch(kernel.default, one) for one in variables),
         right,
         kernel.arrays.answer,
+        kernel.verify if isinstance(kernel, PythonKernel) else b"",
     )
 
 

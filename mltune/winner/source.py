@@ -43,7 +43,7 @@ def kernel_source(winner: Winner, date: str) -> str:
         "",
         "",
     ]
-    return "\n".join(lines) + (kernel.source or "")
+    return "\n".join(lines) + kernel.source_of(winner.record.configuration)
 
 
 def _instance(winner: Winner) -> str:
@@ -51,7 +51,8 @@ def _instance(winner: Winner) -> str:
     from mltune.measure.build import definitions
     from mltune.measure.compiler import Source
 
-    return Source(winner.kernel.source or "", winner.kernel.entry or "", ()).expression(definitions(winner.macros()))
+    text = winner.kernel.source_of(winner.record.configuration)
+    return Source(text, winner.kernel.entry or "", ()).expression(definitions(winner.macros()))
 
 
 def nvcc(winner: Winner) -> str:

@@ -1,10 +1,12 @@
 """Kernels of any kind on a GPU: tuned from Python and from folders; hostile ones end in their state."""
 
+import json
+
 import numpy as np
 import pytest
 
 import mltune
-from mltune.errors import BundleError
+from mltune.errors import BundleError, MltuneWarning, RunError
 
 pytestmark = pytest.mark.gpu
 
@@ -30,12 +32,40 @@ extern "C" __global__ void copy(float* out, float* in, int n) {{
   {deed}
 }}
 """
+ACCUMULATE = """
+[kernel]
+name = "copy"
+problem = "arrays"
+source = "kernel.cu"
+entry = "copy"
+
+[sizes]
+n = 100_000_000
+
+[arguments]
+out = { dtype = "float32", shape = ["n"], role = "out" }
+in = { dtype = "float32", shape = ["n"] }
+n = { dtype = "int32", value = "n" }
+
+[parameters]
+block_size_x = [128, 256]
+MODE = [0, 1, 2]
+
+[default]
+block_size_x = 128
+MODE = 0
+
+[launch]
+block = ["block_size_x"]
+grid = ["ceil_div(n, block_size_x)"]
+"""
 DEEDS = {
     "writes past an array": ("if (MODE && i < 32) out[n + i] = 1.0f;", "wrong_result"),
     "changes an input": ("if (MODE && i == n / 2) in[i] = 7.0f;", "wrong_result"),
     "is wrong in one element": ("if (MODE && i == n - 3) out[i] += 1.0f;", "wrong_result"),
     "never ends": ("if (MODE) while (true) __nanosleep(100);", "timeout"),
     "reads anywhere": ("if (MODE) out[i] = *(float*)(8ull * i);", "crashed"),
+    "gives another result each time": ("if (MODE) out[i] += (clock64() >> 4) % 1000;", "wrong_result"),
     "asks for too much": (
         "__shared__ volatile float tile[MODE ? 20000 : 64]; tile[threadIdx.x % 64] = 0;",
         "compile_error",
@@ -104,6 +134,69 @@ def test_a_hostile_kernel_ends_in_its_state(deed):
     assert result.counts[state] == 2
     assert result.counts["ok"] + result.counts["unstable"] == 2
     assert result.best_config["MODE"] == 0
+
+
+def test_an_unwritten_output_and_one_wrong_element_of_many_are_found(tmp_path):
+    (tmp_path / "kernel.toml").write_text(ACCUMULATE)
+    (tmp_path / "kernel.cu").write_text(
+        'extern "C" __global__ void copy(float* out, const float* in, int n) {\n'
+        "  int i = blockIdx.x * block_size_x + threadIdx.x;\n"
+        "  if (i < n) out[i] = in[i] + (MODE == 1 ? out[i] : MODE == 2 && i == n / 3 ? 1 : 0);\n}\n"
+    )
+    result = mltune.tune(tmp_path, stop=False, run=tmp_path / "run")
+
+    assert {record.configuration["MODE"] for record in result.records if record.state == "wrong_result"} == {1, 2}
+    assert result.counts["wrong_result"] == 4
+    assert result.counts["ok"] == 2
+
+
+def test_a_kernel_is_run_once():
+    arguments = [np.zeros(N, np.float32), A, B, np.int32(N)]
+    c, a, b, n = mltune.run_kernel("vector_add", ADD, N, arguments, {"block_size_x": 512})
+
+    assert np.allclose(c, A + B)
+    assert (a == A).all()
+    assert (b == B).all()
+    assert n == N
+    assert (arguments[0] == 0).all()
+    with pytest.raises(RunError, match="ends with crashed"):
+        mltune.run_kernel("f", "__global__ void f(float* a) { a[1ll << 40] = 1; }", 1, [A], {"block_size_x": 1})
+    with pytest.raises(RunError, match="ends with compile_error"):
+        mltune.run_kernel("f", "__global__ void f(float* a) { a = b; }", 1, [A], {"block_size_x": 1})
+
+
+PARTIAL_SUMS = """
+#include <cub/cub.cuh>
+#include <stdio.h>
+__global__ void sums(float *sum, const float *in, int n) {
+  __shared__ typename cub::BlockReduce<float, block_size_x>::TempStorage room;
+  float mine = WRONG;
+  for (int i = blockIdx.x * block_size_x + threadIdx.x; i < n; i += block_size_x * blocks) mine += in[i];
+  mine = cub::BlockReduce<float, block_size_x>(room).Sum(mine);
+  if (threadIdx.x == 0) sum[blockIdx.x] = mine;
+}
+"""
+
+
+def test_a_function_decides_where_right_outputs_differ():
+    arguments = [np.zeros(256, np.float32), A * A, np.int32(N)]
+    parameters = {"block_size_x": [128, 256], "blocks": [64, 128, 256], "WRONG": [0, 1]}
+    total = np.sum(A * A, dtype=np.float64)
+
+    def verify(answer, outputs, atol):
+        assert outputs[1:] == [None, None]
+        return np.isclose(outputs[0].sum(dtype=np.float64), answer[0], rtol=1e-5)
+
+    result = mltune.tune_kernel(
+        "sums", lambda values: f"// {values}\n{PARTIAL_SUMS}", "blocks", arguments, parameters, grid_div_x=[],
+        answer=[total, None, None], verify=verify, stop=False, metrics={"GB/s": f"4e-6 * {N} / time"},
+    )  # fmt: skip
+
+    assert result.counts["wrong_result"] == 6
+    assert result.counts["ok"] == 6
+    assert json.loads(json.dumps(result))[0][0]["GB/s"] > 10
+    with pytest.warns(MltuneWarning, match="disagree with the default configuration"):
+        mltune.tune_kernel("sums", PARTIAL_SUMS, "blocks", arguments, parameters, grid_div_x=[], stop=False)
 
 
 def test_a_wrong_default_is_refused():

@@ -84,7 +84,6 @@ def test_a_sound_bundle_passes(tmp_path: Path) -> None:
         (("return width", "return breadth"), "tile.cuh(1)"),
         (("tile() +", "tile() ++;"), "kernel.cu(2)"),
         (('entry = "small"', 'entry = "smell"'), "'smell'"),
-        (('extern "C" ', ""), 'extern "C"'),
         (('headers = ["tile.cuh"]', ""), "headers"),
         (('#include "tile.cuh"', '#include "tile.cuh"\n#include <missing.h>'), 'open source file "missing.h"'),
         (("out[threadIdx.x]", "__shared__ int s[20000]; s[out[0]] = 1; out[s[out[1]]]"), "shared"),

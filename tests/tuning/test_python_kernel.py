@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
+import pickle
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +18,13 @@ from mltune.measure.build import NvrtcBuilder, definitions
 from mltune.problem.array_values import initial_array
 from mltune.problem.kinds import problem_from_json
 from mltune.records.trial import TrialState
-from mltune.tuning.kernel_tuner_call import CallOptions, check_call, source_text
+from mltune.tuning.kernel_tuner_call import CallOptions, Sources, check_call, read_sources
 from mltune.tuning.python_kernel import PythonKernel, make_kernel
 from mltune.tuning.session import default_configuration, make_space
 from mltune.winner.source import header_files
 
 SOURCE = "__global__ void add(float* out, const float* in, int n) { out[0] = in[n]; }"
+needs_nvrtc = pytest.mark.skipif(importlib.util.find_spec("cuda") is None, reason="needs the Python bindings of NVRTC")
 PARAMETERS = {"block_size_x": [32, 64, 128], "TILE": [1, 2, 4]}
 N = np.int32(1000)
 
@@ -255,9 +259,13 @@ def test_its_problem_is_on_record_and_read_again(tmp_path: Path) -> None:
 
 
 def test_limits_are_among_the_options_of_a_strategy() -> None:
-    assert check_call({"lang": "cupy", "strategy": "mls", "objective": "time", "verify": None}, None) == CallOptions()
+    assert check_call({"lang": "cupy", "strategy": "mls", "objective": "time", "parallel": 4}, None) == CallOptions()
     assert check_call({"compiler_options": ["-O3", "-std=c++17"]}, {"max_fevals": 30}) == CallOptions(30)
     assert check_call({"smem_args": {"size": 100}}, {"time_limit": 2.5}) == CallOptions(None, 2.5)
+    options = ["-arch=sm_52", "--dopt=on", "--use_fast_math", "-DWIDTH=512", "-DFAST"]
+    assert check_call({"compiler_options": options, "parallel": True}, None) == CallOptions(
+        None, None, ("--use_fast_math",), {"WIDTH": "512", "FAST": "1"}
+    )
 
 
 @pytest.mark.parametrize(
@@ -303,12 +311,22 @@ def test_headers_are_read_from_the_folders_of_a_call(made: Any, tmp_path: Path) 
     assert kernel.source_hash != made(source=source, include=(tmp_path / "b",)).source_hash
 
 
+def test_headers_of_a_list_of_sources_are_in_the_folder_of_the_winner(made: Any, tmp_path: Path) -> None:
+    (tmp_path / "two.h").write_text("2")
+    headers = {"/some/where/one.h": "#include <two.h>", "sub/three.h": "3"}
+    kernel = made(source=f"#include </some/where/one.h>\n{SOURCE}", headers=headers, include=(tmp_path,))
+    assert kernel.headers == {**headers, "two.h": "2"}
+    assert header_files(kernel) == {"one.h": "#include <two.h>", "sub/three.h": "3", "include/two.h": "2"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"lang": "OpenCL"}, "CUDA kernels, got lang='OpenCL'"),
         ({"objective": "GFLOP/s"}, "minimises the time"),
-        ({"verify": print}, "give the right arrays as `answer`"),
+        ({"objectives": {"time": True}}, "minimises the time"),
+        ({"metrics": {"rate": 7}}, "a metric is a function of a result, or an expression"),
+        ({"metrics": {"rate": "__import__('os')"}}, "an expression consists of"),
         ({"texmem_args": {"a": 1}}, "textures"),
         ({"observers": [1]}, "observers"),
         ({"simulation_mode": True}, "recorded timings"),
@@ -324,11 +342,50 @@ def test_what_mltune_does_not_do_is_refused(arguments: Any, message: str) -> Non
         check_call(arguments, None)
 
 
-def test_a_source_is_a_text_or_a_file(tmp_path: Path) -> None:
-    (tmp_path / "add.cu").write_text(SOURCE)
-    assert source_text(SOURCE) == source_text(tmp_path / "add.cu") == source_text(str(tmp_path / "add.cu")) == SOURCE
-    with pytest.raises(UsageError, match="CUDA text or a readable file"):
-        source_text(tmp_path / "none.cu")
-    for wrong in (lambda: SOURCE, [SOURCE]):
-        with pytest.raises(UsageError, match="one text or one file"):
-            source_text(wrong)  # type: ignore[arg-type]
+def test_a_source_is_a_text_or_a_file_and_may_include_others(tmp_path: Path) -> None:
+    file = tmp_path / "add.cu"
+    file.write_text(SOURCE)
+    assert read_sources(SOURCE) == read_sources(file) == read_sources(str(file)) == Sources(SOURCE)
+    assert read_sources([SOURCE, str(file)]) == Sources(SOURCE, {str(file): SOURCE})
+    for wrong in (tmp_path / "none.cu", 7, None, []):
+        with pytest.raises(UsageError, match=r"CUDA text or a readable file|at least one"):
+            read_sources(wrong)
+
+
+def test_a_function_makes_the_source_of_each_configuration(made: Any) -> None:
+    kernel = made(source=lambda values: f"// {values['block_size_x']}\n{SOURCE}")
+    assert kernel.source_of(configuration(64)).startswith("// 64\n")
+    assert kernel.source_hash != made().source_hash
+    with pytest.raises(UsageError, match="returns CUDA text"):
+        made(source=lambda values: 7)
+
+
+@needs_nvrtc
+def test_a_generated_source_is_compiled_for_each_configuration(made: Any) -> None:
+    kernel = made(source=lambda values: SOURCE if values["block_size_x"] == 32 else "#error none")
+    with NvrtcBuilder(kernel, kernel.arrays.problem(), "sm_90", workers=1) as builder:
+        states = [builder.submit(configuration(block)).result().state for block in (32, 64)]
+    assert states == ["ok", "compile_error"]
+
+
+def test_blocks_have_no_more_threads_than_cuda_allows(made: Any) -> None:
+    kernel = made(parameters={"block_size_x": [32, 512, 2048], "block_size_y": [1, 4]})
+    assert valid(kernel) == {(32, 1), (32, 4), (512, 1)}
+
+
+def test_a_function_decides_in_place_of_a_comparison(made: Any) -> None:
+    unit = 3.0
+
+    def verify(answer: Any, outputs: Any, atol: float) -> bool:
+        return abs(answer[0] - sum(outputs[0])) < unit * atol
+
+    kernel = made(answer=[12.5, None, None], verify=verify, absolute=0.5)
+    function, answer, atol = pickle.loads(kernel.verify)  # noqa: S301 - made above
+    assert function(answer, [[5.0, 6.5]], atol=atol)
+    assert not function(answer, [[5.0, 5.5]], atol=atol)
+    assert not kernel.arrays.answer
+    with pytest.raises(UsageError, match="one entry for each argument"):
+        made(answer=[1], verify=verify)
+    lock = threading.Lock()
+    with pytest.raises(UsageError, match="runs in the process of the kernel"):
+        made(verify=lambda *_, **__: lock.locked())
