@@ -52,7 +52,7 @@ class Include:
 
 def included(text: str) -> Iterator[tuple[str, str]]:
     """Yield the names that a text includes, each after its mark: a quote, or ``<``."""
-    return (found.group(1, 2) for found in _INCLUDE.finditer(text))
+    return ((found[1], found[2]) for found in _INCLUDE.finditer(text))
 
 
 def walk_includes(
