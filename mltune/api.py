@@ -232,7 +232,9 @@ def tune_kernel(
         ``verify(answer, outputs, atol=atol)`` decides whether a kernel is right, in place of a comparison: `answer` as
         it is given, `outputs` a list of arrays, with None for arguments whose answer is None. It runs in the process of
         the kernel.
-    verbose, lang, compiler_options, quiet, **others
+    compiler_options : sequence of str, optional
+        ``-I`` with a folder of headers, ``-D`` with a macro, and the options of NVRTC that kernel.toml may have.
+    verbose, lang, quiet, **others
         Further arguments of Kernel Tuner: what mltune cannot do is refused, what changes no result is ignored.
 
     Returns
@@ -305,6 +307,7 @@ def tune_kernel(
             block_names=block_size_names,
             default=default,
             options=call.options,
+            include=call.include,
             flops=flops,
             bytes=bytes,
         )
@@ -407,6 +410,7 @@ def run_kernel(
             defines={**call.defines, **(defines or {})},
             block_names=block_size_names,
             options=call.options,
+            include=call.include,
         )
         arrays = run_once(kernel, target.cuda or 0 if target is not None else 0)
     return [arrays.get(f"argument_{position}", value) for position, value in enumerate(arguments)]

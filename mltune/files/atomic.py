@@ -69,6 +69,7 @@ def replace_folder_atomically(path: Path, files: Mapping[str, bytes], *, inside:
     path : pathlib.Path
         The folder in which it lies is created if it is missing.
     files : mapping of str to bytes
+        By name; that of a file in a folder of the folder is ``FOLDER/NAME``.
     inside : pathlib.Path, optional
         As for :func:`write_file_atomically`.
 
@@ -98,12 +99,20 @@ def replace_folder_atomically(path: Path, files: Mapping[str, bytes], *, inside:
 
 
 def _make_folder(name: str, files: Mapping[str, bytes], parent: int) -> None:
-    """Make a folder with some files."""
+    """Make a folder with some files, which may lie in folders of it."""
+    below: dict[str, dict[str, bytes]] = {}
+    for file, content in files.items():
+        if not {"", ".", ".."}.isdisjoint(file.split(os.sep)):
+            raise RefusedFileError(f"the path of a file in a folder stays in the folder, but this is {file!r}")
+        *first, rest = file.split(os.sep, 1)
+        below.setdefault("".join(first), {})[rest] = content
     os.mkdir(name, dir_fd=parent)
     folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     try:
-        for file, content in files.items():
+        for file, content in below.pop("", {}).items():
             _write(file, content, folder, durable=True)
+        for part, inner in below.items():
+            _make_folder(part, inner, folder)
     finally:
         os.close(folder)
 

@@ -126,7 +126,11 @@ class Kernel:
     entry : str or None
         Name of the kernel function (``extern "C"``); None without a source.
     headers : mapping of str to str
-        The texts of the headers that the source may include, by name.
+        The texts of the headers that the source may include, by the name in ``#include``.
+    header_paths : mapping of str to str
+        The paths, in the kernel's folder, of those that are included by another name.
+    include : tuple of str
+        Folders in the kernel's folder in which headers are looked for.
     source_hash : str
         SHA-256 of the source, its headers, the entry and the launch; empty without a source.
     space_hash : str
@@ -166,6 +170,8 @@ class Kernel:
     source: str | None = None
     entry: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    header_paths: Mapping[str, str] = field(default_factory=dict)
+    include: tuple[str, ...] = ()
     source_hash: str = ""
     space_hash: str = ""
     precisions: tuple[str, ...] = ()

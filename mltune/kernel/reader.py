@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import keyword
@@ -15,14 +16,16 @@ from pydantic import ValidationError
 from mltune import assets
 from mltune.errors import BundleError, ExpressionError
 from mltune.files.documents import parse_toml
+from mltune.files.opening import open_folder
 from mltune.files.reading import read_text, reason
 from mltune.files.text import did_you_mean, printable
 from mltune.files.validation import problems_of
 from mltune.kernel.arrays import ArgumentDefinition, ArraysDefinition, ReferenceEntry
 from mltune.kernel.bundle import DEVICE_VARIABLES, Access, Kernel, Restriction
 from mltune.kernel.expressions import FUNCTIONS, MAX_DEPTH, Expression, Extent, parse
+from mltune.kernel.includes import Headers, IncludeFolders
 from mltune.kernel.names import check_macro_name
-from mltune.kernel.schema import MAX_PARAMETERS, AccessTable, ArgumentTable, Document, ParameterValue
+from mltune.kernel.schema import HEADER_PATH, MAX_PARAMETERS, AccessTable, ArgumentTable, Document, ParameterValue
 from mltune.problem.array_values import INITIAL
 from mltune.problem.arrays import ArraysProblem, default_tolerance
 from mltune.problem.kinds import KINDS
@@ -167,13 +170,16 @@ class _Reader:
         )
         resources = {key: self.expression(f"resources.{key}", text, known) for key, text in document.resources.items()}
         shared_bytes = resources.get("shared_bytes", parse("0"))
-        source, headers = self.source(), self.headers()
+        source = self.source()
+        headers = self.headers(source)
         return Kernel(
             name=document.kernel.name,
             folder=self.path.parent,
             source=source,
-            headers=headers,
-            source_hash=self.source_hash(source, headers, shared_bytes),
+            headers=headers.texts,
+            header_paths=headers.paths,
+            include=tuple(document.kernel.include),
+            source_hash=self.source_hash(source, headers.texts, shared_bytes),
             space_hash=_hash(
                 list(parameters.items()),
                 list(launch_parameters.items()),
@@ -283,10 +289,11 @@ class _Reader:
     def array_file(self, key: str, name: str) -> Path:
         """Return the path of a file in the bundle's folder."""
         folder = self.path.parent
-        path = Path(os.path.realpath(folder / name))
-        if not path.is_relative_to(os.path.realpath(folder)) or not path.is_file():
-            raise self.error(key, f"there must be a file {printable(name, 120)!r} in the folder of the bundle")
-        return path
+        with contextlib.suppress(OSError, ValueError):  # a name that is too long, or has a zero byte
+            path = Path(os.path.realpath(folder / name))
+            if path.is_relative_to(os.path.realpath(folder)) and path.is_file():
+                return path
+        raise self.error(key, f"there must be a file {printable(name, 120)!r} in the folder of the bundle")
 
     def labels(self) -> dict[str, tuple[float | str, ...]]:
         """Return the values of the parameters that are not integers, by parameter."""
@@ -436,20 +443,41 @@ class _Reader:
             return None
         return _read(self.path.parent / name, MAX_SOURCE_BYTES)
 
-    def headers(self) -> dict[str, str]:
-        """Return the texts of the headers, which together with the source are of limited size."""
+    def headers(self, source: str | None) -> Headers:
+        """Return the headers, those listed and those that are included from a folder, which are of limited size."""
         table = self.document.kernel
-        if table.headers and table.source is None:
-            raise self.error("kernel.headers", "headers belong to a source, but there is none")
-        if len(set(table.headers)) != len(table.headers):
-            raise self.error("kernel.headers", f"headers must be distinct, got {table.headers}")
+        for key in ("headers", "include"):
+            names = getattr(table, key)
+            if names and source is None:
+                raise self.error(f"kernel.{key}", f"{key} belong to a source, but there is none")
+            if len(set(names)) != len(names):
+                raise self.error(f"kernel.{key}", f"{key} must be distinct, got {names}")
         texts, left = {}, MAX_SOURCE_BYTES
         for name in table.headers:
             texts[name] = _read(self.path.parent / name, left)
             left -= len(texts[name].encode())
-        return texts
+        folders = self.include_folders()
+        finder = IncludeFolders(table.source or "", folders, self.path.parent, HEADER_PATH, MAX_SOURCE_BYTES)
+        try:
+            return finder.headers(source or "", texts)
+        except ValueError as error:
+            raise self.error("kernel.include", error) from error
 
-    def source_hash(self, source: str | None, headers: dict[str, str], shared_bytes: Expression) -> str:
+    def include_folders(self) -> dict[str, Path]:
+        """Return the folders of headers by name; each is one inside the bundle, and lies behind no link."""
+        root = self.path.parent
+        for name in self.document.kernel.include:
+            try:
+                with open_folder(root / name, inside=root):
+                    pass
+            except OSError as error:
+                raise self.error(
+                    "kernel.include",
+                    f"a folder of headers must lie in the folder of the bundle, but {name}: {reason(error)}",
+                ) from error
+        return {name: root / name for name in self.document.kernel.include}
+
+    def source_hash(self, source: str | None, headers: Mapping[str, str], shared_bytes: Expression) -> str:
         if source is None:
             return ""
         launch = self.document.launch.model_dump()

@@ -61,12 +61,15 @@ COMPILER_OPTION_LAW = (
 )
 CompilerOption = Annotated[StrictStr, matching(COMPILER_OPTION.pattern, COMPILER_OPTION_LAW)]
 _FILE_NAME = "be the name of a file: letters, digits, _, - and dots, no folder"
-PlainFileName = Annotated[StrictStr, matching(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", _FILE_NAME)]
-HeaderName = Annotated[
+_NAME_OF_FILE = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
+PlainFileName = Annotated[StrictStr, matching(_NAME_OF_FILE, _FILE_NAME)]
+_HEADER = rf"{_NAME_OF_FILE}\.(h|hh|hpp|hxx|cuh|inl|inc)"
+HeaderName = Annotated[StrictStr, matching(_HEADER, f"{_FILE_NAME}, with an ending such as .h or .cuh")]
+HEADER_PATH = re.compile(rf"({_NAME_OF_FILE}/){{0,30}}{_HEADER}")
+IncludeFolder = Annotated[
     StrictStr,
     matching(
-        r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}\.(h|hh|hpp|hxx|cuh|inl|inc)",
-        f"{_FILE_NAME}, with an ending such as .h or .cuh",
+        rf"\.|{_NAME_OF_FILE}(/{_NAME_OF_FILE}){{0,9}}", "be a folder of the bundle, such as include or a/b, or ."
     ),
 ]
 ExpressionText = Annotated[StrictStr, BeforeValidator(_text)]
@@ -94,6 +97,7 @@ class KernelTable(_Table):
     variables: Annotated[list[VariableName], Field(max_length=60)] = []
     source: PlainFileName | None = None
     headers: Annotated[list[HeaderName], Field(max_length=60)] = []
+    include: Annotated[list[IncludeFolder], Field(max_length=8)] = []
     entry: EntryName | None = None
     options: Annotated[list[CompilerOption], Field(max_length=16)] = []
 

@@ -36,7 +36,10 @@ _DETAIL_LINES, _LINE_CHARACTERS, _DETAIL_CHARACTERS = 4, 200, 600
 _LOG_CHARACTERS = 1 << 20
 _NAME_MAP = "__nv_name_map"  # where NVRTC looks up the name of the kernel
 _WARM_UP = 'extern "C" __global__ void warm_up() {}'
-_HEADERS_ONLY = "a source includes only the headers that its kernel.toml lists under `headers`"
+_HEADERS_ONLY = (
+    "a source includes headers of the CUDA toolkit, those that kernel.toml lists under `headers`, and those below the "
+    "folders that it lists under `include` (in Python: -I in compiler_options)"
+)
 _INSTALL = "install one with `pip install 'cuda-bindings>=13.0,<14' 'nvidia-cuda-nvrtc>=13.0,<14'`"
 
 
@@ -270,7 +273,9 @@ def _errors(log: str) -> str:
         "; ".join(printable(line, _LINE_CHARACTERS) for line in errors[:_DETAIL_LINES]), _DETAIL_CHARACTERS
     )
     if "open source file" in detail:
-        detail = f"{detail.replace(f': {os.strerror(errno.EMFILE)}', '')}; {_HEADERS_ONLY}"
+        for untrue in (f": {os.strerror(errno.EMFILE)}", " (no directories in search list)"):
+            detail = detail.replace(untrue, "")
+        detail = f"{detail}; {_HEADERS_ONLY}"
     return f"the source must define the kernel: {detail}" if detail.startswith(_NAME_MAP) else detail
 
 

@@ -9,11 +9,12 @@ import contextlib
 import os
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]{1,200})[>"]', re.MULTILINE)
+from mltune.kernel.includes import MAX_HEADERS, included, walk_includes
+
 _COMPUTED = re.compile(r"^[ \t]*#[ \t]*include[ \t]+__THRUST_(HOST|DEVICE)_SYSTEM_(\w+)_HEADER", re.MULTILINE)
 _COLLECTIVES = (
     *(f"cub/block/block_{name}.cuh" for name in ("adjacent_difference", "discontinuity", "exchange", "histogram")),
@@ -28,7 +29,6 @@ _OWN["cub/cub.cuh"] = "".join(f"#include <{name}>\n" for name in _COLLECTIVES)
 functions of the C library are built into NVRTC; of CUB, kernels use what works on warps and blocks."""
 
 _MOST_BYTES = 1 << 26
-_MOST_FILES = 3000
 
 
 def toolkit_headers(source: str, own: Mapping[str, str]) -> dict[str, str]:
@@ -47,35 +47,33 @@ def toolkit_headers(source: str, own: Mapping[str, str]) -> dict[str, str]:
     >>> toolkit_headers("int x;", {})
     {}
     """
-    wanted = [("", name) for text in (source, *own.values()) for name in _included(text) if name not in own]
-    folders = _include_folders() if wanted else ()
     found: dict[str, str] = {}
-    visited: set[str] = set()
+
+    def find(file: str, name: str, quoted: bool) -> tuple[str, str] | None:
+        if name in own:
+            return None
+        for path in dict.fromkeys(map(posixpath.normpath, (posixpath.join(posixpath.dirname(file), name), name))):
+            text = found.get(path) or _text(_include_folders(), path)
+            if text is not None:
+                return path, text
+        return None
+
     size = 0
-    while wanted and size < _MOST_BYTES and len(found) < _MOST_FILES:
-        where, name = wanted.pop()
-        for candidate in dict.fromkeys((posixpath.normpath(posixpath.join(where, name)), posixpath.normpath(name))):
-            text = found.get(candidate) or _text(folders, candidate)
-            if text is None:
-                continue
-            found.setdefault(name, text)  # NVRTC looks for it as it is written, also beside another header
-            if candidate not in visited:
-                visited.add(candidate)
-                found[candidate] = text
-                size += len(text)
-                wanted += [(posixpath.dirname(candidate), other) for other in _included(text)]
+    for header in walk_includes({"": source, **own}, find, _included):
+        size += len(header.text) if header.path not in found else 0
+        found.setdefault(header.name, header.text)  # NVRTC looks for it as it is written, also beside another header
+        found[header.path] = header.text
+        if size >= _MOST_BYTES or len(found) >= MAX_HEADERS:
             break
     return found
 
 
-def _included(text: str) -> list[str]:
-    """Return the names that a text includes; macros of Thrust stand for headers of its host and device systems."""
-    systems = [
-        f"thrust/system/{'cpp' if where == 'HOST' else 'cuda'}/detail/{name}.h"
-        for where, part in _COMPUTED.findall(text)
-        for name in ["execution_policy" if part == "TAG" else part.lower()]
-    ]
-    return _INCLUDE.findall(text) + systems
+def _included(text: str) -> Iterator[tuple[str, str]]:
+    """Yield what a text includes; macros of Thrust stand for headers of its host and device systems."""
+    yield from included(text)
+    for found in _COMPUTED.finditer(text):
+        name = "execution_policy" if found[2] == "TAG" else found[2].lower()
+        yield "<", f"thrust/system/{'cpp' if found[1] == 'HOST' else 'cuda'}/detail/{name}.h"
 
 
 def _text(folders: Sequence[Path], name: str) -> str | None:

@@ -5,13 +5,36 @@ from __future__ import annotations
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, StrictInt, StrictStr, ValidationError
 
 from mltune.errors import DeviceError, RunDirectoryError
 from mltune.files.documents import parse_json
 from mltune.files.reading import read_file, reason
+from mltune.files.validation import problems_of
 
 _MAX_BYTES = 1 << 28
+_Extent = Annotated[StrictInt, Field(ge=1, lt=2**31)]
+_Extents = Annotated[list[_Extent], Field(min_length=3, max_length=3)]
+
+
+class _Function(BaseModel):
+    function: Annotated[StrictStr, Field(min_length=1, max_length=10_000)]
+
+
+class _Launch(BaseModel):
+    grid: _Extents
+    block: _Extents
+    shared_bytes: Annotated[StrictInt, Field(ge=0, lt=2**31)]
+    launched: Annotated[list[Annotated[StrictInt, Field(ge=-(2**31), lt=2**31)]], Field(max_length=60)]
+
+
+class _Document(BaseModel):
+    """What a winner.json says of a launch."""
+
+    kernel: _Function
+    launch: _Launch
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +86,8 @@ def load_winner(folder: Path) -> TunedKernel:
     DeviceError
         CuPy is not installed, or there is no GPU.
     """
-    try:
-        document = parse_json(read_file(folder / "winner.json", _MAX_BYTES, inside=folder))
-        launch, entry = document["launch"], document["kernel"]["function"]
-        code = read_file(folder / "kernel.cubin", _MAX_BYTES, inside=folder)
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        fact = reason(error) if isinstance(error, OSError) else "it has no machine code"
-        raise RunDirectoryError(
-            f"a tuned kernel is compiled by a run on a GPU that has declared a winner, but {folder}: {fact}."
-        ) from error
+    document, code = _read(folder)
+    launch = document.launch
     try:
         import cupy
 
@@ -79,18 +95,31 @@ def load_winner(folder: Path) -> TunedKernel:
             file.write(code)
             file.flush()
             module = cupy.RawModule(path=file.name)
-            function = module.get_function(entry)  # loads it
-        if launch["shared_bytes"]:
-            function.max_dynamic_shared_size_bytes = launch["shared_bytes"]
+            function = module.get_function(document.kernel.function)  # loads it
+        if launch.shared_bytes:
+            function.max_dynamic_shared_size_bytes = launch.shared_bytes
     except ImportError as error:
         raise DeviceError(f"a tuned kernel runs with CuPy, but it cannot be imported: {error!s:.300}.") from error
     except Exception as error:  # each version of CuPy has its own errors where there is no GPU
         raise DeviceError(f"a tuned kernel needs a GPU of its architecture: {error!s:.300}.") from error
     return TunedKernel(
-        function,
-        module,
-        tuple(launch["grid"]),
-        tuple(launch["block"]),
-        launch["shared_bytes"],
-        tuple(launch["launched"]),
+        function, module, tuple(launch.grid), tuple(launch.block), launch.shared_bytes, tuple(launch.launched)
+    )
+
+
+def _read(folder: Path) -> tuple[_Document, bytes]:
+    """Read description and machine code of a winner's folder."""
+    content: Any = None
+    try:
+        content = parse_json(read_file(folder / "winner.json", _MAX_BYTES, inside=folder))
+        if isinstance(content, dict) and content.get("lacks_code"):
+            raise ValueError("it has no machine code")
+        document = _Document.model_validate(content)
+        return document, read_file(folder / "kernel.cubin", _MAX_BYTES, inside=folder)
+    except ValidationError as error:
+        fact = problems_of(error, content, model=_Document)
+    except (OSError, ValueError) as error:
+        fact = reason(error)
+    raise RunDirectoryError(
+        f"a tuned kernel is compiled by a run on a GPU that has declared a winner, but {folder}: {fact}."
     )

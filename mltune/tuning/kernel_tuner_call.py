@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,12 +29,15 @@ class CallOptions:
         Options of the compiler that change the machine code.
     defines : mapping of str to str
         Macros that are defined by options of the compiler.
+    include : tuple of pathlib.Path
+        Folders of headers.
     """
 
     trials: int | None = None
     time_s: float | None = None
     options: tuple[str, ...] = ()
     defines: Mapping[str, str] = field(default_factory=dict)
+    include: tuple[Path, ...] = ()
 
 
 _WITHOUT_EFFECT = {
@@ -56,6 +59,8 @@ _IGNORED_OPTIONS = re.compile(
     r"|(-arch|--gpu-architecture|-gencode|--generate-code|-Xptxas|-Xcompiler|-ccbin).*"
 )
 """Options of the compiler that change nothing: sources are compiled as C++17 for the GPU at hand."""
+
+_INCLUDE_OPTION = re.compile(r"(?:-I|--include-path=?)\s*(.*)")
 
 
 def check_call(arguments: Mapping[str, Any], strategy_options: Mapping[str, Any] | None) -> CallOptions:
@@ -82,13 +87,29 @@ def check_call(arguments: Mapping[str, Any], strategy_options: Mapping[str, Any]
         if name not in {*_WITHOUT_EFFECT, *_REFUSED, *_READ}:
             raise UsageError(f"tune_kernel has no argument {name!r}{did_you_mean(name, _WITHOUT_EFFECT) or '.'}")
     options = dict(strategy_options or {})
-    given = [one for one in arguments.get("compiler_options") or () if not _IGNORED_OPTIONS.fullmatch(one)]
+    include, others = _include_folders(arguments.get("compiler_options") or ())
+    given = [one for one in others if not _IGNORED_OPTIONS.fullmatch(one)]
     defines = {found[1]: found[2] or "1" for one in given if (found := _DEFINITION.fullmatch(one))}
     passed = tuple(one for one in given if not _DEFINITION.fullmatch(one))
     for one in passed:
         if not COMPILER_OPTION.fullmatch(one):
             raise UsageError(f"an option of the compiler must {COMPILER_OPTION_LAW}, got {printable(one, 80)!r}.")
-    return CallOptions(options.get("max_fevals"), options.get("time_limit"), passed, defines)
+    return CallOptions(options.get("max_fevals"), options.get("time_limit"), passed, defines, include)
+
+
+def _include_folders(options: Sequence[str]) -> tuple[tuple[Path, ...], list[str]]:
+    """Return the folders of headers among options of the compiler, and the other options."""
+    folders, others, left = [], [], iter(options)
+    for option in left:
+        found = _INCLUDE_OPTION.fullmatch(option)
+        if found is None:
+            others.append(option)
+            continue
+        folder = found[1] or next(left, "")
+        if not folder or not Path(folder).is_dir():
+            raise UsageError(f"-I names a folder of headers, but {printable(folder, 200)!r} is none.")
+        folders.append(Path(folder).resolve())
+    return tuple(folders), others
 
 
 def _check_metrics(metrics: Mapping[str, Any]) -> None:

@@ -21,6 +21,7 @@ from mltune.kernel.bundle import Kernel, Launch, Restriction
 from mltune.kernel.columns import Columns
 from mltune.kernel.evaluation import MAX_INTEGER
 from mltune.kernel.expressions import Expression, parse
+from mltune.kernel.includes import Headers, IncludeFolders
 from mltune.kernel.names import check_macro_name
 from mltune.problem.array_values import DTYPES
 from mltune.problem.arrays import default_tolerance
@@ -37,8 +38,14 @@ MOST_THREADS = 1024
 MOST_CHARACTERS = 200
 """Longest value of a parameter that is a text."""
 
+MAX_HEADER_BYTES = 1 << 26
+"""Largest size of all headers that a source includes together."""
+
 MOST_ENUMERATED = 2_000_000
 """Most combinations of values that Python functions are asked about."""
+
+_HEADER = re.compile(r"[ -~]+")
+"""The path of a header in the folders that a caller names."""
 
 Size = int | float | str | Callable[[dict[str, Any]], Any]
 Divisors = Sequence[str | int] | Callable[[dict[str, Any]], Any] | None
@@ -141,6 +148,7 @@ def make_kernel(
     block_names: Sequence[str] | None = None,
     default: Mapping[str, Any] | None = None,
     options: Sequence[str] = (),
+    include: Sequence[Path] = (),
     flops: int = 0,
     bytes: int = 0,
 ) -> PythonKernel:
@@ -163,6 +171,8 @@ def make_kernel(
         Largest absolute error of an output, added to that of its type.
     default : mapping of str to value, optional
         The default configuration.
+    include : sequence of pathlib.Path
+        Folders in which headers are looked for, anywhere.
     flops, bytes : int
         Work of a run; 0 where it is unknown.
 
@@ -190,6 +200,8 @@ def make_kernel(
     definition = _definition(
         _plain_name(name), arguments, constants or {}, None if verify else answer, absolute, folder, flops, bytes
     )
+    folders = {f"include{position or ''}": path for position, path in enumerate(include)}
+    found = _headers(text, headers or {}, folders)
     kernel = PythonKernel(
         name=_plain_name(name),
         problem="arrays",
@@ -197,8 +209,10 @@ def make_kernel(
         labels=labels,
         source=text,
         entry=name,
-        headers=dict(headers or {}),
-        source_hash=hashlib.sha256(f"{name}\n{text}\n{sorted((headers or {}).items())}".encode()).hexdigest(),
+        headers=found.texts,
+        header_paths=found.paths,
+        include=tuple(folders),
+        source_hash=hashlib.sha256(f"{name}\n{text}\n{sorted(found.texts.items())}".encode()).hexdigest(),
         space_hash=hashlib.sha256(repr((lists, [one.text for one in expressions])).encode()).hexdigest(),
         restrictions=tuple(Restriction(one, "a restriction of the call") for one in expressions),
         default={} if default is None else _coded(default, lists, codes),
@@ -213,6 +227,16 @@ def make_kernel(
         verify=_pickled(verify, answer, absolute, len(arguments)) if verify else b"",
     )
     return _restricted(kernel, functions) if functions else kernel
+
+
+def _headers(source: str, given: Mapping[str, str], folders: Mapping[str, Path]) -> Headers:
+    """Return the headers that are given by name, and those that a source includes from folders of the caller."""
+    try:
+        found = IncludeFolders("", folders, None, _HEADER, MAX_HEADER_BYTES).headers(source, given)
+    except ValueError as error:
+        raise UsageError(f"compiler_options: {error}.") from error
+    elsewhere = {name: Path(name).name for name in given if not {"", ".", ".."}.isdisjoint(name.split("/"))}
+    return Headers(found.texts, {**found.paths, **elsewhere})
 
 
 def _definition(

@@ -82,7 +82,8 @@ def _build(winner: Winner) -> dict[str, Any]:
     return {
         "architecture": architecture,
         "compiler": f"NVRTC {winner.versions.get('nvrtc', '')}".strip(),
-        "options": list(compile_options(architecture)),
+        "options": [*compile_options(architecture), *winner.kernel.options],
+        "headers": {name: winner.kernel.header_paths.get(name, name) for name in winner.kernel.headers},
         "registers": build.registers,
         "spill_bytes": build.spill_bytes,
         "stack_bytes": build.stack_bytes,

@@ -13,7 +13,7 @@ from mltune.files.atomic import replace_folder_atomically
 from mltune.files.reading import reason
 from mltune.winner.document import describe
 from mltune.winner.examples import fill_templates
-from mltune.winner.source import kernel_source
+from mltune.winner.source import header_files, kernel_source
 
 if TYPE_CHECKING:
     from mltune.winner.winner import Winner
@@ -41,7 +41,7 @@ def winner_files(winner: Winner, date: str) -> dict[str, bytes]:
     """Return the files of a winner's folder by name; ``date`` is the time of writing."""
     if winner.lacks_code:
         return {DOCUMENT: _json(describe(winner, {}, date))}
-    sources = {"kernel.cu": kernel_source(winner, date), **winner.kernel.headers}
+    sources = {"kernel.cu": kernel_source(winner, date), **header_files(winner.kernel)}
     files = {name: text.encode() for name, text in sources.items()} | {"kernel.cubin": winner.build.cubin}
     document = describe(winner, files, date)
     return {**files, **fill_templates(winner, document), DOCUMENT: _json(document)}

@@ -60,8 +60,17 @@ def nvcc(winner: Winner) -> str:
 
     The option allows device code to call ``constexpr`` functions that are not marked for it, as NVRTC does.
     """
-    include = " -I." if winner.kernel.headers else ""
+    folders = dict.fromkeys((".", *winner.kernel.include)) if winner.kernel.headers else ()
+    include = "".join(f" -I{folder}" for folder in folders)
     return f"nvcc -arch={winner.device.architecture} -std=c++17 --expt-relaxed-constexpr{include} -cubin kernel.cu"
+
+
+def header_files(kernel: Kernel) -> dict[str, str]:
+    """Return the texts of a kernel's headers by their path in its folder."""
+    files: dict[str, str] = {}
+    for name, text in kernel.headers.items():  # the first name of a header has its text, another one includes it
+        files.setdefault(kernel.header_paths.get(name, name), text)
+    return files
 
 
 def licence(kernel: Kernel) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -77,6 +78,58 @@ grid = ["rows", "ceil_div(n, TILE)"]
 arguments = ["GROUP"]
 """
 
+ARRAYS_SOURCE = """__global__ void scale(float *out, const float *in, int n) { out[threadIdx.x] = TILE * in[n - 1] * WIDTH; }
+extern "C" __global__ void simple(float *out, const float *in, int n) { out[0] = in[n - 1]; }
+"""
+ARRAYS_BUNDLE = """
+[kernel]
+name = "scale"
+problem = "arrays"
+source = "scale.cu"
+entry = "scale"
+
+[sizes]
+n = 1000
+width = 3
+
+[arguments]
+out = { dtype = "float32", shape = ['n'], role = "out", tolerance = 1e-5 }
+in = { dtype = "float32", shape = ['n'], initial = "values.npy" }
+n = { dtype = "int32", value = 'n' }
+
+[macros]
+WIDTH = "width + 1"
+
+[work]
+flops = 'n'
+bytes = "8 * n"
+
+[parameters]
+TILE = [1, 2, 4]
+KIND = ["a", "b"]
+
+[default]
+TILE = 2
+KIND = "a"
+
+[reference]
+answer = { out = "answer.npy" }
+
+[launch]
+block = ["32 * TILE"]
+grid = ['1']
+
+[[verify]]
+n = 7
+"""
+INCLUDES = {
+    "kernel.toml": BUNDLE.replace("[parameters]", 'include = ["include", "more"]\n\n[parameters]', 1),
+    "small.cu": "#include <a.h>\n#include <deep/b.cuh>\n" + SOURCE,
+    "include/a.h": '#pragma once\n#include "deep/b.cuh"\n',
+    "include/deep/b.cuh": '#pragma once\n#include "../a.h"\n#include <c.inl>\n',
+    "more/c.inl": "#define C 1\n",
+}
+
 CACHE = {
     "device_name": "A GPU",
     "kernel_name": "k",
@@ -117,12 +170,14 @@ T4 = {
 
 def make_base(folder: Path) -> Path:
     """Make the honest inputs in a folder that does not exist yet; return it."""
+    import numpy as np
     from threadpoolctl import threadpool_limits
 
     import mltune
     from mltune.dataset.dataset import export_run
     from mltune.measure.cubin_cache import CubinCache
     from mltune.records.trial import Build, TrialState
+    from mltune.winner.folder import winner_files, write_folder
 
     with threadpool_limits(1):
         _tune(folder / "recorded", "convolution_w6600", search="random", trials=24)
@@ -146,6 +201,11 @@ def make_base(folder: Path) -> Path:
     (folder / "bundle" / "kernel.toml").write_text(BUNDLE)
     (folder / "bundle" / "small.cu").write_text(SOURCE)
     shutil.copytree(ROOT / "kernels" / "convolution", folder / "convolution")
+    _write(folder / "arrays", {"kernel.toml": ARRAYS_BUNDLE, "scale.cu": ARRAYS_SOURCE})
+    for name in ("values", "answer"):
+        np.save(folder / "arrays" / f"{name}.npy", np.ones(1000, np.float32))
+    _write(folder / "includes", INCLUDES)
+    write_folder(folder / "winner", winner_files(_winner(), "2026-01-01T00:00:00+00:00"))
     (folder / "cache.json").write_text(json.dumps(CACHE, indent=1))
     (folder / "t4.json").write_text(json.dumps(T4))
     rows = [f"{a},{b},{1 + a * b / 7},ok,{'first' if a else 'none'}" for a in range(8) for b in range(5)]
@@ -153,6 +213,28 @@ def make_base(folder: Path) -> Path:
     CubinCache(folder / "cubins").put("ab" * 32, Build(TrialState.OK, cubin=bytes(1000), registers=32))
     mltune.compare("random", "convolution_w6600", evaluations=10, seeds=1, processes=1, output=folder / "comparison")
     return folder
+
+
+def _write(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def _winner() -> Any:
+    """Return a winner of a kernel with arguments of any kind, as a run on a GPU finds it."""
+    from mltune.device.known import H200
+    from mltune.kernel.reader import load_kernel
+    from mltune.records.declaration import Declaration, Finalist
+    from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
+    from mltune.winner.winner import Winner
+
+    kernel = load_kernel("transpose")
+    build = Build(TrialState.OK, cubin=b"\x7fELF" + bytes(1000), registers=32, spill_bytes=0)
+    measured = Measurement(TrialState.OK, samples_s=(2e-6,), median_s=2e-6, sm_clock_hz=1.98e9)
+    record = TrialRecord(1, 1, 1, dict(kernel.default), TrialState.OK, build=build, measurement=measured)
+    declared = Declaration(1, (Finalist(1, 2e-6, 1.9e-6, 2.1e-6),), None, rounds=20, as_of=4, verified=True)
+    return Winner(kernel, kernel.arrays.problem(), H200, record, declared, build, {"nvrtc": "13.0.88"})
 
 
 def _tune(run: Path, dataset: str, **options: object) -> None:

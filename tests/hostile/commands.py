@@ -5,6 +5,7 @@ The input is in ``FOLDER/named`` under a name that tells its kind. Each command 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -201,6 +202,40 @@ def compile_bundle(folder: Path) -> int:
     return _api(compile_one)
 
 
+def read_arrays(folder: Path) -> int:
+    """Read the files of values of a bundle, as the process does that verifies on a GPU."""
+
+    def read() -> None:
+        import numpy as np
+
+        from mltune.kernel.reader import load_kernel
+        from mltune.problem.array_values import initial_array
+
+        kernel = load_kernel(folder / "named" / BUNDLE)
+        if kernel.arrays is None:
+            return
+        problem = kernel.arrays.problem()
+        for one in problem.arrays:
+            for file in (one.initial, kernel.arrays.answer.get(one.name)):
+                if isinstance(file, str) and file.endswith(".npy"):
+                    print(initial_array(np, None, one.dtype, one.shape, file)[:1])  # noqa: T201
+
+    return _api(read)
+
+
+def compile_winner(folder: Path) -> int:
+    """Load a winner as a function; on a host without a GPU this ends once its description has been read."""
+
+    def load() -> None:
+        from mltune.errors import DeviceError
+        from mltune.results.tuned_kernel import load_winner
+
+        with contextlib.suppress(DeviceError):
+            load_winner(folder / "named" / "winner")
+
+    return _api(load)
+
+
 def load_dataset(folder: Path) -> int:
     def load() -> None:
         import mltune
@@ -327,6 +362,9 @@ COMMANDS_OF: dict[str, tuple[str, ...]] = {
     "plan": ("plan", "plan_json", "begin_plan", "run_plan"),
     "bundle": ("load_kernel", "space", "space_json", "tune_bundle", "check", "check_json", "sweep"),
     "source": ("compile_bundle", "check", "space"),
+    "arrays bundle": ("load_kernel", "read_arrays", "space", "check", "check_json"),
+    "include folders": ("load_kernel", "compile_bundle", "check"),
+    "tuned kernel": ("compile_winner",),
     "dataset": ("load_dataset", "tune_dataset", "compare_dataset"),
     "table": ("read_table", "compare_table"),
     "Kernel Tuner cache": ("read_table", "compare_table"),

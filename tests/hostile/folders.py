@@ -76,7 +76,7 @@ def _made(path: Path, content: bytes = b"") -> Path:
 def obstruct(place: Place, path: Path, obstacle: str) -> None:
     """Put something in place of a file or folder, or of one that is not there yet."""
     if path.is_dir() and not path.is_symlink():
-        os.rename(path, place.folder / "moved")
+        os.rename(path, place.folder / f"moved-{len(os.listdir(place.folder))}")
     with contextlib.suppress(NotADirectoryError, FileExistsError):  # an obstacle stands in the place of its folder
         path.unlink(missing_ok=True)
         path.parent.mkdir(parents=True, exist_ok=True)

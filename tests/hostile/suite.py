@@ -8,7 +8,7 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from tests.hostile import folders, stores, tables, texts
+from tests.hostile import folders, kernels, stores, tables, texts
 from tests.hostile.cases import CORPUS, SEED, Build, Case, generated
 from tests.hostile.commands import COMMANDS_OF
 from tests.hostile.sandbox import MEMORY_BYTES, Outcome, Sandbox
@@ -21,6 +21,9 @@ GENERATORS: Mapping[str, Build] = {
     "winner folder": folders.random_winner,
     "plan": texts.random_plan,
     "bundle": texts.random_bundle,
+    "arrays bundle": kernels.random_arrays_bundle,
+    "include folders": kernels.random_includes,
+    "tuned kernel": kernels.random_tuned_kernel,
     "dataset": tables.random_dataset,
     "table": tables.random_table,
     "Kernel Tuner cache": tables.random_cache,

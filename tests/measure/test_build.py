@@ -491,6 +491,7 @@ def test_a_refused_include_says_which_files_are_found(canary):
     assert f'cannot open source file "{canary}"' in detail
     assert "headers" in detail
     assert "Too many open files" not in detail
+    assert "no directories" not in detail
 
 
 def test_a_header_that_changes_is_another_build(tmp_path):

@@ -85,6 +85,7 @@ def test_a_sound_bundle_passes(tmp_path: Path) -> None:
         (("tile() +", "tile() ++;"), "kernel.cu(2)"),
         (('entry = "small"', 'entry = "smell"'), "'smell'"),
         (('headers = ["tile.cuh"]', ""), "headers"),
+        (('#include "tile.cuh"', '#include "tile.cuh"\n#include <missing.h>'), 'open source file "missing.h"'),
         (("out[threadIdx.x]", "__shared__ int s[20000]; s[out[0]] = 1; out[s[out[1]]]"), "shared"),
     ],
 )

@@ -17,9 +17,11 @@ from mltune.errors import BundleError, ExpressionError, SpaceError, UsageError
 from mltune.measure.build import NvrtcBuilder, definitions
 from mltune.problem.array_values import initial_array
 from mltune.problem.kinds import problem_from_json
+from mltune.records.trial import TrialState
 from mltune.tuning.kernel_tuner_call import CallOptions, Sources, check_call, read_sources
 from mltune.tuning.python_kernel import PythonKernel, make_kernel
 from mltune.tuning.session import default_configuration, make_space
+from mltune.winner.source import header_files
 
 SOURCE = "__global__ void add(float* out, const float* in, int n) { out[0] = in[n]; }"
 needs_nvrtc = pytest.mark.skipif(importlib.util.find_spec("cuda") is None, reason="needs the Python bindings of NVRTC")
@@ -267,6 +269,57 @@ def test_limits_are_among_the_options_of_a_strategy() -> None:
 
 
 @pytest.mark.parametrize(
+    "options", [["-I{0}"], ["-I", "{0}"], ["-I {0}"], ["--include-path={0}"], ["--include-path", "{0}"]]
+)
+def test_folders_of_headers_are_among_the_options_of_the_compiler(tmp_path: Path, options: list[str]) -> None:
+    given = ["-O3", *(option.format(tmp_path) for option in options), "--use_fast_math"]
+    found = check_call({"compiler_options": given}, None)
+    assert (found.include, found.options) == ((tmp_path,), ("--use_fast_math",))
+
+
+def test_a_kernel_with_headers_of_a_folder_compiles(made: Any, tmp_path: Path) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc", reason="needs the Python bindings of NVRTC")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "one.h").write_text('#pragma once\n#include "two"\n#include "../sub/two"\n')
+    (tmp_path / "sub" / "two").write_text("#pragma once\n__device__ int two() { return 2 * TILE; }\n")
+    kernel = made(source=f"#include <sub/one.h>\n{SOURCE.replace('in[n]', 'two()')}", include=(tmp_path,))
+    with NvrtcBuilder(kernel, kernel.arrays.problem(), "sm_90", workers=1) as builder:
+        build = builder.submit(configuration()).result(120)
+    assert build.state is TrialState.OK, build.detail
+
+
+def test_headers_are_read_from_the_folders_of_a_call(made: Any, tmp_path: Path) -> None:
+    for name, text in {
+        "a/sub/one.cuh": '#include "../two"\n',
+        "a/two": "int two;",
+        "b/two": "",
+        "b/three.h": "3",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "b" / "linked.h").symlink_to(tmp_path / "b" / "three.h")  # the caller's own folder
+    source = f"#include <sub/one.cuh>\n#include <two>\n#include <linked.h>\n#include <../b/three.h>\n{SOURCE}"
+
+    kernel = made(source=source, include=(tmp_path / "a", tmp_path / "b"))
+
+    assert kernel.headers == {
+        "sub/one.cuh": '#include "../two"\n', "two": "int two;", "linked.h": "3", "../two": '#include "two"\n',
+    }  # fmt: skip
+    assert header_files(kernel) == {
+        "include/sub/one.cuh": '#include "../two"\n', "include/two": "int two;", "include1/linked.h": "3",
+    }  # fmt: skip
+    assert kernel.source_hash != made(source=source, include=(tmp_path / "b",)).source_hash
+
+
+def test_headers_of_a_list_of_sources_are_in_the_folder_of_the_winner(made: Any, tmp_path: Path) -> None:
+    (tmp_path / "two.h").write_text("2")
+    headers = {"/some/where/one.h": "#include <two.h>", "sub/three.h": "3"}
+    kernel = made(source=f"#include </some/where/one.h>\n{SOURCE}", headers=headers, include=(tmp_path,))
+    assert kernel.headers == {**headers, "two.h": "2"}
+    assert header_files(kernel) == {"one.h": "#include <two.h>", "sub/three.h": "3", "include/two.h": "2"}
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"lang": "OpenCL"}, "CUDA kernels, got lang='OpenCL'"),
@@ -277,7 +330,9 @@ def test_limits_are_among_the_options_of_a_strategy() -> None:
         ({"texmem_args": {"a": 1}}, "textures"),
         ({"observers": [1]}, "observers"),
         ({"simulation_mode": True}, "recorded timings"),
-        ({"compiler_options": ["-I/usr/include"]}, "an option of the compiler"),
+        ({"compiler_options": ["-include", "a.h"]}, "an option of the compiler"),
+        ({"compiler_options": ["-I/no/such/folder"]}, "-I names a folder of headers, but '/no/such/folder' is none"),
+        ({"compiler_options": ["-I"]}, "-I names a folder of headers, but '' is none"),
         ({"smem_args": {"bytes": 3}}, "smem_args has the key size"),
         ({"iteration": 7}, "no argument 'iteration'; did you mean"),
     ],

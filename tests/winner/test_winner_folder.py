@@ -112,6 +112,21 @@ def test_headers_lie_beside_the_source_that_includes_them():
     assert b" -I. -cubin kernel.cu`" in files["kernel.cu"]
 
 
+def test_headers_of_folders_lie_in_folders(tmp_path):
+    kernel = replace(
+        a_winner().kernel,
+        headers={"sub/tile.cuh": "// a tile\n", "tile.cuh": '#include "sub/tile.cuh"\n'},
+        header_paths={"sub/tile.cuh": "include/sub/tile.cuh", "tile.cuh": "include/sub/tile.cuh"},
+        include=("include",),
+    )
+    write_winner(tmp_path / "winner", replace(a_winner(), kernel=kernel))
+    document = json.loads((tmp_path / "winner" / "winner.json").read_text())
+    assert (tmp_path / "winner" / "include" / "sub" / "tile.cuh").read_text() == "// a tile\n"
+    assert document["sha256"]["include/sub/tile.cuh"] == hashlib.sha256(b"// a tile\n").hexdigest()
+    assert document["build"]["headers"] == kernel.header_paths
+    assert " -I. -Iinclude -cubin kernel.cu" in (tmp_path / "winner" / "README.txt").read_text()
+
+
 def test_templates_are_in_the_package():
     templates = Path(mltune.__file__).parent / "winner" / "templates"
     names = {path.name.removesuffix(".txt") for path in templates.rglob("*") if path.is_file()}
@@ -145,7 +160,7 @@ def test_what_a_killed_writer_left_is_put_right(tmp_path):
     (tmp_path / ".winner.new").mkdir()
     (tmp_path / ".winner.new" / "two").write_bytes(b"half of it")
     with pytest.raises(StoreError):
-        write_folder(folder, {"no/such/folder": b""})  # ... and now the next writer fails
+        write_folder(folder, {"x" * 300: b""})  # ... and now the next writer fails
     assert contents(folder) == {"one": b"1"}
 
     write_folder(folder, {"one": b"2"})

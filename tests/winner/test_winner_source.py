@@ -1,5 +1,6 @@
 """kernel.cu compiles to the machine code that was timed, and its head comment describes it."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -8,13 +9,25 @@ from dataclasses import replace
 import pytest
 from winners import PROBLEMS, SMALL, a_winner, built_winner
 
+from mltune.kernel.reader import load_kernel
+from mltune.measure.build import NvrtcBuilder
 from mltune.measure.compiler import Source
 from mltune.process.child import Child
 from mltune.records.trial import TrialState
 from mltune.winner.document import describe
+from mltune.winner.folder import write_winner
 from mltune.winner.source import kernel_source, nvcc
 
 DATE = "2025-01-01T00:00:00+00:00"
+
+
+def compiled(source):
+    """Compile a source without any macro option."""
+    compiler = Child("mltune.measure.compiler:make_compiler", (source, 4 << 30))
+    try:
+        return compiler.call("", 120)
+    finally:
+        compiler.kill()
 
 
 @pytest.mark.parametrize("precision", PROBLEMS)
@@ -23,15 +36,63 @@ def test_nvrtc_makes_the_very_same_build_of_it_without_any_macro_option(precisio
     options = tuple(describe(winner, {}, DATE)["build"]["options"])
     assert not [option for option in options if option.startswith(("-D", "--define-macro"))]
 
-    source = Source(kernel_source(winner, DATE), "gemm", options)
-    compiler = Child("mltune.measure.compiler:make_compiler", (source, 4 << 30))
-    try:
-        again = compiler.call("", 120)
-    finally:
-        compiler.kill()
+    again = compiled(Source(kernel_source(winner, DATE), "gemm", options))
 
     assert again.state is TrialState.OK, again.detail
     assert replace(again, compile_s=0.0) == replace(winner.build, compile_s=0.0)
+
+
+WITH_HEADERS = {
+    "kernel.toml": """
+[kernel]
+name = "small"
+problem = "gemm"
+precisions = ["s"]
+source = "small.cu"
+entry = "small"
+include = ["include"]
+options = ["--use_fast_math"]
+[parameters]
+TILE = [2, 4]
+[launch]
+block = [32]
+grid = [1]
+""",
+    "small.cu": """#include <deep/one.cuh>
+#include "include/two.h"
+extern "C" __global__ void small(float* out) { out[0] = one() + two(); }
+""",
+    "include/deep/one.cuh": '#pragma once\n#include "../two.h"\n__device__ float one() { return __sinf(two()); }\n',
+    "include/two.h": "#pragma once\n__device__ float two() { return TILE; }\n",
+}
+
+
+def test_nvrtc_and_nvcc_compile_it_with_headers_in_folders(tmp_path):
+    pytest.importorskip("cuda.bindings.nvrtc", reason="needs the Python bindings of NVRTC")
+    for name, text in WITH_HEADERS.items():
+        (tmp_path / "bundle" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "bundle" / name).write_text(text)
+    kernel, winner = load_kernel(tmp_path / "bundle"), a_winner()
+    with NvrtcBuilder(kernel, winner.runnable, "sm_90", workers=1) as builder:
+        build = builder.submit({"TILE": 4}).result(120)
+    assert build.state is TrialState.OK, build.detail
+    winner = replace(winner, kernel=kernel, build=build, record=replace(winner.record, configuration={"TILE": 4}))
+    write_winner(tmp_path / "winner", winner)
+
+    document = json.loads((tmp_path / "winner" / "winner.json").read_text())["build"]
+    first = {path: name for name, path in reversed(document["headers"].items())}
+    headers = {
+        name: (tmp_path / "winner" / path).read_text() if first[path] == name else f'#include "{first[path]}"\n'
+        for name, path in document["headers"].items()
+    }
+    source = Source((tmp_path / "winner" / "kernel.cu").read_text(), "small", tuple(document["options"]), headers)
+    again = compiled(source)
+    assert again.state is TrialState.OK, again.detail
+    assert again.cubin == build.cubin
+    if shutil.which("nvcc"):
+        command = nvcc(winner).split()
+        done = subprocess.run(command, cwd=tmp_path / "winner", capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")

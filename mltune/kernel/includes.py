@@ -1,0 +1,199 @@
+"""Headers that a source includes, directly or through each other, as texts by name.
+
+A compile process opens no file: NVRTC is given headers as texts, and finds one by the name in ``#include`` alone,
+whichever file includes it.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from mltune.files.reading import RefusedFileError, read_text, reason
+from mltune.files.text import printable
+
+MAX_HEADERS = 3000
+"""Most headers that a source includes."""
+
+MAX_NAMES = 20_000
+"""Most different names in ``#include`` that are looked for."""
+
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(["<])([^>"\n]{1,200})[>"]', re.MULTILINE)
+
+Find = Callable[[str, str, bool], tuple[str, str] | None]
+"""Finds a header for the path of the file that includes it, the name there, and whether that is in quotes.
+
+It returns path and text of the header, or None.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Include:
+    """A header with the name by which a file includes it.
+
+    Attributes
+    ----------
+    name : str
+        As it stands in ``#include``.
+    file : str
+        Path of the file that includes it.
+    path, text : str
+        Of the header.
+    """
+
+    name: str
+    file: str
+    path: str
+    text: str
+
+
+def included(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the names that a text includes, each after its mark: a quote, or ``<``."""
+    return ((found[1], found[2]) for found in _INCLUDE.finditer(text))
+
+
+def walk_includes(
+    texts: Mapping[str, str], find: Find, names: Callable[[str], Iterator[tuple[str, str]]] = included
+) -> Iterator[Include]:
+    """Yield what some texts include, directly or through headers; names that are not found are left out.
+
+    Parameters
+    ----------
+    texts : mapping of str to str
+        The texts by their path.
+    find : callable
+    names : callable
+        Yields what a text includes, as :func:`included` does.
+
+    Examples
+    --------
+    >>> found = walk_includes({"a.cu": '#include "a.h"'}, lambda file, name, quoted: (name, "int a;"))
+    >>> [(one.file, one.name, one.text) for one in found]
+    [('a.cu', 'a.h', 'int a;')]
+    """
+    files, paths = [*texts.items()], set(texts)
+    asked: set[tuple[str, ...]] = set()
+    for file, content in files:  # grows
+        for mark, name in names(content):
+            question = (posixpath.dirname(file), mark, name)
+            if question in asked:
+                continue
+            if len(asked) == MAX_NAMES:
+                return
+            asked.add(question)
+            found = find(file, name, mark == '"')
+            if found is None:
+                continue
+            yield Include(name, file, *found)
+            if found[0] not in paths:
+                paths.add(found[0])
+                files.append(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Headers:
+    """The headers of a source.
+
+    Attributes
+    ----------
+    texts : mapping of str to str
+        By the name with which each is included. A second name of a header has a text that includes the first, so that
+        ``#pragma once`` holds.
+    paths : mapping of str to str
+        The paths, in the kernel's folder, of those that have another name.
+    """
+
+    texts: Mapping[str, str]
+    paths: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class IncludeFolders:
+    """Folders with headers: nothing outside them is read.
+
+    Attributes
+    ----------
+    source : str
+        Name of the source's file in the kernel's folder; empty where it has none.
+    folders : mapping of str to pathlib.Path
+        The folders by their path in the kernel's folder, which is part of the path of a header.
+    inside : pathlib.Path or None
+        A directory that holds all of them, below which no link is followed; None follows links.
+    law : re.Pattern
+        What the path of a header matches.
+    most_bytes : int
+        Size of all headers together.
+    """
+
+    source: str
+    folders: Mapping[str, Path]
+    inside: Path | None
+    law: re.Pattern[str]
+    most_bytes: int
+
+    def headers(self, text: str, listed: Mapping[str, str]) -> Headers:
+        """Return the headers that a source includes, directly or not.
+
+        Parameters
+        ----------
+        text : str
+            The source.
+        listed : mapping of str to str
+            Texts of further headers, in the kernel's folder, by name.
+
+        Raises
+        ------
+        ValueError
+            There are too many, one cannot be read, or two have the same name in ``#include``.
+        """
+        read, texts = dict(listed), dict(listed)
+        known = {name: Include(name, "", name, text) for name, text in listed.items()}
+        names = {name: name for name in listed}
+        for found in walk_includes({self.source: text, **listed}, lambda *include: self._find(read, *include)):
+            other = known.setdefault(found.name, found)
+            if other.path != found.path:
+                raise ValueError(_ambiguous(other, found))
+            first = names.setdefault(found.path, found.name)
+            texts[found.name] = found.text if first == found.name else f'#include "{first}"\n'
+        return Headers(texts, {name: found.path for name, found in known.items() if name != found.path})
+
+    def _find(self, read: dict[str, str], file: str, name: str, quoted: bool) -> tuple[str, str] | None:
+        """Find a header beside the file that includes it in quotes, among those listed, then in the folders."""
+        places = [posixpath.dirname(file)] if quoted and file else []
+        listed = [""] if name in read else []
+        for place in dict.fromkeys([*places, *listed, *self.folders]):
+            path = posixpath.normpath(posixpath.join(place, name))
+            if path in read or self._read(path, read):
+                return path, read[path]
+        return None
+
+    def _read(self, path: str, read: dict[str, str]) -> bool:
+        """Read a header below one of the folders; return whether there is one."""
+        label = next((one for one in self.folders if PurePosixPath(path).is_relative_to(one)), None)
+        if label is None or not self.law.fullmatch(path):
+            return False
+        file = self.folders[label] / PurePosixPath(path).relative_to(label)
+        try:
+            text = read_text(file, self.most_bytes - sum(map(len, read.values())), inside=self.inside)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            fact = str(error) if isinstance(error, RefusedFileError) else f"{file}: {reason(error)}"
+            raise ValueError(f"a header must be readable text: {printable(fact, 400)}") from error
+        if "\0" in text:
+            raise ValueError(f"a header must be text, but {printable(file, 300)} has a zero byte")
+        if len(read) == MAX_HEADERS:
+            raise ValueError(f"a source includes at most {MAX_HEADERS} headers, directly or not")
+        read[path] = text.removeprefix("\ufeff")
+        return True
+
+
+def _ambiguous(one: Include, other: Include) -> str:
+    facts = " and ".join(
+        f"{printable(found.path, 120)} in {printable(found.file, 120) or 'the source'}" for found in (one, other)
+    )
+    law = "NVRTC finds a header by its name in #include alone"
+    return f"{law}, but {printable(one.name, 120)!r} is {facts}; include one as FOLDER/NAME"
