@@ -307,7 +307,7 @@ def tune_kernel(
             block_names=block_size_names,
             default=default,
             options=call.options,
-            include=call.include,
+            include=(*sources.include, *call.include),
             flops=flops,
             bytes=bytes,
         )
@@ -410,7 +410,7 @@ def run_kernel(
             defines={**call.defines, **(defines or {})},
             block_names=block_size_names,
             options=call.options,
-            include=call.include,
+            include=(*sources.include, *call.include),
         )
         arrays = run_once(kernel, target.cuda or 0 if target is not None else 0)
     return [arrays.get(f"argument_{position}", value) for position, value in enumerate(arguments)]

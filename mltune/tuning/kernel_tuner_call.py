@@ -132,10 +132,13 @@ class Sources:
     text : str or callable
         A function returns the text for a configuration.
     headers : mapping of str to str
+    include : tuple of pathlib.Path
+        The folder of the file, where a source finds what it includes.
     """
 
     text: str | Callable[[dict[str, Any]], str]
     headers: Mapping[str, str] = field(default_factory=dict)
+    include: tuple[Path, ...] = ()
 
 
 def read_sources(source: Any) -> Sources:
@@ -146,15 +149,14 @@ def read_sources(source: Any) -> Sources:
     UsageError
         A file cannot be read, or the source is none.
     """
-    if callable(source):
-        return Sources(source)
-    if not isinstance(source, list | tuple):
-        return Sources(_text(source))
-    if not source:
+    if isinstance(source, list | tuple) and not source:
         raise UsageError("a list of sources has at least one, got none.")
-    first, *included = source
+    first, *included = source if isinstance(source, list | tuple) else [source]
     headers = {str(name): _text(name) for name in included}
-    return Sources(first if callable(first) else _text(first), headers)
+    if callable(first):
+        return Sources(first, headers)
+    text = _text(first)
+    return Sources(text, headers, () if text is first else (Path(first).resolve().parent,))
 
 
 def _text(source: str | Path) -> str:

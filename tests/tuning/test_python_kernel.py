@@ -345,7 +345,8 @@ def test_what_mltune_does_not_do_is_refused(arguments: Any, message: str) -> Non
 def test_a_source_is_a_text_or_a_file_and_may_include_others(tmp_path: Path) -> None:
     file = tmp_path / "add.cu"
     file.write_text(SOURCE)
-    assert read_sources(SOURCE) == read_sources(file) == read_sources(str(file)) == Sources(SOURCE)
+    assert read_sources(SOURCE) == Sources(SOURCE)
+    assert read_sources(file) == read_sources(str(file)) == Sources(SOURCE, {}, (tmp_path,))
     assert read_sources([SOURCE, str(file)]) == Sources(SOURCE, {str(file): SOURCE})
     for wrong in (tmp_path / "none.cu", 7, None, []):
         with pytest.raises(UsageError, match=r"CUDA text or a readable file|at least one"):

@@ -27,7 +27,7 @@ from tests.conftest import few_rows
 
 DATASET = "h200-sgemm-nt-4096-random"
 GATED = "h200-sgemm-nt-4096-complete"
-STOPPED = "convolution_rtx_a4000"
+STOPPED = "convolution_rtx_a6000"
 PROBLEM = parse_problem("sgemm", trans="NT", m=4096, n=4096, k=4096)
 TRIALS = 6 * BATCH
 ASKED = {"undisturbed": (TRIALS, DATASET), "gated": (20 * BATCH, GATED), "stopped": (2000, STOPPED)}
