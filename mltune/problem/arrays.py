@@ -142,6 +142,7 @@ class ArraysProblem:
     kind: ClassVar[str] = "arrays"
     precision: ClassVar[str] = ""
     reference: ClassVar[str] = "default"
+    follows_roofline: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         names = [one.name for one in self.arguments]

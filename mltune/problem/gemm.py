@@ -95,6 +95,7 @@ class GemmProblem:
     kind: ClassVar[str] = "gemm"
     size_names: ClassVar[tuple[str, ...]] = ("m", "n", "k")
     reference: ClassVar[str] = "cuBLAS"
+    follows_roofline: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:

@@ -64,6 +64,10 @@ class Problem(Protocol):
     def reference(self) -> str:
         """The name of the reference implementation that kernels are compared with, such as ``"cuBLAS"``, or empty."""
 
+    @property
+    def follows_roofline(self) -> bool:
+        """Whether it is rated in GB/s where memory limits it; if not, always by the operations that it counts."""
+
     def variables(self) -> dict[str, int]:
         """Return the values of the problem that the expressions of a kernel bundle may use."""
 

@@ -55,6 +55,7 @@ class RecordedProblem:
     work_class: ClassVar[None] = None
     size_names: ClassVar[tuple[str, ...]] = ()
     reference: ClassVar[str] = ""
+    follows_roofline: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         laws = (

@@ -1,8 +1,9 @@
 """The rate of a problem: whether its times are shown as TFLOPS, as GB/s or as milliseconds, and what limits them.
 
 A problem that counts its floating-point operations is rated in TFLOPS, of which the device has a theoretical peak. One
-that only counts its memory traffic is rated in GB/s, limited by the device's memory bandwidth. One that counts neither
-is shown as times.
+that counts its memory traffic is rated in GB/s, limited by the device's memory bandwidth. Of a kernel that counts both,
+the roofline decides: it is rated by what takes longer at the device's limits (Williams, Waterman and Patterson, 2009).
+A problem that counts neither is shown as times.
 """
 
 from __future__ import annotations
@@ -145,12 +146,13 @@ def rate_of(problem: Problem, device: Device) -> Rate:
     >>> transpose.unit.name, round(transpose.of(2e-4)), transpose.peak
     ('GB/s', 2684, 4800000000000.0)
     """
-    flops = known_flops(problem)
+    flops, bandwidth = known_flops(problem), float(device.memory_bytes_per_s) or None
     if flops:
-        return Rate(TFLOPS, flops, float(peak_flops(device, problem.arithmetic)))
-    if problem.bytes:
-        return Rate(GB_PER_S, problem.bytes, float(device.memory_bytes_per_s) or None)
-    return Rate(MS, 0, None)
+        peak = float(peak_flops(device, problem.arithmetic))
+        by_memory = problem.follows_roofline and bandwidth and problem.bytes / bandwidth > flops / peak
+        if not by_memory:
+            return Rate(TFLOPS, flops, peak)
+    return Rate(GB_PER_S, problem.bytes, bandwidth) if problem.bytes else Rate(MS, 0, None)
 
 
 def known_flops(problem: Problem) -> int:

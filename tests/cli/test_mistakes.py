@@ -132,7 +132,7 @@ MISTAKES = [
     ("space b_syntax", "a kernel.toml must be valid TOML", "line 1"),
     # plans
     ("plan", "missing argument 'FILE'", "quick"),
-    ("plan nope", "blas_cases, overnight, quick, rehearsal", "'nope'"),
+    ("plan nope", "blas_cases, kernels, overnight, quick, rehearsal", "'nope'"),
     ("plan quik", "did you mean 'quick'?"),
     ("run quik", "did you mean 'quick'?"),
     (f"run {RUN}", RUN, "its `mltune tune` command"),

@@ -14,6 +14,8 @@ from mltune.results.rating import rating
 
 GEMM = GemmProblem("s", "N", "T", 4096, 4096, 4096)
 TRANSPOSE = load_manifest("h200-transpose-8192x8192-random").problem
+SOFTMAX = load_manifest("h200-softmax-16384x4096-random").problem  # memory limits it, though it counts operations
+CONVOLUTION = load_manifest("h200-convolution-cuda-random").problem
 UNCOUNTED = RecordedProblem("convolution")
 
 
@@ -23,7 +25,8 @@ UNCOUNTED = RecordedProblem("convolution")
         (GEMM, TFLOPS, 2 * 4096**3 / 1e-3 / 1e12, 2 * 4096**3 / 1e-3 / (132 * 128 * 2 * 1.98e9)),
         (TRANSPOSE, GB_PER_S, 8 * 8192**2 / 1e-3 / 1e9, 8 * 8192**2 / 1e-3 / H200.memory_bytes_per_s),
         (UNCOUNTED, MS, 1.0, None),
-        (load_manifest("h200-softmax-16384x4096-random").problem, TFLOPS, 0.33554432, 0.33554432e12 / 66.908e12),
+        (SOFTMAX, GB_PER_S, SOFTMAX.bytes / 1e6, SOFTMAX.bytes / 1e-3 / H200.memory_bytes_per_s),
+        (CONVOLUTION, TFLOPS, CONVOLUTION.flops / 1e9, CONVOLUTION.flops / 1e-3 / 66.908e12),
     ],
 )
 def test_the_unit_follows_from_what_a_problem_counts(problem, unit, value, share):
