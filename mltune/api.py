@@ -30,7 +30,7 @@ Source = str | Path | Callable[[dict[str, Any]], str] | Sequence[Any]
 
 
 def tune(
-    problem: str | Problem | None = None,
+    problem: str | Path | Problem | None = None,
     *,
     trans: str | None = None,
     size: int | Mapping[str, int] | None = None,
@@ -58,7 +58,7 @@ def tune(
 
     Parameters
     ----------
-    problem : str or Problem, optional
+    problem : str, pathlib.Path or Problem, optional
         ``"sgemm"``, ``"dgemm"``, ``"cgemm"`` or ``"zgemm"``; a built-in kernel of another kind, or the folder of one;
         or a problem, such as that of a result or a dataset. In replay the recorded one by default.
     trans : str, optional
@@ -119,7 +119,7 @@ def tune(
     from mltune.tuning.request import tune_request
 
     request, notices = tune_request(
-        problem,
+        str(problem) if isinstance(problem, Path) else problem,
         {"trans": trans, "size": size, "m": m, "n": n, "k": k},
         kernel=kernel,
         device=device,

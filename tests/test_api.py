@@ -117,6 +117,19 @@ class TestTune:
         with pytest.raises(UsageError, match="has its own shape"):
             mltune.tune(problem, size=4096, device=REPLAY)
 
+    @pytest.mark.parametrize("of", [str, Path])
+    def test_takes_the_folder_of_a_kernel(self, of):
+        folder = of(mltune.load_kernel("transpose").folder)
+        result = mltune.tune(folder, trials=20, device="replay:h200-transpose-8192x8192-random")
+        assert result.problem.label == "transpose 8192x8192"
+
+    def test_a_recorded_problem_may_be_named_with_its_sizes(self):
+        dataset = "replay:h200-transpose-8192x8192-random"
+        assert mltune.tune("transpose", size={"rows": 8192}, trials=8, device=dataset).problem.label
+        for wrong in ({"rows": 4096}, {"height": 8192}):
+            with pytest.raises(DatasetError, match="another size of transpose was requested"):
+                mltune.tune("transpose", size=wrong, trials=8, device=dataset)
+
     def test_without_a_gpu_a_warning_says_what_is_replayed(self, no_gpu):
         with pytest.warns(MltuneWarning, match="no GPU found .* replaying timings of dgemm NT 4096"):
             result = mltune.tune("dgemm", trials=20)

@@ -313,11 +313,17 @@ def _of_arrays(definition: ArraysDefinition, shape: Shape) -> Problem:
 
 def _recorded(problem: str | Problem | None, shape: Shape, recorded: Problem, device: str) -> Problem:
     """Return the recorded problem, if it is the requested one."""
+    from mltune.kernel.reader import load_kernel
     from mltune.problem.kinds import KINDS
 
     parse = KINDS[recorded.kind].parse
     if isinstance(problem, str | None) and parse is not None:
         problem, shape = parse(problem or recorded.name, default=recorded, **shape), {}
+    if isinstance(problem, str) and _is_folder(problem):
+        problem = load_kernel(problem).name
+    sizes = shape.get("size")
+    if isinstance(sizes, Mapping) and sizes.items() <= recorded.variables().items():
+        shape = {name: value for name, value in shape.items() if name != "size"}
     if problem in (None, recorded.name, recorded) and not shape:
         return recorded
     if not isinstance(problem, str | None):
