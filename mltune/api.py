@@ -47,6 +47,7 @@ def tune(
     stop: bool = True,
     run: str | Path | None = None,
     compilers: int | None = None,
+    prior: str | Path = "auto",
     progress: Report | Literal["auto"] | None = "auto",
     interrupt: Callable[[], bool] | None = None,
 ) -> TuneResult:
@@ -87,6 +88,9 @@ def tune(
         Directory of the run; an existing run is resumed. By default a new one under ``runs/``.
     compilers : int, optional
         Compile processes; by default one per core.
+    prior : str or pathlib.Path
+        The pretrained model that the search starts from: ``"auto"`` is the one that comes with mltune for a built-in
+        kernel (in replay none, because it has seen the recording); ``"none"``; or the name or file of a model.
     progress : callable, "auto" or None
         Called with a :class:`mltune.results.progress.Progress` about twice a second. ``"auto"`` shows a progress bar in
         a notebook or a terminal (on stderr), and nothing elsewhere.
@@ -131,6 +135,7 @@ def tune(
         stop=stop,
         run=None if run is None else Path(run),
         compilers=compilers,
+        prior=str(prior),
     )
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "IProgress not found")  # Optuna's progress bars, in notebooks, are not used

@@ -67,6 +67,14 @@ def tune(
     stop: Annotated[
         bool, typer.Option("--stop/--no-stop", help="End once nothing untried can be expected to be 1 % faster.")
     ] = True,
+    prior: Annotated[
+        str,
+        typer.Option(
+            "--prior",
+            metavar="auto|none|NAME|FILE",
+            help="The pretrained model that the search starts from; auto: the one of the kernel, on a GPU.",
+        ),
+    ] = "auto",
     run: NewRun = None,
     device: DeviceName = "auto",
     as_json: AsJson = False,
@@ -100,6 +108,7 @@ def tune(
             skip=skip,
             stop=stop,
             run=run,
+            prior=prior,
             progress=progress,
             interrupt=interrupt,
         )

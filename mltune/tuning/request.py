@@ -67,6 +67,9 @@ class TuneRequest:
         Directory of the run; None makes a new one under ``runs/``.
     compilers : int or None
         Compile processes; None is one per core.
+    prior : str
+        The pretrained model that the search starts from: ``"auto"`` is the one that comes with mltune, on a GPU;
+        ``"none"``; or the name or file of a model.
     """
 
     problem: Problem
@@ -80,6 +83,7 @@ class TuneRequest:
     stop: bool = True
     run: Path | None = None
     compilers: int | None = None
+    prior: str = "auto"
 
     def __post_init__(self) -> None:
         whole_number("seed", self.seed, 0, LARGEST_SEED)

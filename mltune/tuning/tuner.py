@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mltune.errors import DeviceLostError, MltuneWarning, RunDirectoryError
+from mltune.learn.model_choice import choose_model
 from mltune.measure.pipeline import Pipeline
 from mltune.measure.timing_limits import within_limits
 from mltune.records.candidate import BATCH, Candidate
@@ -40,6 +41,7 @@ from mltune.tuning.session import open_session, run_header
 from mltune.tuning.target import choose, parse_device
 
 if TYPE_CHECKING:
+    from mltune.learn.pretrained import PretrainedModel
     from mltune.learn.search import Batch
     from mltune.tuning.session import Session
 
@@ -86,6 +88,7 @@ def tune(
     name = request.kernel if isinstance(request.kernel, str) else request.kernel.name
     target = parse_device(request.device) or choose(name, request.problem)
     session = open_session(request.kernel, request.problem, target, compilers=request.compilers)
+    pretrained = choose_model(request.prior, session.kernel, replayed=target.dataset is not None)
     header = run_header(
         session,
         request.seed,
@@ -96,6 +99,7 @@ def tune(
             "space": str(session.space.count),
             "search": request.search,
             "skip": request.skip,
+            "prior": "none" if pretrained is None else pretrained.digest,
         },
     )
     own = RunEventLog(directory, progress) if events is None else None
@@ -114,7 +118,7 @@ def tune(
             if store.notice:
                 warnings.warn(store.notice, MltuneWarning, stacklevel=2)
             own.begin(store, request)
-        result = Tuner(session, store, request, observer, stop).run()
+        result = Tuner(session, store, request, observer, stop, pretrained).run()
         if own is not None:
             own.end(result)
         return result
@@ -133,10 +137,18 @@ class Tuner:
     observer : Observer
     stop : callable
         See :func:`tune`.
+    pretrained : PretrainedModel, optional
+        The model that the search starts from.
     """
 
     def __init__(
-        self, session: Session, store: Store, request: TuneRequest, observer: Observer, stop: Callable[[], bool] = bool
+        self,
+        session: Session,
+        store: Store,
+        request: TuneRequest,
+        observer: Observer,
+        stop: Callable[[], bool] = bool,
+        pretrained: PretrainedModel | None = None,
     ) -> None:
         from mltune.device.peaks import peak_flops
         from mltune.learn.features import Features
@@ -159,6 +171,7 @@ class Tuner:
             stopping=store.fact("stopping"),
             in_flight=gradually(session.batches),
             default=session.default,
+            pretrained=pretrained,
         )
         peak = peak_flops(session.device, session.problem.arithmetic)
         self._pipeline = Pipeline(
