@@ -1,4 +1,4 @@
-"""The commands ``init``, ``space``, ``check``, ``device`` and ``datasets``: bundles, GPUs and recorded timings."""
+"""The commands ``init``, ``space``, ``check`` and ``device``: bundles and GPUs."""
 
 from __future__ import annotations
 
@@ -155,11 +155,11 @@ def device(
 
     from mltune.device.known import known_devices
     from mltune.device.lookup import find_device
-    from mltune.measure.libraries import find_libraries
+    from mltune.measure.libraries import Library, find_libraries
     from mltune.show import tables
     from mltune.tuning.target import find_gpus
 
-    reason, libraries, problems = "", [], []
+    reason, libraries, problems = "", list[Library](), list[str]()
     if known:
         found = dict(known_devices())
     elif facts is not None:
@@ -187,17 +187,3 @@ def _described(spec: str, facts: Device) -> dict[str, Any]:
         "peak_flops": {arithmetic: peak_flops(facts, arithmetic) for arithmetic in ("fp32", "fp64")},
         "device": facts.to_json(),
     }
-
-
-@app.command()
-def datasets(as_json: AsJson = False) -> None:
-    """List the recorded timings.
-
-    Each can be searched without a GPU: mltune tune --device replay:DATASET.
-    """
-    from mltune.dataset.dataset import list_datasets
-    from mltune.results.summary import describe_dataset
-    from mltune.show import tables
-
-    documents = [describe_dataset(manifest) for manifest in list_datasets()]
-    answer(documents, as_json, lambda: [tables.datasets(documents)])

@@ -36,7 +36,7 @@ def find_device(text: str) -> tuple[Device, str]:
     -------
     Device
     str
-        ``"driver"``; ``"data sheet"``, and which of its facts are unsure; the name of the file; empty for ``"unknown"``.
+        ``"driver"``; ``"data sheet"``, and which facts are unsure; the name of the file; empty for ``"unknown"``.
 
     Raises
     ------
