@@ -1,4 +1,4 @@
-"""The commands ``datasets`` and ``datasets import``: recorded timings, and those of others."""
+"""The commands ``datasets``, ``datasets import`` and so on: recorded timings, and those of others."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from mltune.problem.problem import Problem
 
 KINDS = ("random", "complete", "search")
+FORMATS = ("kernel-tuner", "t4")
+"""Those of :data:`mltune.dataset.exporting.FORMATS`; a test compares them."""
+
 UNITS = ("s", "ms", "us", "ns")
 
 group = typer.Typer(invoke_without_command=True, rich_markup_mode=None, add_completion=False)
@@ -158,6 +161,31 @@ def import_(
     for notice in imported.notices:
         terminal.write(f"{file}: {notice}", stderr=True)
     _write(imported.dataset, out, as_json, keep=[file], overwrite=overwrite)
+
+
+@group.command("export")
+def export(
+    dataset: Annotated[str, typer.Argument(metavar="NAME", help="The name or the path of a dataset.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", parser=path("FILE"), help="The new file.")],
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format", metavar="|".join(FORMATS), parser=one_of("--format", FORMATS), help="The format of the file."
+        ),
+    ],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Export a dataset as a cache of Kernel Tuner, or in T4."""
+    from mltune.dataset import exporting
+    from mltune.dataset.dataset import load_dataset
+    from mltune.files.atomic import write_file_atomically
+
+    if file.exists() and not overwrite:
+        raise UsageError(f"a file is not replaced, but {file} exists; choose another name, or --overwrite.")
+    found = load_dataset(dataset)
+    write_file_atomically(file, exporting.FORMATS[form](found).encode())
+    answer({"file": str(file), "rows": len(found)}, as_json, lambda: [str(file)])
 
 
 def _write(dataset: Dataset, out: Path, as_json: bool, *, keep: Sequence[Path], overwrite: bool) -> None:

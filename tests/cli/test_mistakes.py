@@ -205,6 +205,8 @@ MISTAKES = [
     ("datasets import t.csv --kernel k --device a100 --out d --section x", "--section is FIELD=VALUE"),
     ("datasets import t.csv --kernel k --device a100 --out d --kind all", "--kind is one of", "'all'"),
     ("datasets import t.csv --kernel a/b --device a100 --out d", "a kernel has a name matching", "'a/b'"),
+    ("datasets export convolution_w6600 x.json --format csv", "--format is one of kernel-tuner, t4", "'csv'"),
+    ("datasets export convolution_w6601 x.json --format t4", "did you mean 'convolution_w6600'?"),
     ("datasets --name x", "no such option: --name", "mltune datasets --help"),
 ]
 
