@@ -188,6 +188,57 @@ def export(
     answer({"file": str(file), "rows": len(found)}, as_json, lambda: [str(file)])
 
 
+@group.command("verify")
+def verify(
+    datasets: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME|DIR]...", help="Names, paths or folders.  [default: all that are shipped]"),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Verify datasets: hashes, columns, values, restrictions. Exits with 1 when something is wrong."""
+    from dataclasses import asdict
+
+    from mltune.dataset.dataset import datasets_in, shipped_datasets
+    from mltune.dataset.verification import verify_dataset
+
+    shipped = shipped_datasets()
+    names: list[str] = []
+    for name in datasets or shipped:
+        is_folder = name not in shipped and Path(name).is_dir()
+        names += map(str, datasets_in(Path(name))) if is_folder else [name]
+    documents = [asdict(verify_dataset(name)) for name in names]
+    lines = [
+        *(f"{one['name']}: {problem}" for one in documents for problem in one["problems"]),
+        *(f"{one['name']}: note: {notice}" for one in documents for notice in one["notices"]),
+        f"{len(documents)} datasets, {sum(bool(one['problems']) for one in documents)} with problems",
+    ]
+    answer(documents, as_json, lambda: lines)
+    if any(one["problems"] for one in documents):
+        raise typer.Exit(1)
+
+
+@group.command("merge")
+def merge(
+    datasets: Annotated[list[str], typer.Argument(metavar="A B...", help="Names or paths of datasets.")],
+    out: Output,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name of the new dataset.  [default: that of A with -merged]")
+    ] = None,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Merge datasets of one kernel, problem and GPU."""
+    from mltune.dataset.dataset import load_dataset
+    from mltune.dataset.merging import merge_datasets
+
+    found = [load_dataset(dataset) for dataset in datasets]
+    merged, notices = merge_datasets(found, name or f"{found[0].manifest.name}-merged")
+    for notice in notices:
+        terminal.write(f"{merged.manifest.name}: {notice}", stderr=True)
+    _write(merged, out, as_json, keep=[Path(dataset) for dataset in datasets], overwrite=overwrite)
+
+
 def _write(dataset: Dataset, out: Path, as_json: bool, *, keep: Sequence[Path], overwrite: bool) -> None:
     """Write a dataset, and print its path; the files that it is made of are not replaced."""
     from mltune.dataset.dataset import write_dataset

@@ -207,6 +207,8 @@ MISTAKES = [
     ("datasets import t.csv --kernel a/b --device a100 --out d", "a kernel has a name matching", "'a/b'"),
     ("datasets export convolution_w6600 x.json --format csv", "--format is one of kernel-tuner, t4", "'csv'"),
     ("datasets export convolution_w6601 x.json --format t4", "did you mean 'convolution_w6600'?"),
+    ("datasets merge convolution_w6600 --out d", "two or more datasets are merged, got 1"),
+    ("datasets merge convolution_w6600 xgemm_titan_rtx --out d", "the same kernel", "clblast_xgemm"),
     ("datasets --name x", "no such option: --name", "mltune datasets --help"),
 ]
 
