@@ -157,10 +157,9 @@ def import_(
         source=f"{source or file.name}{f'; facts of the device: {facts_source}' if facts_source else ''}",
         licence=licence,
     )
-    terminal.write(f"{file}: {imported.account}", stderr=True)
-    for notice in imported.notices:
-        terminal.write(f"{file}: {notice}", stderr=True)
     _write(imported.dataset, out, as_json, keep=[file], overwrite=overwrite)
+    for text in (imported.account, *imported.notices):
+        terminal.write(f"{file}: {text}", stderr=True)
 
 
 @group.command("export")
@@ -234,9 +233,9 @@ def merge(
 
     found = [load_dataset(dataset) for dataset in datasets]
     merged, notices = merge_datasets(found, name or f"{found[0].manifest.name}-merged")
+    _write(merged, out, as_json, keep=[Path(dataset) for dataset in datasets], overwrite=overwrite)
     for notice in notices:
         terminal.write(f"{merged.manifest.name}: {notice}", stderr=True)
-    _write(merged, out, as_json, keep=[Path(dataset) for dataset in datasets], overwrite=overwrite)
 
 
 def _write(dataset: Dataset, out: Path, as_json: bool, *, keep: Sequence[Path], overwrite: bool) -> None:
