@@ -474,7 +474,7 @@ def compare(
         Names, in one text separated by commas, or ``"all"``; ``"NAME@SEEDS"`` gives a strategy fewer seeds. By default
         mltune, tpe and random. See :mod:`mltune.comparison.strategies`.
     datasets : str or sequence of str, optional
-        Names or paths of datasets, or ``"all"``, the default.
+        Names or paths of datasets, folders that hold some, or ``"all"``, the default.
     table : str or pathlib.Path, optional
         A table of configurations and times (CSV, Parquet or JSON) in place of datasets.
     parameters : str or sequence of str, optional

@@ -317,6 +317,8 @@ def devices(document: Document) -> Iterator[RenderableType]:
         yield FittingTable(rows, spare=[">clock", ">SMs", "architecture", ">FP64 TFLOPS", ">memory"])
     else:
         yield f"no GPU found: {document['reason']}"
+    if not document["libraries"]:
+        return
     yield ""
     libraries = [
         {"library": entry["name"], "version": entry["version"] or "not found", "path": entry["path"] or UNKNOWN}

@@ -163,15 +163,19 @@ def tune_request(
         The request cannot be met.
     """
     from mltune.dataset.dataset import load_manifest
-    from mltune.kernel.reader import load_kernel
+    from mltune.dataset.recorded_kernel import recorded_kernel
+    from mltune.kernel.reader import is_bundle, load_kernel
 
     time_s = time if time is None else parse_duration(str(time))
     if trials is not None:
         whole_number("trials", trials, 1)
     shape = {name: value for name, value in shape.items() if value is not None}
     target = parse_device(device)
+    without_bundle, notice = None, ""
     if target is not None and target.dataset is not None:
         recorded = load_manifest(target.dataset)
+        if kernel is None and not is_bundle(recorded.kernel):
+            without_bundle, notice = recorded_kernel(recorded)
         kernel = recorded.kernel if kernel is None else kernel
         found = _recorded(problem, shape, recorded.problem, device)
     else:
@@ -183,10 +187,10 @@ def tune_request(
             found = load_manifest(target.dataset).problem
     if trials is None and time_s is None:
         trials, time_s = (None, GPU_TIME_S) if target.dataset is None else (REPLAY_TRIALS, None)
-    request = TuneRequest(found, str(kernel), str(target), trials=trials, time_s=time_s, **options)
-    notices = [target.notice]
+    request = TuneRequest(found, without_bundle or str(kernel), str(target), trials=trials, time_s=time_s, **options)
+    notices = [target.notice, notice]
     if target.dataset is not None:
-        bundle = load_kernel(kernel)
+        bundle = without_bundle or load_kernel(kernel)
         notices.append(load_manifest(target.dataset).check_kernel(bundle))
         bundle.check_problem(found)
     return request, tuple(filter(None, notices))
