@@ -47,7 +47,7 @@ def tune(
     stop: bool = True,
     run: str | Path | None = None,
     compilers: int | None = None,
-    prior: str | Path = "auto",
+    prior: str | Path = "none",
     progress: Report | Literal["auto"] | None = "auto",
     interrupt: Callable[[], bool] | None = None,
 ) -> TuneResult:
@@ -89,8 +89,9 @@ def tune(
     compilers : int, optional
         Compile processes; by default one per core.
     prior : str or pathlib.Path
-        The pretrained model that the search starts from: ``"auto"`` is the one that comes with mltune for a built-in
-        kernel (in replay none, because it has seen the recording); ``"none"``; or the name or file of a model.
+        The pretrained model that the search starts from: ``"none"``, the name of one that comes with mltune, which is
+        that of its kernel, or the file of one (``mltune train``). In replay, those that come with mltune have seen the
+        recording.
     progress : callable, "auto" or None
         Called with a :class:`mltune.results.progress.Progress` about twice a second. ``"auto"`` shows a progress bar in
         a notebook or a terminal (on stderr), and nothing elsewhere.

@@ -71,10 +71,10 @@ def tune(
         str,
         typer.Option(
             "--prior",
-            metavar="auto|none|NAME|FILE",
-            help="The pretrained model that the search starts from; auto: the one of the kernel, on a GPU.",
+            metavar="none|NAME|FILE",
+            help="The pretrained model that the search starts from: the name of a kernel's, or a file.",
         ),
-    ] = "auto",
+    ] = "none",
     run: NewRun = None,
     device: DeviceName = "auto",
     as_json: AsJson = False,

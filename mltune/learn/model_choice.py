@@ -12,33 +12,28 @@ if TYPE_CHECKING:
     from mltune.kernel.bundle import Kernel
     from mltune.learn.pretrained import PretrainedModel
 
-AUTO, NONE = "auto", "none"
+NONE = "none"
 
 
-def choose_model(prior: str, kernel: Kernel, *, replayed: bool = False) -> PretrainedModel | None:
+def choose_model(prior: str, kernel: Kernel) -> PretrainedModel | None:
     """Return the model that a search starts from.
 
     Parameters
     ----------
     prior : str
-        ``"auto"``, ``"none"``, the name of a model that comes with mltune, or a file.
+        ``"none"``, the name of a model that comes with mltune, or a file.
     kernel : Kernel
-    replayed : bool
-        Whether the run is a replay: a model that comes with mltune has seen the recording, so that ``"auto"`` is none.
 
     Raises
     ------
     ModelError
-        There is no such model, or it is of another kernel.
+        There is no such model, or it is of other parameters.
     """
-    if prior == NONE or (prior == AUTO and replayed):
-        return None
-    shipped = assets.folder("models") / f"{kernel.name if prior == AUTO else prior}.json"
-    own = kernel.folder.resolve().parent == assets.folder("kernels").resolve()
-    if prior == AUTO and not (own and shipped.is_file()):
+    if prior == NONE:
         return None
     from mltune.learn.model_file import load_card, load_model
 
+    shipped = assets.folder("models") / f"{prior}.json"
     path = shipped if shipped.is_file() else Path(prior)
     card = load_card(path)
     if set(card.parameters) != set(kernel.all_parameters):

@@ -68,8 +68,7 @@ class TuneRequest:
     compilers : int or None
         Compile processes; None is one per core.
     prior : str
-        The pretrained model that the search starts from: ``"auto"`` is the one that comes with mltune, on a GPU;
-        ``"none"``; or the name or file of a model.
+        The pretrained model that the search starts from: ``"none"``, or the name or file of a model.
     """
 
     problem: Problem
@@ -83,7 +82,7 @@ class TuneRequest:
     stop: bool = True
     run: Path | None = None
     compilers: int | None = None
-    prior: str = "auto"
+    prior: str = "none"
 
     def __post_init__(self) -> None:
         whole_number("seed", self.seed, 0, LARGEST_SEED)

@@ -88,7 +88,7 @@ def tune(
     name = request.kernel if isinstance(request.kernel, str) else request.kernel.name
     target = parse_device(request.device) or choose(name, request.problem)
     session = open_session(request.kernel, request.problem, target, compilers=request.compilers)
-    pretrained = choose_model(request.prior, session.kernel, replayed=target.dataset is not None)
+    pretrained = choose_model(request.prior, session.kernel)
     header = run_header(
         session,
         request.seed,
