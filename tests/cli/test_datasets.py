@@ -10,6 +10,7 @@ TABLE = "block,tile,time_ms\n" + "\n".join(
 OPTIONS = ("--kernel", "vecAdd", "--size", "n=1000", "--flops", 1000, "--parameters", "block,tile", "--time", "time_ms")
 
 
+@pytest.mark.slow
 def test_from_a_table_to_a_comparison_and_back(tmp_path):
     (tmp_path / "t.csv").write_text(TABLE)
     facts = answer("device", "a100")

@@ -35,7 +35,7 @@ GENERATORS: Mapping[str, Build] = {
 INTERRUPTED = 130
 """Exit status after Ctrl-C, with which the suite ends commands that wait."""
 
-FEW = 320
+FEW = 260
 """Inputs of the usual suite."""
 
 MANY = 5_000
