@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from tests.cli.test_cli import answer, assert_refused, mltune
 
 TABLE = "block,tile,time_ms\n" + "\n".join(
