@@ -255,14 +255,14 @@ def _problem(kernel: Kernel | str, name: str | None, shape: dict[str, Any], flop
     from mltune.dataset.bare_table import slug
     from mltune.problem.kinds import problem_from_name
     from mltune.problem.recorded import RecordedProblem
-    from mltune.tuning.request import named_problem
+    from mltune.tuning.request import is_gemm, named_problem
 
     given = {option: value for option, value in shape.items() if value is not None}
     if not isinstance(kernel, str) and kernel.arrays is not None and name in (None, kernel.name):
         return named_problem(None, given, kernel.folder)[0]
     if name is None:
         name = re.sub("^[^a-z]+", "", slug(kernel if isinstance(kernel, str) else kernel.name)) or "kernel"
-    if name.lower() in ("sgemm", "dgemm", "cgemm", "zgemm"):
+    if is_gemm(name):
         return problem_from_name(name, **given)
     if set(given) - {"size"}:
         raise UsageError(f"only a GEMM has --trans, --m, --n and --k, but the problem is {name}; write --size NAME=N.")

@@ -31,14 +31,14 @@ def choose_model(prior: str, kernel: Kernel) -> PretrainedModel | None:
     """
     if prior == NONE:
         return None
-    from mltune.learn.model_file import load_card, load_model
+    from mltune.learn.model_file import load_model
 
     shipped = assets.folder("models") / f"{prior}.json"
     path = shipped if shipped.is_file() else Path(prior)
-    card = load_card(path)
-    if set(card.parameters) != set(kernel.all_parameters):
+    model = load_model(path)
+    if set(model.parameters) != set(kernel.all_parameters):
         raise ModelError(
-            f"a model is used for the parameters that it was trained on, but {path.stem} is of {card.kernel} with "
-            f"{', '.join(card.parameters)}, and {kernel.name} has {', '.join(kernel.all_parameters)}."
+            f"a model is used for the parameters that it was trained on, but {path.stem} is of {model.kernel} with "
+            f"{', '.join(model.parameters)}, and {kernel.name} has {', '.join(kernel.all_parameters)}."
         )
-    return load_model(path)
+    return model

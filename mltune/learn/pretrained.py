@@ -16,6 +16,7 @@ import numpy as np
 
 from mltune.kernel.columns import Columns, Floats
 from mltune.learn.encoding import Source
+from mltune.learn.features import signed_log2
 
 SLOWEST = -3.0
 """Log of the relative speed of the slowest configurations that are told apart; failures count as such."""
@@ -113,7 +114,7 @@ class PretrainedModel:
 
 def features(columns: Columns, parameters: Sequence[str]) -> Floats:
     """Return the features of configurations: ndarray of shape (n_configs, n_parameters)."""
-    return np.column_stack([np.log2(1.0 + np.asarray(columns[name], dtype=np.float64)) for name in parameters])
+    return np.column_stack([signed_log2(columns[name]) for name in parameters])
 
 
 def fit_member(sweep: Sweep, parameters: Sequence[str], *, seed: int = 0) -> Member:

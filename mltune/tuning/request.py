@@ -269,7 +269,7 @@ def named_problem(
 
     shape = {name: value for name, value in shape.items() if value is not None}
     bundle = None if kernel is None else load_kernel(kernel)
-    if bundle is None and isinstance(problem, str) and not _is_gemm(problem):
+    if bundle is None and isinstance(problem, str) and not is_gemm(problem):
         with contextlib.suppress(BundleError) if not _is_folder(problem) else contextlib.nullcontext():
             found = load_kernel(problem)
             if found.arrays is not None:
@@ -283,7 +283,7 @@ def named_problem(
         try:
             return problem_from_name(problem, **shape), named
         except ProblemError as error:
-            if _is_gemm(problem):
+            if is_gemm(problem):
                 raise
             raise ProblemError(
                 f"{error} It may also be a kernel with sizes of its own, or the folder of one."
@@ -298,7 +298,8 @@ def named_problem(
     return problem, named
 
 
-def _is_gemm(name: str) -> bool:
+def is_gemm(name: str) -> bool:
+    """Return whether a name is that of a GEMM problem."""
     return name.lower() in ("sgemm", "dgemm", "cgemm", "zgemm")
 
 
