@@ -132,6 +132,22 @@ class Pool(Protocol):
         """
         ...
 
+    def vary(self, candidates: Indices, taken: Collection[int], rng: np.random.Generator) -> Indices:
+        """Return variants of candidates, the most promising first; none where the space is small.
+
+        Parameters
+        ----------
+        candidates : ndarray of shape (n_candidates,)
+        taken, rng
+            See :meth:`draw`.
+
+        Returns
+        -------
+        ndarray of shape (n_variants,)
+            Distinct, sorted.
+        """
+        ...
+
 
 class EnumeratedPool:
     """All configurations of a search space that is small enough to enumerate. Satisfies :class:`Pool`.
@@ -158,6 +174,10 @@ class EnumeratedPool:
         close = _near(self._around, best[:incumbents])
         parts = [(np.flatnonzero(free), drawn), (close[free[close]], near)]
         return np.unique(np.concatenate([_some(part, count, rng) for part, count in parts]))
+
+    def vary(self, candidates: Indices, taken: Collection[int], rng: np.random.Generator) -> Indices:
+        """Return none; see :meth:`Pool.vary`."""
+        return candidates[:0]
 
     def _differing_in_two(self, index: int) -> Indices:
         return np.flatnonzero((self._codes != self._codes[index]).sum(axis=1) <= 2)
@@ -188,12 +208,19 @@ class SampledPool:
             _some(_near(self._neighbours, best[:incumbents]), near // 2, rng),
             offspring(self._space, best[: 4 * incumbents], near - near // 2, rng),
         )
-        found = np.unique(np.concatenate(parts))
-        return found[~np.isin(found, np.fromiter(taken, dtype=np.int64, count=len(taken)))]
+        return _free(np.unique(np.concatenate(parts)), taken)
+
+    def vary(self, candidates: Indices, taken: Collection[int], rng: np.random.Generator) -> Indices:
+        """Return :func:`offspring`; see :meth:`Pool.vary`."""
+        return _free(offspring(self._space, candidates, self._limits[1], rng), taken)
 
 
 def _near(around: Callable[[int], Indices], incumbents: Indices) -> Indices:
     return np.unique(np.concatenate([incumbents[:0], *map(around, incumbents.tolist())]))
+
+
+def _free(indices: Indices, taken: Collection[int]) -> Indices:
+    return indices[~np.isin(indices, np.fromiter(taken, dtype=np.int64, count=len(taken)))]
 
 
 def _some(indices: Indices, count: int, rng: np.random.Generator) -> Indices:

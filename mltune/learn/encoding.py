@@ -18,6 +18,10 @@ SMALLEST_PRIOR = 0.02
 """Share of peak below which the physical prior does not distinguish configurations."""
 
 
+EXPECTED_WEIGHT = 0.5
+"""Weight of a source in the mean function before anything is measured."""
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """Knowledge of the speed of configurations before anything is measured.
@@ -28,18 +32,15 @@ class Source:
         From Columns to ndarray of shape (n_configs,): logs of speeds, up to a constant; 0 is the fastest that there is.
     least : float
         The log of a speed below which it does not distinguish configurations.
-    weight : float
-        Weight of these logs in the mean function before anything is measured.
     """
 
     expected: Callable[[Columns], Floats]
     least: float
-    weight: float
 
 
-def physical(prior: Callable[[Columns], Floats], weight: float = 0.5) -> Source:
+def physical(prior: Callable[[Columns], Floats]) -> Source:
     """Return the physical prior as a source, from a function that gives shares of the device's peak."""
-    return Source(lambda columns: np.log(np.maximum(prior(columns), SMALLEST_PRIOR)), np.log(SMALLEST_PRIOR), weight)
+    return Source(lambda columns: np.log(np.maximum(prior(columns), SMALLEST_PRIOR)), np.log(SMALLEST_PRIOR))
 
 
 class Encoding:
@@ -67,7 +68,7 @@ class Encoding:
     def __init__(self, space: SearchSpace, sources: Sequence[Source] = ()) -> None:
         self.sources = tuple(sources)
         self._scales = [_Scale(name, space.values[name]) for name in space.names if len(space.values[name]) > 1]
-        self.mean_weights = np.array([0.25 if sources else 0.5, *(source.weight for source in sources)])
+        self.mean_weights = np.array([0.25, *(EXPECTED_WEIGHT for _ in sources)] if sources else [EXPECTED_WEIGHT])
 
     def describe(self, columns: Columns) -> tuple[Floats, Floats]:
         """Return the points of configurations, and their values of the basis functions of the mean function.
@@ -131,7 +132,7 @@ class MeanFunction:
     """
 
     expected: Floats
-    confidence: float = 5.0
+    confidence: float = 0.3
 
     def fit(self, basis: Floats, y: Floats) -> Floats:
         """Return the weights, from a basis of shape (n_configs, n_basis) and targets of shape (n_configs,)."""

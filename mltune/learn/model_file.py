@@ -57,8 +57,6 @@ class Card(BaseModel):
     parameters : list of str
     members : list
         The sweep and the class of problems of each regressor, in their order.
-    weight, physics_weight : float
-        See :class:`~mltune.learn.pretrained.PretrainedModel`.
     sha256 : str
         Of the file of regressors.
     facts : dict
@@ -71,8 +69,6 @@ class Card(BaseModel):
     kernel: Name
     parameters: Annotated[list[Name], Field(min_length=1, max_length=200)]
     members: Annotated[list[_CardMember], Field(min_length=1, max_length=MOST_MEMBERS)]
-    weight: Annotated[float, Field(ge=0, le=10)]
-    physics_weight: Annotated[float, Field(ge=0, le=10)]
     sha256: Annotated[StrictStr, matching(r"[0-9a-f]{64}", "be a SHA-256")]
     facts: dict[str, Any] = {}
 
@@ -86,8 +82,6 @@ def save_model(model: PretrainedModel, path: Path) -> None:
         kernel=model.kernel,
         parameters=list(model.parameters),
         members=[_CardMember(sweep=one.sweep, cost_class=one.cost_class) for one in model.members],
-        weight=model.weight,
-        physics_weight=model.physics_weight,
         sha256=hashlib.sha256(content).hexdigest(),
         facts=dict(model.facts),
     )
@@ -116,15 +110,21 @@ def load_card(path: Path) -> Card:
         raise ModelError(f"the card of a model is JSON, but {printable(path, 300)}: {error!s:.300}.") from error
 
 
-def load_model(path: Path) -> PretrainedModel:
-    """Load a model with its card.
+def load_model(path: Path, card: Card | None = None) -> PretrainedModel:
+    """Load a model.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+    card : Card, optional
+        Its card, where that has been loaded before.
 
     Raises
     ------
     ModelError
         A file cannot be read, does not belong to its card, or holds something else than regressors.
     """
-    card = load_card(path)
+    card = card or load_card(path)
     path = path.with_suffix(".skops")
     try:
         content = read_file(path, MOST_BYTES)
@@ -145,7 +145,7 @@ def load_model(path: Path) -> PretrainedModel:
         for known, regressor in zip(card.members, regressors, strict=True)
     )
     parameters = tuple(card.parameters)
-    return PretrainedModel(card.kernel, parameters, members, card.weight, card.physics_weight, card.facts, card.sha256)
+    return PretrainedModel(card.kernel, parameters, members, card.facts, card.sha256)
 
 
 def _regressors(content: bytes, count: int, features: int) -> list[Any]:

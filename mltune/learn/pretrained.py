@@ -79,10 +79,6 @@ class PretrainedModel:
     parameters : tuple of str
         The features of the regressors: log2(1 + value) of each.
     members : tuple of Member
-    weight : float
-        Weight of the prediction in the mean function of the search before anything is measured.
-    physics_weight : float
-        That of the physical prior beside it.
     facts : mapping
         Further content of the card: datasets, versions, scores.
     digest : str
@@ -92,8 +88,6 @@ class PretrainedModel:
     kernel: str
     parameters: tuple[str, ...]
     members: tuple[Member, ...]
-    weight: float = 0.5
-    physics_weight: float = 0.5
     facts: Mapping[str, Any] = field(default_factory=dict)
     digest: str = ""
 
@@ -109,7 +103,7 @@ class PretrainedModel:
 
     def source(self, cost_class: str = "") -> Source:
         """Return it as a source of knowledge for a search."""
-        return Source(lambda columns: np.minimum(self.predict(columns, cost_class), 0.0), SLOWEST, self.weight)
+        return Source(lambda columns: np.minimum(self.predict(columns, cost_class), 0.0), SLOWEST)
 
 
 def features(columns: Columns, parameters: Sequence[str]) -> Floats:
@@ -126,7 +120,7 @@ def fit_member(sweep: Sweep, parameters: Sequence[str], *, seed: int = 0) -> Mem
     drawn = rng.permutation(len(target))[:MOST_ROWS]
     rows = np.union1d(drawn, np.argsort(-target, kind="stable")[:FASTEST])
     regressor = HistGradientBoostingRegressor(
-        max_iter=200, learning_rate=0.08, max_leaf_nodes=31, early_stopping=False, random_state=seed
+        max_iter=60, learning_rate=0.2, max_leaf_nodes=31, early_stopping=False, random_state=seed
     )
     regressor.fit(
         features(sweep.columns, parameters)[rows], target[rows], sample_weight=np.exp(EMPHASIS * target[rows])

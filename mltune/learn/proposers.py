@@ -34,6 +34,12 @@ MOST_SKIPPED = 112
 PROMISING = 16
 """Candidates for each proposal of a batch that remain after the first proposal has been chosen."""
 
+REFINEMENTS = 2
+"""Times that variants of the most promising candidates become candidates, in a space too large to enumerate."""
+
+PARENTS = 32
+"""Most promising candidates that are varied."""
+
 ROUNDS = 20
 """Rounds of drawing after which a filter is assumed to pass no further configuration."""
 
@@ -123,18 +129,25 @@ class GaussianProposer:
         # Recently skipped configurations enter with the prediction of the gate, which used more features.
         skipped = history.skipped[-MOST_SKIPPED:]
         target = np.concatenate([target[rows], self._target.compress(history.predicted[-MOST_SKIPPED:])])
-        parts = (np.concatenate([history.indices[rows], skipped]), history.running, candidates)
-        points, basis = self.pool.describe(np.concatenate(parts))  # in one call: its overhead equals many rows
-        known, running, new = np.split(points, np.cumsum([len(part) for part in parts[:-1]]))
+        measured = np.concatenate([history.indices[rows], skipped])
+        points, basis = self.pool.describe(np.concatenate([measured, history.running]))
+        known, running = points[: len(measured)], points[len(measured) :]
         weights = self._mean_function.fit(basis[: len(rows)], target[: len(rows)])
         residual = target - basis[: len(known)] @ weights
         process = GaussianProcess(self._hyperparameters(history, points.shape[1])).fit(known, residual)
         if len(running):
-            process.fit(np.concatenate([known, running]), np.concatenate([residual, process.mean(running)]))
-        posterior = process.posterior(new)
-        mean = posterior.mean + basis[-len(new) :] @ weights
-        gain = log_expected_improvement(mean, posterior.spread, best)
-        promising = np.sort(np.argsort(-gain, kind="stable")[: PROMISING * count])  # gains only fall from here on
+            process.fit(points, np.concatenate([residual, process.mean(running)]))
+        for left in reversed(range(1 + REFINEMENTS)):
+            points, basis = self.pool.describe(candidates)
+            posterior = process.posterior(points)
+            mean = posterior.mean + basis @ weights
+            gain = log_expected_improvement(mean, posterior.spread, best)
+            promising = np.argsort(-gain, kind="stable")[: PROMISING * count]  # gains only fall from here on
+            variants = self.pool.vary(candidates[promising[:PARENTS]], context.taken, rng) if left else candidates[:0]
+            if not len(variants):
+                break
+            candidates = np.union1d(candidates[promising], variants)
+        promising = np.sort(promising)
         candidates, mean, posterior = candidates[promising], mean[promising], posterior.among(promising)
         predicted = self._target.expand(mean)
         chosen: list[int] = []

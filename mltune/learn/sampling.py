@@ -15,9 +15,10 @@ from optuna.distributions import CategoricalDistribution
 
 from mltune.errors import SpaceError
 from mltune.kernel.columns import Floats, Indices, row
-from mltune.learn.candidates import EnumeratedPool, SampledPool, maximin_subset
+from mltune.learn.candidates import EnumeratedPool, SampledPool, maximin_subset, offspring
 from mltune.learn.encoding import Encoding, Source
 from mltune.learn.history import History, HistoryReader
+from mltune.learn.initial_design import portfolio
 from mltune.learn.proposers import Choice, GaussianProposer, ProposalContext, Proposer
 
 if TYPE_CHECKING:
@@ -59,10 +60,10 @@ class SamplerOptions:
         Measured configurations of the initial design before the proposer takes over.
     start_pool : int
         Random configurations that the initial design is chosen from.
+    start_rounds, start_parents : int
+        Times that variants of the most promising configurations are added to the pool, and how many are varied.
     start_head : float
         Share of the pool, the most promising, over which the initial design is spread.
-    start_lead : int
-        Configurations that lead the initial design where there are several sources.
     listed : int
         Largest space whose configurations are listed.
     drawn, near : int
@@ -75,7 +76,8 @@ class SamplerOptions:
     start_trials: int = 8
     start_pool: int = 4000
     start_head: float = 0.05
-    start_lead: int = 8
+    start_rounds: int = 2
+    start_parents: int = 64
     listed: int = 50_000
     drawn: int = 800
     near: int = 400
@@ -209,46 +211,32 @@ class BatchSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
 
     @cached_property
     def _initial_design(self) -> Indices:
-        """Configurations to measure first: far from each other among the most promising by the mean function.
+        """Configurations to measure first: a portfolio by the sources, then some of the most promising ones, far apart.
 
-        Of several sources, the first choices of each lead, and of all together.
+        Without a source the middle of the space is promising.
         """
-        rng = np.random.default_rng(self.seed)
-        pool = self.space.sample(self.options.start_pool, rng)
+        rng, options = np.random.default_rng(self.seed), self.options
+        pool = self.space.sample(options.start_pool, rng)
+        for _ in range(options.start_rounds if self.sources else 0):
+            _, basis = self._encoding.describe(self.space.rows(pool))
+            best = np.argsort(-basis[:, 1:].mean(axis=1), kind="stable")[: options.start_parents]
+            pool = np.union1d(pool, offspring(self.space, pool[best], len(pool) // 2, rng))
         points, basis = self._encoding.describe(self.space.rows(pool))
+        promising = basis[:, 1:].mean(axis=1) if self.sources else basis[:, 0]
         # Without a source the order within the head is not known.
-        share = self.options.start_head * (1.0 if self.sources else 2.0)
-        expected = basis[:, 1:] @ self._encoding.mean_weights[1:] if self.sources else basis[:, 0]
-        head = np.argsort(-expected, kind="stable")[: max(4 * self.options.start_trials, int(share * len(pool)))]
+        share = options.start_head * (1.0 if self.sources else 2.0)
+        head = np.argsort(-promising, kind="stable")[: max(4 * options.start_trials, int(share * len(pool)))]
         if not self.sources:
-            head, led = rng.permutation(head), 1
-        elif len(self.sources) == 1:
-            led = 2
-        else:
-            orders = [head, *(np.argsort(-column, kind="stable") for column in basis[:, 1:].T)]
-            lead = _alternately(orders, self.options.start_lead)
-            head, led = np.concatenate([lead, head[~np.isin(head, lead)]]), len(lead)
-        return pool[head[maximin_subset(points[head], LARGEST_DESIGN, fixed=led)]]
+            head = rng.permutation(head)
+            return pool[head[maximin_subset(points[head], LARGEST_DESIGN)]]
+        first = portfolio(basis[:, 1:].T, points, options.start_trials, rng)
+        head = np.concatenate([first, np.setdiff1d(head, first)])
+        return pool[head[maximin_subset(points[head], LARGEST_DESIGN, fixed=len(first))]]
 
 
 def distributions_of(space: SearchSpace) -> dict[str, CategoricalDistribution]:
     """Return a search space as Optuna distributions: one categorical parameter each."""
     return {name: CategoricalDistribution(space.values[name]) for name in space.names}
-
-
-def _alternately(orders: Sequence[Indices], count: int) -> Indices:
-    """Return the first of each order that none before has, in turns.
-
-    >>> _alternately([np.array([3, 1, 2]), np.array([3, 2, 1])], 3).tolist()
-    [3, 2, 1]
-    """
-    chosen: dict[int, None] = {}
-    turns = [iter(order.tolist()) for order in orders]
-    while len(chosen) < min(count, len(orders[0])):
-        for turn in turns:
-            if len(chosen) < count and (found := next((one for one in turn if one not in chosen), None)) is not None:
-                chosen[found] = None
-    return np.array(list(chosen), dtype=np.int64)
 
 
 @dataclass(slots=True)

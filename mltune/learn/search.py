@@ -409,10 +409,10 @@ class Search:
 
 def _sources(features: Features, pretrained: PretrainedModel | None) -> list[Source]:
     """Return what is known of a kernel before anything is measured."""
-    if pretrained is None:
-        return [physical(features.prior)] if features.has_prior else []
-    physics = [physical(features.prior, pretrained.physics_weight)] if features.has_prior else []
-    return [*physics, pretrained.source(features.problem.cost_class)]
+    known = [physical(features.prior)] if features.has_prior else []
+    if pretrained is not None:
+        known.append(pretrained.source(features.problem.cost_class))
+    return known
 
 
 def _proposer(search: str, space: SearchSpace, features: Features) -> Proposer | None:

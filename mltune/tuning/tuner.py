@@ -88,7 +88,7 @@ def tune(
     name = request.kernel if isinstance(request.kernel, str) else request.kernel.name
     target = parse_device(request.device) or choose(name, request.problem)
     session = open_session(request.kernel, request.problem, target, compilers=request.compilers)
-    pretrained = choose_model(request.prior, session.kernel)
+    model = choose_model(request.prior, session.kernel, replay=target.dataset is not None)
     header = run_header(
         session,
         request.seed,
@@ -99,7 +99,7 @@ def tune(
             "space": str(session.space.count),
             "search": request.search,
             "skip": request.skip,
-            "prior": "none" if pretrained is None else pretrained.digest,
+            "prior": "none" if model is None else model.card.sha256,
         },
     )
     own = RunEventLog(directory, progress) if events is None else None
@@ -118,6 +118,7 @@ def tune(
             if store.notice:
                 warnings.warn(store.notice, MltuneWarning, stacklevel=2)
             own.begin(store, request)
+        pretrained = None if model is None else model.load()  # while the runner and the compilers start
         result = Tuner(session, store, request, observer, stop, pretrained).run()
         if own is not None:
             own.end(result)

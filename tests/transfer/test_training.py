@@ -49,7 +49,7 @@ def test_every_recorded_kernel_has_a_model_of_its_datasets():
         card = load_card(assets.folder("models") / kernel)
         hashes = {name: origin["sha256"] for name, origin in card.facts["datasets"].items()}
         assert hashes == {one.name: one.sha256 for one in list_datasets() if one.kernel == kernel}
-        assert choose_model(kernel, load_kernel(kernel)).kernel == kernel
+        assert choose_model(kernel, load_kernel(kernel)).load().kernel == kernel
 
 
 def test_a_model_of_other_parameters_is_refused():

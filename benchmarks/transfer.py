@@ -1,0 +1,222 @@
+"""Starting from a model that has not seen the GPU or the problem: what it is worth, replayed.
+
+Datasets of a kernel that come from several architectures are replayed with a model of the other architectures; those of
+one architecture (gemm_simt on the H200), with a model of the other problems. Compared are
+
+- ``raw``: the search without physics or model;
+- ``physics``: the search as it starts without a model;
+- ``portable``: the fixed order of the mean recorded speed on what the model is trained on; where that has not been
+  measured (random samples of a space that is too large) there is none;
+- ``model``: the fixed order of the model;
+- ``warm``: the search with physics and model;
+- ``warm, one by one``: the same with batches of four, each planned from all results before it.
+
+The figures are the fastest so far as a share of the fastest recorded, means over spaces and seeds. Sub-spaces that were
+recorded completely are replayed with the model of the random samples of other problems.
+
+    python benchmarks/transfer.py [--seeds 20] [--jobs 2] [--datasets DIR] [--results benchmarks/results/transfer]
+
+``--datasets`` adds the datasets of a folder (see ``mltune datasets import``), such as those of further GPUs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import numpy as np
+
+import mltune
+from mltune.comparison.recording import Recording, record
+from mltune.comparison.shipped import ShippedSearch
+from mltune.comparison.simulation import simulate
+from mltune.dataset.dataset import Dataset, datasets_in, load_dataset, shipped_datasets
+from mltune.kernel.reader import load_kernel
+from mltune.learn.pretrained import PretrainedModel, Sweep, fit_member
+from mltune.records.versions import installed_versions
+from mltune.transfer.training import as_sweeps
+
+AT = (1, 5, 10, 25, 50, 100)
+SEARCHES = {
+    "raw": {"resources": False},
+    "physics": {},
+    "warm": {"pretrained": None},
+    "warm, one by one": {"pretrained": None, "batch": 4, "in_flight": 1},
+}
+ORDERS = ("portable", "model")
+BETWEEN = {"architecture": "another architecture", "problem": "another problem, the same GPU"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A dataset that is replayed, and what may be known before."""
+
+    name: str
+    between: str
+    recording: Recording
+    model: PretrainedModel
+    portable: np.ndarray | None
+
+
+def cases(datasets: list[Dataset]) -> list[Case]:
+    """Return the cases of all datasets that others of their kernel were recorded beside."""
+    found = []
+    for kernel in sorted({one.manifest.kernel for one in datasets}):
+        own = [one for one in datasets if one.manifest.kernel == kernel]
+        sweeps = as_sweeps(own)
+        if len({sweep.group for sweep in sweeps}) < 2:
+            continue
+        between = "architecture" if sweeps[0].group != own[0].manifest.problem.label else "problem"
+        parameters = tuple(own[0].manifest.parameters)
+        members = {sweep.name: fit_member(sweep, parameters) for sweep in sweeps}
+        for dataset, sweep in zip(own, sweeps, strict=True):
+            others = [one for one in sweeps if one.group != sweep.group and not is_part(one.name)]
+            model = PretrainedModel(kernel, parameters, tuple(members[one.name] for one in others))
+            recording = record(dataset, load_kernel(kernel))
+            found.append(Case(sweep.name, between, recording, model, portable_order(sweep, others)))
+    return found
+
+
+def is_part(name: str) -> bool:
+    """Whether a dataset is a part of the space of another one."""
+    return name.endswith("-complete")
+
+
+def portable_order(sweep: Sweep, others: list[Sweep]) -> np.ndarray | None:
+    """Return the rows of a sweep by their mean recorded speed in others; None where hardly any were recorded there."""
+    names = list(sweep.columns)
+    means: dict[tuple[int, ...], list[float]] = {}
+    for other in others:
+        rows = zip(*(other.columns[name].tolist() for name in names), strict=True)
+        for key, speed in zip(rows, other.relative().tolist(), strict=True):
+            means.setdefault(key, []).append(speed)
+    rows = zip(*(sweep.columns[name].tolist() for name in names), strict=True)
+    expected = np.array([np.mean(means[key]) if key in means else -np.inf for key in rows])
+    return np.argsort(-expected, kind="stable") if np.isfinite(expected).mean() > 0.25 else None
+
+
+def curve(recording: Recording, indices: np.ndarray) -> list[float]:
+    """Return the fastest of the first configurations, as shares of the fastest recorded."""
+    speed = np.nan_to_num(np.nanmin(recording.median_s) / recording.median_s)[indices]
+    best = np.maximum.accumulate(speed)
+    return [float(best[min(count, len(best)) - 1]) for count in AT]
+
+
+_cases: list[Case] = []
+
+
+def remember(known: list[Case]) -> None:
+    """Keep the cases in a worker process."""
+    _cases[:] = known
+
+
+def play(at: int, search: str, seed: int) -> list[float]:
+    """Replay one search."""
+    case, options = _cases[at], dict(SEARCHES[search])
+    if "pretrained" in options:
+        options["pretrained"] = case.model
+    trace = simulate(ShippedSearch(**options), case.recording, max(AT), seed)
+    return curve(case.recording, trace.indices)
+
+
+def main() -> None:
+    """Replay everything, and write summary.json and table.md."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--datasets", type=Path)
+    parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results" / "transfer")
+    arguments = parser.parse_args()
+    started = time.time()
+    paths = [*shipped_datasets().values(), *(datasets_in(arguments.datasets) if arguments.datasets else [])]
+    known = cases([load_dataset(path) for path in paths])
+    spaces: dict[str, dict[str, Any]] = {}
+    for case in known:
+        orders = {
+            "portable": case.portable,
+            "model": np.argsort(
+                -case.model.predict(
+                    case.recording.space.rows(np.arange(case.recording.space.count)), case.recording.problem.cost_class
+                ),
+                kind="stable",
+            ),
+        }
+        spaces[case.name] = {
+            "between": case.between,
+            **{name: [curve(case.recording, order)] for name, order in orders.items() if order is not None},
+        }
+    with ProcessPoolExecutor(arguments.jobs, initializer=remember, initargs=(known,)) as pool:
+        jobs = {
+            (case.name, search, seed): pool.submit(play, at, search, seed)
+            for seed in range(arguments.seeds)
+            for at, case in enumerate(known)
+            for search in SEARCHES
+        }
+        for (name, search, _), job in jobs.items():
+            spaces[name].setdefault(search, []).append(job.result())
+    summary = {
+        "date": time.strftime("%Y-%m-%d"),
+        "command": " ".join(["python", *sys.argv]),
+        "cpu": platform.processor() or platform.machine(),
+        "versions": {"mltune": mltune.__version__, **installed_versions("numpy", "scikit-learn", "optuna")},
+        "seeds": arguments.seeds,
+        "seconds": round(time.time() - started),
+        "at": AT,
+        "spaces": {
+            name: {
+                key: value if key == "between" else np.round(np.mean(value, axis=0), 4).tolist()
+                for key, value in space.items()
+            }
+            | {"error": {search: np.round(standard_error(space[search]), 4).tolist() for search in SEARCHES}}
+            for name, space in spaces.items()
+        },
+    }
+    arguments.results.mkdir(parents=True, exist_ok=True)
+    (arguments.results / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    text = table(summary)
+    (arguments.results / "table.md").write_text(text, encoding="utf-8")
+    print(text)
+
+
+def standard_error(curves: list[list[float]]) -> np.ndarray:
+    """Return the standard errors of the means of curves."""
+    return np.std(curves, axis=0, ddof=1) / np.sqrt(len(curves)) if len(curves) > 1 else np.zeros(len(AT))
+
+
+def table(summary: dict[str, Any]) -> str:
+    """Return the means over spaces, and each space after 100 measurements."""
+    lines = [f"{summary['date']}, `{summary['command']}`, {summary['seeds']} seeds.", ""]
+    starts = [*list(SEARCHES)[:2], *ORDERS, *list(SEARCHES)[2:]]
+    for between, title in BETWEEN.items():
+        chosen = {name: space for name, space in summary["spaces"].items() if space["between"] == between}
+        if not chosen:
+            continue
+        lines += [f"Held out: {title} ({len(chosen)} spaces)", ""]
+        lines += ["| start | " + " | ".join(map(str, AT)) + " |", "| --- |" + " ---: |" * len(AT)]
+        for start in starts:
+            curves = [space[start] for space in chosen.values() if start in space]
+            if curves:
+                note = "" if len(curves) == len(chosen) else f" ({len(curves)} spaces)"
+                mean = " | ".join(f"{value:.3f}" for value in np.mean(curves, axis=0))
+                lines.append(f"| {start}{note} | {mean} |")
+        lines += ["", "After 100 measurements, by space (± standard error of the mean over seeds):", ""]
+        lines += ["| space | " + " | ".join(SEARCHES) + " |", "| --- |" + " ---: |" * len(SEARCHES)]
+        for name, space in chosen.items():
+            cells = [f"{space[search][-1]:.3f} ± {space['error'][search][-1]:.3f}" for search in SEARCHES]
+            lines.append(f"| {name} | " + " | ".join(cells) + " |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
