@@ -69,6 +69,16 @@ def tune(
     ] = True,
     run: NewRun = None,
     device: DeviceName = "auto",
+    wisdom: Annotated[
+        str | None,
+        typer.Option(
+            "--wisdom",
+            metavar="FILE|none",
+            help="The best known configurations: measured first, and the winner is added.  [default: the user's file "
+            "on a GPU, none in replay]",
+            show_default=False,
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the fastest configuration of a kernel.
@@ -100,6 +110,7 @@ def tune(
             skip=skip,
             stop=stop,
             run=run,
+            wisdom=wisdom,
             progress=progress,
             interrupt=interrupt,
         )

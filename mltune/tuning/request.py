@@ -67,6 +67,9 @@ class TuneRequest:
         Directory of the run; None makes a new one under ``runs/``.
     compilers : int or None
         Compile processes; None is one per core.
+    wisdom : str, pathlib.Path or None
+        File of the best known configurations, which are measured first and to which the winner is added; ``"none"``
+        for none. None is the user's file on a GPU (:func:`mltune.wisdom.file.default_file`), and none in replay.
     """
 
     problem: Problem
@@ -80,6 +83,7 @@ class TuneRequest:
     stop: bool = True
     run: Path | None = None
     compilers: int | None = None
+    wisdom: str | Path | None = None
 
     def __post_init__(self) -> None:
         whole_number("seed", self.seed, 0, LARGEST_SEED)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -38,6 +38,8 @@ from mltune.tuning.finals import declare
 from mltune.tuning.request import TuneRequest
 from mltune.tuning.session import open_session, run_header
 from mltune.tuning.target import choose, parse_device
+from mltune.tuning.wisdom import add_winner, known_configurations
+from mltune.wisdom.file import file_of_run
 
 if TYPE_CHECKING:
     from mltune.learn.search import Batch
@@ -85,6 +87,7 @@ def tune(
         check_no_plan(directory)
     name = request.kernel if isinstance(request.kernel, str) else request.kernel.name
     target = parse_device(request.device) or choose(name, request.problem)
+    wisdom = file_of_run(request.wisdom, replayed=target.dataset is not None)
     session = open_session(request.kernel, request.problem, target, compilers=request.compilers)
     header = run_header(
         session,
@@ -114,7 +117,10 @@ def tune(
             if store.notice:
                 warnings.warn(store.notice, MltuneWarning, stacklevel=2)
             own.begin(store, request)
-        result = Tuner(session, store, request, observer, stop).run()
+        first = known_configurations(store, session, wisdom, observer.events, required=request.wisdom is not None)
+        result = Tuner(session, store, request, observer, stop, first).run()
+        if wisdom is not None:
+            add_winner(wisdom, session, result)
         if own is not None:
             own.end(result)
         return result
@@ -133,10 +139,18 @@ class Tuner:
     observer : Observer
     stop : callable
         See :func:`tune`.
+    first : sequence of mapping of str to int
+        Configurations that are measured first, after the default.
     """
 
     def __init__(
-        self, session: Session, store: Store, request: TuneRequest, observer: Observer, stop: Callable[[], bool] = bool
+        self,
+        session: Session,
+        store: Store,
+        request: TuneRequest,
+        observer: Observer,
+        stop: Callable[[], bool] = bool,
+        first: Sequence[Mapping[str, int]] = (),
     ) -> None:
         from mltune.device.peaks import peak_flops
         from mltune.learn.features import Features
@@ -159,6 +173,7 @@ class Tuner:
             stopping=store.fact("stopping"),
             in_flight=gradually(session.batches),
             default=session.default,
+            known=first,
         )
         peak = peak_flops(session.device, session.problem.arithmetic)
         self._pipeline = Pipeline(
