@@ -30,10 +30,11 @@ VARIABLE = "MLTUNE_WISDOM"
 
 NONE = "none"
 
-MAX_BYTES = 1 << 26
+MAX_BYTES = 1 << 24
 """Largest file, bytes."""
 
-_MOST_ENTRIES = 100_000
+_MOST_ENTRIES = 20_000
+_MOST_PARTS = 1_000  # of an object or a list in an entry: an error for each of a million takes gigabytes
 _LOCK_TIMEOUT_S = 30.0
 _ATTEMPT_EVERY_S = 0.01
 
@@ -42,7 +43,7 @@ class _Document(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     format: Literal[1]
-    entries: Annotated[list[Entry], Field(max_length=_MOST_ENTRIES)]
+    entries: Annotated[list[Any], Field(max_length=_MOST_ENTRIES)]
 
 
 def default_file() -> Path | None:
@@ -82,15 +83,39 @@ def read(path: Path) -> list[Entry]:
     document: Any = None
     try:
         document = parse_json(read_file(path, MAX_BYTES))
-        if isinstance(document, dict) and isinstance(document.get("format"), int) and document["format"] > FORMAT:
-            raise ValueError(f"it is of format {document['format']}, and only {FORMAT} is known here: update mltune")
-        return _Document.model_validate(document).entries
+        _check_head(document)
+        found = _Document.model_validate(document).entries
+        return [_entry(raw, number) for number, raw in enumerate(found)]
     except FileNotFoundError:
         return []
     except ValidationError as error:
         raise _refused(path, problems_of(error, document, model=_Document)) from None
     except (OSError, ValueError) as error:
         raise _refused(path, reason(error)) from None
+
+
+def _check_head(document: Any) -> None:
+    if not isinstance(document, dict):
+        return
+    if len(document) > _MOST_PARTS:
+        raise ValueError(f"it has {len(document)} keys")
+    if isinstance(document.get("format"), int) and document["format"] > FORMAT:
+        raise ValueError(f"it is of format {document['format']}, and only {FORMAT} is known here: update mltune")
+
+
+def _entry(raw: Any, number: int) -> Entry:
+    if _widest(raw) > _MOST_PARTS:
+        raise ValueError(f"an object or a list of entry {number + 1} has more than {_MOST_PARTS} parts")
+    try:
+        return Entry.model_validate(raw)
+    except ValidationError as error:
+        raise ValueError(problems_of(error, raw, model=Entry, within=("entries", number))) from None
+
+
+def _widest(value: Any) -> int:
+    """Return the number of parts of the largest object or list in a value."""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return max(len(parts), max(map(_widest, parts), default=0))
 
 
 def write(path: Path, entries: Iterable[Entry]) -> None:

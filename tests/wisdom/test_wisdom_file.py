@@ -189,6 +189,14 @@ EDITS = {
     "versions that are a list": change("versions", to=[]),
     "a version that is a number": change("versions", to={"numpy": 2}),
 }
+EDITS |= {
+    "a hundred thousand bad parameters": change("configuration", to={str(number): [] for number in range(100_000)}),
+    "a hundred thousand unknown keys": lambda document: document["entries"][0].update(
+        dict.fromkeys(map(str, range(100_000)))
+    ),
+    "a hundred thousand unknown keys of the file": lambda document: dict.fromkeys(map(str, range(100_000))),
+    "a hundred thousand bad entries": lambda document: {"format": 1, "entries": [0] * 100_000},
+}
 VALID = mutated(lambda document: None)
 BYTES = {
     "an empty file": b"",
