@@ -149,3 +149,19 @@ def test_in_replay():
     other = replace(recorded.manifest.problem, m=64, lda=64, ldc=64)
     (elsewhere,) = check_wisdom(Wisdom([entry(**facts | {"problem": other.to_json()})]), Target(dataset=DATASET))
     assert elsewhere.verdict is Verdict.UNCHECKED
+
+
+@pytest.mark.parametrize("name", ["transpose", "reduction", "softmax", "stencil", "convolution_cuda"])
+def test_the_problem_of_a_kernel_of_any_kind_is_recognised(name):
+    kernel = load_kernel(name)
+    size = next(iter(kernel.arrays.sizes))
+    problem, near = kernel.arrays.problem(), kernel.arrays.problem({size: kernel.arrays.sizes[size] // 2})
+    facts = {"kernel": name, "source_hash": kernel.source_hash}
+    found = entry(**facts, problem=problem.to_json())
+
+    assert wisdom_check._today(found, {name: kernel}) == (kernel, problem)
+    (same,) = Wisdom([found]).lookup(kernel, problem, H200)
+    (other,) = Wisdom([found]).lookup(kernel, near, H200)
+    assert (same.same_problem, same.distance) == (True, 0.0)
+    assert not other.same_problem
+    assert other.distance == pytest.approx(1, abs=0.2)
