@@ -7,7 +7,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -33,7 +33,9 @@ NONE = "none"
 MAX_BYTES = 1 << 24
 """Largest file, bytes."""
 
-_MOST_ENTRIES = 20_000
+MOST_ENTRIES = 20_000
+"""Most entries of a file."""
+
 _MOST_PARTS = 1_000  # of an object or a list in an entry: an error for each of a million takes gigabytes
 _LOCK_TIMEOUT_S = 30.0
 _ATTEMPT_EVERY_S = 0.01
@@ -43,7 +45,7 @@ class _Document(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     format: Literal[1]
-    entries: Annotated[list[Any], Field(max_length=_MOST_ENTRIES)]
+    entries: Annotated[list[Any], Field(max_length=MOST_ENTRIES)]
 
 
 def default_file() -> Path | None:
@@ -118,17 +120,23 @@ def _widest(value: Any) -> int:
     return max(len(parts), max(map(_widest, parts), default=0))
 
 
-def write(path: Path, entries: Iterable[Entry]) -> None:
+def write(path: Path, entries: Sequence[Entry]) -> None:
     """Write a file in place of an existing one; readers see the old content or the new.
 
     Raises
     ------
     WisdomError
-        The file cannot be written.
+        The file cannot be written, or would be larger than :func:`read` takes.
     """
     document = {"format": FORMAT, "entries": [entry.to_json() for entry in entries]}
+    data = (json.dumps(document, indent=1, allow_nan=False) + "\n").encode()
+    if len(entries) > MOST_ENTRIES or len(data) > MAX_BYTES:
+        raise WisdomError(
+            f"a wisdom has at most {MOST_ENTRIES} entries and {MAX_BYTES} bytes, but {printable(path, 300)} would have "
+            f"{len(entries)} and {len(data)}; split it with `mltune wisdom export`."
+        )
     try:
-        write_file_atomically(path, (json.dumps(document, indent=1, allow_nan=False) + "\n").encode())
+        write_file_atomically(path, data)
     except OSError as error:
         raise _unwritable(path, error) from error
 

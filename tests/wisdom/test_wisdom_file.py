@@ -84,6 +84,14 @@ class TestWriting:
         with files.locked(path), pytest.raises(WisdomError, match="one process at a time"):
             Wisdom([entry()]).add_to(path)
 
+    @pytest.mark.parametrize("limit", ["MOST_ENTRIES", "MAX_BYTES"])
+    def test_what_could_not_be_read_again_is_not_written(self, path, monkeypatch, limit):
+        Wisdom([entry()]).save(path)
+        monkeypatch.setattr(files, limit, 1 if limit == "MOST_ENTRIES" else path.stat().st_size)
+        with pytest.raises(WisdomError, match="a wisdom has at most"):
+            Wisdom([entry(32)]).add_to(path)
+        assert Wisdom.load(path) == Wisdom([entry()])
+
     def test_a_folder_that_cannot_be_written_is_told(self, tmp_path):
         (tmp_path / "file").write_text("")
         for write in (Wisdom([entry()]).save, Wisdom([entry()]).add_to):
