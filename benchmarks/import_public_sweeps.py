@@ -12,24 +12,24 @@ from __future__ import annotations
 
 import shutil
 import sys
+import tempfile
 import tomllib
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from mltune.dataset.dataset import Dataset, write_dataset
-from mltune.dataset.foreign import Outcomes, foreign_dataset
+from mltune.dataset.formats import Layout
+from mltune.dataset.importing import import_table
 from mltune.device.facts import Device
-from mltune.kernel.bundle import Kernel
+from mltune.device.lookup import find_device
 from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import parse_problem
 from mltune.problem.problem import Problem
 from mltune.problem.recorded import RecordedProblem
 
 HERE = Path(__file__).parent
-STATES = {"ok": "ok", "fail_compile": "compile_error", "fail_runtime": "launch_error"}
 WIDTH, FILTER = 4096, 15
 PROBLEMS: dict[str, Problem] = {
     "clblast_xgemm": parse_problem("sgemm", trans="NT", m=4096, n=4096, k=4096),
@@ -49,52 +49,40 @@ PROBLEMS: dict[str, Problem] = {
 
 
 def import_sweep(name: str, entry: dict[str, Any], device: Device, table: pd.DataFrame) -> Dataset:
-    """Make the dataset of one sweep."""
-    kernel = load_kernel(entry["kernel"])
-    table = table[table["status"] != "not_measured"]
+    """Make the dataset of one sweep: its cost of timing is the mean time of all runs."""
     source = f"{entry['source']}; median of the recorded runs"
+    table = table[table["status"] != "not_measured"].assign(benchmark_ms=entry["runs"] * table["time_ms"])
     if "sample_kind" in table:
         # random rows come first: they alone are an unbiased sample of the space
         table = table.sort_values("sample_kind", key=lambda kinds: kinds != "random", kind="stable")
         drawn = int((table["sample_kind"] == "random").sum())
         source += f"; the first {drawn} rows are a uniform random sample, the others the steps of local searches"
-    mean_s = 1e-3 * table["time_ms"].to_numpy()
-    outcomes = Outcomes(
-        states=table["status"].map(STATES).to_numpy(),
-        median_s=1e-3 * table["time_med_ms"].to_numpy(),
-        compile_s=1e-3 * table["compile_ms"].to_numpy() if "compile_ms" in table else 0.0,
-        time_s=np.nan_to_num(entry["runs"] * mean_s),
-    )
-    return foreign_dataset(
-        {parameter: table[parameter].to_numpy() for parameter in kernel.all_parameters},
-        outcomes,
-        name=name,
-        kind=entry["kind"],
-        kernel=kernel.name,
-        problem=PROBLEMS[kernel.name],
-        device=device,
-        parameters=recorded_values(kernel, table),
-        source=source,
-        licence=entry["licence"],
-    )
-
-
-def recorded_values(kernel: Kernel, table: pd.DataFrame) -> dict[str, list[int]]:
-    """Return the values that a sweep took of each parameter, in the order of the bundle."""
-    return {
-        parameter: [value for value in values if (table[parameter] == value).any()]
-        for parameter, values in kernel.all_parameters.items()
-    }
+    kernel = load_kernel(entry["kernel"])
+    with tempfile.NamedTemporaryFile(suffix=".parquet") as file:
+        table.to_parquet(file.name)
+        imported = import_table(
+            file.name,
+            kernel=kernel,
+            problem=PROBLEMS[kernel.name],
+            device=device,
+            layout=Layout(time="time_med_ms"),
+            name=name,
+            kind=entry["kind"],
+            source=source,
+            licence=entry["licence"],
+        )
+    return imported.dataset
 
 
 def main(tables: Path, licences: Path, datasets: Path) -> None:
     """Import every sweep and copy the licence texts."""
     document = tomllib.loads((HERE / "public_sweeps.toml").read_text())
-    devices = {name: Device.from_json(facts) for name, facts in document["devices"].items()}
+    ours = {name: Device.from_json(facts) for name, facts in document["devices"].items()}
     for name, entry in document["datasets"].items():
         folder = datasets / entry["kernel"]
         table = pd.read_parquet(tables / entry["table"])
-        written = write_dataset(import_sweep(name, entry, devices[entry["device"]], table), folder, overwrite=True)
+        device = ours.get(entry["device"]) or find_device(entry["device"])[0]
+        written = write_dataset(import_sweep(name, entry, device, table), folder, overwrite=True)
         text = entry["licence"].rpartition(" ")[2]
         shutil.copyfile(licences / text, folder / text)
         size = (folder / f"{name}.parquet").stat().st_size

@@ -47,6 +47,7 @@ def tune(
     stop: bool = True,
     run: str | Path | None = None,
     compilers: int | None = None,
+    prior: str | Path = "none",
     wisdom: str | Path | None = None,
     progress: Report | Literal["auto"] | None = "auto",
     interrupt: Callable[[], bool] | None = None,
@@ -88,6 +89,10 @@ def tune(
         Directory of the run; an existing run is resumed. By default a new one under ``runs/``.
     compilers : int, optional
         Compile processes; by default one per core.
+    prior : str or pathlib.Path
+        The pretrained model that the search starts from: ``"none"``, the name of one that comes with mltune, which is
+        that of its kernel, or the file of one (``mltune train``). In replay, those that come with mltune have seen the
+        recording.
     wisdom : str or pathlib.Path, optional
         File of the best known configurations (:class:`mltune.Wisdom`): those for this problem are measured first, and
         the winner is added. ``"none"`` for none. By default the user's file on a GPU, and none in replay.
@@ -135,6 +140,7 @@ def tune(
         stop=stop,
         run=None if run is None else Path(run),
         compilers=compilers,
+        prior=str(prior),
         wisdom=wisdom,
     )
     with warnings.catch_warnings():
@@ -274,12 +280,9 @@ def tune_kernel(
     >>> result.best_config, result.best_time_s  # doctest: +SKIP
     ({'block_size_x': 128}, 4.1e-06)
     """
-    import tempfile
-
     from mltune.results.kernel_result import KernelResult, disagreement
     from mltune.tuning import tuner
-    from mltune.tuning.kernel_tuner_call import check_call, read_sources
-    from mltune.tuning.python_kernel import make_kernel
+    from mltune.tuning.kernel_tuner_call import check_call, kernel_of_call
     from mltune.tuning.request import GPU_TIME_S, TuneRequest, parse_duration
 
     call = check_call(
@@ -292,31 +295,26 @@ def tune_kernel(
         },
         strategy_options,
     )
-    sources = read_sources(kernel_source)
-    with tempfile.TemporaryDirectory(prefix="mltune-") as folder:
-        kernel = make_kernel(
-            kernel_name,
-            sources.text,
-            problem_size,
-            arguments,
-            tune_params,
-            folder=Path(folder),
-            grid_divisors=(grid_div_x, grid_div_y, grid_div_z),
-            restrictions=restrictions,
-            answer=answer,
-            verify=verify,
-            headers=sources.headers,
-            absolute=atol,
-            shared=(smem_args or {}).get("size", 0),
-            constants=cmem_args,
-            defines={**call.defines, **(defines or {})},
-            block_names=block_size_names,
-            default=default,
-            options=call.options,
-            include=(*sources.include, *call.include),
-            flops=flops,
-            bytes=bytes,
-        )
+    with kernel_of_call(
+        call,
+        kernel_name,
+        kernel_source,
+        problem_size,
+        arguments,
+        tune_params,
+        smem_args=smem_args,
+        defines=defines,
+        grid_divisors=(grid_div_x, grid_div_y, grid_div_z),
+        restrictions=restrictions,
+        answer=answer,
+        verify=verify,
+        absolute=atol,
+        constants=cmem_args,
+        block_names=block_size_names,
+        default=default,
+        flops=flops,
+        bytes=bytes,
+    ) as kernel:
         assert kernel.arrays is not None  # noqa: S101 - it has arguments
         trials = call.trials if trials is None else trials
         time_s = call.time_s if time is None else parse_duration(str(time))
@@ -392,33 +390,25 @@ def run_kernel(
     >>> mltune.run_kernel("twice", source, 4, [array], {"block_size_x": 4})  # doctest: +SKIP
     [array([2., 2., 2., 2.], dtype=float32)]
     """
-    import tempfile
-
-    from mltune.tuning.kernel_tuner_call import check_call, read_sources
-    from mltune.tuning.python_kernel import make_kernel
+    from mltune.tuning.kernel_tuner_call import check_call, kernel_of_call
     from mltune.tuning.single_run import run_once
     from mltune.tuning.target import parse_device
 
     call = check_call({"lang": lang, "compiler_options": compiler_options, "smem_args": smem_args, **others}, None)
-    sources = read_sources(kernel_source)
     target = parse_device(device if isinstance(device, str) else f"cuda:{device}")
-    with tempfile.TemporaryDirectory(prefix="mltune-") as folder:
-        kernel = make_kernel(
-            kernel_name,
-            sources.text,
-            problem_size,
-            arguments,
-            {name: [value] for name, value in params.items()},
-            folder=Path(folder),
-            grid_divisors=(grid_div_x, grid_div_y, grid_div_z),
-            headers=sources.headers,
-            shared=(smem_args or {}).get("size", 0),
-            constants=cmem_args,
-            defines={**call.defines, **(defines or {})},
-            block_names=block_size_names,
-            options=call.options,
-            include=(*sources.include, *call.include),
-        )
+    with kernel_of_call(
+        call,
+        kernel_name,
+        kernel_source,
+        problem_size,
+        arguments,
+        {name: [value] for name, value in params.items()},
+        smem_args=smem_args,
+        defines=defines,
+        grid_divisors=(grid_div_x, grid_div_y, grid_div_z),
+        constants=cmem_args,
+        block_names=block_size_names,
+    ) as kernel:
         arrays = run_once(kernel, target.cuda or 0 if target is not None else 0)
     return [arrays.get(f"argument_{position}", value) for position, value in enumerate(arguments)]
 
@@ -476,7 +466,7 @@ def compare(
         Names, in one text separated by commas, or ``"all"``; ``"NAME@SEEDS"`` gives a strategy fewer seeds. By default
         mltune, tpe and random. See :mod:`mltune.comparison.strategies`.
     datasets : str or sequence of str, optional
-        Names or paths of datasets, or ``"all"``, the default.
+        Names or paths of datasets, folders that hold some, or ``"all"``, the default.
     table : str or pathlib.Path, optional
         A table of configurations and times (CSV, Parquet or JSON) in place of datasets.
     parameters : str or sequence of str, optional

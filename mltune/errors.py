@@ -10,6 +10,7 @@
     │   ├── ProblemError        no such problem, or an impossible size
     │   ├── SpaceError          the search space is empty, or a configuration lies outside it
     │   ├── DatasetError        a dataset is malformed, of another kernel, or does not exist
+    │   ├── ModelError          a pretrained model is malformed, of another kernel, or does not exist
     │   ├── PlanError           a plan is malformed, or cannot be carried out here
     │   ├── RunDirectoryError   a run directory is in use, belongs to another run, or cannot be written
     │   │   └── DamagedRunError what a run directory holds is damaged, or was not written by mltune
@@ -61,6 +62,10 @@ class SpaceError(UsageError):
 
 class DatasetError(UsageError):
     """A dataset is malformed, of another kernel, or does not exist."""
+
+
+class ModelError(UsageError):
+    """A pretrained model is malformed, of another kernel, or does not exist."""
 
 
 class PlanError(UsageError):

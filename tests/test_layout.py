@@ -19,7 +19,7 @@ FLOORS: tuple[set[str], ...] = (
     {"process", "device", "problem", "records"},
     {"kernel"},
     {"learn", "dataset", "wisdom"},
-    {"measure", "results", "comparison"},
+    {"measure", "results", "comparison", "transfer"},
     {"show", "report", "winner"},
     {"tuning"},
     {"plan"},

@@ -25,7 +25,8 @@ def compare(
         ),
     ] = None,
     datasets: Annotated[
-        str | None, typer.Option("--datasets", metavar="X,Y|all", help="Recorded timings.  [default: all]")
+        str | None,
+        typer.Option("--datasets", metavar="X,Y|DIR|all", help="Names, paths or folders of them.  [default: all]"),
     ] = None,
     table: Annotated[
         Path | None,

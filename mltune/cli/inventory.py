@@ -1,17 +1,18 @@
-"""The commands ``init``, ``space``, ``check``, ``device`` and ``datasets``: bundles, GPUs and recorded timings."""
+"""The commands ``init``, ``space``, ``check`` and ``device``: bundles and GPUs."""
 
 from __future__ import annotations
 
 import math
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mltune.cli.application import AsJson, Size, Trans, answer, app, one_of, path, sizes
 
 if TYPE_CHECKING:
+    from mltune.device.facts import Device
     from mltune.kernel.bundle import Kernel
     from mltune.problem.problem import Problem
 
@@ -141,28 +142,34 @@ def _bundle_and_problem(
 
 
 @app.command()
-def device(as_json: AsJson = False) -> None:
-    """List the GPUs of this machine, and the CUDA libraries that are used."""
+def device(
+    facts: Annotated[
+        str | None,
+        typer.Argument(metavar="[FACTS]", help="cuda:N, a known GPU, or a file (JSON, TOML): show its facts."),
+    ] = None,
+    known: Annotated[bool, typer.Option("--known", help="List the known GPUs, with values from data sheets.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the GPUs of this machine, and the CUDA libraries that are used; or show the facts of one GPU."""
     from dataclasses import asdict
 
-    from mltune.device.peaks import peak_flops
-    from mltune.measure.libraries import find_libraries
+    from mltune.device.known import known_devices
+    from mltune.device.lookup import find_device
+    from mltune.measure.libraries import Library, find_libraries
     from mltune.show import tables
     from mltune.tuning.target import find_gpus
 
-    gpus, reason = find_gpus()
-    devices = [
-        {
-            "spec": f"cuda:{index}",
-            "architecture": facts.architecture,
-            "peak_flops": {arithmetic: peak_flops(facts, arithmetic) for arithmetic in ("fp32", "fp64")},
-            "device": facts.to_json(),
-        }
-        for index, facts in enumerate(gpus)
-    ]
-    libraries, problems = find_libraries()
+    reason, libraries, problems = "", list[Library](), list[str]()
+    if known:
+        found = dict(known_devices())
+    elif facts is not None:
+        found = {facts: find_device(facts)[0]}
+    else:
+        gpus, reason = find_gpus()
+        found = {f"cuda:{index}": gpu for index, gpu in enumerate(gpus)}
+        libraries, problems = find_libraries()
     document = {
-        "devices": devices,
+        "devices": [_described(spec, gpu) for spec, gpu in found.items()],
         "reason": reason or None,
         "libraries": [asdict(library) for library in libraries],
         "problems": problems,
@@ -170,15 +177,13 @@ def device(as_json: AsJson = False) -> None:
     answer(document, as_json, lambda: tables.devices(document))
 
 
-@app.command()
-def datasets(as_json: AsJson = False) -> None:
-    """List the recorded timings.
+def _described(spec: str, facts: Device) -> dict[str, Any]:
+    """Describe a device: an entry of the output of ``mltune device --json``."""
+    from mltune.device.peaks import peak_flops
 
-    Each can be searched without a GPU: mltune tune --device replay:DATASET.
-    """
-    from mltune.dataset.dataset import list_datasets
-    from mltune.results.summary import describe_dataset
-    from mltune.show import tables
-
-    documents = [describe_dataset(manifest) for manifest in list_datasets()]
-    answer(documents, as_json, lambda: [tables.datasets(documents)])
+    return {
+        "spec": spec,
+        "architecture": facts.architecture,
+        "peak_flops": {arithmetic: peak_flops(facts, arithmetic) for arithmetic in ("fp32", "fp64")},
+        "device": facts.to_json(),
+    }

@@ -67,6 +67,14 @@ def tune(
     stop: Annotated[
         bool, typer.Option("--stop/--no-stop", help="End once nothing untried can be expected to be 1 % faster.")
     ] = True,
+    prior: Annotated[
+        str,
+        typer.Option(
+            "--prior",
+            metavar="none|NAME|FILE",
+            help="The pretrained model that the search starts from: the name of a kernel's, or a file.",
+        ),
+    ] = "none",
     run: NewRun = None,
     device: DeviceName = "auto",
     wisdom: Annotated[
@@ -110,6 +118,7 @@ def tune(
             skip=skip,
             stop=stop,
             run=run,
+            prior=prior,
             wisdom=wisdom,
             progress=progress,
             interrupt=interrupt,

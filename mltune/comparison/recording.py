@@ -165,9 +165,9 @@ class Source:
             found = record(bare.dataset, bare.kernel)
             return replace(found, name=self.name, account=bare.account, notices=bare.notices)
         from mltune.dataset.dataset import load_dataset
-        from mltune.kernel.reader import load_kernel
+        from mltune.dataset.recorded_kernel import recorded_kernel
 
         dataset = load_dataset(self.name)
-        kernel = load_kernel(dataset.manifest.kernel)
+        kernel, notice = recorded_kernel(dataset.manifest)
         warning = dataset.manifest.check_kernel(kernel)
-        return replace(record(dataset, kernel), notices=(warning,) if warning else ())
+        return replace(record(dataset, kernel), notices=tuple(filter(None, (notice, warning))))

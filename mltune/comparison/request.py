@@ -151,12 +151,15 @@ def _limits(names: Sequence[str]) -> dict[str, int | None]:
 
 
 def _datasets(text: str | None) -> tuple[Source, ...]:
+    """Return the datasets of some names, paths and folders; a shipped dataset comes before a folder of its name."""
+    from mltune.dataset.dataset import datasets_in, list_datasets, shipped_datasets
+
     names: Sequence[str] = _split(text) or (EVERY,)
     if tuple(names) == (EVERY,):
-        from mltune.dataset.dataset import list_datasets
-
-        names = [manifest.name for manifest in list_datasets()]
-    return tuple(Source(name) for name in names)
+        return tuple(Source(manifest.name) for manifest in list_datasets())
+    shipped = shipped_datasets()
+    folders = {name: datasets_in(Path(name)) for name in names if name not in shipped and Path(name).is_dir()}
+    return tuple(Source(str(found)) for name in names for found in folders.get(name, (name,)))
 
 
 def _share(text: str) -> tuple[int, int]:

@@ -14,6 +14,7 @@ from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
 if TYPE_CHECKING:
     from mltune.comparison.simulation import Simulation
     from mltune.learn.features import Features
+    from mltune.learn.pretrained import PretrainedModel
     from mltune.learn.search import Batch, Search
 
 
@@ -36,6 +37,8 @@ class ShippedSearch:
         Whether the compiler's reports are used. Without them there is no gate after compiling.
     resources : bool
         Whether features are derived from the bundle's resources and accesses; otherwise they are the raw parameters.
+    pretrained : PretrainedModel or None
+        A model that has not seen the recording.
     """
 
     name: str = "mltune"
@@ -45,6 +48,7 @@ class ShippedSearch:
     skip: bool = True
     build: bool = True
     resources: bool = True
+    pretrained: PretrainedModel | None = None
 
     def search(self, simulation: Simulation, seed: int) -> None:
         """Search as the tuner does; see :class:`mltune.comparison.simulation.Strategy`."""
@@ -55,6 +59,7 @@ class ShippedSearch:
             self._features(simulation),
             search=self.proposer,
             seed=seed,
+            pretrained=self.pretrained,
             batch=self.batch,
             in_flight=gradually(self.in_flight),
             skip=self.skip,

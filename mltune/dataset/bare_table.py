@@ -16,7 +16,7 @@ import numpy as np
 from mltune.dataset.cells import NOT_MEASURED, Cells, known_times, parameter, states, times
 from mltune.dataset.dataset import Dataset
 from mltune.dataset.foreign import Outcomes, foreign_dataset
-from mltune.dataset.formats import RawTable, read_raw
+from mltune.dataset.formats import Layout, RawTable, read_raw
 from mltune.dataset.parquet import schema
 from mltune.dataset.repeats import merge
 from mltune.device.known import UNKNOWN
@@ -94,8 +94,9 @@ def read_table(
     Parameters
     ----------
     path : str or pathlib.Path
-        A ``.csv`` or ``.parquet`` file, or a ``.json`` file: a cache of Kernel Tuner, or results in T4, the exchange
-        format of the autotuning community. JSON files define their own parameters, times and states.
+        A ``.csv`` or ``.parquet`` file, or a ``.json`` file: a cache of Kernel Tuner, results in T4 (the exchange
+        format of the autotuning community), or the output of a tuner of CLBlast. JSON files define their own
+        parameters, times and states.
     parameters : sequence of str, optional
         The columns of the parameters; required except for JSON. Values that are not integers (floats, text, booleans)
         become codes in sorted order.
@@ -116,52 +117,49 @@ def read_table(
         The file or a column does not exist, the file is malformed or too large, a time or parameter cannot be right,
         no row was measured, or a parameter seems to be forgotten.
     """
-    path = Path(path)
-    arguments = (path, parameters, time, time_unit, status, compile_time, aggregate)
+    named = None if parameters is None else tuple(parameters)
+    layout = Layout(named, time, status, compile_time, time_unit=time_unit, aggregate=aggregate)
+    return _bare_table(Path(path), read_contents(Path(path), layout))
+
+
+def read_contents(path: Path, layout: Layout) -> Contents:
+    """Read what a table holds, with limits on memory and time; see :func:`read_table`."""
     if path.suffix.lower() in (".csv", ".json") and path.is_file() and path.stat().st_size <= _SMALL:
-        return _bare_table(path, contents_of(*arguments))
+        return contents_of(path, layout)
     try:
         contents: Contents = call_bounded(
-            f"{__name__}:contents_of", *arguments, imports=("pyarrow.parquet", "pyarrow.csv")
+            f"{__name__}:contents_of", path, layout, imports=("pyarrow.parquet", "pyarrow.csv")
         )
     except BoundsExceededError as error:
         raise DatasetError(f"{path}: the table cannot be read: {printable(error, longest=300)}.") from error
-    return _bare_table(path, contents)
+    return contents
 
 
-def contents_of(
-    path: Path,
-    parameters: Sequence[str] | None,
-    time: str | None,
-    time_unit: str | None,
-    status: str | None,
-    compile_time: str | None,
-    aggregate: bool,
-) -> Contents:
-    """Return what a table holds; see :func:`read_table`, which calls this in a process with limits."""
+def contents_of(path: Path, layout: Layout) -> Contents:
+    """Return what a table holds, without limits; see :func:`read_contents`."""
     try:
-        raw = read_raw(path, parameters, time, status, compile_time)
-        return _contents(raw, time_unit, aggregate=aggregate)
+        return _contents(read_raw(path, layout), layout)
     except DatasetError as error:
         raise DatasetError(f"{path}: {error}.") from error
 
 
-def _contents(raw: RawTable, time_unit: str | None, *, aggregate: bool) -> Contents:
+def _contents(raw: RawTable, layout: Layout) -> Contents:
     rows = len(raw.time.codes)
     state, unknown = states(raw.status or Cells("", np.zeros(rows, dtype=np.int32), ["ok"]))
     failed = state != TrialState.OK
-    time_s, timed = times(raw.time, _unit(raw.time, time_unit), failed)
+    time_s, timed = times(raw.time, _unit(raw.time, layout.time_unit), failed)
     state = np.where(failed, state, timed)
-    compile_s = np.zeros(rows)
-    if raw.compile_time is not None:
-        compile_s = known_times(raw.compile_time, _unit(raw.compile_time, None))
+    compile_s, benchmark_s = (
+        np.zeros(rows) if cells is None else known_times(cells, _unit(cells, None))
+        for cells in (raw.compile_time, raw.benchmark_time)
+    )
     measured = np.flatnonzero(~np.isin(state, list(NOT_MEASURED)))
     if not len(measured):
         raise DatasetError(f"a table must hold at least one measured configuration, but none of {rows:,} rows is one")
     state = state[measured]
     parameters = [parameter(cells[measured]) for cells in raw.parameters]
     others = [cells[measured] for cells in raw.others]
-    merged = merge(parameters, state, time_s[measured], others, aggregate=aggregate)
+    merged = merge(parameters, state, time_s[measured], others, aggregate=layout.aggregate)
     first = merged.first
     account = f"{rows:,} rows, {len(first):,} distinct, {(state != TrialState.OK).sum():,} failed"
     if len(measured) < rows:
@@ -170,7 +168,7 @@ def _contents(raw: RawTable, time_unit: str | None, *, aggregate: bool) -> Conte
     names = _legal_names([one.name for one in parameters])
     return Contents(
         {name: one.integers[one.codes[first]] for name, one in zip(names, parameters, strict=True)},
-        Outcomes(state[first], merged.median_s, compile_s[measured][first]),
+        Outcomes(state[first], merged.median_s, compile_s[measured][first], benchmark_s[measured][first]),
         {name: one.values for name, one in zip(names, parameters, strict=True) if one.values is not None},
         account,
         tuple(filter(None, (raw.notice, words, *merged.notices))),
@@ -178,7 +176,7 @@ def _contents(raw: RawTable, time_unit: str | None, *, aggregate: bool) -> Conte
 
 
 def _bare_table(path: Path, contents: Contents) -> BareTable:
-    name = re.sub(r"[^a-z0-9_-]+", "-", path.stem.lower()).strip("-_")[:60] or "table"
+    name = slug(path.stem)
     values = {parameter: tuple(np.unique(column).tolist()) for parameter, column in contents.columns.items()}
     kernel = Kernel(name=name, problem=RecordedProblem.kind, parameters=values)
     dataset = foreign_dataset(
@@ -192,6 +190,11 @@ def _bare_table(path: Path, contents: Contents) -> BareTable:
         source=str(path),
     )
     return BareTable(kernel, dataset, contents.codes, contents.account, contents.notices)
+
+
+def slug(text: str) -> str:
+    """Return a name for a dataset: lower-case letters, digits, ``_`` and ``-``."""
+    return re.sub(r"[^a-z0-9_-]+", "-", text.lower()).strip("-_")[:60] or "table"
 
 
 def _unit(cells: Cells, unit: str | None) -> float:

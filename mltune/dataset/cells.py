@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mltune.dataset.manifest import LONGEST_S, SHORTEST_S
+from mltune.dataset.manifest import LONGEST_LABEL, LONGEST_S, SHORTEST_S
 from mltune.errors import DatasetError
 from mltune.files.text import printable
 from mltune.kernel.columns import Floats, Indices
@@ -35,7 +35,7 @@ _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?", re.ASCII | re.IG
 _INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 _TRUTH = {"true": True, "false": False}
 _EXACT_INTEGER = 2**53
-_LONGEST_TEXT = 200
+_LONGEST_TEXT = LONGEST_LABEL
 
 
 @dataclass(frozen=True, eq=False)

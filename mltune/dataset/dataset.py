@@ -164,6 +164,7 @@ def dataset_from_records(
         created=datetime.fromtimestamp(header.created_at, UTC).isoformat(timespec="seconds"),
         versions=dict(header.versions),
         seed=header.seed,
+        labels=dict(header.labels),
         source=source,
         licence=licence,
     )
@@ -230,8 +231,11 @@ def write_dataset(dataset: Dataset, folder: Path, *, overwrite: bool = False) ->
     data = write_parquet(dataset.table)
     manifest = dataclasses.replace(dataset.manifest, sha256=hashlib.sha256(data).hexdigest())
     table, described = (Path(folder) / f"{manifest.name}.{suffix}" for suffix in ("parquet", "json"))
-    if described.exists() and not overwrite:
-        raise DatasetError(f"a dataset's name must be new to its folder, but {described} exists; choose another name.")
+    existing = [path for path in (described, table) if path.exists()]
+    if existing and not overwrite:
+        raise DatasetError(
+            f"a dataset's name must be new to its folder, but {existing[0]} exists; choose another name or folder."
+        )
     try:
         table.parent.mkdir(parents=True, exist_ok=True)
         write_file_atomically(table, data)
@@ -288,6 +292,21 @@ def list_datasets(folder: Path | None = None) -> list[Manifest]:
     """Return the manifests of all datasets in ``folder/*/`` (by default the shipped ones), by kernel and name."""
     paths = sorted((assets.folder("datasets") if folder is None else folder).glob("*/*.json"))
     return sorted((read_manifest(path) for path in paths), key=lambda manifest: (manifest.kernel, manifest.name))
+
+
+def datasets_in(folder: Path) -> list[Path]:
+    """Return the manifest files of the datasets in a folder and in its folders: JSON files beside a Parquet file.
+
+    Raises
+    ------
+    DatasetError
+        There are none.
+    """
+    found = [path for pattern in ("*.json", "*/*.json") for path in sorted(Path(folder).glob(pattern))]
+    found = [path for path in found if path.with_suffix(".parquet").exists()]
+    if not found:
+        raise DatasetError(f"a folder of datasets holds NAME.json with NAME.parquet, but {folder} holds none.")
+    return found
 
 
 def find_datasets(kernel: str, problem: Problem, folder: Path | None = None) -> list[Manifest]:

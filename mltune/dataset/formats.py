@@ -1,4 +1,4 @@
-"""Readers of CSV, Parquet, Kernel Tuner caches and T4 results as raw columns, for untrusted files.
+"""Readers of CSV, Parquet, Kernel Tuner caches, T4 and CLBlast results as raw columns, for untrusted files.
 
 They run in a process with limits on memory and time (:mod:`mltune.process.bounded`); what can be checked before
 something is allocated is checked before.
@@ -10,13 +10,14 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mltune.dataset.cells import Cells, encode, typed
+from mltune.dataset.clblast import Outcome, is_clblast, read_clblast
 from mltune.dataset.manifest import MAX_PARAMETERS, MAX_ROWS
 from mltune.errors import DatasetError
 from mltune.files.documents import parse_json
@@ -41,9 +42,40 @@ STATUS = "status"
 COMPILE_TIMES = ("compile_s", "compile_ms", "compile_us", "compile_ns")
 """Default names of the column of compile times."""
 
+BENCHMARK_TIMES = ("benchmark_s", "benchmark_ms", "benchmark_us", "benchmark_ns")
+"""Default names of the column of the times that benchmarking took, all runs together."""
+
 _T4_STATES = {"correct": "ok", "timeout": "timeout", "compile": "compile", "correctness": "wrong"}
 _MILLISECONDS = {"s": 1e3, "seconds": 1e3, "us": 1e-3, "microseconds": 1e-3, "ns": 1e-6, "nanoseconds": 1e-6}
 _MAX_METADATA = 10_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The roles of the columns of a table; None where the format or a default name tells.
+
+    Attributes
+    ----------
+    parameters : tuple of str or None
+        Columns of the parameters.
+    time, status, compile_time, benchmark_time : str or None
+        Columns of the times of the kernel, of the states, and of the times that compiling and benchmarking took.
+    time_unit : {"s", "ms", "us", "ns"} or None
+        Unit of `time`.
+    aggregate : bool
+        Whether to merge rows with the same parameters that differ in other columns.
+    section : mapping of str to str
+        Fields that select one section of CLBlast's database.
+    """
+
+    parameters: tuple[str, ...] | None = None
+    time: str | None = None
+    status: str | None = None
+    compile_time: str | None = None
+    benchmark_time: str | None = None
+    time_unit: str | None = None
+    aggregate: bool = False
+    section: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +87,8 @@ class RawTable:
     parameters : tuple of Cells
     time : Cells
         Times, or texts in their place. The name of the column ends in the unit, unless the user gives the unit.
-    status, compile_time : Cells or None
-        States and compile times, if any.
+    status, compile_time, benchmark_time : Cells or None
+        States, and the times that compiling and benchmarking took, if any.
     others : tuple of Cells
         Columns without a role.
     notice : str
@@ -67,13 +99,12 @@ class RawTable:
     time: Cells
     status: Cells | None
     compile_time: Cells | None
+    benchmark_time: Cells | None
     others: tuple[Cells, ...]
     notice: str = ""
 
 
-def read_raw(
-    path: Path, parameters: Sequence[str] | None, time: str | None, status: str | None, compile_time: str | None
-) -> RawTable:
+def read_raw(path: Path, layout: Layout) -> RawTable:
     """Read the columns of a file in the format of its suffix; see :func:`mltune.dataset.bare_table.read_table`.
 
     Raises
@@ -85,27 +116,28 @@ def read_raw(
     readers = {".csv": _csv, ".parquet": _parquet}
     if suffix not in (*readers, ".json"):
         raise DatasetError(f"a table is a .csv, .parquet or .json file, got {path}")
-    if parameters is not None:
-        _check_parameters(parameters)
+    if layout.parameters is not None:
+        _check_parameters(layout.parameters)
+    if layout.section and suffix != ".json":
+        raise DatasetError(f"only CLBlast's database has sections, but {path} is no .json file")
     try:
         data = read_file(path, MAX_BYTES)
     except OSError as error:
         raise DatasetError(f"a table must be readable, but {path} is not: {reason(error)}") from error
     if suffix == ".json":
-        return _json(data, parameters)
+        return _json(data, layout)
     columns = readers[suffix](data)
-    if not parameters or not time:
+    if not layout.parameters or not layout.time:
         raise DatasetError(
             f"the columns of a table are named with --parameters A,B,C and --time T; {path} has {_listed(columns)}"
         )
-    return _with_roles(columns, parameters, time, status, compile_time)
+    return _with_roles(columns, layout.parameters, layout.time, layout)
 
 
-def _with_roles(
-    columns: Mapping[str, Cells], parameters: Sequence[str], time: str, status: str | None, compile_time: str | None
-) -> RawTable:
+def _with_roles(columns: Mapping[str, Cells], parameters: Sequence[str], time: str, layout: Layout) -> RawTable:
     """Return the table of the columns that the user named, and of columns with default names."""
-    named = [*parameters, *(name for name in (time, status, compile_time) if name is not None)]
+    roles = (time, layout.status, layout.compile_time, layout.benchmark_time)
+    named = [*parameters, *(name for name in roles if name is not None)]
     if len(set(named)) != len(named):
         raise DatasetError(f"a column of a table has one role, got {', '.join(map(printable, named))}")
     missing = next((name for name in named if name not in columns), None)
@@ -115,14 +147,21 @@ def _with_roles(
             f"{did_you_mean(missing, columns)}"
         )
     free = [name for name in columns if name not in named]
-    status = status or next((name for name in free if name == STATUS), None)
-    compile_time = compile_time or next((name for name in free if name in COMPILE_TIMES), None)
+
+    def column(given: str | None, *defaults: str) -> Cells | None:
+        name = given or next((name for name in defaults if name in free), None)
+        return columns[name] if name else None
+
+    status = column(layout.status, STATUS)
+    compile_time = column(layout.compile_time, *COMPILE_TIMES)
+    benchmark_time = column(layout.benchmark_time, *BENCHMARK_TIMES)
     return RawTable(
         tuple(columns[name] for name in parameters),
         columns[time],
-        columns[status] if status else None,
-        columns[compile_time] if compile_time else None,
-        tuple(columns[name] for name in free if name not in (status, compile_time)),
+        status,
+        compile_time,
+        benchmark_time,
+        tuple(columns[name] for name in free if columns[name] not in (status, compile_time, benchmark_time)),
     )
 
 
@@ -229,32 +268,39 @@ def _cells(name: str, column: Any, *, as_text: bool = False) -> Cells:
     return Cells(name, codes, [*(typed(values) if as_text else values), None])
 
 
-def _json(data: bytes, parameters: Sequence[str] | None) -> RawTable:
-    """Read a Kernel Tuner cache or T4 results, in milliseconds."""
+def _json(data: bytes, layout: Layout) -> RawTable:
+    """Read a Kernel Tuner cache, T4 results or CLBlast's results, in milliseconds."""
     try:
         document = _document(data)
+        if layout.section and "sections" not in document:
+            raise DatasetError("only CLBlast's database has sections, but this file holds something else")
         if isinstance(document.get("cache"), dict):
             known = [str(name) for name in document["tune_params_keys"]]
             entries = [*document["cache"].values()]
             outcomes = [_cached(entry) for entry in entries]
+        elif is_clblast(document):
+            known, entries, outcomes = read_clblast(document, layout.section)
         else:
             entries = [one["configuration"] for one in document["results"]]
             known = [*entries[0]] if entries else []
             outcomes = [_t4(one) for one in document["results"]]
-        names = list(known if parameters is None else parameters)
+        names = list(known if layout.parameters is None else layout.parameters)
         _check_parameters(names)
         _check_size(len(entries), names)
+        if missing := [name for name in names if name not in known]:
+            raise DatasetError(f"the parameters must be there, but {_listed(missing)} are not among {_listed(known)}")
         every = {name: encode(name, [entry[name] for entry in entries]) for name in dict.fromkeys([*names, *known])}
-        time, status, compile_time = map(list, zip(*outcomes, strict=True))
+        time, status, compile_time, benchmark_time = map(list, zip(*outcomes, strict=True))
     except (ValueError, TypeError, LookupError, AttributeError) as error:
-        raise _malformed("a cache of Kernel Tuner or results in T4", error) from error
+        raise _malformed("a cache of Kernel Tuner, results in T4 or results of CLBlast", error) from error
     return RawTable(
         tuple(every[name] for name in names),
         encode("time_ms", time),
         encode(STATUS, status),
         encode("compile_ms", compile_time),
+        encode("benchmark_ms", benchmark_time),
         tuple(cells for name, cells in every.items() if name not in names),
-        "" if parameters else f"the parameters are those of the file: {_listed(names)}",
+        "" if layout.parameters else f"the parameters are those of the file: {_listed(names)}",
     )
 
 
@@ -269,14 +315,14 @@ def _document(data: bytes) -> dict[str, Any]:
     return document
 
 
-def _cached(entry: Mapping[str, Any]) -> tuple[object, str, object]:
-    """Return time, state and compile time of a cache entry; a failure has the name of an error in place of its time."""
+def _cached(entry: Mapping[str, Any]) -> Outcome:
+    """Return what a cache entry holds; a failure has the name of an error in place of its time."""
     time = entry["__error__"] if "__error__" in entry else entry["time"]
-    return time, "ok", _number(entry.get("compile_time"))
+    return time, "ok", _number(entry.get("compile_time")), _number(entry.get("benchmark_time"))
 
 
-def _t4(result: Mapping[str, Any]) -> tuple[object, str, object]:
-    """Return time, state and compile time of a T4 result."""
+def _t4(result: Mapping[str, Any]) -> Outcome:
+    """Return what a T4 result holds."""
     measured = {str(one["name"]): one for one in result.get("measurements") or ()}
     objective = str((result.get("objectives") or ["time"])[0])
     found = measured.get("time") or measured.get(objective) or {}
@@ -286,7 +332,7 @@ def _t4(result: Mapping[str, Any]) -> tuple[object, str, object]:
     invalidity = str(result.get("invalidity", "correct"))
     time = value if number is None else number * _MILLISECONDS.get(str(found.get("unit")), 1.0)
     compile_ms = _number(times.get("compilation", times.get("compilation_time")))
-    return time, _T4_STATES.get(invalidity, invalidity), compile_ms
+    return time, _T4_STATES.get(invalidity, invalidity), compile_ms, _number(times.get("benchmark"))
 
 
 def _number(value: object) -> float | None:

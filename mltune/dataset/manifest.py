@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ MAX_ROWS = 1_000_000
 MAX_PARAMETERS = 200
 SHORTEST_S, LONGEST_S = 1e-15, 1e9
 """Bounds of recorded times, seconds: beyond them, rates and ratios have no meaning."""
+
+LONGEST_LABEL = 200
 
 _MAX_BYTES = 4_000_000
 _LARGEST_FACT = 1e18
@@ -59,6 +62,8 @@ class Manifest:
     device : Device
     parameters : mapping of str to tuple of int
         The values that the configurations were chosen from, in the order of the bundle.
+    labels : mapping of str to tuple of (int, float or str)
+        The values of the parameters that are not integers: those parameters count the positions in these lists.
     rows : int
         Number of configurations.
     counts : mapping of str to int
@@ -103,6 +108,7 @@ class Manifest:
     source: str = ""
     licence: str = ""
     sha256: str = ""
+    labels: Mapping[str, tuple[int | float | str, ...]] = dataclasses.field(default_factory=dict)
     format: int = FORMAT
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "arbitrary_types_allowed": True}
@@ -145,6 +151,22 @@ class Manifest:
                     f"dataset {self.name!r}: a parameter has a name matching {_PARAMETER.pattern} and values, "
                     f"got {name!r} with {values}."
                 )
+        self._check_labels()
+
+    def _check_labels(self) -> None:
+        for name, labels in self.labels.items():
+            if not set(self.parameters.get(name, (-1,))) <= set(range(len(labels))):
+                raise DatasetError(
+                    f"dataset {self.name!r}: the values of a parameter with labels are positions in their list, but "
+                    f"those of {name!r} are not, or there is no such parameter."
+                )
+            if len(set(labels)) != len(labels) or not all(
+                len(one) <= LONGEST_LABEL if isinstance(one, str) else math.isfinite(one) for one in labels
+            ):
+                raise DatasetError(
+                    f"dataset {self.name!r}: labels are distinct, and finite numbers or texts of at most "
+                    f"{LONGEST_LABEL} characters, got {list(labels)[:20]} for {name!r}."
+                )
 
     def check_kernel(self, kernel: Kernel) -> str:
         """Check that the dataset belongs to a kernel; return a warning if its source has changed since, else "".
@@ -166,14 +188,27 @@ class Manifest:
                 f"a dataset must have its kernel's parameters, but {self.name} and {kernel.name} differ in "
                 f"{', '.join(differing)}; record the dataset anew."
             )
+        if self.labels and any(self.labels[name] != kernel.labels.get(name) for name in self.labels):
+            raise DatasetError(
+                f"a dataset must have its kernel's values, but the texts or fractions of {', '.join(self.labels)} in "
+                f"{self.name} are not those of {kernel.name}; record the dataset anew."
+            )
         if self.source_hash != kernel.source_hash:
             return f"dataset {self.name} was recorded with another version of the source of {kernel.name}"
         return ""
+
+    def labelled(self, configuration: Mapping[str, int]) -> dict[str, int | float | str]:
+        """Return a configuration with labels in place of their positions."""
+        return {
+            name: self.labels[name][value] if name in self.labels else value for name, value in configuration.items()
+        }
 
     def to_json(self) -> dict[str, Any]:
         """Return the manifest as plain JSON values."""
         document = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         best = None if self.best is None else {**dataclasses.asdict(self.best)}
+        if not self.labels:
+            del document["labels"]  # most datasets have none, and older versions know no such field
         return document | {"problem": self.problem.to_json(), "device": self.device.to_json(), "best": best}
 
 

@@ -1,6 +1,17 @@
-"""Devices with known facts, for use without a GPU."""
+"""Devices with known facts, for use without a GPU: one in full, and a table of others from data sheets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 from mltune.device.facts import Device
+from mltune.files.documents import parse_toml
+
+DATA_SHEET = "data sheet"
+"""The origin of the facts of :func:`known_devices`."""
 
 H200 = Device(
     name="NVIDIA H200",
@@ -43,3 +54,54 @@ UNKNOWN = Device(
     fma_per_clock=(1.0, 1.0),
 )
 """The device of a table without device facts. Its peak only scales times."""
+
+
+@cache
+def known_devices() -> Mapping[str, Device]:
+    """Return GPUs by a short name, from Kepler to Blackwell, CDNA and RDNA.
+
+    The values are those of data sheets: boost clock, nominal memory and bandwidth. A driver may report others.
+
+    Examples
+    --------
+    >>> known_devices()["rtx_4090"].architecture
+    'sm_89'
+    """
+    table = _table()
+    return {key: _device(gpu, table["architectures"][gpu["architecture"]]) for key, gpu in table["gpus"].items()} | {
+        "h200": H200
+    }
+
+
+@cache
+def unsure_facts() -> Mapping[str, tuple[str, ...]]:
+    """Return the facts of known GPUs on which published sources differ, by short name."""
+    return {key: tuple(_FIELDS[name] for name in gpu.get("unsure", ())) for key, gpu in _table()["gpus"].items()}
+
+
+_FIELDS = {
+    "clock_mhz": "clock_hz",
+    "memory_gib": "memory_bytes",
+    "bandwidth_gb_per_s": "memory_bytes_per_s",
+    "l2_kib": "l2_bytes",
+}
+
+
+@cache
+def _table() -> dict[str, Any]:
+    return parse_toml((Path(__file__).parent / "gpus.toml").read_text())
+
+
+def _device(gpu: Mapping[str, Any], limits: Mapping[str, Any]) -> Device:
+    return Device.from_json(
+        {
+            "compute_capability": None,
+            **limits,
+            "name": gpu["name"],
+            "sm_count": gpu["sm_count"],
+            "clock_hz": 1e6 * gpu["clock_mhz"],
+            "memory_bytes": gpu["memory_gib"] * 2**30,
+            "memory_bytes_per_s": 1e9 * gpu["bandwidth_gb_per_s"],
+            "l2_bytes": gpu["l2_kib"] * 2**10,
+        }
+    )

@@ -1,7 +1,7 @@
 """Exact occupancy: the resident blocks of a kernel on one SM, for columns of configurations.
 
 The rules are those of NVIDIA's occupancy calculator (``cuda_occupancy.h`` of CUDA 13.0) with the whole carve-out given
-to shared memory, for compute capability 5.0 to 12.x. For a device without CUDA they are an approximation: waves count
+to shared memory, for compute capability 3.0 to 12.x. For a device without CUDA they are an approximation: waves count
 as warps and compute units as multiprocessors (as on CDNA, whose four SIMD units correspond to the four partitions).
 """
 
@@ -17,6 +17,10 @@ from mltune.errors import DeviceError
 
 REGISTER_UNIT = 256
 """Number of registers in one unit of allocation to a warp."""
+
+_GENERATIONS = (3, *range(5, 13))
+_REGISTERS_PER_BLOCK = {(3, 2): 32768, (3, 7): 65536, (5, 3): 32768, (6, 2): 32768}
+"""Registers of the largest block where they are fewer than those of an SM."""
 
 NO_LIMIT = np.iinfo(np.int64).max
 """Number of blocks that an unused resource allows."""
@@ -62,9 +66,9 @@ def occupancy(device: Device, threads: ArrayLike, registers: ArrayLike, shared_b
         The rules of the device's compute capability are not known.
     """
     capability = device.compute_capability
-    if capability is not None and not 5 <= capability[0] <= 12:
+    if capability is not None and capability[0] not in _GENERATIONS:
         raise DeviceError(
-            f"occupancy is known for compute capability 5.0 to 12.x, got {capability[0]}.{capability[1]} of "
+            f"occupancy is known for compute capability 3.0 to 12.x, got {capability[0]}.{capability[1]} of "
             f"{device.name}; add its rules to mltune/device/occupancy.py."
         )
     threads, registers, shared_bytes = np.broadcast_arrays(
@@ -89,7 +93,7 @@ def _ceil_div(numerator: NDArray[np.int64], denominator: int) -> NDArray[np.int6
 def _blocks_by_registers(device: Device, warps: NDArray[np.int64], registers: NDArray[np.int64]) -> NDArray[np.int64]:
     # GP100 has two partitions, but it also rejects a kernel that does not fit the four of other GPUs.
     partitions = 2 if device.compute_capability == (6, 0) else 4
-    per_block = 32768 if device.compute_capability in ((5, 3), (6, 2)) else device.registers_per_sm
+    per_block = _REGISTERS_PER_BLOCK.get(device.compute_capability or (0, 0), device.registers_per_sm)
     per_warp = _ceil_div(registers * device.warp_size, REGISTER_UNIT) * REGISTER_UNIT
     resident_warps = device.registers_per_sm // partitions // np.maximum(per_warp, 1) * partitions
     blocks = np.where(per_warp > 0, resident_warps // np.maximum(warps, 1), NO_LIMIT)

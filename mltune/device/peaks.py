@@ -6,6 +6,8 @@ from mltune.device.facts import Device
 from mltune.errors import DeviceError
 
 FMA_PER_CLOCK: dict[tuple[int, int], tuple[int, int]] = {
+    **dict.fromkeys([(3, 0), (3, 2)], (192, 8)),
+    **dict.fromkeys([(3, 5), (3, 7)], (192, 64)),
     **dict.fromkeys([(5, 0), (5, 2), (5, 3), (6, 1), (6, 2)], (128, 4)),
     **dict.fromkeys([(6, 0), (7, 0), (7, 2), (8, 0)], (64, 32)),
     (7, 5): (64, 2),

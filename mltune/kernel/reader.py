@@ -65,14 +65,26 @@ def load_kernel(name_or_path: str | Path) -> Kernel:
     return _Reader(path, _validated(path, _read(path, MAX_DOCUMENT_BYTES))).kernel()
 
 
-def _find_bundle(name_or_path: str | Path) -> Path:
-    built_in = assets.folder("kernels")
-    names = sorted(path.parent.name for path in built_in.glob("*/kernel.toml"))
-    if isinstance(name_or_path, str) and name_or_path in names:
-        return built_in / name_or_path
+def is_bundle(name_or_path: str | Path) -> bool:
+    """Return whether there is a built-in kernel of a name, or a bundle in a folder."""
+    return _located(name_or_path) is not None
+
+
+def _built_in() -> list[str]:
+    return sorted(path.parent.name for path in assets.folder("kernels").glob("*/kernel.toml"))
+
+
+def _located(name_or_path: str | Path) -> Path | None:
+    if isinstance(name_or_path, str) and name_or_path in _built_in():
+        return assets.folder("kernels") / name_or_path
     folder = Path(name_or_path)
-    if name_or_path != "" and os.path.lexists(folder / "kernel.toml"):
-        return folder.resolve()
+    return folder.resolve() if name_or_path != "" and os.path.lexists(folder / "kernel.toml") else None
+
+
+def _find_bundle(name_or_path: str | Path) -> Path:
+    found, names = _located(name_or_path), _built_in()
+    if found is not None:
+        return found
     raise BundleError(
         f"a kernel is a built-in one ({', '.join(names) or 'none are installed'}) or a folder that holds a "
         f"kernel.toml, got {printable(name_or_path, 300)!r}{did_you_mean(str(name_or_path), names) or '.'}"

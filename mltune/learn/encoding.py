@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,31 @@ if TYPE_CHECKING:
     from mltune.kernel.space import SearchSpace
 
 SMALLEST_PRIOR = 0.02
-"""Share of peak below which the prior does not distinguish configurations."""
+"""Share of peak below which the physical prior does not distinguish configurations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Knowledge of the speed of configurations before anything is measured.
+
+    Attributes
+    ----------
+    expected : callable
+        From Columns to ndarray of shape (n_configs,): logs of speeds, up to a constant; 0 is the fastest that there is.
+    least : float
+        The log of a speed below which it does not distinguish configurations.
+    weight : float
+        Weight of these logs in the mean function before anything is measured.
+    """
+
+    expected: Callable[[Columns], Floats]
+    least: float
+    weight: float
+
+
+def physical(prior: Callable[[Columns], Floats], weight: float = 0.5) -> Source:
+    """Return the physical prior as a source, from a function that gives shares of the device's peak."""
+    return Source(lambda columns: np.log(np.maximum(prior(columns), SMALLEST_PRIOR)), np.log(SMALLEST_PRIOR), weight)
 
 
 class Encoding:
@@ -28,12 +52,11 @@ class Encoding:
     - Hardware works in powers of two, so the odd part of a value (3 of 48) is a second coordinate: 48 is not simply
       between 32 and 64.
 
-    The last coordinate is the prior, if there is one.
+    Each source of knowledge is one more coordinate.
 
     Parameters
     ----------
-    prior : callable or None
-        From Columns to ndarray of shape (n_configs,): the share of peak expected before anything is measured.
+    sources : sequence of Source
 
     Attributes
     ----------
@@ -41,26 +64,26 @@ class Encoding:
         Weights of the basis functions of :meth:`describe` before anything is measured.
     """
 
-    def __init__(self, space: SearchSpace, prior: Callable[[Columns], Floats] | None = None) -> None:
-        self.prior = prior
+    def __init__(self, space: SearchSpace, sources: Sequence[Source] = ()) -> None:
+        self.sources = tuple(sources)
         self._scales = [_Scale(name, space.values[name]) for name in space.names if len(space.values[name]) > 1]
-        self.mean_weights = np.array([0.5] if prior is None else [0.25, 0.5])
+        self.mean_weights = np.array([0.25 if sources else 0.5, *(source.weight for source in sources)])
 
     def describe(self, columns: Columns) -> tuple[Floats, Floats]:
         """Return the points of configurations, and their values of the basis functions of the mean function.
 
         The first basis function is minus the sum over parameters of the squared distance from the middle of the list of
         values and of the log2 of the odd part: a search space is usually written with bounds on either side of the
-        likely values. The second is the log of the prior, if there is one, limited to [log(SMALLEST_PRIOR), 0].
+        likely values. The others are what the sources expect, limited to [least, 0].
 
         Their shapes are (n_configs, n_dimensions) and (n_configs, n_basis).
         """
         described = [scale.describe(columns[scale.name]) for scale in self._scales]
         coordinates = [coordinate for found, _ in described for coordinate in found]
         basis = [-sum((eccentricity for _, eccentricity in described), np.zeros(length(columns)))]
-        if self.prior is not None:
-            expected = np.log(np.clip(self.prior(columns), SMALLEST_PRIOR, 1.0))
-            coordinates.append(1.0 + expected / -np.log(SMALLEST_PRIOR))
+        for source in self.sources:
+            expected = np.clip(source.expected(columns), source.least, 0.0)
+            coordinates.append(1.0 - expected / source.least)
             basis.append(expected)
         points: Floats = np.column_stack(coordinates) if coordinates else np.zeros((length(columns), 1))
         return points, np.column_stack(basis)

@@ -135,8 +135,8 @@ class Features:
     def _before_columns(
         self, columns: Columns, resources: Mapping[str, Floats], accesses: Traffic | None
     ) -> dict[str, Floats]:
-        table = {name: _log2(columns[name]) for name in self.kernel.all_parameters}
-        table |= {f"resource_{name}": _log2(values) for name, values in resources.items()}
+        table = {name: signed_log2(columns[name]) for name in self.kernel.all_parameters}
+        table |= {f"resource_{name}": signed_log2(values) for name, values in resources.items()}
         if self.has_prior:
             found = self._physics(resources, accesses)
             table |= {name: _feature(name, values) for name, values in found.columns.items()}
@@ -151,7 +151,7 @@ class Features:
         accesses: Traffic | None,
     ) -> dict[str, Floats]:
         known = _known(builds, length(columns))
-        table = {f"build_{name}": _log2(np.nan_to_num(values)) for name, values in known.items()}
+        table = {f"build_{name}": signed_log2(np.nan_to_num(values)) for name, values in known.items()}
         if self.has_prior:
             estimated = resources["registers"]
             built, spilled = _corrected(resources, known)
@@ -177,7 +177,7 @@ def _known(builds: Mapping[str, ArrayLike], size: int) -> dict[str, Floats]:
 
 
 def _feature(name: str, values: Floats) -> Floats:
-    return values if name in LINEAR or name.endswith("_bound") else _log2(values)
+    return values if name in LINEAR or name.endswith("_bound") else signed_log2(values)
 
 
 def _log_share(share: Floats) -> Floats:
@@ -193,7 +193,8 @@ def _integers(values: ArrayLike) -> NDArray[np.int64]:
     return np.asarray(values).astype(np.int64)
 
 
-def _log2(values: ArrayLike) -> Floats:
+def signed_log2(values: ArrayLike) -> Floats:
+    """Return log2(1 + value), with the sign of the value."""
     values = np.asarray(values, dtype=np.float64)
     scaled: Floats = np.sign(values) * np.log2(1.0 + np.abs(values))
     return scaled

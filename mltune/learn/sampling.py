@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import repeat
@@ -14,9 +14,9 @@ import optuna
 from optuna.distributions import CategoricalDistribution
 
 from mltune.errors import SpaceError
-from mltune.kernel.columns import Columns, Floats, Indices, row
+from mltune.kernel.columns import Floats, Indices, row
 from mltune.learn.candidates import EnumeratedPool, SampledPool, maximin_subset
-from mltune.learn.encoding import Encoding
+from mltune.learn.encoding import Encoding, Source
 from mltune.learn.history import History, HistoryReader
 from mltune.learn.proposers import Choice, GaussianProposer, ProposalContext, Proposer
 
@@ -62,6 +62,8 @@ class SamplerOptions:
         Random configurations that the initial design is chosen from.
     start_head : float
         Share of the pool, the most promising, over which the initial design is spread.
+    start_lead : int
+        Configurations that lead the initial design where there are several sources.
     listed : int
         Largest space whose configurations are listed.
     drawn, near : int
@@ -74,6 +76,7 @@ class SamplerOptions:
     start_trials: int = 8
     start_pool: int = 4000
     start_head: float = 0.05
+    start_lead: int = 8
     listed: int = 50_000
     drawn: int = 800
     near: int = 400
@@ -93,10 +96,10 @@ class BatchSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
 
     Parameters
     ----------
-    prior : callable or None
-        From Columns to ndarray of shape (n_configs,): expected share of peak before any measurement.
+    sources : sequence of Source
+        What is known before any measurement.
     proposer : Proposer, optional
-        Proposer of every batch. By default an initial design comes first, chosen by the prior or, without one, around
+        Proposer of every batch. By default an initial design comes first, chosen by the sources or, without one, around
         the middle of the space; then a Gaussian process proposes.
     first : mapping of int to str
         Indices of the configurations that are proposed first, in this order, each with its source: ``"default"`` or
@@ -111,7 +114,7 @@ class BatchSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
     def __init__(
         self,
         space: SearchSpace,
-        prior: Callable[[Columns], Floats] | None = None,
+        sources: Sequence[Source] = (),
         *,
         seed: int,
         options: SamplerOptions | None = None,
@@ -120,7 +123,7 @@ class BatchSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
     ) -> None:
         self.first = dict(first or {})
         self.space = space
-        self.prior = prior
+        self.sources = tuple(sources)
         self.seed = seed
         self.options = options or SamplerOptions()
         self.proposer = proposer
@@ -197,7 +200,7 @@ class BatchSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
 
     @cached_property
     def _encoding(self) -> Encoding:
-        return Encoding(self.space, self.prior)
+        return Encoding(self.space, self.sources)
 
     @cached_property
     def _model(self) -> GaussianProposer:
@@ -208,21 +211,46 @@ class BatchSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
 
     @cached_property
     def _initial_design(self) -> Indices:
-        """Configurations to measure first: far from each other among the most promising by the mean function."""
+        """Configurations to measure first: far from each other among the most promising by the mean function.
+
+        Of several sources, the first choices of each lead, and of all together.
+        """
         rng = np.random.default_rng(self.seed)
         pool = self.space.sample(self.options.start_pool, rng)
         points, basis = self._encoding.describe(self.space.rows(pool))
-        # Without a prior the order within the head is not known.
-        share = self.options.start_head * (1.0 if self.prior is not None else 2.0)
-        head = np.argsort(-basis[:, -1], kind="stable")[: max(4 * self.options.start_trials, int(share * len(pool)))]
-        if self.prior is None:
-            head = rng.permutation(head)
-        return pool[head[maximin_subset(points[head], LARGEST_DESIGN, fixed=1 if self.prior is None else 2)]]
+        # Without a source the order within the head is not known.
+        share = self.options.start_head * (1.0 if self.sources else 2.0)
+        expected = basis[:, 1:] @ self._encoding.mean_weights[1:] if self.sources else basis[:, 0]
+        head = np.argsort(-expected, kind="stable")[: max(4 * self.options.start_trials, int(share * len(pool)))]
+        if not self.sources:
+            head, led = rng.permutation(head), 1
+        elif len(self.sources) == 1:
+            led = 2
+        else:
+            orders = [head, *(np.argsort(-column, kind="stable") for column in basis[:, 1:].T)]
+            lead = _alternately(orders, self.options.start_lead)
+            head, led = np.concatenate([lead, head[~np.isin(head, lead)]]), len(lead)
+        return pool[head[maximin_subset(points[head], LARGEST_DESIGN, fixed=led)]]
 
 
 def distributions_of(space: SearchSpace) -> dict[str, CategoricalDistribution]:
     """Return a search space as Optuna distributions: one categorical parameter each."""
     return {name: CategoricalDistribution(space.values[name]) for name in space.names}
+
+
+def _alternately(orders: Sequence[Indices], count: int) -> Indices:
+    """Return the first of each order that none before has, in turns.
+
+    >>> _alternately([np.array([3, 1, 2]), np.array([3, 2, 1])], 3).tolist()
+    [3, 2, 1]
+    """
+    chosen: dict[int, None] = {}
+    turns = [iter(order.tolist()) for order in orders]
+    while len(chosen) < min(count, len(orders[0])):
+        for turn in turns:
+            if len(chosen) < count and (found := next((one for one in turn if one not in chosen), None)) is not None:
+                chosen[found] = None
+    return np.array(list(chosen), dtype=np.int64)
 
 
 @dataclass(slots=True)

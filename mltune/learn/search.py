@@ -14,6 +14,7 @@ from mltune.errors import DeviceError
 from mltune.kernel.columns import Columns
 from mltune.learn.astra import AstraThresholds
 from mltune.learn.cost_model import log_share
+from mltune.learn.encoding import Source, physical
 from mltune.learn.gates import Gates, exempt_proposals
 from mltune.learn.history import new_study, tell
 from mltune.learn.known_builds import KnownBuilds
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from mltune.kernel.space import SearchSpace
     from mltune.learn.features import Features
+    from mltune.learn.pretrained import PretrainedModel
     from mltune.records.trials import Trials
 
 SEARCHES = ("model", "tpe", "random", "astra")
@@ -189,6 +191,8 @@ class Search:
         A configuration that is proposed first, and that no gate skips, if the space contains it.
     known : sequence of mapping of str to int
         Configurations that are known to be fast, such as those of a wisdom: proposed next, and skipped by no gate.
+    pretrained : PretrainedModel, optional
+        A model of the kernel, trained on recorded sweeps.
 
     Raises
     ------
@@ -234,6 +238,7 @@ class Search:
         stopping: Mapping[str, Any] | None = None,
         default: Mapping[str, int] | None = None,
         known: Sequence[Mapping[str, int]] = (),
+        pretrained: PretrainedModel | None = None,
     ) -> None:
         self.batch = batch
         self._in_flight = in_flight
@@ -243,9 +248,9 @@ class Search:
         self._skip = skip
         self._stop = stop
         self._compilers = compilers
-        prior = features.prior if features.has_prior else None
+        sources = _sources(features, pretrained)
         proposer, first = _proposer(search, space, features), _first(space, default, known)
-        self._sampler = BatchSampler(space, prior, seed=seed, proposer=proposer, first=first)
+        self._sampler = BatchSampler(space, sources, seed=seed, proposer=proposer, first=first)
         self._study = new_study(self._sampler)
         self._peak_flops = _peak_flops(features)
         self._rule = StoppingRule()
@@ -403,6 +408,14 @@ class Search:
             near=gates.optimistic(space.rows(near)) if len(near) else None,
         )
         self.stopping = Stopping(gates.fitted_to, self._rule.streak, str(reason or ""), self._next)
+
+
+def _sources(features: Features, pretrained: PretrainedModel | None) -> list[Source]:
+    """Return what is known of a kernel before anything is measured."""
+    if pretrained is None:
+        return [physical(features.prior)] if features.has_prior else []
+    physics = [physical(features.prior, pretrained.physics_weight)] if features.has_prior else []
+    return [*physics, pretrained.source(features.problem.cost_class)]
 
 
 def _proposer(search: str, space: SearchSpace, features: Features) -> Proposer | None:

@@ -36,7 +36,10 @@ def not_drawn(each: Evidence) -> str:
     bandwidth = run.device.memory_bytes_per_s
     if bandwidth <= 0.0 or rate.peak is None:
         return "the memory bandwidth of its device is not known"
-    shares = [rate.share_of_peak(run.best_time_s), *([] if intensity is None else [intensity * bandwidth / rate.peak])]
+    if intensity is None:
+        shares = [rate.share_of_peak(run.best_time_s)]
+    else:
+        shares = [run.flops / run.best_time_s / run.peak_flops, intensity * bandwidth / run.peak_flops]
     if not all(LOWEST < share < 1.0 / LOWEST for share in shares):
         at = "" if intensity is None else f" at {intensity:.3g} flop per byte"
         return f"{rate.of(run.best_time_s):.3g} {rate.unit.name}{at} is too far from the limits of its device"
@@ -44,7 +47,7 @@ def not_drawn(each: Evidence) -> str:
 
 
 def bandwidths(evidence: Mapping[str, Evidence], device: Device, name: str) -> Plot | None:
-    """Plot the winners on a device that are rated in GB/s as bars, under its memory bandwidth; None without any.
+    """Plot the winners on a device that count their traffic alone as bars, under its bandwidth; None without any.
 
     Their operations are not counted, so they have no arithmetic intensity and no place in a roofline. ``evidence`` is
     by label.
@@ -52,7 +55,7 @@ def bandwidths(evidence: Mapping[str, Evidence], device: Device, name: str) -> P
     runs = {
         label: each.run
         for label, each in evidence.items()
-        if each.run.device == device and each.run.rate.unit == GB_PER_S and not not_drawn(each)
+        if each.run.device == device and each.run.rate.unit == GB_PER_S and not each.run.flops and not not_drawn(each)
     }
     if not runs:
         return None

@@ -251,6 +251,25 @@ def datasets(documents: Sequence[Document]) -> RenderableType:
     return FittingTable(rows, spare=spare)
 
 
+def training(document: Document) -> list[RenderableType]:
+    """Show the result of ``mltune train``."""
+    rows = [
+        {
+            "dataset": name,
+            "device": origin["device"],
+            "problem": origin["problem"],
+            ">rows": f"{origin['rows']:,}",
+            **{
+                f">best of {count}": f"{share:.3f}"
+                for count, share in document["scores"].get(name, {}).get("share_of_optimum", {}).items()
+            },
+        }
+        for name, origin in document["datasets"].items()
+    ]
+    note = "Share of the optimum that the first choices reach, learned from other architectures or problems only."
+    return [f"written: {document['model']}", "", FittingTable(rows, spare=[">rows", "device"]), "", note]
+
+
 def comparison(document: Document) -> list[RenderableType]:
     """Show the result of ``mltune compare``."""
     rows = [
@@ -298,6 +317,8 @@ def devices(document: Document) -> Iterator[RenderableType]:
         yield FittingTable(rows, spare=[">clock", ">SMs", "architecture", ">FP64 TFLOPS", ">memory"])
     else:
         yield f"no GPU found: {document['reason']}"
+    if not document["libraries"]:
+        return
     yield ""
     libraries = [
         {"library": entry["name"], "version": entry["version"] or "not found", "path": entry["path"] or UNKNOWN}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from mltune.files.text import did_you_mean, printable
 from mltune.kernel.expressions import parse
 from mltune.kernel.reader import MAX_SOURCE_BYTES
 from mltune.kernel.schema import COMPILER_OPTION, COMPILER_OPTION_LAW
+from mltune.tuning.python_kernel import PythonKernel, make_kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +160,44 @@ def read_sources(source: Any) -> Sources:
         return Sources(first, headers)
     text = _text(first)
     return Sources(text, headers, () if text is first else (Path(first).resolve().parent,))
+
+
+@contextmanager
+def kernel_of_call(
+    call: CallOptions,
+    name: str,
+    source: Any,
+    problem_size: Any,
+    arguments: Sequence[Any],
+    parameters: Mapping[str, Sequence[Any]],
+    *,
+    smem_args: Mapping[str, Any] | None,
+    defines: Mapping[str, Any] | None,
+    **options: Any,
+) -> Iterator[PythonKernel]:
+    """Make the kernel of a call; its arrays are kept as files until the end of the context.
+
+    Parameters
+    ----------
+    **options
+        Of :func:`~mltune.tuning.python_kernel.make_kernel`.
+    """
+    sources = read_sources(source)
+    with tempfile.TemporaryDirectory(prefix="mltune-") as folder:
+        yield make_kernel(
+            name,
+            sources.text,
+            problem_size,
+            arguments,
+            parameters,
+            folder=Path(folder),
+            headers=sources.headers,
+            include=(*sources.include, *call.include),
+            shared=(smem_args or {}).get("size", 0),
+            defines={**call.defines, **(defines or {})},
+            options=call.options,
+            **options,
+        )
 
 
 def _text(source: str | Path) -> str:

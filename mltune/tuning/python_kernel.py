@@ -20,7 +20,7 @@ from mltune.kernel.arrays import ArgumentDefinition, ArraysDefinition
 from mltune.kernel.bundle import Kernel, Launch, Restriction
 from mltune.kernel.columns import Columns
 from mltune.kernel.evaluation import MAX_INTEGER
-from mltune.kernel.expressions import Expression, parse
+from mltune.kernel.expressions import parse
 from mltune.kernel.includes import Headers, IncludeFolders
 from mltune.kernel.names import check_macro_name
 from mltune.problem.array_values import DTYPES
@@ -192,9 +192,10 @@ def make_kernel(
         key: tuple(range(len(values))) if key in labels else tuple(int(value) for value in values)
         for key, values in lists.items()
     }
+    if callable(answer):
+        answer = answer(*arguments)
     expressions, functions = _split(restrictions)
     threads = (*(block_names or ()), *BLOCK_NAMES[len(block_names or ()) :])
-    expressions += _fits(threads, lists)
     generator = source if callable(source) else None
     text = _generated(source, {key: values[0] for key, values in lists.items()}) if callable(source) else source
     definition = _definition(
@@ -214,7 +215,7 @@ def make_kernel(
         include=tuple(folders),
         source_hash=hashlib.sha256(f"{name}\n{text}\n{sorted(found.texts.items())}".encode()).hexdigest(),
         space_hash=hashlib.sha256(repr((lists, [one.text for one in expressions])).encode()).hexdigest(),
-        restrictions=tuple(Restriction(one, "a restriction of the call") for one in expressions),
+        restrictions=(*(Restriction(one, "a restriction of the call") for one in expressions), *_fits(threads, lists)),
         default={} if default is None else _coded(default, lists, codes),
         arrays=definition,
         problem_size=_sizes(problem_size),
@@ -249,8 +250,6 @@ def _definition(
     flops: int,
     work_bytes: int,
 ) -> ArraysDefinition:
-    if callable(answer):
-        answer = answer(*arguments)
     answers = list(answer) if answer is not None else [None] * len(arguments)
     if len(answers) != len(arguments):
         raise UsageError(
@@ -340,12 +339,13 @@ def _pickled(verify: Callable[..., Any], answer: Any, absolute: float, count: in
     return found
 
 
-def _fits(threads: Sequence[str], lists: Mapping[str, Sequence[Any]]) -> list[Expression]:
-    """Return the condition that a block has no more threads than CUDA allows, where some have."""
-    names = [name for name in threads if name in lists]
-    if not names or math.prod(max(lists[name]) for name in names) <= MOST_THREADS:
+def _fits(threads: Sequence[str], lists: Mapping[str, Sequence[Any]]) -> list[Restriction]:
+    """Return the restriction of the threads of a block, where some configurations break it."""
+    names = [name for name in threads if name in lists and _are_integers(lists[name])]
+    if math.prod(max(lists[name]) for name in names) <= MOST_THREADS:
         return []
-    return [parse(f"{' * '.join(names)} <= {MOST_THREADS}")]
+    limit = parse(f"{' * '.join(names)} <= {MOST_THREADS}")
+    return [Restriction(limit, f"a block has at most {MOST_THREADS} threads")]
 
 
 def _restricted(kernel: PythonKernel, functions: Sequence[Callable[..., Any]]) -> PythonKernel:

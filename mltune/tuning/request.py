@@ -67,6 +67,8 @@ class TuneRequest:
         Directory of the run; None makes a new one under ``runs/``.
     compilers : int or None
         Compile processes; None is one per core.
+    prior : str
+        The pretrained model that the search starts from: ``"none"``, or the name or file of a model.
     wisdom : str, pathlib.Path or None
         File of the best known configurations, which are measured first and to which the winner is added; ``"none"``
         for none. None is the user's file on a GPU (:func:`mltune.wisdom.file.default_file`), and none in replay.
@@ -83,6 +85,7 @@ class TuneRequest:
     stop: bool = True
     run: Path | None = None
     compilers: int | None = None
+    prior: str = "none"
     wisdom: str | Path | None = None
 
     def __post_init__(self) -> None:
@@ -163,15 +166,19 @@ def tune_request(
         The request cannot be met.
     """
     from mltune.dataset.dataset import load_manifest
-    from mltune.kernel.reader import load_kernel
+    from mltune.dataset.recorded_kernel import recorded_kernel
+    from mltune.kernel.reader import is_bundle, load_kernel
 
     time_s = time if time is None else parse_duration(str(time))
     if trials is not None:
         whole_number("trials", trials, 1)
     shape = {name: value for name, value in shape.items() if value is not None}
     target = parse_device(device)
+    without_bundle, notice = None, ""
     if target is not None and target.dataset is not None:
         recorded = load_manifest(target.dataset)
+        if kernel is None and not is_bundle(recorded.kernel):
+            without_bundle, notice = recorded_kernel(recorded)
         kernel = recorded.kernel if kernel is None else kernel
         found = _recorded(problem, shape, recorded.problem, device)
     else:
@@ -183,10 +190,10 @@ def tune_request(
             found = load_manifest(target.dataset).problem
     if trials is None and time_s is None:
         trials, time_s = (None, GPU_TIME_S) if target.dataset is None else (REPLAY_TRIALS, None)
-    request = TuneRequest(found, str(kernel), str(target), trials=trials, time_s=time_s, **options)
-    notices = [target.notice]
+    request = TuneRequest(found, without_bundle or str(kernel), str(target), trials=trials, time_s=time_s, **options)
+    notices = [target.notice, notice]
     if target.dataset is not None:
-        bundle = load_kernel(kernel)
+        bundle = without_bundle or load_kernel(kernel)
         notices.append(load_manifest(target.dataset).check_kernel(bundle))
         bundle.check_problem(found)
     return request, tuple(filter(None, notices))
@@ -266,7 +273,7 @@ def named_problem(
 
     shape = {name: value for name, value in shape.items() if value is not None}
     bundle = None if kernel is None else load_kernel(kernel)
-    if bundle is None and isinstance(problem, str) and not _is_gemm(problem):
+    if bundle is None and isinstance(problem, str) and not is_gemm(problem):
         with contextlib.suppress(BundleError) if not _is_folder(problem) else contextlib.nullcontext():
             found = load_kernel(problem)
             if found.arrays is not None:
@@ -280,7 +287,7 @@ def named_problem(
         try:
             return problem_from_name(problem, **shape), named
         except ProblemError as error:
-            if _is_gemm(problem):
+            if is_gemm(problem):
                 raise
             raise ProblemError(
                 f"{error} It may also be a kernel with sizes of its own, or the folder of one."
@@ -295,7 +302,8 @@ def named_problem(
     return problem, named
 
 
-def _is_gemm(name: str) -> bool:
+def is_gemm(name: str) -> bool:
+    """Return whether a name is that of a GEMM problem."""
     return name.lower() in ("sgemm", "dgemm", "cgemm", "zgemm")
 
 

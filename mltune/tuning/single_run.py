@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mltune.errors import RunError
 from mltune.records.trial import Build, TrialState
 from mltune.tuning.python_kernel import PythonKernel
+
+if TYPE_CHECKING:
+    from mltune.measure.requests import Outputs
 
 
 def run_once(kernel: PythonKernel, index: int) -> dict[str, Any]:
@@ -39,10 +42,13 @@ def run_once(kernel: PythonKernel, index: int) -> dict[str, Any]:
     configuration = {name: values[0] for name, values in kernel.parameters.items()}
     with NvrtcBuilder(kernel, problem, device.architecture, cache=default_cache(), workers=1) as builder:
         build: Build = builder.submit(configuration).result()
-    if build.state is TrialState.OK:
-        with GpuRunner(kernel, problem, index, device=device) as runner:
-            found = runner.run_once(configuration, build)
-        if found.state is TrialState.OK:
-            return dict(found.arrays)
-    failed = build if build.state is not TrialState.OK else found
-    raise RunError(f"a kernel must run to its end, but {kernel.name} ends with {failed.state}: {failed.detail}.")
+    _must_succeed(kernel, build)
+    with GpuRunner(kernel, problem, index, device=device) as runner:
+        found = runner.run_once(configuration, build)
+    _must_succeed(kernel, found)
+    return dict(found.arrays)
+
+
+def _must_succeed(kernel: PythonKernel, outcome: Build | Outputs) -> None:
+    if outcome.state is not TrialState.OK:
+        raise RunError(f"a kernel must run to its end, but {kernel.name} ends with {outcome.state}: {outcome.detail}.")

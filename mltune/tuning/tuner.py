@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mltune.errors import DeviceLostError, MltuneWarning, RunDirectoryError
+from mltune.learn.model_choice import choose_model
 from mltune.measure.pipeline import Pipeline
 from mltune.measure.timing_limits import within_limits
 from mltune.records.candidate import BATCH, Candidate
@@ -42,6 +43,7 @@ from mltune.tuning.wisdom import add_winner, known_configurations
 from mltune.wisdom.file import file_of_run
 
 if TYPE_CHECKING:
+    from mltune.learn.pretrained import PretrainedModel
     from mltune.learn.search import Batch
     from mltune.tuning.session import Session
 
@@ -89,6 +91,7 @@ def tune(
     target = parse_device(request.device) or choose(name, request.problem)
     wisdom = file_of_run(request.wisdom, replayed=target.dataset is not None)
     session = open_session(request.kernel, request.problem, target, compilers=request.compilers)
+    pretrained = choose_model(request.prior, session.kernel)
     header = run_header(
         session,
         request.seed,
@@ -99,6 +102,7 @@ def tune(
             "space": str(session.space.count),
             "search": request.search,
             "skip": request.skip,
+            "prior": "none" if pretrained is None else pretrained.digest,
         },
     )
     own = RunEventLog(directory, progress) if events is None else None
@@ -117,8 +121,8 @@ def tune(
             if store.notice:
                 warnings.warn(store.notice, MltuneWarning, stacklevel=2)
             own.begin(store, request)
-        first = known_configurations(store, session, wisdom, observer.events, required=request.wisdom is not None)
-        result = Tuner(session, store, request, observer, stop, first).run()
+        known = known_configurations(store, session, wisdom, observer.events, required=request.wisdom is not None)
+        result = Tuner(session, store, request, observer, stop, known=known, pretrained=pretrained).run()
         if wisdom is not None:
             add_winner(wisdom, session, result)
         if own is not None:
@@ -139,8 +143,10 @@ class Tuner:
     observer : Observer
     stop : callable
         See :func:`tune`.
-    first : sequence of mapping of str to int
-        Configurations that are measured first, after the default.
+    known : sequence of mapping of str to int
+        Configurations of a wisdom, which are measured first, after the default.
+    pretrained : PretrainedModel, optional
+        The model that the search starts from.
     """
 
     def __init__(
@@ -150,7 +156,8 @@ class Tuner:
         request: TuneRequest,
         observer: Observer,
         stop: Callable[[], bool] = bool,
-        first: Sequence[Mapping[str, int]] = (),
+        known: Sequence[Mapping[str, int]] = (),
+        pretrained: PretrainedModel | None = None,
     ) -> None:
         from mltune.device.peaks import peak_flops
         from mltune.learn.features import Features
@@ -173,7 +180,8 @@ class Tuner:
             stopping=store.fact("stopping"),
             in_flight=gradually(session.batches),
             default=session.default,
-            known=first,
+            known=known,
+            pretrained=pretrained,
         )
         peak = peak_flops(session.device, session.problem.arithmetic)
         self._pipeline = Pipeline(
@@ -185,11 +193,11 @@ class Tuner:
         )
         self._reader = RunReader(store.directory)
         self._reader.read_from(store)
-        known = self._reader.ended
-        self._seconds.add("compile", float(np.nansum(known.column("compile_s")[known.column("cached") == 0])))
-        self._seconds.add("time", float(np.nansum(known.column("verify_s") + known.column("time_s"))))
-        observer.recall(known)
-        self._ended = len(known)
+        ended = self._reader.ended
+        self._seconds.add("compile", float(np.nansum(ended.column("compile_s")[ended.column("cached") == 0])))
+        self._seconds.add("time", float(np.nansum(ended.column("verify_s") + ended.column("time_s"))))
+        observer.recall(ended)
+        self._ended = len(ended)
         self._in_flight: deque[Batch] = deque()
         self._records: dict[int, TrialRecord] = {}  # of batches in flight
         self._asked = 0

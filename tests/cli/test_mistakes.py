@@ -195,7 +195,20 @@ MISTAKES = [
     ("compare --table nope.csv --parameters a --time t_ms", "nope.csv", "there is no such file or folder"),
     ("compare --output ''", "--output is a path"),
     # others
-    ("device x", "unexpected extra argument", "mltune device --help"),
+    ("device a100 x", "unexpected extra argument", "mltune device --help"),
+    ("device rtx_409", "did you mean 'rtx_4090'?"),
+    ("device nope.json", "nope.json", "there is no such file"),
+    ("datasets import t.csv --kernel k --device nope --out d", "a device is cuda:N, a known GPU", "'nope'"),
+    ("datasets import t.csv --kernel k --device a100", "missing option '--out'"),
+    ("datasets import t.csv --kernel k --device a100 --out d", "t.csv"),
+    ("datasets import t.csv --kernel k --device a100 --out d --m 3", "only a GEMM has", "--size NAME=N"),
+    ("datasets import t.csv --kernel k --device a100 --out d --section x", "--section is FIELD=VALUE"),
+    ("datasets import t.csv --kernel k --device a100 --out d --kind all", "--kind is one of", "'all'"),
+    ("datasets import t.csv --kernel a/b --device a100 --out d", "a kernel has a name matching", "'a/b'"),
+    ("datasets export convolution_w6600 x.json --format csv", "--format is one of kernel-tuner, t4", "'csv'"),
+    ("datasets export convolution_w6601 x.json --format t4", "did you mean 'convolution_w6600'?"),
+    ("datasets merge convolution_w6600 --out d", "two or more datasets are merged, got 1"),
+    ("datasets merge convolution_w6600 xgemm_titan_rtx --out d", "the same kernel", "clblast_xgemm"),
     ("datasets --name x", "no such option: --name", "mltune datasets --help"),
 ]
 

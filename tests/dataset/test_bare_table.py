@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mltune.dataset.bare_table import BareTable, contents_of, read_table
+from mltune.dataset.formats import Layout
 from mltune.errors import DatasetError
 from mltune.kernel.space import TableSpace
 from mltune.learn.features import Features
@@ -356,7 +357,7 @@ def test_whatever_a_file_holds_it_is_a_table_or_refused(tmp_path: Path, data: by
     path = tmp_path / f"file{suffix}"
     path.write_bytes((b"a,t_ms\n" if suffix == ".csv" else b"") + data)
     try:
-        contents = contents_of(path, ["a"], "t_ms", None, None, None, True)  # without the process around it
+        contents = contents_of(path, Layout(("a",), "t_ms", aggregate=True))  # without the process around it
     except DatasetError:
         return
     assert len(contents.columns["a"]) >= 1

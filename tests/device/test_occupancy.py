@@ -52,8 +52,8 @@ def test_broadcasts_scalars():
 
 
 def test_unknown_architecture_is_refused():
-    with pytest.raises(DeviceError, match=r"got 3\.5"):
-        occupancy(replace(H200, compute_capability=(3, 5)), 32, 32, 0)
+    with pytest.raises(DeviceError, match=r"got 2\.1"):
+        occupancy(replace(H200, compute_capability=(2, 1)), 32, 32, 0)
 
 
 def test_waves_of_64_fill_a_compute_unit():

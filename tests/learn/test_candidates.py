@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mltune.learn.candidates import EnumeratedPool, SampledPool, maximin_subset, offspring
-from mltune.learn.encoding import Encoding
+from mltune.learn.encoding import Encoding, physical
 
 
 def test_variants_are_valid_distinct_and_repeatable(landscape):
@@ -53,7 +53,9 @@ class TestPool:
     @pytest.fixture
     @staticmethod
     def pool(landscape, Pool):
-        return Pool(landscape.space, Encoding(landscape.space, landscape.prior), drawn=100, near=60, incumbents=3)
+        return Pool(
+            landscape.space, Encoding(landscape.space, [physical(landscape.prior)]), drawn=100, near=60, incumbents=3
+        )
 
     def test_candidates_are_distinct_valid_and_not_taken(self, landscape, pool):
         rng = np.random.default_rng(0)
@@ -88,7 +90,7 @@ class TestPool:
 
     def test_it_describes_as_the_encoding_does(self, landscape, pool):
         some = np.array([9, 3, 3000])
-        expected = Encoding(landscape.space, landscape.prior).describe(landscape.space.rows(some))
+        expected = Encoding(landscape.space, [physical(landscape.prior)]).describe(landscape.space.rows(some))
         for found, part in zip(pool.describe(some), expected, strict=True):
             np.testing.assert_array_equal(found, part)
         assert len(pool.describe(some[:0])[0]) == 0

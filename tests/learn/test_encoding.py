@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from mltune.kernel.space import TableSpace
-from mltune.learn.encoding import SMALLEST_PRIOR, Encoding, MeanFunction
+from mltune.learn.encoding import SMALLEST_PRIOR, Encoding, MeanFunction, physical
 
 
 def table(**values):
@@ -18,7 +18,7 @@ def table(**values):
 
 
 def described(space, prior=None):
-    return Encoding(space, prior).describe(space.rows(np.arange(space.count)))
+    return Encoding(space, [physical(prior)] if prior else []).describe(space.rows(np.arange(space.count)))
 
 
 @given(st.lists(st.sets(st.integers(-5, 300), min_size=1, max_size=6), min_size=1, max_size=3), st.booleans())
@@ -86,11 +86,11 @@ def test_the_prior_is_the_last_coordinate_and_the_last_basis_function_and_is_bou
 @pytest.mark.parametrize("prior", [None, lambda columns: np.ones(len(columns["P"]))])
 def test_there_is_a_weight_for_each_basis_function(prior):
     space = table(P=(1, 2, 4))
-    assert described(space, prior)[1].shape[1] == len(Encoding(space, prior).mean_weights)
+    assert described(space, prior)[1].shape[1] == len(Encoding(space, [physical(prior)] if prior else []).mean_weights)
 
 
 def test_every_row_is_described_by_itself(landscape):
-    encoding = Encoding(landscape.space, landscape.prior)
+    encoding = Encoding(landscape.space, [physical(landscape.prior)])
     some = np.array([5, 900, 17])
     whole = encoding.describe(landscape.columns)
     for part, expected in zip(encoding.describe(landscape.space.rows(some)), whole, strict=True):

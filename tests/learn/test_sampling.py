@@ -7,13 +7,14 @@ from endings import add_ended
 
 from mltune.errors import SpaceError
 from mltune.kernel.space import TableSpace
+from mltune.learn.encoding import physical
 from mltune.learn.history import tell
 from mltune.learn.sampling import BatchSampler, SamplerOptions
 from mltune.records.trial import TrialRecord, TrialState
 
 
 def make_sampler(landscape, seed=0, prior=True, **options):
-    return BatchSampler(landscape.space, landscape.prior if prior else None, seed=seed, **options)
+    return BatchSampler(landscape.space, [physical(landscape.prior)] if prior else [], seed=seed, **options)
 
 
 def ended(landscape, index):
@@ -104,7 +105,7 @@ def test_a_resumed_run_proposes_what_the_interrupted_one_would_have(landscape):
 def test_a_space_is_searched_to_its_end_and_no_further(landscape):
     some = np.arange(0, landscape.space.count, 90)
     space = TableSpace({name: column[some] for name, column in landscape.columns.items()})
-    sampler = BatchSampler(space, landscape.prior, seed=0)
+    sampler = BatchSampler(space, [physical(landscape.prior)], seed=0)
     study = optuna.create_study(direction="maximize", sampler=sampler)
     tried = []
     while proposals := sampler.plan(study, len(tried), 16):

@@ -134,3 +134,15 @@ def test_a_bandwidth_that_is_not_known_is_said_not_to_be(tmp_path):
     assert not_drawn(without) == "the memory bandwidth of its device is not known"
     with plotting():
         assert bandwidths({"x": without}, without.run.device, "b") is None
+
+
+def test_a_problem_that_counts_both_stands_in_the_roofline_only(tmp_path):
+    """It is rated in GB/s, because memory limits it, and has an arithmetic intensity all the same."""
+    stored(tmp_path, TRIALS, problem=load_manifest("h200-softmax-16384x4096-random").problem)
+    (run,) = read_input(tmp_path).runs
+    found = Evidence(run)
+    assert found.run.rate.unit.name == "GB/s"
+    assert not_drawn(found) == ""
+    with plotting():
+        assert bandwidths({"x": found}, run.device, "b") is None
+        assert "the best of 1 problem under" in roofline([found], run.device, "r").caption

@@ -385,6 +385,7 @@ def test_a_function_decides_in_place_of_a_comparison(made: Any) -> None:
     assert function(answer, [[5.0, 6.5]], atol=atol)
     assert not function(answer, [[5.0, 5.5]], atol=atol)
     assert not kernel.arrays.answer
+    assert pickle.loads(made(answer=lambda *of: [len(of), None, None], verify=verify).verify)[1][0] == 3  # noqa: S301
     with pytest.raises(UsageError, match="one entry for each argument"):
         made(answer=[1], verify=verify)
     lock = threading.Lock()

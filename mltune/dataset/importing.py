@@ -1,0 +1,169 @@
+"""Import tables of third parties as datasets: CSV, Parquet, Kernel Tuner's caches, T4, CLBlast's results."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mltune.dataset.bare_table import Contents, read_contents, slug
+from mltune.dataset.dataset import Dataset, Kind
+from mltune.dataset.foreign import Outcomes, foreign_dataset
+from mltune.dataset.formats import Layout
+from mltune.device.facts import Device
+from mltune.errors import DatasetError
+from mltune.files.text import printable
+from mltune.kernel.bundle import Kernel, device_variables
+from mltune.kernel.columns import Columns, length, row
+from mltune.problem.problem import Problem
+from mltune.records.trial import TrialState
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+
+
+@dataclass(frozen=True, eq=False)
+class Imported:
+    """A dataset from a table.
+
+    Attributes
+    ----------
+    dataset : Dataset
+        In memory: :func:`mltune.dataset.dataset.write_dataset` writes it.
+    account : str
+        What was read: ``"2,000 rows, 21 distinct, 896 failed"``.
+    notices : tuple of str
+        What the user should know about it.
+    """
+
+    dataset: Dataset
+    account: str
+    notices: tuple[str, ...]
+
+
+def import_table(
+    path: str | Path,
+    *,
+    kernel: Kernel | str,
+    problem: Problem,
+    device: Device,
+    layout: Layout | None = None,
+    name: str | None = None,
+    kind: Kind = "search",
+    source: str = "",
+    licence: str = "",
+) -> Imported:
+    """Make a dataset of a table; :func:`mltune.dataset.bare_table.read_table` says what a table is.
+
+    Parameters
+    ----------
+    path : str or pathlib.Path
+        A ``.csv``, ``.parquet`` or ``.json`` file.
+    kernel : Kernel or str
+        A kernel whose parameters and restrictions the table must have, or the name of one without a bundle.
+    problem, device
+        What was measured, on what.
+    layout : Layout, optional
+        Columns of the table. Of a kernel with a bundle, the columns of the parameters have their names.
+    name : str, optional
+        By default that of the file.
+    kind : {"random", "complete", "search"}
+        Choice of the configurations; see :class:`mltune.dataset.manifest.Manifest`.
+    source, licence : str
+        Origin and licence of the data; by default the name of the file, and none.
+
+    Raises
+    ------
+    UsageError
+        The table is malformed, or does not fit the kernel or the problem.
+    """
+    path, layout = Path(path), layout or Layout()
+    parameters = None
+    if isinstance(kernel, Kernel):
+        kernel.check_problem(problem)
+        layout = dataclasses.replace(layout, parameters=layout.parameters or tuple(kernel.all_parameters))
+        found = _fitted(read_contents(path, layout), kernel, problem, device, path)
+        parameters = {
+            name: [value for value in values if (found.columns[name] == value).any()]
+            for name, values in kernel.all_parameters.items()
+        }
+    elif _NAME.fullmatch(kernel):
+        found = read_contents(path, layout)
+    else:
+        raise DatasetError(f"a kernel has a name matching {_NAME.pattern}, got {printable(kernel, 100)!r}.")
+    dataset = foreign_dataset(
+        found.columns,
+        found.outcomes,
+        parameters=parameters,
+        name=name or slug(path.stem),
+        kind=kind,
+        kernel=kernel.name if isinstance(kernel, Kernel) else kernel,
+        problem=problem,
+        device=device,
+        labels=found.codes,
+        source=source or path.name,
+        licence=licence,
+    )
+    return Imported(dataset, found.account, found.notices)
+
+
+def _fitted(found: Contents, kernel: Kernel, problem: Problem, device: Device, path: Path) -> Contents:
+    """Return a table with the values of a kernel, without the failed rows that its restrictions exclude."""
+    if set(found.columns) != set(kernel.all_parameters):
+        raise DatasetError(
+            f"{path}: a table must have the parameters of its kernel, {', '.join(kernel.all_parameters)}, "
+            f"got {printable(', '.join(found.columns), 500)}."
+        )
+    columns = {name: _positions(name, found, kernel, path) for name in kernel.all_parameters}
+    broken = dict(broken_restrictions(kernel, problem, device, columns))
+    excluded = np.any([np.zeros(length(columns), dtype=bool), *(~holds for holds in broken.values())], axis=0)
+    ran = excluded & (np.asarray(found.outcomes.states) == TrialState.OK.value)
+    if ran.any():
+        first = int(np.argmax(ran))
+        text = next(text for text, holds in broken.items() if not holds[first])
+        raise DatasetError(
+            f"{path}: every configuration that ran must satisfy the restrictions of {kernel.name}, but {ran.sum():,} "
+            f"do not, such as {kernel.labelled(row(columns, first))}: `{text}` does not hold."
+        )
+    kept = np.flatnonzero(~excluded)
+    notice = f"{excluded.sum():,} failed configurations that the restrictions exclude were left out"
+    outcomes = [np.asarray(getattr(found.outcomes, field.name))[kept] for field in dataclasses.fields(Outcomes)]
+    return dataclasses.replace(
+        found,
+        columns={name: column[kept] for name, column in columns.items()},
+        outcomes=Outcomes(*outcomes),
+        codes=kernel.labels,
+        notices=(*found.notices, notice) if excluded.any() else found.notices,
+    )
+
+
+def _positions(name: str, found: Contents, kernel: Kernel, path: Path) -> NDArray[np.int64]:
+    """Return the column of a parameter, with the positions of the kernel's labels in place of those of the table."""
+    column = found.columns[name]
+    legal: Sequence[object] = kernel.labels[name] if name in kernel.labels else kernel.all_parameters[name]
+    values: Sequence[object] = found.codes[name] if name in found.codes else np.unique(column).tolist()
+    strange = [value for value in values if value not in legal]
+    if strange:
+        raise DatasetError(
+            f"{path}: the values of a parameter must be those of its kernel, but {name} has "
+            f"{printable(strange[:20], 300)}, and {kernel.name} {printable(list(legal), 500)}."
+        )
+    if name not in kernel.labels:
+        return column
+    places = np.array([legal.index(value) for value in values], dtype=np.int64)
+    return places[column if name in found.codes else np.unique(column, return_inverse=True)[1]]
+
+
+def broken_restrictions(
+    kernel: Kernel, problem: Problem, device: Device, columns: Columns
+) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    """Yield the restrictions of a kernel that do not hold for all configurations, and for which they hold."""
+    variables: Mapping[str, int] = {**problem.variables(), **device_variables(device)}
+    expressions = {one.text: one.expression for one in kernel.restrictions}
+    for text, holds in kernel.evaluate(columns, variables, expressions).items():
+        if not holds.all():
+            yield text, holds.astype(bool)

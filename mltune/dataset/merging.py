@@ -1,0 +1,135 @@
+"""Merge datasets of one kernel, problem and GPU."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mltune.dataset.cells import Parameter
+from mltune.dataset.dataset import Dataset, Kind, make_dataset
+from mltune.dataset.parquet import TIME_BITS, rounded
+from mltune.dataset.repeats import merge
+from mltune.errors import DatasetError
+from mltune.files.text import printable
+from mltune.kernel.columns import Indices, number_rows
+from mltune.records.trial import TrialState
+
+
+def merge_datasets(datasets: Sequence[Dataset], name: str) -> tuple[Dataset, tuple[str, ...]]:
+    """Return a dataset with the configurations of several, and notices about those that occur more than once.
+
+    A configuration that occurs more than once has succeeded if it did so in one dataset. Its time is the median of its
+    times, its samples are those of all; everything else about it is that of the first dataset in which it succeeded.
+
+    Raises
+    ------
+    DatasetError
+        They differ in kernel, source, problem, device, parameters or labels, or there is only one.
+    """
+    import pyarrow as pa
+
+    if len(datasets) < 2:
+        raise DatasetError(f"two or more datasets are merged, got {len(datasets)}.")
+    first = datasets[0].manifest
+    for dataset in datasets[1:]:
+        _check_same(datasets[0], dataset)
+    parameters = {
+        parameter: tuple(dict.fromkeys(value for one in datasets for value in one.manifest.parameters[parameter]))
+        for parameter in first.parameters
+    }
+    table = pa.concat_tables([one.table.select(datasets[0].table.column_names) for one in datasets]).combine_chunks()
+    merged, notices = _merged(table, tuple(parameters))
+    manifests = [one.manifest for one in datasets]
+    references = [one.reference_median_s for one in manifests if one.reference_median_s is not None]
+    made = make_dataset(
+        merged,
+        parameters,
+        name=name,
+        kind=_kind(datasets),
+        kernel=first.kernel,
+        source_hash=first.source_hash,
+        problem=first.problem,
+        device=first.device,
+        reference_median_s=statistics.median(references) if references else None,
+        created=min(one.created for one in manifests),
+        versions={
+            key: value
+            for key, value in first.versions.items()
+            if all(one.versions.get(key) == value for one in manifests)
+        },
+        source="; ".join(dict.fromkeys(one.source for one in manifests if one.source)),
+        licence="; ".join(dict.fromkeys(one.licence for one in manifests if one.licence)),
+        labels=first.labels,
+    )
+    return made, notices
+
+
+def _check_same(one: Dataset, other: Dataset) -> None:
+    """Refuse to merge datasets that were not measured in the same way."""
+    ours, theirs = one.manifest, other.manifest
+    pairs = {
+        "kernel": (ours.kernel, theirs.kernel),
+        "hash of the source": (ours.source_hash or "unknown", theirs.source_hash or "unknown"),
+        "problem": (ours.problem.to_json(), theirs.problem.to_json()),
+        "device": (ours.device.to_json(), theirs.device.to_json()),
+        "parameters": (sorted(ours.parameters), sorted(theirs.parameters)),
+        "labels": (dict(ours.labels), dict(theirs.labels)),
+    }
+    for fact, (left, right) in pairs.items():
+        if left != right:
+            if isinstance(left, dict) and isinstance(right, dict):
+                keys = [key for key in left.keys() | right.keys() if left.get(key) != right.get(key)]
+                left, right = ({key: side.get(key) for key in sorted(keys)} for side in (left, right))
+            raise DatasetError(
+                f"datasets to merge must have the same {fact}, but {ours.name} has {printable(left, 300)} and "
+                f"{theirs.name} {printable(right, 300)}."
+            )
+
+
+def _kind(datasets: Sequence[Dataset]) -> Kind:
+    """Return the kind that all have, if they chose from the same values; else nothing is known of the choice."""
+    first = datasets[0].manifest.parameters
+    facts = {
+        (one.manifest.kind, *(frozenset(one.manifest.parameters[parameter]) for parameter in first)) for one in datasets
+    }
+    return datasets[0].manifest.kind if len(facts) == 1 else "search"
+
+
+def _merged(table: Any, names: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
+    """Return a table in which each configuration occurs once, and notices."""
+    import pyarrow as pa
+
+    parameters = []
+    for name in names:
+        integers, codes = np.unique(table[name].to_numpy(), return_inverse=True)
+        parameters.append(Parameter(name, codes.astype(np.int32), integers, None))
+    states = np.asarray(table["state"].to_pylist(), dtype=object)
+    median_s = table["median_s"].to_numpy().astype(np.float64)
+    found = merge(parameters, states, median_s, (), aggregate=True)
+    number, _ = number_rows([one.codes for one in parameters], [len(one.integers) for one in parameters])
+    kept = table.take(pa.array(found.first))
+    repeated = np.bincount(number)[number[found.first]] > 1
+    ok = states[found.first] == TrialState.OK.value
+    times = np.where(repeated & ok, rounded(found.median_s, TIME_BITS), median_s[found.first])
+    samples = _samples(table, number, states == TrialState.OK.value, found.first, repeated & ok)
+    for name, column in (
+        ("median_s", pa.array(times, pa.float32(), from_pandas=True)),
+        ("samples_s", pa.array(samples, table.schema.field("samples_s").type)),
+    ):
+        kept = kept.set_column(kept.schema.get_field_index(name), kept.schema.field(name), column)
+    return kept, found.notices
+
+
+def _samples(table: Any, number: Indices, ok: Any, first: Indices, joined: Any) -> list[list[float]]:
+    """Return the samples of some rows; for those to be joined, the samples of all rows of their configuration."""
+    every = table["samples_s"].to_pylist()
+    samples = [every[row] for row in first.tolist()]
+    rows: dict[int, list[int]] = {int(number[row]): [] for row in first[joined].tolist()}
+    for row in np.flatnonzero(ok & np.isin(number, list(rows))).tolist():
+        rows[int(number[row])].append(row)
+    for position in np.flatnonzero(joined).tolist():
+        samples[position] = [one for row in rows[int(number[first[position]])] for one in every[row]]
+    return samples

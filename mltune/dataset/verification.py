@@ -1,0 +1,91 @@
+"""Verify datasets: their files, their values, and what the bundle of their kernel says about them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from mltune.dataset.dataset import Dataset, load_dataset
+from mltune.dataset.importing import broken_restrictions
+from mltune.dataset.recorded_kernel import recorded_kernel
+from mltune.errors import UsageError
+from mltune.kernel.bundle import Kernel, device_variables
+from mltune.kernel.reader import is_bundle
+from mltune.kernel.space import ConstrainedSpace
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What was found about a dataset.
+
+    Attributes
+    ----------
+    name : str
+        Its name or path.
+    rows : int
+        Number of configurations; 0 where it cannot be read.
+    problems : tuple of str
+        What is wrong; empty for a sound dataset.
+    notices : tuple of str
+        What could not be checked, or has changed since.
+    """
+
+    name: str
+    rows: int
+    problems: tuple[str, ...]
+    notices: tuple[str, ...] = ()
+
+
+def verify_dataset(name_or_path: str | Path) -> Verified:
+    """Verify a dataset.
+
+    The hash, the columns, the values and the best of the table are checked (:func:`load_dataset`), then that the
+    configurations consist of values of the kernel's bundle and satisfy its restrictions, and that a complete dataset
+    has all that do.
+
+    Examples
+    --------
+    >>> verify_dataset("convolution_w6600").problems
+    ()
+    """
+    name = str(name_or_path)
+    try:
+        dataset = load_dataset(name_or_path)
+    except UsageError as error:
+        return Verified(name, 0, (str(error),))
+    try:
+        kernel, notice = recorded_kernel(dataset.manifest)
+        kernel.check_problem(dataset.manifest.problem)
+        warning = dataset.manifest.check_kernel(kernel)
+        problems = tuple(_problems(dataset, kernel)) if is_bundle(dataset.manifest.kernel) else ()
+    except UsageError as error:
+        return Verified(name, len(dataset), (str(error),))
+    return Verified(name, len(dataset), problems, tuple(filter(None, (notice, warning))))
+
+
+def _problems(dataset: Dataset, kernel: Kernel) -> Iterator[str]:
+    manifest, columns = dataset.manifest, dataset.columns
+    strange = {
+        name: np.setdiff1d(columns[name], values).tolist()[:20]
+        for name, values in kernel.all_parameters.items()
+        if not np.isin(columns[name], values).all()
+    }
+    for name, values in strange.items():
+        yield f"the values of {name} must be those of {kernel.name}, but there are {values}."
+    if strange:
+        return
+    broken = dict(broken_restrictions(kernel, manifest.problem, manifest.device, columns))
+    for text, holds in broken.items():
+        yield (
+            f"every configuration must satisfy `{text}`, but {(~holds).sum():,} of {len(dataset):,} do not, the first "
+            f"in row {int(np.argmin(holds))}."
+        )
+    if manifest.kind == "complete" and not broken:
+        narrowed = kernel.with_values(manifest.parameters)
+        variables = {**manifest.problem.variables(), **device_variables(manifest.device)}
+        count = ConstrainedSpace(narrowed, variables).count
+        if count != len(dataset):
+            yield f"a complete dataset has every valid configuration, {count:,}, but this one has {len(dataset):,}."

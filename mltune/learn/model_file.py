@@ -1,0 +1,213 @@
+"""Files of pretrained models: regressors in a skops file, with a card in JSON beside it.
+
+A file may come from a stranger, and skops is not memory-safe: crafted trees make scikit-learn read outside arrays. So
+sizes are limited before anything is unpacked, only the types of :data:`TRUSTED` are made, and every tree is checked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, StrictStr, ValidationError
+
+from mltune.errors import ModelError
+from mltune.files.atomic import write_file_atomically
+from mltune.files.documents import parse_json
+from mltune.files.reading import read_file, reason
+from mltune.files.text import printable
+from mltune.files.validation import matching, problems_of
+from mltune.learn.pretrained import Member, PretrainedModel
+
+TRUSTED = ("sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",)
+"""The types that a model may have besides those that skops knows to be safe."""
+
+MOST_BYTES = 32 << 20
+"""Largest file of regressors."""
+
+MOST_UNPACKED = 256 << 20
+"""Largest content of it."""
+
+MOST_MEMBERS = 200
+
+_MOST_CARD_BYTES = 1 << 20
+_MOST_TREES = 100_000
+
+Name = Annotated[StrictStr, Field(min_length=1, max_length=200)]
+
+
+class _CardMember(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    sweep: Name
+    cost_class: Annotated[StrictStr, Field(max_length=200)] = ""
+
+
+class Card(BaseModel):
+    """The card of a model.
+
+    Attributes
+    ----------
+    format : int
+    kernel : str
+    parameters : list of str
+    members : list
+        The sweep and the class of problems of each regressor, in their order.
+    weight, physics_weight : float
+        See :class:`~mltune.learn.pretrained.PretrainedModel`.
+    sha256 : str
+        Of the file of regressors.
+    facts : dict
+        Training datasets with their hashes and devices, versions, and scores on what was left out.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    format: Literal[1] = 1
+    kernel: Name
+    parameters: Annotated[list[Name], Field(min_length=1, max_length=200)]
+    members: Annotated[list[_CardMember], Field(min_length=1, max_length=MOST_MEMBERS)]
+    weight: Annotated[float, Field(ge=0, le=10)]
+    physics_weight: Annotated[float, Field(ge=0, le=10)]
+    sha256: Annotated[StrictStr, matching(r"[0-9a-f]{64}", "be a SHA-256")]
+    facts: dict[str, Any] = {}
+
+
+def save_model(model: PretrainedModel, path: Path) -> None:
+    """Write a model: ``path`` gets the suffix ``.skops``, its card ``.json``."""
+    import skops.io
+
+    content = skops.io.dumps([one.regressor for one in model.members], compression=zipfile.ZIP_DEFLATED)
+    card = Card(
+        kernel=model.kernel,
+        parameters=list(model.parameters),
+        members=[_CardMember(sweep=one.sweep, cost_class=one.cost_class) for one in model.members],
+        weight=model.weight,
+        physics_weight=model.physics_weight,
+        sha256=hashlib.sha256(content).hexdigest(),
+        facts=dict(model.facts),
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_file_atomically(path.with_suffix(".skops"), content)
+    write_file_atomically(path.with_suffix(".json"), (card.model_dump_json(indent=1) + "\n").encode())
+
+
+def load_card(path: Path) -> Card:
+    """Load the card of a model.
+
+    Raises
+    ------
+    ModelError
+        The file cannot be read, or is no card.
+    """
+    path = path.with_suffix(".json")
+    try:
+        document = parse_json(read_file(path, _MOST_CARD_BYTES))
+        return Card.model_validate(document)
+    except OSError as error:
+        raise ModelError(f"a model has a card, but {printable(path, 300)}: {reason(error)}.") from error
+    except ValidationError as error:
+        raise ModelError(f"{printable(path, 300)}: {problems_of(error, document, model=Card)}.") from error
+    except ValueError as error:
+        raise ModelError(f"the card of a model is JSON, but {printable(path, 300)}: {error!s:.300}.") from error
+
+
+def load_model(path: Path) -> PretrainedModel:
+    """Load a model with its card.
+
+    Raises
+    ------
+    ModelError
+        A file cannot be read, does not belong to its card, or holds something else than regressors.
+    """
+    card = load_card(path)
+    path = path.with_suffix(".skops")
+    try:
+        content = read_file(path, MOST_BYTES)
+    except OSError as error:
+        raise ModelError(f"a model has regressors, but {printable(path, 300)}: {reason(error)}.") from error
+    if hashlib.sha256(content).hexdigest() != card.sha256:
+        raise ModelError(f"a model belongs to its card, but the SHA-256 of {printable(path, 300)} is another.")
+    try:
+        regressors = _regressors(content, len(card.members), len(card.parameters))
+    except Exception as error:  # skops and scikit-learn have errors of every kind for crafted files
+        trained = card.facts.get("versions", {})
+        raise ModelError(
+            f"{printable(path, 300)} cannot be used: {type(error).__name__}: {printable(error, 300)} (trained with "
+            f"{printable(trained, 200)})."
+        ) from error
+    members = tuple(
+        Member(known.sweep, known.cost_class, regressor)
+        for known, regressor in zip(card.members, regressors, strict=True)
+    )
+    parameters = tuple(card.parameters)
+    return PretrainedModel(card.kernel, parameters, members, card.weight, card.physics_weight, card.facts, card.sha256)
+
+
+def _regressors(content: bytes, count: int, features: int) -> list[Any]:
+    import skops.io
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        unpacked = sum(one.file_size for one in archive.infolist())
+        if unpacked > MOST_UNPACKED:
+            raise ValueError(f"its content has at most {MOST_UNPACKED} bytes, but has {unpacked}")
+    found = skops.io.loads(content, trusted=list(TRUSTED))
+    if type(found) is not list or len(found) != count:
+        raise ValueError(f"it holds a list of {count} regressors, as its card says")
+    for one in found:
+        if type(one) is not HistGradientBoostingRegressor:
+            raise ValueError(f"a regressor is a HistGradientBoostingRegressor, got {type(one).__name__}")
+        _check(one, features)
+    return [_rebuilt(one, features) for one in found]
+
+
+def _check(regressor: Any, features: int) -> None:
+    """Check the trees of a regressor: children follow their parents, so that every path ends in a leaf."""
+    from sklearn.ensemble._hist_gradient_boosting.predictor import TreePredictor
+
+    iterations = regressor._predictors
+    if type(iterations) is not list or not 0 < len(iterations) <= _MOST_TREES:
+        raise ValueError(f"a regressor has 1 to {_MOST_TREES} trees")
+    for trees in iterations:
+        if type(trees) is not list or len(trees) != 1 or type(trees[0]) is not TreePredictor:
+            raise ValueError("an iteration has one tree")
+        _check_nodes(trees[0].nodes, features)
+
+
+def _check_nodes(nodes: Any, features: int) -> None:
+    from sklearn.ensemble._hist_gradient_boosting.common import PREDICTOR_RECORD_DTYPE
+
+    if type(nodes) is not np.ndarray or nodes.dtype != PREDICTOR_RECORD_DTYPE or nodes.ndim != 1 or not len(nodes):
+        raise ValueError("the nodes of a tree have the type of this version of scikit-learn")
+    inner = nodes[nodes["is_leaf"] == 0]
+    place = np.flatnonzero(nodes["is_leaf"] == 0)
+    for side in ("left", "right"):
+        if (inner[side] <= place).any() or (inner[side] >= len(nodes)).any():
+            raise ValueError("a node's children follow it")
+    if (inner["feature_idx"] < 0).any() or (inner["feature_idx"] >= features).any():
+        raise ValueError(f"a tree uses {features} features")
+    if inner["is_categorical"].any():
+        raise ValueError("a tree compares numbers")
+    if not np.isfinite(nodes["value"]).all() or (nodes["is_leaf"] > 1).any():
+        raise ValueError("the values of a tree are finite")
+
+
+def _rebuilt(regressor: Any, features: int) -> Any:
+    """Return a new regressor with the trees of another one, and nothing else of it."""
+    from sklearn.ensemble import HistGradientBoostingRegressor
+    from sklearn.ensemble._hist_gradient_boosting.predictor import TreePredictor
+
+    baseline = np.asarray(regressor._baseline_prediction, dtype=np.float64)
+    if baseline.shape != (1, 1) or not np.isfinite(baseline).all():
+        raise ValueError("a regressor starts from one finite value")
+    made = HistGradientBoostingRegressor(max_iter=1, early_stopping=False)
+    made.fit(np.zeros((2, features)) + np.arange(2)[:, None], np.arange(2.0))
+    none = np.zeros((0, 8), dtype=np.uint32)
+    made._predictors = [[TreePredictor(trees[0].nodes.copy(), none, none)] for trees in regressor._predictors]
+    made._baseline_prediction = baseline
+    return made

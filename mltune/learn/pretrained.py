@@ -1,0 +1,134 @@
+"""A cost model that is trained on recorded sweeps, from which runs on other GPUs and problems start.
+
+There is one regressor for each sweep, from the parameters of a configuration to the log of its speed relative to the
+fastest of the sweep. Their mean is the prediction: what was fast everywhere is expected to be fast here. On recorded
+GPUs of other architectures this order beats one regressor over all sweeps with features of the device
+(benchmarks/transfer.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mltune.kernel.columns import Columns, Floats
+from mltune.learn.encoding import Source
+from mltune.learn.features import signed_log2
+
+SLOWEST = -3.0
+"""Log of the relative speed of the slowest configurations that are told apart; failures count as such."""
+
+MOST_ROWS = 4000
+"""Most configurations of a sweep that a regressor is fitted to, besides its fastest."""
+
+FASTEST = 300
+"""Fastest configurations of a sweep that are always among them."""
+
+EMPHASIS = 2.0
+"""A configuration counts as much as the EMPHASIS-th power of its relative speed: the fast ones matter."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sweep:
+    """Measured configurations of one problem on one device.
+
+    Attributes
+    ----------
+    name : str
+    group : str
+        What is left out as a whole when a model is judged: the architecture of the device, or the sweep.
+    cost_class : str
+        That of the problem (:attr:`mltune.problem.problem.Problem.cost_class`).
+    columns : Columns
+    median_s : ndarray of shape (n_configs,)
+        Seconds; NaN for configurations that failed.
+    """
+
+    name: str
+    group: str
+    cost_class: str
+    columns: Columns
+    median_s: Floats
+
+    def relative(self) -> Floats:
+        """Return the logs of the speeds, relative to the fastest."""
+        logs = np.log(np.nanmin(self.median_s) / self.median_s)
+        relative: Floats = np.maximum(np.nan_to_num(logs, nan=SLOWEST), SLOWEST)
+        return relative
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Member:
+    """The regressor of one sweep."""
+
+    sweep: str
+    cost_class: str
+    regressor: Any
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PretrainedModel:
+    """Regressors of several sweeps of one kernel.
+
+    Attributes
+    ----------
+    kernel : str
+    parameters : tuple of str
+        The features of the regressors: log2(1 + value) of each.
+    members : tuple of Member
+    weight : float
+        Weight of the prediction in the mean function of the search before anything is measured.
+    physics_weight : float
+        That of the physical prior beside it.
+    facts : mapping
+        Further content of the card: datasets, versions, scores.
+    digest : str
+        Identifies its file, where it was loaded from one.
+    """
+
+    kernel: str
+    parameters: tuple[str, ...]
+    members: tuple[Member, ...]
+    weight: float = 0.5
+    physics_weight: float = 0.5
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    digest: str = ""
+
+    def predict(self, columns: Columns, cost_class: str = "") -> Floats:
+        """Return the expected logs of speeds relative to the fastest: ndarray of shape (n_configs,).
+
+        Where some sweeps are of the given class of problems, they alone count.
+        """
+        X = features(columns, self.parameters)
+        alike = [one for one in self.members if one.cost_class == cost_class] or self.members
+        mean: Floats = np.mean([one.regressor.predict(X) for one in alike], axis=0)
+        return mean
+
+    def source(self, cost_class: str = "") -> Source:
+        """Return it as a source of knowledge for a search."""
+        return Source(lambda columns: np.minimum(self.predict(columns, cost_class), 0.0), SLOWEST, self.weight)
+
+
+def features(columns: Columns, parameters: Sequence[str]) -> Floats:
+    """Return the features of configurations: ndarray of shape (n_configs, n_parameters)."""
+    return np.column_stack([signed_log2(columns[name]) for name in parameters])
+
+
+def fit_member(sweep: Sweep, parameters: Sequence[str], *, seed: int = 0) -> Member:
+    """Fit the regressor of a sweep."""
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    target = sweep.relative()
+    rng = np.random.default_rng(seed)
+    drawn = rng.permutation(len(target))[:MOST_ROWS]
+    rows = np.union1d(drawn, np.argsort(-target, kind="stable")[:FASTEST])
+    regressor = HistGradientBoostingRegressor(
+        max_iter=200, learning_rate=0.08, max_leaf_nodes=31, early_stopping=False, random_state=seed
+    )
+    regressor.fit(
+        features(sweep.columns, parameters)[rows], target[rows], sample_weight=np.exp(EMPHASIS * target[rows])
+    )
+    return Member(sweep.name, sweep.cost_class, regressor)

@@ -1,0 +1,1 @@
+"""From recorded datasets to models that runs start from."""

@@ -1,0 +1,53 @@
+"""The commands `mltune datasets ...` as processes: import, replay, compare, export, verify, merge."""
+
+import json
+
+import pytest
+
+from tests.cli.test_cli import answer, assert_refused, mltune
+
+TABLE = "block,tile,time_ms\n" + "\n".join(
+    f"{block},{tile},{block / 7 + tile}" for block in (16, 32, 64) for tile in (1, 2)
+)
+OPTIONS = ("--kernel", "vecAdd", "--size", "n=1000", "--flops", 1000, "--parameters", "block,tile", "--time", "time_ms")
+
+
+@pytest.mark.slow
+def test_from_a_table_to_a_comparison_and_back(tmp_path):
+    (tmp_path / "t.csv").write_text(TABLE)
+    facts = answer("device", "a100")
+    (tmp_path / "gpu.json").write_text(json.dumps(facts))
+    made = answer("datasets", "import", "t.csv", *OPTIONS, "--device", "gpu.json", "--out", "mine", cwd=tmp_path)
+    assert made == {"dataset": "mine/t.parquet", "rows": 6, "counts": {"ok": 6}}
+    tuned = answer("tune", "--device", "replay:mine/t.parquet", "--trials", 6, "--run", "run", cwd=tmp_path)
+    assert tuned["best"]["configuration"] == {"block": 16, "tile": 1}
+    assert (tuned["device"]["name"], tuned["problem"]["values"]) == ("NVIDIA A100-SXM4-80GB", {"n": 1000})
+    options = ("--strategies", "random", "--evaluations", 4, "--seeds", 2, "--output", "compared")
+    assert answer("compare", "--datasets", "mine", *options, cwd=tmp_path)["missing"] == 0
+    answer("datasets", "export", "mine/t.json", "cache.json", "--format", "kernel-tuner", cwd=tmp_path)
+    again = ("import", "cache.json", "--kernel", "vecAdd", "--size", "n=1000", "--flops", 1000, "--device", "a100")
+    answer("datasets", *again, "--out", "again", cwd=tmp_path)
+    merged = answer("datasets", "merge", "mine/t.json", "again/cache.json", "--out", "merged", cwd=tmp_path)
+    assert (merged["dataset"], merged["rows"]) == ("merged/t-merged.parquet", 6)
+    assert not any(one["problems"] for one in answer("datasets", "verify", "mine", "again", "merged", cwd=tmp_path))
+
+
+def test_what_is_there_is_not_replaced(tmp_path):
+    (tmp_path / "t.csv").write_text(TABLE)
+    command = ("datasets", "import", "t.csv", *OPTIONS, "--device", "unknown", "--out")
+    assert_refused(mltune(*command, ".", cwd=tmp_path), "what is read is not replaced", "t.csv")
+    assert mltune(*command, "mine", cwd=tmp_path).returncode == 0
+    assert_refused(mltune(*command, "mine", cwd=tmp_path), "mine/t.json exists")
+    assert mltune(*command, "mine", "--overwrite", cwd=tmp_path).returncode == 0
+    assert_refused(mltune("datasets", "export", "mine/t.json", "t.csv", "--format", "t4", cwd=tmp_path), "t.csv exists")
+
+
+def test_a_damaged_dataset_is_named_and_the_exit_code_is_1(tmp_path):
+    (tmp_path / "t.csv").write_text(TABLE)
+    mltune("datasets", "import", "t.csv", *OPTIONS, "--device", "a100", "--out", "mine", cwd=tmp_path)
+    with (tmp_path / "mine/t.parquet").open("ab") as file:
+        file.write(b"x")
+    found = mltune("datasets", "verify", "mine", cwd=tmp_path)
+    assert found.returncode == 1
+    assert "mine/t.json: mine/t.parquet must have the sha256 of its manifest" in found.stdout
+    assert "1 datasets, 1 with problems" in found.stdout

@@ -1,0 +1,52 @@
+"""mltune train, and runs that start from its model."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import mltune
+from mltune.errors import ModelError, RunDirectoryError
+
+DATASET = "h200-transpose-8192x8192-random"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    path = tmp_path_factory.mktemp("models") / "mine"
+    command = [sys.executable, "-m", "mltune", "train", DATASET, "--out", str(path), "--json"]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, timeout=120).stdout)
+
+
+def tune(run, prior, trials=24):
+    device = f"replay:{DATASET}"
+    return mltune.tune(device=device, trials=trials, run=run, prior=prior, stop=False, progress=None)
+
+
+def test_the_command_writes_a_model_and_says_what_it_has_learned_from(trained):
+    assert trained["kernel"] == "transpose"
+    assert trained["datasets"][DATASET]["rows"] == 400
+    assert trained["scores"] == {}
+
+
+def test_a_run_starts_from_a_model(trained, tmp_path):
+    """It has seen the recording, so that its first choice is among the best."""
+    started, other = tune(tmp_path / "with", trained["model"]), tune(tmp_path / "without", "none")
+    best_s = min(mltune.load_dataset(DATASET).numbers("median_s"))
+    first = next(record for record in started.records if record.proposed_by == "start")
+    assert first.median_s < 1.05 * best_s
+    assert [one.index for one in started.records] != [one.index for one in other.records]
+
+
+def test_a_run_is_resumed_with_its_model_only(trained, tmp_path):
+    run = tmp_path / "run"
+    tune(run, trained["model"])
+    assert len(tune(run, trained["model"], trials=32).records) == 32
+    with pytest.raises(RunDirectoryError, match="prior"):
+        tune(run, "none", trials=40)
+
+
+def test_a_model_of_another_kernel_is_refused(tmp_path):
+    with pytest.raises(ModelError, match="trained on"):
+        tune(tmp_path / "run", "softmax")

@@ -1,0 +1,142 @@
+"""Files of models: what is written is read again, and nothing else is used."""
+
+import hashlib
+import json
+
+import numpy as np
+import pytest
+import skops.io
+from sklearn.ensemble import HistGradientBoostingRegressor
+from sklearn.linear_model import LinearRegression
+
+from mltune.errors import ModelError
+from mltune.learn import model_file
+from mltune.learn.model_file import load_card, load_model, save_model
+from mltune.learn.pretrained import Member, PretrainedModel
+
+X = np.random.default_rng(0).random((200, 2))
+
+
+def regressor(iterations=5, **options):
+    made = HistGradientBoostingRegressor(max_iter=iterations, early_stopping=False, **options)
+    return made.fit(X, X[:, 0] - X[:, 1])
+
+
+@pytest.fixture
+def path(tmp_path):
+    members = tuple(Member(name, "s", regressor(random_state=seed)) for seed, name in enumerate("ab"))
+    save_model(PretrainedModel("toy", ("P", "Q"), members, facts={"versions": {"skops": "1"}}), tmp_path / "toy")
+    return tmp_path / "toy.skops"
+
+
+def put(path, content):
+    """Replace the regressors, with the hash that belongs to them."""
+    content = content if isinstance(content, bytes) else skops.io.dumps(content)
+    path.write_bytes(content)
+    card = json.loads(path.with_suffix(".json").read_text())
+    path.with_suffix(".json").write_text(json.dumps(card | {"sha256": hashlib.sha256(content).hexdigest()}))
+
+
+def test_what_is_written_is_read(path):
+    columns = {"P": np.arange(1, 9), "Q": np.arange(2, 10)}
+    model = load_model(path)
+    members = tuple(Member(name, "s", regressor(random_state=seed)) for seed, name in enumerate("ab"))
+    expected = PretrainedModel("toy", ("P", "Q"), members).predict(columns)
+    np.testing.assert_array_equal(model.predict(columns), expected)
+    assert (model.kernel, model.parameters, [one.sweep for one in model.members]) == ("toy", ("P", "Q"), ["a", "b"])
+    assert model.digest == load_card(path).sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_a_file_that_is_not_that_of_its_card_is_refused(path):
+    path.write_bytes(path.read_bytes() + b" ")
+    with pytest.raises(ModelError, match="belongs to its card"):
+        load_model(path)
+
+
+@pytest.mark.parametrize("missing", [".json", ".skops"])
+def test_a_missing_file_is_named(path, missing):
+    path.with_suffix(missing).unlink()
+    with pytest.raises(ModelError, match=rf"toy\{missing}"):
+        load_model(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"format": 2}, "format"),
+        ({"kernel": ""}, "kernel"),
+        ({"weight": -1}, "weight"),
+        ({"parameters": []}, "parameters"),
+        ({"members": [{"sweep": "a"}]}, "list of 1 regressors"),
+        ({"parameters": ["P"]}, "uses 1 features"),
+        ({"extra": 1}, "extra"),
+        ({"sha256": "0"}, "sha256"),
+    ],
+)
+def test_a_card_is_checked(path, change, words):
+    card = json.loads(path.with_suffix(".json").read_text())
+    path.with_suffix(".json").write_text(json.dumps(card | change))
+    with pytest.raises(ModelError, match=words):
+        load_model(path)
+
+
+def edited(**fields):
+    """Return two regressors, of which the first tree of the first has other nodes."""
+    first, second = regressor(), regressor()
+    nodes = first._predictors[0][0].nodes
+    for name, value in fields.items():
+        nodes[name][0] = value
+    return [first, second]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (lambda: [LinearRegression().fit(X, X[:, 0])] * 2, "got LinearRegression"),
+        (lambda: regressor(), "a list of 2 regressors"),
+        (lambda: {"a": regressor()}, "a list of 2 regressors"),
+        (lambda: edited(left=0), "children follow"),
+        (lambda: edited(right=2**31), "children follow"),
+        (lambda: edited(feature_idx=7), "uses 2 features"),
+        (lambda: edited(feature_idx=-1), "uses 2 features"),
+        (lambda: edited(is_categorical=1), "compares numbers"),
+        (lambda: edited(value=np.nan), "finite"),
+        (lambda: edited(is_leaf=3), "finite"),
+        (lambda: b"", "cannot be used"),
+        (lambda: b"PK\x05\x06" + bytes(18), "cannot be used"),
+    ],
+)
+def test_only_trees_that_end_are_used(path, content, words):
+    put(path, content())
+    with pytest.raises(ModelError, match=words):
+        load_model(path)
+
+
+def test_types_that_run_code_are_refused(path):
+
+    put(path, skops.io.dumps([np.random.RandomState, print]))
+    with pytest.raises(ModelError, match="cannot be used"):
+        load_model(path)
+
+
+def test_a_bomb_is_not_unpacked(path, monkeypatch):
+    monkeypatch.setattr(model_file, "MOST_UNPACKED", 1000)
+    with pytest.raises(ModelError, match="at most 1000 bytes"):
+        load_model(path)
+
+
+def test_mutated_files_are_refused_or_used(path):
+    """No crash, whatever 100 mutations do."""
+    rng, content = np.random.default_rng(1), path.read_bytes()
+    columns = {"P": np.arange(1, 9), "Q": np.arange(2, 10)}
+    refused = 0
+    for _ in range(100):
+        mutated = bytearray(content)
+        for at in rng.integers(0, len(content), rng.integers(1, 6)):
+            mutated[at] = rng.integers(0, 256)
+        put(path, bytes(mutated[: len(content) if rng.random() < 0.8 else rng.integers(1, len(content))]))
+        try:
+            assert load_model(path).predict(columns).shape == (8,)
+        except ModelError:
+            refused += 1
+    assert refused > 50
