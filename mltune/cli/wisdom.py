@@ -11,13 +11,8 @@ from mltune.cli.application import AsJson, DeviceName, Seed, answer, app, path, 
 from mltune.errors import UsageError
 from mltune.show import terminal
 
-wisdom = typer.Typer(
-    help="Show, merge, export or check the best known configurations.",
-    invoke_without_command=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
-app.add_typer(wisdom, name="wisdom")
+group = typer.Typer(invoke_without_command=True, rich_markup_mode=None, add_completion=False)
+app.add_typer(group, name="wisdom")
 
 OfWisdom = Annotated[
     Path | None,
@@ -26,14 +21,15 @@ OfWisdom = Annotated[
 Out = Annotated[Path, typer.Option("--out", metavar="FILE", parser=path("--out"), help="The file that is written.")]
 
 
-@wisdom.callback()
+@group.callback()
 def _help(context: typer.Context) -> None:
+    """Show, merge, export or check the best known configurations."""
     if context.invoked_subcommand is None:
         terminal.write(context.get_help(), stderr=True)
         raise typer.Exit(2)
 
 
-@wisdom.command()
+@group.command()
 def show(
     file: Annotated[
         Path | None,
@@ -54,7 +50,7 @@ def show(
     answer(document, as_json, lambda: tables.wisdom(document))
 
 
-@wisdom.command()
+@group.command()
 def merge(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", parser=path("FILE"), help="Wisdoms.")],
     out: Out,
@@ -68,7 +64,7 @@ def merge(
     _written(out, len(merged), as_json)
 
 
-@wisdom.command()
+@group.command()
 def export(
     kernel: Annotated[str, typer.Option("--kernel", metavar="NAME", help="The name of a kernel.")],
     out: Out,
@@ -88,7 +84,7 @@ def export(
     _written(out, len(part), as_json)
 
 
-@wisdom.command()
+@group.command()
 def check(
     file: OfWisdom = None,
     kernel: Annotated[

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from mltune.tuning.session import open_session
 from mltune.wisdom.entry import Gpu, canonical
 
 if TYPE_CHECKING:
+    from mltune.device.facts import Device
     from mltune.kernel.bundle import Kernel
     from mltune.problem.problem import Problem
     from mltune.tuning.session import Session
@@ -85,8 +86,6 @@ def check_wisdom(
     kernels: Sequence[str] = (),
     sample: int | None = None,
     seed: int = 0,
-    opened: Callable[..., Session] = open_session,
-    report: Callable[[Checked], None] = lambda checked: None,
 ) -> list[Checked]:
     """Check the best entries of a wisdom.
 
@@ -105,10 +104,6 @@ def check_wisdom(
         Most entries that are measured; all by default.
     seed : int
         Seed of the sample.
-    opened : callable
-        Opens a session, as :func:`mltune.tuning.session.open_session` does.
-    report : callable
-        Called with each result.
 
     Returns
     -------
@@ -130,17 +125,19 @@ def check_wisdom(
             results[number] = found
         else:
             runnable[number] = found
-    gpu = Gpu.of(_device(target))
-    here = [number for number in runnable if entries[number].device == gpu and _is_there(runnable[number][1], target)]
+    device, recorded = _device_and_problem(target)
+    gpu = Gpu.of(device)
+    here = [
+        number
+        for number, (_, problem) in runnable.items()
+        if entries[number].device == gpu and recorded in (None, problem)
+    ]
     for number in runnable.keys() - set(here):
         results[number] = Checked(entries[number], Verdict.UNCHECKED, f"it cannot be measured on {target} ({gpu.name})")
     for number in set(here) - set(drawn := _drawn(here, sample, seed)):
         results[number] = Checked(entries[number], Verdict.UNCHECKED, "it is not in the sample")
-    for number in sorted(results):
-        report(results[number])
     for number in drawn:
-        results[number] = _measured_again(entries[number], *runnable[number], target, opened)
-        report(results[number])
+        results[number] = _measured_again(entries[number], *runnable[number], target)
     return [results[number] for number in sorted(results)]
 
 
@@ -148,23 +145,16 @@ def _built_in() -> Iterable[str]:
     return sorted(path.parent.name for path in assets.folder("kernels").glob("*/kernel.toml"))
 
 
-def _device(target: Target) -> Any:
-    if target.dataset is not None:
-        from mltune.dataset.dataset import load_manifest
-
-        return load_manifest(target.dataset).device
-    from mltune.device.query import query_device
-
-    return query_device(target.cuda or 0)
-
-
-def _is_there(problem: Problem, target: Target) -> bool:
-    """Return whether a problem can be measured: in replay only that of the dataset."""
+def _device_and_problem(target: Target) -> tuple[Device, Problem | None]:
+    """Return the GPU, and in replay the only problem that can be measured."""
     if target.dataset is None:
-        return True
+        from mltune.device.query import query_device
+
+        return query_device(target.cuda or 0), None
     from mltune.dataset.dataset import load_manifest
 
-    return load_manifest(target.dataset).problem == problem
+    manifest = load_manifest(target.dataset)
+    return manifest.device, manifest.problem
 
 
 def _drawn(numbers: Sequence[int], sample: int | None, seed: int) -> list[int]:
@@ -191,12 +181,10 @@ def _today(entry: Entry, bundles: Mapping[str, Kernel]) -> Checked | tuple[Kerne
     return kernel, problem
 
 
-def _measured_again(
-    entry: Entry, kernel: Kernel, problem: Problem, target: Target, opened: Callable[..., Session]
-) -> Checked:
+def _measured_again(entry: Entry, kernel: Kernel, problem: Problem, target: Target) -> Checked:
     """Measure an entry and the default configuration."""
     try:
-        with opened(kernel, problem, target) as session:
+        with open_session(kernel, problem, target) as session:
             configuration = entry.codes(session.kernel.labels)
             if configuration is None or not _is_in_space(session, configuration):
                 return Checked(entry, Verdict.STALE, "its configuration is not in the search space any more")
