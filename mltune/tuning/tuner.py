@@ -39,7 +39,7 @@ from mltune.tuning.finals import declare
 from mltune.tuning.request import TuneRequest
 from mltune.tuning.session import open_session, run_header
 from mltune.tuning.target import choose, parse_device
-from mltune.tuning.wisdom import add_winner, known_configurations
+from mltune.tuning.wisdom import add_outcomes, known_configurations
 from mltune.wisdom.file import file_of_run
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def tune(
         known = known_configurations(store, session, wisdom, observer.events, required=request.wisdom is not None)
         result = Tuner(session, store, request, observer, stop, known=known, pretrained=pretrained).run()
         if wisdom is not None:
-            add_winner(wisdom, session, result)
+            add_outcomes(wisdom, session, result)
         if own is not None:
             own.end(result)
         return result

@@ -1,4 +1,4 @@
-"""The wisdom in a run: known configurations that are measured first, and the winner that is added at the end."""
+"""The wisdom in a run: known configurations that are measured first, and what is added at the end."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mltune.errors import DamagedRunError, MltuneWarning, WisdomError
+from mltune.files.text import printable
 from mltune.records.declaration import Finalist
 from mltune.records.header import LARGEST
+from mltune.records.trial import TrialRecord, TrialState
 from mltune.tuning.ranking import rank_records
-from mltune.wisdom.entry import Entry, Gpu
+from mltune.wisdom.entry import LONGEST_TEXT, Entry, Failure, Gpu
 from mltune.wisdom.wisdom import Wisdom
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ FACT = "wisdom"
 
 MOST = 3
 """Most configurations of a wisdom that a run measures first."""
+
+_FAILED = frozenset(TrialState) - {TrialState.OK, TrialState.SKIPPED, TrialState.UNSTABLE}
 
 
 def known_configurations(
@@ -58,16 +62,18 @@ def known_configurations(
     return _checked(recorded or [], store.directory)
 
 
-def add_winner(file: Path, session: Session, result: TuneResult) -> None:
-    """Add the winner of a run that has ended to a wisdom, with its ties and the new times of what was known.
+def add_outcomes(file: Path, session: Session, result: TuneResult) -> None:
+    """Add the winner of a run that has ended to a wisdom, with its ties and the outcomes of what was known.
 
     Nothing is added before the winner is declared, or on a GPU before it is verified. A file that cannot be written is
     a warning: the run has its result.
     """
-    if not result.settled or result.declaration is None or result.interrupted:
+    if not result.settled or result.interrupted:
         return
     try:
-        Wisdom(_entries(session, result)).add_to(file)
+        found = Wisdom([*_entries(session, result), *_failures(session, result)])
+        if len(found):
+            found.add_to(file)
     except (WisdomError, ValueError) as error:  # such as a name that is longer than a wisdom takes
         warnings.warn(f"the winner was not added to the wisdom: {error}", MltuneWarning, stacklevel=3)
 
@@ -110,7 +116,8 @@ def _checked(recorded: Any, directory: Path) -> list[dict[str, int]]:
 def _entries(session: Session, result: TuneResult) -> list[Entry]:
     """Return the winner, its ties, and the trials that the wisdom proposed."""
     declaration = result.declaration
-    assert declaration is not None  # noqa: S101 - the caller has checked
+    if declaration is None:
+        return []
     best = {one.number: one for one in declaration.finalists if one.number in (declaration.number, *declaration.ties)}
     known = [one for one in result.measured() if one.proposed_by == "wisdom" and one.number not in declaration.rejected]
     again = {one.number: rank_records({one.number: one.measurement})[0] for one in known if one.measurement}
@@ -121,6 +128,21 @@ def _entries(session: Session, result: TuneResult) -> list[Entry]:
     ]
 
 
+def _failures(session: Session, result: TuneResult) -> list[Failure]:
+    """Return what the wisdom proposed and failed, also in the last verification."""
+    rejected = {} if result.declaration is None else result.declaration.rejected
+    proposed = result.records.take(result.records.column("proposed_by") == "wisdom")
+    return [
+        Failure.model_validate(_facts(session, result, record) | {"failed": printable(reason, LONGEST_TEXT)})
+        for record in proposed
+        if (reason := rejected.get(record.number) or _failure(record))
+    ]
+
+
+def _failure(record: TrialRecord) -> str:
+    return f"{record.state}: {record.detail}" if record.state in _FAILED else ""
+
+
 def _entry(session: Session, result: TuneResult, finalist: Finalist, verified: bool) -> Entry:
     record = result.trial(finalist.number)
     assert record is not None  # noqa: S101 - a finalist is on record
@@ -129,12 +151,7 @@ def _entry(session: Session, result: TuneResult, finalist: Finalist, verified: b
     default = (one.median_s for one in result.measured() if one.proposed_by == "default")
     return Entry.model_validate(
         {
-            "kernel": session.kernel.name,
-            "source_hash": session.kernel.source_hash,
-            "problem": session.problem.to_json(),
-            "device": Gpu.of(session.device),
-            "driver": driver_of(session),
-            "configuration": result.header.labelled(record.configuration),
+            **_facts(session, result, record),
             "median_s": finalist.median_s,
             "low_s": min(finalist.low_s, finalist.median_s),
             "high_s": max(finalist.high_s, finalist.median_s),
@@ -142,7 +159,19 @@ def _entry(session: Session, result: TuneResult, finalist: Finalist, verified: b
             "reference_s": result.reference_s if reference is None else reference.median_s,
             "verified": verified,
             "trials": len(result.records),
-            "measured_at": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}Z",
-            "versions": dict(result.header.versions),
         }
     )
+
+
+def _facts(session: Session, result: TuneResult, record: TrialRecord) -> dict[str, Any]:
+    """Return what entries and failures have in common."""
+    return {
+        "kernel": session.kernel.name,
+        "source_hash": session.kernel.source_hash,
+        "problem": session.problem.to_json(),
+        "device": Gpu.of(session.device),
+        "driver": driver_of(session),
+        "configuration": result.header.labelled(record.configuration),
+        "measured_at": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}Z",
+        "versions": dict(result.header.versions),
+    }

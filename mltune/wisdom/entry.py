@@ -1,4 +1,4 @@
-"""An entry of a wisdom: a configuration that won, where it was measured, and its time."""
+"""Entries of a wisdom: configurations that won or failed, and where they were measured."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ class Gpu(BaseModel):
         return cls(name=device.name, architecture=device.architecture, sm_count=device.sm_count)
 
 
-class Entry(BaseModel):
-    """A configuration that won a run, or tied with the winner.
+class Outcome(BaseModel):
+    """The outcome of a configuration in a run: an :class:`Entry` or a :class:`Failure`.
 
     Attributes
     ----------
@@ -107,14 +107,6 @@ class Entry(BaseModel):
         The newest CUDA version that the driver supports, such as ``"13.0"``.
     configuration : mapping of str to int, float or str
         The value of every parameter.
-    median_s, low_s, high_s : float
-        Median time in seconds, and its 95 % interval.
-    default_s, reference_s : float or None
-        Time of the kernel's default configuration and of the reference kernel in the same run; None where unknown.
-    verified : bool
-        Whether the configuration passed the last verification; false for recorded times.
-    trials : int
-        Trials of the run.
     measured_at : str
         Time of the measurement, ISO 8601, UTC.
     versions : mapping of str to str
@@ -128,9 +120,61 @@ class Entry(BaseModel):
     problem: Annotated[dict[str, Any], AfterValidator(_complete)]
     device: Gpu
     driver: _Text
-    configuration: Annotated[
-        dict[_Name, Annotated[Any, AfterValidator(_value)]], Field(min_length=1, max_length=MOST_PARAMETERS)
-    ]
+    configuration: Annotated[dict[_Name, _Value], Field(min_length=1, max_length=MOST_PARAMETERS)]
+    measured_at: Annotated[StrictStr, matching(_Date, "be a date such as 2026-11-22T01:00:00Z")]
+    versions: Annotated[dict[_Text, _Text], Field(max_length=100)] = {}
+
+    @cached_property
+    def key(self) -> str:
+        """Kernel, problem, GPU and driver: outcomes that differ in their configurations only have the same key."""
+        return canonical([self.kernel, self.source_hash, self.problem, self.device.model_dump(), self.driver])
+
+    @cached_property
+    def named(self) -> str:
+        """The configuration as canonical text."""
+        return canonical(self.configuration)
+
+    @cached_property
+    def text(self) -> str:
+        """The whole outcome as canonical text."""
+        return canonical(self.to_json())
+
+    def to_problem(self) -> Problem:
+        """Return the problem."""
+        return problem_from_json(self.problem)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the outcome as plain JSON values."""
+        return self.model_dump()
+
+
+class Failure(Outcome):
+    """A configuration that failed although a wisdom knew it: it is not proposed again for this problem.
+
+    Attributes
+    ----------
+    failed : str
+        The reason.
+    """
+
+    failed: Annotated[_Text, Field(min_length=1)]
+
+
+class Entry(Outcome):
+    """A configuration that won a run, or tied with the winner.
+
+    Attributes
+    ----------
+    median_s, low_s, high_s : float
+        Median time in seconds, and its 95 % interval.
+    default_s, reference_s : float or None
+        Time of the kernel's default configuration and of the reference kernel in the same run; None where unknown.
+    verified : bool
+        Whether the configuration passed the last verification; false for recorded times.
+    trials : int
+        Trials of the run.
+    """
+
     median_s: _Seconds
     low_s: _Seconds
     high_s: _Seconds
@@ -138,8 +182,6 @@ class Entry(BaseModel):
     reference_s: _Seconds | None = None
     verified: StrictBool = False
     trials: _Count = 0
-    measured_at: Annotated[StrictStr, matching(_Date, "be a date such as 2026-11-22T01:00:00Z")]
-    versions: Annotated[dict[_Text, _Text], Field(max_length=100)] = {}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -150,28 +192,10 @@ class Entry(BaseModel):
         return self
 
     @cached_property
-    def key(self) -> str:
-        """Kernel, problem, GPU and driver: entries that differ in their configurations only have the same key."""
-        return canonical([self.kernel, self.source_hash, self.problem, self.device.model_dump(), self.driver])
-
-    @cached_property
     def order(self) -> tuple[Any, ...]:
         """Place in the canonical order of configurations: by the values of the parameters, sorted by name."""
         values = sorted(self.configuration.items())
-        return tuple((name, isinstance(value, str), value) for name, value in values), canonical(self.configuration)
-
-    @cached_property
-    def text(self) -> str:
-        """The whole entry as canonical text."""
-        return canonical(self.to_json())
-
-    def to_problem(self) -> Problem:
-        """Return the problem."""
-        return problem_from_json(self.problem)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the entry as plain JSON values."""
-        return self.model_dump()
+        return tuple((name, isinstance(value, str), value) for name, value in values), self.named
 
     def codes(self, labels: Mapping[str, tuple[float | str, ...]]) -> dict[str, int] | None:
         """Return the configuration with positions in place of labels; None where it is not one of the kernel's."""

@@ -20,7 +20,7 @@ from mltune.files.opening import open_regular
 from mltune.files.reading import read_file, reason
 from mltune.files.text import printable
 from mltune.files.validation import problems_of
-from mltune.wisdom.entry import Entry
+from mltune.wisdom.entry import Entry, Failure, Outcome
 
 FORMAT = 1
 """The format that is written."""
@@ -74,7 +74,7 @@ def file_of_run(option: Path | str | None, *, replayed: bool) -> Path | None:
     return None if str(option) == NONE else Path(option)
 
 
-def read(path: Path) -> list[Entry]:
+def read(path: Path) -> list[Outcome]:
     """Read the entries of a file; none where it does not exist.
 
     Raises
@@ -105,13 +105,14 @@ def _check_head(document: Any) -> None:
         raise ValueError(f"it is of format {document['format']}, and only {FORMAT} is known here: update mltune")
 
 
-def _entry(raw: Any, number: int) -> Entry:
+def _entry(raw: Any, number: int) -> Outcome:
     if _widest(raw) > _MOST_PARTS:
         raise ValueError(f"an object or a list of entry {number + 1} has more than {_MOST_PARTS} parts")
+    model = Failure if isinstance(raw, dict) and "failed" in raw else Entry
     try:
-        return Entry.model_validate(raw)
+        return model.model_validate(raw)
     except ValidationError as error:
-        raise ValueError(problems_of(error, raw, model=Entry, within=("entries", number))) from None
+        raise ValueError(problems_of(error, raw, model=model, within=("entries", number))) from None
 
 
 def _widest(value: Any) -> int:
@@ -120,7 +121,7 @@ def _widest(value: Any) -> int:
     return max(len(parts), max(map(_widest, parts), default=0))
 
 
-def write(path: Path, entries: Sequence[Entry]) -> None:
+def write(path: Path, entries: Sequence[Outcome]) -> None:
     """Write a file in place of an existing one; readers see the old content or the new.
 
     Raises

@@ -9,7 +9,8 @@ from itertools import chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mltune.wisdom.entry import Entry, Gpu, canonical, choose
+from mltune.wisdom.entry import Entry, Failure, Gpu, Outcome, canonical, choose
+from mltune.wisdom.file import default_file, locked, read, write
 
 if TYPE_CHECKING:
     from mltune.device.facts import Device
@@ -47,13 +48,13 @@ class Match:
 class Wisdom:
     """The best known configurations, by kernel, problem, GPU and driver.
 
-    Of each configuration the newest measurement is kept, so that merging is commutative, associative and idempotent.
+    Of each configuration the newest outcome is kept, so that merging is commutative, associative and idempotent.
     Which configuration is the best is decided when it is looked up (:func:`mltune.wisdom.entry.choose`): from the same
     entries every process chooses the same one.
 
     Parameters
     ----------
-    entries : iterable of Entry
+    entries : iterable of Entry and Failure
         In any order.
 
     Examples
@@ -70,10 +71,10 @@ class Wisdom:
     True
     """
 
-    def __init__(self, entries: Iterable[Entry] = ()) -> None:
-        newest: dict[tuple[str, str], Entry] = {}
+    def __init__(self, entries: Iterable[Outcome] = ()) -> None:
+        newest: dict[tuple[str, str], Outcome] = {}
         for entry in entries:
-            identity = entry.key, canonical(entry.configuration)
+            identity = entry.key, entry.named
             known = newest.get(identity)
             if known is None or (known.measured_at, known.text) < (entry.measured_at, entry.text):
                 newest[identity] = entry
@@ -88,8 +89,6 @@ class Wisdom:
         WisdomError
             The file cannot be read, or is no wisdom.
         """
-        from mltune.wisdom.file import default_file, read
-
         path = default_file() if path is None else Path(path)
         return cls() if path is None else cls(read(path))
 
@@ -101,8 +100,6 @@ class Wisdom:
         WisdomError
             The file cannot be written.
         """
-        from mltune.wisdom.file import write
-
         write(Path(path), self.entries)
 
     def add_to(self, path: Path | str) -> None:
@@ -113,8 +110,6 @@ class Wisdom:
         WisdomError
             The file cannot be read or written, or is no wisdom.
         """
-        from mltune.wisdom.file import locked, read, write
-
         with locked(Path(path)) as target:
             write(target, Wisdom(chain(read(target), self.entries)).entries)
 
@@ -128,7 +123,8 @@ class Wisdom:
 
     def best(self) -> list[Entry]:
         """Return the entries that are chosen: one for each kernel, problem, GPU and driver."""
-        return [choose(group) for _, group in groupby(self.entries, key=lambda entry: entry.key)]
+        good = (entry for entry in self.entries if isinstance(entry, Entry))
+        return [choose(group) for _, group in groupby(good, key=lambda entry: entry.key)]
 
     def lookup(
         self, kernel: Kernel, problem: Problem, device: Device, driver: str | None = None, *, most: int = 1
@@ -136,7 +132,8 @@ class Wisdom:
         """Look up configurations of a kernel for a problem on a GPU.
 
         Only entries of the same source and the same GPU are found. Those of the same problem come first, then those of
-        the same case at the nearest size; at the same distance those of the same driver.
+        the same case at the nearest size; at the same distance those of the same driver. No configuration
+        is found that has failed for this problem with this driver.
 
         Parameters
         ----------
@@ -154,24 +151,29 @@ class Wisdom:
             The best first; empty where nothing is known.
         """
         gpu, wanted, (case, sizes) = Gpu.of(device), canonical(problem.to_json()), _case_and_sizes(problem)
+        source = kernel.name, kernel.source_hash, gpu
+        here = [one for one in self.entries if (one.kernel, one.source_hash, one.device) == source]
+        failed = {
+            one.named
+            for one in here
+            if isinstance(one, Failure) and canonical(one.problem) == wanted and driver in (None, one.driver)
+        }
         found: list[Match] = []
-        for entry in self.best():
-            if (entry.kernel, entry.source_hash, entry.device) != (kernel.name, kernel.source_hash, gpu):
-                continue
+        for entry in Wisdom(one for one in here if one.named not in failed).best():
             same, other = canonical(entry.problem) == wanted, _case_and_sizes(entry.to_problem())
             if same or (sizes and other[0] == case and other[1].keys() == sizes.keys()):
                 found.append(Match(entry, _distance(sizes, other[1]), same, driver in (None, entry.driver)))
         found.sort(key=lambda one: (not one.same_problem, one.distance, not one.same_driver, one.entry.text))
         distinct: dict[str, Match] = {}
         for match in found:
-            distinct.setdefault(canonical(match.entry.configuration), match)
+            distinct.setdefault(match.entry.named, match)
         return list(distinct.values())[:most]
 
     def __len__(self) -> int:
         """Return the number of entries."""
         return len(self.entries)
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[Outcome]:
         """Return the entries in their canonical order."""
         return iter(self.entries)
 

@@ -34,7 +34,9 @@ def run(tmp_path, monkeypatch):
     monkeypatch.setattr(tuner, "open_session", opened)
     monkeypatch.setattr(tuner.Tuner, "_write_winner", lambda *arguments: None)
 
-    def tune(name, **options):
+    def tune(name, deeds=None, **options):
+        for misdeed, deed in (deeds or {}).items():
+            behaviours[misdeed]["deed"] = deed
         return tuner.tune(TuneRequest(PROBLEM, KERNEL, "cuda:0", trials=5, run=tmp_path / name, **options))
 
     return tune
@@ -54,6 +56,33 @@ def test_the_verified_winner_and_its_ties_are_added_and_measured_next_time(run, 
     first = [(record.configuration["MISDEED"], record.proposed_by) for record in again.records[:2]]
     assert first == [(0, "default"), (2, "wisdom")]
     assert again.best_time_s < 3e-3
+
+
+@pytest.mark.parametrize(
+    ("deed", "reason"),
+    [("no build", "crashed: the compiler died"), ("die", "crashed: "), ("wrong at full size", "wrong_result")],
+)
+def test_what_fails_here_is_not_proposed_again(run, tmp_path, deed, reason):
+    """Of the two that tie the first fails: the next run takes the other, and the one after that as well."""
+    run("first")
+    failed = run("second", {2: deed})
+    assert proposed(failed) == [2]
+
+    for name in ("third", "fourth"):
+        assert proposed(run(name)) == [3]
+    outcomes = {one.configuration["MISDEED"]: one for one in Wisdom.load(tmp_path / "wisdom.json")}
+    assert reason in outcomes[2].failed
+    assert outcomes[3].verified
+
+
+def proposed(result):
+    return [one.configuration["MISDEED"] for one in result.records if one.proposed_by == "wisdom"]
+
+
+def test_what_fails_is_known_where_no_trial_succeeds(run, tmp_path):
+    run("first")
+    assert run("second", dict.fromkeys(range(5), "die")).best is None
+    assert [one.configuration["MISDEED"] for one in Wisdom.load(tmp_path / "wisdom.json").best()] == [3]
 
 
 def test_it_can_be_switched_off(run, tmp_path):

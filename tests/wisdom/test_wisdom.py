@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from entries import PROBLEM, SOURCE, entry
+from entries import PROBLEM, SOURCE, entry, failure
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,17 +21,22 @@ from mltune.wisdom.wisdom import Wisdom
 
 KERNEL = Kernel(name="toy", problem="gemm", parameters={"TILE": (16, 32, 64)}, source_hash=SOURCE)
 
+tiles = st.sampled_from([16, 32, 64, 128])
+facts = {
+    "driver": st.sampled_from(["12.8", "13.0"]),
+    "measured_at": st.sampled_from(["2026-11-22T01:00:00Z", "2026-11-23T01:00:00Z"]),
+}
 entries = st.builds(
     entry,
-    st.sampled_from([16, 32, 64, 128]),
+    tiles,
     st.sampled_from([1e-3, 1.005e-3, 1.01e-3, 1.02e-3, 2e-3]),
     st.sampled_from([0.0, 0.004, 0.01, 0.5]),
-    driver=st.sampled_from(["12.8", "13.0"]),
     verified=st.booleans(),
     trials=st.integers(0, 3),
-    measured_at=st.sampled_from(["2026-11-22T01:00:00Z", "2026-11-23T01:00:00Z"]),
+    **facts,
 )
-wisdoms = st.builds(Wisdom, st.lists(entries, max_size=8))
+outcomes = entries | st.builds(failure, tiles, **facts)
+wisdoms = st.builds(Wisdom, st.lists(outcomes, max_size=8))
 
 
 class TestMerging:
@@ -47,7 +52,7 @@ class TestMerging:
     def test_it_is_idempotent(self, one):
         assert one.merge(one) == one == one.merge(Wisdom())
 
-    @given(st.lists(entries, min_size=1, max_size=8), st.randoms())
+    @given(st.lists(outcomes, min_size=1, max_size=8), st.randoms())
     def test_the_order_of_entries_does_not_matter(self, found, random):
         shuffled = random.sample(found, len(found))
         assert Wisdom(found) == Wisdom(shuffled)
@@ -64,6 +69,13 @@ class TestMerging:
     def test_of_a_configuration_the_newest_measurement_counts(self):
         old, new = entry(median_s=1e-3), entry(median_s=3e-3, measured_at="2026-11-23T01:00:00Z")
         assert Wisdom([new, old]).entries == (new,)
+
+    def test_a_failure_replaces_an_older_entry_and_a_newer_entry_a_failure(self):
+        days = ["2026-11-22T01:00:00Z", "2026-11-23T01:00:00Z", "2026-11-24T01:00:00Z"]
+        old, failed, new = entry(measured_at=days[0]), failure(measured_at=days[1]), entry(measured_at=days[2])
+        assert Wisdom([failed, old]).entries == (failed,)
+        assert Wisdom([failed, old]).best() == []
+        assert Wisdom([failed, old, new]).best() == [new]
 
 
 class TestChoice:
@@ -171,6 +183,15 @@ class TestLookup:
     def test_the_configurations_of_several_matches_differ(self):
         near = entry(problem=parse_problem("sgemm", trans="NT", size=2048).to_json())
         assert len(self.look_up(entry(), near, most=3)) == 1
+
+    def test_what_has_failed_for_this_problem_is_not_found(self):
+        near = entry(problem=parse_problem("sgemm", trans="NT", size=2048).to_json())
+        other = {"problem": parse_problem("sgemm", trans="NT", size=1024).to_json()}
+        assert self.look_up(near, failure()) == self.look_up(entry(driver="12.8"), failure()) == []
+        for elsewhere in (other, {"driver": "12.8"}, {"source_hash": "cd" * 32}):
+            assert self.look_up(near, failure(**elsewhere))
+        (match,) = self.look_up(entry(16), entry(32, 1e-3), failure(32, measured_at="2026-11-23T01:00:00Z"), most=3)
+        assert match.entry.configuration["TILE"] == 16
 
     def test_labels_become_positions(self):
         assert entry(16).codes({"MODE": ("column", "row")}) == {"TILE": 16, "MODE": 1}

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from entries import entry
+from entries import entry, failure
 
 from mltune.errors import WisdomError
 from mltune.wisdom import file as files
@@ -24,6 +24,9 @@ def path(tmp_path):
 
 
 class TestPlace:
+    def test_these_tests_use_no_file_of_the_user(self):
+        assert default_file() is None
+
     def test_it_is_in_the_users_data(self, monkeypatch, tmp_path):
         monkeypatch.delenv("MLTUNE_WISDOM")
         monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
@@ -49,8 +52,9 @@ class TestPlace:
 
 class TestWriting:
     def test_what_is_written_is_read(self, path):
-        Wisdom([entry(), entry(32)]).save(path)
-        assert Wisdom.load(path) == Wisdom([entry(), entry(32)])
+        written = Wisdom([entry(), failure(32)])
+        written.save(path)
+        assert Wisdom.load(path) == written
 
     def test_a_missing_file_is_empty(self, path):
         assert len(Wisdom.load(path)) == 0
@@ -194,6 +198,8 @@ EDITS = {
     "trials that are broken": change("trials", to=1.5),
     "a date that is none": change("measured_at", to="yesterday"),
     "a month that is none": change("measured_at", to="2026-13-01T00:00:00Z"),
+    "a failure that has a time": change("failed", to="wrong"),
+    "a failure without a reason": lambda document: document["entries"].append(failure().to_json() | {"failed": ""}),
     "versions that are a list": change("versions", to=[]),
     "a version that is a number": change("versions", to={"numpy": 2}),
 }
