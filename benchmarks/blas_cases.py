@@ -113,6 +113,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["XDG_CACHE_HOME"] = scratch  # no cubins from earlier runs
+        os.environ["MLTUNE_WISDOM"] = "none"  # no winners of earlier runs
         for case in arguments.cases.split(","):
             rows.append(
                 measure((case[0], case[1], case[2]), arguments.size, arguments.time, arguments.seed, Path(scratch))

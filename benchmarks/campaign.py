@@ -45,6 +45,7 @@ def main() -> None:
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["XDG_CACHE_HOME"] = scratch  # no cubins from earlier runs
+        os.environ["MLTUNE_WISDOM"] = "none"  # no winners of earlier runs
         campaign = Path(scratch) / "campaign"
         breaks = [break_off(arguments.plan, campaign, *one.split("@")) for one in arguments.breaks.split(",") if one]
         subprocess.run(command(arguments.plan, campaign), check=True)

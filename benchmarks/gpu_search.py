@@ -45,6 +45,7 @@ def measure(search: str, case: str, size: int, time_s: float, seed: int) -> dict
     problem = parse_problem(f"{case[0]}gemm", trans=case[1:], m=size, n=size, k=size)
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["XDG_CACHE_HOME"] = scratch
+        os.environ["MLTUNE_WISDOM"] = "none"  # no winners of earlier runs
         run = Path(scratch) / "run"
         request = TuneRequest(problem, device="cuda:0", time_s=time_s, seed=seed, run=run, stop=False)
         result = tune(replace(request, **SEARCHES[search]))

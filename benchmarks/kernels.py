@@ -100,7 +100,7 @@ class Bars:
 def tuned(kernel: str, sizes: dict[str, int], **options: Any) -> tuple[TuneResult, float]:
     """Tune a kernel; return the result and the seconds that it took."""
     begin = time.perf_counter()
-    result = mltune.tune(kernel, size=sizes, device="cuda:0", stop=False, progress=None, **options)
+    result = mltune.tune(kernel, size=sizes, device="cuda:0", stop=False, wisdom="none", progress=None, **options)
     return result, time.perf_counter() - begin
 
 

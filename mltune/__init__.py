@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mltune.learn.search import Search
     from mltune.problem.problem import Problem
     from mltune.results.run import TuneResult
+    from mltune.wisdom.wisdom import Wisdom
 
 __all__ = [
     "Comparison",
@@ -40,6 +41,7 @@ __all__ = [
     "Search",
     "TuneResult",
     "UsageError",
+    "Wisdom",
     "__version__",
     "compare",
     "errors",
@@ -58,6 +60,7 @@ _MODULES = {
     "Problem": "mltune.problem.problem",
     "Search": "mltune.learn.search",
     "TuneResult": "mltune.results.run",
+    "Wisdom": "mltune.wisdom.wisdom",
     "compare": "mltune.api",
     "load_dataset": "mltune.dataset.dataset",
     "load_kernel": "mltune.kernel.reader",

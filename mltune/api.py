@@ -48,6 +48,7 @@ def tune(
     run: str | Path | None = None,
     compilers: int | None = None,
     prior: str | Path = "none",
+    wisdom: str | Path | None = None,
     progress: Report | Literal["auto"] | None = "auto",
     interrupt: Callable[[], bool] | None = None,
 ) -> TuneResult:
@@ -92,6 +93,9 @@ def tune(
         The pretrained model that the search starts from: ``"none"``, the name of one that comes with mltune, which is
         that of its kernel, or the file of one (``mltune train``). In replay, those that come with mltune have seen the
         recording.
+    wisdom : str or pathlib.Path, optional
+        File of the best known configurations (:class:`mltune.Wisdom`): those for this problem are measured first, and
+        the winner is added. ``"none"`` for none. By default the user's file on a GPU, and none in replay.
     progress : callable, "auto" or None
         Called with a :class:`mltune.results.progress.Progress` about twice a second. ``"auto"`` shows a progress bar in
         a notebook or a terminal (on stderr), and nothing elsewhere.
@@ -137,6 +141,7 @@ def tune(
         run=None if run is None else Path(run),
         compilers=compilers,
         prior=str(prior),
+        wisdom=wisdom,
     )
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "IProgress not found")  # Optuna's progress bars, in notebooks, are not used
@@ -180,6 +185,7 @@ def tune_kernel(
     seed: int = 0,
     stop: bool = True,
     run: str | Path | None = None,
+    wisdom: str | Path | None = None,
     progress: Report | Literal["auto"] | None = "auto",
     interrupt: Callable[[], bool] | None = None,
     **others: Any,
@@ -231,7 +237,7 @@ def tune_kernel(
         The default configuration: measured first. By default the first value of each parameter, if that is valid.
     flops, bytes : int
         Operations and least memory traffic of a run, for rates in TFLOPS or GB/s.
-    trials, time, seed, stop, run, progress, interrupt
+    trials, time, seed, stop, run, wisdom, progress, interrupt
         See :func:`tune`. Without a limit the run ends after 60 s, once everything is measured, or once nothing faster
         can be expected.
     verify : callable, optional
@@ -321,6 +327,7 @@ def tune_kernel(
             seed=seed,
             stop=stop,
             run=None if run is None else Path(run),
+            wisdom=wisdom,
         )
         shown = None if quiet else progress
         with _progress_bar(shown, "RunDisplay") as report, _interruptible(interrupt) as interrupted:

@@ -14,6 +14,7 @@
     │   ├── PlanError           a plan is malformed, or cannot be carried out here
     │   ├── RunDirectoryError   a run directory is in use, belongs to another run, or cannot be written
     │   │   └── DamagedRunError what a run directory holds is damaged, or was not written by mltune
+    │   ├── WisdomError         a wisdom is malformed, or cannot be read or written
     │   └── DeviceError         no such device, or what it needs is not installed
     └── RunError                a run failed: exit code 1
         ├── WorkerError         a worker process cannot be started or kept alive
@@ -77,6 +78,10 @@ class RunDirectoryError(UsageError):
 
 class DamagedRunError(RunDirectoryError):
     """What a run directory holds is damaged, or was not written by mltune."""
+
+
+class WisdomError(UsageError):
+    """A wisdom is malformed, or cannot be read or written."""
 
 
 class DeviceError(UsageError):

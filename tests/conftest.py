@@ -31,6 +31,7 @@ HEADER = RunHeader(
 )
 CUBLAS_S = 2.65e-3
 
+os.environ["MLTUNE_WISDOM"] = "none"  # that of the user is neither read nor written
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets it, and tables fit it
 settings.register_profile("mltune", deadline=None)  # machines are shared: time is measured by benchmarks
 settings.load_profile("mltune")

@@ -18,7 +18,7 @@ FLOORS: tuple[set[str], ...] = (
     {"errors", "assets"},
     {"process", "device", "problem", "records"},
     {"kernel"},
-    {"learn", "dataset"},
+    {"learn", "dataset", "wisdom"},
     {"measure", "results", "comparison", "transfer"},
     {"show", "report", "winner"},
     {"tuning"},

@@ -77,6 +77,16 @@ def tune(
     ] = "none",
     run: NewRun = None,
     device: DeviceName = "auto",
+    wisdom: Annotated[
+        str | None,
+        typer.Option(
+            "--wisdom",
+            metavar="FILE|none",
+            help="The best known configurations: measured first, and the winner is added.  [default: the user's file "
+            "on a GPU, none in replay]",
+            show_default=False,
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the fastest configuration of a kernel.
@@ -109,6 +119,7 @@ def tune(
             stop=stop,
             run=run,
             prior=prior,
+            wisdom=wisdom,
             progress=progress,
             interrupt=interrupt,
         )

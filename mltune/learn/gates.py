@@ -267,5 +267,5 @@ def exempt_proposals(proposed_by: Sequence[str], gate: str) -> NDArray[np.bool_]
     proposed_by : sequence of str
         See :class:`mltune.learn.sampling.Proposal`.
     """
-    sources = {"default", "random", "start"} | ({"model"} if gate == GATES[0] else set())
+    sources = {"default", "wisdom", "random", "start"} | ({"model"} if gate == GATES[0] else set())
     return np.array([one in sources for one in proposed_by], dtype=bool)

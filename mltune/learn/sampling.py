@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import repeat
@@ -37,8 +37,9 @@ class Proposal:
     ----------
     index : int
         Index of the configuration in the search space.
-    proposed_by : {"default", "start", "random", "tpe", "model"}
-        ``"default"`` is the default configuration, ``"start"`` the initial design.
+    proposed_by : {"default", "wisdom", "start", "random", "tpe", "model"}
+        ``"default"`` is the default configuration, ``"wisdom"`` one that is known to be fast, ``"start"`` the initial
+        design.
     predicted : float or None
         Predicted log share of peak; None for proposers that predict nothing.
     """
@@ -102,8 +103,9 @@ class BatchSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
     proposer : Proposer, optional
         Proposer of every batch. By default an initial design comes first, chosen by the sources or, without one, around
         the middle of the space; then a Gaussian process proposes.
-    first : int, optional
-        Index of the default configuration, which is the first proposal.
+    first : mapping of int to str
+        Indices of the configurations that are proposed first, in this order, each with its source: ``"default"`` or
+        ``"wisdom"``.
 
     Attributes
     ----------
@@ -119,9 +121,9 @@ class BatchSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
         seed: int,
         options: SamplerOptions | None = None,
         proposer: Proposer | None = None,
-        first: int | None = None,
+        first: Mapping[int, str] | None = None,
     ) -> None:
-        self.first = first
+        self.first = dict(first or {})
         self.space = space
         self.sources = tuple(sources)
         self.seed = seed
@@ -185,8 +187,8 @@ class BatchSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
         rng = np.random.default_rng((self.seed, batch))
         history = self.history = self._reader.read(study)
         draft = _Draft(self.space, size, history.tried | {proposal.index for proposal in self._queue}, rng)
-        if batch == 0 and self.first is not None:
-            draft.add(Choice(np.array([self.first])), 1, "default")
+        for index, source in self.first.items():
+            draft.add(Choice(np.array([index])), 1, source)
         context = ProposalContext(history, draft.taken, rng)
         if self.proposer is not None:
             draft.add(self.proposer.propose(context, size), size, self.proposer.name)

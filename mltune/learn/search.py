@@ -189,6 +189,8 @@ class Search:
         State of the stopping rule of an earlier part of the run: the attribute ``stopping`` as a mapping.
     default : mapping of str to int, optional
         A configuration that is proposed first, and that no gate skips, if the space contains it.
+    known : sequence of mapping of str to int
+        Configurations that are known to be fast, such as those of a wisdom: proposed next, and skipped by no gate.
     pretrained : PretrainedModel, optional
         A model of the kernel, trained on recorded sweeps.
 
@@ -235,6 +237,7 @@ class Search:
         compilers: float = math.inf,
         stopping: Mapping[str, Any] | None = None,
         default: Mapping[str, int] | None = None,
+        known: Sequence[Mapping[str, int]] = (),
         pretrained: PretrainedModel | None = None,
     ) -> None:
         self.batch = batch
@@ -246,7 +249,7 @@ class Search:
         self._stop = stop
         self._compilers = compilers
         sources = _sources(features, pretrained)
-        proposer, first = _proposer(search, space, features), _index(space, default)
+        proposer, first = _proposer(search, space, features), _first(space, default, known)
         self._sampler = BatchSampler(space, sources, seed=seed, proposer=proposer, first=first)
         self._study = new_study(self._sampler)
         self._peak_flops = _peak_flops(features)
@@ -428,12 +431,15 @@ def _proposer(search: str, space: SearchSpace, features: Features) -> Proposer |
     raise ValueError(f"a search is one of {', '.join(SEARCHES)}, got {search!r}")
 
 
-def _index(space: SearchSpace, configuration: Mapping[str, int] | None) -> int | None:
-    """Return the index of a configuration; None where it is not in the space."""
-    if not configuration:
-        return None
-    found = int(space.index_of({name: np.array([value]) for name, value in configuration.items()})[0])
-    return None if found < 0 else found
+def _first(space: SearchSpace, default: Mapping[str, int] | None, known: Sequence[Mapping[str, int]]) -> dict[int, str]:
+    """Return the indices of the configurations that are proposed first, and their sources."""
+    first: dict[int, str] = {}
+    for configuration, source in [(default, "default"), *((one, "wisdom") for one in known)]:
+        if configuration and configuration.keys() == set(space.names):
+            index = int(space.index_of({name: np.array([value]) for name, value in configuration.items()})[0])
+            first.setdefault(index, source)
+    first.pop(-1, None)  # outside the space
+    return first
 
 
 def _peak_flops(features: Features) -> float:

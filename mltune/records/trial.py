@@ -149,7 +149,7 @@ class TrialRecord:
     detail : str
         Empty, or the reason of a failure.
     proposed_by : str
-        Source of the proposal: ``"default"``, ``"start"``, ``"random"``, ``"tpe"``, ``"model"``.
+        Source of the proposal: ``"default"``, ``"wisdom"``, ``"start"``, ``"random"``, ``"tpe"``, ``"model"``.
     skip : Skip or None
         Decision of a gate to skip it; None where every gate let it pass.
     audited : bool

@@ -329,6 +329,46 @@ def devices(document: Document) -> Iterator[RenderableType]:
     yield from ["", *(f"problem: {problem}" for problem in problems)] if problems else ()
 
 
+def wisdom(document: Document) -> Iterator[RenderableType]:
+    """Show the result of ``mltune wisdom show``."""
+    if not document["best"]:
+        yield f"No entries in {printable(document['wisdom'])}."
+        return
+    rows = [
+        {
+            "kernel": entry["kernel"],
+            "problem": entry["label"],
+            "device": entry["device"]["name"],
+            "driver": entry["driver"] or UNKNOWN,
+            ">time": milliseconds(entry["median_s"]),
+            "date": entry["measured_at"][:10],
+            "configuration": configuration(entry["configuration"]),
+        }
+        for entry in document["best"]
+    ]
+    yield FittingTable(rows, texts=["configuration"], spare=["date", "driver", "device"])
+
+
+def wisdom_check(document: Document) -> Iterator[RenderableType]:
+    """Show the result of ``mltune wisdom check``."""
+    rows = [
+        {
+            "kernel": entry["kernel"],
+            "problem": entry["label"],
+            "verdict": entry["verdict"],
+            ">recorded": milliseconds(entry["recorded_s"]),
+            ">now": milliseconds(entry["median_s"]),
+            ">default": milliseconds(entry["default_s"]),
+            "reason": entry["detail"] or UNKNOWN,
+        }
+        for entry in document["entries"]
+    ]
+    if rows:
+        yield FittingTable(rows, texts=["reason"], spare=[">default", ">recorded"])
+        yield ""
+    yield f"{len(rows)} entries, {document['measured']} measured, {document['misses']} missed"
+
+
 def forecast(document: Document) -> Iterator[RenderableType]:
     """Show the result of ``mltune plan``."""
     unit, problems = document["unit"], document["problems"]

@@ -69,6 +69,9 @@ class TuneRequest:
         Compile processes; None is one per core.
     prior : str
         The pretrained model that the search starts from: ``"none"``, or the name or file of a model.
+    wisdom : str, pathlib.Path or None
+        File of the best known configurations, which are measured first and to which the winner is added; ``"none"``
+        for none. None is the user's file on a GPU (:func:`mltune.wisdom.file.default_file`), and none in replay.
     """
 
     problem: Problem
@@ -83,6 +86,7 @@ class TuneRequest:
     run: Path | None = None
     compilers: int | None = None
     prior: str = "none"
+    wisdom: str | Path | None = None
 
     def __post_init__(self) -> None:
         whole_number("seed", self.seed, 0, LARGEST_SEED)

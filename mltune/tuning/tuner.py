@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -39,6 +39,8 @@ from mltune.tuning.finals import declare
 from mltune.tuning.request import TuneRequest
 from mltune.tuning.session import open_session, run_header
 from mltune.tuning.target import choose, parse_device
+from mltune.tuning.wisdom import add_outcomes, known_configurations
+from mltune.wisdom.file import file_of_run
 
 if TYPE_CHECKING:
     from mltune.learn.pretrained import PretrainedModel
@@ -87,6 +89,7 @@ def tune(
         check_no_plan(directory)
     name = request.kernel if isinstance(request.kernel, str) else request.kernel.name
     target = parse_device(request.device) or choose(name, request.problem)
+    wisdom = file_of_run(request.wisdom, replayed=target.dataset is not None)
     session = open_session(request.kernel, request.problem, target, compilers=request.compilers)
     model = choose_model(request.prior, session.kernel, replay=target.dataset is not None)
     header = run_header(
@@ -118,8 +121,11 @@ def tune(
             if store.notice:
                 warnings.warn(store.notice, MltuneWarning, stacklevel=2)
             own.begin(store, request)
+        known = known_configurations(store, session, wisdom, observer.events, required=request.wisdom is not None)
         pretrained = None if model is None else model.load()  # while the runner and the compilers start
-        result = Tuner(session, store, request, observer, stop, pretrained).run()
+        result = Tuner(session, store, request, observer, stop, known=known, pretrained=pretrained).run()
+        if wisdom is not None:
+            add_outcomes(wisdom, session, result)
         if own is not None:
             own.end(result)
         return result
@@ -138,6 +144,8 @@ class Tuner:
     observer : Observer
     stop : callable
         See :func:`tune`.
+    known : sequence of mapping of str to int
+        Configurations of a wisdom, which are measured first, after the default.
     pretrained : PretrainedModel, optional
         The model that the search starts from.
     """
@@ -149,6 +157,7 @@ class Tuner:
         request: TuneRequest,
         observer: Observer,
         stop: Callable[[], bool] = bool,
+        known: Sequence[Mapping[str, int]] = (),
         pretrained: PretrainedModel | None = None,
     ) -> None:
         from mltune.device.peaks import peak_flops
@@ -172,6 +181,7 @@ class Tuner:
             stopping=store.fact("stopping"),
             in_flight=gradually(session.batches),
             default=session.default,
+            known=known,
             pretrained=pretrained,
         )
         peak = peak_flops(session.device, session.problem.arithmetic)
@@ -184,11 +194,11 @@ class Tuner:
         )
         self._reader = RunReader(store.directory)
         self._reader.read_from(store)
-        known = self._reader.ended
-        self._seconds.add("compile", float(np.nansum(known.column("compile_s")[known.column("cached") == 0])))
-        self._seconds.add("time", float(np.nansum(known.column("verify_s") + known.column("time_s"))))
-        observer.recall(known)
-        self._ended = len(known)
+        ended = self._reader.ended
+        self._seconds.add("compile", float(np.nansum(ended.column("compile_s")[ended.column("cached") == 0])))
+        self._seconds.add("time", float(np.nansum(ended.column("verify_s") + ended.column("time_s"))))
+        observer.recall(ended)
+        self._ended = len(ended)
         self._in_flight: deque[Batch] = deque()
         self._records: dict[int, TrialRecord] = {}  # of batches in flight
         self._asked = 0

@@ -180,7 +180,8 @@ def make_base(folder: Path) -> Path:
     from mltune.winner.folder import winner_files, write_folder
 
     with threadpool_limits(1):
-        _tune(folder / "recorded", "convolution_w6600", search="random", trials=24)
+        wisdom = folder / "wisdom.json"
+        _tune(folder / "recorded", "convolution_w6600", search="random", trials=24, wisdom=wisdom)
         for name in ("convolution_w6600", "xgemm_titan_rtx"):
             _tune(folder / "campaign" / "problems" / name.replace("_", "-"), name, trials=16)
     export_run(folder / "recorded", folder / "dataset")

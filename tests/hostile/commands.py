@@ -19,6 +19,7 @@ REPLAY = "convolution_w6600"
 """The dataset that runs and campaigns of the suite replay."""
 
 RUN, PLAN, BUNDLE, DATASET, TABLE = "run", "plan.toml", "bundle", "recorded.json", "table"
+WISDOM = "wisdom.json"
 """Names of inputs in the folder ``named``."""
 
 
@@ -307,6 +308,24 @@ def cubin_cache(folder: Path) -> int:
     return _api(get)
 
 
+def wisdom_show(folder: Path) -> int:
+    return _cli("wisdom", "show", folder / "named" / WISDOM)
+
+
+def wisdom_merge(folder: Path) -> int:
+    file = folder / "named" / WISDOM
+    return _cli("wisdom", "merge", file, file, "--out", folder / "cwd" / "merged.json", "--json")
+
+
+def wisdom_check(folder: Path) -> int:
+    return _cli("wisdom", "check", "--wisdom", folder / "named" / WISDOM, "--device", f"replay:{REPLAY}")
+
+
+def wisdom_tune(folder: Path) -> int:
+    options = ("--search", "random", "--trials", 4, "--run", folder / "cwd" / "run")
+    return _cli("tune", "--device", f"replay:{REPLAY}", "--wisdom", folder / "named" / WISDOM, *options)
+
+
 def tune_with_switch(folder: Path, at: int, trials: int, search: str) -> int:
     """Tune or resume a run, with the kill switch armed; write down what was acknowledged, and what was counted.
 
@@ -370,6 +389,7 @@ COMMANDS_OF: dict[str, tuple[str, ...]] = {
     "Kernel Tuner cache": ("read_table", "compare_table"),
     "comparison": ("compare_journal",),
     "cubin cache": ("cubin_cache",),
+    "wisdom": ("wisdom_show", "wisdom_merge", "wisdom_check", "wisdom_tune"),
 }
 """The commands that each kind of input is run through, in order."""
 

@@ -190,6 +190,16 @@ def random_cubins(place: Place) -> None:
     path.write_bytes(damaged(body, rng) if rng.random() < 0.3 else hashlib.sha256(body).digest() + body)
 
 
+def random_wisdom(place: Place) -> None:
+    """Change the meaning of a wisdom, or its bytes."""
+    rng = place.rng
+    path = place.copy("wisdom.json", "wisdom.json")
+    if rng.random() < 0.2:
+        path.write_bytes(damaged(path.read_bytes(), rng))
+    else:
+        path.write_bytes(encoded(to_json(change(json.loads(path.read_bytes()), rng))))
+
+
 def _run(name: str, file: str, obstacle: str, *commands: str, kind: str = "run folder") -> None:
     def build(place: Place) -> None:
         obstruct(place, place.copy("campaign" if kind == "campaign" else "store", "run") / file, obstacle)

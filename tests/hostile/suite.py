@@ -29,6 +29,7 @@ GENERATORS: Mapping[str, Build] = {
     "Kernel Tuner cache": tables.random_cache,
     "comparison": folders.random_comparison,
     "cubin cache": folders.random_cubins,
+    "wisdom": folders.random_wisdom,
 }
 """The function that builds a random case of each kind."""
 

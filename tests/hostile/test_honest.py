@@ -24,6 +24,7 @@ HONEST = {
     "Kernel Tuner cache": {"cache.json": "table.json"},
     "comparison": {"comparison": "comparison"},
     "cubin cache": {"cubins": "cubins"},
+    "wisdom": {"wisdom.json": "wisdom.json"},
 }
 OTHERWISE = {("bundle", "tune_bundle"): {2}, ("bundle", "sweep"): {0, 2}, ("plan", "run_plan"): {0, 1}}
 """A bundle of GEMM is not replayed from a dataset of another kernel, there may be no GPU to sweep on, and a campaign may be

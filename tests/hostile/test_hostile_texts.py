@@ -1,4 +1,4 @@
-"""Every command answers a hostile input: plan, bundle, source."""
+"""Every command answers a hostile input: plan, bundle, source, wisdom."""
 
 import pytest
 
@@ -8,6 +8,7 @@ KINDS = (
     "plan",
     "bundle",
     "source",
+    "wisdom",
 )
 
 

@@ -1,0 +1,227 @@
+"""Check a wisdom: whether sources and problems are still those of its entries, and whether its times still hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mltune import assets
+from mltune.errors import MltuneError, UsageError
+from mltune.kernel.reader import load_kernel
+from mltune.records.trial import Build, Measurement, TrialState
+from mltune.tuning.ranking import rank_records
+from mltune.tuning.session import open_session
+from mltune.wisdom.entry import Gpu, canonical
+
+if TYPE_CHECKING:
+    from mltune.device.facts import Device
+    from mltune.kernel.bundle import Kernel
+    from mltune.problem.problem import Problem
+    from mltune.tuning.session import Session
+    from mltune.tuning.target import Target
+    from mltune.wisdom.entry import Entry
+    from mltune.wisdom.wisdom import Wisdom
+
+TOLERANCE = 0.05
+"""Share by which a time may exceed the upper end of the recorded interval."""
+
+_DEFAULT_TOLERANCE = 0.01
+"""Share by which the default configuration may be faster: the two are not timed in turn."""
+
+
+class Verdict(StrEnum):
+    """The result of checking an entry."""
+
+    HOLDS = "holds"
+    SLOWER = "slower"
+    SLOWER_THAN_DEFAULT = "slower than the default"
+    FAILED = "failed"
+    STALE = "stale"
+    UNCHECKED = "unchecked"
+
+    @property
+    def is_miss(self) -> bool:
+        """Whether the entry must not be used any more."""
+        return self not in (Verdict.HOLDS, Verdict.UNCHECKED)
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """An entry with the result of its check.
+
+    Attributes
+    ----------
+    entry : Entry
+    verdict : Verdict
+    detail : str
+        Reason of a verdict other than ``"holds"``.
+    median_s, default_s : float or None
+        Median times measured now, of the configuration and of the default one, seconds.
+    """
+
+    entry: Entry
+    verdict: Verdict
+    detail: str = ""
+    median_s: float | None = None
+    default_s: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as plain JSON values."""
+        names = "kernel", "problem", "driver", "configuration", "measured_at"
+        facts = {name: value for name, value in self.entry.to_json().items() if name in names}
+        label = {"label": self.entry.to_problem().label, "device": self.entry.device.name}
+        measured = {name: value for name, value in asdict(self).items() if name in ("median_s", "default_s")}
+        recorded = {"recorded_s": self.entry.median_s, "recorded_high_s": self.entry.high_s}
+        return {**facts, **label, **recorded, **measured, "verdict": self.verdict.value, "detail": self.detail}
+
+
+def check_wisdom(
+    wisdom: Wisdom,
+    target: Target,
+    *,
+    kernels: Sequence[str] = (),
+    sample: int | None = None,
+    seed: int = 0,
+) -> list[Checked]:
+    """Check the best entries of a wisdom.
+
+    The kernel and the problem of every entry are compared with those of today. Of the entries that pass, a sample of
+    those of this GPU is measured again, whatever their driver.
+
+    Parameters
+    ----------
+    wisdom : Wisdom
+    target : Target
+        The GPU, or a dataset in place of one.
+    kernels : sequence of str
+        Folders of bundles, besides the built-in ones. A wisdom may come from somebody else: no folder that it names is
+        read.
+    sample : int, optional
+        Most entries that are measured; all by default.
+    seed : int
+        Seed of the sample.
+
+    Returns
+    -------
+    list of Checked
+        In the order of the wisdom.
+
+    Raises
+    ------
+    UsageError
+        The GPU or a folder does not exist.
+    """
+    bundles = {bundle.name: bundle for bundle in map(load_kernel, (*_built_in(), *kernels))}
+    entries = wisdom.best()
+    results: dict[int, Checked] = {}
+    runnable: dict[int, tuple[Kernel, Problem]] = {}
+    for number, entry in enumerate(entries):
+        found = _today(entry, bundles)
+        if isinstance(found, Checked):
+            results[number] = found
+        else:
+            runnable[number] = found
+    device, recorded = _device_and_problem(target)
+    gpu = Gpu.of(device)
+    here = [
+        number
+        for number, (_, problem) in runnable.items()
+        if entries[number].device == gpu and recorded in (None, problem)
+    ]
+    for number in runnable.keys() - set(here):
+        results[number] = Checked(entries[number], Verdict.UNCHECKED, f"it cannot be measured on {target} ({gpu.name})")
+    for number in set(here) - set(drawn := _drawn(here, sample, seed)):
+        results[number] = Checked(entries[number], Verdict.UNCHECKED, "it is not in the sample")
+    for number in drawn:
+        results[number] = _measured_again(entries[number], *runnable[number], target)
+    return [results[number] for number in sorted(results)]
+
+
+def _built_in() -> Iterable[str]:
+    return sorted(path.parent.name for path in assets.folder("kernels").glob("*/kernel.toml"))
+
+
+def _device_and_problem(target: Target) -> tuple[Device, Problem | None]:
+    """Return the GPU, and in replay the only problem that can be measured."""
+    if target.dataset is None:
+        from mltune.device.query import query_device
+
+        return query_device(target.cuda or 0), None
+    from mltune.dataset.dataset import load_manifest
+
+    manifest = load_manifest(target.dataset)
+    return manifest.device, manifest.problem
+
+
+def _drawn(numbers: Sequence[int], sample: int | None, seed: int) -> list[int]:
+    if sample is None or sample >= len(numbers):
+        return list(numbers)
+    return sorted(np.random.default_rng(seed).choice(numbers, sample, replace=False).tolist())
+
+
+def _today(entry: Entry, bundles: Mapping[str, Kernel]) -> Checked | tuple[Kernel, Problem]:
+    """Return the kernel and the problem of an entry as they are today, or why the entry is not measured."""
+    kernel, problem = bundles.get(entry.kernel), entry.to_problem()
+    if kernel is None:
+        return Checked(entry, Verdict.UNCHECKED, f"there is no kernel {entry.kernel} here: name its folder")
+    if kernel.source_hash != entry.source_hash:
+        return Checked(entry, Verdict.STALE, f"the source of {kernel.name} has changed since")
+    try:
+        if kernel.arrays is not None:
+            problem = kernel.arrays.problem(problem.variables())
+        kernel.check_problem(problem)
+    except MltuneError as error:
+        return Checked(entry, Verdict.STALE, str(error))
+    if canonical(problem.to_json()) != canonical(entry.problem):
+        return Checked(entry, Verdict.STALE, f"the problem {problem.label} of {kernel.name} has changed since")
+    return kernel, problem
+
+
+def _measured_again(entry: Entry, kernel: Kernel, problem: Problem, target: Target) -> Checked:
+    """Measure an entry and the default configuration."""
+    try:
+        with open_session(kernel, problem, target) as session:
+            configuration = entry.codes(session.kernel.labels)
+            if configuration is None or not _is_in_space(session, configuration):
+                return Checked(entry, Verdict.STALE, "its configuration is not in the search space any more")
+            default = _measure(session, session.default) if session.default else None
+            return _judge(entry, _measure(session, configuration), default)
+    except UsageError as error:
+        return Checked(entry, Verdict.FAILED, str(error))
+
+
+def _is_in_space(session: Session, configuration: Mapping[str, int]) -> bool:
+    if configuration.keys() != set(session.space.names):
+        return False
+    return bool(session.space.index_of({name: np.array([value]) for name, value in configuration.items()})[0] >= 0)
+
+
+def _measure(session: Session, configuration: Mapping[str, int]) -> Measurement:
+    build: Build = session.builder.submit(configuration).result()
+    if build.state is not TrialState.OK:
+        return Measurement(build.state, build.detail)
+    return session.runner.submit(configuration, build).result()
+
+
+def _judge(entry: Entry, measured: Measurement, default: Measurement | None) -> Checked:
+    """Compare the measurement of an entry with its record, and with the default configuration."""
+    if measured.state is not TrialState.OK or measured.median_s is None:
+        return Checked(entry, Verdict.FAILED, f"it ends with {measured.state}: {measured.detail}", measured.median_s)
+    ranked = rank_records({0: measured} | ({1: default} if default is not None and default.median_s else {}))
+    mine = next(one for one in ranked if one.number == 0)
+    misses: dict[Verdict, str] = {}
+    if measured.median_s > entry.high_s * (1 + TOLERANCE):
+        misses[Verdict.SLOWER] = f"it takes {measured.median_s / entry.median_s:.3f} of its recorded time"
+    if mine.ratio_low > 1 + _DEFAULT_TOLERANCE:
+        misses[Verdict.SLOWER_THAN_DEFAULT] = f"it takes {mine.ratio:.3f} of the time of the default configuration"
+    return Checked(
+        entry,
+        next(iter(misses), Verdict.HOLDS),
+        "; ".join(misses.values()),
+        measured.median_s,
+        None if default is None else default.median_s,
+    )

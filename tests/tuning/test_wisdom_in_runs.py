@@ -1,0 +1,134 @@
+"""The wisdom in a run: what is known is measured first, also after a resume, and the winner is added."""
+
+import json
+
+import pytest
+
+from mltune.dataset.dataset import load_dataset
+from mltune.errors import DamagedRunError, MltuneWarning, WisdomError
+from mltune.problem.gemm import GemmProblem
+from mltune.records.events import no_events
+from mltune.records.store import Store
+from mltune.tuning.request import TuneRequest
+from mltune.tuning.tuner import tune
+from mltune.tuning.wisdom import known_configurations
+from mltune.wisdom.wisdom import Wisdom
+
+DATASET = "h200-sgemm-nt-4096-random"
+MANIFEST = load_dataset(DATASET).manifest
+
+
+def run(directory, trials=16, wisdom=None, **options):
+    device = f"replay:{DATASET}"
+    request = TuneRequest(MANIFEST.problem, MANIFEST.kernel, device, trials=trials, run=directory, wisdom=wisdom)
+    return tune(request, **options)
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    """Return a run with a wisdom, and the file."""
+    folder = tmp_path_factory.mktemp("wisdom")
+    return run(folder / "run", 32, folder / "wisdom.json"), folder / "wisdom.json"
+
+
+@pytest.fixture
+def file(first, tmp_path):
+    copy = tmp_path / "wisdom.json"
+    copy.write_bytes(first[1].read_bytes())
+    return copy
+
+
+def test_the_winner_is_added_with_its_facts(first):
+    result, file = first
+    (entry,) = Wisdom.load(file).best()
+    assert entry.configuration == result.best_config
+    assert entry.low_s <= entry.median_s == result.best_time_s <= entry.high_s
+    assert (entry.kernel, entry.source_hash) == (result.kernel, result.header.source_hash)
+    assert (entry.problem, entry.device.name) == (result.problem.to_json(), "NVIDIA H200")
+    assert (entry.driver, entry.trials, entry.verified) == ("13.0", 32, False)
+    assert entry.reference_s == result.reference_s
+
+
+def test_ties_are_added_so_that_every_process_chooses_the_same(first):
+    result, file = first
+    numbers = {result.declaration.number, *result.declaration.ties}
+    assert len(Wisdom.load(file)) == len(numbers)
+
+
+def test_the_next_run_measures_it_first_and_is_not_slower(first, file, tmp_path):
+    before, _ = first
+    events = tmp_path / "run" / "events.jsonl"
+
+    result = run(tmp_path / "run", wisdom=file)
+
+    assert (result.records[0].proposed_by, result.records[0].configuration) == ("wisdom", before.best.configuration)
+    assert result.best_time_s <= before.best_time_s
+    (told,) = (one for one in map(json.loads, events.read_text().splitlines()) if one["event"] == "wisdom")
+    assert told["detail"] == "the same problem"
+
+
+def test_of_another_size_the_nearest_is_measured(first, tmp_path):
+    (entry, *_) = Wisdom.load(first[1]).best()
+    small = GemmProblem("s", "N", "T", 1024, 1024, 1024).to_json()
+    Wisdom([entry.model_copy(update={"problem": small})]).save(tmp_path / "wisdom.json")
+    result = run(tmp_path / "run", wisdom=tmp_path / "wisdom.json")
+    assert [record.proposed_by for record in result.records[:2]] == ["wisdom", "start"]
+
+
+def test_without_a_wisdom_nothing_changes(file, tmp_path, monkeypatch):
+    """A replay does not use the user's file."""
+    monkeypatch.setenv("MLTUNE_WISDOM", str(file))
+    before = file.read_bytes()
+    with_default, without = run(tmp_path / "one"), run(tmp_path / "other", wisdom="none")
+    assert [one.index for one in with_default.records] == [one.index for one in without.records]
+    assert {one.proposed_by for one in with_default.records} == {"start"}
+    assert file.read_bytes() == before
+
+
+def test_a_resumed_run_proposes_the_same_whatever_the_wisdom_is_by_then(file, tmp_path):
+    whole = run(tmp_path / "whole", 40, file)
+    run(tmp_path / "parts", 20, file)
+    file.unlink()
+
+    resumed = run(tmp_path / "parts", 40, file)
+
+    assert [one.index for one in resumed.records] == [one.index for one in whole.records]
+    assert len(Wisdom.load(file)) >= 1
+
+
+def test_a_run_that_began_without_one_does_not_ask_later(file, tmp_path):
+    run(tmp_path / "run", 5, "none")
+    resumed = run(tmp_path / "run", 20, file)
+    assert "wisdom" not in {one.proposed_by for one in resumed.records}
+
+
+def test_an_interrupted_run_adds_nothing(tmp_path):
+    run(tmp_path / "run", 32, tmp_path / "wisdom.json", stop=lambda: True)
+    assert not (tmp_path / "wisdom.json").exists()
+
+
+def test_a_named_wisdom_that_is_damaged_is_an_error_and_the_users_is_a_warning(tmp_path):
+    (tmp_path / "wisdom.json").write_text("nonsense")
+    with pytest.raises(WisdomError, match="must be a wisdom"):
+        run(tmp_path / "run", wisdom=tmp_path / "wisdom.json")
+    session = None  # is not looked at
+    header = run(tmp_path / "third").header
+    with Store.open(tmp_path / "other", header) as store, pytest.warns(MltuneWarning, match="does without it"):
+        found = known_configurations(store, session, tmp_path / "wisdom.json", no_events, required=False)
+    assert found == []
+
+
+def test_a_wisdom_that_cannot_be_written_does_not_fail_the_run(tmp_path):
+    (tmp_path / ".wisdom.json.lock").mkdir()
+    with pytest.warns(MltuneWarning, match="not added to the wisdom"):
+        result = run(tmp_path / "run", wisdom=tmp_path / "wisdom.json")
+    assert result.best is not None
+
+
+@pytest.mark.parametrize("recorded", [7, [7], [{"BLK_M": "64"}], [{"BLK_M": 2**60}], [{}] * 4])
+def test_a_damaged_record_of_what_was_known_is_told(recorded, tmp_path):
+    result = run(tmp_path / "run")
+    with Store.open(result.directory) as store:
+        store.set_fact("wisdom", recorded)
+    with pytest.raises(DamagedRunError, match="configurations of a wisdom"):
+        run(tmp_path / "run", 20)
