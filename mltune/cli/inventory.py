@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mltune.cli.application import AsJson, Size, Trans, answer, app, one_of, path, sizes
+from mltune.errors import UsageError
+from mltune.files.text import printable
 
 if TYPE_CHECKING:
     from mltune.device.facts import Device
@@ -148,19 +151,48 @@ def device(
         typer.Argument(metavar="[FACTS]", help="cuda:N, a known GPU, or a file (JSON, TOML): show its facts."),
     ] = None,
     known: Annotated[bool, typer.Option("--known", help="List the known GPUs, with values from data sheets.")] = False,
+    measure: Annotated[
+        bool,
+        typer.Option("--measure", help="Measure the rates of a GPU, cuda:0 if none is named: some ten seconds."),
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="FILE", parser=path("--out"), help="Write the facts of one GPU to a .json file, for FACTS."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the GPUs of this machine, and the CUDA libraries that are used; or show the facts of one GPU."""
+    """List the GPUs of this machine, and the CUDA libraries that are used; or show the facts of one GPU.
+
+    With --measure they include rates that small kernels measure on it: of arithmetic, tensor cores, memories and
+    launches.
+    """
     from dataclasses import asdict
 
     from mltune.device.known import known_devices
     from mltune.device.lookup import find_device
+    from mltune.files.atomic import write_file_atomically
     from mltune.measure.libraries import Library, find_libraries
     from mltune.show import tables
     from mltune.tuning.target import find_gpus
 
     reason, libraries, problems = "", list[Library](), list[str]()
-    if known:
+    unmeasured: dict[str, str] = {}
+    if out is not None and (out.suffix.lower() != ".json" or not (measure or facts)):
+        raise UsageError(
+            f"--out writes the facts of one GPU to a .json file, got {printable(out)}; write `mltune device cuda:0 "
+            "--out my-gpu.json`."
+        )
+    if measure:
+        from mltune.measure.device_rates import measure_device
+
+        spec = "--known" if known else facts or "cuda:0"
+        if not re.fullmatch(r"cuda:\d{1,3}", spec):
+            raise UsageError(f"a GPU of this machine is measured, cuda:N, got {printable(spec, 100)!r}.")
+        gpu, unmeasured = measure_device(int(spec.removeprefix("cuda:")))
+        found = {spec: gpu}
+    elif known:
         found = dict(known_devices())
     elif facts is not None:
         found = {facts: find_device(facts)[0]}
@@ -173,17 +205,26 @@ def device(
         "reason": reason or None,
         "libraries": [asdict(library) for library in libraries],
         "problems": problems,
+        "unmeasured": unmeasured,
     }
-    answer(document, as_json, lambda: tables.devices(document))
+    if out is not None:
+        write_file_atomically(out, f"{json.dumps(document, indent=2, allow_nan=False)}\n".encode())
+    written = [] if out is None else [f"written: {out}"]
+    answer(document, as_json, lambda: [*tables.devices(document), *written])
 
 
 def _described(spec: str, facts: Device) -> dict[str, Any]:
     """Describe a device: an entry of the output of ``mltune device --json``."""
-    from mltune.device.peaks import peak_flops
+    from mltune.device.peaks import data_sheet, peak_flops
 
+    shares = {
+        name: quantity.median / sheet if (sheet := data_sheet(facts, name)) else None
+        for name, quantity in facts.measured.items()
+    }
     return {
         "spec": spec,
         "architecture": facts.architecture,
         "peak_flops": {arithmetic: peak_flops(facts, arithmetic) for arithmetic in ("fp32", "fp64")},
         "device": facts.to_json(),
+        **({"share_of_data_sheet": shares} if shares else {}),
     }

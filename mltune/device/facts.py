@@ -5,7 +5,53 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
+
+Quantity = Literal[
+    "fp16_flops",
+    "fp32_flops",
+    "fp64_flops",
+    "int32_ops",
+    "tensor_fp16_flops",
+    "tensor_bf16_flops",
+    "tensor_tf32_flops",
+    "tensor_fp64_flops",
+    "shared_bytes_per_s",
+    "l2_bytes_per_s",
+    "memory_bytes_per_s",
+    "launch_s",
+]
+"""A quantity that is measured: operations, of which a multiply-add counts as two, or bytes per second; or seconds."""
+
+QUANTITIES: tuple[Quantity, ...] = get_args(Quantity)
+
+LARGEST = 1e18
+"""Largest fact of a device that is a number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A measured quantity of a device.
+
+    Attributes
+    ----------
+    median : float
+        Median of several runs.
+    spread : float
+        Interquartile range of the runs, as a share of the median.
+
+    Raises
+    ------
+    ValueError
+        The median is not positive, or a value is not a possible number.
+    """
+
+    median: float
+    spread: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.median <= LARGEST or not 0 <= self.spread <= LARGEST:
+            raise ValueError(f"a measured quantity has a positive median and a spread, got {self}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +65,9 @@ class Device:
     ``sm_count`` counts compute units, ``warp_size`` is the size of a wave (64 on CDNA, 32 on RDNA), registers are
     32-bit vector registers and shared memory is LDS. ``fma_per_clock`` replaces the throughput that follows from a
     compute capability: fused multiply-adds per clock and multiprocessor, FP32 and FP64; None for a CUDA device.
+
+    ``measured`` are quantities that were measured on a GPU of this kind (:mod:`mltune.measure.device_rates`), by name
+    (:data:`Quantity`); empty where nothing was. Devices that differ only there are equal.
     """
 
     name: str
@@ -38,6 +87,7 @@ class Device:
     max_blocks_per_sm: int
     warp_size: int = 32
     fma_per_clock: tuple[float, float] | None = None
+    measured: Mapping[Quantity, Measured] = dataclasses.field(default_factory=dict, compare=False)
 
     @property
     def architecture(self) -> str:
@@ -48,15 +98,35 @@ class Device:
         return f"sm_{major}{minor}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the facts as plain JSON values; ``fma_per_clock`` only where it is known."""
+        """Return the facts as plain JSON values; ``fma_per_clock`` and ``measured`` only where they are known."""
         facts = dataclasses.asdict(self)
-        if self.fma_per_clock is None:
-            del facts["fma_per_clock"]
+        for name in ("fma_per_clock", "measured"):
+            if not facts[name]:
+                del facts[name]
         return {name: list(fact) if isinstance(fact, tuple) else fact for name, fact in facts.items()}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Device:
-        """Rebuild a device from :meth:`to_json`. Until 0.1, [0, 0] was the compute capability of one without CUDA."""
+        """Rebuild a device from :meth:`to_json`. Until 0.1, [0, 0] was the compute capability of one without CUDA.
+
+        Raises
+        ------
+        ValueError
+            A measured quantity is unknown or malformed.
+        """
         pairs = ("compute_capability", "fma_per_clock")
-        tuples = {name: tuple(document[name]) for name in pairs if document.get(name) not in (None, [0, 0])}
-        return cls(**{**document, **dict.fromkeys(document.keys() & set(pairs)), **tuples})
+        known: dict[str, Any] = {
+            name: tuple(document[name]) for name in pairs if document.get(name) not in (None, [0, 0])
+        }
+        known["measured"] = _measured(document.get("measured", {}))
+        return cls(**{**document, **dict.fromkeys(document.keys() & set(pairs)), **known})
+
+
+def _measured(document: Any) -> dict[Quantity, Measured]:
+    if not isinstance(document, Mapping) or not document.keys() <= set(QUANTITIES):
+        raise ValueError(f"what is measured of a device is among {', '.join(QUANTITIES)}")
+    for value in document.values():
+        parts = value.values() if isinstance(value, Mapping) and value.keys() == {"median", "spread"} else [None]
+        if not all(type(part) in (int, float) for part in parts):
+            raise ValueError("a measured quantity has two numbers, `median` and `spread`")
+    return {name: Measured(**value) for name, value in document.items()}

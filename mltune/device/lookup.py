@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from mltune.device.facts import Device
+from mltune.device.facts import LARGEST, Device
 from mltune.device.known import DATA_SHEET, UNKNOWN, known_devices, unsure_facts
 from mltune.errors import DeviceError
 from mltune.files.documents import parse_json, parse_toml
@@ -18,8 +18,7 @@ from mltune.files.validation import problems_of
 
 _MAX_BYTES = 4_000_000
 _FIELDS = tuple(field.name for field in dataclasses.fields(Device))
-_OPTIONAL = {"warp_size", "fma_per_clock"}
-_LARGEST = 1e18
+_OPTIONAL = {"warp_size", "fma_per_clock", "measured"}
 _MAY_BE_ZERO = {"memory_bytes", "memory_bytes_per_s", "l2_bytes", "reserved_shared_bytes"}
 
 
@@ -127,7 +126,7 @@ def _check(device: Device, path: Path) -> None:
         value = getattr(device, field.name)
         if isinstance(value, int | float):
             least = 0 if field.name in _MAY_BE_ZERO else 1
-            if not least <= value <= _LARGEST:
-                raise DeviceError(f"{path}: {least} <= {field.name} <= {_LARGEST:g} must hold, got {value}.")
-    if device.fma_per_clock is not None and not all(0 < value <= _LARGEST for value in device.fma_per_clock):
+            if not least <= value <= LARGEST:
+                raise DeviceError(f"{path}: {least} <= {field.name} <= {LARGEST:g} must hold, got {value}.")
+    if device.fma_per_clock is not None and not all(0 < value <= LARGEST for value in device.fma_per_clock):
         raise DeviceError(f"{path}: fma_per_clock must be positive, got {device.fma_per_clock}.")

@@ -35,6 +35,27 @@ def peak_flops(device: Device, arithmetic: str) -> float:
     return 2.0 * fma * device.sm_count * device.clock_hz
 
 
+def data_sheet(device: Device, quantity: str) -> float | None:
+    """Return the value of a measured quantity (:data:`mltune.device.facts.Quantity`) that follows from a data sheet.
+
+    None for a quantity whose data-sheet value is not among the facts of a device, or where a fact is not known.
+
+    Examples
+    --------
+    >>> from mltune.device.known import H200
+    >>> data_sheet(H200, "memory_bytes_per_s"), data_sheet(H200, "launch_s")
+    (4800000000000.0, None)
+    """
+    if quantity == "memory_bytes_per_s":
+        return device.memory_bytes_per_s or None
+    if quantity not in ("fp32_flops", "fp64_flops"):
+        return None
+    try:
+        return peak_flops(device, quantity.removesuffix("_flops"))
+    except DeviceError:
+        return None
+
+
 def _fma_per_clock(device: Device) -> tuple[float, float]:
     """Look up a compute capability; one newer than the table counts as the last known of its generation."""
     if device.fma_per_clock is not None:

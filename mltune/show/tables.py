@@ -25,6 +25,7 @@ from mltune.results.wording import (
     verification,
 )
 from mltune.show.fitting_table import FittingTable
+from mltune.show.measured import measured
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -317,6 +318,10 @@ def devices(document: Document) -> Iterator[RenderableType]:
         yield FittingTable(rows, spare=[">clock", ">SMs", "architecture", ">FP64 TFLOPS", ">memory"])
     else:
         yield f"no GPU found: {document['reason']}"
+    for entry in document["devices"]:
+        if entry["device"].get("measured"):
+            yield ""
+            yield from measured(entry, document.get("unmeasured", {}))
     if not document["libraries"]:
         return
     yield ""

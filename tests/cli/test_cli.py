@@ -375,6 +375,30 @@ class TestDevice:
         assert shown.startswith("no GPU found: ")
         assert "NVRTC" in shown
 
+    @pytest.mark.parametrize(
+        ("arguments", "parts"),
+        [
+            (("--measure",), ("GPU",)),
+            (("cuda:7", "--measure", "--json"), ("GPU",)),
+            (("a100", "--measure"), ("cuda:N", "'a100'")),
+            (("--known", "--measure"), ("cuda:N", "'--known'")),
+            (("--out", "gpu.json"), ("one GPU", "gpu.json")),
+            (("a100", "--out", "gpu.toml"), (".json file", "gpu.toml")),
+        ],
+    )
+    def test_what_cannot_be_measured_or_written_is_refused(self, arguments, parts, tmp_path):
+        assert_refused(mltune("device", *arguments, cwd=tmp_path), *parts)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_facts_are_written_to_a_file_that_is_read_again(self, tmp_path):
+        document = answer("device", "a100", "--out", tmp_path / "gpu.json")
+        assert json.loads((tmp_path / "gpu.json").read_text()) == document
+        (entry,) = answer("device", tmp_path / "gpu.json")["devices"]
+        assert entry["device"] == document["devices"][0]["device"]
+        assert mltune("device", "a100", "--out", tmp_path / "gpu.json").stdout.endswith(
+            f"written: {tmp_path / 'gpu.json'}\n"
+        )
+
 
 class TestDatasets:
     def test_lists_what_can_be_replayed(self):

@@ -381,6 +381,8 @@ def test_an_unknown_name_gets_the_nearest_one():
         ({"device": {**H200.to_json(), "clock_hz": 0.0}}, "a device has positive"),
         ({"device": {**H200.to_json(), "fma_per_clock": [0.0, 1.0]}}, "a device has positive"),
         ({"device": {**H200.to_json(), "warp_size": 0}}, "a device has positive"),
+        ({"device": {**H200.to_json(), "measured": {"launch_s": {"median": 0, "spread": 0}}}}, "positive median"),
+        ({"device": {**H200.to_json(), "measured": {"warp_speed": {"median": 9, "spread": 0}}}}, "measured"),
         ({"name": "other"}, "carry its name"),
         ({"problem": {"precision": "q"}}, "must be the manifest|precision"),
         ({"device": {"name": "GPU"}}, r"device\.compute_capability is missing"),

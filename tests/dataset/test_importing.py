@@ -1,5 +1,6 @@
 """Timings of others become datasets that are replayed, compared on and read like recorded ones."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from mltune.dataset.dataset import datasets_in, load_dataset, write_dataset
 from mltune.dataset.formats import Layout
 from mltune.dataset.importing import Imported, import_table
 from mltune.dataset.recorded_kernel import recorded_kernel
+from mltune.device.facts import Measured
 from mltune.device.known import UNKNOWN, known_devices
 from mltune.errors import DatasetError, UsageError
 from mltune.kernel.bundle import Kernel, Restriction
@@ -135,6 +137,12 @@ def test_it_is_read_again_from_its_files(tmp_path: Path) -> None:
     assert again.table.equals(found.dataset.table)
     assert manifest.labels == {"mode": ("a", "b")}
     assert (manifest.source, manifest.kind, manifest.device.name) == ("theirs.json", "search", "NVIDIA A100-SXM4-80GB")
+
+
+def test_it_keeps_what_was_measured_of_the_device(tmp_path: Path) -> None:
+    device = dataclasses.replace(known_devices()["a100"], measured={"fp32_flops": Measured(1.9e13, 0.01)})
+    write_dataset(imported(written(tmp_path, CACHE), device=device).dataset, tmp_path / "out")
+    assert load_dataset(tmp_path / "out/theirs.json").manifest.device.measured == device.measured
 
 
 def test_positions_are_those_of_the_kernel(tmp_path: Path) -> None:

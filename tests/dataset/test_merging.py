@@ -13,6 +13,7 @@ from mltune.dataset.dataset import Dataset, load_dataset, write_dataset
 from mltune.dataset.foreign import Outcomes, foreign_dataset
 from mltune.dataset.merging import merge_datasets
 from mltune.dataset.verification import verify_dataset
+from mltune.device.facts import Measured
 from mltune.device.known import UNKNOWN, known_devices
 from mltune.errors import DatasetError
 from mltune.problem.recorded import RecordedProblem
@@ -49,6 +50,12 @@ def test_rows_of_both_and_medians_of_repeated_ones() -> None:
 def test_the_median_of_three_is_not_that_of_pairs() -> None:
     datasets = [small(name, [1], [time]) for name, time in (("a", 1), ("b", 2), ("c", 9))]
     assert rows(merge_datasets(datasets, "all")[0]) == {1: ("ok", 2)}
+
+
+def test_a_device_may_have_been_measured_for_one_of_them() -> None:
+    device = dataclasses.replace(UNKNOWN, measured={"fp32_flops": Measured(1e9, 0.01)})
+    merged, _ = merge_datasets([small("one", [1], [1], device=device), small("other", [2], [2])], "both")
+    assert merged.manifest.device.measured == device.measured
 
 
 def test_parts_of_a_recorded_dataset_give_it_back() -> None:

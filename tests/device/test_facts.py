@@ -3,11 +3,47 @@
 import json
 from dataclasses import replace
 
+import pytest
+
 from mltune.dataset.dataset import load_manifest
-from mltune.device.facts import Device
+from mltune.device.facts import Device, Measured
 from mltune.device.known import H200
 
 AMD = replace(H200, name="AMD", compute_capability=None, warp_size=64, fma_per_clock=(64.0, 64.0))
+
+
+MEASURED = replace(H200, measured={"fp32_flops": Measured(6.1e13, 0.002), "launch_s": Measured(1.1e-6, 0.05)})
+
+
+def test_what_was_measured_survives_json_and_makes_no_other_device():
+    again = Device.from_json(json.loads(json.dumps(MEASURED.to_json())))
+    assert again.measured == MEASURED.measured
+    assert again == H200
+    assert hash(again) == hash(H200)
+    assert "measured" not in H200.to_json()
+
+
+@pytest.mark.parametrize(
+    "measured",
+    [
+        7,
+        [],
+        {"fp32_flops": 6e13},
+        {"fp32_flops": {"median": 6e13}},
+        {"fp32_flops": {"median": "fast", "spread": 0.1}},
+        {"fp32_flops": {"median": True, "spread": 0.1}},
+        {"fp32_flops": {"median": 6e13, "spread": 0.1, "more": 1}},
+        {"fp32_flops": {"median": 0, "spread": 0.1}},
+        {"fp32_flops": {"median": 6e13, "spread": -0.1}},
+        {"fp32_flops": {"median": float("nan"), "spread": 0.1}},
+        {"fp32_flops": {"median": 6e13, "spread": float("inf")}},
+        {"fp32_flops": {"median": 10**400, "spread": 0.1}},
+        {"warp_speed": {"median": 6e13, "spread": 0.1}},
+    ],
+)
+def test_what_cannot_be_measured_is_refused(measured):
+    with pytest.raises(ValueError, match="measured"):
+        Device.from_json(H200.to_json() | {"measured": measured})
 
 
 def test_facts_survive_json():

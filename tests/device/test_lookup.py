@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from mltune.dataset.dataset import load_manifest, shipped_datasets
+from mltune.device.facts import Measured
 from mltune.device.known import H200, UNKNOWN, known_devices, unsure_facts
 from mltune.device.lookup import find_device, read_device
 from mltune.device.occupancy import occupancy
@@ -83,6 +84,15 @@ def test_facts_are_read_from_a_file(tmp_path: Path, suffix: str) -> None:
     assert find_device(str(path)) == (H200, path.name)
 
 
+def test_what_was_measured_is_read_from_a_file(tmp_path: Path) -> None:
+    measured = {"memory_bytes_per_s": {"median": 4.4e12, "spread": 0.001}}
+    path = tmp_path / "facts.json"
+    path.write_text(json.dumps({"devices": [{"spec": "cuda:0", "device": H200.to_json() | {"measured": measured}}]}))
+    assert read_device(path).measured == {"memory_bytes_per_s": Measured(4.4e12, 0.001)}
+    path.with_suffix(".toml").write_text(f"{TOML}\n[measured]\nlaunch_s = {{ median = 1e-6, spread = 0 }}")
+    assert read_device(path.with_suffix(".toml")).measured == {"launch_s": Measured(1e-6, 0.0)}
+
+
 def test_facts_are_read_from_a_manifest() -> None:
     path = shipped_datasets()["convolution_w6600"]
     assert read_device(path) == load_manifest("convolution_w6600").device
@@ -112,6 +122,12 @@ def test_several_equal_gpus_are_one_kind(tmp_path: Path) -> None:
         ({"compute_capability": [9]}, "compute_capability"),
         ({"name": "\x1b[31mred"}, "printable"),
         ({"fma_per_clock": [0, 1]}, "fma_per_clock"),
+        ({"measured": {"warp_speed": {"median": 9.0, "spread": 0.0}}}, "measured"),
+        ({"measured": {"fp32_flops": {"median": -1.0, "spread": 0.0}}}, "positive median"),
+        ({"measured": {"fp32_flops": {"median": 1.0, "spread": "x"}}}, "measured"),
+        ({"measured": {"fp32_flops": 1.0}}, "measured"),
+        ({"measured": [1.0]}, "measured"),
+        ({"measured": None}, "measured"),
     ],
 )
 def test_impossible_facts_are_refused(tmp_path: Path, change: dict, law: str) -> None:

@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from mltune.device.facts import Device
+from mltune.device.facts import QUANTITIES, Device
 from mltune.device.known import H200, UNKNOWN
-from mltune.device.peaks import FMA_PER_CLOCK, peak_flops
+from mltune.device.peaks import FMA_PER_CLOCK, data_sheet, peak_flops
 from mltune.errors import DeviceError
 
 
@@ -46,6 +46,17 @@ def test_a_device_without_cuda_says_its_throughput_itself():
 
     assert peak_flops(gcd, "fp32") == peak_flops(gcd, "fp64") == pytest.approx(23.9e12, rel=0.01)
     assert gcd.architecture == "other"
+
+
+def test_the_data_sheet_has_two_peaks_and_the_bandwidth_of_the_memory():
+    known = {name: value for name in QUANTITIES if (value := data_sheet(H200, name)) is not None}
+    assert known == {
+        "fp32_flops": peak_flops(H200, "fp32"),
+        "fp64_flops": peak_flops(H200, "fp64"),
+        "memory_bytes_per_s": 4.8e12,
+    }
+    strange = dataclasses.replace(H200, compute_capability=(99, 0), memory_bytes_per_s=0.0)
+    assert {data_sheet(strange, name) for name in QUANTITIES} == {None}
 
 
 def test_a_peak_of_an_unknown_device_is_a_scale_and_no_more():

@@ -53,6 +53,17 @@ def devices():
     return {"devices": gpus, "reason": None, "libraries": [library], "problems": []}
 
 
+def measured():
+    document = devices()
+    facts = {"fp32_flops": (6.1e13, 0.002), "int32_ops": (3e13, 0.0), "l2_bytes_per_s": (9e12, 0.01)}
+    facts |= {"memory_bytes_per_s": (4.4e12, 0.001), "launch_s": (1.25e-6, 0.05)}
+    quantities = {name: {"median": median, "spread": spread} for name, (median, spread) in facts.items()}
+    shares = dict.fromkeys(facts) | {"fp32_flops": 0.912, "memory_bytes_per_s": 0.917}
+    entry = document["devices"][0] | {"share_of_data_sheet": shares}
+    entry["device"] = entry["device"] | {"measured": quantities}
+    return document | {"devices": [entry], "libraries": [], "unmeasured": {"fp16_flops": "the worker\x1b[2J died"}}
+
+
 def comparison():
     found = {"score": 0.9, "at": dict.fromkeys((25, 50, 100, 200, 400), 0.5), "seeds": 50}
     found["to"] = {share: {"evaluations": 100.0, "reached": 0.5} for share in ("0.95", "0.98", "0.99")}
@@ -66,6 +77,7 @@ TABLES = {
     "campaign": (lambda: tables.campaign_summary(campaign()), SLUGS),
     "mixed": (lambda: tables.campaign_summary(mixed_campaign()), ["transpose-8192x8192"]),
     "devices": (lambda: tables.devices(devices()), ["NVIDIA H200", "cuda:1", "13.5.37"]),
+    "measured": (lambda: tables.devices(measured()), ["measured on NVIDIA H200", "L2 cache", "4400 GB/s"]),
     "comparison": (lambda: tables.comparison(comparison()), ["adaptive_tabu_greywolf"]),
     "forecast": (
         lambda: tables.forecast(forecast(load_plan("quick"), (), "there is no driver", 2)),
@@ -101,6 +113,19 @@ def test_a_row_is_a_line_on_a_usual_terminal(printed):
     assert len(lines) == 1 + len(DATASETS)
     for entry, line in zip(DATASETS, lines[1:], strict=True):
         assert entry["name"] in line and entry["label"] in line  # noqa: PT018
+
+
+def test_what_was_measured_is_shown_with_its_share_of_the_data_sheet(printed):
+    lines = [" ".join(line.split()) for line in printed("measured", 100)]
+    assert lines[3:] == [
+        "measured on NVIDIA H200 median spread of the data sheet",
+        "FP32 61.00 TFLOPS 0.2 % 91.2 %",
+        "INT32 30.00 TOPS 0.0 % -",
+        "L2 cache 9000 GB/s 1.0 % -",
+        "memory 4400 GB/s 0.1 % 91.7 %",
+        "a launch 1.25 µs 5.0 % -",
+        "not measured: FP16, two at a time: the worker [2J died",
+    ]
 
 
 def test_a_pipe_gets_every_column(printed):

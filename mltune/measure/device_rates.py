@@ -1,0 +1,196 @@
+"""Measure the rates of a GPU with micro-kernels: arithmetic, tensor cores, memories and launches.
+
+The micro-kernels are compiled in a compile process and run in a process of their own, as tuned kernels are: one that
+fails or hangs leaves out its quantity.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mltune.device.facts import QUANTITIES, Device, Measured, Quantity
+from mltune.device.query import driver_version, query_device
+from mltune.errors import DeviceError
+from mltune.files.text import printable
+from mltune.measure.build import compile_options
+from mltune.measure.compiler import Source, check_fits_driver
+from mltune.measure.gpu import LoadedKernel
+from mltune.measure.micro_kernel import ENTRY, LAUNCHES, MICRO_KERNELS, READ_BYTES, THREADS, MicroKernel
+from mltune.process.child import Child, ChildDiedError, ChildTimeoutError
+from mltune.records.trial import Build, TrialState
+
+if TYPE_CHECKING:
+    from mltune.measure.stopwatch import Stopwatch
+
+RUNS = 9
+"""Runs of each micro-kernel that are timed."""
+
+RUN_S = 0.01
+"""Time that a run is to take, seconds: launching it is then less than a thousandth of it."""
+
+_WARM_UP_S = 0.3  # for the clock to rise
+_QUEUEING_S = 25e-6  # for the host to queue a launch
+_SHORTEST_S = 1e-7
+_MOST_ROUNDS, _MOST_GROWTH = 2**31 - 1, 32
+_COMPILE_TIMEOUT_S, _RUN_TIMEOUT_S = 60.0, 30.0
+_WORKER = "mltune.measure.device_rates:make_worker"
+_LOST = (ChildDiedError, ChildTimeoutError)
+
+
+def measure_device(index: int, *, worker: str = _WORKER) -> tuple[Device, dict[str, str]]:
+    """Measure a GPU, which takes some ten seconds.
+
+    Parameters
+    ----------
+    index : int
+        Position among the GPUs that the driver shows to this process.
+    worker : str
+        Factory of the measuring process; tests without a GPU exchange it.
+
+    Returns
+    -------
+    Device
+        The facts that the driver reports, with what was measured.
+    dict of str to str
+        Why a quantity was not measured, by its name.
+
+    Raises
+    ------
+    DeviceError
+        There is no such GPU, it runs none of the micro-kernels, or NVRTC or CuPy is missing.
+    WorkerError
+        The measuring process cannot be started: the GPU cannot be used.
+    """
+    device = query_device(index)
+    check_fits_driver(driver_version())
+    capability = device.compute_capability or (0, 0)
+    usable = [one for one in MICRO_KERNELS if one.since <= capability]
+    found: dict[Quantity, Measured] = {}
+    unfit = f"not on a GPU of compute capability {capability[0]}.{capability[1]}"
+    reasons: dict[str, str] = dict.fromkeys(QUANTITIES, unfit)
+    child = Child(worker, (index,))
+    try:
+        for micro_kernel, build in compile_micro_kernels(usable, device.architecture):
+            outcome = _outcome(child, micro_kernel, build)
+            if isinstance(outcome, str):
+                reasons[micro_kernel.quantity] = outcome
+            elif micro_kernel.quantity not in found or outcome.median > found[micro_kernel.quantity].median:
+                found[micro_kernel.quantity] = outcome
+    finally:
+        child.kill()
+    if not found:
+        raise DeviceError(f"measuring needs a GPU that runs kernels, but on {device.name}: {reasons['fp32_flops']}.")
+    return replace(device, measured=found), {name: reasons[name] for name in QUANTITIES if name not in found}
+
+
+def compile_micro_kernels(some: Iterable[MicroKernel], architecture: str) -> Iterator[tuple[MicroKernel, Build]]:
+    """Compile micro-kernels in a compile process, each when it is asked for.
+
+    Raises
+    ------
+    DeviceError
+        NVRTC is missing, or does not compile for the architecture.
+    """
+    child = Child("mltune.measure.compiler:make_compiler", (Source("", ENTRY, compile_options(architecture)), 4 << 30))
+    try:
+        for micro_kernel in some:
+            try:
+                yield micro_kernel, child.call(micro_kernel.source, _COMPILE_TIMEOUT_S)
+            except _LOST as error:
+                yield micro_kernel, Build(TrialState.CRASHED, printable(error, 200))
+    finally:
+        child.kill()
+
+
+def _outcome(child: Child, micro_kernel: MicroKernel, build: Build) -> Measured | str:
+    """Run a micro-kernel; return what was measured, or why nothing was."""
+    if build.state is not TrialState.OK:
+        return f"does not compile: {build.detail}"
+    try:
+        samples = child.call((micro_kernel, build.cubin), _RUN_TIMEOUT_S)
+    except _LOST as error:
+        return printable(error, 200)
+    return summary(samples)
+
+
+def summary(samples: Sequence[float]) -> Measured:
+    """Return the median and the spread of some runs.
+
+    Examples
+    --------
+    >>> summary([4.0, 1.0, 2.0, 3.0, 5.0])
+    Measured(median=3.0, spread=1.0)
+    """
+    lower, median, upper = statistics.quantiles(samples, n=4)
+    return Measured(median, (upper - lower) / median)
+
+
+def make_worker(index: int) -> Callable[[tuple[MicroKernel, bytes]], list[float]]:
+    """Make the function that the measuring process serves: it runs a micro-kernel and returns what it measured."""
+    device = query_device(index)
+    import cupy
+
+    from mltune.measure.stopwatch import Stopwatch
+
+    cupy.cuda.Device(index).use()
+    stopwatch = Stopwatch(device.l2_bytes)
+    out = cupy.zeros(THREADS, dtype=cupy.uint64)
+    stopwatch.take(lambda: stopwatch.spin(_WARM_UP_S), 1)
+
+    def measure(request: tuple[MicroKernel, bytes]) -> list[float]:
+        micro_kernel, cubin = request
+        places = micro_kernel.places(device)
+        data = cupy.zeros(places * READ_BYTES, dtype=cupy.uint8)
+        addresses = [np.array(array.data.ptr, dtype=np.uint64) for array in (out, data)]
+        with LoadedKernel(cubin, ENTRY) as kernel:
+
+            def bound(rounds: int) -> Callable[[], None]:
+                return kernel.bind(micro_kernel.launch(device, rounds, places), addresses)
+
+            if not micro_kernel.work:
+                return _launch_times(stopwatch, bound(0))
+            rounds = enough_rounds(lambda rounds: stopwatch.take(bound(rounds), 1)[0])
+            return [micro_kernel.amount(device, rounds) / time_s for time_s in stopwatch.take(bound(rounds), RUNS)]
+
+    return measure
+
+
+def enough_rounds(time_of: Callable[[int], float]) -> int:
+    """Return the rounds for which a micro-kernel takes about :data:`RUN_S`.
+
+    Parameters
+    ----------
+    time_of : callable
+        Runs some rounds and returns the seconds that they took.
+
+    Examples
+    --------
+    >>> enough_rounds(lambda rounds: 5e-6 + 1e-6 * rounds)
+    9995
+    """
+    rounds = 16
+    while True:
+        time_s = max(time_of(rounds), _SHORTEST_S)
+        if time_s >= RUN_S / 2 or rounds == _MOST_ROUNDS:
+            return max(1, min(_MOST_ROUNDS, round(rounds * RUN_S / time_s)))
+        rounds = min(_MOST_ROUNDS, rounds * max(2, min(_MOST_GROWTH, int(RUN_S / time_s))))
+
+
+def _launch_times(stopwatch: Stopwatch, launch: Callable[[], None]) -> list[float]:
+    """Return the time that each launch adds to a queue that the GPU never finds empty, of several series."""
+
+    def series() -> None:
+        for _ in range(LAUNCHES):
+            launch()
+
+    before = stopwatch.prepare
+    stopwatch.prepare = lambda: stopwatch.spin(LAUNCHES * _QUEUEING_S)
+    try:
+        return [stopwatch.take(series, 1)[0] / LAUNCHES for _ in range(RUNS)]
+    finally:
+        stopwatch.prepare = before
