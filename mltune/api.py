@@ -47,7 +47,7 @@ def tune(
     stop: bool = True,
     run: str | Path | None = None,
     compilers: int | None = None,
-    prior: str | Path = "none",
+    prior: str | Path = "auto",
     wisdom: str | Path | None = None,
     progress: Report | Literal["auto"] | None = "auto",
     interrupt: Callable[[], bool] | None = None,

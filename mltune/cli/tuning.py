@@ -71,10 +71,11 @@ def tune(
         str,
         typer.Option(
             "--prior",
-            metavar="none|NAME|FILE",
-            help="The pretrained model that the search starts from: the name of a kernel's, or a file.",
+            metavar="auto|none|NAME|FILE",
+            help="The pretrained model that the search starts from. auto is that of the kernel, unless it added "
+            "nothing to physics where it was judged; in replay none.",
         ),
-    ] = "none",
+    ] = "auto",
     run: NewRun = None,
     device: DeviceName = "auto",
     wisdom: Annotated[

@@ -97,6 +97,11 @@ class Device:
         major, minor = self.compute_capability
         return f"sm_{major}{minor}"
 
+    @property
+    def family(self) -> str:
+        """The GPUs that are alike: those of an architecture of CUDA; for other GPUs the name."""
+        return self.name if self.compute_capability is None else self.architecture
+
     def to_json(self) -> dict[str, Any]:
         """Return the facts as plain JSON values; ``fma_per_clock`` and ``measured`` only where they are known."""
         facts = dataclasses.asdict(self)

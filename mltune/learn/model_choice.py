@@ -10,12 +10,17 @@ from mltune import assets
 from mltune.errors import ModelError
 
 if TYPE_CHECKING:
+    from mltune.device.facts import Device
     from mltune.kernel.bundle import Kernel
     from mltune.learn.model_file import Card
     from mltune.learn.pretrained import PretrainedModel
+    from mltune.problem.problem import Problem
 
 NONE = "none"
 AUTO = "auto"
+
+FAR = 30.0
+"""A problem with so many times more or fewer operations than all that a model was trained on is far from them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +29,26 @@ class ChosenModel:
 
     path: Path
     card: Card
+
+    @property
+    def name(self) -> str:
+        """The name of its file."""
+        return self.path.stem
+
+    def notices(self, problem: Problem, device: Device) -> tuple[str, ...]:
+        """Say in what a problem and a device differ from all that the model was trained on."""
+        origins = [one for one in self.card.origins if one.architecture]
+        families = sorted({one.architecture for one in origins})
+        classes = sorted({one.cost_class for one in self.card.members if one.cost_class})
+        flops = [one.flops for one in origins if one.flops > 0.0]
+        said = []
+        if families and device.family not in families:
+            said.append(f"on {', '.join(families)}, and this GPU is {device.family}")
+        if classes and problem.cost_class and problem.cost_class not in classes:
+            said.append(f"on the classes {', '.join(classes)}, and this problem is of {problem.cost_class}")
+        if flops and not min(flops) / FAR <= problem.flops <= max(flops) * FAR:
+            said.append(f"on {min(flops):.2g} to {max(flops):.2g} operations, and this problem has {problem.flops:.2g}")
+        return tuple(f"the model {self.name} was trained {one}" for one in said)
 
     def load(self) -> PretrainedModel:
         """Load it; see :func:`mltune.learn.model_file.load_model`."""
@@ -39,7 +64,8 @@ def choose_model(prior: str, kernel: Kernel, *, replay: bool = False) -> ChosenM
     ----------
     prior : str
         ``"auto"``, ``"none"``, the name of a model that comes with mltune, or a file. ``"auto"`` is the model that is
-        named like the kernel, if there is one of its parameters.
+        named like the kernel, if there is one of its parameters, unless it added nothing to physics where it was judged
+        on what it had not seen (``gain`` in its card).
     kernel : Kernel
     replay : bool
         Whether recorded timings are replayed: ``"auto"`` is then none, because the model may have seen them.
@@ -52,8 +78,8 @@ def choose_model(prior: str, kernel: Kernel, *, replay: bool = False) -> ChosenM
     Examples
     --------
     >>> from mltune.kernel.reader import load_kernel
-    >>> choose_model("auto", load_kernel("transpose")).card.kernel
-    'transpose'
+    >>> choose_model("convolution", load_kernel("convolution")).card.kernel
+    'convolution'
     """
     shipped = assets.folder("models") / f"{kernel.name if prior == AUTO else prior}.json"
     if prior == NONE or (prior == AUTO and (replay or not shipped.is_file())):
@@ -62,10 +88,11 @@ def choose_model(prior: str, kernel: Kernel, *, replay: bool = False) -> ChosenM
 
     path = shipped if shipped.is_file() else Path(prior)
     card = load_card(path)
-    if set(card.parameters) == set(kernel.all_parameters):
-        return ChosenModel(path, card)
+    fits = set(card.parameters) == set(kernel.all_parameters)
     if prior == AUTO:
-        return None
+        return ChosenModel(path, card) if fits and (card.gain is None or card.gain > 0.0) else None
+    if fits:
+        return ChosenModel(path, card)
     raise ModelError(
         f"a model is used for the parameters that it was trained on, but {path.stem} is of {card.kernel} with "
         f"{', '.join(card.parameters)}, and {kernel.name} has {', '.join(kernel.all_parameters)}."

@@ -10,7 +10,7 @@ import hashlib
 import io
 import zipfile
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, StrictStr, ValidationError
@@ -47,6 +47,21 @@ class _CardMember(BaseModel):
     cost_class: Annotated[StrictStr, Field(max_length=200)] = ""
 
 
+class Origin(NamedTuple):
+    """Where a dataset was recorded; empty and 0 where that is not known."""
+
+    architecture: str
+    flops: float
+
+    @classmethod
+    def of(cls, facts: dict[str, Any]) -> Self:
+        """Read it from the facts of a card, which nobody has checked."""
+        flops = facts.get("flops")
+        return cls(
+            printable(facts.get("architecture") or "", 100), float(flops) if isinstance(flops, int | float) else 0.0
+        )
+
+
 class Card(BaseModel):
     """The card of a model.
 
@@ -71,6 +86,32 @@ class Card(BaseModel):
     members: Annotated[list[_CardMember], Field(min_length=1, max_length=MOST_MEMBERS)]
     sha256: Annotated[StrictStr, matching(r"[0-9a-f]{64}", "be a SHA-256")]
     facts: dict[str, Any] = {}
+
+    @property
+    def gain(self) -> float | None:
+        """What it added to physics where it was judged on what it had not seen; None where it was not judged."""
+        found = self.facts.get("gain")
+        return float(found) if isinstance(found, int | float) else None
+
+    @property
+    def shares(self) -> dict[int, list[float]]:
+        """Shares of the optimum that it reached on what it had not seen, by number of first choices."""
+        scores = self.facts.get("scores")
+        found: dict[int, list[float]] = {}
+        for score in scores.values() if isinstance(scores, dict) else ():
+            sources = score.get("share_of_optimum") if isinstance(score, dict) else None
+            shares = (sources.get("together") or sources.get("model")) if isinstance(sources, dict) else None
+            for count, share in shares.items() if isinstance(shares, dict) else ():
+                if count.isdecimal() and isinstance(share, int | float):
+                    found.setdefault(int(count[:6]), []).append(float(share))
+        return found
+
+    @property
+    def origins(self) -> list[Origin]:
+        """Where its datasets were recorded, as far as its facts say so."""
+        found = self.facts.get("datasets")
+        listed = found.values() if isinstance(found, dict) else ()
+        return [Origin.of(one) for one in listed if isinstance(one, dict)]
 
 
 def save_model(model: PretrainedModel, path: Path) -> None:

@@ -31,6 +31,10 @@ EMPHASIS = 2.0
 """A configuration counts as much as the EMPHASIS-th power of its relative speed: the fast ones matter."""
 
 
+IMPORTANCE_ROWS = 1000
+"""Most configurations of a sweep from which the importance of parameters is estimated."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Sweep:
     """Measured configurations of one problem on one device.
@@ -126,3 +130,19 @@ def fit_member(sweep: Sweep, parameters: Sequence[str], *, seed: int = 0) -> Mem
         features(sweep.columns, parameters)[rows], target[rows], sample_weight=np.exp(EMPHASIS * target[rows])
     )
     return Member(sweep.name, sweep.cost_class, regressor)
+
+
+def importance(model: PretrainedModel, sweeps: Sequence[Sweep], *, seed: int = 0) -> dict[str, float]:
+    """Return how much the members rely on each parameter: the fall of R2 when it is permuted, as shares of the sum."""
+    from sklearn.inspection import permutation_importance
+
+    total = np.zeros(len(model.parameters))
+    for member, sweep in zip(model.members, sweeps, strict=True):
+        measured = sweep.relative()
+        rows = np.random.default_rng(seed).permutation(len(measured))[:IMPORTANCE_ROWS]
+        X = features(sweep.columns, model.parameters)[rows]
+        found = permutation_importance(member.regressor, X, measured[rows], n_repeats=3, random_state=seed)
+        total += np.maximum(found.importances_mean, 0.0)
+    total /= max(float(total.sum()), 1e-12)
+    order = np.argsort(-total, kind="stable")
+    return {model.parameters[at]: round(float(total[at]), 4) for at in order}

@@ -26,6 +26,7 @@ EVENTS: dict[str, frozenset[str]] = {
     "run_started": frozenset({"problem", "kernel", "seed", "trials", "time_s", "versions", "pid"}),
     "plan_started": frozenset({"plan", "problems", "devices", "budget_s", "budget_trials", "versions", "pid"}),
     "resumed": frozenset({"trials", "budget_s", "budget_trials", "pid"}),
+    "model": frozenset({"detail"}),
     "wisdom": frozenset({"detail"}),
     "slice_started": frozenset({"problem", "limit"}),
     "slice_ended": frozenset({"problem", "trials", "best_s", "outcome", "detail", "done"}),

@@ -8,21 +8,27 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mltune.dataset.recorded_kernel import recorded_kernel
 from mltune.errors import ModelError
-from mltune.learn.pretrained import PretrainedModel, Sweep, fit_member
+from mltune.learn.encoding import Encoding, Source, physical
+from mltune.learn.features import Features
+from mltune.learn.initial_design import portfolio
+from mltune.learn.pretrained import SLOWEST, PretrainedModel, Sweep, fit_member, importance
 from mltune.records.trial import TrialState
 from mltune.records.versions import installed_versions
 
 if TYPE_CHECKING:
     from mltune.dataset.dataset import Dataset
-    from mltune.device.facts import Device
-    from mltune.kernel.columns import Floats
+    from mltune.kernel.space import SearchSpace
 
 CHOICES = (1, 5, 10, 25)
 """Numbers of first choices of which the fastest is compared with the optimum."""
 
 FEWEST = 50
 """Fewest configurations of a dataset that a model is trained on."""
+
+PREDICTED_FAST = 0.05
+"""Share of the configurations of a sweep, those predicted to be the fastest, on which bias and error are judged."""
 
 
 def train(datasets: Sequence[Dataset], *, seed: int = 0) -> PretrainedModel:
@@ -61,18 +67,21 @@ def train(datasets: Sequence[Dataset], *, seed: int = 0) -> PretrainedModel:
     model = PretrainedModel(
         first.kernel, parameters, tuple(fit_member(sweep, parameters, seed=seed) for sweep in sweeps)
     )
+    found = scores(model, datasets, sweeps)
     facts = {
         "datasets": {one.manifest.name: _origin(one) for one in datasets},
         "versions": installed_versions("numpy", "scikit-learn", "skops"),
         "seed": seed,
-        "scores": scores(model, sweeps),
+        "scores": found,
+        "gain": gain(found),
+        "importance": importance(model, sweeps, seed=seed),
     }
     return replace(model, facts=facts)
 
 
 def as_sweeps(datasets: Sequence[Dataset]) -> list[Sweep]:
     """Return datasets as sweeps, in groups that are left out together."""
-    architectures = [architecture(one.manifest.device) for one in datasets]
+    architectures = [one.manifest.device.family for one in datasets]
     several = len(set(architectures)) > 1
     return [
         Sweep(
@@ -86,11 +95,6 @@ def as_sweeps(datasets: Sequence[Dataset]) -> list[Sweep]:
     ]
 
 
-def architecture(device: Device) -> str:
-    """Return the architecture of a GPU: that of CUDA, or for other GPUs their name."""
-    return device.name if device.compute_capability is None else device.architecture
-
-
 def without(model: PretrainedModel, sweeps: Sequence[Sweep], group: str) -> PretrainedModel | None:
     """Return a model without the members of a group; None where no others are left."""
     left = {sweep.name for sweep in sweeps if sweep.group != group}
@@ -98,33 +102,73 @@ def without(model: PretrainedModel, sweeps: Sequence[Sweep], group: str) -> Pret
     return replace(model, members=members) if members else None
 
 
-def scores(model: PretrainedModel, sweeps: Sequence[Sweep]) -> dict[str, Any]:
+def scores(model: PretrainedModel, datasets: Sequence[Dataset], sweeps: Sequence[Sweep]) -> dict[str, Any]:
     """Judge a model on each sweep by the members of other groups.
 
     Returns
     -------
     dict
-        By sweep: ``share_of_optimum`` by number of first choices, ``spearman`` of prediction and speed.
+        By sweep the result of :func:`score`; empty where there are no other groups.
     """
     found = {}
-    for sweep in sweeps:
+    for dataset, sweep in zip(datasets, sweeps, strict=True):
         judged = without(model, sweeps, sweep.group)
         if judged is not None:
-            found[sweep.name] = score(judged.predict(sweep.columns, sweep.cost_class), sweep.median_s)
+            found[sweep.name] = score(judged, dataset, sweep)
     return found
 
 
-def score(predicted: Floats, median_s: Floats) -> Mapping[str, Any]:
-    """Compare an order of configurations with their times."""
+def score(model: PretrainedModel, dataset: Dataset, sweep: Sweep) -> dict[str, Any]:
+    """Compare what a model expects of a sweep with its times.
+
+    Returns
+    -------
+    dict
+        ``group``: what was left out; ``share_of_optimum``: by source, and by number of first choices, the share of the
+        fastest speed that the best of them reaches: of the model, of physics where the kernel has a prior, and of both
+        ``together`` as a search starts with them; ``spearman`` of prediction and speed; ``bias`` and ``error``: mean
+        and root mean square of measured less predicted log of speed among the :data:`PREDICTED_FAST`.
+    """
     from scipy.stats import spearmanr
 
-    speed = np.nan_to_num(np.nanmin(median_s) / median_s)
-    order = np.argsort(-predicted, kind="stable")
-    ran = speed > 0
+    predicted = model.predict(sweep.columns, sweep.cost_class)
+    measured = sweep.relative()
+    ran = measured > SLOWEST
+    fast = np.argsort(-predicted, kind="stable")[: max(FEWEST, int(PREDICTED_FAST * len(predicted)))]
+    away = (measured - np.minimum(predicted, 0.0))[fast]
+    sources = {"model": [model.source(sweep.cost_class)]}
+    kernel, _ = recorded_kernel(dataset.manifest)
+    features = Features(kernel, dataset.manifest.problem, dataset.manifest.device)
+    if features.has_prior:
+        sources["physics"] = [physical(features.prior)]
+        sources["together"] = sources["physics"] + sources["model"]
     return {
-        "share_of_optimum": {str(count): round(float(speed[order[:count]].max()), 4) for count in CHOICES},
-        "spearman": round(float(spearmanr(predicted[ran], speed[ran]).statistic), 4),
+        "group": sweep.group,
+        "share_of_optimum": {name: _shares(dataset.space, found, sweep) for name, found in sources.items()},
+        "spearman": round(float(spearmanr(predicted[ran], measured[ran]).statistic), 4),
+        "bias": round(float(away.mean()), 4),
+        "error": round(float(np.sqrt(np.square(away).mean())), 4),
     }
+
+
+def gain(scores: Mapping[str, Mapping[str, Any]]) -> float | None:
+    """Return what a model adds to physics: the mean gain of the share of the optimum over sweeps and first choices.
+
+    None where nothing was held out. Where there is no physics, the model adds what it has.
+    """
+    gains = []
+    for found in scores.values():
+        shares = found["share_of_optimum"]
+        known = shares.get("together", shares["model"])
+        gains += [known[count] - shares.get("physics", {}).get(count, 0.0) for count in known]
+    return round(float(np.mean(gains)), 4) if gains else None
+
+
+def _shares(space: SearchSpace, sources: Sequence[Source], sweep: Sweep) -> dict[str, float]:
+    points, basis = Encoding(space, sources).describe(sweep.columns)
+    chosen = portfolio(basis[:, 1:].T, points, max(CHOICES), np.random.default_rng(0))
+    speed = np.nan_to_num(np.nanmin(sweep.median_s) / sweep.median_s)
+    return {str(count): round(float(speed[chosen[:count]].max()), 4) for count in CHOICES}
 
 
 def _origin(dataset: Dataset) -> dict[str, Any]:
@@ -132,7 +176,8 @@ def _origin(dataset: Dataset) -> dict[str, Any]:
     return {
         "sha256": manifest.sha256,
         "device": manifest.device.name,
-        "architecture": architecture(manifest.device),
+        "architecture": manifest.device.family,
         "problem": manifest.problem.label,
+        "flops": float(manifest.problem.flops),
         "rows": len(dataset),
     }

@@ -68,7 +68,7 @@ class TuneRequest:
     compilers : int or None
         Compile processes; None is one per core.
     prior : str
-        The pretrained model that the search starts from: ``"none"``, or the name or file of a model.
+        The pretrained model that the search starts from (:func:`mltune.learn.model_choice.choose_model`).
     wisdom : str, pathlib.Path or None
         File of the best known configurations, which are measured first and to which the winner is added; ``"none"``
         for none. None is the user's file on a GPU (:func:`mltune.wisdom.file.default_file`), and none in replay.
@@ -85,7 +85,7 @@ class TuneRequest:
     stop: bool = True
     run: Path | None = None
     compilers: int | None = None
-    prior: str = "none"
+    prior: str = "auto"
     wisdom: str | Path | None = None
 
     def __post_init__(self) -> None:

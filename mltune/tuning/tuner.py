@@ -122,7 +122,11 @@ def tune(
                 warnings.warn(store.notice, MltuneWarning, stacklevel=2)
             own.begin(store, request)
         known = known_configurations(store, session, wisdom, observer.events, required=request.wisdom is not None)
-        pretrained = None if model is None else model.load()  # while the runner and the compilers start
+        pretrained = None
+        if model is not None:
+            pretrained = model.load()  # while the runner and the compilers start
+            notices = model.notices(session.problem, session.device)
+            observer.events("model", detail="; ".join([model.name, *notices]))
         result = Tuner(session, store, request, observer, stop, known=known, pretrained=pretrained).run()
         if wisdom is not None:
             add_outcomes(wisdom, session, result)

@@ -1,13 +1,18 @@
 """Models are trained on datasets of one kernel, and judged on what they have not seen."""
 
+import json
+
 import pytest
 
 from mltune import assets
 from mltune.dataset.dataset import list_datasets, load_dataset
+from mltune.device.lookup import find_device
 from mltune.errors import ModelError
+from mltune.kernel.reader import load_kernel
 from mltune.learn.model_choice import choose_model
 from mltune.learn.model_file import load_card
-from mltune.transfer.training import as_sweeps, train, without
+from mltune.problem.kinds import problem_from_name
+from mltune.transfer.training import as_sweeps, gain, train, without
 
 CONVOLUTION = ["convolution_rtx_a4000", "convolution_rtx_a6000", "convolution_mi250x_gcd"]
 
@@ -25,9 +30,13 @@ def test_cards_of_one_architecture_are_left_out_together(datasets):
     scores = model.facts["scores"]
     assert scores.keys() == set(CONVOLUTION)
     for score in scores.values():
-        shares = list(score["share_of_optimum"].values())
-        assert shares == sorted(shares)
-        assert 0 < shares[0] <= shares[-1] <= 1
+        assert score["share_of_optimum"].keys() == {"model", "physics", "together"}
+        for shares in score["share_of_optimum"].values():
+            assert list(shares.values()) == sorted(shares.values())
+            assert 0 < shares["1"] <= shares["25"] <= 1
+        assert -1 <= score["spearman"] <= 1
+        assert score["error"] >= abs(score["bias"])
+    assert sum(model.facts["importance"].values()) == pytest.approx(1, abs=0.01)
     assert model.facts["datasets"]["convolution_rtx_a4000"]["sha256"] == datasets[0].manifest.sha256
 
 
@@ -50,6 +59,41 @@ def test_every_recorded_kernel_has_a_model_of_its_datasets():
         hashes = {name: origin["sha256"] for name, origin in card.facts["datasets"].items()}
         assert hashes == {one.name: one.sha256 for one in list_datasets() if one.kernel == kernel}
         assert choose_model(kernel, load_kernel(kernel)).load().kernel == kernel
+
+
+def test_the_gain_is_that_over_physics():
+    shares = {"model": {"1": 0.5}, "physics": {"1": 0.6, "5": 0.8}, "together": {"1": 0.7, "5": 0.7}}
+    assert gain({"one": {"share_of_optimum": shares}}) == pytest.approx(0.0)
+    assert gain({"one": {"share_of_optimum": {"model": {"1": 0.5}}}}) == 0.5
+    assert gain({}) is None
+
+
+def test_a_run_starts_from_a_model_by_itself_only_where_it_helped(tmp_path, monkeypatch):
+    """Not where it added nothing to physics, not of other parameters, not in replay, not without a model."""
+    kernel = load_kernel("transpose")
+    shipped = assets.folder("models")
+    monkeypatch.setattr("mltune.learn.model_choice.assets.folder", lambda name: tmp_path)
+    assert choose_model("auto", kernel) is None
+    document = json.loads((shipped / "transpose.json").read_text())
+    for value, used in ((None, True), (0.01, True), (0.0, False), (-0.01, False), ("high", True)):
+        document["facts"]["gain"] = value
+        (tmp_path / "transpose.json").write_text(json.dumps(document))
+        assert (choose_model("auto", kernel) is not None) == used
+    assert choose_model("auto", kernel, replay=True) is None
+    document["parameters"] = ["OTHER"]
+    (tmp_path / "transpose.json").write_text(json.dumps(document))
+    assert choose_model("auto", kernel) is None
+
+
+def test_what_a_model_has_not_seen_is_said():
+    model = choose_model("clblast_xgemm", load_kernel("clblast_xgemm"))
+    problem = problem_from_name("sgemm", trans="NT", size=4096)
+    assert model.notices(problem, find_device("rtx_2080_ti")[0]) == ()
+    assert model.notices(problem, find_device("a100")[0]) == (
+        "the model clblast_xgemm was trained on sm_75, sm_86, and this GPU is sm_80",
+    )
+    assert "operations" in model.notices(problem_from_name("sgemm", trans="NT", size=64), find_device("a100")[0])[1]
+    assert "classes" in model.notices(problem_from_name("zgemm", trans="NT", size=2048), find_device("a100")[0])[1]
 
 
 def test_a_model_of_other_parameters_is_refused():

@@ -1,0 +1,93 @@
+"""The commands of pretrained models: ``mltune train`` and ``mltune predict``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mltune.cli.application import AsJson, K, KernelName, M, N, Size, Trans, answer, app, sizes, whole
+from mltune.errors import UsageError
+from mltune.tuning.request import named_problem
+
+
+@app.command()
+def train(
+    datasets: Annotated[
+        list[str],
+        typer.Argument(metavar="DATASET...", help="Names or files of datasets of one kernel (mltune datasets)."),
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="PATH", help="Writes PATH.skops and its card PATH.json.")],
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the regressors.")] = 0,
+    report: Annotated[
+        bool, typer.Option("--report", help="Show its quality on what was left out, and which parameters carry it.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a model on recorded timings, from which runs of the kernel start: mltune tune --prior PATH.
+
+    It is judged on each dataset by what was learned from other architectures; where there is one architecture, from
+    other problems.
+    """
+    from mltune.dataset.dataset import load_dataset
+    from mltune.learn.model_file import save_model
+    from mltune.show import tables
+    from mltune.transfer.training import train as train_model
+
+    model = train_model([load_dataset(name) for name in datasets], seed=seed)
+    save_model(model, out)
+    document = {"kernel": model.kernel, "model": str(out.with_suffix(".json")), **model.facts}
+    answer(document, as_json, lambda: tables.training(document, report))
+
+
+@app.command()
+def predict(
+    problem: Annotated[
+        str,
+        typer.Argument(metavar="PROBLEM", help="sgemm, dgemm, cgemm, zgemm, a built-in kernel or the folder of one."),
+    ],
+    trans: Trans = None,
+    size: Size = None,
+    m: M = None,
+    n: N = None,
+    k: K = None,
+    kernel: KernelName = None,
+    device: Annotated[
+        str, typer.Option("--device", metavar="FACTS", help="auto, cuda:N, a known GPU, or a file (mltune device).")
+    ] = "auto",
+    top: Annotated[
+        int,
+        typer.Option("--top", metavar="K", parser=whole("--top", 1, 8), help="How many, at most 8."),
+    ] = 1,
+    prior: Annotated[
+        str, typer.Option("--prior", metavar="auto|none|NAME|FILE", help="The pretrained model (mltune tune).")
+    ] = "auto",
+    wisdom: Annotated[
+        str | None,
+        typer.Option("--wisdom", metavar="FILE|none", help="Best known configurations.  [default: the user's]"),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Choose configurations without measuring any, also for a GPU that is not here.
+
+    They are those that a run would measure first: what a wisdom knows, then what a pretrained model and physics expect
+    to be fast. The mean share of the optimum, and its range, are those that the model reached on what it had not seen.
+    """
+    from dataclasses import asdict
+
+    from mltune.device.lookup import find_device
+    from mltune.show import tables
+    from mltune.tuning.prediction import predict as choose
+    from mltune.tuning.target import find_gpus
+
+    if device == "auto":
+        gpus, reason = find_gpus()
+        if not gpus:
+            raise UsageError(f"no GPU was found: {reason}; name one with --device (`mltune device --known`).")
+        device = "cuda:0"
+    named, bundle = named_problem(problem, {"trans": trans, "size": sizes(size), "m": m, "n": n, "k": k}, kernel)
+    facts, _ = find_device(device)
+    found = choose(named, bundle, facts, top=top, prior=prior, wisdom=wisdom)
+    document = {"problem": named.label, "device": facts.name, **asdict(found)}
+    answer(document, as_json, lambda: tables.predicted(document))

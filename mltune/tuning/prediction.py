@@ -1,0 +1,159 @@
+"""The choice of configurations without a measurement: what a search would measure first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mltune.errors import UsageError
+from mltune.learn.model_choice import AUTO, choose_model
+from mltune.wisdom.file import file_of_run
+from mltune.wisdom.wisdom import Wisdom
+
+if TYPE_CHECKING:
+    from mltune.device.facts import Device
+    from mltune.learn.model_choice import ChosenModel
+    from mltune.problem.problem import Problem
+
+SOURCES = {"wisdom": "known", "start": "expected"}
+"""Where a choice comes from: it was the fastest of a run, or a model or physics expects it to be fast."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A configuration that is expected to be fast.
+
+    Attributes
+    ----------
+    source : str
+        One of the values of :data:`SOURCES`.
+    configuration : mapping
+    """
+
+    source: str
+    configuration: Mapping[str, int | float | str]
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What the best of as many first choices reached on spaces that the model had not seen, as shares of the optimum.
+
+    Attributes
+    ----------
+    choices : int
+    share, least, most : float
+        Mean, lowest and highest.
+    held_out : int
+        Number of spaces.
+    """
+
+    choices: int
+    share: float
+    least: float
+    most: float
+    held_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Configurations that are expected to be fast, the best first.
+
+    Attributes
+    ----------
+    choices : tuple of Choice
+    expected : Expected or None
+        None where the model was not judged on anything, or no model is used.
+    notices : tuple of str
+        In what the problem and the device differ from all that the model was trained on.
+    """
+
+    choices: tuple[Choice, ...]
+    expected: Expected | None
+    notices: tuple[str, ...]
+
+
+def predict(
+    problem: Problem,
+    kernel: str | Path,
+    device: Device,
+    *,
+    top: int = 1,
+    prior: str = AUTO,
+    wisdom: str | Path | None = None,
+    driver: str | None = None,
+) -> Prediction:
+    """Choose configurations without measuring any: the known ones first, then those that a search would measure first.
+
+    Parameters
+    ----------
+    problem : Problem
+    kernel : str or pathlib.Path
+        Name or folder of a bundle.
+    device : Device
+        Facts of a GPU, which need not be here.
+    top : int
+        Number of choices, at most 8.
+    prior : str
+        See :func:`mltune.learn.model_choice.choose_model`.
+    wisdom : path-like, optional
+        Best known configurations; ``"none"`` uses none, None the user's.
+    driver : str, optional
+        Version of the driver; None where it does not matter.
+
+    Raises
+    ------
+    UsageError
+        ``top`` is not from 1 to 8, or the space is empty.
+    ModelError
+        The model cannot be used.
+
+    Examples
+    --------
+    >>> from mltune.device.lookup import find_device
+    >>> from mltune.problem.kinds import problem_from_name
+    >>> device, _ = find_device("a100")
+    >>> found = predict(problem_from_name("sgemm", trans="NN", size=2048), "gemm_simt", device, top=2, wisdom="none")
+    >>> [choice.source for choice in found.choices]
+    ['expected', 'expected']
+    """
+    from mltune.kernel.bundle import device_variables
+    from mltune.kernel.reader import load_kernel
+    from mltune.learn.features import Features
+    from mltune.learn.sampling import SamplerOptions
+    from mltune.learn.search import Search
+    from mltune.tuning.session import make_space
+
+    most = SamplerOptions().start_trials
+    if not 1 <= top <= most:
+        raise UsageError(f"1 to {most} configurations are chosen without a measurement, got {top}.")
+    bundle = load_kernel(kernel)
+    bundle.check_problem(problem)
+    space = make_space(bundle, {**problem.variables(), **device_variables(device)})
+    model = choose_model(prior, bundle)
+    file = file_of_run(wisdom, replayed=False)
+    matches = [] if file is None else Wisdom.load(file).lookup(bundle, problem, device, driver, most=top)
+    known = [codes for match in matches if (codes := match.entry.codes(bundle.labels)) is not None]
+    search = Search(
+        space,
+        Features(bundle, problem, device),
+        batch=top,
+        known=known,
+        pretrained=None if model is None else model.load(),
+    )
+    candidates = search.ask().candidates
+    return Prediction(
+        tuple(Choice(SOURCES[one.proposed_by], bundle.labelled(one.configuration)) for one in candidates),
+        _expected(model, top),
+        () if model is None else model.notices(problem, device),
+    )
+
+
+def _expected(model: ChosenModel | None, top: int) -> Expected | None:
+    shares = {} if model is None else model.card.shares
+    counts = [count for count in shares if count <= top]
+    if not counts:
+        return None
+    found = shares[max(counts)]
+    return Expected(max(counts), sum(found) / len(found), min(found), max(found), len(found))
