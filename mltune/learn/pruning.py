@@ -58,9 +58,6 @@ RECENT = 3
 DOUBT = 0.5
 """Fast configurations that are added to both sides of that comparison."""
 
-QUIET = 2
-"""Consecutive rounds whose model must expect nothing fast among the rest."""
-
 
 @dataclass(frozen=True, slots=True)
 class Promise:
@@ -181,7 +178,7 @@ class Pruner:
         self._seed = seed
         self._expected = expected
         table = X if expected is None else np.column_stack([X, expected])
-        self._X = table[:, np.ptp(table, axis=0) > 0]
+        self._X = table
         self._order = np.random.default_rng(seed).permutation(len(X))
         self._drawn = 0  # the random sample is the beginning of the order
         self._speed = np.full(len(X), np.nan)
@@ -190,7 +187,6 @@ class Pruner:
         self._open = np.zeros(len(X), dtype=bool)  # what the next round is planned from
         self._beside = np.empty(0, dtype=np.int64)
         self._rounds = 0
-        self._quiet = 0
         self._result: PruningAudit | None = None
         self._errors: list[Floats] = []
         self._bets: list[tuple[Indices, float]] = []  # of each round: the configurations chosen, and how many were fast
@@ -232,12 +228,13 @@ class Pruner:
             return self._first()
         if not self.ready:
             raise RuntimeError("the next round is planned from the results of those before it")
+        if self._asked.all():
+            return self._end(0.0, 0, 0, 0.0)
         if not np.isfinite(self._speed[self._open]).any():
             return self._round(self._draw(FIRST), 0, "random")
         chances = self._chances()
         expected = self._calibration() * float(chances.left.sum())
-        self._quiet = self._quiet + 1 if expected <= 1.0 - self.promise.confidence else 0
-        if len(chances.indices) and self._quiet < QUIET:
+        if expected > 1.0 - self.promise.confidence:
             fastest = np.argsort(-chances.left, kind="stable")[:ROUND]
             self._bets.append((chances.indices[fastest], float(chances.left[fastest].sum())))
             return self._round(chances.indices[fastest], min(BESIDE, SAMPLE - self._drawn), "model")
@@ -290,15 +287,21 @@ class Pruner:
         at_most = missed_at_most(population, len(left_out), false)
         if at_most >= FALSE_SHARE * population and self._drawn < len(self._order):
             return self._round(self._draw(audit_size(population, false) - len(left_out)), 0, "audit")
+        return self._end(expected, len(left_out), false, at_most / max(population, 1))
+
+    def _end(self, expected: float, audited: int, false: int, at_most: float) -> Round | None:
+        """End the sweep, once all that was asked for is known."""
+        if not self._open[self._asked].all():
+            return self._round(np.empty(0, dtype=np.int64), 0, "random")
         self._result = PruningAudit(
             valid=len(self._open),
             measured=int(self._open.sum()),
             within=self.promise.within,
             confidence=self.promise.confidence,
             expected_missed=expected,
-            audited=len(left_out),
+            audited=audited,
             false=false,
-            false_share_at_most=at_most / max(population, 1),
+            false_share_at_most=at_most,
         )
         return None
 
