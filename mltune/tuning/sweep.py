@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -202,8 +203,8 @@ def choose_configurations(session: Session, count: int | None, seed: int) -> NDA
 
 
 def _dataset_name(session: Session, kind: str) -> str:
-    gpu = session.device.name.lower().replace("nvidia", "").split()
-    return "-".join([*gpu, *session.problem.label.lower().replace("_", "-").split(), kind])
+    words = f"{session.device.name} {session.problem.label} {kind}".lower().replace("nvidia", "")
+    return re.sub(r"[^a-z0-9]+", "-", words).strip("-")[:100]
 
 
 class Planner(Protocol):
