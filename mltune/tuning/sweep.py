@@ -286,7 +286,8 @@ class _Measuring:
             self._tell(ended)
             self._plan()
             self._observer.tell(self._seconds.elapsed, at_once=self._ended and not self._todo)
-        self._store.set_seconds(self._seconds.to_json())
+        if len(self._records) > len(self._known):
+            self._store.set_seconds(self._seconds.to_json())
         return [self._records[number] for number in sorted(self._records)]
 
     def _plan(self) -> None:

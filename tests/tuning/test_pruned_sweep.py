@@ -25,7 +25,7 @@ def request(run, **options):
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
-    """The result of a sweep and the directory of its run."""
+    """Return the result of a sweep, and the directory of its run."""
     run = tmp_path_factory.mktemp("pruned") / "run"
     return pruned_sweep(request(run), Promise()), run
 
@@ -86,6 +86,12 @@ def test_interrupted_sweep_goes_on_with_the_same_decisions(swept, records, tmp_p
     with Store.read_only(tmp_path / "run") as store:
         resumed = sorted(store.records(), key=lambda one: one.number)
     assert resumed == sorted(records, key=lambda one: one.number)
+
+
+def test_finished_sweep_answers_the_same_again(swept):
+    again = pruned_sweep(request(swept[1]), Promise())
+
+    assert again == swept[0]
 
 
 def test_record_of_another_configuration_is_refused(swept, records, tmp_path):
