@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 from sklearn.metrics import roc_auc_score
 
+import mltune
 from mltune.dataset.dataset import list_datasets, load_dataset
 from mltune.kernel.reader import load_kernel
 from mltune.learn.cost_model import CostModel
@@ -170,7 +171,8 @@ def document(results: Any) -> dict[str, Any]:
         "date": time.strftime("%Y-%m-%d"),
         "machine": f"{platform.machine()}, one core",
         "versions": {"python": platform.python_version()}
-        | {package: version(package) for package in ("mltune", "numpy", "scikit-learn")},
+        | {"mltune": mltune.__version__}
+        | {package: version(package) for package in ("numpy", "scikit-learn")},
         "command": shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
         "results": results,
     }

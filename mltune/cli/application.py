@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -63,6 +64,23 @@ def path(option: str) -> Callable[[str | Path], Path]:
         if text == "":
             raise UsageError(f"{option} is a path, got an empty text; the working directory is '.'.")
         return Path(text)
+
+    return parse
+
+
+def share(option: str, least: float, most: float) -> Callable[[str | float], float]:
+    """Return the parser of an option whose value is a percentage, such as 2% or 2: a share from 0 to 1."""
+
+    def parse(text: str | float) -> float:
+        try:
+            percent = float(str(text).removesuffix("%"))
+        except ValueError:
+            percent = math.nan
+        if not least <= percent <= most:
+            raise UsageError(
+                f"{option} is a percentage from {least:g}% to {most:g}%, got {printable(repr(text), _LONGEST_VALUE)}."
+            )
+        return percent / 100
 
     return parse
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -21,12 +21,14 @@ from mltune.cli.application import (
     answer,
     app,
     one_of,
+    share,
     sizes,
     whole,
 )
 from mltune.errors import UsageError
+from mltune.records.header import REPLAY
 from mltune.show import terminal
-from mltune.tuning.request import TuneRequest, named_problem
+from mltune.tuning.request import Shape, TuneRequest, named_problem, tune_request
 
 SEARCHES = ("model", "tpe", "random", "astra")
 """Those of :data:`mltune.learn.search.SEARCHES`, which is slow to import; a test compares them."""
@@ -143,6 +145,35 @@ def sweep(
         typer.Option("--count", metavar="N", parser=whole("--count", 1), help="How many configurations to time."),
     ] = 1000,
     complete: Annotated[bool, typer.Option("--complete", help="Time all configurations, not --count.")] = False,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="With --complete: leave out what is surely slow, and audit that.")
+    ] = False,
+    within: Annotated[
+        float | None,
+        typer.Option(
+            "--within",
+            metavar="PERCENT",
+            parser=share("--within", 0, 50),
+            help="With --prune: how much slower than the best still counts as fast.  [default: 1%]",
+        ),
+    ] = None,
+    confidence: Annotated[
+        float | None,
+        typer.Option(
+            "--confidence",
+            metavar="PERCENT",
+            parser=share("--confidence", 50, 99.9),
+            help="With --prune: confidence that nothing fast is left out.  [default: 95%]",
+        ),
+    ] = None,
+    prior: Annotated[
+        str | None,
+        typer.Option(
+            "--prior",
+            metavar="none|NAME|FILE",
+            help="With --prune: the pretrained model to start from.  [default: none]",
+        ),
+    ] = None,
     only: Annotated[
         list[str] | None,
         typer.Option("--only", metavar="NAME=V,V", help="Values of a parameter to sweep; may be given several times."),
@@ -161,16 +192,55 @@ def sweep(
     """Record a dataset of timings on a GPU.
 
     The configurations are a uniform random sample of the search space, or all of it; failures are recorded too. With
-    --only it is a sub-space. An existing run is resumed.
+    --only it is a sub-space. With --complete --prune it is all of it that may be fast, and the answer says how sure
+    that is; this also replays a complete dataset. An existing run is resumed.
     """
     from mltune.show.live import RunDisplay
     from mltune.tuning.sweep import sweep as record_sweep
 
-    named, bundle = named_problem(problem, {"trans": trans, "size": sizes(size), "m": m, "n": n, "k": k}, kernel)
+    shape = {"trans": trans, "size": sizes(size), "m": m, "n": n, "k": k}
+    chosen = _values(only or [])
+    if prune:
+        if not complete:
+            raise UsageError("--prune leaves out a part of all configurations: write --complete --prune.")
+        options = {"within": within, "confidence": confidence}
+        promise = {name: value for name, value in options.items() if value is not None}
+        target = {"kernel": kernel, "device": device, "seed": seed, "run": run, "prior": prior or "none"}
+        _prune(problem, shape, promise, target, chosen, as_json)
+        return
+    for name, value in (("--within", within), ("--confidence", confidence), ("--prior", prior)):
+        if value is not None:
+            raise UsageError(f"{name} is an option of a pruned sweep: write --complete --prune {name} ...")
+    named, bundle = named_problem(problem, shape, kernel)
     request = TuneRequest(named, bundle, device, seed=seed, run=run)
     with RunDisplay() as progress:
-        path = record_sweep(request, None if complete else count, values=_values(only or []), progress=progress)
+        path = record_sweep(request, None if complete else count, values=chosen, progress=progress)
     answer({"dataset": str(path)}, as_json, lambda: [str(path)])
+
+
+def _prune(
+    problem: str,
+    shape: Shape,
+    promise: dict[str, float],
+    target: dict[str, Any],
+    values: dict[str, tuple[int, ...]],
+    as_json: bool,
+) -> None:
+    """Make a pruned sweep, and print its result."""
+    from mltune.learn.pruning import Promise
+    from mltune.show import tables
+    from mltune.show.live import RunDisplay
+    from mltune.tuning.sweep import pruned_sweep
+
+    if target["device"].startswith(REPLAY):
+        request, _ = tune_request(problem, shape, **target)
+    else:
+        named, bundle = named_problem(problem, shape, target.pop("kernel"))
+        request = TuneRequest(named, bundle, **target)
+    with RunDisplay() as progress:
+        pruned = pruned_sweep(request, Promise(**promise), values=values, progress=progress)
+    document = {"dataset": str(pruned.dataset), "pruning": pruned.to_json()}
+    answer(document, as_json, lambda: [tables.pruned(document), str(pruned.dataset)])
 
 
 def _values(options: list[str]) -> dict[str, tuple[int, ...]]:

@@ -37,7 +37,7 @@ from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
 if TYPE_CHECKING:
     import pandas as pd
 
-Kind = Literal["random", "complete", "search"]
+Kind = Literal["random", "complete", "pruned", "search"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,6 +121,7 @@ def dataset_from_records(
     reference_median_s: float | None = None,
     source: str = "",
     licence: str = "",
+    pruning: Mapping[str, int | float] | None = None,
 ) -> Dataset:
     """Create a dataset from the records of a run.
 
@@ -135,12 +136,14 @@ def dataset_from_records(
         The header of their run. Every configuration must consist of values in its ``parameters``.
     name : str
         Name of the dataset: lower-case letters, digits, ``_`` and ``-``.
-    kind : {"random", "complete", "search"}
+    kind : {"random", "complete", "pruned", "search"}
         Choice of the configurations; see :class:`mltune.dataset.manifest.Manifest`.
     reference_median_s : float, optional
         Median time of the reference kernel for the same problem, seconds.
     source, licence : str
         Origin and licence of data of third parties.
+    pruning : mapping of str to float, optional
+        Figures of a pruned sweep.
 
     Raises
     ------
@@ -167,6 +170,7 @@ def dataset_from_records(
         labels=dict(header.labels),
         source=source,
         licence=licence,
+        pruning=pruning or {},
     )
 
 

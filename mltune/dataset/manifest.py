@@ -53,9 +53,10 @@ class Manifest:
     ----------
     name : str
         Name of the dataset and of its two files.
-    kind : {"random", "complete", "search"}
+    kind : {"random", "complete", "pruned", "search"}
         Choice of the configurations: a uniform sample of the whole space, including failures; every legal combination
-        of the values in ``parameters``; or the trials of a tuning run, which prefers fast ones.
+        of the values in ``parameters``; of these, all but what is surely slow; or the trials of a tuning run, which
+        prefers fast ones.
     kernel, source_hash : str
         Name of the kernel bundle, and hash of its source.
     problem : Problem
@@ -82,6 +83,9 @@ class Manifest:
         Origin and licence of data of third parties; empty for our own.
     sha256 : str
         Hash of the Parquet file; empty until it is written.
+    pruning : mapping of str to float
+        The promise, the audit and the seconds of a pruned sweep: :class:`mltune.results.pruned.Pruned`. Empty for
+        datasets of other kinds.
     format : int
         Version of the format.
 
@@ -92,7 +96,7 @@ class Manifest:
     """
 
     name: str
-    kind: Literal["random", "complete", "search"]
+    kind: Literal["random", "complete", "pruned", "search"]
     kernel: str
     source_hash: str
     problem: Problem
@@ -109,6 +113,7 @@ class Manifest:
     licence: str = ""
     sha256: str = ""
     labels: Mapping[str, tuple[int | float | str, ...]] = dataclasses.field(default_factory=dict)
+    pruning: Mapping[str, int | float] = dataclasses.field(default_factory=dict)
     format: int = FORMAT
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "arbitrary_types_allowed": True}
@@ -140,6 +145,10 @@ class Manifest:
             (
                 len({name.lower() for name in self.parameters}) == len(self.parameters),
                 f"the names of parameters must differ in more than case, got {[*self.parameters]}",
+            ),
+            (
+                bool(self.pruning) == (self.kind == "pruned") and all(map(math.isfinite, self.pruning.values())),
+                f"a dataset of kind pruned, and no other, has finite figures of its pruning, got {dict(self.pruning)}",
             ),
         )
         for holds, message in laws:
@@ -207,8 +216,9 @@ class Manifest:
         """Return the manifest as plain JSON values."""
         document = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         best = None if self.best is None else {**dataclasses.asdict(self.best)}
-        if not self.labels:
-            del document["labels"]  # most datasets have none, and older versions know no such field
+        for name in ("labels", "pruning"):
+            if not document[name]:
+                del document[name]  # most datasets have none, and older versions know no such field
         return document | {"problem": self.problem.to_json(), "device": self.device.to_json(), "best": best}
 
 

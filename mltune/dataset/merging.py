@@ -91,12 +91,16 @@ def _check_same(one: Dataset, other: Dataset) -> None:
 
 
 def _kind(datasets: Sequence[Dataset]) -> Kind:
-    """Return the kind that all have, if they chose from the same values; else nothing is known of the choice."""
+    """Return the kind that all have, if they chose from the same values; else nothing is known of the choice.
+
+    What two pruned sweeps promise, their union does not: each knows only its own measurements.
+    """
     first = datasets[0].manifest.parameters
     facts = {
         (one.manifest.kind, *(frozenset(one.manifest.parameters[parameter]) for parameter in first)) for one in datasets
     }
-    return datasets[0].manifest.kind if len(facts) == 1 else "search"
+    kind = datasets[0].manifest.kind
+    return kind if len(facts) == 1 and kind != "pruned" else "search"
 
 
 def _merged(table: Any, names: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mltune.kernel.columns import Floats
-from mltune.learn.cost_model import Compression
+from mltune.learn.cost_model import SLOPE, Compression
 
 Rows = NDArray[np.float32]
 
@@ -23,6 +23,12 @@ class ExtraTreesModel:
 
     Satisfies :class:`mltune.learn.cost_model.CostModel`; the targets are those of
     :class:`mltune.learn.cost_model.Compression`.
+
+    Parameters
+    ----------
+    random_state : int
+    slope : float
+        Slope of the targets below the median; 1 leaves the speeds as they are.
 
     Examples
     --------
@@ -34,7 +40,7 @@ class ExtraTreesModel:
     True
     """
 
-    def __init__(self, *, random_state: int) -> None:
+    def __init__(self, *, random_state: int, slope: float = SLOPE) -> None:
         self.options = {
             "n_estimators": 64,
             "min_samples_leaf": 2,
@@ -43,7 +49,7 @@ class ExtraTreesModel:
             "n_jobs": 1,
             "random_state": random_state,
         }
-        self._target = Compression()
+        self._target = Compression(slope)
 
     def fit(self, X: Floats, y: Floats) -> Self:
         """Learn; see :meth:`mltune.learn.cost_model.CostModel.fit`."""

@@ -114,6 +114,22 @@ class GaussianProcess:
         mean: Floats = self._mean + self._deviation * (self.hyperparameters.covariance(X, self._X) @ self._weights)
         return mean
 
+    def unseen(self) -> tuple[Floats, Floats]:
+        """Predict each point of :meth:`fit` from all others, hyperparameters unchanged.
+
+        Rasmussen and Williams (2006), equation 5.12.
+
+        Returns
+        -------
+        mean, deviation : ndarray of shape (n_points,)
+            The deviation includes the noise.
+        """
+        from scipy.linalg import cho_solve
+
+        precision = np.diag(cho_solve((self._factor, True), np.eye(len(self._X)), check_finite=False))
+        mean = self._mean + self._deviation * (self._z - self._weights / precision)
+        return mean, self._deviation / np.sqrt(precision)
+
     def posterior(self, X: Floats) -> Posterior:
         """Return the joint posterior distribution at points."""
         from scipy.linalg import solve_triangular

@@ -190,6 +190,32 @@ def rated(figures: Document, units: Sequence[Unit], reference: str) -> dict[str,
     }
 
 
+def pruned(document: Document) -> Table:
+    """Return the result of a pruned sweep as a table."""
+    found = document["pruning"]
+    valid, measured = found["valid"], found["measured"]
+    promise = (
+        f"nothing within {percent(found['within'])} of the best, {percent(found['confidence'])} confidence "
+        f"({found['expected_missed']:.2g} expected by the model)"
+    )
+    audit = (
+        f"{found['false']} of {found['audited']} fast; at most {percent(found['false_share_at_most'], 2)} of what is "
+        "left out (95 % confidence)"
+    )
+    seconds = (
+        f"{duration(found['saved_s'])} saved: {duration(found['total_s'])} in place of about "
+        f"{duration(found['complete_s'])} ({percent(found['total_s'] / found['complete_s'])})"
+    )
+    return _facts(
+        [
+            ("measured", f"{measured:,} of {valid:,} configurations ({percent(measured / valid)})"),
+            ("unmeasured", promise),
+            ("audit", audit),
+            ("time", seconds),
+        ]
+    )
+
+
 def space(document: Document) -> list[RenderableType]:
     """Show the result of ``mltune space``."""
     facts = _facts(

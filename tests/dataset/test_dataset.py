@@ -362,7 +362,7 @@ def test_an_unknown_name_gets_the_nearest_one():
     ("changes", "message"),
     [
         ({"surprise": 1}, "surprise is not a known key"),
-        ({"kind": "lucky"}, "kind must be 'random', 'complete' or 'search', got 'lucky'"),
+        ({"kind": "lucky"}, "kind must be 'random', 'complete', 'pruned' or 'search', got 'lucky'"),
         ({"format": 2}, "`format` must be 1"),
         ({"rows": 10**9}, "rows <="),
         ({"sha256": "../../etc/passwd"}, "64 hex digits"),

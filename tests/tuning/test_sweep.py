@@ -10,7 +10,7 @@ from mltune.problem.gemm import parse_problem
 from mltune.records.store import Store
 from mltune.tuning.request import TuneRequest
 from mltune.tuning.session import Session, open_session, run_header
-from mltune.tuning.sweep import choose_configurations, measure_all, sweep
+from mltune.tuning.sweep import Everything, choose_configurations, measure_all, sweep
 from mltune.tuning.target import Target
 
 DATASET = "h200-sgemm-nt-4096-random"
@@ -24,7 +24,7 @@ def session() -> Session:
 
 def swept(session: Session, run: Path, indices: np.ndarray) -> list:
     with Store.open(run, run_header(session, 0, {})) as store, session:
-        return measure_all(session, store, indices, None)
+        return measure_all(session, store, Everything(indices), None)
 
 
 def test_random_sweep_is_distinct_and_the_same_for_the_same_seed(session):
