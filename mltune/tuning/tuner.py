@@ -121,7 +121,14 @@ def tune(
             if store.notice:
                 warnings.warn(store.notice, MltuneWarning, stacklevel=2)
             own.begin(store, request)
-        known = known_configurations(store, session, wisdom, observer.events, required=request.wisdom is not None)
+        known = known_configurations(
+            store,
+            session,
+            wisdom,
+            observer.events,
+            required=request.wisdom is not None,
+            siblings=request.siblings,
+        )
         pretrained = None if model is None else model.load()  # while the runner and the compilers start
         result = Tuner(session, store, request, observer, stop, known=known, pretrained=pretrained).run()
         if wisdom is not None:
