@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from rich.console import RenderableType
+
+MOST_PROBLEMS = 1000
+"""Most problems of several values of ``--size``: those of a plan."""
 
 _LONGEST_VALUE = 60
 
@@ -101,6 +105,23 @@ def sizes(texts: Sequence[str] | None) -> int | dict[str, int] | None:
             )
         found[name] = whole(f"--size {name}", 0)(value)
     return found
+
+
+def several_sizes(texts: Sequence[str] | None) -> list[int] | list[dict[str, int]]:
+    """Read the values of ``--size`` of several problems: numbers, or every combination of the sizes of each name."""
+    texts = texts or ()
+    if not any("=" in text for text in texts):
+        return [whole("--size", 1)(text) for text in texts]
+    values: dict[str, list[int]] = {}
+    for text in texts:
+        named = sizes([text, *([] if "=" in text else ["n=1"])])  # a number among names is refused
+        assert isinstance(named, dict)  # noqa: S101
+        for name, value in named.items():
+            values.setdefault(name, []).append(value)
+    count = math.prod(map(len, values.values()))
+    if count > MOST_PROBLEMS:
+        raise UsageError(f"--size makes at most {MOST_PROBLEMS} problems, got {count}.")
+    return [dict(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
 
 
 KernelName = Annotated[

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mltune.cli.application import AsJson, answer, app, path
 from mltune.show import terminal
+
+if TYPE_CHECKING:
+    from mltune.plan.plan import Plan
 
 
 @app.command()
@@ -36,18 +39,24 @@ def run(
     Ctrl-C and SIGTERM end it within 10 s, with a report; a second one at once. Exits with 1 when a problem has no
     winner or was set aside.
     """
+    from mltune.plan.reader import load_plan
+    from mltune.records.directory import PLAN_FILE, is_plan
+
+    if is_plan(Path(plan)):
+        directory, plan = directory or Path(plan), str(Path(plan) / PLAN_FILE)
+    carry_out(load_plan(plan), directory, as_json)
+
+
+def carry_out(loaded: Plan, directory: Path | None, as_json: bool) -> None:
+    """Carry out a plan in a directory, by default a new one, and show the result."""
     from mltune.plan.campaign import run_plan
     from mltune.plan.placement import notices, place
-    from mltune.plan.reader import load_plan
     from mltune.process.signals import Interrupt
-    from mltune.records.directory import PLAN_FILE, is_plan, new_directory
+    from mltune.records.directory import new_directory
     from mltune.show import tables
     from mltune.show.live import RunDisplay
     from mltune.tuning.target import find_gpus
 
-    if is_plan(Path(plan)):
-        directory, plan = directory or Path(plan), str(Path(plan) / PLAN_FILE)
-    loaded = load_plan(plan)
     placed = place(loaded, *find_gpus())
     if placed.replayed and loaded.devices != placed.devices:
         terminal.write("no GPU found: every problem is replayed from recorded timings", stderr=True)

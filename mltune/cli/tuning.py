@@ -21,10 +21,12 @@ from mltune.cli.application import (
     answer,
     app,
     one_of,
+    several_sizes,
     share,
     sizes,
     whole,
 )
+from mltune.cli.plans import carry_out
 from mltune.errors import UsageError
 from mltune.records.header import REPLAY
 from mltune.show import terminal
@@ -97,13 +99,35 @@ def tune(
     Without --trials and --time the budget is 60 s on a GPU and 300 trials in replay. Without a GPU, timings recorded
     on one are replayed. Ctrl-C ends the run with the best so far. The run also ends once no untried configuration can
     be expected to be faster, and says so. Exits with 1 when no trial succeeded.
+
+    Several sizes, such as --size 512 --size 4096, are several problems: they share the budget, start from what the
+    others have found, and are carried out as by `mltune run`. --device may then also be all or replay.
     """
     from mltune import api
+    from mltune.plan.sizes import plan_of_sizes
     from mltune.process.signals import Interrupt
     from mltune.results.summary import summarise_tuning
     from mltune.show import tables
     from mltune.show.live import RunDisplay
+    from mltune.tuning.target import find_gpus
 
+    several = several_sizes(size)
+    if len(several) > 1:
+        given = {"--m": m, "--n": n, "--k": k, "--wisdom": wisdom, "--search": search != SEARCHES[0]}
+        given |= {"--no-skip": not skip, "--no-stop": not stop, "--prior": prior != "none"}
+        _refuse([name for name, value in given.items() if value not in (None, False)])
+        plan = plan_of_sizes(
+            problem,
+            several,
+            find_gpus()[0],
+            trans=trans,
+            kernel=kernel,
+            device=device,
+            trials=trials,
+            time=time,
+            seed=seed,
+        )
+        return carry_out(plan, run, as_json)
     with RunDisplay() as progress, Interrupt() as interrupt:
         result = api.tune(
             problem,
@@ -132,6 +156,16 @@ def tune(
     answer(document, as_json, lambda: [tables.tuned(document)])
     if document["best"] is None:
         raise typer.Exit(1)
+
+
+def _refuse(options: list[str]) -> None:
+    """Refuse options of ``mltune tune`` that a campaign does not have."""
+    if options:
+        hint = "; MLTUNE_WISDOM=FILE in the environment names the wisdom" if "--wisdom" in options else ""
+        raise UsageError(
+            f"several sizes are tuned as a campaign, which has no {', '.join(options)}; leave "
+            f"{'it' if len(options) == 1 else 'them'} out, or tune one size at a time{hint}."
+        )
 
 
 @app.command()

@@ -25,6 +25,9 @@ Quantity = Literal[
 
 QUANTITIES: tuple[Quantity, ...] = get_args(Quantity)
 
+NO_CUDA = "other"
+"""The architecture of a GPU without CUDA: two of them may have nothing in common."""
+
 LARGEST = 1e18
 """Largest fact of a device that is a number."""
 
@@ -93,7 +96,7 @@ class Device:
     def architecture(self) -> str:
         """The compiler's name of the architecture, such as ``"sm_90"``; ``"other"`` without CUDA."""
         if self.compute_capability is None:
-            return "other"
+            return NO_CUDA
         major, minor = self.compute_capability
         return f"sm_{major}{minor}"
 

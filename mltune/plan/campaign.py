@@ -50,6 +50,7 @@ def run_plan(
     stop: Callable[[], bool] = bool,
     worker: str = DEVICE_WORKER,
     heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
+    siblings: bool = True,
 ) -> CampaignResult:
     """Carry out a plan, or resume it.
 
@@ -67,6 +68,8 @@ def run_plan(
         Target of the worker processes (:class:`mltune.process.child.Child`).
     heartbeat_timeout_s : float
         Seconds without a message after which a worker is killed and replaced.
+    siblings : bool
+        Whether a problem that begins measures first what other problems of its kernel have found so far.
 
     Raises
     ------
@@ -83,7 +86,8 @@ def run_plan(
     lock = lock_directory(directory)
     try:
         claim_directory(plan, directory)
-        with contextlib.closing(Campaign(plan, directory, progress, stop, worker, heartbeat_timeout_s)) as campaign:
+        campaign = Campaign(plan, directory, progress, stop, worker, heartbeat_timeout_s, siblings=siblings)
+        with contextlib.closing(campaign):
             campaign.run()
         return campaign.finish()
     finally:
@@ -104,11 +108,14 @@ class Campaign:
         stop: Callable[[], bool],
         worker: str,
         heartbeat_timeout_s: float,
+        *,
+        siblings: bool,
     ) -> None:
         self._plan = plan
         self._directory = directory
         self._progress = progress
         self._stop = stop
+        self._siblings = siblings
         self._log = EventLog(directory)
         self._workers = [DeviceWorker(device, Child(worker), heartbeat_timeout_s) for device in plan.devices]
         self._scheduler = Scheduler(plan, directory, stop)
@@ -215,6 +222,7 @@ class Campaign:
             seed=self._plan.seed,
             run=self._scheduler.folder(task),
             compilers=self._compilers(),
+            siblings=self._scheduler.siblings(task) if self._siblings else (),
         )
         repair = time_slice.reason == "repair"
         if not repair:

@@ -16,6 +16,8 @@ from mltune.records.directory import FILE, PROBLEMS
 from mltune.results.reader import RunReader
 from mltune.results.run import TuneResult
 from mltune.results.unread import Unread, read_or_set_aside
+from mltune.tuning.wisdom import found_so_far
+from mltune.wisdom.entry import Entry
 
 MAX_FAILURES = 3
 """Failures without a new trial after which a task comes last, or is set aside if its worker died."""
@@ -83,6 +85,13 @@ class Scheduler:
             raise RunError("the campaign was interrupted before its records were read.")
         return self._readers[slug].read()
 
+    def siblings(self, task: Task) -> tuple[Entry, ...]:
+        """Return what the other problems of a task's kernel have found so far; nothing once the task has trials."""
+        if self.standings[task.slug].trials:
+            return ()
+        others = [one for one in self._plan.tasks if one.kernel == task.kernel and one.slug != task.slug]
+        return tuple(entry for one in others for entry in self._found(one))
+
     def next(self, running: Collection[str], left_s: float | None) -> TimeSlice | None:
         """Choose the time slice of a free device; None if there is nothing for it to do.
 
@@ -132,6 +141,15 @@ class Scheduler:
         """Read what is new in the stores of all tasks."""
         for task in self._plan.tasks:
             self.standings[task.slug] = self._read(task)
+
+    def _found(self, task: Task) -> list[Entry]:
+        """Return what a task has found so far; nothing where that cannot be read."""
+
+        def read() -> list[Entry]:
+            return found_so_far(self.read(self.folder(task), task.slug))
+
+        found = read_or_set_aside(task.slug, read) if os.path.lexists(self.folder(task) / FILE) else []
+        return [] if isinstance(found, Unread) else found
 
     def _failure(self, time_slice: TimeSlice, standing: Standing, result: SliceResult) -> str:
         """Return why a task is set aside after a time slice; empty if it is not.

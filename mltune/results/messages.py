@@ -20,7 +20,7 @@ MESSAGES: dict[str, str] = {
     "plan_started": "plan {plan} started: {problems} problems",
     "resumed": "resumed at {trials} trials",
     "model": "starts from a pretrained model: {detail}",
-    "wisdom": "measured first, from the wisdom: {detail}",
+    "wisdom": "known to be fast, measured first: {detail}",
     "slice_started": "{problem}: time slice started",
     "slice_ended": "{problem}: time slice ended ({outcome}) after {trials} trials, best {best_s}",
     "set_aside": "{problem} set aside: {detail}",

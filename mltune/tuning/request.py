@@ -18,6 +18,7 @@ from mltune.tuning.target import choose, parse_device
 if TYPE_CHECKING:
     from mltune.kernel.arrays import ArraysDefinition
     from mltune.kernel.bundle import Kernel
+    from mltune.wisdom.entry import Entry
 
 DEFAULT_KERNEL = "gemm_simt"
 
@@ -72,6 +73,8 @@ class TuneRequest:
     wisdom : str, pathlib.Path or None
         File of the best known configurations, which are measured first and to which the winner is added; ``"none"``
         for none. None is the user's file on a GPU (:func:`mltune.wisdom.file.default_file`), and none in replay.
+    siblings : tuple of Entry
+        What the other problems of a campaign have found so far: measured first as well.
     """
 
     problem: Problem
@@ -87,6 +90,7 @@ class TuneRequest:
     compilers: int | None = None
     prior: str = "auto"
     wisdom: str | Path | None = None
+    siblings: tuple[Entry, ...] = ()
 
     def __post_init__(self) -> None:
         whole_number("seed", self.seed, 0, LARGEST_SEED)

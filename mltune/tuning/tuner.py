@@ -121,7 +121,14 @@ def tune(
             if store.notice:
                 warnings.warn(store.notice, MltuneWarning, stacklevel=2)
             own.begin(store, request)
-        known = known_configurations(store, session, wisdom, observer.events, required=request.wisdom is not None)
+        known = known_configurations(
+            store,
+            session,
+            wisdom,
+            observer.events,
+            required=request.wisdom is not None,
+            siblings=request.siblings,
+        )
         pretrained = None
         if model is not None:
             pretrained = model.load()  # while the runner and the compilers start

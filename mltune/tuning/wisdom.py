@@ -17,6 +17,8 @@ from mltune.wisdom.entry import LONGEST_TEXT, Entry, Failure, Gpu
 from mltune.wisdom.wisdom import Wisdom
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from mltune.records.events import EventWriter
     from mltune.records.store import Store
     from mltune.results.run import TuneResult
@@ -25,14 +27,21 @@ if TYPE_CHECKING:
 FACT = "wisdom"
 """Name of the fact in the store of a run: the configurations that a resumed run must propose again."""
 
-MOST = 3
-"""Most configurations of a wisdom that a run measures first."""
+MOST = 5
+"""Most configurations that a run measures first: with the default configuration less than half of a batch, so that most
+of the first batch stays with the search, and about 3 CPU seconds of compiling for a GEMM."""
 
 _FAILED = frozenset(TrialState) - {TrialState.OK, TrialState.SKIPPED, TrialState.UNSTABLE}
 
 
 def known_configurations(
-    store: Store, session: Session, file: Path | None, events: EventWriter, *, required: bool
+    store: Store,
+    session: Session,
+    file: Path | None,
+    events: EventWriter,
+    *,
+    required: bool,
+    siblings: Sequence[Entry] = (),
 ) -> list[dict[str, int]]:
     """Return the configurations that a run measures first: those of its first start, also where it is resumed.
 
@@ -42,11 +51,13 @@ def known_configurations(
         Open for writing.
     session : Session
     file : pathlib.Path or None
-        The wisdom.
+        The wisdom; None for none.
     events : callable
         Writes an event that names what was found.
     required : bool
         Whether a wisdom that cannot be read is an error. Otherwise it is a warning.
+    siblings : sequence of Entry
+        What the other problems of a campaign have found so far: looked up as the entries of a wisdom are.
 
     Raises
     ------
@@ -56,8 +67,9 @@ def known_configurations(
         The store does not hold configurations.
     """
     recorded = store.fact(FACT)
-    if recorded is None and file is not None and len(store) == 0:
-        recorded = _look_up(session, file, events, required)
+    if recorded is None and (file is not None or siblings) and len(store) == 0:
+        known = Wisdom(siblings) if file is None else _load(file, required).merge(Wisdom(siblings))
+        recorded = _look_up(session, known, events)
         store.set_fact(FACT, recorded)
     return _checked(recorded or [], store.directory)
 
@@ -71,32 +83,51 @@ def add_outcomes(file: Path, session: Session, result: TuneResult) -> None:
     if not result.settled or result.interrupted:
         return
     try:
-        found = Wisdom([*_entries(session, result), *_failures(session, result)])
+        driver = driver_of(session.versions)
+        found = Wisdom([*_entries(result, driver), *_failures(result, driver)])
         if len(found):
             found.add_to(file)
     except (WisdomError, ValueError) as error:  # such as a name that is longer than a wisdom takes
         warnings.warn(f"the winner was not added to the wisdom: {error}", MltuneWarning, stacklevel=3)
 
 
-def driver_of(session: Session) -> str:
+def found_so_far(result: TuneResult) -> list[Entry]:
+    """Return what a run has found for its siblings: the winner with its ties, or else the fastest trial so far.
+
+    Parameters
+    ----------
+    result : TuneResult
+        The run may still go on.
+    """
+    best, driver = result.best, driver_of(result.header.versions)
+    if result.declaration is not None or best is None or best.measurement is None:
+        return _entries(result, driver)
+    (fastest,) = rank_records({best.number: best.measurement})
+    return [_entry(result, driver, fastest, verified=False)]
+
+
+def driver_of(versions: Mapping[str, str]) -> str:
     """Return the version of the driver, in replay that of the recording; empty where it is not known."""
-    return session.versions.get("driver", session.versions.get("recorded_driver", ""))
+    return versions.get("driver", versions.get("recorded_driver", ""))
 
 
-def _look_up(session: Session, file: Path, events: EventWriter, required: bool) -> list[dict[str, int]]:
+def _load(file: Path, required: bool) -> Wisdom:
     try:
-        wisdom = Wisdom.load(file)
+        return Wisdom.load(file)
     except WisdomError as error:
         if required:
             raise
         warnings.warn(f"{error} This run does without it.", MltuneWarning, stacklevel=4)
-        return []
-    found = wisdom.lookup(session.kernel, session.problem, session.device, driver_of(session), most=MOST)
-    coded = [(str(match), match.entry.codes(session.kernel.labels)) for match in found]
-    known = [(text, configuration) for text, configuration in coded if configuration is not None]
-    if known:
-        events("wisdom", detail="; ".join(text for text, _ in known))
-    return [configuration for _, configuration in known]
+        return Wisdom()
+
+
+def _look_up(session: Session, wisdom: Wisdom, events: EventWriter) -> list[dict[str, int]]:
+    driver, space = driver_of(session.versions), session.space
+    found = wisdom.lookup(session.kernel, session.problem, session.device, driver, most=MOST, space=space)
+    if found:
+        events("wisdom", detail="; ".join(map(str, found)))
+    coded = (match.entry.codes(session.kernel.labels) for match in found)
+    return [configuration for configuration in coded if configuration is not None]
 
 
 def _checked(recorded: Any, directory: Path) -> list[dict[str, int]]:
@@ -113,7 +144,7 @@ def _checked(recorded: Any, directory: Path) -> list[dict[str, int]]:
     return list(recorded)
 
 
-def _entries(session: Session, result: TuneResult) -> list[Entry]:
+def _entries(result: TuneResult, driver: str) -> list[Entry]:
     """Return the winner, its ties, and the trials that the wisdom proposed."""
     declaration = result.declaration
     if declaration is None:
@@ -123,17 +154,17 @@ def _entries(session: Session, result: TuneResult) -> list[Entry]:
     again = {one.number: rank_records({one.number: one.measurement})[0] for one in known if one.measurement}
     again |= {one.number: one for one in declaration.finalists if one.number in again}
     return [
-        _entry(session, result, finalist, declaration.verified and number in best)
+        _entry(result, driver, finalist, verified=declaration.verified and number in best)
         for number, finalist in (again | best).items()
     ]
 
 
-def _failures(session: Session, result: TuneResult) -> list[Failure]:
+def _failures(result: TuneResult, driver: str) -> list[Failure]:
     """Return what the wisdom proposed and failed, also in the last verification."""
     rejected = {} if result.declaration is None else result.declaration.rejected
     proposed = result.records.take(result.records.column("proposed_by") == "wisdom")
     return [
-        Failure.model_validate(_facts(session, result, record) | {"failed": printable(reason, LONGEST_TEXT)})
+        Failure.model_validate(_facts(result, driver, record) | {"failed": printable(reason, LONGEST_TEXT)})
         for record in proposed
         if (reason := rejected.get(record.number) or _failure(record))
     ]
@@ -143,15 +174,14 @@ def _failure(record: TrialRecord) -> str:
     return f"{record.state}: {record.detail}" if record.state in _FAILED else ""
 
 
-def _entry(session: Session, result: TuneResult, finalist: Finalist, verified: bool) -> Entry:
+def _entry(result: TuneResult, driver: str, finalist: Finalist, *, verified: bool) -> Entry:
     record = result.trial(finalist.number)
     assert record is not None  # noqa: S101 - a finalist is on record
-    assert result.declaration is not None  # noqa: S101
-    reference = result.declaration.reference
+    reference = None if result.declaration is None else result.declaration.reference
     default = (one.median_s for one in result.measured() if one.proposed_by == "default")
     return Entry.model_validate(
         {
-            **_facts(session, result, record),
+            **_facts(result, driver, record),
             "median_s": finalist.median_s,
             "low_s": min(finalist.low_s, finalist.median_s),
             "high_s": max(finalist.high_s, finalist.median_s),
@@ -163,15 +193,16 @@ def _entry(session: Session, result: TuneResult, finalist: Finalist, verified: b
     )
 
 
-def _facts(session: Session, result: TuneResult, record: TrialRecord) -> dict[str, Any]:
+def _facts(result: TuneResult, driver: str, record: TrialRecord) -> dict[str, Any]:
     """Return what entries and failures have in common."""
+    header = result.header
     return {
-        "kernel": session.kernel.name,
-        "source_hash": session.kernel.source_hash,
-        "problem": session.problem.to_json(),
-        "device": Gpu.of(session.device),
-        "driver": driver_of(session),
-        "configuration": result.header.labelled(record.configuration),
+        "kernel": header.kernel,
+        "source_hash": header.source_hash,
+        "problem": result.problem.to_json(),
+        "device": Gpu.of(result.device),
+        "driver": driver,
+        "configuration": header.labelled(record.configuration),
         "measured_at": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}Z",
-        "versions": dict(result.header.versions),
+        "versions": dict(header.versions),
     }

@@ -102,6 +102,20 @@ class TestStart:
         assert "Traceback" not in result.stderr
 
 
+def test_several_sizes_are_tuned_together_and_resumed(tmp_path):
+    command = ("tune", "sgemm", "--size", 1024, "--size", 4096, "--run", tmp_path / "run", "--trials")
+
+    first = answer(*command, 48)
+
+    assert [one["slug"] for one in first["problems"]] == ["sgemm-nt-1024", "sgemm-nt-4096"]
+    assert all(one["trials"] >= 16 and one["best"] for one in first["problems"])
+    assert sum(one["trials"] for one in first["problems"]) == 48
+    more = answer(*command, 64)
+    assert sum(one["trials"] for one in more["problems"]) == 64
+    assert answer("run", tmp_path / "run")["problems"] == more["problems"]
+    assert_refused(result_without_notice(mltune(*command[:4], "--run", tmp_path / "run")), "that of a plan")
+
+
 class TestBadInput:
     @pytest.mark.parametrize(
         ("arguments", "parts"),

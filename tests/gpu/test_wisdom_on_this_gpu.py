@@ -33,7 +33,7 @@ def test_what_is_known_is_measured_first(known, tmp_path, sizes):
     again = tune(tmp_path / "run", copy, sizes, trials=16)
 
     assert match.entry.verified
-    assert match.same_problem == (sizes == SIZES)
+    assert match.relation == ("problem" if sizes == SIZES else "size")
     first = [dict(record.configuration) for record in again.records[:2]]
     assert first[0] == kernel.default
     assert match.entry.configuration in first

@@ -261,6 +261,32 @@ def test_cache_answers_in_another_builder(tmp_path):
     }
 
 
+def test_a_configuration_is_compiled_once_for_all_sizes_of_a_problem(tmp_path):
+    cold = build(cache=tmp_path)
+    with NvrtcBuilder(bundle(), parse_problem("sgemm", trans="NT", size=8192), "sm_90", cache=tmp_path) as pool:
+        warm = pool.submit(CONFIGURATION).result(timeout=120)
+    assert warm.cached
+    assert warm.cubin == cold.cubin
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "compiled_in"),
+    [
+        ("transpose", {"rows": 512, "columns": 100}, set()),
+        ("reduction", {"n": 512}, set()),
+        ("softmax", {"rows": 512, "columns": 100}, set()),
+        ("stencil", {"nx": 512, "ny": 100}, set()),
+        ("stencil", {"steps": 2}, {"STEPS"}),
+        ("convolution_cuda", {"width": 512, "height": 100}, set()),
+        ("convolution_cuda", {"filter_width": 5}, {"FILTER_WIDTH"}),
+    ],
+)
+def test_of_the_sizes_of_other_kernels_those_that_are_macros_are_compiled_in(name, sizes, compiled_in):
+    kernel = load_kernel(name).arrays
+    one, other = kernel.problem().macros(), kernel.problem(sizes).macros()
+    assert {macro for macro in one if one[macro] != other[macro]} == compiled_in
+
+
 def test_cache_keeps_the_refusals_of_the_compiler(tmp_path):
     source = "#error no"
     assert not build(source, cache=tmp_path).cached

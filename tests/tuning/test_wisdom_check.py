@@ -150,6 +150,6 @@ def test_the_problem_of_a_kernel_of_any_kind_is_recognised(name):
     assert wisdom_check._today(found, {name: kernel}) == (kernel, problem)
     (same,) = Wisdom([found]).lookup(kernel, problem, H200)
     (other,) = Wisdom([found]).lookup(kernel, near, H200)
-    assert (same.same_problem, same.distance) == (True, 0.0)
-    assert not other.same_problem
+    assert (same.relation, same.distance) == ("problem", 0.0)
+    assert other.relation == "size"
     assert other.distance == pytest.approx(1, abs=0.2)

@@ -1,6 +1,7 @@
 """The wisdom in a run: what is known is measured first, also after a resume, and the winner is added."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -10,8 +11,10 @@ from mltune.problem.gemm import GemmProblem
 from mltune.records.events import no_events
 from mltune.records.store import Store
 from mltune.tuning.request import TuneRequest
+from mltune.tuning.session import open_session
+from mltune.tuning.target import Target
 from mltune.tuning.tuner import tune
-from mltune.tuning.wisdom import known_configurations
+from mltune.tuning.wisdom import found_so_far, known_configurations
 from mltune.wisdom.wisdom import Wisdom
 
 DATASET = "h200-sgemm-nt-4096-random"
@@ -75,6 +78,27 @@ def test_of_another_size_the_nearest_is_measured(first, tmp_path):
     assert [record.proposed_by for record in result.records[:2]] == ["wisdom", "start"]
 
 
+@pytest.mark.parametrize("wisdom", ["none", "wisdom.json"])
+def test_what_siblings_have_found_is_looked_up_with_the_wisdom(wisdom, first, tmp_path):
+    """It is known without a wisdom, and beside one that holds a configuration of another size."""
+    sibling, other = found_so_far(first[0]), first[0].records.fastest(9)[-1]
+    elsewhere = {"problem": GemmProblem("s", "N", "T", 64, 64, 64).to_json(), "configuration": other.configuration}
+    Wisdom([sibling[0].model_copy(update=elsewhere)]).save(tmp_path / "wisdom.json")
+    request = TuneRequest(MANIFEST.problem, MANIFEST.kernel, f"replay:{DATASET}", trials=5, run=tmp_path / "run")
+    file = wisdom if wisdom == "none" else tmp_path / wisdom
+
+    result = tune(replace(request, wisdom=file, siblings=tuple(sibling)))
+
+    known = [one.configuration for one in result.records if one.proposed_by == "wisdom"]
+    assert known == [first[0].best.configuration, other.configuration][: 1 if wisdom == "none" else 2]
+
+
+def test_a_run_that_has_not_ended_has_its_fastest_trial_to_offer(first):
+    (offered,) = found_so_far(replace(first[0], declaration=None))
+    assert (offered.configuration, offered.verified) == (dict(first[0].records.fastest(1)[0].configuration), False)
+    assert found_so_far(replace(first[0], declaration=None, records=first[0].records[:0])) == []
+
+
 def test_without_a_wisdom_nothing_changes(file, tmp_path, monkeypatch):
     """A replay does not use the user's file."""
     monkeypatch.setenv("MLTUNE_WISDOM", str(file))
@@ -111,7 +135,7 @@ def test_a_named_wisdom_that_is_damaged_is_an_error_and_the_users_is_a_warning(t
     (tmp_path / "wisdom.json").write_text("nonsense")
     with pytest.raises(WisdomError, match="must be a wisdom"):
         run(tmp_path / "run", wisdom=tmp_path / "wisdom.json")
-    session = None  # is not looked at
+    session = open_session(MANIFEST.kernel, MANIFEST.problem, Target(dataset=DATASET))
     header = run(tmp_path / "third").header
     with Store.open(tmp_path / "other", header) as store, pytest.warns(MltuneWarning, match="does without it"):
         found = known_configurations(store, session, tmp_path / "wisdom.json", no_events, required=False)
@@ -125,7 +149,7 @@ def test_a_wisdom_that_cannot_be_written_does_not_fail_the_run(tmp_path):
     assert result.best is not None
 
 
-@pytest.mark.parametrize("recorded", [7, [7], [{"BLK_M": "64"}], [{"BLK_M": 2**60}], [{}] * 4])
+@pytest.mark.parametrize("recorded", [7, [7], [{"BLK_M": "64"}], [{"BLK_M": 2**60}], [{}] * 6])
 def test_a_damaged_record_of_what_was_known_is_told(recorded, tmp_path):
     result = run(tmp_path / "run")
     with Store.open(result.directory) as store:

@@ -4,19 +4,20 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 from random import Random
 
-import pytest
 from entries import PROBLEM, SOURCE, entry, failure
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mltune.device.known import H200
 from mltune.kernel.bundle import Kernel
+from mltune.kernel.space import TableSpace
 from mltune.problem.gemm import parse_problem
 from mltune.problem.recorded import RecordedProblem
-from mltune.wisdom.entry import choose
+from mltune.wisdom.entry import Gpu, choose
 from mltune.wisdom.wisdom import Wisdom
 
 KERNEL = Kernel(name="toy", problem="gemm", parameters={"TILE": (16, 32, 64)}, source_hash=SOURCE)
@@ -100,6 +101,11 @@ class TestChoice:
         assert choose([entry(16, 1e-3, verified=False), entry(32, 2e-3)]).configuration["TILE"] == 32
 
 
+def at(tile, name, trans, size):
+    """Return an entry of a GEMM."""
+    return entry(tile, problem=parse_problem(name, trans=trans, size=size).to_json())
+
+
 CHOOSE = """
 import sys, random
 from mltune.wisdom.wisdom import Wisdom
@@ -162,17 +168,61 @@ class TestLookup:
 
     def test_the_same_problem_comes_before_a_near_one(self):
         near = entry(16, problem=parse_problem("sgemm", trans="NT", size=4095).to_json())
-        assert [match.same_problem for match in self.look_up(near, entry(driver="12.8"), most=3)] == [True, False]
+        relations = [match.relation for match in self.look_up(near, entry(driver="12.8"), most=3)]
+        assert relations == ["problem", "size"]
 
-    @pytest.mark.parametrize("name", ["dgemm", "sgemm"])
-    def test_another_case_is_not_found(self, name):
-        other = parse_problem(name, trans="NT" if name == "dgemm" else "TN", size=4096)
-        assert self.look_up(entry(problem=other.to_json())) == []
+    def test_siblings_come_in_the_order_of_what_they_have_in_common(self):
+        h100 = {"device": Gpu.of(replace(H200, name="NVIDIA H100", sm_count=114)).model_dump()}
+        found = [
+            at(1, "sgemm", "NT", 8192),
+            at(2, "sgemm", "NN", 4096),
+            at(3, "sgemm", "TN", 4096),
+            at(4, "sgemm", "NN", 8192),
+            entry(5, **h100),
+            at(6, "dgemm", "NT", 4096),
+        ]
+        for shuffled in permutations(found):
+            matches = self.look_up(*shuffled, most=9)
+            assert [match.entry.configuration["TILE"] for match in matches] == [1, 2, 3, 4, 5, 6]
+        assert [str(match) for match in matches] == [
+            "the nearest size, sgemm NT 8192",
+            "another case, sgemm NN 4096",
+            "another case, sgemm TN 4096",
+            "another case, sgemm NN 8192",
+            "the same problem, from a NVIDIA H100 with 114 multiprocessors",
+            "another precision, dgemm NT 4096",
+        ]
 
-    def test_another_source_gpu_or_kernel_is_not_found(self):
+    def test_few_are_of_the_same_case_and_of_other_precisions(self):
+        case = [at(size, "sgemm", "NT", size) for size in (64, 128, 256, 512, 1024)]
+        others = [at(size, "dgemm", "NT", size) for size in (63, 127, 255)]
+        tiles = [match.entry.configuration["TILE"] for match in self.look_up(*case, *others, most=9)]
+        assert tiles == [1024, 512, 256, 255, 127]
+
+    def test_only_configurations_of_the_space_are_found_and_the_others_take_no_place(self):
+        found = [at(size, "sgemm", "NT", size) for size in (64, 128, 256, 512, 1024)]
+        space = TableSpace({"TILE": [64, 128, 512], "MODE": [0, 0, 0]})
+        kernel = replace(KERNEL, labels={"MODE": ("row",)})
+        tiles = [one.entry.configuration["TILE"] for one in self.look_up(*found, kernel=kernel, space=space, most=9)]
+        assert tiles == [512, 128, 64]
+
+    def test_another_source_or_kernel_is_not_found(self):
         assert self.look_up(entry(), kernel=replace(KERNEL, source_hash="cd" * 32)) == []
         assert self.look_up(entry(), kernel=replace(KERNEL, name="other")) == []
-        assert self.look_up(entry(), device=replace(H200, sm_count=114)) == []
+
+    def test_of_another_gpu_only_the_same_problem_of_the_same_architecture_is_found(self):
+        other = replace(H200, sm_count=114)
+        assert [match.relation for match in self.look_up(entry(), device=other)] == ["gpu"]
+        assert self.look_up(at(64, "sgemm", "NT", 8192), at(64, "sgemm", "TN", 4096), device=other) == []
+        assert self.look_up(entry(), device=replace(H200, compute_capability=(8, 0))) == []
+        without_cuda = replace(H200, compute_capability=None)
+        found = entry(device=Gpu.of(without_cuda).model_dump())
+        assert self.look_up(found, device=without_cuda)
+        assert self.look_up(found, device=replace(without_cuda, name="another")) == []
+
+    def test_what_has_failed_on_another_gpu_is_found(self):
+        elsewhere = {"device": Gpu.of(replace(H200, sm_count=114)).model_dump()}
+        assert self.look_up(entry(driver="12.8"), failure(**elsewhere))
 
     def test_a_problem_without_sizes_is_found_if_it_is_the_same(self):
         recorded = RecordedProblem("fft")

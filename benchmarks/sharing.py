@@ -1,0 +1,146 @@
+"""The 26 cases of BLAS GEMM at three sizes, with the same time for each problem: alone, and sharing what they find.
+
+- cold: a campaign for each size, each with an empty cache of cubins; no problem knows what another has found.
+- shared: one campaign of all sizes, which share cubins and start from what their siblings have found.
+
+Neither uses a wisdom. All GPUs of the machine work side by side; the plan shares nothing out by expected gain.
+
+    python benchmarks/sharing.py --time 3 --output benchmarks/results      # 4 GPUs: about 2 minutes for each of the two
+    python benchmarks/sharing.py --time 10 --cases sNT,sTN,cNN --sizes 512,4096,8192
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mltune import __version__
+from mltune.measure.build import available_cores
+from mltune.plan.campaign import run_plan
+from mltune.plan.placement import place
+from mltune.plan.reader import parse_plan
+from mltune.problem.gemm import CASES
+from mltune.records.directory import runs_in
+from mltune.results.run import TuneResult
+from mltune.tuning.target import find_gpus
+
+ARMS = ("cold", "shared")
+OVERHEAD_S = 30.0
+"""More than a problem takes besides its time: the budget must not end the campaign."""
+A_TIE = 0.01
+
+
+def campaign(cases: list[str], sizes: list[int], arguments: argparse.Namespace, *, siblings: bool) -> dict[str, Any]:
+    """Carry out one campaign with an empty cache of cubins; return the rows of its problems by label."""
+    budget_s = len(cases) * len(sizes) * (arguments.time + OVERHEAD_S)
+    head = {"title": "Sharing", "budget": f"{budget_s:g}s", "devices": [arguments.device], "seed": arguments.seed}
+    head |= {"minimum": f"{arguments.time:g}s", "maximum": f"{arguments.time:g}s", "produce": []}
+    tables = [{"precisions": [one[0]], "trans": [one[1:]], "sizes": [size]} for size in sizes for one in cases]
+    text = "\n".join(["[plan]", lines(head), *(f"[[problems]]\n{lines(table)}" for table in tables)])
+    with tempfile.TemporaryDirectory() as scratch:
+        os.environ["XDG_CACHE_HOME"] = scratch
+        result = run_plan(
+            place(parse_plan(text, "sharing"), *find_gpus()), Path(scratch) / "campaign", siblings=siblings
+        )
+        runs = [result.read(folder, folder.name) for folder in runs_in(result.directory)]
+        return {run.problem.label: row(run) for run in runs}
+
+
+def lines(table: dict[str, Any]) -> str:
+    """Return a table of a plan as TOML."""
+    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())
+
+
+def row(run: TuneResult) -> dict[str, Any]:
+    """Return the figures of one problem."""
+    compile_s, cached = run.records.column("compile_s"), run.records.column("cached") == 1
+    compiled = ~np.isnan(compile_s) & ~cached
+    return {
+        "size": run.problem.variables()["m"],
+        "best_s": run.best_time_s,
+        "tflops": None if run.best_time_s is None else run.problem.flops / run.best_time_s / 1e12,
+        "reference_s": run.reference_s,
+        "trials": len(run.records),
+        "compiled": int(compiled.sum()),
+        "from_the_cache": int(cached.sum()),
+        "compile_cpu_s": float(compile_s[compiled].sum()),
+        "known": int((run.records.column("proposed_by") == "wisdom").sum()),
+        "best_from": None if run.best is None else run.best.proposed_by,
+        "curve": run.improvements(by_time=True),
+    }
+
+
+def summary(arms: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return how much faster the kernels of the shared campaign are, by size and in all."""
+    both = [
+        label for label, one in arms["cold"].items() if one["best_s"] and arms["shared"].get(label, {}).get("best_s")
+    ]
+    ratios = {label: arms["cold"][label]["best_s"] / arms["shared"][label]["best_s"] for label in both}
+    sizes = sorted({arms["cold"][label]["size"] for label in both})
+    groups = {"all": both} | {str(size): [one for one in both if arms["cold"][one]["size"] == size] for size in sizes}
+    return {
+        name: {
+            "problems": len(group),
+            "speed_of_shared": statistics.geometric_mean([ratios[label] for label in group]),
+            "faster": sum(ratios[label] > 1 + A_TIE for label in group),
+            "slower": sum(ratios[label] < 1 - A_TIE for label in group),
+            **{
+                f"{what}_{arm}": sum(arms[arm][label][what] for label in group)
+                for what in ("trials", "compiled", "from_the_cache")
+                for arm in ARMS
+            },
+        }
+        for name, group in groups.items()
+        if group
+    }
+
+
+def main() -> None:
+    """Carry out the arms, and write the result after each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--time", type=float, default=3.0, help="seconds of each problem")
+    parser.add_argument("--sizes", default="512,4096,8192")
+    parser.add_argument("--cases", default=",".join("".join(case) for case in CASES), help="for example sNN,zTC")
+    parser.add_argument("--arms", default=",".join(ARMS), help="another machine can run the other one")
+    parser.add_argument("--device", default="all", help="all, auto, cuda:N, or replay")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
+    arguments = parser.parse_args()
+    cases, sizes = arguments.cases.split(","), [int(size) for size in arguments.sizes.split(",")]
+    os.environ["MLTUNE_WISDOM"] = "none"
+    gpus, _ = find_gpus()
+    facts = {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": " ".join(["python", *sys.argv]),
+        "devices": [gpu.name for gpu in gpus],
+        "cores": available_cores(),
+        "versions": {"mltune": __version__, "python": platform.python_version()},
+        "seconds_per_problem": arguments.time,
+    }
+    arms: dict[str, dict[str, Any]] = {}
+    seconds: dict[str, float] = {}
+    for arm in arguments.arms.split(","):
+        started, arms[arm] = time.monotonic(), {}
+        for together in [sizes] if arm == "shared" else [[size] for size in sizes]:
+            arms[arm] |= campaign(cases, together, arguments, siblings=arm == "shared")
+        seconds[arm] = time.monotonic() - started
+        compared = summary(arms) if len(arms) == len(ARMS) else {}
+        document = {**facts, "seconds": seconds, "summary": compared, "problems": arms}
+        arguments.output.mkdir(parents=True, exist_ok=True)
+        (arguments.output / "sharing.json").write_text(json.dumps(document, indent=1) + "\n")
+        print(json.dumps({"seconds": seconds, "summary": compared}, indent=1), flush=True)
+
+
+if __name__ == "__main__":
+    main()
