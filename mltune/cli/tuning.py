@@ -114,7 +114,7 @@ def tune(
     several = several_sizes(size)
     if len(several) > 1:
         given = {"--m": m, "--n": n, "--k": k, "--wisdom": wisdom, "--search": search != SEARCHES[0]}
-        given |= {"--no-skip": not skip, "--no-stop": not stop, "--prior": prior != "none"}
+        given |= {"--no-skip": not skip, "--no-stop": not stop, "--prior": prior != "auto"}
         _refuse([name for name, value in given.items() if value not in (None, False)])
         plan = plan_of_sizes(
             problem,
