@@ -419,7 +419,7 @@ def missed_at_most(population: int, audited: int, false: int = 0) -> int:
     Examples
     --------
     >>> missed_at_most(4500, 300), missed_at_most(100, 100), missed_at_most(4500, 300, 1)
-    (42, 0, 68)
+    (43, 0, 68)
     """
     from scipy.stats import hypergeom
 
@@ -439,7 +439,7 @@ def audit_size(population: int, false: int = 0) -> int:
     Examples
     --------
     >>> audit_size(4500), audit_size(50), audit_size(0)
-    (285, 50, 0)
+    (289, 48, 0)
     """
     low, high = min(false, population), population
     while low < high:
