@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -72,7 +73,11 @@ def import_(
     out: Output,
     problem: Annotated[
         str | None,
-        typer.Option("--problem", metavar="NAME", help="sgemm, dgemm, ..., or any name.  [default: the kernel's]"),
+        typer.Option(
+            "--problem",
+            metavar="NAME",
+            help="sgemm, dgemm, ..., or any name.  [default: the kernel's]",
+        ),
     ] = None,
     trans: Trans = None,
     size: Size = None,
@@ -255,11 +260,14 @@ def _problem(kernel: Kernel | str, name: str | None, shape: dict[str, Any], flop
     from mltune.dataset.bare_table import slug
     from mltune.problem.kinds import problem_from_name
     from mltune.problem.recorded import RecordedProblem
-    from mltune.tuning.request import is_gemm, named_problem
+    from mltune.tuning.request import is_gemm, named_problem, space_problem
 
     given = {option: value for option, value in shape.items() if value is not None}
     if not isinstance(kernel, str) and kernel.arrays is not None and name in (None, kernel.name):
         return named_problem(None, given, kernel.folder)[0]
+    if name is None and not isinstance(kernel, str) and kernel.arrays is None and not given and flops is None:
+        with contextlib.suppress(UsageError):
+            return space_problem(kernel, None, {})
     if name is None:
         name = re.sub("^[^a-z]+", "", slug(kernel if isinstance(kernel, str) else kernel.name)) or "kernel"
     if is_gemm(name):

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from mltune.dataset.dataset import load_dataset, load_manifest
 from tests.cli.test_cli import answer, assert_refused, mltune
 
 TABLE = "block,tile,time_ms\n" + "\n".join(
@@ -30,6 +31,15 @@ def test_from_a_table_to_a_comparison_and_back(tmp_path):
     merged = answer("datasets", "merge", "mine/t.json", "again/cache.json", "--out", "merged", cwd=tmp_path)
     assert (merged["dataset"], merged["rows"]) == ("merged/t-merged.parquet", 6)
     assert not any(one["problems"] for one in answer("datasets", "verify", "mine", "again", "merged", cwd=tmp_path))
+
+
+def test_the_problem_is_by_default_that_of_the_kernels_recordings(tmp_path):
+    table = load_dataset("convolution_w6600").to_dataframe().assign(time_ms=lambda rows: 1e3 * rows.pop("median_s"))
+    names = list(load_manifest("convolution_w6600").parameters)
+    table[[*names, "time_ms"]].dropna().to_csv(tmp_path / "t.csv", index=False)
+    command = ("datasets", "import", "t.csv", "--kernel", "convolution", "--device", "a100", "--time", "time_ms")
+    answer(*command, "--parameters", ",".join(names), "--out", "mine", cwd=tmp_path)
+    assert load_manifest(tmp_path / "mine" / "t.json").problem == load_manifest("convolution_w6600").problem
 
 
 def test_what_is_there_is_not_replaced(tmp_path):

@@ -119,7 +119,8 @@ print(best.text)
 """
 
 
-def test_processes_choose_the_same_of_a_tie(tmp_path):
+@pytest.mark.parametrize("count", [12, pytest.param(60, marks=pytest.mark.slow)])
+def test_processes_choose_the_same_of_a_tie(tmp_path, count):
     """Each has its own order of merging, its own hash seed, and reads files with ties that differ within noise."""
     rng = Random(1)  # noqa: S311
     files = [tmp_path / f"{number}.json" for number in range(6)]
@@ -128,7 +129,7 @@ def test_processes_choose_the_same_of_a_tie(tmp_path):
         Wisdom(tied).save(file)
     command = [sys.executable, "-c", CHOOSE]
     chosen = []
-    for first in range(0, 12, 6):
+    for first in range(0, count, 6):
         started = [
             subprocess.Popen(
                 [*command, str(seed), *map(str, files)],
@@ -138,7 +139,7 @@ def test_processes_choose_the_same_of_a_tie(tmp_path):
             for seed in range(first, first + 6)
         ]
         chosen += [process.communicate(timeout=120)[0] for process in started]
-    assert len(chosen) == 12
+    assert len(chosen) == count
     assert len(set(chosen)) == 1
     assert json.loads(chosen[0])["configuration"]["TILE"] == 16
 
