@@ -8,6 +8,7 @@ from itertools import permutations
 from pathlib import Path
 from random import Random
 
+import pytest
 from entries import PROBLEM, SOURCE, entry, failure
 from hypothesis import given
 from hypothesis import strategies as st
