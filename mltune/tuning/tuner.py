@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mltune.errors import DeviceLostError, MltuneWarning, RunDirectoryError
-from mltune.learn.model_choice import choose_model
+from mltune.learn.model_choice import NONE, choose_model
 from mltune.measure.pipeline import Pipeline
 from mltune.measure.timing_limits import within_limits
 from mltune.records.candidate import BATCH, Candidate
@@ -91,7 +91,8 @@ def tune(
     target = parse_device(request.device) or choose(name, request.problem)
     wisdom = file_of_run(request.wisdom, replayed=target.dataset is not None)
     session = open_session(request.kernel, request.problem, target, compilers=request.compilers)
-    model = choose_model(request.prior, session.kernel, replay=target.dataset is not None)
+    prior = request.prior if request.search == "model" else NONE
+    model = choose_model(prior, session.kernel, replay=target.dataset is not None)
     header = run_header(
         session,
         request.seed,
