@@ -17,8 +17,10 @@ from mltune.kernel.bundle import Kernel, device_variables
 from mltune.kernel.columns import row
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace, SearchSpace, TableSpace
+from mltune.measure.protocols import SamplingRule
 from mltune.problem.arrays import ArraysProblem
 from mltune.problem.runnable import RunnableProblem
+from mltune.records.candidate import BATCH
 from mltune.records.header import DATASET_HASH, RunHeader
 from mltune.records.trial import TrialState
 from mltune.records.versions import installed_versions
@@ -35,6 +37,16 @@ if TYPE_CHECKING:
     from mltune.problem.problem import Problem
     from mltune.records.trial import Measurement, TrialRecord
     from mltune.tuning.target import Target
+
+
+FEWEST = 4
+"""Fewest proposals of a batch."""
+
+BATCH_S = 8.0
+"""Most seconds that the GPU may take for a batch that has more: what is planned meanwhile has not learned from it."""
+
+REACHED = 0.6
+"""Share of the device's limit that is assumed for the seconds of a batch."""
 
 
 @dataclass(slots=True)
@@ -56,6 +68,8 @@ class Session:
         The runner, if it runs on a GPU.
     recorded : Dataset or None
         The replayed dataset.
+    batch : int
+        Proposals of a batch (:func:`batch_size`).
     batches : int
         Batches of proposals in flight. On a GPU, three keep the compile pool busy while one batch is planned and
         another runs; in replay, two run the same code.
@@ -74,6 +88,7 @@ class Session:
     versions: Mapping[str, str]
     gpu: GpuRunner | None = None
     recorded: Dataset | None = None
+    batch: int = BATCH
     batches: int = 2
     compilers: float = math.inf
     default: Mapping[str, int] = field(default_factory=dict)
@@ -202,10 +217,38 @@ def _on_gpu(kernel: Kernel, problem: RunnableProblem, index: int, compilers: int
         runner,
         {"nvrtc": nvrtc_version(), "driver": cuda, **cupy_packages()},
         gpu=runner,
+        batch=batch_size(problem, device),
         batches=3,
         compilers=builder.workers,
         default=kernel.default,
     )
+
+
+def batch_size(problem: Problem, device: Device) -> int:
+    """Return the proposals of a batch: 16, or where measurements are long, 8 or 4, so that the search learns in time.
+
+    The seconds of a measurement follow from the limits of the device, not from a clock: a resumed run has the same
+    batches.
+
+    Examples
+    --------
+    >>> from mltune.device.lookup import find_device
+    >>> from mltune.problem.gemm import parse_problem
+    >>> device, _ = find_device("h200")
+    >>> [batch_size(parse_problem(f"{p}gemm", trans="NT", size=n), device) for p, n in (("s", 4096), ("z", 8192))]
+    [16, 4]
+    """
+    from mltune.device.peaks import peak_flops
+
+    rule, limit_s = SamplingRule(), [problem.flops / peak_flops(device, problem.arithmetic)]
+    if device.memory_bytes_per_s > 0.0:
+        limit_s.append(problem.bytes / device.memory_bytes_per_s)
+    run_s = max(limit_s) / REACHED
+    samples_s = max(rule.min_samples * run_s, min(rule.max_s, rule.max_samples * run_s))
+    batch = BATCH
+    while batch > FEWEST and batch * (run_s + samples_s) > BATCH_S:  # one more run is verified
+        batch //= 2
+    return batch
 
 
 def make_space(kernel: Kernel, variables: Mapping[str, int]) -> SearchSpace:

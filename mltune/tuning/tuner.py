@@ -22,7 +22,7 @@ from mltune.errors import DeviceLostError, MltuneWarning, RunDirectoryError
 from mltune.learn.model_choice import NONE, choose_model
 from mltune.measure.pipeline import Pipeline
 from mltune.measure.timing_limits import within_limits
-from mltune.records.candidate import BATCH, Candidate
+from mltune.records.candidate import Candidate
 from mltune.records.declaration import FACT as DECLARATION
 from mltune.records.declaration import Declaration
 from mltune.records.directory import WINNER, check_no_plan, new_directory
@@ -98,7 +98,7 @@ def tune(
         request.seed,
         {
             "target": "gpu" if target.dataset is None else str(target),
-            "batch": BATCH,
+            "batch": session.batch,
             "in_flight": session.batches,
             "space": str(session.space.count),
             "search": request.search,
@@ -187,6 +187,7 @@ class Tuner:
             Features(session.kernel, session.problem, session.device),
             search=request.search,
             seed=request.seed,
+            batch=session.batch,
             skip=request.skip,
             stop=request.stop,
             compilers=session.compilers,
