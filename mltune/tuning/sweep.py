@@ -271,6 +271,15 @@ class _Measuring:
 
     def run(self) -> list[TrialRecord]:
         """Measure until the planner has nothing more to ask; return all records by number."""
+        from threadpoolctl import threadpool_limits
+
+        from mltune.learn.search import preload
+
+        preload()
+        with threadpool_limits(limits=1):  # as in a run: sums depend on the number of threads, and compilers need cores
+            return self._run()
+
+    def _run(self) -> list[TrialRecord]:
         ahead = 4 * (os.cpu_count() or 1)
         reference_known = self._observer.reference_s is not None
         self._plan()

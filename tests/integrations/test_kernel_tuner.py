@@ -106,10 +106,10 @@ def test_restrictions_hold(tune):
 
 
 def test_few_of_those_that_fail_are_measured(tune):
-    """Failures are learned: a fifth of the space fails, and less of what the search proposes."""
+    """Failures are learned: a tenth of the space fails, beside the optimum, and less of what the search proposes."""
     everything = [time_ms(*one) for one in itertools.product(*PARAMETERS.values())]
-    results = tune({"max_fevals": 60})
-    assert sum("__error__" in one for one in results) / 60 < everything.count(None) / len(everything)
+    results = [one for seed in range(3) for one in tune({"max_fevals": 100}, seed=seed)]
+    assert sum("__error__" in one for one in results) / len(results) < everything.count(None) / len(everything)
 
 
 def test_a_space_where_everything_fails_is_gone_through(tune):

@@ -4,12 +4,14 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 
 import pytest
 
 from mltune.device.lookup import find_device
 from mltune.errors import UsageError
 from mltune.problem.kinds import problem_from_name
+from mltune.show import tables, terminal
 from mltune.tuning.prediction import predict
 
 SGEMM = problem_from_name("sgemm", trans="NT", size=2048)
@@ -54,7 +56,15 @@ def test_the_command():
     document = json.loads(mltune("transpose", "--device", "h100", "--top", "2", "--json").stdout)
     assert len(document["choices"]) == 2
     assert document["device"].startswith("NVIDIA H100")
-    assert "TILE_X" in mltune("transpose", "--device", "h100").stdout
     refused = mltune("transpose")
     assert refused.returncode == 2
     assert "no GPU was found" in refused.stderr
+
+
+def test_the_choices_are_shown(capsys):
+    found = predict(SGEMM, "clblast_xgemm", find_device("a100")[0], top=2, wisdom="none")
+    terminal.show(tables.predicted({"problem": SGEMM.label, "device": "NVIDIA A100", **asdict(found)}))
+    shown = capsys.readouterr().out
+    assert "MWG" in shown
+    assert "of the optimum on the mean of 4 spaces" in " ".join(shown.split())
+    assert "note: the model clblast_xgemm was trained on sm_75, sm_86" in " ".join(shown.split())
