@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mltune.learn.model_choice import ChosenModel
     from mltune.problem.problem import Problem
 
-SOURCES = {"wisdom": "known", "start": "expected"}
+KNOWN, EXPECTED = "known", "expected"
 """Where a choice comes from: it was the fastest of a run, or a model or physics expects it to be fast."""
 
 
@@ -28,7 +28,7 @@ class Choice:
     Attributes
     ----------
     source : str
-        One of the values of :data:`SOURCES`.
+        :data:`KNOWN` or :data:`EXPECTED`.
     configuration : mapping
     """
 
@@ -144,7 +144,10 @@ def predict(
     )
     candidates = search.ask().candidates
     return Prediction(
-        tuple(Choice(SOURCES[one.proposed_by], bundle.labelled(one.configuration)) for one in candidates),
+        tuple(
+            Choice(KNOWN if one.proposed_by == "wisdom" else EXPECTED, bundle.labelled(one.configuration))
+            for one in candidates
+        ),
         _expected(model, top),
         () if model is None else model.notices(problem, device),
     )
