@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 UNKNOWN_COMPILE_S = 1.0
 """Assumed seconds of a compilation, for a table without compile times."""
 
+PRUNED = "a pruned sweep leaves out what is slow: every strategy looks better than it is on the whole space"
+"""What is said of a recording that is not a whole space or a fair sample of it."""
+
 UNKNOWN_RUNS = 7
 """Assumed number of runs of a timing, for a table without costs: the default of Kernel Tuner."""
 
@@ -170,4 +173,5 @@ class Source:
         dataset = load_dataset(self.name)
         kernel, notice = recorded_kernel(dataset.manifest)
         warning = dataset.manifest.check_kernel(kernel)
-        return replace(record(dataset, kernel), notices=tuple(filter(None, (notice, warning))))
+        pruned = PRUNED if dataset.manifest.kind == "pruned" else ""
+        return replace(record(dataset, kernel), notices=tuple(filter(None, (notice, warning, pruned))))

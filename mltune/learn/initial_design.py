@@ -31,7 +31,7 @@ def portfolio(expected: Floats, points: Floats, count: int, rng: np.random.Gener
     Parameters
     ----------
     expected : ndarray of shape (n_sources, n_configs)
-        Logs of speeds relative to the fastest, as each source expects them; at least one source.
+        Logs of speeds, as each source expects them; at least one source. A source counts more where it expects more.
     points : ndarray of shape (n_configs, n_dimensions)
         Configurations as points of the unit cube.
     count : int
