@@ -36,6 +36,9 @@ FAULTS = {
     "the clock is set forward by a week": ({"fault": "set clock", "by_s": 604_800.0}, None),
 }
 
+ALIKE = {"a worker is killed", "a worker faults", "the clock is set forward by a week"}
+"""Those that another one is much like."""
+
 
 def environment(directory: Path, *faults: dict) -> dict[str, str]:
     """Return the environment variables of a campaign with faults."""
@@ -44,7 +47,7 @@ def environment(directory: Path, *faults: dict) -> dict[str, str]:
     return {"FAULTS": json.dumps(faults), "FAULTS_DONE": str(done)}
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", [pytest.param(one, marks=[pytest.mark.slow] * (one in ALIKE)) for one in FAULTS])
 def test_a_fault_changes_no_record(name, uninterrupted, tmp_path):
     fault, event = FAULTS[name]
     faults = [fault | {"at": 20}, *([fault | {"at": 3}] if "twice" in name else [])]

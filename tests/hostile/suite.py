@@ -36,7 +36,7 @@ GENERATORS: Mapping[str, Build] = {
 INTERRUPTED = 130
 """Exit status after Ctrl-C, with which the suite ends commands that wait."""
 
-FEW = 260
+FEW = 220
 """Inputs of the usual suite."""
 
 MANY = 5_000
