@@ -63,9 +63,9 @@ def choose_model(prior: str, kernel: Kernel, *, replay: bool = False) -> ChosenM
     Parameters
     ----------
     prior : str
-        ``"auto"``, ``"none"``, the name of a model that comes with mltune, or a file. ``"auto"`` is the model that is
-        named like the kernel, if there is one of its parameters, unless it added nothing to physics where it was judged
-        on what it had not seen (``gain`` in its card).
+        ``"auto"``, ``"none"``, the name of a model that comes with mltune, or a file. ``"auto"`` is the model of a
+        kernel that comes with mltune, if there is one of its parameters, unless it added nothing to physics where it
+        was judged on what it had not seen (``gain`` in its card).
     kernel : Kernel
     replay : bool
         Whether recorded timings are replayed: ``"auto"`` is then none, because the model may have seen them.
@@ -82,7 +82,8 @@ def choose_model(prior: str, kernel: Kernel, *, replay: bool = False) -> ChosenM
     'convolution'
     """
     shipped = assets.folder("models") / f"{kernel.name if prior == AUTO else prior}.json"
-    if prior == NONE or (prior == AUTO and (replay or not shipped.is_file())):
+    own = kernel.folder.resolve().parent == assets.folder("kernels").resolve()
+    if prior == NONE or (prior == AUTO and (replay or not own or not shipped.is_file())):
         return None
     from mltune.learn.model_file import load_card
 

@@ -1,6 +1,7 @@
 """Models are trained on datasets of one kernel, and judged on what they have not seen."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -69,16 +70,21 @@ def test_the_gain_is_that_over_physics():
 
 
 def test_a_run_starts_from_a_model_by_itself_only_where_it_helped(tmp_path, monkeypatch):
-    """Not where it added nothing to physics, not of other parameters, not in replay, not without a model."""
+    """Not where it added nothing to physics, not of other parameters, not in replay, not without a model.
+
+    Nor for a kernel of the same name that does not come with mltune.
+    """
     kernel = load_kernel("transpose")
-    shipped = assets.folder("models")
-    monkeypatch.setattr("mltune.learn.model_choice.assets.folder", lambda name: tmp_path)
+    shipped, kernels = assets.folder("models"), assets.folder("kernels")
+    folders = {"models": tmp_path, "kernels": kernels}
+    monkeypatch.setattr("mltune.learn.model_choice.assets.folder", folders.__getitem__)
     assert choose_model("auto", kernel) is None
     document = json.loads((shipped / "transpose.json").read_text())
     for value, used in ((None, True), (0.01, True), (0.0, False), (-0.01, False), ("high", True)):
         document["facts"]["gain"] = value
         (tmp_path / "transpose.json").write_text(json.dumps(document))
         assert (choose_model("auto", kernel) is not None) == used
+        assert choose_model("auto", replace(kernel, folder=tmp_path / "transpose")) is None
     assert choose_model("auto", kernel, replay=True) is None
     document["parameters"] = ["OTHER"]
     (tmp_path / "transpose.json").write_text(json.dumps(document))
