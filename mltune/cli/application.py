@@ -124,6 +124,9 @@ def several_sizes(texts: Sequence[str] | None) -> list[int] | list[dict[str, int
     return [dict(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
 
 
+ProblemName = Annotated[
+    str, typer.Argument(metavar="PROBLEM", help="sgemm, dgemm, cgemm, zgemm, a built-in kernel or the folder of one.")
+]
 KernelName = Annotated[
     str | None,
     typer.Option(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mltune.cli.application import AsJson, K, KernelName, M, N, Size, Trans, answer, app, sizes, whole
+from mltune.cli.application import AsJson, K, KernelName, M, N, ProblemName, Size, Trans, answer, app, sizes, whole
 from mltune.errors import UsageError
 from mltune.tuning.request import named_problem
 
@@ -43,10 +43,7 @@ def train(
 
 @app.command()
 def predict(
-    problem: Annotated[
-        str,
-        typer.Argument(metavar="PROBLEM", help="sgemm, dgemm, cgemm, zgemm, a built-in kernel or the folder of one."),
-    ],
+    problem: ProblemName,
     trans: Trans = None,
     size: Size = None,
     m: M = None,

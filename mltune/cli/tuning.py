@@ -15,6 +15,7 @@ from mltune.cli.application import (
     M,
     N,
     NewRun,
+    ProblemName,
     Seed,
     Size,
     Trans,
@@ -170,10 +171,7 @@ def _refuse(options: list[str]) -> None:
 
 @app.command()
 def sweep(
-    problem: Annotated[
-        str,
-        typer.Argument(metavar="PROBLEM", help="sgemm, dgemm, cgemm, zgemm, a built-in kernel or the folder of one."),
-    ],
+    problem: ProblemName,
     count: Annotated[
         int,
         typer.Option("--count", metavar="N", parser=whole("--count", 1), help="How many configurations to time."),

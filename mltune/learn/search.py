@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -70,6 +71,19 @@ def preload() -> None:
 
     for name in ("scipy.linalg", "scipy.optimize", "scipy.special", "sklearn.ensemble"):
         importlib.import_module(name)
+
+
+def one_thread() -> AbstractContextManager[object]:
+    """Return a context in which a search computes with one thread, with its modules imported.
+
+    Its matrices are small, and every other core compiles: threads would only compete with the compilers. Sums also
+    depend on the number of threads. The limit holds for libraries that are loaded already.
+    """
+    from threadpoolctl import threadpool_limits
+
+    preload()
+    limits: AbstractContextManager[object] = threadpool_limits(limits=1)
+    return limits
 
 
 @dataclass(frozen=True, slots=True, eq=False)

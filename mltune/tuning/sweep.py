@@ -271,12 +271,9 @@ class _Measuring:
 
     def run(self) -> list[TrialRecord]:
         """Measure until the planner has nothing more to ask; return all records by number."""
-        from threadpoolctl import threadpool_limits
+        from mltune.learn.search import one_thread
 
-        from mltune.learn.search import preload
-
-        preload()
-        with threadpool_limits(limits=1):  # as in a run: sums depend on the number of threads, and compilers need cores
+        with one_thread():
             return self._run()
 
     def _run(self) -> list[TrialRecord]:

@@ -220,14 +220,9 @@ class Tuner:
 
     def run(self) -> TuneResult:
         """Run until the end; see :func:`tune`."""
-        from threadpoolctl import threadpool_limits
+        from mltune.learn.search import one_thread
 
-        from mltune.learn.search import preload
-
-        # The matrices of the search are small, and every other core compiles: threads would only compete with the
-        # compilers. Sums also depend on the number of threads. The limit holds for libraries that are loaded already.
-        preload()
-        with threadpool_limits(limits=1):
+        with one_thread():
             return self._run()
 
     def _run(self) -> TuneResult:
