@@ -1,12 +1,12 @@
-"""The 26 cases of BLAS GEMM at three sizes, with the same time for each problem: alone, and sharing what they find.
+"""The 26 cases of BLAS GEMM at three sizes: each problem alone, and all sharing what they find, in less time.
 
 - cold: a campaign for each size, each with an empty cache of cubins; no problem knows what another has found.
 - shared: one campaign of all sizes, which share cubins and start from what their siblings have found.
 
 Neither uses a wisdom. All GPUs of the machine work side by side; the plan shares nothing out by expected gain.
 
-    python benchmarks/sharing.py --time 3 --output benchmarks/results      # 4 GPUs: about 2 minutes for each of the two
-    python benchmarks/sharing.py --time 10 --cases sNT,sTN,cNN --sizes 512,4096,8192
+    python benchmarks/sharing.py --seconds 600,200           # of all problems together, of GPU time
+    python benchmarks/sharing.py --seconds 90,90 --cases sNT,sTN,cNN --sizes 512,4096,8192
 """
 
 from __future__ import annotations
@@ -41,12 +41,13 @@ OVERHEAD_S = 30.0
 A_TIE = 0.01
 
 
-def campaign(cases: list[str], sizes: list[int], arguments: argparse.Namespace, *, siblings: bool) -> dict[str, Any]:
-    """Carry out one campaign with an empty cache of cubins; return the rows of its problems by label."""
-    budget_s = len(cases) * len(sizes) * (arguments.time + OVERHEAD_S)
-    head = {"title": "Sharing", "budget": f"{budget_s:g}s", "devices": [arguments.device], "seed": arguments.seed}
-    head |= {"minimum": f"{arguments.time:g}s", "maximum": f"{arguments.time:g}s", "produce": []}
-    tables = [{"precisions": [one[0]], "trans": [one[1:]], "sizes": [size]} for size in sizes for one in cases]
+def campaign(
+    tables: list[dict[str, Any]], each_s: float, *, device: str, seed: int = 0, siblings: bool = False
+) -> dict[str, dict[str, Any]]:
+    """Tune the problem of each table for the same time, with an empty cache of cubins; return their rows by label."""
+    budget_s = len(tables) * (each_s + OVERHEAD_S)
+    head = {"title": "Sharing", "budget": f"{budget_s:g}s", "devices": [device], "seed": seed}
+    head |= {"minimum": f"{each_s:g}s", "maximum": f"{each_s:g}s", "produce": []}
     text = "\n".join(["[plan]", lines(head), *(f"[[problems]]\n{lines(table)}" for table in tables)])
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["XDG_CACHE_HOME"] = scratch
@@ -66,8 +67,10 @@ def row(run: TuneResult) -> dict[str, Any]:
     """Return the figures of one problem."""
     compile_s, cached = run.records.column("compile_s"), run.records.column("cached") == 1
     compiled = ~np.isnan(compile_s) & ~cached
+    first = next(iter(run.measured()), None)
     return {
         "size": run.problem.variables()["m"],
+        "first": None if first is None else {"configuration": dict(first.configuration), "median_s": first.median_s},
         "best_s": run.best_time_s,
         "tflops": None if run.best_time_s is None else run.problem.flops / run.best_time_s / 1e12,
         "reference_s": run.reference_s,
@@ -109,7 +112,7 @@ def summary(arms: dict[str, dict[str, Any]]) -> dict[str, Any]:
 def main() -> None:
     """Carry out the arms, and write the result after each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--time", type=float, default=3.0, help="seconds of each problem")
+    parser.add_argument("--seconds", default="600,200", help="GPU time of all problems: alone, and sharing")
     parser.add_argument("--sizes", default="512,4096,8192")
     parser.add_argument("--cases", default=",".join("".join(case) for case in CASES), help="for example sNN,zTC")
     parser.add_argument("--arms", default=",".join(ARMS), help="another machine can run the other one")
@@ -118,6 +121,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
     arguments = parser.parse_args()
     cases, sizes = arguments.cases.split(","), [int(size) for size in arguments.sizes.split(",")]
+    allowed = dict(zip(ARMS, map(float, arguments.seconds.split(",")), strict=True))
     os.environ["MLTUNE_WISDOM"] = "none"
     gpus, _ = find_gpus()
     facts = {
@@ -126,14 +130,19 @@ def main() -> None:
         "devices": [gpu.name for gpu in gpus],
         "cores": available_cores(),
         "versions": {"mltune": __version__, "python": platform.python_version()},
-        "seconds_per_problem": arguments.time,
+        "gpu_seconds": allowed,
     }
     arms: dict[str, dict[str, Any]] = {}
     seconds: dict[str, float] = {}
     for arm in arguments.arms.split(","):
         started, arms[arm] = time.monotonic(), {}
         for together in [sizes] if arm == "shared" else [[size] for size in sizes]:
-            arms[arm] |= campaign(cases, together, arguments, siblings=arm == "shared")
+            tables = [
+                {"precisions": [one[0]], "trans": [one[1:]], "sizes": [size]} for size in together for one in cases
+            ]
+            each_s, siblings = allowed[arm] / len(cases) / len(sizes), arm == "shared"
+            found = campaign(tables, each_s, device=arguments.device, seed=arguments.seed, siblings=siblings)
+            arms[arm] |= found
         seconds[arm] = time.monotonic() - started
         compared = summary(arms) if len(arms) == len(ARMS) else {}
         document = {**facts, "seconds": seconds, "summary": compared, "problems": arms}
