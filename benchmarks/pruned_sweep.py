@@ -207,7 +207,7 @@ def live(asked: argparse.Namespace) -> None:
         **judged(trials),
     }
     path = asked.gpu / "live.json"
-    known_parts = json.loads(path.read_text())["parts"] if path.exists() else {}
+    known_parts = json.loads(path.read_text())["results"]["parts"] if path.exists() else {}
     facts = {"device": query_device(0).to_json(), "driver": driver_version(), "cores": available_cores()}
     path.write_text(json.dumps(document({**facts, "parts": known_parts | {run: figures}}), indent=1) + "\n")
     print(json.dumps({run: figures}, indent=1))

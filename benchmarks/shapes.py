@@ -2,7 +2,8 @@
 
 Of each precision, shapes with m, n and k between 64 and 8192 (the logarithm is uniform) and random transpositions. For
 all of them the first choice is made (`mltune predict`); some are tuned in a campaign in which no problem knows what
-another has found. The share is the speed of the first choice over that of the fastest configuration found.
+another has found. The share is the speed of a run's first choice (it depends on the seed which configurations were
+considered) over that of the fastest configuration found.
 
     python benchmarks/shapes.py [--shapes 200] [--tuned 20] [--time 5] [--precisions s,d,c,z] [--output FILE]
 """
@@ -61,6 +62,7 @@ def main() -> None:
     parser.add_argument("--time", type=float, default=5.0, help="seconds of each tuned shape")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", default="all")
+    parser.add_argument("--keep", type=Path, help="folder for the runs as datasets")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/shapes.json"))
     arguments = parser.parse_args()
     os.environ["MLTUNE_WISDOM"] = "none"
@@ -74,10 +76,8 @@ def main() -> None:
         for precision, some in drawn.items()
         for trans, extents in some[: arguments.tuned]
     ]
-    rows = campaign(tables, arguments.time, device=arguments.device, seed=arguments.seed)
-    by_label = {one["label"]: one["configuration"] for one in choices}
-    for label, row in rows.items():
-        row["first_is_the_choice"] = row["first"]["configuration"] == by_label[label]
+    rows = campaign(tables, arguments.time, device=arguments.device, seed=arguments.seed, keep=arguments.keep)
+    for row in rows.values():
         row["share"] = row["best_s"] / row["first"]["median_s"]
     summary = {}
     for precision in drawn:

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from mltune import __version__
+from mltune.dataset.dataset import export_run
 from mltune.measure.build import available_cores
 from mltune.plan.campaign import run_plan
 from mltune.plan.placement import place
@@ -42,9 +43,18 @@ A_TIE = 0.01
 
 
 def campaign(
-    tables: list[dict[str, Any]], each_s: float, *, device: str, seed: int = 0, siblings: bool = False
+    tables: list[dict[str, Any]],
+    each_s: float,
+    *,
+    device: str,
+    seed: int = 0,
+    siblings: bool = False,
+    keep: Path | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Tune the problem of each table for the same time, with an empty cache of cubins; return their rows by label."""
+    """Tune the problem of each table for the same time, with an empty cache of cubins; return their rows by label.
+
+    The runs are exported as datasets into the folder `keep`.
+    """
     budget_s = len(tables) * (each_s + OVERHEAD_S)
     head = {"title": "Sharing", "budget": f"{budget_s:g}s", "devices": [device], "seed": seed}
     head |= {"minimum": f"{each_s:g}s", "maximum": f"{each_s:g}s", "produce": []}
@@ -54,6 +64,8 @@ def campaign(
         result = run_plan(
             place(parse_plan(text, "sharing"), *find_gpus()), Path(scratch) / "campaign", siblings=siblings
         )
+        for folder in runs_in(result.directory) if keep else ():
+            export_run(folder, keep)
         runs = [result.read(folder, folder.name) for folder in runs_in(result.directory)]
         return {run.problem.label: row(run) for run in runs}
 
@@ -118,6 +130,7 @@ def main() -> None:
     parser.add_argument("--arms", default=",".join(ARMS), help="another machine can run the other one")
     parser.add_argument("--device", default="all", help="all, auto, cuda:N, or replay")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--keep", type=Path, help="folder for the runs of both as datasets")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
     arguments = parser.parse_args()
     cases, sizes = arguments.cases.split(","), [int(size) for size in arguments.sizes.split(",")]
@@ -141,7 +154,8 @@ def main() -> None:
                 {"precisions": [one[0]], "trans": [one[1:]], "sizes": [size]} for size in together for one in cases
             ]
             each_s, siblings = allowed[arm] / len(cases) / len(sizes), arm == "shared"
-            found = campaign(tables, each_s, device=arguments.device, seed=arguments.seed, siblings=siblings)
+            keep = arguments.keep and arguments.keep / arm
+            found = campaign(tables, each_s, device=arguments.device, seed=arguments.seed, siblings=siblings, keep=keep)
             arms[arm] |= found
         seconds[arm] = time.monotonic() - started
         compared = summary(arms) if len(arms) == len(ARMS) else {}

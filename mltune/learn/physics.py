@@ -167,7 +167,7 @@ def _step(device: Device, arithmetic: str, of: _Resources, traffic: Traffic, spi
     hidden = np.where(of["ahead"] > 0, GLOBAL_LATENCY / np.maximum(of["ahead"], 1.0), 0.0)
     latency = np.maximum(serial + waits, hidden)
     # Tiles at the edge of the problem may be slower; every tile is assigned the mean.
-    edge = of["edge_tiles"] / np.maximum(of["tiles"], 1.0)
+    edge = np.minimum(of.get("edge_tiles", np.inf) / np.maximum(of["tiles"], 1.0), 1.0)
     throughput = throughput + edge * warps * of["edge_overhead"] / SCHEDULERS
     latency = latency + edge * (of["edge_overhead"] + of["edge_waits"] * GLOBAL_LATENCY)
     return _Step(warps, bounds, throughput, latency, wave_bytes, traffic)
