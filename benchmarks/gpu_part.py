@@ -41,9 +41,11 @@ def make_worker(setup: worker.Setup) -> Callable[[worker.Request], worker.Answer
 
 
 def enter(multiprocessors: int) -> None:
-    """Make a green context of the first GPU the current context."""
+    """Let CuPy, and all launches on the default stream, use a stream of a green context of the first GPU."""
+    import cupy
     from cuda.bindings import driver
 
+    cupy.zeros(1)  # makes the primary context
     device = call(driver.cuDeviceGet, 0)
     kind = driver.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM
     whole = call(driver.cuDeviceGetDevResource, device, kind)
@@ -51,7 +53,19 @@ def enter(multiprocessors: int) -> None:
     description = call(driver.cuDevResourceGenerateDesc, [groups[0]], 1)
     flags = driver.CUgreenCtxCreate_flags.CU_GREEN_CTX_DEFAULT_STREAM
     green = call(driver.cuGreenCtxCreate, description, device, flags)
-    call(driver.cuCtxSetCurrent, call(driver.cuCtxFromGreenCtx, green))
+    stream = int(call(driver.cuGreenCtxStreamCreate, green, driver.CUstream_flags.CU_STREAM_NON_BLOCKING, 0))
+    launch = driver.cuLaunchKernel
+
+    def launch_in_the_part(function: Any, *rest: Any) -> Any:
+        *shape, given, arguments, extra = rest
+        return launch(function, *shape, given or stream, arguments, extra)
+
+    driver.cuLaunchKernel = launch_in_the_part
+    _kept.extend((green, cupy.cuda.ExternalStream(stream)))
+    _kept[-1].use()
+
+
+_kept: list[Any] = []
 
 
 def call(function: Callable[..., Any], *arguments: Any) -> Any:

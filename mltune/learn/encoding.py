@@ -14,8 +14,8 @@ from mltune.kernel.columns import Columns, Floats, length
 if TYPE_CHECKING:
     from mltune.kernel.space import SearchSpace
 
-SMALLEST_PRIOR = 0.02
-"""Share of peak below which the physical prior does not distinguish configurations."""
+SMALLEST_SHARE = 0.02
+"""Share of the best speed below which the physical prior does not distinguish configurations."""
 
 
 EXPECTED_WEIGHT = 0.5
@@ -29,7 +29,7 @@ class Source:
     Attributes
     ----------
     expected : callable
-        From Columns to ndarray of shape (n_configs,): logs of speeds, up to a constant; 0 is the fastest that there is.
+        From Columns to ndarray of shape (n_configs,): logs of speeds; about 0 for the fastest that there is.
     least : float
         The log of a speed below which it does not distinguish configurations.
     """
@@ -38,9 +38,13 @@ class Source:
     least: float
 
 
-def physical(prior: Callable[[Columns], Floats]) -> Source:
-    """Return the physical prior as a source, from a function that gives shares of the device's peak."""
-    return Source(lambda columns: np.log(np.maximum(prior(columns), SMALLEST_PRIOR)), np.log(SMALLEST_PRIOR))
+def physical(prior: Callable[[Columns], Floats], some: Columns) -> Source:
+    """Return the physical prior as a source, from a function that gives shares of the device's peak.
+
+    Speeds are relative to the fastest of some configurations: a small problem may reach a thousandth of the peak.
+    """
+    best = float(np.max(prior(some), initial=0.0)) or 1.0
+    return Source(lambda columns: np.log(np.maximum(prior(columns) / best, SMALLEST_SHARE)), np.log(SMALLEST_SHARE))
 
 
 class Encoding:
@@ -75,7 +79,7 @@ class Encoding:
 
         The first basis function is minus the sum over parameters of the squared distance from the middle of the list of
         values and of the log2 of the odd part: a search space is usually written with bounds on either side of the
-        likely values. The others are what the sources expect, limited to [least, 0].
+        likely values. The others are what the sources expect, at least `least`.
 
         Their shapes are (n_configs, n_dimensions) and (n_configs, n_basis).
         """
@@ -83,7 +87,7 @@ class Encoding:
         coordinates = [coordinate for found, _ in described for coordinate in found]
         basis = [-sum((eccentricity for _, eccentricity in described), np.zeros(length(columns)))]
         for source in self.sources:
-            expected = np.clip(source.expected(columns), source.least, 0.0)
+            expected = np.maximum(source.expected(columns), source.least)
             coordinates.append(1.0 - expected / source.least)
             basis.append(expected)
         points: Floats = np.column_stack(coordinates) if coordinates else np.zeros((length(columns), 1))

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 CHOICES = (1, 5, 10, 25)
 """Numbers of first choices of which the fastest is compared with the optimum."""
 
+SEARCHED = ("search", "pruned")
+"""Kinds of datasets of which only what promised to be fast was measured."""
+
 FEWEST = 50
 """Fewest configurations of a dataset that a model is trained on."""
 
@@ -34,7 +37,8 @@ PREDICTED_FAST = 0.05
 def train(datasets: Sequence[Dataset], *, seed: int = 0) -> PretrainedModel:
     """Train a model on datasets of one kernel.
 
-    It is judged on each dataset by the members of other groups: of other architectures, or where all datasets are of
+    Datasets of one problem on one device are one sweep. The model is judged on each dataset, but those of searches,
+    which hold little that is slow, by the members of other groups: of other architectures, or where all datasets are of
     one architecture, of other problems.
 
     Parameters
@@ -63,11 +67,12 @@ def train(datasets: Sequence[Dataset], *, seed: int = 0) -> PretrainedModel:
         if int((one.states == TrialState.OK).sum()) < FEWEST:
             raise ModelError(f"a model learns from datasets of {FEWEST} times or more, got {one.manifest.name}.")
     parameters = tuple(first.parameters)
-    sweeps = as_sweeps(datasets)
+    each = as_sweeps(datasets)
+    sweeps = joined(datasets, each)
     model = PretrainedModel(
         first.kernel, parameters, tuple(fit_member(sweep, parameters, seed=seed) for sweep in sweeps)
     )
-    found = scores(model, datasets, sweeps)
+    found = scores(model, datasets, each, sweeps)
     facts = {
         "datasets": {one.manifest.name: _origin(one) for one in datasets},
         "versions": installed_versions("numpy", "scikit-learn", "skops"),
@@ -95,6 +100,21 @@ def as_sweeps(datasets: Sequence[Dataset]) -> list[Sweep]:
     ]
 
 
+def joined(datasets: Sequence[Dataset], sweeps: Sequence[Sweep]) -> list[Sweep]:
+    """Return the sweeps of datasets, those of the same problem on the same device as one, by the name of the first."""
+    parts: dict[tuple[object, ...], list[Sweep]] = {}
+    for dataset, sweep in zip(datasets, sweeps, strict=True):
+        parts.setdefault((repr(dataset.manifest.problem), dataset.manifest.device), []).append(sweep)
+    return [
+        replace(
+            some[0],
+            columns={name: np.concatenate([one.columns[name] for one in some]) for name in some[0].columns},
+            median_s=np.concatenate([one.median_s for one in some]),
+        )
+        for some in parts.values()
+    ]
+
+
 def without(model: PretrainedModel, sweeps: Sequence[Sweep], group: str) -> PretrainedModel | None:
     """Return a model without the members of a group; None where no others are left."""
     left = {sweep.name for sweep in sweeps if sweep.group != group}
@@ -102,8 +122,15 @@ def without(model: PretrainedModel, sweeps: Sequence[Sweep], group: str) -> Pret
     return replace(model, members=members) if members else None
 
 
-def scores(model: PretrainedModel, datasets: Sequence[Dataset], sweeps: Sequence[Sweep]) -> dict[str, Any]:
-    """Judge a model on each sweep by the members of other groups.
+def scores(
+    model: PretrainedModel, datasets: Sequence[Dataset], each: Sequence[Sweep], sweeps: Sequence[Sweep]
+) -> dict[str, Any]:
+    """Judge a model on each dataset that is no search's by the members of other groups.
+
+    Parameters
+    ----------
+    each, sweeps : sequence of Sweep
+        The sweep of each dataset, and those that the members of the model were fitted to.
 
     Returns
     -------
@@ -111,9 +138,9 @@ def scores(model: PretrainedModel, datasets: Sequence[Dataset], sweeps: Sequence
         By sweep the result of :func:`score`; empty where there are no other groups.
     """
     found = {}
-    for dataset, sweep in zip(datasets, sweeps, strict=True):
+    for dataset, sweep in zip(datasets, each, strict=True):
         judged = without(model, sweeps, sweep.group)
-        if judged is not None:
+        if judged is not None and dataset.manifest.kind not in SEARCHED:
             found[sweep.name] = score(judged, dataset, sweep)
     return found
 
@@ -140,7 +167,7 @@ def score(model: PretrainedModel, dataset: Dataset, sweep: Sweep) -> dict[str, A
     kernel, _ = recorded_kernel(dataset.manifest)
     features = Features(kernel, dataset.manifest.problem, dataset.manifest.device)
     if features.has_prior:
-        sources["physics"] = [physical(features.prior)]
+        sources["physics"] = [physical(features.prior, sweep.columns)]
         sources["together"] = sources["physics"] + sources["model"]
     return {
         "group": sweep.group,

@@ -54,7 +54,13 @@ class TestPool:
     @staticmethod
     def pool(landscape, Pool):
         return Pool(
-            landscape.space, Encoding(landscape.space, [physical(landscape.prior)]), drawn=100, near=60, incumbents=3
+            landscape.space,
+            Encoding(
+                landscape.space, [physical(landscape.prior, landscape.space.rows(np.arange(landscape.space.count)))]
+            ),
+            drawn=100,
+            near=60,
+            incumbents=3,
         )
 
     def test_candidates_are_distinct_valid_and_not_taken(self, landscape, pool):
@@ -90,7 +96,9 @@ class TestPool:
 
     def test_it_describes_as_the_encoding_does(self, landscape, pool):
         some = np.array([9, 3, 3000])
-        expected = Encoding(landscape.space, [physical(landscape.prior)]).describe(landscape.space.rows(some))
+        expected = Encoding(
+            landscape.space, [physical(landscape.prior, landscape.space.rows(np.arange(landscape.space.count)))]
+        ).describe(landscape.space.rows(some))
         for found, part in zip(pool.describe(some), expected, strict=True):
             np.testing.assert_array_equal(found, part)
         assert len(pool.describe(some[:0])[0]) == 0

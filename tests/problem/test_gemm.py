@@ -159,7 +159,8 @@ def test_facts_of_a_problem() -> None:
 def test_variables_and_macros() -> None:
     problem = GemmProblem("z", "T", "C", 2, 3, 4)
     assert problem.variables() == {
-        "m": 2, "n": 3, "k": 4, "element_bytes": 16, "words": 4, "is_complex": 1, "is_double": 1,
+        "m": 2, "n": 3, "k": 4, "lda": 4, "ldb": 3, "ldc": 2, "element_bytes": 16, "words": 4,
+        "is_complex": 1, "is_double": 1,
         "trans_a": 1, "trans_b": 1, "conj_a": 0, "conj_b": 1, "fma_per_mac": 4,
     }  # fmt: skip
     assert problem.macros() == {"PRECISION": 3, "TRANS_A": 1, "TRANS_B": 1, "CONJ_A": 0, "CONJ_B": 1}
