@@ -67,7 +67,7 @@ def expected(source: str) -> Any:
     others = [one.name for one in list_datasets() if one.kernel == kernel and one.name != name]
     if not others:
         return None
-    return train([load_dataset(one) for one in others]).predict(dataset.columns, dataset.manifest.problem.cost_class)
+    return train([load_dataset(one) for one in others]).predict(dataset.columns, dataset.manifest.problem)
 
 
 def share(dataset: Dataset, measured: Any) -> dict[str, float]:

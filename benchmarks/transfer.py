@@ -146,7 +146,7 @@ def main() -> None:
             "portable": case.portable,
             "model": np.argsort(
                 -case.model.predict(
-                    case.recording.space.rows(np.arange(case.recording.space.count)), case.recording.problem.cost_class
+                    case.recording.space.rows(np.arange(case.recording.space.count)), case.recording.problem
                 ),
                 kind="stable",
             ),

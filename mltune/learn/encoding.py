@@ -32,10 +32,14 @@ class Source:
         From Columns to ndarray of shape (n_configs,): logs of speeds; about 0 for the fastest that there is.
     least : float
         The log of a speed below which it does not distinguish configurations.
+    smooth : bool
+        Whether configurations that are alike are expected to be alike: not by regression trees. In a space too large to
+        list, where a search breeds its candidates, it would seek out the errors of such a source.
     """
 
     expected: Callable[[Columns], Floats]
     least: float
+    smooth: bool = True
 
 
 def physical(prior: Callable[[Columns], Floats], some: Columns) -> Source:

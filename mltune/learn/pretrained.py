@@ -10,13 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mltune.kernel.columns import Columns, Floats
 from mltune.learn.encoding import Source
 from mltune.learn.features import signed_log2
+
+if TYPE_CHECKING:
+    from mltune.problem.problem import Problem
 
 SLOWEST = -3.0
 """Log of the relative speed of the slowest configurations that are told apart; failures count as such."""
@@ -44,8 +47,8 @@ class Sweep:
     name : str
     group : str
         What is left out as a whole when a model is judged: the architecture of the device, or the sweep.
-    cost_class : str
-        That of the problem (:attr:`mltune.problem.problem.Problem.cost_class`).
+    case, cost_class : str
+        Those of the problem (:attr:`mltune.problem.problem.Problem.case`).
     columns : Columns
     median_s : ndarray of shape (n_configs,)
         Seconds; NaN for configurations that failed.
@@ -53,6 +56,7 @@ class Sweep:
 
     name: str
     group: str
+    case: str
     cost_class: str
     columns: Columns
     median_s: Floats
@@ -69,6 +73,7 @@ class Member:
     """The regressor of one sweep."""
 
     sweep: str
+    case: str
     cost_class: str
     regressor: Any
 
@@ -95,19 +100,20 @@ class PretrainedModel:
     facts: Mapping[str, Any] = field(default_factory=dict)
     digest: str = ""
 
-    def predict(self, columns: Columns, cost_class: str = "") -> Floats:
+    def predict(self, columns: Columns, problem: Problem) -> Floats:
         """Return the expected logs of speeds relative to the fastest: ndarray of shape (n_configs,).
 
-        Where some sweeps are of the given class of problems, they alone count.
+        Where some sweeps are of the problem's case, they alone count; otherwise those of its class, if there are any.
         """
         X = features(columns, self.parameters)
-        alike = [one for one in self.members if one.cost_class == cost_class] or self.members
-        mean: Floats = np.mean([one.regressor.predict(X) for one in alike], axis=0)
+        of_case = [one for one in self.members if one.case and one.case == problem.case]
+        of_class = [one for one in self.members if one.cost_class == problem.cost_class]
+        mean: Floats = np.mean([one.regressor.predict(X) for one in of_case or of_class or self.members], axis=0)
         return mean
 
-    def source(self, cost_class: str = "") -> Source:
+    def source(self, problem: Problem) -> Source:
         """Return it as a source of knowledge for a search."""
-        return Source(lambda columns: np.minimum(self.predict(columns, cost_class), 0.0), SLOWEST)
+        return Source(lambda columns: np.minimum(self.predict(columns, problem), 0.0), SLOWEST, smooth=False)
 
 
 def features(columns: Columns, parameters: Sequence[str]) -> Floats:
@@ -129,7 +135,7 @@ def fit_member(sweep: Sweep, parameters: Sequence[str], *, seed: int = 0) -> Mem
     regressor.fit(
         features(sweep.columns, parameters)[rows], target[rows], sample_weight=np.exp(EMPHASIS * target[rows])
     )
-    return Member(sweep.name, sweep.cost_class, regressor)
+    return Member(sweep.name, sweep.case, sweep.cost_class, regressor)
 
 
 def importance(model: PretrainedModel, sweeps: Sequence[Sweep], *, seed: int = 0) -> dict[str, float]:

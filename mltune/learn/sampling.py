@@ -207,9 +207,11 @@ class BatchSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
     @cached_property
     def _model(self) -> GaussianProposer:
         options = self.options
-        make = EnumeratedPool if self.space.count <= options.listed else SampledPool
-        pool = make(self.space, self._encoding, drawn=options.drawn, near=options.near, incumbents=options.incumbents)
-        return GaussianProposer(self._encoding, pool, seed=self.seed)
+        listed = self.space.count <= options.listed
+        encoding = Encoding(self.space, [one for one in self.sources if listed or one.smooth])
+        make = EnumeratedPool if listed else SampledPool
+        pool = make(self.space, encoding, drawn=options.drawn, near=options.near, incumbents=options.incumbents)
+        return GaussianProposer(encoding, pool, seed=self.seed)
 
     @cached_property
     def _initial_design(self) -> Indices:

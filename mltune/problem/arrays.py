@@ -167,6 +167,11 @@ class ArraysProblem:
         return tuple(name for name, _ in self.sizes) if not self.definitions else ()
 
     @property
+    def case(self) -> str:
+        """The name."""
+        return self.name
+
+    @property
     def cost_class(self) -> str:
         """The name: a trial costs more at a larger size."""
         return self.name

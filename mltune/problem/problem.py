@@ -49,6 +49,10 @@ class Problem(Protocol):
         """Memory that the operands occupy on a GPU in bytes; 0 when unknown."""
 
     @property
+    def case(self) -> str:
+        """The problem whatever its sizes, such as ``"sgemm NT"``; empty when unknown."""
+
+    @property
     def cost_class(self) -> str:
         """The class of problems whose trials cost the same per operation, such as ``"s"``; empty when unknown."""
 

@@ -92,6 +92,7 @@ def as_sweeps(datasets: Sequence[Dataset]) -> list[Sweep]:
         Sweep(
             one.manifest.name,
             group if several else one.manifest.problem.label,
+            one.manifest.problem.case,
             one.manifest.problem.cost_class,
             one.columns,
             np.where(one.states == TrialState.OK, one.numbers("median_s"), np.nan),
@@ -158,12 +159,12 @@ def score(model: PretrainedModel, dataset: Dataset, sweep: Sweep) -> dict[str, A
     """
     from scipy.stats import spearmanr
 
-    predicted = model.predict(sweep.columns, sweep.cost_class)
+    predicted = model.predict(sweep.columns, dataset.manifest.problem)
     measured = sweep.relative()
     ran = measured > SLOWEST
     fast = np.argsort(-predicted, kind="stable")[: max(FEWEST, int(PREDICTED_FAST * len(predicted)))]
     away = (measured - np.minimum(predicted, 0.0))[fast]
-    sources = {"model": [model.source(sweep.cost_class)]}
+    sources = {"model": [model.source(dataset.manifest.problem)]}
     kernel, _ = recorded_kernel(dataset.manifest)
     features = Features(kernel, dataset.manifest.problem, dataset.manifest.device)
     if features.has_prior:

@@ -127,7 +127,7 @@ def pruned_sweep(
     model = choose_model(request.prior, session.kernel, replay=session.gpu is None)
     pretrained = None if model is None else model.load()
     columns = session.space.rows(np.arange(session.space.count))
-    expected = None if pretrained is None else pretrained.predict(columns, session.problem.cost_class)
+    expected = None if pretrained is None else pretrained.predict(columns, session.problem)
     features = Features(session.kernel, session.problem, session.device).before(columns)
     directory = request.run or new_directory(request.problem.label)
     settings = {
