@@ -63,11 +63,11 @@ def expected(source: str) -> Any:
     from mltune.transfer.training import train
 
     dataset = known(source)[0]
-    kernel, name = dataset.manifest.kernel, dataset.manifest.name
-    others = [one.name for one in list_datasets() if one.kernel == kernel and one.name != name]
-    if not others:
-        return None
-    return train([load_dataset(one) for one in others]).predict(dataset.columns, dataset.manifest.problem)
+    manifest = dataset.manifest
+    others = [one.name for one in list_datasets() if one.kernel == manifest.kernel and one.name != manifest.name]
+    model = train([load_dataset(one) for one in others]) if others else None
+    closest = model and model.closest(manifest.problem, manifest.device)
+    return closest and closest.predict(dataset.columns)
 
 
 def share(dataset: Dataset, measured: Any) -> dict[str, float]:

@@ -64,7 +64,7 @@ class Case:
     name: str
     between: str
     recording: Recording
-    model: PretrainedModel
+    model: PretrainedModel | None
     portable: np.ndarray | None
 
 
@@ -81,7 +81,9 @@ def cases(datasets: list[Dataset]) -> list[Case]:
         members = {sweep.name: fit_member(sweep, parameters) for sweep in sweeps}
         for dataset, sweep in zip(own, sweeps, strict=True):
             others = [one for one in sweeps if one.group != sweep.group and not is_part(one.name)]
-            model = PretrainedModel(kernel, parameters, tuple(members[one.name] for one in others))
+            model = PretrainedModel(kernel, parameters, tuple(members[one.name] for one in others)).closest(
+                dataset.manifest.problem, dataset.manifest.device
+            )
             recording = record(dataset, load_kernel(kernel))
             found.append(Case(sweep.name, between, recording, model, portable_order(sweep, others)))
     return found
@@ -144,11 +146,9 @@ def main() -> None:
     for case in known:
         orders = {
             "portable": case.portable,
-            "model": np.argsort(
-                -case.model.predict(
-                    case.recording.space.rows(np.arange(case.recording.space.count)), case.recording.problem
-                ),
-                kind="stable",
+            "model": case.model
+            and np.argsort(
+                -case.model.predict(case.recording.space.rows(np.arange(case.recording.space.count))), kind="stable"
             ),
         }
         spaces[case.name] = {

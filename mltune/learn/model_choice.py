@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mltune import assets
+from mltune.device.facts import NO_CUDA
 from mltune.errors import ModelError
 
 if TYPE_CHECKING:
@@ -41,6 +42,10 @@ class ChosenModel:
         families = sorted({one.architecture for one in origins})
         classes = sorted({one.cost_class for one in self.card.members if one.cost_class})
         flops = [one.flops for one in origins if one.flops > 0.0]
+        with_cuda = {one.architecture != NO_CUDA for one in self.card.members}
+        if with_cuda == {device.architecture == NO_CUDA}:
+            known = "with CUDA" if True in with_cuda else "without CUDA"
+            return (f"the model {self.name} is left out: it was trained on GPUs {known} alone",)
         said = []
         if families and device.family not in families:
             said.append(f"on {', '.join(families)}, and this GPU is {device.family}")
@@ -50,11 +55,17 @@ class ChosenModel:
             said.append(f"on {min(flops):.2g} to {max(flops):.2g} operations, and this problem has {problem.flops:.2g}")
         return tuple(f"the model {self.name} was trained {one}" for one in said)
 
-    def load(self) -> PretrainedModel:
-        """Load it; see :func:`mltune.learn.model_file.load_model`."""
+    def load(self, problem: Problem, device: Device) -> PretrainedModel | None:
+        """Load what counts for a problem and a device (:meth:`mltune.learn.pretrained.PretrainedModel.closest`).
+
+        Raises
+        ------
+        ModelError
+            See :func:`mltune.learn.model_file.load_model`.
+        """
         from mltune.learn.model_file import load_model
 
-        return load_model(self.path, self.card)
+        return load_model(self.path, self.card).closest(problem, device)
 
 
 def choose_model(prior: str, kernel: Kernel, *, replay: bool = False) -> ChosenModel | None:

@@ -44,6 +44,7 @@ class _CardMember(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     sweep: Name
+    architecture: Annotated[StrictStr, Field(max_length=200)] = ""
     case: Annotated[StrictStr, Field(max_length=200)] = ""
     cost_class: Annotated[StrictStr, Field(max_length=200)] = ""
 
@@ -72,7 +73,7 @@ class Card(BaseModel):
     kernel : str
     parameters : list of str
     members : list
-        The sweep, and the case and the class of its problem, of each regressor, in their order.
+        For each regressor the sweep, the architecture of its device, and the case and the class of its problem.
     sha256 : str
         Of the file of regressors.
     facts : dict
@@ -123,7 +124,10 @@ def save_model(model: PretrainedModel, path: Path) -> None:
     card = Card(
         kernel=model.kernel,
         parameters=list(model.parameters),
-        members=[_CardMember(sweep=one.sweep, case=one.case, cost_class=one.cost_class) for one in model.members],
+        members=[
+            _CardMember(sweep=one.sweep, architecture=one.architecture, case=one.case, cost_class=one.cost_class)
+            for one in model.members
+        ],
         sha256=hashlib.sha256(content).hexdigest(),
         facts=dict(model.facts),
     )
@@ -183,7 +187,7 @@ def load_model(path: Path, card: Card | None = None) -> PretrainedModel:
             f"{printable(trained, 200)})."
         ) from error
     members = tuple(
-        Member(known.sweep, known.case, known.cost_class, regressor)
+        Member(known.sweep, known.architecture, known.case, known.cost_class, regressor)
         for known, regressor in zip(card.members, regressors, strict=True)
     )
     parameters = tuple(card.parameters)

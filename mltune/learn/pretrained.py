@@ -1,24 +1,26 @@
 """A cost model that is trained on recorded sweeps, from which runs on other GPUs and problems start.
 
 There is one regressor for each sweep, from the parameters of a configuration to the log of its speed relative to the
-fastest of the sweep. Their mean is the prediction: what was fast everywhere is expected to be fast here. On recorded
-GPUs of other architectures this order beats one regressor over all sweeps with features of the device
-(benchmarks/transfer.py).
+fastest of the sweep. The mean of those that are closest is the prediction: what was fast everywhere is expected to be
+fast here. On recorded GPUs of other architectures this order beats one regressor over all sweeps with features of the
+device (benchmarks/transfer.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mltune.device.facts import NO_CUDA
 from mltune.kernel.columns import Columns, Floats
 from mltune.learn.encoding import Source
 from mltune.learn.features import signed_log2
 
 if TYPE_CHECKING:
+    from mltune.device.facts import Device
     from mltune.problem.problem import Problem
 
 SLOWEST = -3.0
@@ -47,6 +49,8 @@ class Sweep:
     name : str
     group : str
         What is left out as a whole when a model is judged: the architecture of the device, or the sweep.
+    architecture : str
+        That of the device (:attr:`mltune.device.facts.Device.architecture`).
     case, cost_class : str
         Those of the problem (:attr:`mltune.problem.problem.Problem.case`).
     columns : Columns
@@ -56,6 +60,7 @@ class Sweep:
 
     name: str
     group: str
+    architecture: str
     case: str
     cost_class: str
     columns: Columns
@@ -73,6 +78,7 @@ class Member:
     """The regressor of one sweep."""
 
     sweep: str
+    architecture: str
     case: str
     cost_class: str
     regressor: Any
@@ -100,20 +106,29 @@ class PretrainedModel:
     facts: Mapping[str, Any] = field(default_factory=dict)
     digest: str = ""
 
-    def predict(self, columns: Columns, problem: Problem) -> Floats:
-        """Return the expected logs of speeds relative to the fastest: ndarray of shape (n_configs,).
+    def closest(self, problem: Problem, device: Device) -> PretrainedModel | None:
+        """Return the model of the sweeps that are closest to a problem and a device.
 
-        Where some sweeps are of the problem's case, they alone count; otherwise those of its class, if there are any.
+        Of the sweeps with CUDA, or of those without, as the device is: those of the problem's case if there are any,
+        or else of its class; and of these, those of the device's architecture if there are any. None where there is no
+        sweep with CUDA, or none without: such orders mislead (a convolution, from AMD's GPUs to NVIDIA's: .6 to .7 of
+        the optimum with the first choice, where physics alone has .9).
         """
+        left = [one for one in self.members if (one.architecture == NO_CUDA) == (device.architecture == NO_CUDA)]
+        of_case = [one for one in left if one.case == problem.case != ""]
+        left = of_case or [one for one in left if one.cost_class == problem.cost_class] or left
+        left = [one for one in left if one.architecture == device.architecture] or left
+        return replace(self, members=tuple(left)) if left else None
+
+    def predict(self, columns: Columns) -> Floats:
+        """Return the expected logs of speeds relative to the fastest: ndarray of shape (n_configs,)."""
         X = features(columns, self.parameters)
-        of_case = [one for one in self.members if one.case and one.case == problem.case]
-        of_class = [one for one in self.members if one.cost_class == problem.cost_class]
-        mean: Floats = np.mean([one.regressor.predict(X) for one in of_case or of_class or self.members], axis=0)
+        mean: Floats = np.mean([one.regressor.predict(X) for one in self.members], axis=0)
         return mean
 
-    def source(self, problem: Problem) -> Source:
+    def source(self) -> Source:
         """Return it as a source of knowledge for a search."""
-        return Source(lambda columns: np.minimum(self.predict(columns, problem), 0.0), SLOWEST, smooth=False)
+        return Source(lambda columns: np.minimum(self.predict(columns), 0.0), SLOWEST, smooth=False)
 
 
 def features(columns: Columns, parameters: Sequence[str]) -> Floats:
@@ -135,7 +150,7 @@ def fit_member(sweep: Sweep, parameters: Sequence[str], *, seed: int = 0) -> Mem
     regressor.fit(
         features(sweep.columns, parameters)[rows], target[rows], sample_weight=np.exp(EMPHASIS * target[rows])
     )
-    return Member(sweep.name, sweep.case, sweep.cost_class, regressor)
+    return Member(sweep.name, sweep.architecture, sweep.case, sweep.cost_class, regressor)
 
 
 def importance(model: PretrainedModel, sweeps: Sequence[Sweep], *, seed: int = 0) -> dict[str, float]:

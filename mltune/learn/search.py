@@ -434,7 +434,7 @@ def _sources(space: SearchSpace, features: Features, pretrained: PretrainedModel
         some = space.sample(SOME, np.random.default_rng(0))
         known.append(physical(features.prior, space.rows(some)))
     if pretrained is not None:
-        known.append(pretrained.source(features.problem))
+        known.append(pretrained.source())
     return known
 
 

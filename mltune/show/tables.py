@@ -281,18 +281,22 @@ def datasets(documents: Sequence[Document]) -> RenderableType:
 def training(document: Document, report: bool = False) -> list[RenderableType]:
     """Show the result of ``mltune train``; with ``report`` all that is known of the quality of the model."""
     scores = document["scores"]
+    counts = [*dict.fromkeys(count for one in scores.values() for count in one["share_of_optimum"]["model"])]
     rows = []
     for name, origin in document["datasets"].items():
         score = scores.get(name, {})
         shares = score.get("share_of_optimum", {})
-        for source in shares if report else [next(reversed(shares), "")]:
+        for source in (shares or [""]) if report else [next(reversed(shares), "")]:
             rows.append(
                 {
                     "dataset": name,
-                    **({"left out": score["group"], "order by": source} if report and source else {}),
+                    **({"left out": score.get("group", ""), "order by": source} if report and scores else {}),
                     **({} if report else {"device": origin["device"], "problem": origin["problem"]}),
                     ">rows": f"{origin['rows']:,}",
-                    **{f">best of {count}": f"{share:.3f}" for count, share in shares.get(source, {}).items()},
+                    **{
+                        f">best of {count}": f"{shares[source][count]:.3f}" if source else "not judged"
+                        for count in counts
+                    },
                 }
             )
     shown: list[RenderableType] = [f"written: {document['model']}", ""]

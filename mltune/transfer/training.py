@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 CHOICES = (1, 5, 10, 25)
 """Numbers of first choices of which the fastest is compared with the optimum."""
 
-SEARCHED = ("search", "pruned")
-"""Kinds of datasets of which only what promised to be fast was measured."""
+FEWEST_JUDGED = 1000
+"""Fewest configurations of a dataset that a model is judged on: smaller ones come from searches, which find the fast."""
 
 FEWEST = 50
 """Fewest configurations of a dataset that a model is trained on."""
@@ -37,9 +37,8 @@ PREDICTED_FAST = 0.05
 def train(datasets: Sequence[Dataset], *, seed: int = 0) -> PretrainedModel:
     """Train a model on datasets of one kernel.
 
-    Datasets of one problem on one device are one sweep. The model is judged on each dataset, but those of searches,
-    which hold little that is slow, by the members of other groups: of other architectures, or where all datasets are of
-    one architecture, of other problems.
+    Datasets of one problem on one device are one sweep. The model is judged on each large dataset by the closest
+    members of other groups: of other architectures, or where all datasets are of one architecture, of other problems.
 
     Parameters
     ----------
@@ -92,6 +91,7 @@ def as_sweeps(datasets: Sequence[Dataset]) -> list[Sweep]:
         Sweep(
             one.manifest.name,
             group if several else one.manifest.problem.label,
+            one.manifest.device.architecture,
             one.manifest.problem.case,
             one.manifest.problem.cost_class,
             one.columns,
@@ -126,7 +126,7 @@ def without(model: PretrainedModel, sweeps: Sequence[Sweep], group: str) -> Pret
 def scores(
     model: PretrainedModel, datasets: Sequence[Dataset], each: Sequence[Sweep], sweeps: Sequence[Sweep]
 ) -> dict[str, Any]:
-    """Judge a model on each dataset that is no search's by the members of other groups.
+    """Judge a model on each large dataset by the closest members of other groups.
 
     Parameters
     ----------
@@ -136,12 +136,13 @@ def scores(
     Returns
     -------
     dict
-        By sweep the result of :func:`score`; empty where there are no other groups.
+        By dataset the result of :func:`score`; empty where there are no other groups.
     """
     found = {}
     for dataset, sweep in zip(datasets, each, strict=True):
-        judged = without(model, sweeps, sweep.group)
-        if judged is not None and dataset.manifest.kind not in SEARCHED:
+        others = without(model, sweeps, sweep.group)
+        judged = others and others.closest(dataset.manifest.problem, dataset.manifest.device)
+        if judged is not None and len(dataset) >= FEWEST_JUDGED:
             found[sweep.name] = score(judged, dataset, sweep)
     return found
 
@@ -159,12 +160,12 @@ def score(model: PretrainedModel, dataset: Dataset, sweep: Sweep) -> dict[str, A
     """
     from scipy.stats import spearmanr
 
-    predicted = model.predict(sweep.columns, dataset.manifest.problem)
+    predicted = model.predict(sweep.columns)
     measured = sweep.relative()
     ran = measured > SLOWEST
     fast = np.argsort(-predicted, kind="stable")[: max(FEWEST, int(PREDICTED_FAST * len(predicted)))]
     away = (measured - np.minimum(predicted, 0.0))[fast]
-    sources = {"model": [model.source(dataset.manifest.problem)]}
+    sources = {"model": [model.source()]}
     kernel, _ = recorded_kernel(dataset.manifest)
     features = Features(kernel, dataset.manifest.problem, dataset.manifest.device)
     if features.has_prior:

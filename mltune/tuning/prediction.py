@@ -140,7 +140,7 @@ def predict(
         Features(bundle, problem, device),
         batch=top,
         known=known,
-        pretrained=None if model is None else model.load(),
+        pretrained=None if model is None else model.load(problem, device),
     )
     candidates = search.ask().candidates
     return Prediction(

@@ -125,9 +125,9 @@ def pruned_sweep(
     session = _open(request, values, replay=True)
     _check_size(session)
     model = choose_model(request.prior, session.kernel, replay=session.gpu is None)
-    pretrained = None if model is None else model.load()
+    pretrained = None if model is None else model.load(session.problem, session.device)
     columns = session.space.rows(np.arange(session.space.count))
-    expected = None if pretrained is None else pretrained.predict(columns, session.problem)
+    expected = None if pretrained is None else pretrained.predict(columns)
     features = Features(session.kernel, session.problem, session.device).before(columns)
     directory = request.run or new_directory(request.problem.label)
     settings = {

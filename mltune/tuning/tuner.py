@@ -132,7 +132,7 @@ def tune(
         )
         pretrained = None
         if model is not None:
-            pretrained = model.load()  # while the runner and the compilers start
+            pretrained = model.load(session.problem, session.device)  # while the runner and the compilers start
             notices = model.notices(session.problem, session.device)
             observer.events("model", detail="; ".join([model.name, *notices]))
         result = Tuner(session, store, request, observer, stop, known=known, pretrained=pretrained).run()

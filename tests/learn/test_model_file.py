@@ -13,10 +13,8 @@ from mltune.errors import ModelError
 from mltune.learn import model_file
 from mltune.learn.model_file import load_card, load_model, save_model
 from mltune.learn.pretrained import Member, PretrainedModel
-from mltune.problem.kinds import problem_from_name
 
 X = np.random.default_rng(0).random((200, 2))
-PROBLEM = problem_from_name("sgemm", trans="NT", size=64)
 
 
 def regressor(iterations=5, **options):
@@ -26,7 +24,9 @@ def regressor(iterations=5, **options):
 
 @pytest.fixture
 def path(tmp_path):
-    members = tuple(Member(name, "sgemm NT", "s", regressor(random_state=seed)) for seed, name in enumerate("ab"))
+    members = tuple(
+        Member(name, "sm_90", "sgemm NT", "s", regressor(random_state=seed)) for seed, name in enumerate("ab")
+    )
     save_model(PretrainedModel("toy", ("P", "Q"), members, facts={"versions": {"skops": "1"}}), tmp_path / "toy")
     return tmp_path / "toy.skops"
 
@@ -42,9 +42,11 @@ def put(path, content):
 def test_what_is_written_is_read(path):
     columns = {"P": np.arange(1, 9), "Q": np.arange(2, 10)}
     model = load_model(path)
-    members = tuple(Member(name, "sgemm NT", "s", regressor(random_state=seed)) for seed, name in enumerate("ab"))
-    expected = PretrainedModel("toy", ("P", "Q"), members).predict(columns, PROBLEM)
-    np.testing.assert_array_equal(model.predict(columns, PROBLEM), expected)
+    members = tuple(
+        Member(name, "sm_90", "sgemm NT", "s", regressor(random_state=seed)) for seed, name in enumerate("ab")
+    )
+    expected = PretrainedModel("toy", ("P", "Q"), members).predict(columns)
+    np.testing.assert_array_equal(model.predict(columns), expected)
     assert (model.kernel, model.parameters, [one.sweep for one in model.members]) == ("toy", ("P", "Q"), ["a", "b"])
     assert model.digest == load_card(path).sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -138,7 +140,7 @@ def test_mutated_files_are_refused_or_used(path):
             mutated[at] = rng.integers(0, 256)
         put(path, bytes(mutated[: len(content) if rng.random() < 0.8 else rng.integers(1, len(content))]))
         try:
-            assert load_model(path).predict(columns, PROBLEM).shape == (8,)
+            assert load_model(path).predict(columns).shape == (8,)
         except ModelError:
             refused += 1
     assert refused > 50

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from mltune.device.facts import NO_CUDA
+from mltune.device.lookup import find_device
 from mltune.learn.pretrained import SLOWEST, PretrainedModel, Sweep, features, fit_member
 from mltune.problem.kinds import problem_from_name
 
@@ -14,11 +16,11 @@ def gemm(name, trans="NT"):
     return problem_from_name(name, trans=trans, size=64)
 
 
-def sweep(fastest, problem=gemm("sgemm")):  # noqa: B008
+def sweep(fastest, case="sgemm NT", architecture="sm_90"):
     """Return a sweep whose fastest tile has some log2, with failures."""
     time_s = 1e-3 * (1 + np.abs(np.log2(COLUMNS["TILE"]) - fastest) + 0.05 * COLUMNS["UNROLL"])
     time_s[:10] = np.nan
-    return Sweep(f"s{fastest}", "a", problem.case, problem.cost_class, COLUMNS, time_s)
+    return Sweep(f"s{fastest}", "a", architecture, case, case[0], COLUMNS, time_s)
 
 
 def model(*sweeps):
@@ -37,34 +39,49 @@ def test_targets_are_relative_to_the_fastest_and_bounded():
 
 
 def test_it_predicts_what_was_fast():
-    predicted = model(sweep(5)).predict(COLUMNS, gemm("sgemm"))
+    predicted = model(sweep(5)).predict(COLUMNS)
     assert best_tile(predicted) == 5
     assert np.corrcoef(predicted[10:], sweep(5).relative()[10:])[0, 1] > 0.95
 
 
-def test_sweeps_of_the_same_class_count_alone_where_there_are_some():
-    both = model(sweep(2, gemm("sgemm")), sweep(6, gemm("dgemm")))
-    single, double, neither = (both.predict(COLUMNS, gemm(name)) for name in ("sgemm", "dgemm", "zgemm"))
-    assert best_tile(single) == 2
-    assert best_tile(double) == 6
-    np.testing.assert_allclose(neither, (single + double) / 2)
+def counting(several, device, *gemm):
+    """Return the fastest tiles of the sweeps that are closest."""
+    closest = several.closest(problem_from_name(gemm[0], trans=gemm[1], size=64), find_device(device)[0])
+    return closest and [int(member.sweep[1:]) for member in closest.members]
 
 
-def test_of_these_sweeps_of_the_same_case_count_alone_where_there_are_some():
-    both = model(sweep(2, gemm("sgemm", "NT")), sweep(6, gemm("sgemm", "TN")))
-    first, second, neither = (both.predict(COLUMNS, gemm("sgemm", trans)) for trans in ("NT", "TN", "NN"))
-    assert (best_tile(first), best_tile(second)) == (2, 6)
-    np.testing.assert_allclose(neither, (first + second) / 2)
+def test_sweeps_of_the_same_case_count_alone_or_else_those_of_the_class():
+    several = model(sweep(2, "sgemm NT"), sweep(4, "sgemm TN"), sweep(6, "dgemm NT"))
+    assert counting(several, "h200", "sgemm", "NT") == [2]
+    assert counting(several, "h200", "sgemm", "NN") == [2, 4]
+    assert counting(several, "h200", "dgemm", "TT") == [6]
+    assert counting(several, "h200", "zgemm", "NT") == [2, 4, 6]
+    both = several.closest(gemm("sgemm", "NN"), find_device("h200")[0]).predict(COLUMNS)
+    np.testing.assert_allclose(both, (model(sweep(2)).predict(COLUMNS) + model(sweep(4)).predict(COLUMNS)) / 2)
+
+
+def test_of_these_sweeps_of_the_architecture_count_alone_where_there_are_some():
+    several = model(sweep(2), sweep(4, architecture="sm_80"), sweep(6, "sgemm TN", "sm_80"))
+    assert counting(several, "a100", "sgemm", "NT") == [4]
+    assert counting(several, "a100", "sgemm", "TN") == [6]
+    assert counting(several, "rtx_a4000", "sgemm", "NT") == [2, 4]
+
+
+def test_sweeps_with_cuda_say_nothing_of_gpus_without():
+    cuda, other = model(sweep(2)), model(sweep(4, architecture=NO_CUDA))
+    assert counting(cuda, "mi250x_gcd", "sgemm", "NT") is None
+    assert counting(other, "h200", "sgemm", "NT") is None
+    assert counting(model(sweep(2), sweep(4, architecture=NO_CUDA)), "mi250x_gcd", "sgemm", "NT") == [4]
 
 
 def test_the_source_is_never_above_zero():
-    source = model(sweep(4)).source(gemm("sgemm"))
+    source = model(sweep(4)).source()
     assert source.expected(COLUMNS).max() <= 0
     assert source.least == SLOWEST
 
 
 def test_the_same_seed_gives_the_same_model():
-    first, second = (model(sweep(4)).predict(COLUMNS, gemm("sgemm")) for _ in range(2))
+    first, second = (model(sweep(4)).predict(COLUMNS) for _ in range(2))
     np.testing.assert_array_equal(first, second)
 
 
