@@ -7,6 +7,7 @@ export OMP_NUM_THREADS=1 # trees do not depend on it; more threads are slower he
 kernels=$(mltune datasets --json | python3 -c 'import json, sys; print(*sorted({one["kernel"] for one in json.load(sys.stdin)}))')
 for kernel in $kernels; do
     names=$(mltune datasets --json | python3 -c 'import json, sys; print(*(one["name"] for one in json.load(sys.stdin) if one["kernel"] == sys.argv[1]))' "$kernel")
+    searches=$(find datasets -path "datasets/$kernel/searches/*.parquet" | sort)
     # shellcheck disable=SC2086
-    mltune train $names --out "models/$kernel"
+    mltune train $names $searches --out "models/$kernel"
 done

@@ -25,7 +25,7 @@ CHOICES = (1, 5, 10, 25)
 """Numbers of first choices of which the fastest is compared with the optimum."""
 
 FEWEST_JUDGED = 1000
-"""Fewest configurations of a dataset that a model is judged on: smaller ones come from searches, which find the fast."""
+"""Fewest configurations of a dataset that a model is judged on: smaller ones are of searches, mostly of the fast."""
 
 FEWEST = 50
 """Fewest configurations of a dataset that a model is trained on."""
