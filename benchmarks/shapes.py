@@ -89,8 +89,13 @@ def main() -> None:
             "least": shares[0],
             "at_least_90_percent": sum(share >= 0.9 for share in shares),
         }
+    made = {
+        "shapes": len(choices),
+        "distinct": len({json.dumps(one["configuration"], sort_keys=True) for one in choices}),
+        "mean_seconds": statistics.mean(one["seconds"] for one in choices),
+    }
     facts = {"gpus": [one.name for one in find_gpus()[0]], "cores": available_cores(), "time_s": arguments.time}
-    found = document({**facts, "summary": summary, "tuned": rows, "choices": choices})
+    found = document({**facts, "summary": summary, "tuned": rows, "choices": made})
     arguments.output.write_text(json.dumps(found, indent=1) + "\n")
     print(json.dumps(summary, indent=1))
 
