@@ -16,7 +16,10 @@ from mltune.tuning.request import named_problem
 def train(
     datasets: Annotated[
         list[str],
-        typer.Argument(metavar="DATASET...", help="Names or files of datasets of one kernel (mltune datasets)."),
+        typer.Argument(
+            metavar="DATASET...",
+            help="Names or files of datasets of one kernel (mltune datasets), or directories of runs and campaigns.",
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="PATH", help="Writes PATH.skops and its card PATH.json.")],
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the regressors.")] = 0,
@@ -33,9 +36,11 @@ def train(
     from mltune.dataset.dataset import load_dataset
     from mltune.learn.model_file import save_model
     from mltune.show import tables
+    from mltune.transfer.training import datasets_of_runs
     from mltune.transfer.training import train as train_model
 
-    model = train_model([load_dataset(name) for name in datasets], seed=seed)
+    read = (datasets_of_runs(Path(name)) if Path(name).is_dir() else [load_dataset(name)] for name in datasets)
+    model = train_model([one for some in read for one in some], seed=seed)
     save_model(model, out)
     document = {"kernel": model.kernel, "model": str(out.with_suffix(".json")), **model.facts}
     answer(document, as_json, lambda: tables.training(document, report))

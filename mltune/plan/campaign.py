@@ -223,6 +223,7 @@ class Campaign:
             run=self._scheduler.folder(task),
             compilers=self._compilers(),
             siblings=self._scheduler.siblings(task) if self._siblings else (),
+            sweeps=self._scheduler.sweeps(task) if self._siblings else (),
         )
         repair = time_slice.reason == "repair"
         if not repair:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from mltune.errors import RunError
 from mltune.plan.device_worker import Outcome, SliceResult
@@ -16,8 +18,14 @@ from mltune.records.directory import FILE, PROBLEMS
 from mltune.results.reader import RunReader
 from mltune.results.run import TuneResult
 from mltune.results.unread import Unread, read_or_set_aside
+from mltune.tuning.siblings import nearest, sweep_for
 from mltune.tuning.wisdom import found_so_far
 from mltune.wisdom.entry import Entry
+
+if TYPE_CHECKING:
+    from mltune.learn.pretrained import Sweep
+
+T = TypeVar("T")
 
 MAX_FAILURES = 3
 """Failures without a new trial after which a task comes last, or is set aside if its worker died."""
@@ -87,10 +95,11 @@ class Scheduler:
 
     def siblings(self, task: Task) -> tuple[Entry, ...]:
         """Return what the other problems of a task's kernel have found so far; nothing once the task has trials."""
-        if self.standings[task.slug].trials:
-            return ()
-        others = [one for one in self._plan.tasks if one.kernel == task.kernel and one.slug != task.slug]
-        return tuple(entry for one in others for entry in self._found(one))
+        return tuple(entry for found in self._from_others(task, found_so_far) for entry in found)
+
+    def sweeps(self, task: Task) -> tuple[Sweep, ...]:
+        """Return what the most similar of them have measured so far; nothing once the task has trials."""
+        return nearest(self._from_others(task, partial(sweep_for, task.problem)))
 
     def next(self, running: Collection[str], left_s: float | None) -> TimeSlice | None:
         """Choose the time slice of a free device; None if there is nothing for it to do.
@@ -142,14 +151,21 @@ class Scheduler:
         for task in self._plan.tasks:
             self.standings[task.slug] = self._read(task)
 
-    def _found(self, task: Task) -> list[Entry]:
-        """Return what a task has found so far; nothing where that cannot be read."""
+    def _from_others(self, task: Task, take: Callable[[TuneResult], T]) -> Iterator[T]:
+        """Take something from the runs of the other problems of a task's kernel, as far as they can be read.
 
-        def read() -> list[Entry]:
-            return found_so_far(self.read(self.folder(task), task.slug))
+        Nothing once the task has trials.
+        """
 
-        found = read_or_set_aside(task.slug, read) if os.path.lexists(self.folder(task) / FILE) else []
-        return [] if isinstance(found, Unread) else found
+        def taken(one: Task) -> T:
+            return take(self.read(self.folder(one), one.slug))
+
+        others = [] if self.standings[task.slug].trials else self._plan.tasks
+        for one in others:
+            if one.kernel == task.kernel and one.slug != task.slug and os.path.lexists(self.folder(one) / FILE):
+                found = read_or_set_aside(one.slug, partial(taken, one))
+                if not isinstance(found, Unread):
+                    yield found
 
     def _failure(self, time_slice: TimeSlice, standing: Standing, result: SliceResult) -> str:
         """Return why a task is set aside after a time slice; empty if it is not.

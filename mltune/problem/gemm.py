@@ -93,7 +93,7 @@ class GemmProblem:
     ldc: int = 0
 
     kind: ClassVar[str] = "gemm"
-    size_names: ClassVar[tuple[str, ...]] = ("m", "n", "k")
+    size_names: ClassVar[tuple[str, ...]] = ("m", "n", "k", "lda", "ldb", "ldc")
     reference: ClassVar[str] = "cuBLAS"
     follows_roofline: ClassVar[bool] = False
 

@@ -62,7 +62,7 @@ class Problem(Protocol):
 
     @property
     def size_names(self) -> tuple[str, ...]:
-        """The variables that another call of the same compiled kernel may change, such as ``("m", "n", "k")``."""
+        """The variables that another call of the same compiled kernel may change, such as m, n and k."""
 
     @property
     def reference(self) -> str:

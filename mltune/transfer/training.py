@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +16,8 @@ from mltune.learn.encoding import Encoding, Source, physical
 from mltune.learn.features import Features
 from mltune.learn.initial_design import portfolio
 from mltune.learn.pretrained import SLOWEST, PretrainedModel, Sweep, fit_member, importance
+from mltune.records.directory import runs_in
+from mltune.records.store import Store
 from mltune.records.trial import TrialState
 from mltune.records.versions import installed_versions
 
@@ -81,6 +85,32 @@ def train(datasets: Sequence[Dataset], *, seed: int = 0) -> PretrainedModel:
         "importance": importance(model, sweeps, seed=seed),
     }
     return replace(model, facts=facts)
+
+
+def datasets_of_runs(directory: Path) -> list[Dataset]:
+    """Return the trials of a run, or of the runs of a campaign that have enough for a model, as datasets.
+
+    Raises
+    ------
+    ModelError
+        None of them has enough.
+    RunDirectoryError
+        The directory holds no run.
+    DamagedRunError
+        A record has changed since it was written.
+    """
+    from mltune.dataset.dataset import export_run, load_dataset
+
+    found = []
+    with TemporaryDirectory() as scratch:
+        for run in runs_in(directory):
+            with Store.read_only(run) as store:
+                enough = int(store.records().succeeded.sum()) >= FEWEST
+            if enough:
+                found.append(load_dataset(export_run(run, Path(scratch))))
+    if not found:
+        raise ModelError(f"a model learns from runs of {FEWEST} times or more, but {directory} holds none.")
+    return found
 
 
 def as_sweeps(datasets: Sequence[Dataset]) -> list[Sweep]:

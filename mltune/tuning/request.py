@@ -18,6 +18,7 @@ from mltune.tuning.target import choose, parse_device
 if TYPE_CHECKING:
     from mltune.kernel.arrays import ArraysDefinition
     from mltune.kernel.bundle import Kernel
+    from mltune.learn.pretrained import Sweep
     from mltune.wisdom.entry import Entry
 
 DEFAULT_KERNEL = "gemm_simt"
@@ -75,6 +76,8 @@ class TuneRequest:
         for none. None is the user's file on a GPU (:func:`mltune.wisdom.file.default_file`), and none in replay.
     siblings : tuple of Entry
         What the other problems of a campaign have found so far: measured first as well.
+    sweeps : tuple of Sweep
+        What the most similar of them have measured so far: a model that is trained on it takes the place of `prior`.
     """
 
     problem: Problem
@@ -91,6 +94,7 @@ class TuneRequest:
     prior: str = "auto"
     wisdom: str | Path | None = None
     siblings: tuple[Entry, ...] = ()
+    sweeps: tuple[Sweep, ...] = ()
 
     def __post_init__(self) -> None:
         whole_number("seed", self.seed, 0, LARGEST_SEED)

@@ -38,6 +38,7 @@ from mltune.tuning.event_log import RunEventLog
 from mltune.tuning.finals import declare
 from mltune.tuning.request import TuneRequest
 from mltune.tuning.session import open_session, run_header
+from mltune.tuning.siblings import sibling_model
 from mltune.tuning.target import choose, parse_device
 from mltune.tuning.wisdom import add_outcomes, known_configurations
 from mltune.wisdom.file import file_of_run
@@ -131,8 +132,12 @@ def tune(
             siblings=request.siblings,
         )
         pretrained = None
-        if model is not None:
-            pretrained = model.load(session.problem, session.device)  # while the runner and the compilers start
+        if request.search == "model":  # while the runner and the compilers start
+            pretrained = sibling_model(session, directory, request.sweeps, begins=len(store) == 0)
+        if pretrained is not None:
+            observer.events("model", detail=", ".join(one.sweep for one in pretrained.members))
+        elif model is not None:
+            pretrained = model.load(session.problem, session.device)
             notices = model.notices(session.problem, session.device)
             observer.events("model", detail="; ".join([model.name, *notices]))
         result = Tuner(session, store, request, observer, stop, known=known, pretrained=pretrained).run()

@@ -6,14 +6,16 @@ from dataclasses import replace
 import pytest
 
 from mltune import assets
-from mltune.dataset.dataset import list_datasets, load_dataset
+from mltune.dataset.dataset import list_datasets, load_dataset, load_manifest
 from mltune.device.lookup import find_device
 from mltune.errors import ModelError
 from mltune.kernel.reader import load_kernel
 from mltune.learn.model_choice import choose_model
 from mltune.learn.model_file import load_card
 from mltune.problem.kinds import problem_from_name
-from mltune.transfer.training import as_sweeps, gain, train, without
+from mltune.transfer.training import as_sweeps, datasets_of_runs, gain, train, without
+from mltune.tuning.request import TuneRequest
+from mltune.tuning.tuner import tune
 
 CONVOLUTION = ["convolution_rtx_a4000", "convolution_rtx_a6000", "convolution_mi250x_gcd", "convolution_w6600"]
 
@@ -47,6 +49,21 @@ def test_of_one_architecture_problems_are_left_out():
     assert [one.group for one in found] == ["sgemm NT 1024", "dgemm NT 4096"]
 
 
+def test_a_model_learns_from_runs(tmp_path):
+    request = TuneRequest(
+        load_manifest(CONVOLUTION[0]).problem, "convolution", f"replay:{CONVOLUTION[0]}", trials=70, skip=False
+    )
+    tune(replace(request, run=tmp_path / "plan" / "problems" / "long"))
+    tune(replace(request, run=tmp_path / "plan" / "problems" / "short", trials=20))
+    (tmp_path / "plan" / "plan.toml").write_text("")
+
+    (found,) = datasets_of_runs(tmp_path / "plan")
+    assert (found.manifest.name, len(found)) == ("long", 70)
+    assert train([found]).facts["datasets"]["long"]["rows"] == 70
+    with pytest.raises(ModelError, match="runs of 50 times or more"):
+        datasets_of_runs(tmp_path / "plan" / "problems" / "short")
+
+
 def test_a_model_is_of_one_kernel(datasets):
     with pytest.raises(ModelError, match="of one kernel"):
         train([datasets[0], load_dataset("xgemm_titan_rtx")])
@@ -59,7 +76,9 @@ def test_every_recorded_kernel_has_a_model_of_its_datasets():
     for kernel in sorted({manifest.kernel for manifest in list_datasets()}):
         card = load_card(assets.folder("models") / kernel)
         hashes = {name: origin["sha256"] for name, origin in card.facts["datasets"].items()}
-        assert hashes == {one.name: one.sha256 for one in list_datasets() if one.kernel == kernel}
+        recorded = [one for one in list_datasets() if one.kernel == kernel]
+        searches = map(load_manifest, sorted((assets.folder("datasets") / kernel).glob("searches/*.json")))
+        assert hashes == {one.name: one.sha256 for one in [*recorded, *searches]}
         manifest = next(one for one in list_datasets() if one.kernel == kernel)
         model = choose_model(kernel, load_kernel(kernel)).load(manifest.problem, manifest.device)
         assert manifest.name in [member.sweep for member in model.members]

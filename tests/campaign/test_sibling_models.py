@@ -1,0 +1,75 @@
+"""Problems of one campaign that learn from what the others have measured."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mltune.errors import MltuneWarning
+from mltune.plan.campaign import run_plan
+from mltune.problem.kinds import problem_from_name
+from mltune.results.reader import read_run
+from mltune.tuning.request import TuneRequest
+from mltune.tuning.siblings import FEWEST, nearest, sweep_for
+from mltune.tuning.tuner import tune
+from tests.campaign.conftest import events_of, kill, placed, records_of, start, stored_trials, wait_until
+
+PLAN = """
+[plan]
+title = "Two transpositions"
+budget = "80 trials"
+minimum = "40 trials"
+produce = []
+
+[[problems]]
+datasets = ["h200-sgemm-nn-4096-random", "h200-sgemm-nt-4096-random"]
+"""
+FIRST, SECOND = "h200-sgemm-nn-4096-random", "h200-sgemm-nt-4096-random"
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    return run_plan(placed(PLAN), tmp_path_factory.mktemp("models") / "campaign").directory
+
+
+def test_the_second_problem_starts_from_a_model_of_the_first(uninterrupted):
+    (told,) = (event for event in events_of(uninterrupted) if event["event"] == "model")
+    assert (told["slug"], told["detail"]) == (SECOND, FIRST)
+    assert not (uninterrupted / "problems" / FIRST / "siblings.json").exists()
+
+
+def test_a_campaign_that_is_killed_and_resumed_uses_the_same_model(uninterrupted, tmp_path):
+    process = start(tmp_path, PLAN)
+    assert wait_until(lambda: stored_trials(tmp_path) >= 56)
+    kill(process)
+
+    run_plan(placed(PLAN), tmp_path)
+
+    assert records_of(tmp_path) == records_of(uninterrupted)
+    assert (tmp_path / "problems" / SECOND / "siblings.skops").is_file()
+
+
+def test_a_run_whose_model_is_damaged_goes_on_without(uninterrupted, tmp_path):
+    directory = Path(shutil.copytree(uninterrupted / "problems" / SECOND, tmp_path / "run"))
+    (directory / "siblings.skops").write_bytes(b"nothing")
+    before = read_run(directory)
+    request = TuneRequest(before.problem, device=f"replay:{SECOND}", trials=50, run=directory)
+    with pytest.warns(MltuneWarning, match="goes on without it"):
+        assert len(tune(request, events=lambda *_, **__: None).records) == 50
+
+
+def test_the_nearest_count(uninterrupted):
+    run = read_run(uninterrupted / "problems" / FIRST, FIRST)
+
+    def distance(name, trans, size):
+        found = sweep_for(problem_from_name(name, trans=trans, size=size), run)
+        return found and found.distance
+
+    assert distance("sgemm", "NN", 4096) < distance("sgemm", "NN", 2048) < distance("sgemm", "NT", 4096)
+    assert distance("dgemm", "NN", 4096) is None
+    assert distance("sgemm", "NN", 512) is None
+    near = sweep_for(run.problem, run)
+    assert FEWEST <= len(near.sweep.median_s) <= len(run.records)  # without what was skipped
+    assert np.nanmin(near.sweep.median_s) == run.best_time_s
+    assert len(nearest([near, None, *[near] * 9])) == 4
