@@ -93,6 +93,7 @@ def row(run: TuneResult) -> dict[str, Any]:
         "known": int((run.records.column("proposed_by") == "wisdom").sum()),
         "best_from": None if run.best is None else run.best.proposed_by,
         "curve": run.improvements(by_time=True),
+        "seconds": {phase: round(seconds, 3) for phase, seconds in run.seconds.items()},
     }
 
 

@@ -62,7 +62,7 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
         "by_trials": [round(max((rate for _, at, rate in timed if at < limit), default=0.0), 2) for limit in TRIALS],
         "best_tflops": round(result.flops / result.best_time_s / 1e12, 2),
         "trials": len(result.records),
-        "search_s": round(result.seconds.get("search", 0.0), 2),
+        "phases_s": {phase: round(seconds, 2) for phase, seconds in result.seconds.items()},
         "wall_s": round(time.monotonic() - started, 1),
     }
 
