@@ -127,6 +127,15 @@ def several_sizes(texts: Sequence[str] | None) -> list[int] | list[dict[str, int
 ProblemName = Annotated[
     str, typer.Argument(metavar="PROBLEM", help="sgemm, dgemm, cgemm, zgemm, a built-in kernel or the folder of one.")
 ]
+Prior = Annotated[
+    str,
+    typer.Option(
+        "--prior",
+        metavar="auto|none|NAME|FILE",
+        help="The pretrained model to start from. auto is that of the kernel, unless it added nothing to physics where "
+        "it was judged; in replay none.",
+    ),
+]
 KernelName = Annotated[
     str | None,
     typer.Option(

@@ -7,7 +7,21 @@ from typing import Annotated
 
 import typer
 
-from mltune.cli.application import AsJson, K, KernelName, M, N, ProblemName, Size, Trans, answer, app, sizes, whole
+from mltune.cli.application import (
+    AsJson,
+    K,
+    KernelName,
+    M,
+    N,
+    Prior,
+    ProblemName,
+    Size,
+    Trans,
+    answer,
+    app,
+    sizes,
+    whole,
+)
 from mltune.errors import UsageError
 from mltune.tuning.request import named_problem
 
@@ -62,9 +76,7 @@ def predict(
         int,
         typer.Option("--top", metavar="K", parser=whole("--top", 1, 8), help="How many, at most 8."),
     ] = 1,
-    prior: Annotated[
-        str, typer.Option("--prior", metavar="auto|none|NAME|FILE", help="The pretrained model (mltune tune).")
-    ] = "auto",
+    prior: Prior = "auto",
     wisdom: Annotated[
         str | None,
         typer.Option("--wisdom", metavar="FILE|none", help="Best known configurations.  [default: the user's]"),
@@ -83,13 +95,11 @@ def predict(
     from mltune.tuning.prediction import predict as choose
     from mltune.tuning.target import find_gpus
 
-    if device == "auto":
-        gpus, reason = find_gpus()
-        if not gpus:
-            raise UsageError(f"no GPU was found: {reason}; name one with --device (`mltune device --known`).")
-        device = "cuda:0"
     named, bundle = named_problem(problem, {"trans": trans, "size": sizes(size), "m": m, "n": n, "k": k}, kernel)
-    facts, _ = find_device(device)
+    gpus, reason = find_gpus() if device == "auto" else ((), "")
+    if device == "auto" and not gpus:
+        raise UsageError(f"no GPU was found: {reason}; name one with --device (`mltune device --known`).")
+    facts = gpus[0] if gpus else find_device(device)[0]
     found = choose(named, bundle, facts, top=top, prior=prior, wisdom=wisdom)
     document = {"problem": named.label, "device": facts.name, **asdict(found)}
     answer(document, as_json, lambda: tables.predicted(document))

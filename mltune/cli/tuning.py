@@ -15,6 +15,7 @@ from mltune.cli.application import (
     M,
     N,
     NewRun,
+    Prior,
     ProblemName,
     Seed,
     Size,
@@ -72,15 +73,7 @@ def tune(
     stop: Annotated[
         bool, typer.Option("--stop/--no-stop", help="End once nothing untried can be expected to be 1 % faster.")
     ] = True,
-    prior: Annotated[
-        str,
-        typer.Option(
-            "--prior",
-            metavar="auto|none|NAME|FILE",
-            help="The pretrained model that the search starts from. auto is that of the kernel, unless it added "
-            "nothing to physics where it was judged; in replay none.",
-        ),
-    ] = "auto",
+    prior: Prior = "auto",
     run: NewRun = None,
     device: DeviceName = "auto",
     wisdom: Annotated[
