@@ -118,7 +118,7 @@ def test_a_batch_in_flight_is_planned_without_the_results_of_those_before_it():
     assert [one.index for one in first[0][16:32]] != [one.index for one in first[1][16:32]]
 
 
-@pytest.mark.parametrize(("batches", "cut"), [(14, 4), (14, 9)])
+@pytest.mark.parametrize(("batches", "cut"), [pytest.param(14, 4, marks=pytest.mark.slow), (14, 9)])
 def test_a_resumed_search_proposes_what_the_interrupted_one_would_have(batches, cut):
     """The gates skip in between, and a batch is interrupted in its middle."""
     whole = Replay(GATED, in_flight=gradually(3)).run(batches)
