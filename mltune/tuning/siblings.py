@@ -81,9 +81,8 @@ def sibling_model(
     """
     from mltune.learn.model_file import load_model, save_model
 
-    path = directory / FILE
+    path, parameters = directory / FILE, session.space.names
     if begins and sweeps:
-        parameters = session.space.names
         model = PretrainedModel(
             session.kernel.name, parameters, tuple(fit_member(sweep, parameters) for sweep in sweeps)
         )
@@ -92,6 +91,8 @@ def sibling_model(
         return None
     try:
         model = load_model(path)
+        if set(model.parameters) != set(parameters):
+            raise ModelError(f"the model {path.with_suffix('.json')} is of other parameters.")
     except ModelError as error:
         warnings.warn(f"{error} This run goes on without it.", MltuneWarning, stacklevel=2)
         return None
