@@ -2,7 +2,6 @@
 # Train the models that come with mltune, one for each kernel with recorded timings, from datasets/ alone.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-export OMP_NUM_THREADS=1 # trees do not depend on it; more threads are slower here
 
 kernels=$(mltune datasets --json | python3 -c 'import json, sys; print(*sorted({one["kernel"] for one in json.load(sys.stdin)}))')
 for kernel in $kernels; do

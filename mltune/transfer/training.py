@@ -60,6 +60,8 @@ def train(datasets: Sequence[Dataset], *, seed: int = 0) -> PretrainedModel:
     >>> model.kernel, len(model.members), model.facts["scores"]
     ('transpose', 1, {})
     """
+    from mltune.learn.search import one_thread
+
     first = datasets[0].manifest
     for one in datasets:
         if one.manifest.kernel != first.kernel or set(one.manifest.parameters) != set(first.parameters):
@@ -72,17 +74,18 @@ def train(datasets: Sequence[Dataset], *, seed: int = 0) -> PretrainedModel:
     parameters = tuple(first.parameters)
     each = as_sweeps(datasets)
     sweeps = joined(datasets, each)
-    model = PretrainedModel(
-        first.kernel, parameters, tuple(fit_member(sweep, parameters, seed=seed) for sweep in sweeps)
-    )
-    found = scores(model, datasets, each, sweeps)
+    with one_thread():  # several are slower: there is little to do between two waits for all of them
+        members = tuple(fit_member(sweep, parameters, seed=seed) for sweep in sweeps)
+        model = PretrainedModel(first.kernel, parameters, members)
+        found = scores(model, datasets, each, sweeps)
+        relied_on = importance(model, sweeps, seed=seed)
     facts = {
         "datasets": {one.manifest.name: _origin(one) for one in datasets},
         "versions": installed_versions("numpy", "scikit-learn", "skops"),
         "seed": seed,
         "scores": found,
         "gain": gain(found),
-        "importance": importance(model, sweeps, seed=seed),
+        "importance": relied_on,
     }
     return replace(model, facts=facts)
 

@@ -80,12 +80,13 @@ def sibling_model(
         Whether the run has no trials: only then is a model trained. Later the one in the directory is loaded.
     """
     from mltune.learn.model_file import load_model, save_model
+    from mltune.learn.search import one_thread
 
     path, parameters = directory / FILE, session.space.names
     if begins and sweeps:
-        model = PretrainedModel(
-            session.kernel.name, parameters, tuple(fit_member(sweep, parameters) for sweep in sweeps)
-        )
+        with one_thread():  # the compilers have the other cores
+            members = tuple(fit_member(sweep, parameters) for sweep in sweeps)
+        model = PretrainedModel(session.kernel.name, parameters, members)
         save_model(model, path)
     elif begins or not path.with_suffix(".json").is_file():
         return None
