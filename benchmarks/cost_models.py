@@ -165,11 +165,11 @@ def table(results: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def document(results: Any) -> dict[str, Any]:
+def document(results: Any, machine: str = f"{platform.machine()}, one core") -> dict[str, Any]:
     """Return results with the date, the hardware, the versions and the command."""
     return {
         "date": time.strftime("%Y-%m-%d"),
-        "machine": f"{platform.machine()}, one core",
+        "machine": machine,
         "versions": {"python": platform.python_version()}
         | {"mltune": mltune.__version__}
         | {package: version(package) for package in ("numpy", "scikit-learn")},

@@ -208,8 +208,10 @@ def live(asked: argparse.Namespace) -> None:
     }
     path = asked.gpu / "live.json"
     known_parts = json.loads(path.read_text())["results"]["parts"] if path.exists() else {}
-    facts = {"device": query_device(0).to_json(), "driver": driver_version(), "cores": available_cores()}
-    path.write_text(json.dumps(document({**facts, "parts": known_parts | {run: figures}}), indent=1) + "\n")
+    device, cores = query_device(0), available_cores()
+    facts = {"device": device.to_json(), "driver": driver_version(), "cores": cores}
+    found = document({**facts, "parts": known_parts | {run: figures}}, f"{device.name}; {cores} cores")
+    path.write_text(json.dumps(found, indent=1) + "\n")
     print(json.dumps({run: figures}, indent=1))
 
 

@@ -94,8 +94,9 @@ def main() -> None:
         "distinct": len({json.dumps(one["configuration"], sort_keys=True) for one in choices}),
         "mean_seconds": statistics.mean(one["seconds"] for one in choices),
     }
-    facts = {"gpus": [one.name for one in find_gpus()[0]], "cores": available_cores(), "time_s": arguments.time}
-    found = document({**facts, "summary": summary, "tuned": rows, "choices": made})
+    machine = f"{', '.join(one.name for one in find_gpus()[0])}; {available_cores()} cores"
+    results = {"time_s": arguments.time, "summary": summary, "tuned": rows, "choices": made}
+    found = document(results, machine)
     arguments.output.write_text(json.dumps(found, indent=1) + "\n")
     print(json.dumps(summary, indent=1))
 

@@ -14,7 +14,7 @@ from mltune.kernel.columns import Columns, Floats, length
 if TYPE_CHECKING:
     from mltune.kernel.space import SearchSpace
 
-SMALLEST_SHARE = 0.02
+SMALLEST_PRIOR = 0.02
 """Share of the best speed below which the physical prior does not distinguish configurations."""
 
 
@@ -48,7 +48,7 @@ def physical(prior: Callable[[Columns], Floats], some: Columns) -> Source:
     Speeds are relative to the fastest of some configurations: a small problem may reach a thousandth of the peak.
     """
     best = float(np.max(prior(some), initial=0.0)) or 1.0
-    return Source(lambda columns: np.log(np.maximum(prior(columns) / best, SMALLEST_SHARE)), np.log(SMALLEST_SHARE))
+    return Source(lambda columns: np.log(np.maximum(prior(columns) / best, SMALLEST_PRIOR)), np.log(SMALLEST_PRIOR))
 
 
 class Encoding:

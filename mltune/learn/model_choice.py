@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from mltune import assets
 from mltune.device.facts import NO_CUDA
 from mltune.errors import ModelError
+from mltune.learn.pretrained import is_comparable
 
 if TYPE_CHECKING:
     from mltune.device.facts import Device
@@ -42,10 +43,9 @@ class ChosenModel:
         families = sorted({one.architecture for one in origins})
         classes = sorted({one.cost_class for one in self.card.members if one.cost_class})
         flops = [one.flops for one in origins if one.flops > 0.0]
-        with_cuda = {one.architecture != NO_CUDA for one in self.card.members}
-        if with_cuda == {device.architecture == NO_CUDA}:
-            known = "with CUDA" if True in with_cuda else "without CUDA"
-            return (f"the model {self.name} is left out: it was trained on GPUs {known} alone",)
+        if not any(is_comparable(one.architecture, device) for one in self.card.members):
+            known = "with" if device.architecture == NO_CUDA else "without"
+            return (f"the model {self.name} is left out: it was trained on GPUs {known} CUDA alone",)
         said = []
         if families and device.family not in families:
             said.append(f"on {', '.join(families)}, and this GPU is {device.family}")

@@ -114,7 +114,7 @@ class PretrainedModel:
         sweep with CUDA, or none without: such orders mislead (a convolution, from AMD's GPUs to NVIDIA's: .6 to .7 of
         the optimum with the first choice, where physics alone has .9).
         """
-        left = [one for one in self.members if (one.architecture == NO_CUDA) == (device.architecture == NO_CUDA)]
+        left = [one for one in self.members if is_comparable(one.architecture, device)]
         of_case = [one for one in left if one.case == problem.case != ""]
         left = of_case or [one for one in left if one.cost_class == problem.cost_class] or left
         left = [one for one in left if one.architecture == device.architecture] or left
@@ -129,6 +129,11 @@ class PretrainedModel:
     def source(self) -> Source:
         """Return it as a source of knowledge for a search."""
         return Source(lambda columns: np.minimum(self.predict(columns), 0.0), SLOWEST, smooth=False)
+
+
+def is_comparable(architecture: str, device: Device) -> bool:
+    """Return whether an architecture and a device both have CUDA, or neither has."""
+    return (architecture == NO_CUDA) == (device.architecture == NO_CUDA)
 
 
 def features(columns: Columns, parameters: Sequence[str]) -> Floats:

@@ -1,4 +1,4 @@
-"""What the other problems of a campaign have measured, as a model that a run starts from."""
+"""The model of a campaign's run, trained on what the other problems of the campaign have measured."""
 
 from __future__ import annotations
 
@@ -83,18 +83,21 @@ def sibling_model(
     from mltune.learn.search import one_thread
 
     path, parameters = directory / FILE, session.space.names
-    if begins and sweeps:
+    if begins:
+        if not sweeps:
+            return None
         with one_thread():  # the compilers have the other cores
             members = tuple(fit_member(sweep, parameters) for sweep in sweeps)
         model = PretrainedModel(session.kernel.name, parameters, members)
         save_model(model, path)
-    elif begins or not path.with_suffix(".json").is_file():
-        return None
-    try:
-        model = load_model(path)
-        if set(model.parameters) != set(parameters):
-            raise ModelError(f"the model {path.with_suffix('.json')} is of other parameters.")
-    except ModelError as error:
-        warnings.warn(f"{error} This run goes on without it.", MltuneWarning, stacklevel=2)
+    elif path.with_suffix(".json").is_file():
+        try:
+            model = load_model(path)
+            if set(model.parameters) != set(parameters):
+                raise ModelError(f"the model {path.with_suffix('.json')} is of other parameters.")
+        except ModelError as error:
+            warnings.warn(f"{error} This run goes on without it.", MltuneWarning, stacklevel=2)
+            return None
+    else:
         return None
     return model.closest(session.problem, session.device)

@@ -55,9 +55,7 @@ class TestPool:
     def pool(landscape, Pool):
         return Pool(
             landscape.space,
-            Encoding(
-                landscape.space, [physical(landscape.prior, landscape.space.rows(np.arange(landscape.space.count)))]
-            ),
+            Encoding(landscape.space, [physical(landscape.prior, landscape.columns)]),
             drawn=100,
             near=60,
             incumbents=3,
@@ -96,9 +94,9 @@ class TestPool:
 
     def test_it_describes_as_the_encoding_does(self, landscape, pool):
         some = np.array([9, 3, 3000])
-        expected = Encoding(
-            landscape.space, [physical(landscape.prior, landscape.space.rows(np.arange(landscape.space.count)))]
-        ).describe(landscape.space.rows(some))
+        expected = Encoding(landscape.space, [physical(landscape.prior, landscape.columns)]).describe(
+            landscape.space.rows(some)
+        )
         for found, part in zip(pool.describe(some), expected, strict=True):
             np.testing.assert_array_equal(found, part)
         assert len(pool.describe(some[:0])[0]) == 0

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from mltune.kernel.space import TableSpace
-from mltune.learn.encoding import SMALLEST_SHARE, Encoding, MeanFunction, physical
+from mltune.learn.encoding import SMALLEST_PRIOR, Encoding, MeanFunction, physical
 
 
 def table(**values):
@@ -17,10 +17,12 @@ def table(**values):
     return TableSpace(dict(zip(values, rows.T, strict=True)))
 
 
+def encoding_of(space, prior=None):
+    return Encoding(space, [physical(prior, space.rows(np.arange(space.count)))] if prior else [])
+
+
 def described(space, prior=None):
-    return Encoding(space, [physical(prior, space.rows(np.arange(space.count)))] if prior else []).describe(
-        space.rows(np.arange(space.count))
-    )
+    return encoding_of(space, prior).describe(space.rows(np.arange(space.count)))
 
 
 @given(st.lists(st.sets(st.integers(-5, 300), min_size=1, max_size=6), min_size=1, max_size=3), st.booleans())
@@ -78,25 +80,21 @@ def test_the_middle_and_powers_of_two_are_expected_to_be_fast():
 
 
 def test_the_prior_is_the_last_coordinate_and_the_last_basis_function_and_is_bounded():
-    shares = {1: 0.0, 2: SMALLEST_SHARE / 1000, 4: 1.0 / 1000}  # of a problem that is too small for the device
+    shares = {1: 0.0, 2: SMALLEST_PRIOR / 1000, 4: 1.0 / 1000}  # of a problem that is too small for the device
     space = table(P=tuple(shares))
     points, basis = described(space, lambda columns: np.array([shares[value] for value in columns["P"].tolist()]))
     np.testing.assert_allclose(points[:, -1], [0, 0, 1], atol=1e-12)
-    np.testing.assert_allclose(basis[:, -1], np.log([SMALLEST_SHARE, SMALLEST_SHARE, 1]), atol=1e-12)
+    np.testing.assert_allclose(basis[:, -1], np.log([SMALLEST_PRIOR, SMALLEST_PRIOR, 1]), atol=1e-12)
 
 
 @pytest.mark.parametrize("prior", [None, lambda columns: np.ones(len(columns["P"]))])
 def test_there_is_a_weight_for_each_basis_function(prior):
     space = table(P=(1, 2, 4))
-    assert described(space, prior)[1].shape[1] == len(
-        Encoding(space, [physical(prior, space.rows(np.arange(space.count)))] if prior else []).mean_weights
-    )
+    assert described(space, prior)[1].shape[1] == len(encoding_of(space, prior).mean_weights)
 
 
 def test_every_row_is_described_by_itself(landscape):
-    encoding = Encoding(
-        landscape.space, [physical(landscape.prior, landscape.space.rows(np.arange(landscape.space.count)))]
-    )
+    encoding = Encoding(landscape.space, [physical(landscape.prior, landscape.columns)])
     some = np.array([5, 900, 17])
     whole = encoding.describe(landscape.columns)
     for part, expected in zip(encoding.describe(landscape.space.rows(some)), whole, strict=True):

@@ -53,9 +53,7 @@ def context_of(history, seed=0):
 
 @pytest.fixture
 def gaussian(landscape):
-    encoding = Encoding(
-        landscape.space, [physical(landscape.prior, landscape.space.rows(np.arange(landscape.space.count)))]
-    )
+    encoding = Encoding(landscape.space, [physical(landscape.prior, landscape.columns)])
     return GaussianProposer(
         encoding, EnumeratedPool(landscape.space, encoding, drawn=4000, near=0, incumbents=1), seed=0
     )
@@ -79,9 +77,7 @@ class TestGaussianProposer:
     def test_hyperparameters_are_those_of_the_earliest_whenever_they_are_fitted(self, landscape, gaussian):
         """The schedule looks at the same first trials: a resumed run with more measurements has the same."""
         late = GaussianProposer(
-            Encoding(
-                landscape.space, [physical(landscape.prior, landscape.space.rows(np.arange(landscape.space.count)))]
-            ),
+            Encoding(landscape.space, [physical(landscape.prior, landscape.columns)]),
             gaussian.pool,
             seed=0,
         )
@@ -101,9 +97,7 @@ class TestGaussianProposer:
     def test_what_was_skipped_as_slow_drives_it_away(self, landscape, gaussian):
         first = gaussian.propose(context_of(measured(landscape, self.known)), 12).indices
         history = measured(landscape, self.known, skipped=first, predicted=np.full(12, -8.0))
-        encoding = Encoding(
-            landscape.space, [physical(landscape.prior, landscape.space.rows(np.arange(landscape.space.count)))]
-        )
+        encoding = Encoding(landscape.space, [physical(landscape.prior, landscape.columns)])
         middle = encoding.describe(landscape.space.rows(first))[0].mean(axis=0)
 
         def distance(indices):

@@ -16,7 +16,7 @@ from mltune.records.trial import TrialRecord, TrialState
 def make_sampler(landscape, seed=0, prior=True, **options):
     return BatchSampler(
         landscape.space,
-        [physical(landscape.prior, landscape.space.rows(np.arange(landscape.space.count)))] if prior else [],
+        [physical(landscape.prior, landscape.columns)] if prior else [],
         seed=seed,
         **options,
     )
@@ -110,9 +110,7 @@ def test_a_resumed_run_proposes_what_the_interrupted_one_would_have(landscape):
 def test_a_space_is_searched_to_its_end_and_no_further(landscape):
     some = np.arange(0, landscape.space.count, 90)
     space = TableSpace({name: column[some] for name, column in landscape.columns.items()})
-    sampler = BatchSampler(
-        space, [physical(landscape.prior, landscape.space.rows(np.arange(landscape.space.count)))], seed=0
-    )
+    sampler = BatchSampler(space, [physical(landscape.prior, landscape.columns)], seed=0)
     study = optuna.create_study(direction="maximize", sampler=sampler)
     tried = []
     while proposals := sampler.plan(study, len(tried), 16):
