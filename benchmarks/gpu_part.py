@@ -28,16 +28,10 @@ def use(multiprocessors: int) -> None:
     GpuRunner.__init__.__kwdefaults__["worker"] = f"{__name__}:make_worker"
 
 
-def make_worker(setup: worker.Setup) -> Callable[[worker.Request], worker.Answer]:
+def make_worker(device_index: int) -> Callable[[worker.Request], worker.Answer]:
     """Make a worker (:func:`mltune.measure.worker.make_worker`) that works in the part."""
-    stopwatch = worker.Stopwatch
-
-    def within_the_part(l2_bytes: int) -> worker.Stopwatch:
-        enter(int(os.environ[VARIABLE]))
-        return stopwatch(l2_bytes)
-
-    worker.Stopwatch = within_the_part  # it is the first that a worker makes on its GPU
-    return worker.make_worker(setup)
+    enter(int(os.environ[VARIABLE]))
+    return worker.make_worker(device_index)
 
 
 def enter(multiprocessors: int) -> None:

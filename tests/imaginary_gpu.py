@@ -24,9 +24,9 @@ from mltune.device.known import H200
 from mltune.kernel.reader import load_kernel
 from mltune.measure.clock_monitor import Series, UsualClock
 from mltune.measure.race import RaceResult, run_rounds
-from mltune.measure.requests import Check, Measure, Ping, Race, TimeReference
+from mltune.measure.requests import Begin, Check, Measure, Race, TimeReference
 from mltune.measure.runner import GpuRunner
-from mltune.measure.worker import Answer, Setup
+from mltune.measure.worker import Answer
 from mltune.problem.gemm import parse_problem
 from mltune.records.trial import Build, Measurement, TrialState
 
@@ -62,12 +62,13 @@ class ImaginaryBuilder:
         """Do nothing: there is nothing to release."""
 
 
-def imaginary_runner(timeout_s: float = 10.0) -> GpuRunner:
+def imaginary_runner(timeout_s: float = 10.0, **options: Any) -> GpuRunner:
     """Return a runner with a simulated GPU."""
-    return GpuRunner(load_kernel(HOSTILE), PROBLEM, device=H200, timeout_s=timeout_s, worker=f"{__name__}:make")
+    worker = f"{__name__}:make"
+    return GpuRunner(load_kernel(HOSTILE), PROBLEM, device=H200, timeout_s=timeout_s, worker=worker, **options)
 
 
-def make(setup: Setup) -> Callable[[Any], Answer]:
+def make(device_index: int) -> Callable[[Any], Answer]:
     """Make the function that serves the requests (in the child)."""
     folder = Path(os.environ[FOLDER])
     with (folder / "starts").open("a") as starts:
@@ -82,7 +83,7 @@ def make(setup: Setup) -> Callable[[Any], Answer]:
 
 
 def _answer(request: Any, folder: Path) -> Answer:
-    if isinstance(request, Ping):
+    if isinstance(request, Begin):
         return Answer(Measurement(TrialState.OK))
     if isinstance(request, TimeReference):
         return Answer(_timed(REFERENCE_S))

@@ -10,7 +10,7 @@ import re
 import threading
 import time
 from collections.abc import Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -21,6 +21,7 @@ from mltune.measure.compiler import Source, accepts_option, nvrtc_version, suppo
 from mltune.measure.cubin_cache import CubinCache, cache_key, default_cache
 from mltune.measure.toolkit_headers import toolkit_headers
 from mltune.process.child import Child, ChildDiedError, ChildTimeoutError
+from mltune.process.child_pool import ChildPool, ThreadedChild
 from mltune.records.trial import Build, TrialState
 
 if TYPE_CHECKING:
@@ -121,6 +122,8 @@ class NvrtcBuilder:
         Seconds allowed per compile.
     memory_bytes : int
         Memory allowed per compile process.
+    pool : ChildPool, optional
+        Where compile processes are taken from and given back to; without one they end with the builder.
 
     Raises
     ------
@@ -140,6 +143,7 @@ class NvrtcBuilder:
         workers: int | None = None,
         timeout_s: float = 60.0,
         memory_bytes: int = 4 << 30,
+        pool: ChildPool | None = None,
     ) -> None:
         self._source = _source(kernel, compile_options(architecture))
         self._kernel = kernel
@@ -153,22 +157,24 @@ class NvrtcBuilder:
         self._lost: dict[str, Build] = {}
         self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._open = False
-        count = workers if workers is not None else available_cores()
-        self._children = [Child(_COMPILER, (self._source, memory_bytes)) for _ in range(max(1, count))]
-        self._threads: list[threading.Thread] = []
+        self._count = max(1, workers if workers is not None else available_cores())
+        self._memory_bytes = memory_bytes
+        self._pool, self._keeps = pool or ChildPool(), pool is not None
+        self._compilers: list[ThreadedChild] = []
+        self._served: list[Future[None]] = []
+        self._compiling: set[Child] = set()
 
     @property
     def workers(self) -> int:
         """Number of compile processes."""
-        return len(self._children)
+        return self._count
 
     def __enter__(self) -> Self:
         """Start the compile processes, without waiting for them."""
         self._open = True
-        for number, child in enumerate(self._children):
-            thread = threading.Thread(target=self._work, args=(child,), name=f"compile-{number}", daemon=True)
-            thread.start()
-            self._threads.append(thread)
+        arguments = self._source, self._memory_bytes
+        self._compilers = [self._pool.take(_COMPILER, arguments) for _ in range(self._count)]
+        self._served = [one.thread.submit(self._work, one.child) for one in self._compilers]
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -178,13 +184,16 @@ class NvrtcBuilder:
             waiting = [future for job in self._jobs.values() for future in job.futures]
         for future in waiting:
             future.cancel()
-        for _ in self._threads:
+        for _ in self._served:
             self._queue.put(None)
-        for thread, child in zip(self._threads, self._children, strict=True):
-            while thread.is_alive():
-                child.interrupt()  # the thread owns the child and reaps it
-                thread.join(0.05)
-        self._threads.clear()
+        for served, compiler in zip(self._served, self._compilers, strict=True):
+            while not served.done():
+                if not self._keeps or compiler.child in self._compiling:
+                    compiler.child.interrupt()  # its thread reaps it
+                wait([served], timeout=0.05)
+            self._pool.give_back(compiler)
+        if not self._keeps:
+            self._pool.close()
 
     def submit(self, configuration: Mapping[str, int]) -> Future[Build]:
         """Queue one configuration.
@@ -237,22 +246,24 @@ class NvrtcBuilder:
         with contextlib.suppress(WorkerError):  # the first job tries again, and reports the error
             child.start()
         while (job := self._queue.get()) is not None:
-            if not self._is_wanted(job):
+            if not self._is_wanted(job, child):
                 continue
             try:
                 build = self._compile(child, job)
             except WorkerError as error:
                 self._finish(job, error)
                 continue
+            finally:
+                self._compiling.discard(child)
             if self._cache is not None:
                 self._cache.put(job.key, build)
             self._finish(job, build)
-        child.kill()
 
-    def _is_wanted(self, job: _Job) -> bool:
-        """Return whether anything still waits for a job; drop it otherwise."""
+    def _is_wanted(self, job: _Job, child: Child) -> bool:
+        """Return whether anything still waits for a job, which the child compiles then; drop it otherwise."""
         with self._lock:
             if self._open and not all(future.cancelled() for future in job.futures):
+                self._compiling.add(child)
                 return True
             del self._jobs[job.key]
         for future in job.futures:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mltune.errors import DeviceError
-from mltune.measure.array_verification import run_once
+from mltune.measure.array_verification import Baseline, run_once
 from mltune.measure.clock_monitor import Series
 from mltune.measure.gpu import LoadedKernel
 from mltune.measure.protocols import SamplingRule
@@ -24,27 +24,19 @@ if TYPE_CHECKING:
     from mltune.kernel.bundle import Launch
     from mltune.measure.array_verification import Baseline
     from mltune.measure.worker import Worker
-    from mltune.problem.runnable import SolvedProblem
-
-
-@dataclass(frozen=True, slots=True)
-class Ping:
-    """Confirm that the GPU can be used."""
-
-    def run(self, worker: Worker) -> Measurement:
-        """Return a measurement in state ``OK``."""
-        return Measurement(TrialState.OK)
+    from mltune.problem.runnable import RunnableProblem, SolvedProblem
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Make the arrays of a problem of any kernel, and verify its default configuration."""
+    """The first request, which gives a worker its problem; the baseline is of kernels of kind arrays."""
 
-    baseline: Baseline
+    problem: RunnableProblem
+    baseline: Baseline | None = None
 
     def run(self, worker: Worker) -> Measurement:
-        """Return the verification of the default configuration."""
-        return worker.begin(self.baseline)
+        """Return the verification of the default configuration where there is a baseline."""
+        return Measurement(TrialState.OK) if self.baseline is None else worker.begin(self.baseline)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from mltune.device.facts import Device
 from mltune.device.peaks import peak_flops
@@ -23,17 +23,20 @@ from mltune.kernel.bundle import Kernel, device_variables
 from mltune.measure.array_verification import Baseline
 from mltune.measure.protocols import SamplingRule
 from mltune.measure.race import RaceResult
-from mltune.measure.requests import Begin, Check, Measure, Outputs, Ping, Race, Run, TimeReference
+from mltune.measure.requests import Begin, Check, Measure, Outputs, Race, Run, TimeReference
 from mltune.measure.timing_limits import within_limits
-from mltune.measure.worker import Answer, Request, Setup
+from mltune.measure.worker import Answer, Request
 from mltune.problem.arrays import ArraysProblem
 from mltune.problem.kinds import verified_problems
 from mltune.problem.runnable import SolvedProblem
-from mltune.process.child import Child, ChildDiedError, ChildTimeoutError
+from mltune.process.child import ChildDiedError, ChildTimeoutError
+from mltune.process.child_pool import ChildPool
 from mltune.records.trial import Build, Measurement, TrialState
 
 if TYPE_CHECKING:
     from mltune.problem.runnable import RunnableProblem
+
+Result = TypeVar("Result")
 
 REFERENCE_RULE = SamplingRule(max_samples=5, noise_target=0.002, max_s=0.3)
 """Few samples, for repeated timings of the reference implementation that show drift of the GPU."""
@@ -42,7 +45,6 @@ _WORKER = "mltune.measure.worker:make_worker"
 _WORKERS_PER_REQUEST = 2
 _CHECK_TIMEOUT_S = 120.0
 _RACE_TIMEOUT_S = 30.0
-_PING_TIMEOUT_S = 30.0
 _BEGIN_TIMEOUT_S = 300.0  # arrays of many gigabytes are made
 _PAUSES_S = (1.0, 2.0, 4.0)  # the memory of a killed process is free after some seconds, and so may be that of others
 
@@ -70,6 +72,8 @@ class GpuRunner:
     baseline : callable, optional
         Returns what kernels of any kind are compared with; called once, in the runner's thread, before the worker
         starts.
+    pool : ChildPool, optional
+        Where the worker is taken from and given back to; without one it ends with the runner.
 
     Attributes
     ----------
@@ -96,6 +100,7 @@ class GpuRunner:
         timeout_s: float = 10.0,
         worker: str = _WORKER,
         baseline: Callable[[], Baseline] | None = None,
+        pool: ChildPool | None = None,
     ) -> None:
         if problem.is_empty:
             raise ProblemError(f"only a problem whose result has elements can be timed, got {problem.label}.")
@@ -112,23 +117,29 @@ class GpuRunner:
         variables = [self._variables(one) for one in (*verified_problems(problem), problem)]
         self._shapes = [one for at, one in enumerate(variables) if one not in variables[:at]]
         self._shape_of = [self._shapes.index(one) for one in variables]  # of each case, and of the timing
-        self._child = Child(worker, (Setup(device_index, problem),))
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="mltune-gpu")
+        self._pool, self._keeps = pool or ChildPool(), pool is not None
+        self._worker = self._pool.take(worker, (device_index,))
+        self._child = self._worker.child
+        self._serves: int | None = None  # the process that has begun the problem
+        self._under_way: set[Future[Any]] = set()
         self._closing = threading.Event()
         self._served = False
         self._best_s: float | None = None
         self._peak_flops = peak_flops(device, problem.arithmetic)
 
     def __enter__(self) -> Self:
-        self._thread.submit(self._start)
+        self._submit(self._start)
         return self
 
     def __exit__(self, *error: object) -> None:
         self._closing.set()
-        self._thread.shutdown(wait=False, cancel_futures=True)
-        self._child.interrupt()
-        self._thread.shutdown(wait=True)
-        self._child.kill()
+        left = [one for one in list(self._under_way) if not one.cancel()]
+        if not self._keeps or not all(one.done() for one in left):
+            self._child.interrupt()
+        wait(left)
+        self._pool.give_back(self._worker)
+        if not self._keeps:
+            self._pool.close()
 
     def submit(
         self, configuration: Mapping[str, int], build: Build, *, best_s: float | None = None
@@ -147,7 +158,7 @@ class GpuRunner:
             return rejected
         *verified, timed = (launches[shape] for shape in self._shape_of)
         request = Measure(build.cubin, build.entry or self._entry, tuple(verified), timed, SamplingRule(), best_s)
-        return self._thread.submit(self._time, request)
+        return self._submit(self._time, request)
 
     def time_reference(self, rule: SamplingRule = REFERENCE_RULE) -> Measurement:
         """Time the reference implementation, in the same process and in the same way as the kernels.
@@ -183,7 +194,7 @@ class GpuRunner:
             (build.cubin, build.entry or self._entry, self._kernel.launch(configuration, variables))
             for configuration, build in entries
         ]
-        result = self._thread.submit(self._request, Race(tuple(launches)), _RACE_TIMEOUT_S).result()
+        result = self._submit(self._request, Race(tuple(launches)), _RACE_TIMEOUT_S).result()
         return result if isinstance(result, RaceResult) else RaceResult(result.state, result.detail)
 
     def run_once(self, configuration: Mapping[str, int], build: Build) -> Outputs:
@@ -196,7 +207,7 @@ class GpuRunner:
         """
         launch = self._kernel.launch(configuration, self._variables(self._problem))
         request = Run(build.cubin, build.entry or self._entry, launch)
-        result = self._thread.submit(self._request, request, _CHECK_TIMEOUT_S).result()
+        result = self._submit(self._request, request, _CHECK_TIMEOUT_S).result()
         return result if isinstance(result, Outputs) else Outputs(result.state, result.detail)
 
     def verify_winner(
@@ -231,8 +242,15 @@ class GpuRunner:
     def _variables(self, problem: RunnableProblem) -> dict[str, int]:
         return {**self._device, **problem.variables()}
 
+    def _submit(self, function: Callable[..., Result], *arguments: Any) -> Future[Result]:
+        """Call a function in the thread of the worker, after those that were submitted before."""
+        future = self._worker.thread.submit(function, *arguments)
+        self._under_way.add(future)
+        future.add_done_callback(self._under_way.discard)
+        return future
+
     def _answer(self, request: Request, timeout_s: float | None = None) -> Measurement:
-        return self._thread.submit(self._measure, request, timeout_s).result()
+        return self._submit(self._measure, request, timeout_s).result()
 
     def _time(self, request: Measure) -> Measurement:
         """Time a build, with the best time known now: others may have been timed since it was queued."""
@@ -288,19 +306,20 @@ class GpuRunner:
         return answer.result, "damaged" if answer.retire else "usable"
 
     def _start(self) -> None:
-        """Start a worker if none runs, repeatedly if necessary, and wait until it confirms that the GPU can be used."""
-        if self._child.pid is not None:
+        """Let a worker begin the problem unless one has, repeatedly if necessary; then the GPU can be used."""
+        if self._child.pid is not None and self._child.pid == self._serves:
             return
         if self._baseline is None and self._make_baseline is not None:
             self._baseline = self._make_baseline()
-        first = Ping() if self._baseline is None else Begin(self._baseline)
-        for pause_s in (*_PAUSES_S, 0.0):
+        used_before = [0.0] if self._child.pid is not None else []  # it may have been killed since
+        for pause_s in (*used_before, *_PAUSES_S, 0.0):
             try:
-                answer: Answer = self._child.call(
-                    first, _PING_TIMEOUT_S if self._baseline is None else _BEGIN_TIMEOUT_S
-                )
+                answer: Answer = self._child.call(Begin(self._problem, self._baseline), _BEGIN_TIMEOUT_S)
             except (WorkerError, ChildTimeoutError, ChildDiedError) as error:
-                if isinstance(first, Begin) and isinstance(error, ChildTimeoutError | ChildDiedError):
+                if used_before:
+                    used_before = []
+                    continue
+                if self._baseline is not None and isinstance(error, ChildTimeoutError | ChildDiedError):
                     raise _wrong_baseline(self._kernel, Measurement(TrialState.CRASHED, str(error))) from error
                 if not self._served:
                     raise WorkerError(str(error)) from error
@@ -310,7 +329,7 @@ class GpuRunner:
                     if answer.result.state is not TrialState.OK:
                         self._child.kill()
                         raise _wrong_baseline(self._kernel, answer.result)
-                    self._served = True
+                    self._served, self._serves = True, self._child.pid
                     return
                 self._child.kill()
                 if answer.permanent and not self._served:

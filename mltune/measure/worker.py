@@ -6,10 +6,11 @@ A kernel that hangs or loses the context ends the worker; its parent (runner.py)
 from __future__ import annotations
 
 import contextlib
+import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from mltune.measure.operand_checksums import OperandChecksums
 from mltune.measure.protocols import SamplingRule
 from mltune.measure.race import RaceResult
 from mltune.measure.references import bind_reference
+from mltune.measure.requests import Begin, Outputs
 from mltune.measure.stopwatch import Stopwatch
 from mltune.measure.timing import Sampling, sample
 from mltune.measure.verification import Verification
@@ -32,23 +34,12 @@ from mltune.problem.arrays import ArraysProblem
 from mltune.problem.runnable import Operands, RunnableProblem, SolvedProblem
 from mltune.records.trial import Measurement, TrialState
 
-if TYPE_CHECKING:
-    from mltune.measure.requests import Outputs
-
 _SEED, _OTHER_SEED = 267, 1267
 _HOST_OPERANDS_BYTES = 2**31  # larger operands are drawn on the GPU, which is faster than copying them there
 _READ_EVERY_S = 5e-3  # shortest time between two readings of the GPU's state during a series
 _READ_AFTER_S = 20e-3  # a run longer than this is also read at its end: that costs less than a percent
 _MOST_VERIFICATIONS = 8
 _UNWRITTEN = 0xFF  # the byte that outputs are filled with: of any type of real number it makes NaN
-
-
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """The GPU and the problem of a worker."""
-
-    device_index: int
-    problem: RunnableProblem
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,22 +71,29 @@ class Request(Protocol):
         """Fulfil the request."""
 
 
-def make_worker(setup: Setup) -> Callable[[Request], Answer]:
-    """Make a worker in this process and return the function that serves its requests.
+def make_worker(device_index: int) -> Callable[[Request], Answer]:
+    """Return the function that serves the requests to this process, for one problem after the other."""
+    worker: Worker | None = None
 
-    Where the GPU cannot be used, the function answers every request with the reason.
-    """
-    try:
-        return Worker(setup).serve
-    except DeviceError as error:
-        refusal = Answer(None, lost=str(error), permanent=True)
-    except (CudaError, MemoryError, RuntimeError) as error:
-        refusal = Answer(None, lost=f"{type(error).__name__}: {error}")
-    return lambda request: refusal
+    def serve(request: Request) -> Answer:
+        nonlocal worker
+        if isinstance(request, Begin):
+            worker = None
+            try:
+                _free_memory()  # that of the last problem
+                worker = Worker(device_index, request.problem)
+            except DeviceError as error:
+                return Answer(None, lost=str(error), permanent=True)
+            except (CudaError, MemoryError, RuntimeError) as error:
+                return Answer(None, lost=f"{type(error).__name__}: {error}")
+        assert worker is not None  # noqa: S101 - the first request begins a problem
+        return worker.serve(request)
+
+    return serve
 
 
 class Worker:
-    """The state of the process: context, operands, verification and stopwatch, made once.
+    """The state of a problem on a GPU: operands, verification and stopwatch, made once.
 
     Raises
     ------
@@ -105,26 +103,26 @@ class Worker:
         The GPU cannot be used now.
     """
 
-    def __init__(self, setup: Setup) -> None:
-        device = query_device(setup.device_index)
+    def __init__(self, device_index: int, problem: RunnableProblem) -> None:
+        device = query_device(device_index)
         import cupy
 
-        cupy.cuda.Device(setup.device_index).use()
-        self.problem = setup.problem
+        cupy.cuda.Device(device_index).use()
+        self.problem = problem
         self.stopwatch = Stopwatch(device.l2_bytes)
         self.usual_clock = UsualClock()
         self._verifications: dict[RunnableProblem, tuple[Verification, OperandChecksums]] = {}
-        self._nvml = Nvml(pci_bus_id(setup.device_index))
+        self._nvml = Nvml(pci_bus_id(device_index))
         self.stopwatch.take(lambda: self.stopwatch.spin(1e-6), 1)
         self.constants: Sequence[tuple[str, int, int]] = ()
         self._baseline: tuple[LoadedKernel, Launch] | None = None
-        with _must_fit(device.name, setup.problem):
-            if isinstance(setup.problem, ArraysProblem):
+        with _must_fit(device.name, problem):
+            if isinstance(problem, ArraysProblem):
                 return  # its arrays are made with its baseline
-            assert isinstance(setup.problem, SolvedProblem)  # noqa: S101 - the other kind of runnable problems
-            self.verification: Verification | ArrayVerification = Verification(setup.problem.verification_cases())
-            operands = _operands(setup.problem)
-            written = {one.name: operands[one.name] for one in setup.problem.buffers if one.role == "inout"}
+            assert isinstance(problem, SolvedProblem)  # noqa: S101 - the other kind of runnable problems
+            self.verification: Verification | ArrayVerification = Verification(problem.verification_cases())
+            operands = _operands(problem)
+            written = {one.name: operands[one.name] for one in problem.buffers if one.role == "inout"}
             self._use(operands, {name: array.copy() for name, array in written.items()})
 
     def begin(self, baseline: Baseline) -> Measurement:
@@ -341,6 +339,15 @@ def _memory() -> Memory | None:
         free_bytes, total_bytes = cupy.cuda.runtime.memGetInfo()
         return Memory(total_bytes, free_bytes, cupy.get_default_memory_pool().total_bytes())
     return None
+
+
+def _free_memory() -> None:
+    """Give what CuPy has kept for reuse back to the GPU."""
+    import cupy
+
+    gc.collect()
+    cupy.get_default_memory_pool().free_all_blocks()
+    cupy.get_default_pinned_memory_pool().free_all_blocks()
 
 
 def _operands(problem: RunnableProblem) -> Operands:

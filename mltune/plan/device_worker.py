@@ -14,6 +14,7 @@ from typing import Any
 from mltune.errors import DeviceError, DeviceLostError, DiskFullError, UsageError, WorkerError
 from mltune.plan.plan import TimeSlice
 from mltune.process.child import Child, ChildDiedError, ChildTimeoutError, send_to_parent
+from mltune.process.child_pool import ChildPool
 from mltune.process.signals import Interrupt
 from mltune.records.events import EventLog
 from mltune.records.store import Store
@@ -178,7 +179,7 @@ def make_device_worker(tune: Tune | None = None) -> Callable[[SliceRequest], Sli
         from mltune.tuning.tuner import tune as tuner
 
         preload()
-        tune = tuner
+        tune = partial(tuner, pool=ChildPool())
     return partial(_run_slice, tune, Interrupt(STOP_TIMEOUT_S, twice=False).__enter__())
 
 

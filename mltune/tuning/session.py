@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from mltune.measure.protocols import Builder, Runner
     from mltune.measure.runner import GpuRunner
     from mltune.problem.problem import Problem
+    from mltune.process.child_pool import ChildPool
     from mltune.records.trial import Measurement, TrialRecord
     from mltune.tuning.target import Target
 
@@ -133,6 +134,7 @@ def open_session(
     *,
     values: Mapping[str, Sequence[int]] | None = None,
     compilers: int | None = None,
+    pool: ChildPool | None = None,
 ) -> Session:
     """Make the session of a kernel, a problem and a target.
 
@@ -146,6 +148,8 @@ def open_session(
         Values of some parameters: a sub-space.
     compilers : int or None
         Compile processes; None is one per core.
+    pool : ChildPool, optional
+        Where compile processes and the worker of the GPU wait for the next session.
 
     Raises
     ------
@@ -171,7 +175,7 @@ def open_session(
             f"only a kernel with a source can be built, but {bundle.name} has none; replay recorded timings with "
             "--device replay:DATASET (see `mltune datasets`)."
         )
-    return _on_gpu(bundle.with_values(values) if values else bundle, problem, target.cuda or 0, compilers)
+    return _on_gpu(bundle.with_values(values) if values else bundle, problem, target.cuda or 0, compilers, pool)
 
 
 def _replay(kernel: Kernel, problem: Problem, name: str) -> Session:
@@ -192,7 +196,9 @@ def _replay(kernel: Kernel, problem: Problem, name: str) -> Session:
     )
 
 
-def _on_gpu(kernel: Kernel, problem: RunnableProblem, index: int, compilers: int | None) -> Session:
+def _on_gpu(
+    kernel: Kernel, problem: RunnableProblem, index: int, compilers: int | None, pool: ChildPool | None
+) -> Session:
     from mltune.device.packages import cupy_packages
     from mltune.device.query import driver_version, query_device
     from mltune.measure.build import NvrtcBuilder, default_cache, nvrtc_version
@@ -203,11 +209,11 @@ def _on_gpu(kernel: Kernel, problem: RunnableProblem, index: int, compilers: int
     check_fits_driver(cuda)
     space = make_space(kernel, {**problem.variables(), **device_variables(device)})
     kernel = replace(kernel, default=default_configuration(kernel, space))
-    builder = NvrtcBuilder(kernel, problem, device.architecture, cache=default_cache(), workers=compilers)
+    builder = NvrtcBuilder(kernel, problem, device.architecture, cache=default_cache(), workers=compilers, pool=pool)
     baseline = None
     if isinstance(problem, ArraysProblem):
         baseline = partial(make_baseline, kernel, problem, device, builder)
-    runner = GpuRunner(kernel, problem, index, device=device, baseline=baseline)
+    runner = GpuRunner(kernel, problem, index, device=device, baseline=baseline, pool=pool)
     return Session(
         kernel,
         problem,

@@ -46,6 +46,7 @@ from mltune.wisdom.file import file_of_run
 if TYPE_CHECKING:
     from mltune.learn.pretrained import PretrainedModel
     from mltune.learn.search import Batch
+    from mltune.process.child_pool import ChildPool
     from mltune.tuning.session import Session
 
 
@@ -62,6 +63,7 @@ def tune(
     stop: Callable[[], bool] = bool,
     slug: str = "",
     events: EventWriter | None = None,
+    pool: ChildPool | None = None,
 ) -> TuneResult:
     """Search for the fastest configuration until the budget is spent, everything is tried, or a stop is requested.
 
@@ -77,6 +79,8 @@ def tune(
     events : callable, optional
         Writes the events of a campaign; by default they go to ``events.jsonl`` in the directory of the run, which must
         not be that of a plan.
+    pool : ChildPool, optional
+        Where compile processes and the worker of the GPU wait for the next run; without one they end with this one.
 
     Raises
     ------
@@ -91,7 +95,7 @@ def tune(
     name = request.kernel if isinstance(request.kernel, str) else request.kernel.name
     target = parse_device(request.device) or choose(name, request.problem)
     wisdom = file_of_run(request.wisdom, replayed=target.dataset is not None)
-    session = open_session(request.kernel, request.problem, target, compilers=request.compilers)
+    session = open_session(request.kernel, request.problem, target, compilers=request.compilers, pool=pool)
     prior = request.prior if request.search == "model" else NONE
     model = choose_model(prior, session.kernel, replay=target.dataset is not None)
     header = run_header(

@@ -22,6 +22,7 @@ from mltune.measure.compiler import Source, code_bytes, parse_ptxas_log, support
 from mltune.measure.cubin_cache import CubinCache, cache_key
 from mltune.problem.gemm import parse_problem
 from mltune.process.child import Child
+from mltune.process.child_pool import ChildPool
 from mltune.records.trial import Build, TrialState
 
 SOURCE = """
@@ -166,7 +167,7 @@ def test_a_compiler_that_dies_is_one_crashed_build():
     with builder(ENDLESS) as pool:
         future = pool.submit({"WIDTH": 60, "SCALE": 1})
         time.sleep(1.0)
-        os.kill(pool._children[0].pid, signal.SIGSEGV)
+        os.kill(pool._compilers[0].child.pid, signal.SIGSEGV)
         crashed = future.result(30)
         assert crashed.state is TrialState.CRASHED
         assert "SIGSEGV" in crashed.detail
@@ -180,14 +181,14 @@ def test_a_compiler_that_is_killed_from_outside_is_replaced(number, tmp_path):
     undisturbed = build(ENDLESS, heavy)
     with builder(ENDLESS, cache=tmp_path) as pool:
         pool.submit({"WIDTH": 3, "SCALE": 1}).result(60)
-        first = pool._children[0].pid
+        first = pool._compilers[0].child.pid
         future = pool.submit(heavy)
         time.sleep(0.05)
         os.kill(first, number)
         made = future.result(60)
         assert made.state is TrialState.OK
         assert made.cubin == undisturbed.cubin
-        assert pool._children[0].pid != first
+        assert pool._compilers[0].child.pid != first
     assert build(ENDLESS, heavy, cache=tmp_path).cached
 
 
@@ -196,7 +197,7 @@ def test_a_configuration_with_which_two_compilers_are_killed_has_crashed():
         future, seen = pool.submit({"WIDTH": 60, "SCALE": 1}), []
         deadline = time.monotonic() + 60
         while not future.done() and time.monotonic() < deadline:
-            pid = pool._children[0].pid
+            pid = pool._compilers[0].child.pid
             if pid is not None and pid not in seen and "nvrtc" in Path(f"/proc/{pid}/maps").read_text():
                 time.sleep(0.5)  # it has started, and compiles for minutes
                 seen.append(pid)
@@ -235,7 +236,7 @@ def test_leaving_cancels_at_once_what_is_not_done():
     with builder(ENDLESS) as pool:
         futures = [pool.submit({"WIDTH": 60 + n, "SCALE": 1}) for n in range(5)]
         time.sleep(1.0)
-        pids = [child.pid for child in pool._children]
+        pids = [one.child.pid for one in pool._compilers]
         started = time.monotonic()
     assert time.monotonic() - started < 5
     done, waiting = wait(futures, timeout=5)
@@ -246,6 +247,47 @@ def test_leaving_cancels_at_once_what_is_not_done():
             os.kill(pid, 0)
     with pytest.raises(WorkerError, match="with"):
         pool.submit(CONFIGURATION)
+
+
+def test_compilers_in_a_pool_serve_the_next_builder():
+    pool, pids = ChildPool(), []
+    for problem in (PROBLEM, parse_problem("sgemm", trans="NT", size=64)):
+        with NvrtcBuilder(bundle(), problem, "sm_90", workers=2, pool=pool) as compilers:
+            assert compilers.submit(CONFIGURATION).result(60).state is TrialState.OK
+            pids.append({one.child.pid for one in compilers._compilers})
+    pool.close()
+
+    assert pids[0] == pids[1]
+    for pid in pids[0]:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_a_pool_ends_the_compilers_of_another_source():
+    pool = ChildPool()
+    with builder(pool=pool) as first:
+        first.submit(CONFIGURATION).result(60)
+        pid = first._compilers[0].child.pid
+    with builder(f"// changed\n{SOURCE}", pool=pool) as second:
+        assert second.submit(CONFIGURATION).result(60).state is TrialState.OK
+    pool.close()
+
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_a_pool_keeps_no_compiler_that_is_still_at_work():
+    pool = ChildPool()
+    with builder(ENDLESS, pool=pool) as first:
+        endless = first.submit({"WIDTH": 60, "SCALE": 1})
+        time.sleep(1.0)
+        started = time.monotonic()
+    with builder(ENDLESS, pool=pool) as second:
+        assert second.submit({"WIDTH": 3, "SCALE": 1}).result(60).state is TrialState.OK
+    pool.close()
+
+    assert endless.cancelled()
+    assert time.monotonic() - started < 10
 
 
 def test_cache_answers_in_another_builder(tmp_path):

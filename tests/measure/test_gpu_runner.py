@@ -1,5 +1,7 @@
 """The runner with workers that die, hang and fail, with and without a GPU that stays usable."""
 
+import os
+import signal
 import time
 
 import pytest
@@ -8,6 +10,7 @@ from imaginary_gpu import FOLDER, REFERENCE_S, ImaginaryBuilder, imaginary_runne
 from mltune.errors import DeviceError, DeviceLostError, WorkerError
 from mltune.measure import runner as runner_module
 from mltune.measure.protocols import SamplingRule
+from mltune.process.child_pool import ChildPool
 from mltune.records.trial import TrialState
 
 DEEDS = [
@@ -86,6 +89,54 @@ def test_a_worker_that_is_killed_from_outside_costs_no_trial(folder):
     assert measured.state is TrialState.OK
     assert runner.restarts == 1
     assert starts(folder) == 2
+
+
+@pytest.fixture
+def pool():
+    made = ChildPool()
+    yield made
+    made.close()
+
+
+def test_the_worker_in_a_pool_serves_the_next_runner(folder, pool):
+    for _ in range(3):
+        with imaginary_runner(pool=pool) as runner:
+            assert ask(runner, "").result().state is TrialState.OK
+
+    assert starts(folder) == 1
+
+
+@pytest.mark.parametrize("deed", ["die", "retire", "hang"])
+def test_a_worker_that_is_not_usable_is_replaced_for_the_next_runner(folder, pool, deed):
+    with imaginary_runner(timeout_s=0.5, pool=pool) as runner:
+        ask(runner, deed).result()
+    with imaginary_runner(pool=pool) as runner:
+        assert ask(runner, "").result().state is TrialState.OK
+
+
+def test_a_worker_that_was_killed_while_it_waited_is_replaced_at_once(folder, pool):
+    with imaginary_runner(pool=pool) as runner:
+        ask(runner, "").result()
+        pid = runner._child.pid
+    os.kill(pid, signal.SIGKILL)
+    with imaginary_runner(pool=pool) as runner:
+        assert ask(runner, "").result().state is TrialState.OK
+
+    assert starts(folder) == 2
+    assert runner.restarts == 0
+
+
+def test_what_is_under_way_at_the_end_of_a_runner_does_not_hold_up_the_next(folder, pool):
+    with imaginary_runner(timeout_s=60, pool=pool) as runner:
+        ask(runner, "").result()
+        hanging, waiting = ask(runner, "hang"), ask(runner, "")
+        time.sleep(0.2)
+    with imaginary_runner(pool=pool) as after:
+        assert ask(after, "").result().state is TrialState.OK
+
+    assert waiting.cancelled()
+    with pytest.raises(WorkerError, match="the runner was closed"):
+        hanging.result()
 
 
 @pytest.mark.parametrize("deed", ["take the GPU along and die", "take the GPU along and hang", "lose"])
