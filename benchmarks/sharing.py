@@ -123,7 +123,7 @@ def summary(arms: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Carry out the arms, and write the result after each."""
+    """Carry out the arms, and write the result after each campaign."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", default="600,200", help="GPU time of all problems: alone, and sharing")
     parser.add_argument("--sizes", default="512,4096,8192")
@@ -158,12 +158,12 @@ def main() -> None:
             keep = arguments.keep and arguments.keep / arm
             found = campaign(tables, each_s, device=arguments.device, seed=arguments.seed, siblings=siblings, keep=keep)
             arms[arm] |= found
-        seconds[arm] = time.monotonic() - started
-        compared = summary(arms) if len(arms) == len(ARMS) else {}
-        document = {**facts, "seconds": seconds, "summary": compared, "problems": arms}
-        arguments.output.mkdir(parents=True, exist_ok=True)
-        (arguments.output / "sharing.json").write_text(json.dumps(document, indent=1) + "\n")
-        print(json.dumps({"seconds": seconds, "summary": compared}, indent=1), flush=True)
+            seconds[arm] = time.monotonic() - started
+            compared = summary(arms) if len(arms) == len(ARMS) else {}
+            document = {**facts, "seconds": seconds, "summary": compared, "problems": arms}
+            arguments.output.mkdir(parents=True, exist_ok=True)
+            (arguments.output / "sharing.json").write_text(json.dumps(document, indent=1) + "\n")
+            print(json.dumps({"seconds": seconds, "summary": compared}, indent=1), flush=True)
 
 
 if __name__ == "__main__":
