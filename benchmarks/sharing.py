@@ -64,9 +64,10 @@ def campaign(
         result = run_plan(
             place(parse_plan(text, "sharing"), *find_gpus()), Path(scratch) / "campaign", siblings=siblings
         )
-        for folder in runs_in(result.directory) if keep else ():
-            export_run(folder, keep)
         runs = [result.read(folder, folder.name) for folder in runs_in(result.directory)]
+        for run in runs if keep else ():
+            if run.best is not None:
+                export_run(run.directory, keep)
         return {run.problem.label: row(run) for run in runs}
 
 

@@ -205,9 +205,10 @@ class Search:
     stopping : mapping, optional
         State of the stopping rule of an earlier part of the run: the attribute ``stopping`` as a mapping.
     default : mapping of str to int, optional
-        A configuration that is proposed first, and that no gate skips, if the space contains it.
+        A configuration that is proposed early, and that no gate skips, if the space contains it.
     known : sequence of mapping of str to int
-        Configurations that are known to be fast, such as those of a wisdom: proposed next, and skipped by no gate.
+        Configurations that are known to be fast, such as those of a wisdom, the best first: one is proposed before the
+        default, the others after it; no gate skips them.
     pretrained : PretrainedModel, optional
         A model of the kernel, trained on recorded sweeps.
 
@@ -452,12 +453,15 @@ def _proposer(search: str, space: SearchSpace, features: Features) -> Proposer |
 
 
 def _first(space: SearchSpace, default: Mapping[str, int] | None, known: Sequence[Mapping[str, int]]) -> dict[int, str]:
-    """Return the indices of the configurations that are proposed first, and their sources."""
+    """Return the indices of the configurations that are proposed first, and their sources.
+
+    The best one known comes before the default: where measurements take long, there may be time for one only.
+    """
     first: dict[int, str] = {}
-    for configuration, source in [(default, "default"), *((one, "wisdom") for one in known)]:
+    for configuration in [*known[:1], default, *known[1:]]:
         if configuration and configuration.keys() == set(space.names):
             index = int(space.index_of({name: np.array([value]) for name, value in configuration.items()})[0])
-            first.setdefault(index, source)
+            first.setdefault(index, "default" if configuration == default else "wisdom")
     first.pop(-1, None)  # outside the space
     return first
 

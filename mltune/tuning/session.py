@@ -77,7 +77,7 @@ class Session:
     compilers : float
         Builds made in parallel; infinite in replay, where builds take no time.
     default : mapping of str to int
-        The default configuration, which is measured first; empty where there is none.
+        The default configuration, which is measured early; empty where there is none.
     """
 
     kernel: Kernel

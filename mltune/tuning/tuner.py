@@ -166,7 +166,7 @@ class Tuner:
     stop : callable
         See :func:`tune`.
     known : sequence of mapping of str to int
-        Configurations of a wisdom, which are measured first, after the default.
+        Configurations of a wisdom: the first of them is measured first, the others after the default.
     pretrained : PretrainedModel, optional
         The model that the search starts from.
     """
@@ -331,7 +331,7 @@ class Tuner:
         oldest = self._in_flight[0]
         if not self._is_complete(oldest):
             limit = self._request.time_s
-            left = 0.5 if limit is None else min(0.5, max(0.0, limit - self._seconds.elapsed))
+            left = 0.5 if limit is None or not self._ended else min(0.5, max(0.0, limit - self._seconds.elapsed))
             self._keep(self._pipeline.advance(left))
         if self._is_complete(oldest):
             self._in_flight.popleft()
@@ -424,4 +424,6 @@ class Tuner:
         write_winner(folder, winner)
 
     def _time_is_up(self) -> bool:
-        return self._request.time_s is not None and self._seconds.elapsed >= self._request.time_s
+        """Return whether the time is spent; a run without a single result goes on until its first."""
+        limit = self._request.time_s
+        return limit is not None and self._ended > 0 and self._seconds.elapsed >= limit

@@ -221,7 +221,7 @@ def test_a_default_outside_the_space_is_not_proposed():
     assert batch.candidates[0].proposed_by != "default"
 
 
-def test_known_configurations_follow_the_default_and_no_gate_skips_them():
+def test_the_best_known_configuration_precedes_the_default_and_no_gate_skips_them():
     space = load_dataset(SMALL).space
     rows = [{key: int(column[0]) for key, column in space.rows(np.array([at])).items()} for at in (77, 5, 77, 9)]
     outside = dict.fromkeys(space.names, 10**6)
@@ -229,7 +229,7 @@ def test_known_configurations_follow_the_default_and_no_gate_skips_them():
     batch = Replay(SMALL, default=rows[0], known=[rows[1], outside, rows[2], {}, rows[3]]).search.ask()
 
     first = [(one.index, one.proposed_by) for one in batch.candidates[:4]]
-    assert first[:3] == [(77, "default"), (5, "wisdom"), (9, "wisdom")]
+    assert first[:3] == [(5, "wisdom"), (77, "default"), (9, "wisdom")]
     assert first[3][1] == "start"
     assert not any(one.is_skipped for one in batch.candidates[:3])
     assert all(exempt_proposals(["wisdom"], gate).all() for gate in GATES)

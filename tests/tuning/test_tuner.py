@@ -6,7 +6,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import Future
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ import pytest
 
 from mltune.dataset.dataset import load_dataset
 from mltune.errors import BundleError, RunDirectoryError
+from mltune.measure.replay import ReplayRunner
 from mltune.problem.gemm import parse_problem
 from mltune.records.candidate import BATCH
 from mltune.records.seconds import PHASES
@@ -297,6 +300,23 @@ def test_a_time_limit_ends_the_run(tmp_path):
 def test_the_shortest_time_has_trials(tmp_path):
     """Loading takes longer than that, and is not part of it."""
     assert len(search(tmp_path / "run", trials=None, time_s=1e-3).records) >= BATCH
+
+
+def test_a_run_without_a_result_goes_on_until_its_first(tmp_path, monkeypatch):
+    """Where one measurement takes longer than the limit, the run has a winner all the same."""
+    submit = ReplayRunner.submit
+
+    def slowly(runner, configuration, build, **options):
+        late, answer = Future(), submit(runner, configuration, build, **options).result()
+        late.set_running_or_notify_cancel()
+        threading.Timer(0.3, late.set_result, [answer]).start()
+        return late
+
+    monkeypatch.setattr(ReplayRunner, "submit", slowly)
+    result = search(tmp_path / "run", trials=None, time_s=0.05)
+
+    assert result.best is not None
+    assert len(result.records) <= BATCH
 
 
 def test_an_exhausted_space_ends_the_run_with_that_reason(tmp_path):

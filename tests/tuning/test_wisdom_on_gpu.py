@@ -54,7 +54,7 @@ def test_the_verified_winner_and_its_ties_are_added_and_measured_next_time(run, 
     again = run("again")
 
     first = [(record.configuration["MISDEED"], record.proposed_by) for record in again.records[:2]]
-    assert first == [(0, "default"), (2, "wisdom")]
+    assert first == [(2, "wisdom"), (0, "default")]
     assert again.best_time_s < 3e-3
 
 
