@@ -8,5 +8,5 @@ for kernel in $kernels; do
     names=$(mltune datasets --json | python3 -c 'import json, sys; print(*(one["name"] for one in json.load(sys.stdin) if one["kernel"] == sys.argv[1]))' "$kernel")
     searches=$(find datasets -path "datasets/$kernel/searches/*.parquet" | sort)
     # shellcheck disable=SC2086
-    mltune train $names $searches --out "models/$kernel"
+    mltune train $names $searches --out "models/$kernel" --overwrite
 done

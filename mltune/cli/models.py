@@ -40,6 +40,7 @@ def train(
     report: Annotated[
         bool, typer.Option("--report", help="Show its quality on what was left out, and which parameters carry it.")
     ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a model of the same name.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a model on recorded timings, from which runs of the kernel start: mltune tune --prior PATH.
@@ -48,15 +49,18 @@ def train(
     other problems.
     """
     from mltune.dataset.dataset import load_dataset
-    from mltune.learn.model_file import save_model
+    from mltune.learn.model_file import SUFFIXES, file_of, save_model
     from mltune.show import tables
     from mltune.transfer.training import datasets_of_runs
     from mltune.transfer.training import train as train_model
 
+    for file in (file_of(out, suffix) for suffix in SUFFIXES):
+        if file.exists() and not overwrite:
+            raise UsageError(f"a model is not replaced, but {file} exists; choose another name, or --overwrite.")
     read = (datasets_of_runs(Path(name)) if Path(name).is_dir() else [load_dataset(name)] for name in datasets)
     model = train_model([one for some in read for one in some], seed=seed)
     save_model(model, out)
-    document = {"kernel": model.kernel, "model": str(out.with_suffix(".json")), **model.facts}
+    document = {"kernel": model.kernel, "model": str(file_of(out, ".json")), **model.facts}
     answer(document, as_json, lambda: tables.training(document, report))
 
 

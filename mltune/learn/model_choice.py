@@ -35,7 +35,9 @@ class ChosenModel:
     @property
     def name(self) -> str:
         """The name of its file."""
-        return self.path.stem
+        from mltune.learn.model_file import file_of
+
+        return file_of(self.path).name
 
     def notices(self, problem: Problem, device: Device) -> tuple[str, ...]:
         """Say in what a problem and a device differ from all that the model was trained on."""

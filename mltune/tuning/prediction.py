@@ -154,7 +154,7 @@ def predict(
 
 
 def _expected(model: ChosenModel | None, top: int) -> Expected | None:
-    shares = {} if model is None else model.card.shares
+    shares = {} if model is None else model.card.shares("model")
     counts = [count for count in shares if count <= top]
     if not counts:
         return None

@@ -15,8 +15,13 @@ DATASET = "h200-transpose-8192x8192-random"
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     path = tmp_path_factory.mktemp("models") / "mine"
-    command = [sys.executable, "-m", "mltune", "train", DATASET, "--out", str(path), "--json"]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, timeout=120).stdout)
+    return json.loads(command("train", DATASET, "--out", path, "--json").stdout)
+
+
+def command(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "mltune", *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False
+    )
 
 
 def tune(run, prior, trials=24):
@@ -28,6 +33,21 @@ def test_the_command_writes_a_model_and_says_what_it_has_learned_from(trained):
     assert trained["kernel"] == "transpose"
     assert trained["datasets"][DATASET]["rows"] == 400
     assert trained["scores"] == {}
+
+
+def test_a_model_is_not_replaced_by_chance(trained):
+    refused = command("train", DATASET, "--out", trained["model"])
+    assert refused.returncode == 2
+    assert "mine.json exists; choose another name, or --overwrite" in refused.stderr
+    assert command("train", DATASET, "--out", trained["model"], "--overwrite").returncode == 0
+
+
+@pytest.mark.parametrize("arguments", [("train", DATASET, "--out", "."), ("tune", "transpose", "--prior", "")])
+def test_a_model_has_a_name(arguments):
+    refused = command(*arguments)
+    assert refused.returncode == 2
+    assert "a model is named by its file" in refused.stderr
+    assert len(refused.stderr.splitlines()) <= 2  # a run without a GPU first says that it replays
 
 
 def test_a_run_starts_from_a_model(trained, tmp_path):
