@@ -90,7 +90,8 @@ def predict(
     """Choose configurations without measuring any, also for a GPU that is not here.
 
     They are those that a run would measure first: what a wisdom knows, then what a pretrained model and physics expect
-    to be fast. The mean share of the optimum, and its range, are those that the model reached on what it had not seen.
+    to be fast. The mean share of the optimum, and its range, are those that the model reached on what it had not seen,
+    or where none is used those of physics.
     """
     from dataclasses import asdict
 

@@ -95,7 +95,7 @@ def choose_model(prior: str, kernel: Kernel, *, replay: bool = False) -> ChosenM
     'convolution'
     """
     shipped = assets.folder("models") / f"{kernel.name if prior == AUTO else prior}.json"
-    own = kernel.folder.resolve().parent == assets.folder("kernels").resolve()
+    own = _comes_with_mltune(kernel)
     if prior == NONE or (prior == AUTO and (replay or not own or not shipped.is_file())):
         return None
     from mltune.learn.model_file import load_card
@@ -111,3 +111,16 @@ def choose_model(prior: str, kernel: Kernel, *, replay: bool = False) -> ChosenM
         f"a model is used for the parameters that it was trained on, but {path.stem} is of {card.kernel} with "
         f"{', '.join(card.parameters)}, and {kernel.name} has {', '.join(kernel.all_parameters)}."
     )
+
+
+def shipped_card(kernel: Kernel) -> Card | None:
+    """Return the card of the model that comes with mltune for a kernel, also where no search starts from it."""
+    from mltune.learn.model_file import load_card
+
+    path = assets.folder("models") / f"{kernel.name}.json"
+    card = load_card(path) if _comes_with_mltune(kernel) and path.is_file() else None
+    return card if card and set(card.parameters) == set(kernel.all_parameters) else None
+
+
+def _comes_with_mltune(kernel: Kernel) -> bool:
+    return kernel.folder.resolve().parent == assets.folder("kernels").resolve()

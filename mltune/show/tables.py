@@ -334,12 +334,15 @@ def predicted(document: Document) -> list[RenderableType]:
         for rank, one in enumerate(document["choices"], 1)
     ]
     expected = document["expected"]
-    quality = "how good these choices are has not been measured on spaces that were held out"
+    quality = "how good such choices are has not been measured on recorded spaces"
     if expected:
+        count, of_model = expected["choices"], expected["source"] == "model"
         quality = (
-            f"the best of {expected['choices']} reached {expected['share']:.3f} of the optimum on the mean of "
-            f"{expected['held_out']} spaces that the model had not seen ({expected['least']:.3f} to "
-            f"{expected['most']:.3f})"
+            f"{'' if of_model else 'no model is used; by physics alone, '}"
+            f"{'the first choice' if count == 1 else f'the best of the first {count} choices'} reached "
+            f"{expected['share']:.3f} of the optimum on the mean of {expected['held_out']} "
+            f"{'spaces that the model had not seen' if of_model else 'recorded spaces'} "
+            f"(lowest to highest: {expected['least']:.3f} to {expected['most']:.3f})"
         )
     title = f"{document['problem']} on {document['device']}, without a measurement"
     return [title, "", FittingTable(rows), "", quality, *(f"note: {notice}" for notice in document["notices"])]

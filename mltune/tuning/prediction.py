@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from mltune.errors import UsageError
-from mltune.learn.model_choice import AUTO, choose_model
+from mltune.learn.model_choice import AUTO, choose_model, shipped_card
 from mltune.wisdom.file import file_of_run
 from mltune.wisdom.wisdom import Wisdom
 
 if TYPE_CHECKING:
     from mltune.device.facts import Device
-    from mltune.learn.model_choice import ChosenModel
+    from mltune.learn.model_file import Card
     from mltune.problem.problem import Problem
 
 KNOWN, EXPECTED = "known", "expected"
@@ -38,17 +38,21 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What the best of as many first choices reached on spaces that the model had not seen, as shares of the optimum.
+    """What the best of the first choices reached on recorded spaces, as shares of the optimum.
 
     Attributes
     ----------
+    source : {"model", "physics"}
+        What chose: the model on spaces that it had not seen, or physics alone.
     choices : int
+        How many, of those judged the most that are not more than were asked for.
     share, least, most : float
         Mean, lowest and highest.
     held_out : int
         Number of spaces.
     """
 
+    source: Literal["model", "physics"]
     choices: int
     share: float
     least: float
@@ -64,7 +68,7 @@ class Prediction:
     ----------
     choices : tuple of Choice
     expected : Expected or None
-        None where the model was not judged on anything, or no model is used.
+        Of the model, or where none is used of physics; None where that was not judged.
     notices : tuple of str
         In what the problem and the device differ from all that the model was trained on.
     """
@@ -135,28 +139,30 @@ def predict(
     file = file_of_run(wisdom, replayed=False)
     matches = [] if file is None else Wisdom.load(file).lookup(bundle, problem, device, driver, most=top)
     known = [codes for match in matches if (codes := match.entry.codes(bundle.labels)) is not None]
+    pretrained = None if model is None else model.load(problem, device)
     search = Search(
         space,
         Features(bundle, problem, device),
         batch=top,
         known=known,
-        pretrained=None if model is None else model.load(problem, device),
+        pretrained=pretrained,
     )
     candidates = search.ask().candidates
+    card = shipped_card(bundle) if model is None else model.card
     return Prediction(
         tuple(
             Choice(KNOWN if one.proposed_by == "wisdom" else EXPECTED, bundle.labelled(one.configuration))
             for one in candidates
         ),
-        _expected(model, top),
+        None if card is None else _expected(card, "physics" if pretrained is None else "model", top),
         () if model is None else model.notices(problem, device),
     )
 
 
-def _expected(model: ChosenModel | None, top: int) -> Expected | None:
-    shares = {} if model is None else model.card.shares("model")
+def _expected(card: Card, source: Literal["model", "physics"], top: int) -> Expected | None:
+    shares = card.shares(source)
     counts = [count for count in shares if count <= top]
     if not counts:
         return None
     found = shares[max(counts)]
-    return Expected(max(counts), sum(found) / len(found), min(found), max(found), len(found))
+    return Expected(source, max(counts), sum(found) / len(found), min(found), max(found), len(found))
