@@ -8,6 +8,7 @@ import pytest
 
 import mltune
 from mltune.errors import ModelError, RunDirectoryError
+from mltune.results.messages import message
 
 DATASET = "h200-transpose-8192x8192-random"
 
@@ -57,6 +58,26 @@ def test_a_run_starts_from_a_model(trained, tmp_path):
     first = next(record for record in started.records if record.proposed_by == "start")
     assert first.median_s < 1.05 * best_s
     assert [one.index for one in started.records] != [one.index for one in other.records]
+
+
+def test_what_a_model_does_not_know_is_said(tmp_path):
+    """In a run and in a pruned sweep; a model that is left out is not said to be used."""
+    model = tmp_path / "nvidia"
+    assert command("train", "convolution_rtx_a4000", "--out", model).returncode == 0
+    run, device = tmp_path / "run", "replay:convolution_w6600"
+    begun = command("tune", "--device", device, "--prior", model, "--trials", "16", "--run", run, "--json")
+    left_out = "the model nvidia is left out: it was trained on GPUs with CUDA alone"
+    assert left_out in begun.stderr
+    assert json.loads(begun.stdout)["model"] == ""
+    (event,) = (json.loads(line) for line in (run / "events.jsonl").read_text().splitlines() if '"model"' in line)
+    assert message(event).endswith(f"pretrained model: {left_out}")
+    sweep = "sweep", "convolution", "--complete", "--prune", "--device", device, "--prior", model
+    assert left_out in command(*sweep, "--run", tmp_path / "sweep").stderr
+
+
+def test_a_run_names_its_model(trained, tmp_path):
+    assert tune(tmp_path / "with", trained["model"]).model == "mine"
+    assert mltune.load_run(tmp_path / "with").to_json()["model"] == "mine"
 
 
 def test_a_run_is_resumed_with_its_model_only(trained, tmp_path):
