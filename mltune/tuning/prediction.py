@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from mltune.errors import UsageError
+from mltune.errors import UsageError, WisdomError
+from mltune.files.text import printable
 from mltune.learn.model_choice import AUTO, choose_model, shipped_card
+from mltune.tuning.wisdom import load_wisdom
 from mltune.wisdom.file import file_of_run
 from mltune.wisdom.wisdom import Wisdom
 
@@ -112,6 +114,8 @@ def predict(
         ``top`` is not from 1 to 8, or the space is empty.
     ModelError
         The model cannot be used.
+    WisdomError
+        The wisdom that is named cannot be read, or does not exist; that of the user is left out with a warning.
 
     Examples
     --------
@@ -137,7 +141,10 @@ def predict(
     space = make_space(bundle, {**problem.variables(), **device_variables(device)})
     model = choose_model(prior, bundle)
     file = file_of_run(wisdom, replayed=False)
-    matches = [] if file is None else Wisdom.load(file).lookup(bundle, problem, device, driver, most=top)
+    if wisdom is not None and file is not None and not file.exists():
+        raise WisdomError(f"a wisdom is a file, but there is no {printable(file, 300)}.")
+    loaded = Wisdom() if file is None else load_wisdom(file, required=wisdom is not None)
+    matches = loaded.lookup(bundle, problem, device, driver, most=top)
     known = [codes for match in matches if (codes := match.entry.codes(bundle.labels)) is not None]
     pretrained = None if model is None else model.load(problem, device)
     search = Search(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mltune.device.lookup import find_device
-from mltune.errors import UsageError
+from mltune.errors import MltuneWarning, UsageError, WisdomError
 from mltune.kernel.reader import load_kernel
 from mltune.learn.model_choice import shipped_card
 from mltune.problem.kinds import problem_from_name
@@ -54,6 +54,18 @@ def test_of_a_model_that_is_left_out_nothing_is_expected():
 def test_nothing_is_expected_of_what_was_not_judged():
     problem, bundle = named_problem("transpose", {}, None)
     assert predict(problem, bundle, find_device("a100")[0], wisdom="none").expected is None
+
+
+def test_a_damaged_wisdom_is_an_error_only_where_it_was_named(tmp_path, monkeypatch):
+    device, damaged = find_device("a100")[0], tmp_path / "wisdom.json"
+    damaged.write_text("{")
+    monkeypatch.setenv("MLTUNE_WISDOM", str(damaged))
+    with pytest.warns(MltuneWarning, match="It is not used"):
+        assert predict(SGEMM, "gemm_simt", device).choices[0].source == "expected"
+    with pytest.raises(WisdomError, match="must be a wisdom"):
+        predict(SGEMM, "gemm_simt", device, wisdom=damaged)
+    with pytest.raises(WisdomError, match=r"there is no .*none\.json"):
+        predict(SGEMM, "gemm_simt", device, wisdom=tmp_path / "none.json")
 
 
 def test_what_is_not_possible_is_refused():
