@@ -36,6 +36,13 @@ def test_the_command_writes_a_model_and_says_what_it_has_learned_from(trained):
     assert trained["scores"] == {}
 
 
+def test_why_nothing_was_judged_is_said(tmp_path):
+    """Also of two architectures that say nothing of each other; what carries the model is known all the same."""
+    shown = command("train", "convolution_w6600", "convolution_rtx_a4000", "--out", tmp_path / "two", "--report").stdout
+    assert "with CUDA both or neither" in " ".join(shown.split())
+    assert "parameters that carry it: " in shown
+
+
 def test_a_model_is_not_replaced_by_chance(trained):
     refused = command("train", DATASET, "--out", trained["model"])
     assert refused.returncode == 2
