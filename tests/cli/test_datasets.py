@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mltune.dataset.dataset import load_dataset, load_manifest
+from mltune.dataset.dataset import load_dataset, load_manifest, shipped_datasets, shipped_searches
 from tests.cli.test_cli import answer, assert_refused, mltune
 
 TABLE = "block,tile,time_ms\n" + "\n".join(
@@ -50,6 +50,18 @@ def test_what_is_there_is_not_replaced(tmp_path):
     assert_refused(mltune(*command, "mine", cwd=tmp_path), "mine/t.json exists")
     assert mltune(*command, "mine", "--overwrite", cwd=tmp_path).returncode == 0
     assert_refused(mltune("datasets", "export", "mine/t.json", "t.csv", "--format", "t4", cwd=tmp_path), "t.csv exists")
+
+
+def test_a_problem_of_any_name_has_named_sizes(tmp_path):
+    (tmp_path / "t.csv").write_text(TABLE)
+    command = ("datasets", "import", "t.csv", "--kernel", "vecAdd", "--size", 4096, "--device", "a100", "--out", "mine")
+    assert_refused(mltune(*command, cwd=tmp_path), "only a GEMM has one size", "--size NAME=N")
+
+
+def test_all_that_is_shipped_is_verified():
+    names = [one["name"] for one in answer("datasets", "verify")]
+    assert len([name for name in names if "searches" in name]) == len(shipped_searches()) > 0
+    assert {*shipped_datasets()} <= {*names}
 
 
 def test_a_damaged_dataset_is_named_and_the_exit_code_is_1(tmp_path):
