@@ -265,7 +265,7 @@ def _problem(kernel: Kernel | str, name: str | None, shape: dict[str, Any], flop
     given = {option: value for option, value in shape.items() if value is not None}
     if not isinstance(kernel, str) and kernel.arrays is not None and name in (None, kernel.name):
         return named_problem(None, given, kernel.folder)[0]
-    if name is None and not isinstance(kernel, str) and kernel.arrays is None and not given and flops is None:
+    if not isinstance(kernel, str) and name in (None, kernel.name) and not given and flops is None:
         with contextlib.suppress(UsageError):
             return space_problem(kernel, None, {})
     if name is None:

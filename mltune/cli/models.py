@@ -32,7 +32,7 @@ def train(
         list[str],
         typer.Argument(
             metavar="DATASET...",
-            help="Names or files of datasets of one kernel (mltune datasets), or directories of runs and campaigns.",
+            help="Datasets of one kernel: names (mltune datasets), files, folders, directories of runs and campaigns.",
         ),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="PATH", help="Writes PATH.skops and its card PATH.json.")],
@@ -48,17 +48,15 @@ def train(
     It is judged on each dataset by what was learned from other architectures; where there is one architecture, from
     other problems.
     """
-    from mltune.dataset.dataset import load_dataset
     from mltune.learn.model_file import SUFFIXES, file_of, save_model
     from mltune.show import tables
-    from mltune.transfer.training import datasets_of_runs
+    from mltune.transfer.training import find_datasets
     from mltune.transfer.training import train as train_model
 
     for file in (file_of(out, suffix) for suffix in SUFFIXES):
         if file.exists() and not overwrite:
             raise UsageError(f"a model is not replaced, but {file} exists; choose another name, or --overwrite.")
-    read = (datasets_of_runs(Path(name)) if Path(name).is_dir() else [load_dataset(name)] for name in datasets)
-    model = train_model([one for some in read for one in some], seed=seed)
+    model = train_model([one for name in datasets for one in find_datasets(name)], seed=seed)
     save_model(model, out)
     document = {"kernel": model.kernel, "model": str(file_of(out, ".json")), **model.facts}
     answer(document, as_json, lambda: tables.training(document, report))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from mltune import assets
 from mltune.device.facts import NO_CUDA
 from mltune.errors import ModelError
+from mltune.files.text import did_you_mean, printable
 from mltune.learn.pretrained import is_comparable
 
 if TYPE_CHECKING:
@@ -98,9 +99,15 @@ def choose_model(prior: str, kernel: Kernel, *, replay: bool = False) -> ChosenM
     own = _comes_with_mltune(kernel)
     if prior == NONE or (prior == AUTO and (replay or not own or not shipped.is_file())):
         return None
-    from mltune.learn.model_file import load_card
+    from mltune.learn.model_file import file_of, load_card
 
     path = shipped if shipped.is_file() else Path(prior)
+    if not file_of(path, ".json").exists():
+        names = sorted(one.stem for one in assets.folder("models").glob("*.json"))
+        raise ModelError(
+            f"a model is a file or comes with mltune ({', '.join(names)}), but there is no "
+            f"{printable(file_of(path, '.json'), 300)}{did_you_mean(prior, names) or '.'}"
+        )
     card = load_card(path)
     fits = set(card.parameters) == set(kernel.all_parameters)
     if prior == AUTO:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from mltune.device.known import UNKNOWN
 from mltune.errors import UsageError, WisdomError
 from mltune.files.text import printable
 from mltune.learn.model_choice import AUTO, choose_model, shipped_card
@@ -111,7 +112,7 @@ def predict(
     Raises
     ------
     UsageError
-        ``top`` is not from 1 to 8, or the space is empty.
+        ``top`` is not from 1 to 8, the device is unknown, or the space is empty.
     ModelError
         The model cannot be used.
     WisdomError
@@ -136,6 +137,11 @@ def predict(
     most = SamplerOptions().start_trials
     if not 1 <= top <= most:
         raise UsageError(f"1 to {most} configurations are chosen without a measurement, got {top}.")
+    if device == UNKNOWN:
+        raise UsageError(
+            "a choice without a measurement follows from the facts of a device, but those of `unknown` are not known; "
+            "name a GPU (`mltune device --known`), or a file with its facts."
+        )
     bundle = load_kernel(kernel)
     bundle.check_problem(problem)
     space = make_space(bundle, {**problem.variables(), **device_variables(device)})

@@ -38,8 +38,11 @@ def test_the_problem_is_by_default_that_of_the_kernels_recordings(tmp_path):
     names = list(load_manifest("convolution_w6600").parameters)
     table[[*names, "time_ms"]].dropna().to_csv(tmp_path / "t.csv", index=False)
     command = ("datasets", "import", "t.csv", "--kernel", "convolution", "--device", "a100", "--time", "time_ms")
-    answer(*command, "--parameters", ",".join(names), "--out", "mine", cwd=tmp_path)
-    assert load_manifest(tmp_path / "mine" / "t.json").problem == load_manifest("convolution_w6600").problem
+    for named in ((), ("--problem", "convolution")):
+        answer(*command, *named, "--parameters", ",".join(names), "--out", "mine", "--overwrite", cwd=tmp_path)
+        assert load_manifest(tmp_path / "mine" / "t.json").problem == load_manifest("convolution_w6600").problem
+    refused = mltune(*command, "--problem", "other", "--parameters", ",".join(names), "--out", "other", cwd=tmp_path)
+    assert_refused(refused, "does not give element_bytes", "leave the problem out")
 
 
 def test_what_is_there_is_not_replaced(tmp_path):
