@@ -3,10 +3,6 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-kernels=$(mltune datasets --json | python3 -c 'import json, sys; print(*sorted({one["kernel"] for one in json.load(sys.stdin)}))')
-for kernel in $kernels; do
-    names=$(mltune datasets --json | python3 -c 'import json, sys; print(*(one["name"] for one in json.load(sys.stdin) if one["kernel"] == sys.argv[1]))' "$kernel")
-    searches=$(find datasets -path "datasets/$kernel/searches/*.parquet" | sort)
-    # shellcheck disable=SC2086
-    mltune train $names $searches --out "models/$kernel"
+for folder in datasets/*/; do
+    mltune train "$folder" --out "models/$(basename "$folder")" --overwrite
 done

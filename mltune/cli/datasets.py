@@ -203,12 +203,12 @@ def verify(
     """Verify datasets: hashes, columns, values, restrictions. Exits with 1 when something is wrong."""
     from dataclasses import asdict
 
-    from mltune.dataset.dataset import datasets_in, shipped_datasets
+    from mltune.dataset.dataset import datasets_in, shipped_datasets, shipped_searches
     from mltune.dataset.verification import verify_dataset
 
     shipped = shipped_datasets()
     names: list[str] = []
-    for name in datasets or shipped:
+    for name in datasets or [*shipped, *map(str, shipped_searches())]:
         is_folder = name not in shipped and Path(name).is_dir()
         names += map(str, datasets_in(Path(name))) if is_folder else [name]
     documents = [asdict(verify_dataset(name)) for name in names]
@@ -265,7 +265,7 @@ def _problem(kernel: Kernel | str, name: str | None, shape: dict[str, Any], flop
     given = {option: value for option, value in shape.items() if value is not None}
     if not isinstance(kernel, str) and kernel.arrays is not None and name in (None, kernel.name):
         return named_problem(None, given, kernel.folder)[0]
-    if name is None and not isinstance(kernel, str) and kernel.arrays is None and not given and flops is None:
+    if not isinstance(kernel, str) and name in (None, kernel.name) and not given and flops is None:
         with contextlib.suppress(UsageError):
             return space_problem(kernel, None, {})
     if name is None:
@@ -275,9 +275,12 @@ def _problem(kernel: Kernel | str, name: str | None, shape: dict[str, Any], flop
     if set(given) - {"size"}:
         raise UsageError(f"only a GEMM has --trans, --m, --n and --k, but the problem is {name}; write --size NAME=N.")
     size = given.get("size", {})
-    values = size if isinstance(size, dict) else {}
-    text = ", ".join(f"{key}={value}" for key, value in values.items()) if isinstance(size, dict) else str(size)
-    return RecordedProblem(name, text, flops or 1, fp, values)
+    if not isinstance(size, dict):
+        raise UsageError(
+            f"only a GEMM has one size, but the problem is {name}, got --size {size}; write --size NAME=N."
+        )
+    text = ", ".join(f"{key}={value}" for key, value in size.items())
+    return RecordedProblem(name, text, flops or 1, fp, size)
 
 
 def _fields(texts: list[str]) -> dict[str, str]:

@@ -32,7 +32,7 @@ def train(
         list[str],
         typer.Argument(
             metavar="DATASET...",
-            help="Names or files of datasets of one kernel (mltune datasets), or directories of runs and campaigns.",
+            help="Datasets of one kernel: names (mltune datasets), files, folders, directories of runs and campaigns.",
         ),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="PATH", help="Writes PATH.skops and its card PATH.json.")],
@@ -40,6 +40,7 @@ def train(
     report: Annotated[
         bool, typer.Option("--report", help="Show its quality on what was left out, and which parameters carry it.")
     ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a model of the same name.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a model on recorded timings, from which runs of the kernel start: mltune tune --prior PATH.
@@ -47,16 +48,17 @@ def train(
     It is judged on each dataset by what was learned from other architectures; where there is one architecture, from
     other problems.
     """
-    from mltune.dataset.dataset import load_dataset
-    from mltune.learn.model_file import save_model
+    from mltune.learn.model_file import SUFFIXES, file_of, save_model
     from mltune.show import tables
-    from mltune.transfer.training import datasets_of_runs
+    from mltune.transfer.training import find_datasets
     from mltune.transfer.training import train as train_model
 
-    read = (datasets_of_runs(Path(name)) if Path(name).is_dir() else [load_dataset(name)] for name in datasets)
-    model = train_model([one for some in read for one in some], seed=seed)
+    for file in (file_of(out, suffix) for suffix in SUFFIXES):
+        if file.exists() and not overwrite:
+            raise UsageError(f"a model is not replaced, but {file} exists; choose another name, or --overwrite.")
+    model = train_model([one for name in datasets for one in find_datasets(name)], seed=seed)
     save_model(model, out)
-    document = {"kernel": model.kernel, "model": str(out.with_suffix(".json")), **model.facts}
+    document = {"kernel": model.kernel, "model": str(file_of(out, ".json")), **model.facts}
     answer(document, as_json, lambda: tables.training(document, report))
 
 
@@ -86,7 +88,8 @@ def predict(
     """Choose configurations without measuring any, also for a GPU that is not here.
 
     They are those that a run would measure first: what a wisdom knows, then what a pretrained model and physics expect
-    to be fast. The mean share of the optimum, and its range, are those that the model reached on what it had not seen.
+    to be fast. The mean share of the optimum, and its range, are those that the model reached on what it had not seen,
+    or where none is used those of physics.
     """
     from dataclasses import asdict
 

@@ -195,7 +195,7 @@ def sweep(
         str | None,
         typer.Option(
             "--prior",
-            metavar="none|NAME|FILE",
+            metavar="auto|none|NAME|FILE",
             help="With --prune: the pretrained model to start from.  [default: none]",
         ),
     ] = None,

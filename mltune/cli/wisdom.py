@@ -43,7 +43,7 @@ def show(
     from mltune.show import tables
     from mltune.wisdom.wisdom import Wisdom
 
-    found = _file(file)
+    found = _file() if file is None else _existing(file)
     loaded = Wisdom.load(found)
     best = [{"label": entry.to_problem().label, **entry.to_json()} for entry in loaded.best()]
     document = {"wisdom": str(found), "entries": len(loaded), "best": best}
@@ -75,11 +75,12 @@ def export(
     from mltune.files.text import did_you_mean
     from mltune.wisdom.wisdom import Wisdom
 
-    loaded = Wisdom.load(_file(file))
+    found = _file() if file is None else _existing(file)
+    loaded = Wisdom.load(found)
     part = loaded.of_kernel(kernel)
     if not len(part):
         hint = did_you_mean(kernel, {entry.kernel for entry in loaded}) or "; see `mltune wisdom show`."
-        raise UsageError(f"an exported kernel is in the wisdom, but there is no {kernel!r} in {_file(file)}{hint}")
+        raise UsageError(f"an exported kernel is in the wisdom, but there is no {kernel!r} in {found}{hint}")
     part.save(out)
     _written(out, len(part), as_json)
 
@@ -118,7 +119,7 @@ def check(
     from mltune.tuning.wisdom_check import Verdict, check_wisdom
     from mltune.wisdom.wisdom import Wisdom
 
-    found = _existing(_file(file))
+    found = _existing(file or _file())
     loaded, target = Wisdom.load(found), parse_device(device)
     if target is None:
         gpus, reason = find_gpus()
@@ -139,11 +140,11 @@ def check(
         raise typer.Exit(1)
 
 
-def _file(file: Path | None) -> Path:
-    """Return a file, by default that of the user."""
+def _file() -> Path:
+    """Return the user's file."""
     from mltune.wisdom.file import VARIABLE, default_file
 
-    found = default_file() if file is None else file
+    found = default_file()
     if found is None:
         raise UsageError(f"a wisdom is a file, but {VARIABLE} is none; name a file.")
     return found

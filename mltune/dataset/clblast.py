@@ -75,7 +75,9 @@ def _chosen(sections: list[dict[str, Any]], fields: Mapping[str, str]) -> dict[s
         for name, known in values.items()
         if len(known) > 1 or not found
     )
+    wanted = ", ".join(f"{name}={value}" for name, value in fields.items())
+    facts = f"{len(found)} of {len(sections)} have {printable(wanted, 300)}" if fields else f"there are {len(sections)}"
     raise DatasetError(
-        f"one section of the database is imported, chosen with --section NAME=VALUE, but {len(found)} of "
-        f"{len(sections)} have {dict(fields) or 'no fields'}; {printable(differing, longest=2000)}"
+        f"one section of the database is imported, chosen with --section NAME=VALUE, but {facts}; "
+        f"{printable(differing, longest=2000)}"
     )

@@ -292,6 +292,11 @@ def shipped_datasets() -> dict[str, Path]:
     return {found.stem: found for found in sorted(assets.folder("datasets").glob("*/*.json"))}
 
 
+def shipped_searches() -> list[Path]:
+    """Return the manifest files of the datasets that only models are trained on."""
+    return sorted(assets.folder("datasets").glob("*/searches/*.json"))
+
+
 def list_datasets(folder: Path | None = None) -> list[Manifest]:
     """Return the manifests of all datasets in ``folder/*/`` (by default the shipped ones), by kernel and name."""
     paths = sorted((assets.folder("datasets") if folder is None else folder).glob("*/*.json"))

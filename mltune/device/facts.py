@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -27,6 +28,8 @@ QUANTITIES: tuple[Quantity, ...] = get_args(Quantity)
 
 NO_CUDA = "other"
 """The architecture of a GPU without CUDA: two of them may have nothing in common."""
+
+_GFX = re.compile(r"\b(gfx\d{2,3})([0-9a-f])$")
 
 LARGEST = 1e18
 """Largest fact of a device that is a number."""
@@ -102,8 +105,17 @@ class Device:
 
     @property
     def family(self) -> str:
-        """The GPUs that are alike: those of an architecture of CUDA; for other GPUs the name."""
-        return self.name if self.compute_capability is None else self.architecture
+        """The GPUs that are alike: those of an architecture of CUDA; for AMD's those of its name, such as ``"gfx90a"``.
+
+        In RDNA the last digit tells cards of one generation apart: gfx1030 and gfx1032 are ``"gfx103x"``. Where neither
+        is known it is the name.
+        """
+        if self.compute_capability is not None:
+            return self.architecture
+        found = _GFX.search(self.name)
+        if found is None:
+            return self.name
+        return found[1] + ("x" if len(found[1]) == len("gfx103") else found[2])
 
     def to_json(self) -> dict[str, Any]:
         """Return the facts as plain JSON values; ``fma_per_clock`` and ``measured`` only where they are known."""

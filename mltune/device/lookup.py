@@ -109,7 +109,9 @@ def _facts(document: Any) -> dict[str, Any]:
     unknown = sorted(document.keys() - set(_FIELDS))
     missing = [name for name in _FIELDS if name not in document and name not in _OPTIONAL | {"compute_capability"}]
     if unknown or missing:
-        raise ValueError(f"unknown: {unknown[:20]}, missing: {missing}; `mltune device a100 --json` shows the fields")
+        wrong = {"unknown": unknown[:20], "missing": missing}
+        found = "; ".join(f"{what}: {', '.join(names)}" for what, names in wrong.items() if names)
+        raise ValueError(f"{found}; `mltune device a100 --json` shows the fields")
     capability = document.get("compute_capability")
     return {**document, "compute_capability": None if capability == [0, 0] else capability}
 

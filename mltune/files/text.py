@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 _LONGEST_NAME = 200
+_FEWEST_LETTERS = 3
 
 
 def printable(text: object, longest: int | None = None) -> str:
@@ -35,17 +36,21 @@ def printable_lines(text: object, longest: int | None = None) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of a message about an unknown name: the known name that is nearest to it, or nothing.
+    """Return the end of a message about an unknown name: the known name that begins with it or is nearest, or nothing.
 
     Examples
     --------
     >>> did_you_mean("h200-sgemm-nt-4096", ["h200-sgemm-nt-4096-random", "random"])
     "; did you mean 'h200-sgemm-nt-4096-random'?"
+    >>> did_you_mean("mi250x", ["mi325x", "mi250x_gcd"])
+    "; did you mean 'mi250x_gcd'?"
     >>> did_you_mean("nope", ["mltune", "random"])
     ''
     """
     names = {one.lower(): one for one in known}
-    nearest = difflib.get_close_matches(name.lower()[:_LONGEST_NAME], names, n=1)
+    wanted = name.lower()[:_LONGEST_NAME]
+    longer = [one for one in names if len(wanted) >= _FEWEST_LETTERS and one.startswith(wanted)]
+    nearest = sorted(longer, key=len) or difflib.get_close_matches(wanted, names, n=1)
     return f"; did you mean {printable(names[nearest[0]])!r}?" if nearest else ""
 
 

@@ -224,7 +224,8 @@ class Kernel:
         if missing:
             raise UsageError(
                 f"a problem must give the variables that the expressions of its kernel may use, but {problem.label} "
-                f"does not give {', '.join(missing)} to {self.name}; {see}."
+                f"does not give {', '.join(missing)} to {self.name}; leave the problem out for the recorded one, "
+                f"or give sizes of these names; {see}."
             )
 
     def scope(self, variables: Mapping[str, Value]) -> Scope:

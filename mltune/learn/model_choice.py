@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from mltune import assets
 from mltune.device.facts import NO_CUDA
 from mltune.errors import ModelError
+from mltune.files.text import did_you_mean, printable
 from mltune.learn.pretrained import is_comparable
 
 if TYPE_CHECKING:
@@ -35,7 +36,9 @@ class ChosenModel:
     @property
     def name(self) -> str:
         """The name of its file."""
-        return self.path.stem
+        from mltune.learn.model_file import file_of
+
+        return file_of(self.path).name
 
     def notices(self, problem: Problem, device: Device) -> tuple[str, ...]:
         """Say in what a problem and a device differ from all that the model was trained on."""
@@ -93,12 +96,18 @@ def choose_model(prior: str, kernel: Kernel, *, replay: bool = False) -> ChosenM
     'convolution'
     """
     shipped = assets.folder("models") / f"{kernel.name if prior == AUTO else prior}.json"
-    own = kernel.folder.resolve().parent == assets.folder("kernels").resolve()
+    own = _comes_with_mltune(kernel)
     if prior == NONE or (prior == AUTO and (replay or not own or not shipped.is_file())):
         return None
-    from mltune.learn.model_file import load_card
+    from mltune.learn.model_file import file_of, load_card
 
     path = shipped if shipped.is_file() else Path(prior)
+    if not file_of(path, ".json").exists():
+        names = sorted(one.stem for one in assets.folder("models").glob("*.json"))
+        raise ModelError(
+            f"a model is a file or comes with mltune ({', '.join(names)}), but there is no "
+            f"{printable(file_of(path, '.json'), 300)}{did_you_mean(prior, names) or '.'}"
+        )
     card = load_card(path)
     fits = set(card.parameters) == set(kernel.all_parameters)
     if prior == AUTO:
@@ -109,3 +118,16 @@ def choose_model(prior: str, kernel: Kernel, *, replay: bool = False) -> ChosenM
         f"a model is used for the parameters that it was trained on, but {path.stem} is of {card.kernel} with "
         f"{', '.join(card.parameters)}, and {kernel.name} has {', '.join(kernel.all_parameters)}."
     )
+
+
+def shipped_card(kernel: Kernel) -> Card | None:
+    """Return the card of the model that comes with mltune for a kernel, also where no search starts from it."""
+    from mltune.learn.model_file import load_card
+
+    path = assets.folder("models") / f"{kernel.name}.json"
+    card = load_card(path) if _comes_with_mltune(kernel) and path.is_file() else None
+    return card if card and set(card.parameters) == set(kernel.all_parameters) else None
+
+
+def _comes_with_mltune(kernel: Kernel) -> bool:
+    return kernel.folder.resolve().parent == assets.folder("kernels").resolve()

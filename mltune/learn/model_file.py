@@ -6,14 +6,18 @@ sizes are limited before anything is unpacked, only the types of :data:`TRUSTED`
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
+import re
+import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, StrictStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StrictStr, ValidationError, model_validator
 
 from mltune.errors import ModelError
 from mltune.files.atomic import write_file_atomically
@@ -34,8 +38,13 @@ MOST_UNPACKED = 256 << 20
 
 MOST_MEMBERS = 200
 
+SUFFIXES = (".json", ".skops")
+"""Of the files of a model: its card and its regressors."""
+
 _MOST_CARD_BYTES = 1 << 20
 _MOST_TREES = 100_000
+_MOST_FLOPS = 1e30
+_COUNT = re.compile("[1-9][0-9]{0,5}")
 
 Name = Annotated[StrictStr, Field(min_length=1, max_length=200)]
 
@@ -57,11 +66,18 @@ class Origin(NamedTuple):
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> Self:
-        """Read it from the facts of a card, which nobody has checked."""
-        flops = facts.get("flops")
-        return cls(
-            printable(facts.get("architecture") or "", 100), float(flops) if isinstance(flops, int | float) else 0.0
-        )
+        """Read it from the facts of a card."""
+        flops = _figure(facts.get("flops"), "number of operations", 0.0, _MOST_FLOPS)
+        return cls(printable(facts.get("architecture") or "", 100), flops or 0.0)
+
+
+def _figure(value: Any, meaning: str, least: float, most: float) -> float | None:
+    """Return a figure of a card; None where it is no number."""
+    if type(value) not in (int, float):
+        return None
+    if not least <= value <= most:
+        raise ValueError(f"a {meaning} is a number from {least:g} to {most:g}, got {value:g}")
+    return float(value)
 
 
 class Card(BaseModel):
@@ -89,23 +105,35 @@ class Card(BaseModel):
     sha256: Annotated[StrictStr, matching(r"[0-9a-f]{64}", "be a SHA-256")]
     facts: dict[str, Any] = {}
 
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        """Read all figures: one that is out of bounds is an error."""
+        _ = self.gain, self.shares("model"), self.shares("physics"), self.origins
+        return self
+
     @property
     def gain(self) -> float | None:
         """What it added to physics where it was judged on what it had not seen; None where it was not judged."""
-        found = self.facts.get("gain")
-        return float(found) if isinstance(found, int | float) else None
+        return _figure(self.facts.get("gain"), "gain", -1.0, 1.0)
 
-    @property
-    def shares(self) -> dict[int, list[float]]:
-        """Shares of the optimum that it reached on what it had not seen, by number of first choices."""
+    def shares(self, source: Literal["model", "physics"]) -> dict[int, list[float]]:
+        """Return the shares of the optimum on what it had not seen, by number of first choices.
+
+        Parameters
+        ----------
+        source : {"model", "physics"}
+            What chooses: the model, together with physics if there is any, or physics alone.
+        """
         scores = self.facts.get("scores")
         found: dict[int, list[float]] = {}
         for score in scores.values() if isinstance(scores, dict) else ():
-            sources = score.get("share_of_optimum") if isinstance(score, dict) else None
-            shares = (sources.get("together") or sources.get("model")) if isinstance(sources, dict) else None
+            judged = score.get("share_of_optimum") if isinstance(score, dict) else None
+            sources = judged if isinstance(judged, dict) else {}
+            shares = sources.get("together" if source == "model" and "together" in sources else source)
             for count, share in shares.items() if isinstance(shares, dict) else ():
-                if count.isdecimal() and isinstance(share, int | float):
-                    found.setdefault(int(count[:6]), []).append(float(share))
+                figure = _figure(share, "share of the optimum", 0.0, 1.0)
+                if _COUNT.fullmatch(count) and figure is not None:
+                    found.setdefault(int(count), []).append(figure)
         return found
 
     @property
@@ -116,11 +144,27 @@ class Card(BaseModel):
         return [Origin.of(one) for one in listed if isinstance(one, dict)]
 
 
-def save_model(model: PretrainedModel, path: Path) -> None:
-    """Write a model: ``path`` gets the suffix ``.skops``, its card ``.json``."""
-    import skops.io
+def file_of(path: Path, suffix: str = "") -> Path:
+    """Return a file of the model with a path, or without a suffix its stem.
 
-    content = skops.io.dumps([one.regressor for one in model.members], compression=zipfile.ZIP_DEFLATED)
+    Raises
+    ------
+    ModelError
+        The path has no name.
+
+    Examples
+    --------
+    >>> file_of(Path("models/one.v2"), ".json").name, file_of(Path("models/one.skops"), ".json").name
+    ('one.v2.json', 'one.json')
+    """
+    if path.name in ("", ".."):
+        raise ModelError(f"a model is named by its file, such as models/mine, got {printable(repr(str(path)), 100)}.")
+    return path.with_name(f"{path.stem if path.suffix in SUFFIXES else path.name}{suffix}")
+
+
+def save_model(model: PretrainedModel, path: Path) -> None:
+    """Write a model: regressors and card have the suffixes :data:`SUFFIXES` (:func:`file_of`)."""
+    content = _skops_io().dumps([one.regressor for one in model.members], compression=zipfile.ZIP_DEFLATED)
     card = Card(
         kernel=model.kernel,
         parameters=list(model.parameters),
@@ -132,8 +176,8 @@ def save_model(model: PretrainedModel, path: Path) -> None:
         facts=dict(model.facts),
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_file_atomically(path.with_suffix(".skops"), content)
-    write_file_atomically(path.with_suffix(".json"), (card.model_dump_json(indent=1) + "\n").encode())
+    write_file_atomically(file_of(path, ".skops"), content)
+    write_file_atomically(file_of(path, ".json"), (card.model_dump_json(indent=1) + "\n").encode())
 
 
 def load_card(path: Path) -> Card:
@@ -144,7 +188,7 @@ def load_card(path: Path) -> Card:
     ModelError
         The file cannot be read, or is no card.
     """
-    path = path.with_suffix(".json")
+    path = file_of(path, ".json")
     try:
         document = parse_json(read_file(path, _MOST_CARD_BYTES))
         return Card.model_validate(document)
@@ -171,7 +215,7 @@ def load_model(path: Path, card: Card | None = None) -> PretrainedModel:
         A file cannot be read, does not belong to its card, or holds something else than regressors.
     """
     card = card or load_card(path)
-    path = path.with_suffix(".skops")
+    path = file_of(path, ".skops")
     try:
         content = read_file(path, MOST_BYTES)
     except OSError as error:
@@ -194,15 +238,37 @@ def load_model(path: Path, card: Card | None = None) -> PretrainedModel:
     return PretrainedModel(card.kernel, parameters, members, card.facts, card.sha256)
 
 
+def _skops_io() -> Any:
+    """Import ``skops.io`` without the array libraries that it does not need.
+
+    It lists all estimators of scikit-learn, for which every package of scikit-learn is imported, those that adapt other
+    array libraries too: PyTorch and CuPy would take seconds where they are installed. An import that fails is skipped.
+    """
+    with _hidden("torch", "cupy", "dask"):
+        import skops.io
+    return skops.io
+
+
+@contextlib.contextmanager
+def _hidden(*names: str) -> Iterator[None]:
+    """Let the import of packages fail, unless they are imported already."""
+    hidden: dict[str, Any] = dict.fromkeys(name for name in names if name not in sys.modules)
+    sys.modules.update(hidden)  # None is what makes an import fail
+    try:
+        yield
+    finally:
+        for name in hidden:
+            sys.modules.pop(name, None)
+
+
 def _regressors(content: bytes, count: int, features: int) -> list[Any]:
-    import skops.io
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         unpacked = sum(one.file_size for one in archive.infolist())
         if unpacked > MOST_UNPACKED:
             raise ValueError(f"its content has at most {MOST_UNPACKED} bytes, but has {unpacked}")
-    found = skops.io.loads(content, trusted=list(TRUSTED))
+    found = _skops_io().loads(content, trusted=list(TRUSTED))
     if type(found) is not list or len(found) != count:
         raise ValueError(f"it holds a list of {count} regressors, as its card says")
     for one in found:

@@ -124,6 +124,9 @@ class RunHeader:
             return difference
         if ours["kernel"] != theirs["kernel"]:
             return f"the kernel is {_shown(ours['kernel'])}, not {_shown(theirs['kernel'])}"
+        difference = _model_difference(ours["settings"], theirs["settings"])
+        if difference:
+            return difference
         for name in ours:
             if name != "created_at" and ours[name] != theirs[name]:
                 return _difference(name, ours[name], theirs[name])
@@ -145,6 +148,17 @@ def _dataset_difference(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
         f"the dataset {_shown(before.removeprefix(REPLAY))} had another content: its sha256 was {_shown(hashes[0])}, "
         f"and is {_shown(hashes[1])} now"
     )
+
+
+def _model_difference(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
+    """Describe the difference between the models that a search starts from: the settings hold their SHA-256."""
+    before, now = (str(settings.get("prior")) for settings in (ours, theirs))
+    if before == now or "prior" not in ours.keys() & theirs.keys():
+        return ""
+    began = "no pretrained model (--prior none)"
+    if before != "none":
+        began = f"{'the' if now == 'none' else 'another'} pretrained model whose sha256 is {_shown(before)} (--prior)"
+    return f"the search began with {began}"
 
 
 @functools.cache

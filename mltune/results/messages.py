@@ -19,7 +19,7 @@ MESSAGES: dict[str, str] = {
     "run_started": "run started: {problem} with {kernel}",
     "plan_started": "plan {plan} started: {problems} problems",
     "resumed": "resumed at {trials} trials",
-    "model": "starts from a pretrained model: {detail}",
+    "model": "pretrained model: {detail}",
     "wisdom": "known to be fast, measured first: {detail}",
     "slice_started": "{problem}: time slice started",
     "slice_ended": "{problem}: time slice ended ({outcome}) after {trials} trials, best {best_s}",

@@ -139,6 +139,7 @@ def _result(store: Store, records: Trials, slug: str) -> TuneResult:
         limit=checked_limit(store.fact("limit")),
         stopped=str(stopping.get("reason") or "")[:LONGEST_TEXT] if isinstance(stopping, dict) else "",
         notice=store.notice,
+        model=str(store.fact("model") or "")[:LONGEST_TEXT],
     )
 
 

@@ -55,6 +55,8 @@ class TuneResult:
         Repeated timings of the reference kernel, in the order in which they were made.
     limit : mapping or None
         Budget of the run while it goes on or after an interruption: ``trials`` and ``time_s``. None once it is spent.
+    model : str
+        Name of the pretrained model that the search starts from; empty if there is none.
     stopped : str
         Why the run ended before its budget was spent; empty if it did not.
     notice : str
@@ -87,6 +89,7 @@ class TuneResult:
     stopped: str
     notice: str = ""
     interrupted: bool = False
+    model: str = ""
 
     @property
     def kernel(self) -> str:
@@ -218,6 +221,7 @@ class TuneResult:
             "best": None if best is None or figures is None else {"configuration": self.best_config, **figures},
             "seconds": dict(self.seconds),
             "run": str(self.directory),
+            "model": self.model,
             "stopped": self.stopped,
             "notice": self.notice,
             "skips": self.audit().to_json(),

@@ -280,6 +280,8 @@ def datasets(documents: Sequence[Document]) -> RenderableType:
 
 def training(document: Document, report: bool = False) -> list[RenderableType]:
     """Show the result of ``mltune train``; with ``report`` all that is known of the quality of the model."""
+    from mltune.transfer.training import FEWEST_JUDGED
+
     scores = document["scores"]
     counts = [*dict.fromkeys(count for one in scores.values() for count in one["share_of_optimum"]["model"])]
     rows = []
@@ -301,16 +303,19 @@ def training(document: Document, report: bool = False) -> list[RenderableType]:
             )
     shown: list[RenderableType] = [f"written: {document['model']}", ""]
     shown += [FittingTable(rows, spare=[">rows", "left out", "device"])] if rows else []
-    if not scores:
-        return [*shown, "", "Nothing could be held out: there is one architecture and one problem."]
-    shown += [
-        "",
-        "Share of the optimum that the first choices reach, learned from other architectures or problems only.",
-    ]
-    shown.append(
-        f"Mean gain over physics alone: {document['gain']:+.3f}; --prior auto uses the model where it is above 0."
-    )
-    if report:
+    if scores:
+        shown += [
+            "",
+            "Share of the optimum that the first choices reach, learned from other architectures or problems only.",
+            f"Mean gain over physics alone: {document['gain']:+.3f}; --prior auto uses the model where it is above 0.",
+        ]
+    else:
+        shown += [
+            "",
+            f"Not judged: that takes a dataset of {FEWEST_JUDGED:,} configurations or more, and others of another "
+            "architecture (or, where all are of one, of another problem), with CUDA both or neither.",
+        ]
+    if report and scores:
         quality = [
             {
                 "dataset": name,
@@ -322,6 +327,7 @@ def training(document: Document, report: bool = False) -> list[RenderableType]:
         ]
         shown += ["", FittingTable(quality)]
         shown += ["", "bias, error: measured less predicted log of speed among the 5 % predicted to be the fastest"]
+    if report:
         parts = [f"{name} {share:.0%}" for name, share in list(document["importance"].items())[:10]]
         shown += ["", f"parameters that carry it: {', '.join(parts)}"]
     return shown
@@ -334,12 +340,15 @@ def predicted(document: Document) -> list[RenderableType]:
         for rank, one in enumerate(document["choices"], 1)
     ]
     expected = document["expected"]
-    quality = "how good these choices are has not been measured on spaces that were held out"
+    quality = "how good such choices are has not been measured on recorded spaces"
     if expected:
+        count, of_model = expected["choices"], expected["source"] == "model"
         quality = (
-            f"the best of {expected['choices']} reached {expected['share']:.3f} of the optimum on the mean of "
-            f"{expected['held_out']} spaces that the model had not seen ({expected['least']:.3f} to "
-            f"{expected['most']:.3f})"
+            f"{'' if of_model else 'no model is used; by physics alone, '}"
+            f"{'the first choice' if count == 1 else f'the best of the first {count} choices'} reached "
+            f"{expected['share']:.3f} of the optimum on the mean of {expected['held_out']} "
+            f"{'spaces that the model had not seen' if of_model else 'recorded spaces'} "
+            f"(lowest to highest: {expected['least']:.3f} to {expected['most']:.3f})"
         )
     title = f"{document['problem']} on {document['device']}, without a measurement"
     return [title, "", FittingTable(rows), "", quality, *(f"note: {notice}" for notice in document["notices"])]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mltune.dataset.recorded_kernel import recorded_kernel
-from mltune.errors import ModelError
+from mltune.errors import DamagedRunError, ModelError, RunDirectoryError
 from mltune.learn.encoding import Encoding, Source, physical
 from mltune.learn.features import Features
 from mltune.learn.initial_design import portfolio
@@ -88,6 +88,28 @@ def train(datasets: Sequence[Dataset], *, seed: int = 0) -> PretrainedModel:
         "importance": relied_on,
     }
     return replace(model, facts=facts)
+
+
+def find_datasets(name: str) -> list[Dataset]:
+    """Return the datasets of a name, of a file, of a run or a campaign, or of a folder of datasets.
+
+    Raises
+    ------
+    DatasetError
+        There is no such dataset, or the folder holds none.
+    ModelError, RunDirectoryError
+        See :func:`datasets_of_runs`.
+    """
+    from mltune.dataset.dataset import datasets_in, load_dataset
+
+    if not Path(name).is_dir():
+        return [load_dataset(name)]
+    try:
+        return datasets_of_runs(Path(name))
+    except DamagedRunError:
+        raise
+    except RunDirectoryError:
+        return [load_dataset(found) for found in datasets_in(Path(name))]
 
 
 def datasets_of_runs(directory: Path) -> list[Dataset]:

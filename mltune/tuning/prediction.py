@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from mltune.errors import UsageError
-from mltune.learn.model_choice import AUTO, choose_model
+from mltune.device.known import UNKNOWN
+from mltune.errors import UsageError, WisdomError
+from mltune.files.text import printable
+from mltune.learn.model_choice import AUTO, choose_model, shipped_card
+from mltune.tuning.wisdom import load_wisdom
 from mltune.wisdom.file import file_of_run
 from mltune.wisdom.wisdom import Wisdom
 
 if TYPE_CHECKING:
     from mltune.device.facts import Device
-    from mltune.learn.model_choice import ChosenModel
+    from mltune.learn.model_file import Card
     from mltune.problem.problem import Problem
 
 KNOWN, EXPECTED = "known", "expected"
@@ -38,17 +41,21 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What the best of as many first choices reached on spaces that the model had not seen, as shares of the optimum.
+    """What the best of the first choices reached on recorded spaces, as shares of the optimum.
 
     Attributes
     ----------
+    source : {"model", "physics"}
+        What chose: the model on spaces that it had not seen, or physics alone.
     choices : int
+        How many, of those judged the most that are not more than were asked for.
     share, least, most : float
         Mean, lowest and highest.
     held_out : int
         Number of spaces.
     """
 
+    source: Literal["model", "physics"]
     choices: int
     share: float
     least: float
@@ -64,7 +71,7 @@ class Prediction:
     ----------
     choices : tuple of Choice
     expected : Expected or None
-        None where the model was not judged on anything, or no model is used.
+        Of the model, or where none is used of physics; None where that was not judged.
     notices : tuple of str
         In what the problem and the device differ from all that the model was trained on.
     """
@@ -105,9 +112,11 @@ def predict(
     Raises
     ------
     UsageError
-        ``top`` is not from 1 to 8, or the space is empty.
+        ``top`` is not from 1 to 8, the device is unknown, or the space is empty.
     ModelError
         The model cannot be used.
+    WisdomError
+        The wisdom that is named cannot be read, or does not exist; that of the user is left out with a warning.
 
     Examples
     --------
@@ -128,35 +137,45 @@ def predict(
     most = SamplerOptions().start_trials
     if not 1 <= top <= most:
         raise UsageError(f"1 to {most} configurations are chosen without a measurement, got {top}.")
+    if device == UNKNOWN:
+        raise UsageError(
+            "a choice without a measurement follows from the facts of a device, but those of `unknown` are not known; "
+            "name a GPU (`mltune device --known`), or a file with its facts."
+        )
     bundle = load_kernel(kernel)
     bundle.check_problem(problem)
     space = make_space(bundle, {**problem.variables(), **device_variables(device)})
     model = choose_model(prior, bundle)
     file = file_of_run(wisdom, replayed=False)
-    matches = [] if file is None else Wisdom.load(file).lookup(bundle, problem, device, driver, most=top)
+    if wisdom is not None and file is not None and not file.exists():
+        raise WisdomError(f"a wisdom is a file, but there is no {printable(file, 300)}.")
+    loaded = Wisdom() if file is None else load_wisdom(file, required=wisdom is not None)
+    matches = loaded.lookup(bundle, problem, device, driver, most=top)
     known = [codes for match in matches if (codes := match.entry.codes(bundle.labels)) is not None]
+    pretrained = None if model is None else model.load(problem, device)
     search = Search(
         space,
         Features(bundle, problem, device),
         batch=top,
         known=known,
-        pretrained=None if model is None else model.load(problem, device),
+        pretrained=pretrained,
     )
     candidates = search.ask().candidates
+    card = shipped_card(bundle) if model is None else model.card
     return Prediction(
         tuple(
             Choice(KNOWN if one.proposed_by == "wisdom" else EXPECTED, bundle.labelled(one.configuration))
             for one in candidates
         ),
-        _expected(model, top),
+        None if card is None else _expected(card, "physics" if pretrained is None else "model", top),
         () if model is None else model.notices(problem, device),
     )
 
 
-def _expected(model: ChosenModel | None, top: int) -> Expected | None:
-    shares = {} if model is None else model.card.shares
+def _expected(card: Card, source: Literal["model", "physics"], top: int) -> Expected | None:
+    shares = card.shares(source)
     counts = [count for count in shares if count <= top]
     if not counts:
         return None
     found = shares[max(counts)]
-    return Expected(max(counts), sum(found) / len(found), min(found), max(found), len(found))
+    return Expected(source, max(counts), sum(found) / len(found), min(found), max(found), len(found))

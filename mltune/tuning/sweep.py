@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import warnings
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import numpy as np
 
 from mltune.dataset.dataset import dataset_from_records, write_dataset
-from mltune.errors import RunError, UsageError
+from mltune.errors import MltuneWarning, RunError, UsageError
 from mltune.kernel.columns import row
 from mltune.learn.features import Features
 from mltune.learn.model_choice import choose_model
@@ -126,6 +127,8 @@ def pruned_sweep(
     _check_size(session)
     model = choose_model(request.prior, session.kernel, replay=session.gpu is None)
     pretrained = None if model is None else model.load(session.problem, session.device)
+    for notice in () if model is None else model.notices(session.problem, session.device):
+        warnings.warn(notice, MltuneWarning, stacklevel=2)
     columns = session.space.rows(np.arange(session.space.count))
     expected = None if pretrained is None else pretrained.predict(columns)
     features = Features(session.kernel, session.problem, session.device).before(columns)

@@ -44,6 +44,7 @@ from mltune.tuning.wisdom import add_outcomes, known_configurations
 from mltune.wisdom.file import file_of_run
 
 if TYPE_CHECKING:
+    from mltune.learn.model_choice import ChosenModel
     from mltune.learn.pretrained import PretrainedModel
     from mltune.learn.search import Batch
     from mltune.process.child_pool import ChildPool
@@ -135,21 +136,32 @@ def tune(
             required=request.wisdom is not None,
             siblings=request.siblings,
         )
-        pretrained = None
-        if request.search == "model":  # while the runner and the compilers start
-            pretrained = sibling_model(session, directory, request.sweeps, begins=len(store) == 0)
-        if pretrained is not None:
-            observer.events("model", detail=", ".join(one.sweep for one in pretrained.members))
-        elif model is not None:
-            pretrained = model.load(session.problem, session.device)
-            notices = model.notices(session.problem, session.device)
-            observer.events("model", detail="; ".join([model.name, *notices]))
+        pretrained, name, notices = _start_model(session, directory, request, model, begins=len(store) == 0)
+        if name or notices:
+            observer.events("model", detail="; ".join(filter(None, (name, *notices))))
+            store.set_fact("model", name)
+        for notice in notices if own is not None else ():
+            warnings.warn(notice, MltuneWarning, stacklevel=2)
         result = Tuner(session, store, request, observer, stop, known=known, pretrained=pretrained).run()
         if wisdom is not None:
             add_outcomes(wisdom, session, result)
         if own is not None:
             own.end(result)
         return result
+
+
+def _start_model(
+    session: Session, directory: Path, request: TuneRequest, chosen: ChosenModel | None, *, begins: bool
+) -> tuple[PretrainedModel | None, str, tuple[str, ...]]:
+    """Return the model that a run starts from, its name, and what is to be said of it."""
+    if request.search == "model":  # while the runner and the compilers start
+        found = sibling_model(session, directory, request.sweeps, begins=begins)
+        if found is not None:
+            return found, ", ".join(one.sweep for one in found.members), ()
+    if chosen is None:
+        return None, "", ()
+    found = chosen.load(session.problem, session.device)
+    return found, "" if found is None else chosen.name, chosen.notices(session.problem, session.device)
 
 
 class Tuner:

@@ -68,7 +68,7 @@ def known_configurations(
     """
     recorded = store.fact(FACT)
     if recorded is None and (file is not None or siblings) and len(store) == 0:
-        known = Wisdom(siblings) if file is None else _load(file, required).merge(Wisdom(siblings))
+        known = Wisdom(siblings) if file is None else load_wisdom(file, required=required).merge(Wisdom(siblings))
         recorded = _look_up(session, known, events)
         store.set_fact(FACT, recorded)
     return _checked(recorded or [], store.directory)
@@ -111,13 +111,20 @@ def driver_of(versions: Mapping[str, str]) -> str:
     return versions.get("driver", versions.get("recorded_driver", ""))
 
 
-def _load(file: Path, required: bool) -> Wisdom:
+def load_wisdom(file: Path, *, required: bool) -> Wisdom:
+    """Read a wisdom; one that cannot be read is an error only if it is required, else a warning.
+
+    Raises
+    ------
+    WisdomError
+        It is required and cannot be read.
+    """
     try:
         return Wisdom.load(file)
     except WisdomError as error:
         if required:
             raise
-        warnings.warn(f"{error} This run does without it.", MltuneWarning, stacklevel=4)
+        warnings.warn(f"{error} It is not used.", MltuneWarning, stacklevel=4)
         return Wisdom()
 
 

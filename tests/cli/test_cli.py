@@ -218,6 +218,7 @@ class TestTune:
             "best",
             "seconds",
             "run",
+            "model",
             "stopped",
             "notice",
             "skips",

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mltune.dataset.dataset import load_dataset, load_manifest
+from mltune.dataset.dataset import load_dataset, load_manifest, shipped_datasets, shipped_searches
 from tests.cli.test_cli import answer, assert_refused, mltune
 
 TABLE = "block,tile,time_ms\n" + "\n".join(
@@ -38,8 +38,11 @@ def test_the_problem_is_by_default_that_of_the_kernels_recordings(tmp_path):
     names = list(load_manifest("convolution_w6600").parameters)
     table[[*names, "time_ms"]].dropna().to_csv(tmp_path / "t.csv", index=False)
     command = ("datasets", "import", "t.csv", "--kernel", "convolution", "--device", "a100", "--time", "time_ms")
-    answer(*command, "--parameters", ",".join(names), "--out", "mine", cwd=tmp_path)
-    assert load_manifest(tmp_path / "mine" / "t.json").problem == load_manifest("convolution_w6600").problem
+    for named in ((), ("--problem", "convolution")):
+        answer(*command, *named, "--parameters", ",".join(names), "--out", "mine", "--overwrite", cwd=tmp_path)
+        assert load_manifest(tmp_path / "mine" / "t.json").problem == load_manifest("convolution_w6600").problem
+    refused = mltune(*command, "--problem", "other", "--parameters", ",".join(names), "--out", "other", cwd=tmp_path)
+    assert_refused(refused, "does not give element_bytes", "leave the problem out")
 
 
 def test_what_is_there_is_not_replaced(tmp_path):
@@ -50,6 +53,18 @@ def test_what_is_there_is_not_replaced(tmp_path):
     assert_refused(mltune(*command, "mine", cwd=tmp_path), "mine/t.json exists")
     assert mltune(*command, "mine", "--overwrite", cwd=tmp_path).returncode == 0
     assert_refused(mltune("datasets", "export", "mine/t.json", "t.csv", "--format", "t4", cwd=tmp_path), "t.csv exists")
+
+
+def test_a_problem_of_any_name_has_named_sizes(tmp_path):
+    (tmp_path / "t.csv").write_text(TABLE)
+    command = ("datasets", "import", "t.csv", "--kernel", "vecAdd", "--size", 4096, "--device", "a100", "--out", "mine")
+    assert_refused(mltune(*command, cwd=tmp_path), "only a GEMM has one size", "--size NAME=N")
+
+
+def test_all_that_is_shipped_is_verified():
+    names = [one["name"] for one in answer("datasets", "verify")]
+    assert len([name for name in names if "searches" in name]) == len(shipped_searches()) > 0
+    assert {*shipped_datasets()} <= {*names}
 
 
 def test_a_damaged_dataset_is_named_and_the_exit_code_is_1(tmp_path):

@@ -8,6 +8,7 @@ import pytest
 
 import mltune
 from mltune.errors import ModelError, RunDirectoryError
+from mltune.results.messages import message
 
 DATASET = "h200-transpose-8192x8192-random"
 
@@ -15,8 +16,13 @@ DATASET = "h200-transpose-8192x8192-random"
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     path = tmp_path_factory.mktemp("models") / "mine"
-    command = [sys.executable, "-m", "mltune", "train", DATASET, "--out", str(path), "--json"]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, timeout=120).stdout)
+    return json.loads(command("train", DATASET, "--out", path, "--json").stdout)
+
+
+def command(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "mltune", *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False
+    )
 
 
 def tune(run, prior, trials=24):
@@ -30,6 +36,28 @@ def test_the_command_writes_a_model_and_says_what_it_has_learned_from(trained):
     assert trained["scores"] == {}
 
 
+def test_why_nothing_was_judged_is_said(tmp_path):
+    """Also of two architectures that say nothing of each other; what carries the model is known all the same."""
+    shown = command("train", "convolution_w6600", "convolution_rtx_a4000", "--out", tmp_path / "two", "--report").stdout
+    assert "with CUDA both or neither" in " ".join(shown.split())
+    assert "parameters that carry it: " in shown
+
+
+def test_a_model_is_not_replaced_by_chance(trained):
+    refused = command("train", DATASET, "--out", trained["model"])
+    assert refused.returncode == 2
+    assert "mine.json exists; choose another name, or --overwrite" in refused.stderr
+    assert command("train", DATASET, "--out", trained["model"], "--overwrite").returncode == 0
+
+
+@pytest.mark.parametrize("arguments", [("train", DATASET, "--out", "."), ("tune", "transpose", "--prior", "")])
+def test_a_model_has_a_name(arguments):
+    refused = command(*arguments)
+    assert refused.returncode == 2
+    assert "a model is named by its file" in refused.stderr
+    assert len(refused.stderr.splitlines()) <= 2  # a run without a GPU first says that it replays
+
+
 def test_a_run_starts_from_a_model(trained, tmp_path):
     """It has seen the recording, so that its first choice is among the best."""
     started, other = tune(tmp_path / "with", trained["model"]), tune(tmp_path / "without", "none")
@@ -37,6 +65,26 @@ def test_a_run_starts_from_a_model(trained, tmp_path):
     first = next(record for record in started.records if record.proposed_by == "start")
     assert first.median_s < 1.05 * best_s
     assert [one.index for one in started.records] != [one.index for one in other.records]
+
+
+def test_what_a_model_does_not_know_is_said(tmp_path):
+    """In a run and in a pruned sweep; a model that is left out is not said to be used."""
+    model = tmp_path / "nvidia"
+    assert command("train", "convolution_rtx_a4000", "--out", model).returncode == 0
+    run, device = tmp_path / "run", "replay:convolution_w6600"
+    begun = command("tune", "--device", device, "--prior", model, "--trials", "16", "--run", run, "--json")
+    left_out = "the model nvidia is left out: it was trained on GPUs with CUDA alone"
+    assert left_out in begun.stderr
+    assert json.loads(begun.stdout)["model"] == ""
+    (event,) = (json.loads(line) for line in (run / "events.jsonl").read_text().splitlines() if '"model"' in line)
+    assert message(event).endswith(f"pretrained model: {left_out}")
+    sweep = "sweep", "convolution", "--complete", "--prune", "--device", device, "--prior", model
+    assert left_out in command(*sweep, "--run", tmp_path / "sweep").stderr
+
+
+def test_a_run_names_its_model(trained, tmp_path):
+    assert tune(tmp_path / "with", trained["model"]).model == "mine"
+    assert mltune.load_run(tmp_path / "with").to_json()["model"] == "mine"
 
 
 def test_a_run_is_resumed_with_its_model_only(trained, tmp_path):

@@ -114,6 +114,8 @@ def test_a_wisdom_of_which_nothing_can_be_checked_does_not_pass(files, tmp_path)
     [
         (("merge", "no.json", "--out", "x.json"), "there is no no.json"),
         (("check", "--wisdom", "no.json"), "there is no no.json"),
+        (("show", "no.json"), "there is no no.json"),
+        (("export", "--kernel", "x", "--wisdom", "no.json", "--out", "x.json"), "there is no no.json"),
         (("show",), "MLTUNE_WISDOM is none"),
         (("show", __file__), "must be a wisdom of mltune"),
         (("check", "--sample", "0"), "--sample is a whole number"),

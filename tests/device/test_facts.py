@@ -7,7 +7,7 @@ import pytest
 
 from mltune.dataset.dataset import load_manifest
 from mltune.device.facts import Device, Measured
-from mltune.device.known import H200
+from mltune.device.known import H200, known_devices
 
 AMD = replace(H200, name="AMD", compute_capability=None, warp_size=64, fma_per_clock=(64.0, 64.0))
 
@@ -59,3 +59,15 @@ def test_a_device_without_cuda_has_no_compute_capability():
 
 def test_the_zeros_of_older_records_mean_none():
     assert Device.from_json(AMD.to_json() | {"compute_capability": [0, 0]}) == AMD
+
+
+def test_cards_of_one_generation_are_alike():
+    known = known_devices()
+    families = {name: known[name].family for name in ("w7900", "w7800", "rx_7900_xtx", "rx_6800_xt", "w6600")}
+    assert families == dict.fromkeys(("w7900", "w7800", "rx_7900_xtx"), "gfx110x") | dict.fromkeys(
+        ("rx_6800_xt", "w6600"), "gfx103x"
+    )
+    of_cdna = {known[name].family for name in ("mi50", "mi100", "mi210", "mi250x_gcd", "mi300x", "mi325x")}
+    assert of_cdna == {"gfx906", "gfx908", "gfx90a", "gfx942"}
+    assert known["h100"].family == "sm_90"
+    assert replace(known["mi210"], name="A card").family == "A card"

@@ -116,7 +116,7 @@ def test_several_equal_gpus_are_one_kind(tmp_path: Path) -> None:
         ({"clock_hz": float("nan")}, "clock_hz"),
         ({"warp_size": -32}, "1 <= warp_size"),
         ({"sm_count": "many"}, "sm_count"),
-        ({"speed": 1}, r"unknown: \['speed'\]"),
+        ({"speed": 1}, "of a device: unknown: speed; `mltune device"),
         ({"compute_capability": None}, "fma_per_clock"),
         ({"compute_capability": [-9, 0]}, "compute_capability"),
         ({"compute_capability": [9]}, "compute_capability"),

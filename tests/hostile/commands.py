@@ -19,7 +19,7 @@ REPLAY = "convolution_w6600"
 """The dataset that runs and campaigns of the suite replay."""
 
 RUN, PLAN, BUNDLE, DATASET, TABLE = "run", "plan.toml", "bundle", "recorded.json", "table"
-WISDOM = "wisdom.json"
+WISDOM, MODEL = "wisdom.json", "model.json"
 """Names of inputs in the folder ``named``."""
 
 
@@ -326,6 +326,16 @@ def wisdom_tune(folder: Path) -> int:
     return _cli("tune", "--device", f"replay:{REPLAY}", "--wisdom", folder / "named" / WISDOM, *options)
 
 
+def predict(folder: Path) -> int:
+    options = ("--kernel", "clblast_xgemm", "--device", "rtx_4090", "--top", 8, "--wisdom", "none")
+    return _cli("predict", "sgemm", *options, "--prior", folder / "named" / MODEL)
+
+
+def tune_from_model(folder: Path) -> int:
+    options = ("--device", "replay:xgemm_titan_rtx", "--trials", 4, "--run", folder / "cwd" / "run")
+    return _cli("tune", *options, "--prior", folder / "named" / MODEL)
+
+
 def tune_with_switch(folder: Path, at: int, trials: int, search: str) -> int:
     """Tune or resume a run, with the kill switch armed; write down what was acknowledged, and what was counted.
 
@@ -390,6 +400,7 @@ COMMANDS_OF: dict[str, tuple[str, ...]] = {
     "comparison": ("compare_journal",),
     "cubin cache": ("cubin_cache",),
     "wisdom": ("wisdom_show", "wisdom_merge", "wisdom_check", "wisdom_tune"),
+    "model": ("predict", "tune_from_model"),
 }
 """The commands that each kind of input is run through, in order."""
 

@@ -200,6 +200,22 @@ def random_wisdom(place: Place) -> None:
         path.write_bytes(encoded(to_json(change(json.loads(path.read_bytes()), rng))))
 
 
+def random_model(place: Place) -> None:
+    """Change the meaning of the card of a model, or its bytes, or those of the regressors."""
+    rng = place.rng
+    card, regressors = place.copy("model.json", "model.json"), place.copy("model.skops", "model.skops")
+    kind = rng.random()
+    if kind < 0.5:
+        card.write_bytes(encoded(to_json(change(json.loads(card.read_bytes()), rng))))
+    elif kind < 0.7:
+        card.write_bytes(damaged(card.read_bytes(), rng))
+    else:
+        content = damaged(regressors.read_bytes(), rng)
+        regressors.write_bytes(content)
+        sha256 = hashlib.sha256(content).hexdigest()
+        card.write_text(json.dumps(json.loads(card.read_bytes()) | {"sha256": sha256}))
+
+
 def _run(name: str, file: str, obstacle: str, *commands: str, kind: str = "run folder") -> None:
     def build(place: Place) -> None:
         obstruct(place, place.copy("campaign" if kind == "campaign" else "store", "run") / file, obstacle)

@@ -67,6 +67,7 @@ MODULES = (
     "pandas",
     "pyarrow.parquet",
     "sklearn.ensemble",
+    "skops.io",
 )
 
 

@@ -30,6 +30,7 @@ GENERATORS: Mapping[str, Build] = {
     "comparison": folders.random_comparison,
     "cubin cache": folders.random_cubins,
     "wisdom": folders.random_wisdom,
+    "model": folders.random_model,
 }
 """The function that builds a random case of each kind."""
 

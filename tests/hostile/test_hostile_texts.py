@@ -1,4 +1,4 @@
-"""Every command answers a hostile input: plan, bundle, source, wisdom."""
+"""Every command answers a hostile input: plan, bundle, source, wisdom, model."""
 
 import pytest
 
@@ -9,6 +9,7 @@ KINDS = (
     "bundle",
     "source",
     "wisdom",
+    "model",
 )
 
 

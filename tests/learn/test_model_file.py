@@ -2,6 +2,12 @@
 
 import hashlib
 import json
+import math
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,8 +41,12 @@ def put(path, content):
     """Replace the regressors, with the hash that belongs to them."""
     content = content if isinstance(content, bytes) else skops.io.dumps(content)
     path.write_bytes(content)
+    write_card(path, {"sha256": hashlib.sha256(content).hexdigest()})
+
+
+def write_card(path, change):
     card = json.loads(path.with_suffix(".json").read_text())
-    path.with_suffix(".json").write_text(json.dumps(card | {"sha256": hashlib.sha256(content).hexdigest()}))
+    path.with_suffix(".json").write_text(json.dumps(card | change))
 
 
 def test_what_is_written_is_read(path):
@@ -49,6 +59,40 @@ def test_what_is_written_is_read(path):
     np.testing.assert_array_equal(model.predict(columns), expected)
     assert (model.kernel, model.parameters, [one.sweep for one in model.members]) == ("toy", ("P", "Q"), ["a", "b"])
     assert model.digest == load_card(path).sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_a_name_may_have_dots(path):
+    model = load_model(path)
+    other = path.with_name("toy.v2")
+    save_model(replace(model, kernel="other"), other)
+    assert load_model(path).kernel == "toy"
+    for name in ("toy.v2", "toy.v2.json", "toy.v2.skops"):
+        assert load_model(path.with_name(name)).kernel == "other"
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "/"])
+def test_a_path_without_a_name_is_refused(name):
+    with pytest.raises(ModelError, match="named by its file"):
+        load_model(Path(name))
+
+
+def test_what_only_other_array_libraries_need_is_not_imported(path):
+    """PyTorch takes seconds, and scikit-learn imports it where skops lists the estimators."""
+    (path.parent / "torch").mkdir()
+    (path.parent / "torch" / "__init__.py").write_text("print('imported')")
+    program = (
+        "import sys; from pathlib import Path; from mltune.learn.model_file import load_model; "
+        "load_model(Path(sys.argv[1])); print('loaded'); import torch"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, path],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(path.parent), *sys.path])},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert done.stdout == "loaded\nimported\n"
 
 
 def test_a_file_that_is_not_that_of_its_card_is_refused(path):
@@ -64,6 +108,20 @@ def test_a_missing_file_is_named(path, missing):
         load_model(path)
 
 
+def facts(share):
+    """Return the facts of a model that was judged on one dataset."""
+    shares = {"model": {"1": 0.4}, "physics": {"1": 0.5, "5": 0.8}, "together": {"1": share, "5": 0.9}}
+    return {"gain": 0.15, "scores": {"one": {"share_of_optimum": shares}}, "datasets": {"one": {"flops": 1e9}}}
+
+
+def test_figures_of_a_card_are_read(path):
+    """What is no figure is left out."""
+    write_card(path, {"facts": facts("high")})
+    card = load_card(path)
+    assert (card.gain, card.shares("model"), card.shares("physics")) == (0.15, {5: [0.9]}, {1: [0.5], 5: [0.8]})
+    assert [one.flops for one in card.origins] == [1e9]
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -75,11 +133,14 @@ def test_a_missing_file_is_named(path, missing):
         ({"parameters": ["P"]}, "uses 1 features"),
         ({"extra": 1}, "extra"),
         ({"sha256": "0"}, "sha256"),
+        ({"facts": {"gain": math.nan}}, "a gain is a number from -1 to 1, got nan"),
+        ({"facts": facts(7e300)}, "a share of the optimum is a number from 0 to 1, got 7e[+]300"),
+        ({"facts": facts(-0.1)}, "a share of the optimum is a number from 0 to 1, got -0.1"),
+        ({"facts": {"datasets": {"one": {"flops": math.inf}}}}, "a number of operations is a number"),
     ],
 )
 def test_a_card_is_checked(path, change, words):
-    card = json.loads(path.with_suffix(".json").read_text())
-    path.with_suffix(".json").write_text(json.dumps(card | change))
+    write_card(path, change)
     with pytest.raises(ModelError, match=words):
         load_model(path)
 
@@ -144,3 +205,24 @@ def test_mutated_files_are_refused_or_used(path):
         except ModelError:
             refused += 1
     assert refused > 50
+
+
+def test_mutated_cards_are_refused_or_used(path):
+    """No crash, and no figure out of bounds, whatever 300 mutations do."""
+    write_card(path, {"facts": facts(0.6)})
+    rng, content = np.random.default_rng(2), path.with_suffix(".json").read_bytes()
+    refused = 0
+    for _ in range(300):
+        mutated = bytearray(content)
+        for at in rng.integers(0, len(content), rng.integers(1, 4)):
+            mutated[at] = rng.choice(list(b'0123456789.-eE"[]{},:aN\xff'))
+        path.with_suffix(".json").write_bytes(mutated)
+        try:
+            card = load_card(path)
+        except ModelError:
+            refused += 1
+            continue
+        shares = [*card.shares("model").values(), *card.shares("physics").values()]
+        assert all(0 <= share <= 1 for some in shares for share in some)
+        assert card.gain is None or abs(card.gain) <= 1
+    assert 50 < refused < 300

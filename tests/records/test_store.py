@@ -181,6 +181,20 @@ def test_another_dataset_is_named_before_what_follows_from_it(tmp_path):
         assert str(refusal.value).isprintable()
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "words"),
+    [
+        ("none", "34" * 32, r"with no pretrained model \(--prior none\)"),
+        ("34" * 32, "none", "with the pretrained model whose sha256 is 3434.*--prior"),
+        ("34" * 32, "12" * 32, "with another pretrained model whose sha256 is 3434.*--prior"),
+    ],
+)
+def test_another_model_is_refused_in_words(tmp_path, before, now, words):
+    Store.open(tmp_path, replace(HEADER, settings={"prior": before})).close()
+    with pytest.raises(RunDirectoryError, match=words):
+        Store.open(tmp_path, replace(HEADER, settings={"prior": now}))
+
+
 def test_a_run_that_began_before_datasets_had_a_hash_on_record_is_resumed(tmp_path):
     Store.open(tmp_path, replace(HEADER, settings={"target": "replay:a"})).close()
     with Store.open(tmp_path, replace(HEADER, settings={"target": "replay:a", "dataset_sha256": "34" * 32})) as store:

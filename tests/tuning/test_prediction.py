@@ -6,13 +6,17 @@ import subprocess
 import sys
 from dataclasses import asdict
 
+import numpy as np
 import pytest
 
 from mltune.device.lookup import find_device
-from mltune.errors import UsageError
+from mltune.errors import MltuneWarning, UsageError, WisdomError
+from mltune.kernel.reader import load_kernel
+from mltune.learn.model_choice import shipped_card
 from mltune.problem.kinds import problem_from_name
 from mltune.show import tables, terminal
 from mltune.tuning.prediction import predict
+from mltune.tuning.request import named_problem
 
 SGEMM = problem_from_name("sgemm", trans="NT", size=2048)
 
@@ -21,7 +25,7 @@ def test_choices_are_those_that_a_search_measures_first():
     device, _ = find_device("a100")
     found = predict(SGEMM, "gemm_simt", device, top=3, wisdom="none")
     assert [one.source for one in found.choices] == ["expected"] * 3
-    assert found.expected is None  # the model of gemm_simt is not used by itself
+    assert (found.expected.source, found.expected.choices) == ("physics", 1)  # the model is not used by itself
     more = predict(SGEMM, "gemm_simt", device, top=8, wisdom="none")
     assert more.choices[:3] == found.choices
 
@@ -34,6 +38,34 @@ def test_the_expectation_is_that_of_what_was_held_out():
     assert expected.choices == 1
     assert 0.5 < expected.least <= expected.share <= expected.most <= 1
     assert found.notices == ("the model clblast_xgemm was trained on sm_75, sm_86, and this GPU is sm_89",)
+
+
+def test_of_a_model_that_is_left_out_nothing_is_expected():
+    device, _ = find_device("mi325x")
+    found = predict(SGEMM, "clblast_xgemm", device, top=5, wisdom="none")
+    (notice,) = found.notices
+    assert "left out" in notice
+    card = shipped_card(load_kernel("clblast_xgemm"))
+    assert (found.expected.source, found.expected.choices) == ("physics", 5)
+    assert found.expected.share == pytest.approx(np.mean(card.shares("physics")[5]))
+    assert found.expected.share < np.mean(card.shares("model")[5])
+
+
+def test_nothing_is_expected_of_what_was_not_judged():
+    problem, bundle = named_problem("transpose", {}, None)
+    assert predict(problem, bundle, find_device("a100")[0], wisdom="none").expected is None
+
+
+def test_a_damaged_wisdom_is_an_error_only_where_it_was_named(tmp_path, monkeypatch):
+    device, damaged = find_device("a100")[0], tmp_path / "wisdom.json"
+    damaged.write_text("{")
+    monkeypatch.setenv("MLTUNE_WISDOM", str(damaged))
+    with pytest.warns(MltuneWarning, match="It is not used"):
+        assert predict(SGEMM, "gemm_simt", device).choices[0].source == "expected"
+    with pytest.raises(WisdomError, match="must be a wisdom"):
+        predict(SGEMM, "gemm_simt", device, wisdom=damaged)
+    with pytest.raises(WisdomError, match=r"there is no .*none\.json"):
+        predict(SGEMM, "gemm_simt", device, wisdom=tmp_path / "none.json")
 
 
 def test_what_is_not_possible_is_refused():
@@ -66,5 +98,6 @@ def test_the_choices_are_shown(capsys):
     terminal.show(tables.predicted({"problem": SGEMM.label, "device": "NVIDIA A100", **asdict(found)}))
     shown = capsys.readouterr().out
     assert "MWG" in shown
-    assert "of the optimum on the mean of 4 spaces" in " ".join(shown.split())
+    assert "the first choice reached" in " ".join(shown.split())
+    assert "of the optimum on the mean of 4 spaces that the model had not seen (lowest to" in " ".join(shown.split())
     assert "note: the model clblast_xgemm was trained on sm_75, sm_86" in " ".join(shown.split())

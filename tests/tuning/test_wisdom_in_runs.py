@@ -137,7 +137,7 @@ def test_a_named_wisdom_that_is_damaged_is_an_error_and_the_users_is_a_warning(t
         run(tmp_path / "run", wisdom=tmp_path / "wisdom.json")
     session = open_session(MANIFEST.kernel, MANIFEST.problem, Target(dataset=DATASET))
     header = run(tmp_path / "third").header
-    with Store.open(tmp_path / "other", header) as store, pytest.warns(MltuneWarning, match="does without it"):
+    with Store.open(tmp_path / "other", header) as store, pytest.warns(MltuneWarning, match="It is not used"):
         found = known_configurations(store, session, tmp_path / "wisdom.json", no_events, required=False)
     assert found == []
 
