@@ -137,8 +137,8 @@ Prior = Annotated[
     typer.Option(
         "--prior",
         metavar="auto|none|NAME|FILE",
-        help="The pretrained model to start from. auto is that of the kernel, unless it added nothing to physics where "
-        "it was judged; in replay none.",
+        help="The pretrained model to start from. auto is that of the kernel, unless it lost against physics where it "
+        "was judged; in replay none.",
     ),
 ]
 KernelName = Annotated[

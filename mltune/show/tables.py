@@ -280,6 +280,7 @@ def datasets(documents: Sequence[Document]) -> RenderableType:
 
 def training(document: Document, report: bool = False) -> list[RenderableType]:
     """Show the result of ``mltune train``; with ``report`` all that is known of the quality of the model."""
+    from mltune.learn.model_choice import TOLERATED_LOSS
     from mltune.transfer.training import FEWEST_JUDGED
 
     scores = document["scores"]
@@ -307,7 +308,8 @@ def training(document: Document, report: bool = False) -> list[RenderableType]:
         shown += [
             "",
             "Share of the optimum that the first choices reach, learned from other architectures or problems only.",
-            f"Mean gain over physics alone: {document['gain']:+.3f}; --prior auto uses the model where it is above 0.",
+            f"Mean gain over physics alone: {document['gain']:+.3f}; "
+            f"--prior auto uses a model unless it loses more than {TOLERATED_LOSS}.",
         ]
     else:
         shown += [

@@ -97,8 +97,8 @@ def test_the_gain_is_that_over_physics():
     assert gain({}) is None
 
 
-def test_a_run_starts_from_a_model_by_itself_only_where_it_helped(tmp_path, monkeypatch):
-    """Not where it added nothing to physics, not of other parameters, not in replay, not without a model.
+def test_a_run_starts_from_a_model_by_itself_unless_it_lost(tmp_path, monkeypatch):
+    """Not where it lost against physics, not of other parameters, not in replay, not without a model.
 
     Nor for a kernel of the same name that does not come with mltune.
     """
@@ -108,7 +108,7 @@ def test_a_run_starts_from_a_model_by_itself_only_where_it_helped(tmp_path, monk
     monkeypatch.setattr("mltune.learn.model_choice.assets.folder", folders.__getitem__)
     assert choose_model("auto", kernel) is None
     document = json.loads((shipped / "transpose.json").read_text())
-    for value, used in ((None, True), (0.01, True), (0.0, False), (-0.01, False), ("high", True)):
+    for value, used in ((None, True), (0.01, True), (-0.01, True), (-0.02, False), ("high", True)):
         document["facts"]["gain"] = value
         (tmp_path / "transpose.json").write_text(json.dumps(document))
         assert (choose_model("auto", kernel) is not None) == used

@@ -25,7 +25,7 @@ def test_choices_are_those_that_a_search_measures_first():
     device, _ = find_device("a100")
     found = predict(SGEMM, "gemm_simt", device, top=3, wisdom="none")
     assert [one.source for one in found.choices] == ["expected"] * 3
-    assert (found.expected.source, found.expected.choices) == ("physics", 1)  # the model is not used by itself
+    assert (found.expected.source, found.expected.choices) == ("model", 1)
     more = predict(SGEMM, "gemm_simt", device, top=8, wisdom="none")
     assert more.choices[:3] == found.choices
 
