@@ -32,6 +32,7 @@ from mltune.plan.campaign import run_plan
 from mltune.plan.placement import place
 from mltune.plan.reader import parse_plan
 from mltune.problem.gemm import CASES
+from mltune.process.signals import Interrupt
 from mltune.records.directory import runs_in
 from mltune.results.run import TuneResult
 from mltune.tuning.target import find_gpus
@@ -61,9 +62,9 @@ def campaign(
     text = "\n".join(["[plan]", lines(head), *(f"[[problems]]\n{lines(table)}" for table in tables)])
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["XDG_CACHE_HOME"] = scratch
-        result = run_plan(
-            place(parse_plan(text, "sharing"), *find_gpus()), Path(scratch) / "campaign", siblings=siblings
-        )
+        placed = place(parse_plan(text, "sharing"), *find_gpus())
+        with Interrupt() as stop:  # what it has until then is reported
+            result = run_plan(placed, Path(scratch) / "campaign", stop=stop, siblings=siblings)
         runs = [result.read(folder, folder.name) for folder in runs_in(result.directory)]
         for run in runs if keep else ():
             if run.best is not None:

@@ -35,8 +35,7 @@ def test_what_is_known_is_measured_first(known, tmp_path, sizes):
     assert match.entry.verified
     assert match.relation == ("problem" if sizes == SIZES else "size")
     first = [dict(record.configuration) for record in again.records[:2]]
-    assert first[0] == kernel.default
-    assert match.entry.configuration in first
+    assert first == [match.entry.configuration, kernel.default]
 
 
 def test_what_was_found_just_now_holds(known):
