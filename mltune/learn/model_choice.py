@@ -10,7 +10,7 @@ from mltune import assets
 from mltune.device.facts import NO_CUDA
 from mltune.errors import ModelError
 from mltune.files.text import did_you_mean, printable
-from mltune.learn.pretrained import is_comparable
+from mltune.learn.pretrained import are_near, is_comparable
 
 if TYPE_CHECKING:
     from mltune.device.facts import Device
@@ -25,9 +25,6 @@ AUTO = "auto"
 TOLERATED_LOSS = 0.01
 """Mean loss of the share of the optimum against physics that may be chance: its standard error over eight sweeps of
 gemm_simt is .006."""
-
-FAR = 30.0
-"""A problem with so many times more or fewer operations than all that a model was trained on is far from them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +55,7 @@ class ChosenModel:
             said.append(f"on {', '.join(families)}, and this GPU is {device.family}")
         if classes and problem.cost_class and problem.cost_class not in classes:
             said.append(f"on the classes {', '.join(classes)}, and this problem is of {problem.cost_class}")
-        if flops and not min(flops) / FAR <= problem.flops <= max(flops) * FAR:
+        if flops and not any(are_near(one, problem.flops) for one in flops):
             said.append(f"on {min(flops):.2g} to {max(flops):.2g} operations, and this problem has {problem.flops:.2g}")
         return tuple(f"the model {self.name} was trained {one}" for one in said)
 

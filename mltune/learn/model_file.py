@@ -56,6 +56,7 @@ class _CardMember(BaseModel):
     architecture: Annotated[StrictStr, Field(max_length=200)] = ""
     case: Annotated[StrictStr, Field(max_length=200)] = ""
     cost_class: Annotated[StrictStr, Field(max_length=200)] = ""
+    flops: Annotated[float, Field(ge=0.0, le=_MOST_FLOPS)] = 0.0
 
 
 class Origin(NamedTuple):
@@ -89,7 +90,7 @@ class Card(BaseModel):
     kernel : str
     parameters : list of str
     members : list
-        For each regressor the sweep, the architecture of its device, and the case and the class of its problem.
+        For each regressor the sweep, the architecture of its device, and case, class and operations of its problem.
     sha256 : str
         Of the file of regressors.
     facts : dict
@@ -169,7 +170,13 @@ def save_model(model: PretrainedModel, path: Path) -> None:
         kernel=model.kernel,
         parameters=list(model.parameters),
         members=[
-            _CardMember(sweep=one.sweep, architecture=one.architecture, case=one.case, cost_class=one.cost_class)
+            _CardMember(
+                sweep=one.sweep,
+                architecture=one.architecture,
+                case=one.case,
+                cost_class=one.cost_class,
+                flops=one.flops,
+            )
             for one in model.members
         ],
         sha256=hashlib.sha256(content).hexdigest(),
@@ -231,7 +238,7 @@ def load_model(path: Path, card: Card | None = None) -> PretrainedModel:
             f"{printable(trained, 200)})."
         ) from error
     members = tuple(
-        Member(known.sweep, known.architecture, known.case, known.cost_class, regressor)
+        Member(known.sweep, known.architecture, known.case, known.cost_class, known.flops, regressor)
         for known, regressor in zip(card.members, regressors, strict=True)
     )
     parameters = tuple(card.parameters)

@@ -32,6 +32,9 @@ MOST_ROWS = 4000
 FASTEST = 300
 """Fastest configurations of a sweep that are always among them."""
 
+FAR = 30.0
+"""A problem with so many times more or fewer operations is far from another."""
+
 EMPHASIS = 2.0
 """A configuration counts as much as the EMPHASIS-th power of its relative speed: the fast ones matter."""
 
@@ -53,6 +56,8 @@ class Sweep:
         That of the device (:attr:`mltune.device.facts.Device.architecture`).
     case, cost_class : str
         Those of the problem (:attr:`mltune.problem.problem.Problem.case`).
+    flops : float
+        Operations of the problem; 0 where they are not known.
     columns : Columns
     median_s : ndarray of shape (n_configs,)
         Seconds; NaN for configurations that failed.
@@ -63,6 +68,7 @@ class Sweep:
     architecture: str
     case: str
     cost_class: str
+    flops: float
     columns: Columns
     median_s: Floats
 
@@ -81,6 +87,7 @@ class Member:
     architecture: str
     case: str
     cost_class: str
+    flops: float
     regressor: Any
 
 
@@ -109,14 +116,15 @@ class PretrainedModel:
     def closest(self, problem: Problem, device: Device) -> PretrainedModel | None:
         """Return the model of the sweeps that are closest to a problem and a device.
 
-        Of the sweeps with CUDA, or of those without, as the device is: those of the problem's case if there are any,
-        or else of its class; and of these, those of the device's architecture if there are any. None where there is no
-        sweep with CUDA, or none without: such orders mislead (a convolution, from AMD's GPUs to NVIDIA's: .6 to .7 of
-        the optimum with the first choice, where physics alone has .9).
+        Of the sweeps with CUDA, or of those without, as the device is: those of the problem's class, if there are any;
+        of these, those of its case or of a similar number of operations (:data:`FAR`), if there are any; and of these,
+        those of the device's architecture, if there are any. None where there is no sweep with CUDA, or none without:
+        such orders mislead (a convolution, from AMD's GPUs to NVIDIA's: .6 to .7 of the optimum with the first choice,
+        where physics alone has .9).
         """
         left = [one for one in self.members if is_comparable(one.architecture, device)]
-        of_case = [one for one in left if one.case == problem.case != ""]
-        left = of_case or [one for one in left if one.cost_class == problem.cost_class] or left
+        left = [one for one in left if one.cost_class == problem.cost_class] or left
+        left = [one for one in left if one.case == problem.case != "" or are_near(one.flops, problem.flops)] or left
         left = [one for one in left if one.architecture == device.architecture] or left
         return replace(self, members=tuple(left)) if left else None
 
@@ -129,6 +137,17 @@ class PretrainedModel:
     def source(self) -> Source:
         """Return it as a source of knowledge for a search."""
         return Source(lambda columns: np.minimum(self.predict(columns), 0.0), SLOWEST, smooth=False)
+
+
+def are_near(flops: float, others: float) -> bool:
+    """Return whether two numbers of operations are known and similar.
+
+    Examples
+    --------
+    >>> are_near(1e9, 2e10), are_near(1e9, 4e10), are_near(0.0, 1e9)
+    (True, False, False)
+    """
+    return 0.0 < flops <= FAR * others and others <= FAR * flops
 
 
 def is_comparable(architecture: str, device: Device) -> bool:
@@ -155,7 +174,7 @@ def fit_member(sweep: Sweep, parameters: Sequence[str], *, seed: int = 0) -> Mem
     regressor.fit(
         features(sweep.columns, parameters)[rows], target[rows], sample_weight=np.exp(EMPHASIS * target[rows])
     )
-    return Member(sweep.name, sweep.architecture, sweep.case, sweep.cost_class, regressor)
+    return Member(sweep.name, sweep.architecture, sweep.case, sweep.cost_class, sweep.flops, regressor)
 
 
 def importance(model: PretrainedModel, sweeps: Sequence[Sweep], *, seed: int = 0) -> dict[str, float]:

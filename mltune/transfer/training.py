@@ -149,6 +149,7 @@ def as_sweeps(datasets: Sequence[Dataset]) -> list[Sweep]:
             one.manifest.device.architecture,
             one.manifest.problem.case,
             one.manifest.problem.cost_class,
+            float(one.manifest.problem.flops),
             one.columns,
             np.where(one.states == TrialState.OK, one.numbers("median_s"), np.nan),
         )

@@ -1,27 +1,32 @@
-"""The model of a campaign's run, trained on what the other problems of the campaign have measured."""
+"""The model of a run that is trained on what other runs on this GPU have measured: of its campaign, or before it."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mltune.errors import MltuneWarning, ModelError
-from mltune.learn.model_choice import FAR
-from mltune.learn.pretrained import PretrainedModel, Sweep, fit_member
+from mltune.learn.pretrained import PretrainedModel, Sweep, are_near, fit_member
+from mltune.records.directory import FILE, PROBLEMS
 from mltune.records.trial import TrialState
+from mltune.results.reader import read_run
+from mltune.results.unread import Unread, read_or_set_aside
 
 if TYPE_CHECKING:
+    from mltune.learn.model_choice import ChosenModel
     from mltune.problem.problem import Problem
     from mltune.results.run import TuneResult
     from mltune.tuning.session import Session
 
-FILE = "siblings"
+STEM = "siblings"
 """Stem of the model's files in the directory of a run: a resumed run starts from the same model."""
 
 MOST = 4
@@ -30,25 +35,32 @@ MOST = 4
 FEWEST = 32
 """Fewest timings of a sibling that a regressor is fitted to: two batches."""
 
+LATEST = 24
+"""Most earlier runs that are read."""
+
+LARGEST_BYTES = 16 << 20
+"""Largest store of an earlier run that is read, some 15,000 trials: a run should begin soon."""
+
 
 @dataclass(frozen=True, slots=True)
 class NearSweep:
     """What a run has measured so far, with its distance from another problem; smaller is nearer."""
 
-    distance: tuple[bool, float, str]
+    distance: tuple[bool, bool, float, str]
     sweep: Sweep
 
 
 def sweep_for(problem: Problem, run: TuneResult) -> NearSweep | None:
     """Return what a run has measured so far, if that says something of a problem.
 
-    It does if it is of the problem's class and of not many times more or fewer operations. Runs of its own case are
-    nearer than others, and then those of a similar size.
+    It does if it is of the problem's class, and of its case or of not many times more or fewer operations. Runs of such
+    a size are nearer than others, then those of its case.
     """
     other, trials = run.problem, run.records
-    ratio = abs(math.log(max(other.flops, 1) / max(problem.flops, 1)))
-    if other.cost_class != problem.cost_class or ratio > math.log(FAR) or trials.succeeded.sum() < FEWEST:
+    is_far, of_another_case = not are_near(other.flops, problem.flops), other.case != problem.case
+    if other.cost_class != problem.cost_class or (is_far and of_another_case) or trials.succeeded.sum() < FEWEST:
         return None
+    ratio = abs(math.log(max(other.flops, 1) / max(problem.flops, 1)))
     ran = ~trials.in_state(TrialState.SKIPPED)
     sweep = Sweep(
         run.slug,
@@ -56,10 +68,11 @@ def sweep_for(problem: Problem, run: TuneResult) -> NearSweep | None:
         run.device.architecture,
         other.case,
         other.cost_class,
+        float(other.flops),
         {name: trials.parameter(name)[ran].astype(np.int64) for name in trials.parameters},
         np.where(trials.succeeded, trials.column("median_s"), np.nan)[ran],
     )
-    return NearSweep((other.case != problem.case, ratio, run.slug), sweep)
+    return NearSweep((is_far, of_another_case, ratio, run.slug), sweep)
 
 
 def nearest(found: Iterable[NearSweep | None]) -> tuple[Sweep, ...]:
@@ -67,28 +80,59 @@ def nearest(found: Iterable[NearSweep | None]) -> tuple[Sweep, ...]:
     return tuple(one.sweep for one in sorted(filter(None, found), key=lambda one: one.distance)[:MOST])
 
 
+def earlier_sweeps(session: Session, directory: Path) -> tuple[Sweep, ...]:
+    """Return what the runs beside a new one have measured of its kernel, on such a GPU: of the latest the nearest.
+
+    Runs that cannot be read, and large ones, are left out.
+    """
+    return nearest(sweep_for(session.problem, run) for run in _earlier_runs(session, directory.resolve()))
+
+
+def _earlier_runs(session: Session, directory: Path) -> Iterator[TuneResult]:
+    runs, found = directory.parent, []
+    for store in (*runs.glob(f"*/{FILE}"), *runs.glob(f"*/{PROBLEMS}/*/{FILE}")):
+        with contextlib.suppress(OSError):
+            facts = store.stat()
+            if store.parent != directory and facts.st_size <= LARGEST_BYTES:
+                found.append((facts.st_mtime, store.parent))
+    for _, folder in sorted(found, reverse=True)[:LATEST]:
+        run = read_or_set_aside(folder.name, partial(read_run, folder))
+        if isinstance(run, Unread) or run.device.name != session.device.name:
+            continue
+        same_kernel = run.header.source_hash == session.kernel.source_hash
+        if same_kernel and set(run.records.parameters) == set(session.space.names):
+            yield run
+
+
 def sibling_model(
-    session: Session, directory: Path, sweeps: Sequence[Sweep], *, begins: bool
+    session: Session, directory: Path, sweeps: Sequence[Sweep], chosen: ChosenModel | None, *, begins: bool
 ) -> PretrainedModel | None:
-    """Return the model that a run starts from because of its siblings, if there is one.
+    """Return the model that a run starts from because of what other runs have measured, if there is one.
 
     Parameters
     ----------
     directory : pathlib.Path
         Of the run.
+    sweeps : sequence of Sweep
+        What they have measured.
+    chosen : ChosenModel, optional
+        A model whose closest regressors are added.
     begins : bool
         Whether the run has no trials: only then is a model trained. Later the one in the directory is loaded.
     """
     from mltune.learn.model_file import load_model, save_model
     from mltune.learn.search import one_thread
 
-    path, parameters = directory / FILE, session.space.names
+    path, parameters = directory / STEM, session.space.names
     if begins:
         if not sweeps:
             return None
+        trained = None if chosen is None else chosen.load(session.problem, session.device)
+        if trained is not None:
+            parameters = trained.parameters
         with one_thread():  # the compilers have the other cores
             members = tuple(fit_member(sweep, parameters) for sweep in sweeps)
-        model = PretrainedModel(session.kernel.name, parameters, members)
+        model = PretrainedModel(session.kernel.name, parameters, members + (trained.members if trained else ()))
         save_model(model, path)
     elif path.with_suffix(".json").is_file():
         try:

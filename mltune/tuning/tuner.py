@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mltune.errors import DeviceLostError, MltuneWarning, RunDirectoryError
-from mltune.learn.model_choice import NONE, choose_model
+from mltune.learn.model_choice import AUTO, NONE, choose_model
 from mltune.measure.pipeline import Pipeline
 from mltune.measure.timing_limits import within_limits
 from mltune.records.candidate import Candidate
@@ -38,14 +38,14 @@ from mltune.tuning.event_log import RunEventLog
 from mltune.tuning.finals import declare
 from mltune.tuning.request import TuneRequest
 from mltune.tuning.session import open_session, run_header
-from mltune.tuning.siblings import sibling_model
+from mltune.tuning.siblings import earlier_sweeps, sibling_model
 from mltune.tuning.target import choose, parse_device
 from mltune.tuning.wisdom import add_outcomes, known_configurations
 from mltune.wisdom.file import file_of_run
 
 if TYPE_CHECKING:
     from mltune.learn.model_choice import ChosenModel
-    from mltune.learn.pretrained import PretrainedModel
+    from mltune.learn.pretrained import PretrainedModel, Sweep
     from mltune.learn.search import Batch
     from mltune.process.child_pool import ChildPool
     from mltune.tuning.session import Session
@@ -136,7 +136,10 @@ def tune(
             required=request.wisdom is not None,
             siblings=request.siblings,
         )
-        pretrained, name, notices = _start_model(session, directory, request, model, begins=len(store) == 0)
+        sweeps = request.sweeps
+        if own is not None and len(store) == 0 and request.prior == AUTO and session.gpu is not None:
+            sweeps = earlier_sweeps(session, directory)
+        pretrained, name, notices = _start_model(session, directory, request, model, sweeps, begins=len(store) == 0)
         if name or notices:
             observer.events("model", detail="; ".join(filter(None, (name, *notices))))
             store.set_fact("model", name)
@@ -151,11 +154,17 @@ def tune(
 
 
 def _start_model(
-    session: Session, directory: Path, request: TuneRequest, chosen: ChosenModel | None, *, begins: bool
+    session: Session,
+    directory: Path,
+    request: TuneRequest,
+    chosen: ChosenModel | None,
+    sweeps: Sequence[Sweep],
+    *,
+    begins: bool,
 ) -> tuple[PretrainedModel | None, str, tuple[str, ...]]:
     """Return the model that a run starts from, its name, and what is to be said of it."""
     if request.search == "model":  # while the runner and the compilers start
-        found = sibling_model(session, directory, request.sweeps, begins=begins)
+        found = sibling_model(session, directory, sweeps, chosen, begins=begins)
         if found is not None:
             return found, ", ".join(one.sweep for one in found.members), ()
     if chosen is None:

@@ -6,12 +6,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mltune.dataset.dataset import load_dataset
+from mltune.device.lookup import find_device
 from mltune.errors import MltuneWarning
+from mltune.learn.model_choice import choose_model
 from mltune.plan.campaign import run_plan
 from mltune.problem.kinds import problem_from_name
+from mltune.records.directory import FILE
 from mltune.results.reader import read_run
 from mltune.tuning.request import TuneRequest
-from mltune.tuning.siblings import FEWEST, nearest, sweep_for
+from mltune.tuning.session import open_session
+from mltune.tuning.siblings import FEWEST, earlier_sweeps, nearest, sibling_model, sweep_for
+from mltune.tuning.target import Target
 from mltune.tuning.tuner import tune
 from tests.campaign.conftest import events_of, kill, placed, records_of, start, stored_trials, wait_until
 
@@ -59,6 +65,40 @@ def test_a_run_whose_model_is_damaged_goes_on_without(uninterrupted, tmp_path):
         assert len(tune(request, events=lambda *_, **__: None).records) == 50
 
 
+@pytest.fixture
+def second():
+    manifest = load_dataset(SECOND).manifest
+    return open_session(manifest.kernel, manifest.problem, Target(dataset=SECOND))
+
+
+def test_a_run_learns_from_the_runs_beside_it(uninterrupted, second, tmp_path):
+    """Also from those of a campaign; not from itself, from damaged ones, or from those on other GPUs."""
+    shutil.copytree(uninterrupted, tmp_path / "campaign")
+    shutil.copytree(tmp_path / "campaign" / "problems" / FIRST, tmp_path / "single")
+    shutil.copytree(tmp_path / "single", tmp_path / "damaged")
+    (tmp_path / "damaged" / FILE).write_bytes(b"nothing")
+
+    names = sorted(one.name for one in earlier_sweeps(second, tmp_path / "new"))
+    assert names == ["sgemm-nn-4096", "sgemm-nn-4096", "sgemm-nt-4096"]
+    assert len(earlier_sweeps(second, tmp_path / "single")) == 2
+    second.device = find_device("a100")[0]
+    assert earlier_sweeps(second, tmp_path / "new") == ()
+
+
+def test_what_was_measured_here_and_a_model_count_together(uninterrupted, second, tmp_path):
+    shutil.copytree(uninterrupted / "problems" / FIRST, tmp_path / "single")
+    sweeps = earlier_sweeps(second, tmp_path / "new")
+    shipped = choose_model("gemm_simt", second.kernel)
+    known = shipped.load(second.problem, second.device)
+
+    found = sibling_model(second, tmp_path / "new", sweeps, shipped, begins=True)
+    again = sibling_model(second, tmp_path / "new", (), None, begins=False)
+
+    assert [one.sweep for one in found.members] == [sweeps[0].name, *(one.sweep for one in known.members)]
+    assert [one.sweep for one in again.members] == [one.sweep for one in found.members]
+    assert sibling_model(second, tmp_path / "other", (), shipped, begins=True) is None
+
+
 def test_the_nearest_count(uninterrupted):
     run = read_run(uninterrupted / "problems" / FIRST, FIRST)
 
@@ -67,8 +107,9 @@ def test_the_nearest_count(uninterrupted):
         return found and found.distance
 
     assert distance("sgemm", "NN", 4096) < distance("sgemm", "NN", 2048) < distance("sgemm", "NT", 4096)
+    assert distance("sgemm", "NT", 4096) < distance("sgemm", "NN", 512)
     assert distance("dgemm", "NN", 4096) is None
-    assert distance("sgemm", "NN", 512) is None
+    assert distance("sgemm", "NT", 512) is None
     near = sweep_for(run.problem, run)
     assert FEWEST <= len(near.sweep.median_s) <= len(run.records)  # without what was skipped
     assert np.nanmin(near.sweep.median_s) == run.best_time_s

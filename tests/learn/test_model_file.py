@@ -31,7 +31,7 @@ def regressor(iterations=5, **options):
 @pytest.fixture
 def path(tmp_path):
     members = tuple(
-        Member(name, "sm_90", "sgemm NT", "s", regressor(random_state=seed)) for seed, name in enumerate("ab")
+        Member(name, "sm_90", "sgemm NT", "s", 1e9, regressor(random_state=seed)) for seed, name in enumerate("ab")
     )
     save_model(PretrainedModel("toy", ("P", "Q"), members, facts={"versions": {"skops": "1"}}), tmp_path / "toy")
     return tmp_path / "toy.skops"
@@ -53,7 +53,7 @@ def test_what_is_written_is_read(path):
     columns = {"P": np.arange(1, 9), "Q": np.arange(2, 10)}
     model = load_model(path)
     members = tuple(
-        Member(name, "sm_90", "sgemm NT", "s", regressor(random_state=seed)) for seed, name in enumerate("ab")
+        Member(name, "sm_90", "sgemm NT", "s", 1e9, regressor(random_state=seed)) for seed, name in enumerate("ab")
     )
     expected = PretrainedModel("toy", ("P", "Q"), members).predict(columns)
     np.testing.assert_array_equal(model.predict(columns), expected)

@@ -16,11 +16,11 @@ def gemm(name, trans="NT"):
     return problem_from_name(name, trans=trans, size=64)
 
 
-def sweep(fastest, case="sgemm NT", architecture="sm_90"):
+def sweep(fastest, case="sgemm NT", architecture="sm_90", flops=0.0):
     """Return a sweep whose fastest tile has some log2, with failures."""
     time_s = 1e-3 * (1 + np.abs(np.log2(COLUMNS["TILE"]) - fastest) + 0.05 * COLUMNS["UNROLL"])
     time_s[:10] = np.nan
-    return Sweep(f"s{fastest}", "a", architecture, case, case[0], COLUMNS, time_s)
+    return Sweep(f"s{fastest}", "a", architecture, case, case[0], flops, COLUMNS, time_s)
 
 
 def model(*sweeps):
@@ -48,6 +48,14 @@ def counting(several, device, *gemm):
     """Return the fastest tiles of the sweeps that are closest."""
     closest = several.closest(problem_from_name(gemm[0], trans=gemm[1], size=64), find_device(device)[0])
     return closest and [int(member.sweep[1:]) for member in closest.members]
+
+
+def test_sweeps_of_the_case_and_those_of_a_similar_size_count():
+    near, far = float(gemm("sgemm").flops * 8), float(gemm("sgemm").flops * 64)
+    several = model(sweep(1, "sgemm NT", flops=far), sweep(2, "sgemm TN", flops=near), sweep(3, "sgemm TN", flops=far))
+    assert counting(several, "h200", "sgemm", "NT") == [1, 2]
+    assert counting(several, "h200", "sgemm", "NN") == [2]
+    assert counting(several, "h200", "dgemm", "NN") == [2]
 
 
 def test_sweeps_of_the_same_case_count_alone_or_else_those_of_the_class():
