@@ -15,6 +15,8 @@ from typing import Any, Protocol
 
 from mltune.records.trial import Build, Measurement
 
+_OF_THE_DIFFERENCE = 0.1
+
 
 class Builder(AbstractContextManager[Any], Protocol):
     """Compile configurations of one kernel for one problem and one architecture. A context manager."""
@@ -36,7 +38,10 @@ class SamplingRule:
     slow_ratio : float
         A configuration whose fastest sample is slower than this multiple of the run's best is not sampled further.
     max_s : float
-        Most seconds of sampling, after ``min_samples``.
+        Most seconds of sampling, after ``min_samples``: a search needs many trials more than exact times, and the
+        fastest are raced at its end.
+    limited_noise : float
+        Noise up to which a time counts whose sampling was ended by ``max_s``.
     resolution_s : float
         Noise in seconds below which no more is asked: CUDA's events and launches of short kernels are not more precise.
     """
@@ -45,18 +50,24 @@ class SamplingRule:
     max_samples: int = 20
     noise_target: float = 0.005
     slow_ratio: float = 1.3
-    max_s: float = 1.0
+    max_s: float = 0.3
+    limited_noise: float = 0.02
     resolution_s: float = 250e-9
 
-    def target(self, time_s: float) -> float:
+    def target(self, time_s: float, best_s: float | None = None) -> float:
         """Return the noise at which the sampling of a kernel that takes some time ends, relative.
+
+        Of one that is slower than the best so far it is a tenth of the difference, if that is more.
 
         Examples
         --------
         >>> SamplingRule().target(8e-6), SamplingRule().target(1e-3)
         (0.03125, 0.005)
+        >>> round(SamplingRule().target(1.2e-3, best_s=1e-3), 3)
+        0.02
         """
-        return max(self.noise_target, self.resolution_s / time_s)
+        behind = 0.0 if best_s is None else time_s / best_s - 1.0
+        return max(self.noise_target, self.resolution_s / time_s, _OF_THE_DIFFERENCE * behind)
 
 
 class Runner(AbstractContextManager[Any], Protocol):

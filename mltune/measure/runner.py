@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-REFERENCE_RULE = SamplingRule(max_samples=5, noise_target=0.002, max_s=0.3)
+REFERENCE_RULE = SamplingRule(max_samples=5, noise_target=0.002, limited_noise=0.002)
 """Few samples, for repeated timings of the reference implementation that show drift of the GPU."""
 
 _WORKER = "mltune.measure.worker:make_worker"

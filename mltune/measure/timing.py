@@ -27,7 +27,7 @@ class Sampling:
     stopped_early : bool
         Whether sampling ended because the kernel is too slow to be the best.
     unstable : bool
-        Whether sampling ended with the noise above the rule's target.
+        Whether sampling ended with more noise than the rule bears.
     """
 
     samples_s: tuple[float, ...]
@@ -88,7 +88,7 @@ def next_samples(samples: Sequence[float], warm_up_s: float, rule: SamplingRule,
     noise, spent_s = relative_noise(samples), sum(samples)
     if noise is None:
         return 1
-    target = rule.target(statistics.median(samples))
+    target = rule.target(statistics.median(samples), best_s)
     if noise <= target or spent_s >= rule.max_s:
         return 0
     wanted = math.ceil(taken * (noise / target) ** 2) - taken
@@ -129,7 +129,10 @@ def sample(take: Callable[[int], Sequence[float]], rule: SamplingRule, best_s: f
         samples += take(count)
     noise = relative_noise(samples)
     stopped_early = _too_slow(samples, rule, best_s)
-    unstable = not stopped_early and noise is not None and noise > rule.target(statistics.median(samples))
+    bound = rule.target(statistics.median(samples), best_s)
+    if sum(samples) >= rule.max_s:
+        bound = max(bound, rule.limited_noise)
+    unstable = not stopped_early and noise is not None and noise > bound
     return Sampling(tuple(samples), noise, stopped_early, unstable)
 
 

@@ -383,5 +383,6 @@ def _instability(sampling: Sampling, rule: SamplingRule, monitor: ClockMonitor) 
     if monitor.persisting is not None and monitor.persisting.slowdown:
         return f"the GPU must run at full speed, but rest did not end a {monitor.persisting.detail}; see its cooling"
     if sampling.unstable:
-        return f"the noise of the median must fall to {rule.noise_target:.2%}, but it is {sampling.noise or 0:.2%}"
+        bound = rule.limited_noise if sum(sampling.samples_s) >= rule.max_s else rule.noise_target
+        return f"the noise of the median must fall to {bound:.2%}, but it is {sampling.noise or 0:.2%}"
     return ""

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 FEWEST = 4
 """Fewest proposals of a batch."""
 
-BATCH_S = 8.0
+BATCH_S = 5.0
 """Most seconds that the GPU may take for a batch that has more: what is planned meanwhile has not learned from it."""
 
 REACHED = 0.6

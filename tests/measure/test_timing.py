@@ -2,6 +2,7 @@
 
 import itertools
 import statistics
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -122,6 +123,25 @@ def test_time_limit_ends_sampling_after_the_fewest_samples():
     taken = sample(Stream(normal(0.5, 0.1)), RULE)
 
     assert len(taken.samples_s) == RULE.min_samples
+
+
+def test_of_a_slower_kernel_less_is_asked():
+    def taken(best_s):
+        kernels = [Stream(normal(1.2e-3, 0.03, seed)) for seed in range(30)]
+        return statistics.mean(len(sample(kernel, RULE, best_s).samples_s) for kernel in kernels)
+
+    assert taken(1.0e-3) < 0.6 * taken(1.2e-3)
+
+
+def test_noise_counts_less_where_the_time_limit_ended_sampling():
+    """As under a power limit: 3 % of noise in each of few long samples."""
+
+    def unstable(time_s, rule):
+        return sum(sample(Stream(normal(time_s, 0.03, seed)), rule).unstable for seed in range(30))
+
+    assert unstable(0.12, replace(RULE, limited_noise=0.005)) > 20
+    assert unstable(0.12, RULE) < 10
+    assert unstable(1e-3, RULE) > 20, "where there was time, the target holds"
 
 
 def test_noise_of_one_sample_is_unknown():
