@@ -118,8 +118,7 @@ class GpuRunner:
         self._shapes = [one for at, one in enumerate(variables) if one not in variables[:at]]
         self._shape_of = [self._shapes.index(one) for one in variables]  # of each case, and of the timing
         self._pool, self._keeps = pool or ChildPool(), pool is not None
-        self._worker = self._pool.take(worker, (device_index,))
-        self._child = self._worker.child
+        self._target, self._arguments = worker, (device_index,)
         self._serves: int | None = None  # the process that has begun the problem
         self._under_way: set[Future[Any]] = set()
         self._closing = threading.Event()
@@ -128,6 +127,8 @@ class GpuRunner:
         self._peak_flops = peak_flops(device, problem.arithmetic)
 
     def __enter__(self) -> Self:
+        self._worker = self._pool.take(self._target, self._arguments)
+        self._child = self._worker.child
         self._submit(self._start)
         return self
 
