@@ -286,6 +286,11 @@ def named_problem(
             found = load_kernel(problem)
             if found.arrays is not None:
                 bundle, kernel, problem = found, problem, None
+            elif found.source is None:
+                raise UsageError(
+                    f"a problem can be run, but the kernel {found.name} is only replayed; name recorded timings with "
+                    "--device replay:NAME (see `mltune datasets`)."
+                )
     if bundle is not None and bundle.arrays is not None and problem in (None, bundle.name):
         return _of_arrays(bundle.arrays, shape), str(kernel)
     named = DEFAULT_KERNEL if kernel is None else str(kernel)

@@ -89,8 +89,8 @@ def earlier_sweeps(session: Session, directory: Path) -> tuple[Sweep, ...]:
 
 
 def _earlier_runs(session: Session, directory: Path) -> Iterator[TuneResult]:
-    runs, found = directory.parent, []
-    for store in (*runs.glob(f"*/{FILE}"), *runs.glob(f"*/{PROBLEMS}/*/{FILE}")):
+    parent, found = directory.parent, []
+    for store in (*parent.glob(f"*/{FILE}"), *parent.glob(f"*/{PROBLEMS}/*/{FILE}")):
         with contextlib.suppress(OSError):
             facts = store.stat()
             if store.parent != directory and facts.st_size <= LARGEST_BYTES:

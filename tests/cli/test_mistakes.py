@@ -35,7 +35,7 @@ MISTAKES = [
     ("tune hgemm", "sgemm, dgemm, cgemm, zgemm", "'hgemm'"),
     ("tune sgem", "'sgem'", "did you mean 'sgemm'?"),
     ("tune ''", "a problem is one of", "''"),
-    ("tune convolution", "sgemm, dgemm, cgemm, zgemm", "'convolution'"),
+    ("tune convolution", "convolution is only replayed", "--device replay:NAME", "mltune datasets"),
     ("tune sgemm dgemm", "unexpected extra argument", "dgemm", "mltune tune --help"),
     ("sweep", "missing argument 'PROBLEM'", "sgemm, dgemm, cgemm, zgemm, a built-in kernel"),
     ("sweep hgemm", "sgemm, dgemm, cgemm, zgemm", "'hgemm'"),
