@@ -30,6 +30,15 @@ UNCHECKED void call(void (*kernel)(long long, long long, long long, Element, con
          const_cast<Element*>(static_cast<const Element*>(c.C)), c.ldc, c.raster_group);
 }
 
+template <typename Element>
+UNCHECKED void call(void (*kernel)(long long, long long, long long, Element, const Element*, long long, const Element*,
+                                   long long, Element, Element*, long long),
+                    const Call& c) {
+  kernel(c.m, c.n, c.k, *static_cast<const Element*>(c.alpha), static_cast<const Element*>(c.A), c.lda,
+         static_cast<const Element*>(c.B), c.ldb, *static_cast<const Element*>(c.beta),
+         const_cast<Element*>(static_cast<const Element*>(c.C)), c.ldc);
+}
+
 UNCHECKED void run(void* arguments) { call(&gemm, *static_cast<const Call*>(arguments)); }
 
 }  // namespace

@@ -1,0 +1,99 @@
+"""GEMM bundles on the host: random legal configurations run on problems of all kinds, their results against NumPy.
+
+Leading dimensions and addresses allow wide accesses or forbid them, and what the BLAS forbids to read is NaN.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from emulation.host import EmulationError, HostKernel, place
+
+from mltune.device.known import H200
+from mltune.kernel.bundle import Kernel, device_variables
+from mltune.kernel.space import ConstrainedSpace
+from mltune.problem.gemm import GemmProblem
+
+Configuration = Mapping[str, int]
+
+
+def sample(kernel: Kernel, case: tuple[str, str, str], count: int, seed: int) -> Iterator[Configuration]:
+    """Draw distinct legal configurations of a case."""
+    problem = GemmProblem(*case, 4096, 4096, 4096)
+    space = ConstrainedSpace(kernel, problem.variables() | device_variables(H200))
+    columns = space.rows(space.sample(count, np.random.default_rng(seed)))
+    for values in zip(*columns.values(), strict=True):
+        yield dict(zip(columns, map(int, values), strict=True))
+
+
+def problems(
+    case: tuple[str, str, str], sizes: Iterable[tuple[int, int, int]]
+) -> Iterator[tuple[GemmProblem, tuple[int, int, int]]]:
+    """Problems of some sizes, each with the offsets of A, B and C from an aligned address, elements."""
+    is_complex = case[0] in "cz"
+    alpha, beta = (1.25 - 0.5j, -0.75 + 0.25j) if is_complex else (1.25, -0.75)
+    for number, (m, n, k) in enumerate(sizes):
+        tight = GemmProblem(*case, m, n, k, alpha, beta)
+        padded = [-(-rows // 16) * 16 + 16 for rows, _ in tight.shapes()]
+        odd = [rows + 1 + rows % 2 for rows, _ in tight.shapes()]
+        aligned = dataclasses.replace(tight, lda=padded[0], ldb=padded[1], ldc=padded[2])
+        yield aligned, (0, 0, 0)
+        if number == 0:  # one operand at a time forbids wide accesses
+            yield dataclasses.replace(aligned, lda=odd[0]), (0, 0, 0)
+            yield dataclasses.replace(aligned, ldb=odd[1]), (0, 0, 1)
+            yield dataclasses.replace(aligned, ldc=odd[2]), (1, 0, 0)
+            yield aligned, (0, 1, 0)
+            yield dataclasses.replace(aligned, alpha=0.0), (0, 0, 0)
+            yield dataclasses.replace(aligned, alpha=0.0, beta=0.0), (0, 0, 0)
+            yield dataclasses.replace(aligned, beta=0.0), (0, 0, 0)
+        if number == 1:
+            yield dataclasses.replace(tight, lda=odd[0], ldb=odd[1], ldc=odd[2], beta=0.0), (1, 1, 1)
+            yield tight, (2, 2, 2)
+
+
+def check(
+    kernel: Kernel, host: HostKernel, problem: GemmProblem, offsets: tuple[int, int, int], configuration: Configuration
+) -> None:
+    """Run one problem on random operands and on integers, and assert that the results are right."""
+    launch = kernel.launch(configuration, problem.variables() | device_variables(H200))
+    for integers in (False, True):
+        made = problem.operands(np, seed=1, integers=integers)
+        reference, bound = problem.answer(made), problem.error_bound(made)
+        placed = zip(made.items(), offsets, strict=True)
+        operands = {name: place(buffer, offset) for (name, buffer), offset in placed}
+        host.launch(problem, operands, launch)
+        result = problem.result(operands["C"])
+        error = problem.worst_error(result, reference, bound)
+        assert error <= 1, (
+            f"error {error} of the bound, first at {np.argwhere(~(abs(result - reference) <= abs(bound)))[:1].tolist()}"
+        )
+        assert not integers or (result == reference).all()
+        assert np.isnan(problem.padding(operands["C"])).all(), "the padding of C was written"
+
+
+def check_configurations(
+    kernel: Kernel,
+    case: tuple[str, str, str],
+    runtime: Path,
+    configurations: Iterable[Configuration],
+    sizes: Callable[[Configuration], Iterable[tuple[int, int, int]]],
+) -> None:
+    """Compile configurations and run each on all its problems; a failure contains everything needed to repeat it."""
+    macros = GemmProblem(*case, 1, 1, 1).macros()
+
+    def build(configuration: Configuration) -> tuple[Configuration, HostKernel]:
+        parameters = {name: configuration[name] for name in kernel.parameters}
+        return configuration, HostKernel(kernel.folder / f"{kernel.name}.cu", parameters | macros, runtime)
+
+    with ThreadPoolExecutor(2) as pool:
+        for configuration, host in pool.map(build, configurations):
+            for problem, offsets in problems(case, sizes(configuration)):
+                try:
+                    check(kernel, host, problem, offsets, configuration)
+                except (EmulationError, AssertionError) as error:
+                    pytest.fail(f"{error}\nin {problem}, offsets {offsets}\nof {configuration}")

@@ -1,0 +1,83 @@
+"""The GEMM kernels of the papers that mltune descends from: on the host, every access checked, and compiled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from emulation.host import COMPILER_EXISTS, build_runtime
+from gemm import Configuration, check_configurations, sample
+
+from mltune.device.known import H200
+from mltune.errors import SpaceError
+from mltune.kernel.bundle import Kernel, device_variables
+from mltune.kernel.reader import load_kernel
+from mltune.measure.build import NvrtcBuilder
+from mltune.problem.gemm import CASES, GemmProblem
+from mltune.records.trial import TrialState
+
+pytestmark = pytest.mark.skipif(not COMPILER_EXISTS, reason="needs g++")
+
+SMALL = {
+    "gemm_naive": {"DIM_X": (1, 2, 8, 32, 64), "DIM_Y": (1, 2, 8, 32, 64)},
+    "gemm_strip": {"WIDTH": (32, 64), "STRIP": (0, 16, 32), "UNROLL_I": (1, 2), "UNROLL_J": (1, 2, 4)},
+    "gemm_shared": {"BLK_M": (8, 16, 32), "BLK_N": (8, 16, 32), "BLK_K": (4, 8, 16)},
+    "gemm_cached": {"THR_M": (1, 2, 4), "THR_N": (1, 2, 4), "DIM_X": (1, 2, 8), "DIM_Y": (4, 8, 32)},
+}
+"""Values of small blocks, which are quick to emulate."""
+
+SIZES = ((32, 32, 32), (37, 35, 19), (65, 33, 40), (1, 1, 1), (5, 3, 0))
+
+
+@pytest.fixture(scope="module")
+def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_runtime(tmp_path_factory.mktemp("emulation"))
+
+
+def cases() -> list[tuple[str, tuple[str, str, str]]]:
+    """Return the kernels with the cases that they solve: gemm_cached has TN and NN in S and D."""
+    return [
+        (name, case)
+        for name in SMALL
+        for case in CASES
+        if name != "gemm_cached" or (case[0] in "sd" and case[2] == "N")
+    ]
+
+
+@pytest.mark.parametrize(("name", "case"), cases(), ids=lambda part: "".join(part))
+def test_random_configurations(runtime: Path, name: str, case: tuple[str, str, str]) -> None:
+    kernel = load_kernel(name).with_values(SMALL[name])
+    drawn = sample(kernel, case, 2, seed=CASES.index(case))
+    check_configurations(kernel, case, runtime, drawn, lambda configuration: SIZES)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_default_and_a_sample_compile(name: str) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc", reason="needs the Python bindings of NVRTC")
+    kernel, case = load_kernel(name), ("s", "T", "N")
+    problem = GemmProblem(*case, 4096, 4096, 4096)
+    variables = problem.variables() | device_variables(H200)
+    configurations = [kernel.default, *sample(kernel, case, 6, seed=1)]
+    assert not broken(kernel, kernel.default, variables)
+    with NvrtcBuilder(kernel, problem, "sm_90", workers=2) as builder:
+        for configuration, future in [(one, builder.submit(one)) for one in configurations]:
+            build = future.result(120)
+            columns = {name: np.array([value]) for name, value in configuration.items()}
+            said = {name: column[0] for name, column in kernel.evaluate(columns, variables, kernel.resources).items()}
+            assert (build.state, build.detail) == (TrialState.OK, ""), configuration
+            assert build.shared_bytes == 0, configuration  # all shared memory is dynamic
+            assert build.registers <= min(said.get("register_cap", 255), 255), configuration
+            assert abs(build.registers - min(said["registers"], 255)) <= 48, configuration
+
+
+def broken(kernel: Kernel, configuration: Configuration, variables: dict[str, int]) -> list[str]:
+    """Return the restrictions that a configuration violates."""
+    columns = {name: np.array([value]) for name, value in configuration.items()}
+    rules = {rule.text: rule.expression for rule in kernel.restrictions}
+    return [text for text, column in kernel.evaluate(columns, variables, rules).items() if not column.all()]
+
+
+def test_a_case_that_a_paper_does_not_have_is_refused_with_its_reason() -> None:
+    with pytest.raises(SpaceError, match="TN and NN, as in the paper"):
+        next(sample(load_kernel("gemm_cached"), ("s", "N", "T"), 1, seed=0))
