@@ -40,7 +40,7 @@ import mltune
 from mltune.comparison.recording import Recording, record
 from mltune.comparison.shipped import ShippedSearch
 from mltune.comparison.simulation import simulate
-from mltune.dataset.dataset import Dataset, datasets_in, load_dataset, shipped_datasets
+from mltune.dataset.dataset import Dataset, datasets_in, load_dataset, shipped_datasets, shipped_searches
 from mltune.kernel.reader import load_kernel
 from mltune.learn.pretrained import PretrainedModel, Sweep, fit_member
 from mltune.records.versions import installed_versions
@@ -68,18 +68,18 @@ class Case:
     portable: np.ndarray | None
 
 
-def cases(datasets: list[Dataset]) -> list[Case]:
-    """Return the cases of all datasets that others of their kernel were recorded beside."""
+def cases(datasets: list[Dataset], searches: list[Dataset]) -> list[Case]:
+    """Return the cases of all datasets that others of their kernel were recorded beside; searches only train."""
     found = []
     for kernel in sorted({one.manifest.kernel for one in datasets}):
         own = [one for one in datasets if one.manifest.kernel == kernel]
-        sweeps = as_sweeps(own)
+        sweeps = as_sweeps([*own, *(one for one in searches if one.manifest.kernel == kernel)])
         if len({sweep.group for sweep in sweeps}) < 2:
             continue
         between = "architecture" if sweeps[0].group != own[0].manifest.problem.label else "problem"
         parameters = tuple(own[0].manifest.parameters)
         members = {sweep.name: fit_member(sweep, parameters) for sweep in sweeps}
-        for dataset, sweep in zip(own, sweeps, strict=True):
+        for dataset, sweep in zip(own, sweeps, strict=False):
             others = [one for one in sweeps if one.group != sweep.group and not is_part(one.name)]
             model = PretrainedModel(kernel, parameters, tuple(members[one.name] for one in others)).closest(
                 dataset.manifest.problem, dataset.manifest.device
@@ -141,7 +141,7 @@ def main() -> None:
     arguments = parser.parse_args()
     started = time.time()
     paths = [*shipped_datasets().values(), *(datasets_in(arguments.datasets) if arguments.datasets else [])]
-    known = cases([load_dataset(path) for path in paths])
+    known = cases([load_dataset(path) for path in paths], [load_dataset(path) for path in shipped_searches()])
     spaces: dict[str, dict[str, Any]] = {}
     for case in known:
         orders = {
