@@ -45,6 +45,7 @@ def test_the_second_problem_starts_from_a_model_of_the_first(uninterrupted):
     assert not (uninterrupted / "problems" / FIRST / "siblings.json").exists()
 
 
+@pytest.mark.slow
 def test_a_campaign_that_is_killed_and_resumed_uses_the_same_model(uninterrupted, tmp_path):
     process = start(tmp_path, PLAN)
     assert wait_until(lambda: stored_trials(tmp_path) >= 56)

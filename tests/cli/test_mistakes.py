@@ -131,7 +131,12 @@ MISTAKES = [
     ("sweep sgemm", "a sweep times kernels on a GPU", "none was found"),
     # kernels
     ("tune sgemm --kernel gemm_simd", "'gemm_simd'", "did you mean 'gemm_simt'?"),
-    ("tune sgemm --kernel nope", "convolution_cuda, gemm_cached, gemm_naive, gemm_shared, gemm_simt, gemm_strip", "kernel.toml", "'nope'"),
+    (
+        "tune sgemm --kernel nope",
+        "gemm_cached, gemm_naive, gemm_shared, gemm_simt, gemm_strip",
+        "kernel.toml",
+        "'nope'",
+    ),
     ("tune sgemm --kernel ''", "a kernel is a built-in one", "''"),
     (f"tune sgemm --kernel {FILE}", "a folder that holds a kernel.toml", FILE),
     ("tune --device replay:convolution_w6600 --kernel gemm_simt", "is of convolution, not of gemm_simt"),

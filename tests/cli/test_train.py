@@ -67,6 +67,7 @@ def test_a_run_starts_from_a_model(trained, tmp_path):
     assert [one.index for one in started.records] != [one.index for one in other.records]
 
 
+@pytest.mark.slow
 def test_what_a_model_does_not_know_is_said(tmp_path):
     """In a run and in a pruned sweep; a model that is left out is not said to be used."""
     model = tmp_path / "nvidia"

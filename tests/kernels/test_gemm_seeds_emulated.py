@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,17 +36,20 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_runtime(tmp_path_factory.mktemp("emulation"))
 
 
-def cases() -> list[tuple[str, tuple[str, str, str]]]:
-    """Return the kernels with the cases that they solve: gemm_cached has TN and NN in S and D."""
+QUICK = [("s", "T", "N"), ("z", "C", "N")]
+
+
+def cases() -> list[Any]:
+    """Return the kernels with the cases that they solve: gemm_cached has TN and NN in S and D. Most are slow tests."""
     return [
-        (name, case)
+        pytest.param(name, case, marks=() if case in QUICK else pytest.mark.slow, id=f"{name}-{''.join(case)}")
         for name in SMALL
         for case in CASES
         if name != "gemm_cached" or (case[0] in "sd" and case[2] == "N")
     ]
 
 
-@pytest.mark.parametrize(("name", "case"), cases(), ids=lambda part: "".join(part))
+@pytest.mark.parametrize(("name", "case"), cases())
 def test_random_configurations(runtime: Path, name: str, case: tuple[str, str, str]) -> None:
     kernel = load_kernel(name).with_values(SMALL[name])
     drawn = sample(kernel, case, 2, seed=CASES.index(case))
