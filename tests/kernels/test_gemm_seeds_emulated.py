@@ -63,6 +63,7 @@ def test_the_default_and_a_sample_compile(name: str) -> None:
     problem = GemmProblem(*case, 4096, 4096, 4096)
     variables = problem.variables() | device_variables(H200)
     configurations = [kernel.default, *sample(kernel, case, 6, seed=1)]
+    errors: list[int] = []
     assert not broken(kernel, kernel.default, variables)
     with NvrtcBuilder(kernel, problem, "sm_90", workers=2) as builder:
         for configuration, future in [(one, builder.submit(one)) for one in configurations]:
@@ -71,8 +72,9 @@ def test_the_default_and_a_sample_compile(name: str) -> None:
             said = {name: column[0] for name, column in kernel.evaluate(columns, variables, kernel.resources).items()}
             assert (build.state, build.detail) == (TrialState.OK, ""), configuration
             assert build.shared_bytes == 0, configuration  # all shared memory is dynamic
-            assert build.registers <= min(said.get("register_cap", 255), 255), configuration
-            assert abs(build.registers - min(said["registers"], 255)) <= 48, configuration
+            assert build.registers <= said["register_cap"], configuration
+            errors.append(abs(build.registers - min(said["registers"], said["register_cap"])))
+    assert np.median(errors) <= 24  # an estimate: the compiler moves loads as it likes, and its versions differ
 
 
 def broken(kernel: Kernel, configuration: Configuration, variables: dict[str, int]) -> list[str]:
