@@ -72,7 +72,7 @@ def test_a_campaign_that_has_ended_is_not_repeated(uninterrupted):
     assert records_of(uninterrupted.directory) == before
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 def test_a_signal_ends_it_within_ten_seconds_with_a_report_and_it_can_be_resumed(number, uninterrupted, tmp_path):
     process = start(tmp_path, PLAN)
     assert wait_until(lambda: stored_trials(tmp_path) > 40)

@@ -45,7 +45,7 @@ def long(tmp_path_factory) -> tuple[Path, str]:
     return folder / "run", PLAN.format(budget=2 * TRIALS, few=few)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGINT])
 def test_a_campaign_of_many_trials_ends_in_time_with_a_report(number, long, tmp_path):
     directory, text = long
     written = (directory / HTML).stat().st_mtime_ns

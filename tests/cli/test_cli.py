@@ -455,7 +455,7 @@ class TestCompare:
         (tmp_path / "times.csv").write_text("\n".join(["a,b,c,time_ms", *rows, "7,7,9,"]) + "\n")
         return ("compare", "--table", "times.csv", "--parameters", "a,b,c", "--time", "time_ms")
 
-    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
     def test_a_signal_ends_it_with_what_it_has_and_the_same_command_goes_on(self, table, tmp_path, number):
         """The signal goes to the whole group, as from a terminal or a job scheduler."""
         options = ("--strategies", "random,tpe", "--evaluations", "60", "--jobs", "2")

@@ -23,6 +23,9 @@ PARAMETERS = {
 }
 
 
+SCALES = ["log", pytest.param("symlog", marks=pytest.mark.slow)]
+
+
 @pytest.fixture(scope="module")
 def table():
     return list_configurations(PARAMETERS, ["block * factor <= 256"])
@@ -139,14 +142,14 @@ class TestSearch:
                 search.tell(row, None if row == 2 else 1.0 + row)
         assert sorted(proposed) == list(range(6))
 
-    @pytest.mark.parametrize("scale", ["log", "symlog"])
+    @pytest.mark.parametrize("scale", SCALES)
     def test_a_search_finds_a_fast_configuration(self, table, scale):
         every = sorted(cost(table[row]) for row in range(len(table)))
         for seed in range(3):
             found = min(cost(table[row]) for row in play(table, 40, seed=seed, scale=scale))
             assert every.index(found) <= 4
 
-    @pytest.mark.parametrize("scale", ["log", "symlog"])
+    @pytest.mark.parametrize("scale", SCALES)
     def test_the_same_calls_make_the_same_proposals(self, table, scale):
         def asked(seed):
             return play(table, 30, under_way=3, rng=np.random.default_rng(0), seed=seed, scale=scale)
@@ -190,7 +193,7 @@ class TestSearch:
         expected = play(table, 20, seed=1)
         assert play(table, 20, seed=1, transformed=lambda x: unit * x) == expected
 
-    @pytest.mark.parametrize("scale", ["log", "symlog"])
+    @pytest.mark.parametrize("scale", SCALES)
     def test_failures_are_learned_whatever_the_unit(self, table, scale):
         def failing(cost, unit=1.0):
             return None if cost > 4.5 else unit * cost

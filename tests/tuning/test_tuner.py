@@ -124,7 +124,11 @@ def test_same_seed_gives_the_same_trials_and_another_seed_others(undisturbed, tm
 
 
 @pytest.mark.parametrize(
-    ("name", "share"), [("undisturbed", 0.2), ("undisturbed", 0.8), ("gated", 0.3), ("gated", 0.7), ("stopped", 0.6)]
+    ("name", "share"),
+    [
+        *(("undisturbed", 0.2), ("gated", 0.7), ("stopped", 0.6)),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in (("undisturbed", 0.8), ("gated", 0.3))),
+    ],
 )
 def test_killed_run_goes_on_as_if_it_had_not_been(name, share, tmp_path, request):
     """Also where gates skipped in between, and where it ends by itself."""
@@ -335,7 +339,7 @@ def test_an_exhausted_space_ends_the_run_with_that_reason(tmp_path):
         assert again.stopped == result.stopped
 
 
-@pytest.mark.parametrize("trials", [32, 40, 50])
+@pytest.mark.parametrize("trials", [40, *(pytest.param(one, marks=pytest.mark.slow) for one in (32, 50))])
 def test_a_space_is_exhausted_in_two_parts_as_in_one(tmp_path, trials):
     device = f"replay:{few_rows(tmp_path, DATASET, rows=50)}"
     whole = tune(TuneRequest(PROBLEM, device=device, trials=500, run=tmp_path / "whole"))
