@@ -153,7 +153,7 @@ def device(
     known: Annotated[bool, typer.Option("--known", help="List the known GPUs, with values from data sheets.")] = False,
     measure: Annotated[
         bool,
-        typer.Option("--measure", help="Measure the rates of a GPU, cuda:0 if none is named: some ten seconds."),
+        typer.Option("--measure", help="Measure the rates of a GPU, cuda:0 if none is named: some twenty seconds."),
     ] = False,
     out: Annotated[
         Path | None,
@@ -165,8 +165,8 @@ def device(
 ) -> None:
     """List the GPUs of this machine, and the CUDA libraries that are used; or show the facts of one GPU.
 
-    With --measure they include rates that small kernels measure on it: of arithmetic, tensor cores, memories and
-    launches.
+    With --measure they include rates that small kernels measure on it: of arithmetic, tensor cores, memories, launches,
+    and of arithmetic mixed with loads.
     """
     from dataclasses import asdict
 

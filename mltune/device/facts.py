@@ -31,6 +31,9 @@ NO_CUDA = "other"
 
 _GFX = re.compile(r"\b(gfx\d{2,3})([0-9a-f])$")
 
+MIXED = ("fp32", "fp64", "tensor_fp16", "tensor_tf32", "tensor_fp64")
+"""The arithmetic of a :class:`Mix`."""
+
 LARGEST = 1e18
 """Largest fact of a device that is a number."""
 
@@ -61,6 +64,44 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
+class Mix:
+    """The measured rate of a mix of arithmetic and loads from shared memory.
+
+    Attributes
+    ----------
+    arithmetic : str
+        ``"fp32"`` or ``"fp64"``, or the tensor cores': ``"tensor_fp16"``, ``"tensor_tf32"``, ``"tensor_fp64"``.
+    load_bytes : int
+        Bytes that a thread loads at once: 4, 8 or 16.
+    per_load : float
+        Arithmetic instructions for each load.
+    threads : int
+        Threads on a multiprocessor.
+    dependent : bool
+        Whether the arithmetic needs what the load before it returns.
+    per_clock : float
+        Instructions of threads, arithmetic and loads, per clock and multiprocessor.
+
+    Raises
+    ------
+    ValueError
+        A value is not possible.
+    """
+
+    arithmetic: str
+    load_bytes: int
+    per_load: float
+    threads: int
+    dependent: bool
+    per_clock: float
+
+    def __post_init__(self) -> None:
+        rates = (self.per_load, self.threads, self.per_clock)
+        if self.arithmetic not in MIXED or self.load_bytes not in (4, 8, 16) or not all(map(_is_positive, rates)):
+            raise ValueError(f"a mix has a known arithmetic, loads of 4, 8 or 16 bytes and positive rates, got {self}")
+
+
+@dataclass(frozen=True, slots=True)
 class Device:
     """The facts of one GPU.
 
@@ -73,7 +114,8 @@ class Device:
     compute capability: fused multiply-adds per clock and multiprocessor, FP32 and FP64; None for a CUDA device.
 
     ``measured`` are quantities that were measured on a GPU of this kind (:mod:`mltune.measure.device_rates`), by name
-    (:data:`Quantity`); empty where nothing was. Devices that differ only there are equal.
+    (:data:`Quantity`), and ``mixes`` the rates of mixes of instructions; empty where nothing was measured. Devices that
+    differ only there are equal.
     """
 
     name: str
@@ -94,6 +136,7 @@ class Device:
     warp_size: int = 32
     fma_per_clock: tuple[float, float] | None = None
     measured: Mapping[Quantity, Measured] = dataclasses.field(default_factory=dict, compare=False)
+    mixes: tuple[Mix, ...] = dataclasses.field(default=(), compare=False)
 
     @property
     def architecture(self) -> str:
@@ -118,9 +161,9 @@ class Device:
         return found[1] + ("x" if len(found[1]) == len("gfx103") else found[2])
 
     def to_json(self) -> dict[str, Any]:
-        """Return the facts as plain JSON values; ``fma_per_clock`` and ``measured`` only where they are known."""
+        """Return the facts as plain JSON values; those that are not always known only where they are."""
         facts = dataclasses.asdict(self)
-        for name in ("fma_per_clock", "measured"):
+        for name in ("fma_per_clock", "measured", "mixes"):
             if not facts[name]:
                 del facts[name]
         return {name: list(fact) if isinstance(fact, tuple) else fact for name, fact in facts.items()}
@@ -139,7 +182,12 @@ class Device:
             name: tuple(document[name]) for name in pairs if document.get(name) not in (None, [0, 0])
         }
         known["measured"] = _measured(document.get("measured", {}))
+        known["mixes"] = _mixes(document.get("mixes", ()))
         return cls(**{**document, **dict.fromkeys(document.keys() & set(pairs)), **known})
+
+
+def _is_positive(value: Any) -> bool:
+    return type(value) in (int, float) and 0 < value <= LARGEST
 
 
 def _measured(document: Any) -> dict[Quantity, Measured]:
@@ -150,3 +198,12 @@ def _measured(document: Any) -> dict[Quantity, Measured]:
         if not all(type(part) in (int, float) for part in parts):
             raise ValueError("a measured quantity has two numbers, `median` and `spread`")
     return {name: Measured(**value) for name, value in document.items()}
+
+
+def _mixes(document: Any) -> tuple[Mix, ...]:
+    names = {field.name for field in dataclasses.fields(Mix)}
+    if not isinstance(document, list | tuple) or not all(
+        isinstance(one, Mapping) and one.keys() == names for one in document
+    ):
+        raise ValueError(f"the mixes of a device are a list of objects with {', '.join(sorted(names))}")
+    return tuple(Mix(**one) for one in document)

@@ -18,7 +18,7 @@ from mltune.files.validation import problems_of
 
 _MAX_BYTES = 4_000_000
 _FIELDS = tuple(field.name for field in dataclasses.fields(Device))
-_OPTIONAL = {"warp_size", "fma_per_clock", "measured"}
+_OPTIONAL = {"warp_size", "fma_per_clock", "measured", "mixes"}
 _MAY_BE_ZERO = {"memory_bytes", "memory_bytes_per_s", "l2_bytes", "reserved_shared_bytes"}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from mltune.device.facts import Device
 from mltune.errors import DeviceError
 
@@ -29,10 +31,32 @@ def peak_flops(device: Device, arithmetic: str) -> float:
     DeviceError
         Neither the device's throughput nor that of its compute capability is known.
     """
+    return 2.0 * fma_per_clock(device, arithmetic) * device.sm_count * device.clock_hz
+
+
+def fma_per_clock(device: Device, arithmetic: str) -> float:
+    """Return the fused multiply-adds per clock and multiprocessor outside the tensor cores; see :func:`peak_flops`."""
     if arithmetic not in ("fp32", "fp64"):
         raise ValueError(f"an arithmetic is fp32 or fp64, got {arithmetic!r}")
-    fma = _fma_per_clock(device)[0 if arithmetic == "fp32" else 1]
-    return 2.0 * fma * device.sm_count * device.clock_hz
+    return _fma_per_clock(device)[0 if arithmetic == "fp32" else 1]
+
+
+def issues_per_clock(device: Device) -> float:
+    """Return the instructions of warps that a multiprocessor issues per clock at most; infinite where not known.
+
+    From the tuning guides of CUDA: a scheduler issues one instruction, from Kepler to Pascal two.
+
+    Examples
+    --------
+    >>> from mltune.device.known import H200, known_devices
+    >>> issues_per_clock(H200), issues_per_clock(known_devices()["gtx_680"])
+    (4.0, 8.0)
+    """
+    if device.compute_capability is None:
+        return math.inf
+    if device.compute_capability == (6, 0):
+        return 4.0
+    return 4.0 if device.compute_capability >= (7, 0) else 8.0
 
 
 def data_sheet(device: Device, quantity: str) -> float | None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mltune.kernel.columns import Floats, Indices, number_rows
 
@@ -54,6 +55,8 @@ class Traffic:
         Passes of a warp over the banks of shared memory, conflicts included.
     shared_phases : ndarray
         The same without conflicts.
+    shared_least : ndarray
+        The same if every distinct word of a warp were delivered once, and all banks were busy.
     global_wavefronts : ndarray
         Passes of a warp over lines of the first-level cache: the distinct lines of each phase.
     """
@@ -62,12 +65,18 @@ class Traffic:
     global_instructions: Floats
     shared_wavefronts: Floats
     shared_phases: Floats
+    shared_least: Floats
     global_wavefronts: Floats
 
     @property
     def bank_conflicts(self) -> Floats:
         """Mean degree of bank conflicts, weighted by phases: 1 without conflicts, 32 where all lanes use one bank."""
         return np.where(self.shared_phases > 0, self.shared_wavefronts / np.maximum(self.shared_phases, 1e-9), 1.0)
+
+
+def counted(loads: Floats, copies: Floats) -> Traffic:
+    """Return the traffic of accesses of which only the number is known: loads from shared memory, and global copies."""
+    return Traffic(loads, copies, loads, loads, np.zeros_like(loads), copies)
 
 
 def traffic(accesses: Iterable[tuple[str, Floats, LaneLayout]], warp_size: int, size: int) -> Traffic:
@@ -85,6 +94,7 @@ def traffic(accesses: Iterable[tuple[str, Floats, LaneLayout]], warp_size: int, 
         sums[f"{memory}_instructions"] += count
         if memory == "shared":
             sums["shared_wavefronts"] += count * shared_wavefronts(layout, warp_size)
+            sums["shared_least"] += count * distinct_words(layout, warp_size) / BANKS
             sums["shared_phases"] += count * np.ceil(warp_size * layout.width / PHASE_BYTES)
         else:
             sums["global_wavefronts"] += count * line_wavefronts(layout, warp_size)
@@ -107,17 +117,33 @@ def shared_wavefronts(layout: LaneLayout, warp_size: int) -> Floats:
     """
 
     def passes(width: int, addresses: Indices) -> Floats:
-        words_each = max(width // BANK_BYTES, 1)
-        words = (addresses // BANK_BYTES)[:, :, None] + np.arange(words_each)
-        words = np.sort(words.reshape(-1, _phase_lanes(width) * words_each), axis=1)
-        distinct = np.ones(words.shape, dtype=bool)
-        distinct[:, 1:] = words[:, 1:] != words[:, :-1]
+        words, distinct = _words(width, addresses, _phase_lanes(width))
         cells = np.arange(len(words))[:, None] * BANKS + words % BANKS
         in_bank = np.bincount(cells[distinct], minlength=len(words) * BANKS).reshape(-1, BANKS)
         busiest: Floats = in_bank.max(axis=1).reshape(len(addresses), -1).sum(axis=1).astype(np.float64)
         return busiest
 
     return _over_distinct(layout, warp_size, passes)
+
+
+def distinct_words(layout: LaneLayout, warp_size: int) -> Floats:
+    """Return the number of distinct words of four bytes that the lanes of a warp access."""
+
+    def words(width: int, addresses: Indices) -> Floats:
+        found: Floats = np.count_nonzero(_words(width, addresses, warp_size)[1], axis=1).astype(np.float64)
+        return found
+
+    return _over_distinct(layout, warp_size, words)
+
+
+def _words(width: int, addresses: Indices, lanes: int) -> tuple[Indices, NDArray[np.bool_]]:
+    """Return the words that groups of lanes access, sorted, and which of them are the first of their kind."""
+    words_each = max(width // BANK_BYTES, 1)
+    words = (addresses // BANK_BYTES)[:, :, None] + np.arange(words_each)
+    words = np.sort(words.reshape(-1, lanes * words_each), axis=1)
+    distinct = np.ones(words.shape, dtype=bool)
+    distinct[:, 1:] = words[:, 1:] != words[:, :-1]
+    return words, distinct
 
 
 def line_wavefronts(layout: LaneLayout, warp_size: int) -> Floats:

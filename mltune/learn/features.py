@@ -15,6 +15,7 @@ from mltune.device.facts import Device
 from mltune.kernel.bundle import Kernel, device_variables
 from mltune.kernel.columns import Columns, Floats, length
 from mltune.learn.access import LaneLayout, Traffic, traffic
+from mltune.learn.bound import Bound, bound, hardware_limits
 from mltune.learn.physics import SMALLEST_SHARE, physics
 from mltune.problem.problem import Problem
 
@@ -114,6 +115,22 @@ class Features:
         if builds is not None:
             resources, spilled = _corrected(resources, _known(builds, length(columns)))
         return resources | self._physics(resources, accesses, spilled).columns
+
+    def bound(self, columns: Columns, builds: Mapping[str, ArrayLike] | None = None) -> Bound:
+        """Return the least times that :mod:`mltune.learn.bound` allows; without the resources those of the hardware.
+
+        Parameters
+        ----------
+        builds : mapping of str to array_like of shape (n_configs,), optional
+            Results of compiling, as in :meth:`after`; by default the estimates of the bundle are used.
+        """
+        resources, accesses = self._estimates(columns)
+        if not self.has_prior:
+            least = hardware_limits(self.device, self.problem)
+            return Bound({name: np.full(length(columns), time_s) for name, time_s in least.items()})
+        if builds is not None:
+            resources, _ = _corrected(resources, _known(builds, length(columns)))
+        return bound(self.device, self.problem, resources, accesses)
 
     def _estimates(self, columns: Columns) -> tuple[dict[str, Floats], Traffic | None]:
         """Return the bundle's resources by name, and the traffic of its accesses."""

@@ -14,9 +14,9 @@ import numpy as np
 
 from mltune.device.facts import Device
 from mltune.device.occupancy import Occupancy, occupancy
-from mltune.device.peaks import peak_flops
+from mltune.device.peaks import fma_per_clock
 from mltune.kernel.columns import Floats
-from mltune.learn.access import Traffic
+from mltune.learn.access import Traffic, counted
 
 SCHEDULERS = 4
 """Warp instructions that a multiprocessor issues per clock."""
@@ -87,7 +87,7 @@ def physics(
     if spilled is None:
         spilled = _expected_spills(of["registers"] - cap)
     loads, copies = of["shared_loads"], of["copies"]
-    step = _step(device, arithmetic, of, traffic or Traffic(loads, copies, loads, loads, copies), spilled, blocks)
+    step = _step(device, arithmetic, of, traffic or counted(loads, copies), spilled, blocks)
     fma = step.bounds["fma"]
     clocks, waves, tail = _launch(device, of, step, blocks)
     useful = 1.0 / np.maximum(of.get("covered", 1.0), 1.0)
@@ -148,20 +148,20 @@ def _expected_spills(excess: Floats) -> Floats:
 
 def _step(device: Device, arithmetic: str, of: _Resources, traffic: Traffic, spilled: Floats, blocks: Floats) -> _Step:
     warps = np.ceil(of["threads"] / device.warp_size)
-    fma_per_clock = peak_flops(device, arithmetic) / (2.0 * device.sm_count * device.clock_hz)
+    per_clock = fma_per_clock(device, arithmetic)
     spills = SPILL_ACCESSES * of["fma"] * np.minimum(spilled / np.maximum(of["registers"], 1.0), 1.0)
     slots = of["fma"] + traffic.shared_instructions + traffic.global_instructions + of["overhead"] + spills
     wave_bytes = _wave_bytes(device, of, blocks)
     memory_clocks = device.clock_hz * wave_bytes / max(device.memory_bytes_per_s, 1.0)
     bounds = {
-        "fma": warps * of["fma"] * device.warp_size / fma_per_clock,
+        "fma": warps * of["fma"] * device.warp_size / per_clock,
         "issue": warps * slots / SCHEDULERS,
         "cache": warps * (traffic.shared_wavefronts + traffic.global_wavefronts + spills),
         "l2": of["global_bytes"] / L2_BYTES_PER_CLOCK,
         "memory": memory_clocks / np.maximum(blocks, 1.0),
     }
     throughput = _joined(*bounds.values())
-    fma_clocks = max(1.0, device.warp_size * SCHEDULERS / fma_per_clock)
+    fma_clocks = max(1.0, device.warp_size * SCHEDULERS / per_clock)
     serial = np.ceil(warps / SCHEDULERS) * (slots + (fma_clocks - 1.0) * of["fma"])
     waits = of["shared_waits"] * SHARED_LATENCY + of["global_waits"] * GLOBAL_LATENCY + of["barriers"] * BARRIER_LATENCY
     hidden = np.where(of["ahead"] > 0, GLOBAL_LATENCY / np.maximum(of["ahead"], 1.0), 0.0)

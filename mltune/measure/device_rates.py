@@ -9,11 +9,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from mltune.device.facts import QUANTITIES, Device, Measured, Quantity
+from mltune.device.facts import QUANTITIES, Device, Measured, Mix, Quantity
 from mltune.device.query import driver_version, query_device
 from mltune.errors import DeviceError
 from mltune.files.text import printable
@@ -21,10 +21,12 @@ from mltune.measure.build import compile_options
 from mltune.measure.compiler import Source, check_fits_driver
 from mltune.measure.gpu import LoadedKernel
 from mltune.measure.micro_kernel import ENTRY, LAUNCHES, MICRO_KERNELS, READ_BYTES, THREADS, MicroKernel
+from mltune.measure.mix_kernel import BLOCKS, MIX_KERNELS, MIX_LAUNCHES, MixKernel
 from mltune.process.child import Child, ChildDiedError, ChildTimeoutError
 from mltune.records.trial import Build, TrialState
 
 if TYPE_CHECKING:
+    from mltune.kernel.bundle import Launch
     from mltune.measure.stopwatch import Stopwatch
 
 RUNS = 9
@@ -40,10 +42,11 @@ _MOST_ROUNDS, _MOST_GROWTH = 2**31 - 1, 32
 _COMPILE_TIMEOUT_S, _RUN_TIMEOUT_S = 60.0, 30.0
 _WORKER = "mltune.measure.device_rates:make_worker"
 _LOST = (ChildDiedError, ChildTimeoutError)
+_Kind = TypeVar("_Kind", MicroKernel, MixKernel)
 
 
 def measure_device(index: int, *, worker: str = _WORKER) -> tuple[Device, dict[str, str]]:
-    """Measure a GPU, which takes some ten seconds.
+    """Measure a GPU, which takes some twenty seconds.
 
     Parameters
     ----------
@@ -81,14 +84,18 @@ def measure_device(index: int, *, worker: str = _WORKER) -> tuple[Device, dict[s
                 reasons[micro_kernel.quantity] = outcome
             elif micro_kernel.quantity not in found or outcome.median > found[micro_kernel.quantity].median:
                 found[micro_kernel.quantity] = outcome
+        if not found:
+            needed = "measuring needs a GPU that runs kernels"
+            raise DeviceError(f"{needed}, but on {device.name}: {reasons['fp32_flops']}.")
+        mixes = tuple(_mixes(child, device))
     finally:
         child.kill()
-    if not found:
-        raise DeviceError(f"measuring needs a GPU that runs kernels, but on {device.name}: {reasons['fp32_flops']}.")
-    return replace(device, measured=found), {name: reasons[name] for name in QUANTITIES if name not in found}
+    return replace(device, measured=found, mixes=mixes), {
+        name: reasons[name] for name in QUANTITIES if name not in found
+    }
 
 
-def compile_micro_kernels(some: Iterable[MicroKernel], architecture: str) -> Iterator[tuple[MicroKernel, Build]]:
+def compile_micro_kernels(some: Iterable[_Kind], architecture: str) -> Iterator[tuple[_Kind, Build]]:
     """Compile micro-kernels in a compile process, each when it is asked for.
 
     Raises
@@ -112,10 +119,22 @@ def _outcome(child: Child, micro_kernel: MicroKernel, build: Build) -> Measured 
     if build.state is not TrialState.OK:
         return f"does not compile: {build.detail}"
     try:
-        samples = child.call((micro_kernel, build.cubin), _RUN_TIMEOUT_S)
+        samples = child.call((micro_kernel, build), _RUN_TIMEOUT_S)
     except _LOST as error:
         return printable(error, 200)
     return summary(samples)
+
+
+def _mixes(child: Child, device: Device) -> Iterator[Mix]:
+    """Measure the mixes of instructions, up to the first that cannot be measured."""
+    usable = [one for one in MIX_KERNELS if one.since <= (device.compute_capability or (0, 0))]
+    for mix_kernel, build in compile_micro_kernels(usable, device.architecture):
+        if build.state is not TrialState.OK:
+            return
+        try:
+            yield from mix_kernel.mixes(child.call((mix_kernel, build), _RUN_TIMEOUT_S))
+        except _LOST:
+            return
 
 
 def summary(samples: Sequence[float]) -> Measured:
@@ -130,8 +149,11 @@ def summary(samples: Sequence[float]) -> Measured:
     return Measured(median, (upper - lower) / median)
 
 
-def make_worker(index: int) -> Callable[[tuple[MicroKernel, bytes]], list[float]]:
-    """Make the function that the measuring process serves: it runs a micro-kernel and returns what it measured."""
+def make_worker(index: int) -> Callable[[tuple[MicroKernel | MixKernel, Build]], list[float]]:
+    """Make the function that the measuring process serves: it runs a micro-kernel and returns what it measured.
+
+    Of a mix it returns the clocks of each launch.
+    """
     device = query_device(index)
     import cupy
 
@@ -139,25 +161,48 @@ def make_worker(index: int) -> Callable[[tuple[MicroKernel, bytes]], list[float]
 
     cupy.cuda.Device(index).use()
     stopwatch = Stopwatch(device.l2_bytes)
-    out = cupy.zeros(THREADS, dtype=cupy.uint64)
+    out = cupy.zeros(max(THREADS, device.sm_count * BLOCKS[-1][0]), dtype=cupy.uint64)
     stopwatch.take(lambda: stopwatch.spin(_WARM_UP_S), 1)
 
-    def measure(request: tuple[MicroKernel, bytes]) -> list[float]:
-        micro_kernel, cubin = request
-        places = micro_kernel.places(device)
+    def measure(request: tuple[MicroKernel | MixKernel, Build]) -> list[float]:
+        micro_kernel, build = request
+        places = 1 if isinstance(micro_kernel, MixKernel) else micro_kernel.places(device)
         data = cupy.zeros(places * READ_BYTES, dtype=cupy.uint8)
         addresses = [np.array(array.data.ptr, dtype=np.uint64) for array in (out, data)]
-        with LoadedKernel(cubin, ENTRY) as kernel:
-
-            def bound(rounds: int) -> Callable[[], None]:
-                return kernel.bind(micro_kernel.launch(device, rounds, places), addresses)
-
-            if not micro_kernel.work:
-                return _launch_times(stopwatch, bound(0))
-            rounds = enough_rounds(lambda rounds: stopwatch.take(bound(rounds), 1)[0])
-            return [micro_kernel.amount(device, rounds) / time_s for time_s in stopwatch.take(bound(rounds), RUNS)]
+        with LoadedKernel(build.cubin, ENTRY) as kernel:
+            if isinstance(micro_kernel, MixKernel):
+                launches = micro_kernel.launches(device, build.registers or 1)
+                return [_clocks(kernel.bind(launch, addresses), out[: launch.grid[0]]) for launch in launches]
+            return _rates(micro_kernel, stopwatch, device, lambda launch: kernel.bind(launch, addresses), places)
 
     return measure
+
+
+def _rates(
+    micro_kernel: MicroKernel,
+    stopwatch: Stopwatch,
+    device: Device,
+    bind: Callable[[Launch], Callable[[], None]],
+    places: int,
+) -> list[float]:
+    """Return what several runs of a micro-kernel measure, in the unit of its quantity."""
+
+    def run(rounds: int, runs: int) -> list[float]:
+        return stopwatch.take(bind(micro_kernel.launch(device, rounds, places)), runs)
+
+    if not micro_kernel.work:
+        return _launch_times(stopwatch, bind(micro_kernel.launch(device, 0, places)))
+    rounds = enough_rounds(lambda rounds: run(rounds, 1)[0])
+    return [micro_kernel.amount(device, rounds) / time_s for time_s in run(rounds, RUNS)]
+
+
+def _clocks(launch: Callable[[], None], taken: Any) -> float:
+    """Return the clocks that the blocks of a launch take: their median, of several launches the least."""
+    found = []
+    for _ in range(MIX_LAUNCHES):
+        launch()
+        found.append(float(np.median(taken.get())))
+    return min(found)
 
 
 def enough_rounds(time_of: Callable[[int], float]) -> int:

@@ -31,8 +31,8 @@ through than its share: with 16 of them, an H200 seemed to read 113 % of what it
 
 LEAST_MEMORY_BYTES, MOST_MEMORY_BYTES = 1 << 28, 1 << 34
 
-_FOLDER = Path(__file__).parent / "micro_kernels"
-_NEVER = 0x9E3779B97F4A7C15 >> 1
+FOLDER = Path(__file__).parent / "micro_kernels"
+NEVER = 0x9E3779B97F4A7C15 >> 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class MicroKernel:
         """The CUDA source with its macros."""
         macros = {"THREADS": THREADS, "STEPS": self.steps, "CHAINS": self.chains}
         macros |= {self.macro: 1} if self.macro else {}
-        return f"{definitions(macros)}#line 1\n{(_FOLDER / self.file).read_text()}"
+        return f"{definitions(macros)}#line 1\n{(FOLDER / self.file).read_text()}"
 
     def amount(self, device: Device, rounds: int) -> int:
         """Return the operations or bytes of one launch.
@@ -85,7 +85,7 @@ class MicroKernel:
     def launch(self, device: Device, rounds: int, places: int) -> Launch:
         """Return the launch of some rounds; the number of places that are read is a power of two."""
         blocks = device.sm_count * BLOCKS_PER_SM if self.work else 1
-        return Launch((blocks, 1, 1), (THREADS, 1, 1), 0, (rounds, places - 1, 0, _NEVER))
+        return Launch((blocks, 1, 1), (THREADS, 1, 1), 0, (rounds, places - 1, 0, NEVER))
 
     def places(self, device: Device) -> int:
         """Return how many times 16 bytes of global memory are read: a power of two, 1 where none are."""

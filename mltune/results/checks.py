@@ -20,7 +20,7 @@ LEAST, MOST = 1e-12, 1e12
 _FACTS_OF_DEVICES = [
     field.name
     for field in dataclasses.fields(Device)
-    if field.name not in ("name", "compute_capability", "fma_per_clock", "measured")
+    if field.name not in ("name", "compute_capability", "fma_per_clock", "measured", "mixes")
 ]
 
 

@@ -50,6 +50,9 @@ def measured(entry: Mapping[str, Any], unmeasured: Mapping[str, str]) -> Iterato
         for name, found in entry["device"]["measured"].items()
     ]
     yield FittingTable(rows, spare=[">spread"])
+    mixes = len(entry["device"].get("mixes", ()))
+    if mixes:
+        yield f"and the rates of {mixes} mixes of arithmetic and loads, from which `mltune bound` computes"
     for name, reason in unmeasured.items():
         yield f"not measured: {NAMES[name]}: {printable(reason)}"
 

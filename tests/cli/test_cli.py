@@ -380,6 +380,26 @@ class TestSpace:
         assert "a block is made of whole warps" in result.stdout
 
 
+class TestBound:
+    def test_prints_what_limits_the_hardware_and_the_kernel(self):
+        text = mltune("bound", "sgemm", "--kernel", "gemm_shared", "--device", "h200", "--config", "BLK_M=64").stdout
+        assert "66.91 TFLOPS *" in text
+        assert "any kernel" in text
+        assert "with these values" in text
+        assert "* what limits most. The best of all" in text
+
+    def test_a_measured_gpu_has_other_rates(self, tmp_path):
+        facts = answer("device", "h200")["devices"][0]["device"]
+        mix = {"arithmetic": "fp32", "load_bytes": 4, "per_load": 4.0, "threads": 1024, "dependent": True}
+        path = tmp_path / "gpu.json"
+        path.write_text(json.dumps({"device": facts | {"mixes": [mix | {"per_clock": 64.0}]}}))
+        arguments = ("bound", "sgemm", "--kernel", "gemm_shared", "--device")
+        measured, sheet = answer(*arguments, path), answer(*arguments, "h200")
+        assert (measured["mixes"], sheet["mixes"]) == (1, 0)
+        assert measured["best"]["binding"] == "issue"
+        assert measured["best"]["time_s"] > 1.5 * sheet["best"]["time_s"]
+
+
 class TestDevice:
     def test_without_a_gpu_it_says_why(self):
         document = answer("device")

@@ -1,18 +1,43 @@
 """Facts of devices as they are stored."""
 
 import json
-from dataclasses import replace
+import math
+from dataclasses import asdict, replace
 
 import pytest
 
 from mltune.dataset.dataset import load_manifest
-from mltune.device.facts import Device, Measured
+from mltune.device.facts import Device, Measured, Mix
 from mltune.device.known import H200, known_devices
 
 AMD = replace(H200, name="AMD", compute_capability=None, warp_size=64, fma_per_clock=(64.0, 64.0))
 
 
 MEASURED = replace(H200, measured={"fp32_flops": Measured(6.1e13, 0.002), "launch_s": Measured(1.1e-6, 0.05)})
+
+
+MIX = Mix("fp64", 16, 4.0, 512, True, 79.5)
+
+
+def test_mixes_survive_json_and_make_no_other_device():
+    mixed = replace(H200, mixes=(MIX,))
+    assert Device.from_json(json.loads(json.dumps(mixed.to_json()))).mixes == (MIX,)
+    assert mixed == H200
+    assert "mixes" not in H200.to_json()
+
+
+@pytest.mark.parametrize(
+    "mixes",
+    [
+        *(None, 3, {}, ["fp64"], [{"arithmetic": "fp64"}], [asdict(MIX) | {"speed": 3}]),
+        *([asdict(MIX) | {"arithmetic": name}] for name in ("fp8", 3, None)),
+        *([asdict(MIX) | {"load_bytes": count}] for count in (0, 5, "16")),
+        *([asdict(MIX) | {"per_clock": rate}] for rate in (0, -1.0, math.nan, math.inf, "4", [4])),
+    ],
+)
+def test_impossible_mixes_are_refused(mixes):
+    with pytest.raises(ValueError, match="mix"):
+        Device.from_json(H200.to_json() | {"mixes": mixes})
 
 
 def test_what_was_measured_survives_json_and_makes_no_other_device():

@@ -128,6 +128,8 @@ def test_several_equal_gpus_are_one_kind(tmp_path: Path) -> None:
         ({"measured": {"fp32_flops": 1.0}}, "measured"),
         ({"measured": [1.0]}, "measured"),
         ({"measured": None}, "measured"),
+        ({"mixes": 3}, "mixes"),
+        ({"mixes": [{"arithmetic": "fp8"}]}, "mixes"),
     ],
 )
 def test_impossible_facts_are_refused(tmp_path: Path, change: dict, law: str) -> None:

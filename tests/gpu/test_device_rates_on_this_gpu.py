@@ -9,7 +9,7 @@ import pytest
 
 from mltune.device.facts import QUANTITIES
 from mltune.device.lookup import read_device
-from mltune.device.peaks import data_sheet
+from mltune.device.peaks import data_sheet, fma_per_clock, issues_per_clock
 from mltune.measure.device_rates import measure_device
 
 pytestmark = pytest.mark.gpu
@@ -55,6 +55,27 @@ def test_rates_are_in_their_order(measured):
     if device.compute_capability >= (8, 0):
         assert rate["tensor_fp16_flops"] > 1.5 * rate["tensor_tf32_flops"] > rate["fp32_flops"]
         assert rate["tensor_bf16_flops"] == pytest.approx(rate["tensor_fp16_flops"], rel=0.2)
+
+
+def test_mixes_are_within_what_the_units_can_do(measured):
+    device, _ = measured
+    lanes = issues_per_clock(device) * device.warp_size
+    assert {mix.arithmetic for mix in device.mixes} >= {"fp32", "fp64"}
+    for mix in device.mixes:
+        assert mix.per_clock <= 1.02 * lanes
+        if mix.arithmetic in ("fp32", "fp64"):
+            arithmetic = mix.per_clock * mix.per_load / (1 + mix.per_load)
+            assert arithmetic <= 1.02 * fma_per_clock(device, mix.arithmetic)
+        assert mix.load_bytes * mix.per_clock / (1 + mix.per_load) <= 1.02 * 128  # bytes from shared memory
+
+
+def test_many_threads_and_much_arithmetic_reach_the_peak(measured):
+    device, _ = measured
+    for arithmetic in ("fp32", "fp64"):
+        most = max(
+            mix.per_clock * mix.per_load / (1 + mix.per_load) for mix in device.mixes if mix.arithmetic == arithmetic
+        )
+        assert most >= 0.9 * fma_per_clock(device, arithmetic)
 
 
 def test_the_command_writes_what_it_measured(tmp_path):

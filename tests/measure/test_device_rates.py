@@ -21,6 +21,7 @@ from mltune.measure.build import nvrtc_version
 from mltune.measure.compiler import Source, _program, _text, supported_architectures
 from mltune.measure.device_rates import RUN_S, compile_micro_kernels, enough_rounds, measure_device
 from mltune.measure.micro_kernel import BLOCKS_PER_SM, ENTRY, MICRO_KERNELS, READ_BYTES, THREADS, MicroKernel
+from mltune.measure.mix_kernel import BLOCKS, MIX_KERNELS, ROUNDS, MixKernel
 from mltune.records.trial import TrialState
 from mltune.show.measured import NAMES
 
@@ -132,8 +133,10 @@ def make_worker(index):
     """Make a worker without a GPU: each run measures a multiple of 1e9; of some quantities none does."""
 
     def measure(request):
-        micro_kernel, cubin = request
-        assert cubin.startswith(b"\x7fELF")
+        micro_kernel, build = request
+        assert build.cubin.startswith(b"\x7fELF")
+        if isinstance(micro_kernel, MixKernel):
+            return [1000.0 * (2 - micro_kernel.dependent)] * len(micro_kernel.launches(H200, build.registers))
         if micro_kernel.quantity == "tensor_bf16_flops":
             os.abort()
         if micro_kernel.quantity == "l2_bytes_per_s":
@@ -152,6 +155,7 @@ def imaginary(monkeypatch):
     """Let an H200 be there that runs nothing: its worker is simulated."""
     monkeypatch.setattr(device_rates, "query_device", lambda index: H200)
     monkeypatch.setattr(device_rates, "driver_version", lambda: nvrtc_version())
+    monkeypatch.setattr(device_rates, "MIX_KERNELS", MIX_KERNELS[:2])
     return lambda name: measure_device(0, worker=f"{__name__}:{name}")
 
 
@@ -182,6 +186,31 @@ def test_what_does_not_compile_is_left_out(imaginary, monkeypatch):
     assert reasons["launch_s"] == "not on a GPU of compute capability 9.0"
 
 
+def test_mixes_are_measured_up_to_the_first_that_cannot_be(imaginary, monkeypatch):
+    some = MIX_KERNELS[:3]
+    monkeypatch.setattr(device_rates, "MIX_KERNELS", (*some, MixKernel("fp16", 4, 1, False), *some))
+    device, _ = imaginary("make_worker")
+    assert [mix.threads for mix in device.mixes] == [blocks * threads for blocks, threads in BLOCKS] * len(some)
+    apart, dependent = device.mixes[0], device.mixes[len(BLOCKS)]
+    assert (apart.arithmetic, apart.load_bytes, apart.per_load, apart.dependent) == ("fp32", 4, 1.0, False)
+    assert apart.per_clock == 128 * ROUNDS * 128 * 2 / 2000
+    assert dependent.per_clock == 2 * apart.per_clock
+
+
+def test_mixes_have_as_many_instructions_as_are_counted():
+    instructions = {"fp32": "fma.rn.f32", "fp64": "fma.rn.f64"}
+    for mix in MIX_KERNELS:
+        text = ptx(mix, 90)
+        assert text.count("ld.shared") == mix.steps
+        assert text.count(instructions.get(mix.arithmetic, "mma.sync")) == mix.steps * mix.per_load
+
+
+def test_mixes_compile_without_spills_and_some_threads_fit():
+    for mix, build in compile_micro_kernels(MIX_KERNELS[::7], "sm_90"):
+        assert (build.state, build.detail, build.spill_bytes) == (TrialState.OK, "", 0)
+        assert len(mix.launches(H200, build.registers)) >= 4
+
+
 def test_the_entry_is_found_in_every_source():
-    for micro_kernel in MICRO_KERNELS:
+    for micro_kernel in (*MICRO_KERNELS, *MIX_KERNELS):
         assert Source("", ENTRY, ()).expression(micro_kernel.source) == ""

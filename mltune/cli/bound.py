@@ -1,0 +1,78 @@
+"""The command of the upper bound: ``mltune bound``."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import typer
+
+from mltune.cli.application import AsJson, K, KernelName, M, N, ProblemName, Size, Trans, answer, app, sizes
+from mltune.errors import UsageError
+from mltune.files.text import printable
+from mltune.tuning.request import named_problem
+
+
+@app.command()
+def bound(
+    problem: ProblemName,
+    trans: Trans = None,
+    size: Size = None,
+    m: M = None,
+    n: N = None,
+    k: K = None,
+    kernel: KernelName = None,
+    device: Annotated[
+        str, typer.Option("--device", metavar="FACTS", help="auto, cuda:N, a known GPU, or a file (mltune device).")
+    ] = "auto",
+    config: Annotated[
+        list[str] | None,
+        typer.Option("--config", metavar="NAME=V", help="Parameters of a configuration, all or some."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compute how fast a problem can be at best, without measuring it, and what limits it.
+
+    That is the limit of the hardware, the limit of the best configuration of a kernel, and with --config that of the
+    best that has these values. The facts of a GPU that was measured (mltune device --measure) bring it closer.
+    """
+    from mltune.device.lookup import find_device
+    from mltune.results.rate import rate_of
+    from mltune.show.bound import bounded
+    from mltune.tuning.bound import LimitedConfiguration, find_bound
+    from mltune.tuning.target import find_gpus
+
+    named, bundle = named_problem(problem, {"trans": trans, "size": sizes(size), "m": m, "n": n, "k": k}, kernel)
+    gpus, reason = find_gpus() if device == "auto" else ((), "")
+    if device == "auto" and not gpus:
+        raise UsageError(f"no GPU was found: {reason}; name one with --device (`mltune device --known`).")
+    facts = gpus[0] if gpus else find_device(device)[0]
+    found = find_bound(named, bundle, facts, configuration=None if config is None else _configuration(config))
+
+    def described(one: LimitedConfiguration) -> dict[str, object]:
+        limits = dict(one.limits)
+        return {"time_s": one.time_s, "binding": one.binding, "limits": limits, "configuration": one.configuration}
+
+    document = {
+        "problem": named.label,
+        "device": facts.name,
+        "kernel": str(bundle),
+        "hardware": dict(found.hardware),
+        "best": described(found.best),
+        "given": None if found.given is None else described(found.given),
+        "examined": found.examined,
+        "configurations": found.count,
+        "mixes": len(facts.mixes),
+    }
+    answer(document, as_json, lambda: bounded(document, rate_of(named, facts)))
+
+
+def _configuration(options: list[str]) -> dict[str, int]:
+    """Read the options ``--config NAME=V``."""
+    found: dict[str, int] = {}
+    for option in options:
+        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*=\d{1,9}", option):
+            raise UsageError(f"a parameter is given as NAME=V, got {printable(repr(option), 100)}; write BLK_M=64.")
+        name, _, value = option.partition("=")
+        found[name] = int(value)
+    return found

@@ -1,0 +1,55 @@
+"""The table of the upper bound on a problem."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from mltune.results.rate import MS, Rate
+from mltune.results.wording import configuration, milliseconds, percent
+from mltune.show.fitting_table import FittingTable
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def bounded(document: Mapping[str, Any], rate: Rate) -> list[RenderableType]:
+    """Show the result of ``mltune bound``."""
+    hardware, best, given = document["hardware"], document["best"], document["given"]
+    columns = {"any kernel": hardware, "best configuration": best["limits"]}
+    if given is not None:
+        columns["with these values"] = given["limits"]
+    rows = [
+        {
+            "limited by": name,
+            **{
+                f">{heading}": f"{_speed(limits[name], rate)}{' *' if limits[name] == max(limits.values()) else ''}"
+                if limits.get(name)
+                else "-"
+                for heading, limits in columns.items()
+            },
+        }
+        for name in best["limits"]
+    ]
+    count, examined = document["configurations"], document["examined"]
+    found = f"all {count:,} configurations" if examined == count else f"{examined:,} of {count:,} configurations"
+    fastest = max(hardware.values()) / best["time_s"]
+    lines = [
+        "",
+        f"* what limits most. The best of {found} can take {milliseconds(best['time_s'])} at least, "
+        f"{percent(fastest)} of the speed that the hardware allows:",
+        configuration(best["configuration"]),
+    ]
+    if given is not None:
+        share = percent(best["time_s"] / given["time_s"])
+        lines += [
+            f"with these values {milliseconds(given['time_s'])}, {share} of that speed:",
+            configuration(given["configuration"]),
+        ]
+    if not document["mixes"]:
+        lines.append("rates of issue are those of a data sheet; `mltune device --measure` measures them")
+    return [f"{document['problem']} on {document['device']}, at most", "", FittingTable(rows), *lines]
+
+
+def _speed(time_s: float, rate: Rate) -> str:
+    return milliseconds(time_s) if rate.unit is MS else f"{rate.unit.write(rate.of(time_s))} {rate.unit.name}"

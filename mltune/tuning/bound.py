@@ -1,0 +1,169 @@
+"""The upper bound on a problem: of the hardware, of the best configuration of a kernel, and of a given one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mltune.device.known import UNKNOWN
+from mltune.errors import BundleError, UsageError
+from mltune.kernel.columns import row
+
+if TYPE_CHECKING:
+    from mltune.device.facts import Device
+    from mltune.kernel.bundle import Kernel
+    from mltune.kernel.columns import Floats, Indices
+    from mltune.kernel.space import SearchSpace
+    from mltune.learn.features import Features
+    from mltune.problem.problem import Problem
+
+MOST_LISTED = 100_000
+"""Configurations of a space that are all examined; of a larger one as many samples, and variants of the best."""
+
+_EQUAL = 1e-3  # of configurations whose bounds differ by less, physics chooses
+_PARENTS, _VARIANTS, _PATIENCE = 64, 4_000, 3
+
+
+@dataclass(frozen=True, slots=True)
+class LimitedConfiguration:
+    """A configuration with the least time that it can take.
+
+    Attributes
+    ----------
+    configuration : mapping
+    limits : mapping of str to float
+        Least time in seconds by what limits it: :data:`mltune.learn.bound.LIMITS`.
+    """
+
+    configuration: Mapping[str, int | float | str]
+    limits: Mapping[str, float]
+
+    @property
+    def binding(self) -> str:
+        """What limits it."""
+        return max(self.limits, key=self.limits.__getitem__)
+
+    @property
+    def time_s(self) -> float:
+        """The least time, seconds."""
+        return self.limits[self.binding]
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemBound:
+    """The upper bound on a problem.
+
+    Attributes
+    ----------
+    hardware : mapping of str to float
+        Least time in seconds whatever the kernel, by ``"arithmetic"`` and ``"memory"``.
+    best : LimitedConfiguration
+        The configuration of the kernel that can take the least time.
+    given : LimitedConfiguration or None
+        The same of those that were asked for.
+    examined, count : int
+        Configurations among which the best was found, and those of the space.
+    """
+
+    hardware: Mapping[str, float]
+    best: LimitedConfiguration
+    given: LimitedConfiguration | None
+    examined: int
+    count: int
+
+
+def find_bound(
+    problem: Problem,
+    kernel: str | Path,
+    device: Device,
+    *,
+    configuration: Mapping[str, int] | None = None,
+    seed: int = 0,
+) -> ProblemBound:
+    """Compute the upper bound on a problem, without a measurement of it.
+
+    Parameters
+    ----------
+    kernel : str or pathlib.Path
+        Name or folder of a bundle.
+    device : Device
+        Facts of a GPU, which need not be here.
+    configuration : mapping of str to int, optional
+        Parameters of a configuration, all or some, whose bound is wanted too: the best of those that have these values.
+    seed : int
+        Seed of the samples of a large space.
+
+    Raises
+    ------
+    UsageError
+        The device is unknown.
+    BundleError
+        The kernel has no resources from which a bound follows.
+    SpaceError
+        No configuration is valid, or none that has these values.
+
+    Examples
+    --------
+    >>> from mltune.device.lookup import find_device
+    >>> from mltune.problem.kinds import problem_from_name
+    >>> device, _ = find_device("a100")
+    >>> found = find_bound(problem_from_name("sgemm", trans="NN", size=2048), "gemm_shared", device)
+    >>> found.best.binding, found.best.time_s > found.hardware["arithmetic"]
+    ('issue', True)
+    """
+    from mltune.kernel.reader import load_kernel
+    from mltune.learn.bound import hardware_limits
+    from mltune.learn.features import NEEDED
+
+    if device == UNKNOWN:
+        raise UsageError("a bound follows from the facts of a GPU, but those of `unknown` are not known; name one.")
+    bundle = load_kernel(kernel)
+    bundle.check_problem(problem)
+    if not set(NEEDED) <= set(bundle.resources):
+        raise BundleError(
+            f"a bound follows from the [resources] {', '.join(NEEDED)}, but {bundle.name} does not name all of them; "
+            f"add them to {bundle.folder / 'kernel.toml'}."
+        )
+    values = {} if configuration is None else {name: (value,) for name, value in configuration.items()}
+    best, examined, count = _best(bundle, problem, device, seed)
+    given = None if configuration is None else _best(bundle.with_values(values), problem, device, seed)[0]
+    return ProblemBound(hardware_limits(device, problem), best, given, examined, count)
+
+
+def _best(kernel: Kernel, problem: Problem, device: Device, seed: int) -> tuple[LimitedConfiguration, int, int]:
+    """Return the configuration that can take the least time, of how many examined ones, and of how many."""
+    from mltune.kernel.bundle import device_variables
+    from mltune.learn.features import Features
+    from mltune.tuning.session import make_space
+
+    space = make_space(kernel, {**problem.variables(), **device_variables(device)})
+    features = Features(kernel, problem, device)
+    examined, times_s = _examine(space, features, np.random.default_rng(seed))
+    equal = examined[times_s <= (1.0 + _EQUAL) * times_s.min()]
+    rows = space.rows(equal[[np.argmax(features.prior(space.rows(equal)))]])
+    limits = {name: float(least[0]) for name, least in features.bound(rows).limits.items()}
+    return LimitedConfiguration(kernel.labelled(row(rows, 0)), limits), len(examined), space.count
+
+
+def _examine(space: SearchSpace, features: Features, rng: np.random.Generator) -> tuple[Indices, Floats]:
+    """Return the configurations that were examined, and their least times."""
+    from mltune.learn.candidates import offspring
+
+    if space.count <= MOST_LISTED:
+        everything = np.arange(space.count)
+        return everything, features.bound(space.rows(everything)).time_s
+    examined = space.sample(MOST_LISTED, rng)
+    times_s = features.bound(space.rows(examined)).time_s
+    unchanged = 0
+    while unchanged < _PATIENCE:
+        best = times_s.min()
+        parents = examined[np.argsort(times_s, kind="stable")[:_PARENTS]]
+        new = np.setdiff1d(offspring(space, parents, _VARIANTS, rng), examined)
+        examined = np.concatenate([examined, new])
+        times_s = np.concatenate([times_s, features.bound(space.rows(new)).time_s])
+        unchanged = 0 if times_s.min() < best else unchanged + 1
+    return examined, times_s
