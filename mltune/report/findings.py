@@ -11,9 +11,12 @@ from itertools import chain
 from statistics import geometric_mean
 from typing import Any
 
+import numpy as np
+
 from mltune.errors import MltuneError
 from mltune.files.text import printable
 from mltune.kernel.bundle import device_variables
+from mltune.learn.features import BUILD_COLUMNS, NEEDED, Features
 from mltune.records.declaration import Declaration, Finalist
 from mltune.records.seconds import PHASES
 from mltune.records.trial import TrialRecord, TrialState
@@ -126,6 +129,7 @@ def _entry(run: TuneResult, folder: str | None) -> dict[str, Any]:
         "reference": reference,
         "verdict": _compared(reference),
         "launch": _launch(run, best),
+        "bound": _bound(run, best, figures["median_s"]),
         "folder": folder,
         "optimum": None if (found := optimum(run)) is None else asdict(found),
     }
@@ -173,7 +177,7 @@ def _blank(slug: str) -> dict[str, Any]:
         "seconds": {},
         "stopped": "",
         "notes": [],
-    } | dict.fromkeys([*unknown.split(), *rates, "reference", "verdict", "launch", "folder", "optimum"])
+    } | dict.fromkeys([*unknown.split(), *rates, "reference", "verdict", "launch", "bound", "folder", "optimum"])
 
 
 def _missing(unread: Unread) -> dict[str, Any]:
@@ -264,6 +268,22 @@ def _launch(run: TuneResult, record: TrialRecord) -> dict[str, Any] | None:
     except (MltuneError, ArithmeticError, ValueError):  # the configuration is none of this bundle's
         return None
     return {"grid": list(launch.grid), "block": list(launch.block), "shared_bytes": launch.shared_bytes}
+
+
+def _bound(run: TuneResult, record: TrialRecord, median_s: float) -> dict[str, Any] | None:
+    """Return the upper bound of the winner, if its bundle is known and has resources: least time, what binds, share."""
+    kernel = kernel_of(run)
+    if kernel is None or not set(NEEDED) <= set(kernel.resources):
+        return None
+    columns = {name: np.array([value]) for name, value in record.configuration.items()}
+    built = {name: getattr(record.build, name, None) for name in BUILD_COLUMNS}
+    builds = {name: np.array([value], dtype=np.float64) for name, value in built.items() if value is not None}
+    try:
+        found = Features(kernel, run.problem, run.device).bound(columns, builds)
+    except (MltuneError, ArithmeticError, KeyError, ValueError):  # the configuration is none of this bundle's
+        return None
+    time_s = float(found.time_s[0])
+    return {"time_s": time_s, "binding": list(found.limits)[int(found.binding[0])], "share": time_s / median_s}
 
 
 def distinct(values: Iterable[Any]) -> list[Any]:

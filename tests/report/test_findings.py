@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from campaigns import DECLARED, RECORDS, stored
 
+from mltune.learn.bound import LIMITS
 from mltune.problem.gemm import GemmProblem
 from mltune.records import seconds
 from mltune.records.declaration import Finalist
@@ -67,6 +68,14 @@ def test_the_launch_is_that_of_the_bundle_that_was_run(campaign):
     tiles = (4096 // configuration["BLK_M"]) * (4096 // configuration["BLK_N"])
     assert math.prod(launch["grid"]) == tiles
     assert entries["declared"]["launch"] is None  # of a bundle that is not ours
+
+
+def test_the_bound_is_that_of_the_winner(campaign):
+    entries = {entry["slug"]: entry for entry in findings(read_input(campaign), {})["winners"]}
+    entry = entries["h200-sgemm-nt-4096-complete"]
+    assert entry["bound"]["binding"] in LIMITS
+    assert 0.5 < entry["bound"]["share"] == entry["bound"]["time_s"] / entry["median_s"] < 1
+    assert entries["declared"]["bound"] is None
 
 
 def test_problems_that_share_a_label_have_what_they_differ_in(tmp_path):
