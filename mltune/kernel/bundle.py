@@ -159,6 +159,8 @@ class Kernel:
         The default configuration, which is always measured, and first; empty where there is none.
     arrays : ArraysDefinition or None
         Arguments, sizes and reference of a kernel of kind ``"arrays"``.
+    preset : str
+        Name of the part of the space that this is; empty for all of it.
     """
 
     name: str
@@ -187,6 +189,7 @@ class Kernel:
     labels: Mapping[str, tuple[float | str, ...]] = field(default_factory=dict)
     default: Mapping[str, int] = field(default_factory=dict)
     arrays: ArraysDefinition | None = None
+    preset: str = ""
 
     has_formulas: ClassVar[bool] = True
     """Whether the shape of a launch is given by expressions, and so is known at every size."""

@@ -8,6 +8,7 @@ import json
 import keyword
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -25,7 +26,15 @@ from mltune.kernel.bundle import DEVICE_VARIABLES, Access, Kernel, Restriction
 from mltune.kernel.expressions import FUNCTIONS, MAX_DEPTH, Expression, Extent, parse
 from mltune.kernel.includes import Headers, IncludeFolders
 from mltune.kernel.names import check_macro_name
-from mltune.kernel.schema import HEADER_PATH, MAX_PARAMETERS, AccessTable, ArgumentTable, Document, ParameterValue
+from mltune.kernel.schema import (
+    HEADER_PATH,
+    MAX_PARAMETERS,
+    AccessTable,
+    ArgumentTable,
+    Document,
+    ParameterValue,
+    PresetTable,
+)
 from mltune.problem.array_values import INITIAL
 from mltune.problem.arrays import ArraysProblem, default_tolerance
 from mltune.problem.kinds import KINDS
@@ -49,25 +58,35 @@ def load_kernel(name_or_path: str | Path) -> Kernel:
     Parameters
     ----------
     name_or_path : str or pathlib.Path
-        The name of a built-in kernel, or the path of a folder.
+        The name of a built-in kernel, or the path of a folder; followed by ``:NAME``, one of its presets, a part of its
+        space.
 
     Raises
     ------
     BundleError
-        There is no such bundle, or it is malformed. The message names the file and the key.
+        There is no such bundle or preset, or it is malformed. The message names the file and the key.
 
     Examples
     --------
     >>> load_kernel("gemm_simt").launch_parameters
     {'RASTER_GROUP': (1, 2, 4, 8, 16)}
     """
-    path = _find_bundle(name_or_path) / "kernel.toml"
-    return _Reader(path, _validated(path, _read(path, MAX_DOCUMENT_BYTES))).kernel()
+    bundle, preset = _with_preset(name_or_path)
+    path = _find_bundle(bundle) / "kernel.toml"
+    return _Reader(path, _validated(path, _read(path, MAX_DOCUMENT_BYTES))).kernel(preset)
 
 
 def is_bundle(name_or_path: str | Path) -> bool:
     """Return whether there is a built-in kernel of a name, or a bundle in a folder."""
-    return _located(name_or_path) is not None
+    return _located(_with_preset(name_or_path)[0]) is not None
+
+
+def _with_preset(name_or_path: str | Path) -> tuple[str | Path, str]:
+    """Split a name into that of a bundle and that of a preset, which is empty where none is named."""
+    bundle, colon, preset = str(name_or_path).rpartition(":")
+    if colon and _located(name_or_path) is None and _located(bundle) is not None:
+        return bundle, preset
+    return name_or_path, ""
 
 
 def _built_in() -> list[str]:
@@ -171,7 +190,39 @@ class _Reader:
         if kernel.source is not None and not self.kind.can_be_built:
             raise self.error("kernel.source", f"a kernel of problem {self.problem!r} is only replayed: no `source`")
 
-    def kernel(self) -> Kernel:
+    def kernel(self, preset: str = "") -> Kernel:
+        """Return the kernel, or a preset of it; all presets are checked."""
+        whole = self.whole()
+        presets = {name: self.preset(whole, name, table) for name, table in self.document.presets.items()}
+        if preset and preset not in presets:
+            names = ", ".join(presets) or "there is none"
+            hint = did_you_mean(preset, presets) or "."
+            raise BundleError(
+                f"a preset of {whole.name} is one of its own ({names}), got {printable(preset, 60)!r}{hint}"
+            )
+        return presets[preset] if preset else whole
+
+    def preset(self, whole: Kernel, name: str, table: PresetTable) -> Kernel:
+        """Return a part of the space of a kernel."""
+        known = {*whole.all_parameters, *whole.derived, *self.variables}
+        restrictions = tuple(
+            Restriction(self.expression(f"presets.{name}.restrictions.`{text}`", text, known), printable(reason))
+            for text, reason in table.restrictions.items()
+        )
+        try:
+            part = whole.with_values(
+                {name: _codes(values, whole.labels.get(name)) for name, values in table.values.items()}
+            )
+        except (BundleError, ValueError) as error:
+            raise self.error(f"presets.{name}.values", error) from error
+        return replace(
+            part,
+            preset=name,
+            restrictions=(*whole.restrictions, *restrictions),
+            space_hash=_hash(whole.space_hash, list(part.all_parameters.items()), [one.text for one in restrictions]),
+        )
+
+    def whole(self) -> Kernel:
         document, launch = self.document, self.document.launch
         parameters, launch_parameters = self.parameters()
         derived = self.derived({*parameters, *launch_parameters})
@@ -503,6 +554,21 @@ def _tuples(parameters: Mapping[str, Sequence[ParameterValue]]) -> dict[str, tup
         name: tuple(map(int, values)) if _are_integers(values) else tuple(range(len(values)))
         for name, values in parameters.items()
     }
+
+
+def _codes(values: Sequence[ParameterValue], labels: Sequence[float | str] | None) -> list[int]:
+    """Return values of a parameter as integers: of one with labels their positions.
+
+    Raises
+    ------
+    ValueError
+        A value is no integer, or no label.
+    """
+    legal = [value for value in values if (isinstance(value, int) if labels is None else value in labels)]
+    if len(legal) < len(values):
+        among = "integers" if labels is None else f"among {printable(list(labels), 300)}"
+        raise ValueError(f"the values of this parameter are {among}, got {printable(list(values), 300)}")
+    return [int(value) if labels is None else labels.index(value) for value in values]
 
 
 def _are_integers(values: Sequence[ParameterValue]) -> bool:

@@ -102,6 +102,13 @@ class KernelTable(_Table):
     options: Annotated[list[CompilerOption], Field(max_length=16)] = []
 
 
+class PresetTable(_Table):
+    """``[presets.NAME]``: a part of the space, such as that of an older version of the kernel."""
+
+    values: Annotated[Parameters, Field(min_length=1)]
+    restrictions: Annotated[dict[ExpressionText, Reason], Field(max_length=200)] = {}
+
+
 class LaunchTable(_Table):
     """``[launch]``: the shape of a launch, and the parameters that are passed at launch."""
 
@@ -168,3 +175,4 @@ class Document(_Table):
     resources: Annotated[dict[VariableName, ExpressionText], Field(max_length=200)] = {}
     access: Annotated[dict[VariableName, AccessTable], Field(max_length=20)] = {}
     launch: LaunchTable = LaunchTable()
+    presets: Annotated[dict[VariableName, PresetTable], Field(max_length=20)] = {}

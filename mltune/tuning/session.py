@@ -182,6 +182,11 @@ def _replay(kernel: Kernel, problem: Problem, name: str) -> Session:
     from mltune.dataset.dataset import load_dataset
     from mltune.measure.replay import ReplayBuilder, ReplayRunner
 
+    if kernel.preset:
+        raise UsageError(
+            f"recorded timings are replayed as a whole, but {kernel.name}:{kernel.preset} is a part of the space; "
+            f"replay {kernel.name}, or tune the part on a GPU."
+        )
     dataset = load_dataset(name)
     dataset.manifest.check_kernel(kernel)
     return Session(

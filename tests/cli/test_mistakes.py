@@ -67,6 +67,12 @@ MISTAKES = [
     ("predict sgemm --device a100 --size 512 --size 1024", "--size is one number", "mltune tune"),
     ("predict sgemm --device mi250x", "did you mean 'mi250x_gcd'?"),
     ("predict sgemm --device unknown", "facts of a device", "mltune device --known"),
+    (
+        "tune sgemm --kernel gemm_simt:astra --trials 20",
+        "gemm_simt:astra is a part of the space",
+        "tune the part on a GPU",
+    ),
+    ("tune sgemm --kernel gemm_simt:astar", "one of its own (astra)", "did you mean 'astra'?"),
     ("bound sgemm --device unknown", "facts of a GPU", "`unknown`"),
     ("bound sgemm --device h200 --config BLK_M", "NAME=V", "'BLK_M'", "BLK_M=64"),
     ("bound sgemm --device h200 --config BLK=64", "a parameter of gemm_simt", "did you mean 'BLK_M'?"),

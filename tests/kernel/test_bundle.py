@@ -10,6 +10,7 @@ from mltune.device.known import H200
 from mltune.errors import BundleError, ExpressionError
 from mltune.kernel.bundle import DEVICE_VARIABLES, Launch, device_variables
 from mltune.kernel.reader import load_kernel
+from mltune.kernel.space import ConstrainedSpace
 from mltune.problem.gemm import parse_problem
 from mltune.problem.kinds import KINDS
 
@@ -256,3 +257,80 @@ def test_accesses_are_read(tmp_path: Path) -> None:
 def test_malformed_accesses_are_refused(tmp_path: Path, old: str, new: str, says: str) -> None:
     with pytest.raises(BundleError, match=says):
         load_kernel(bundle(tmp_path, document=DOCUMENT + ACCESS.replace(old, new)))
+
+
+PRESET = """
+[presets.old]
+values = {VEC = [1], GROUP = [2]}
+
+[presets.old.restrictions]
+"THR == 8" = "as it was"
+"""
+
+
+def test_a_preset_is_a_part_of_the_space_of_the_same_kernel(tmp_path):
+    path = bundle(tmp_path, document=DOCUMENT + PRESET)
+    whole, part = load_kernel(path), load_kernel(f"{path}:old")
+    assert (part.name, part.source_hash) == (whole.name, whole.source_hash)
+    assert part.space_hash != whole.space_hash
+    assert part.all_parameters == whole.all_parameters | {"VEC": (1,), "GROUP": (2,)}
+    assert [one.text for one in part.restrictions] == [*(one.text for one in whole.restrictions), "THR == 8"]
+    blocks = [row["BLK"] for row in rows_of(ConstrainedSpace(part, VARIABLES))]
+    assert sorted(blocks) == [32, 64]
+
+
+def test_presets_change_nothing_in_the_kernel_itself(tmp_path):
+    assert (
+        load_kernel(bundle(tmp_path / "a")).space_hash
+        == load_kernel(bundle(tmp_path / "b", document=DOCUMENT + PRESET)).space_hash
+    )
+
+
+def rows_of(space):
+    columns = space.rows(np.arange(space.count))
+    return [{name: int(column[at]) for name, column in columns.items()} for at in range(space.count)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ([("VEC = [1], GROUP", "VEX = [1], GROUP")], r"presets\.old\.values.*did you mean 'VEC'"),
+        ([("VEC = [1], GROUP", "VEC = [3], GROUP")], r"presets\.old\.values.*got \[3\]"),
+        ([("VEC = [1], GROUP", "VEC = [1.5], GROUP")], r"presets\.old\.values.*integers, got \[1\.5\]"),
+        ([("VEC = [1], GROUP", "VEC = [], GROUP")], r"presets\.old\.values\.VEC"),
+        ([("THR == 8", "TRH == 8")], r"presets\.old\.restrictions.*TRH"),
+        ([("[presets.old]", "[presets.old]\ncolour = 3")], r"presets\.old\.colour"),
+    ],
+)
+def test_a_malformed_preset_is_refused_whichever_is_asked_for(tmp_path, changes, message):
+    path = bundle(tmp_path, *changes, document=DOCUMENT + PRESET)
+    for name in (path, f"{path}:old"):
+        with pytest.raises(BundleError, match=message):
+            load_kernel(name)
+
+
+def test_a_preset_has_labels_as_the_kernel_has(tmp_path):
+    labelled = DOCUMENT.replace("[launch.parameters]", 'MODE = ["slow", "fast"]\n\n[launch.parameters]')
+    text = PRESET.replace("VEC = [1]", 'MODE = ["fast"]')
+    assert load_kernel(f"{bundle(tmp_path, document=labelled + text)}:old").parameters["MODE"] == (1,)
+    path = bundle(tmp_path, document=labelled + text.replace('"fast"', '"fas"'))
+    with pytest.raises(BundleError, match=r"among .*slow.*fast"):
+        load_kernel(path)
+
+
+def test_a_preset_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(BundleError, match=r"one of its own \(astra\), got 'astar'; did you mean 'astra'"):
+        load_kernel("gemm_simt:astar")
+    with pytest.raises(BundleError, match="there is none"):
+        load_kernel(f"{bundle(tmp_path)}:old")
+    with pytest.raises(BundleError, match="a kernel is a built-in one"):
+        load_kernel("nothing:old")
+
+
+def test_astra_as_published_is_a_small_part_of_gemm_simt():
+    part = load_kernel("gemm_simt:astra")
+    rows = ConstrainedSpace(part, VARIABLES)
+    assert 10_000 < rows.count < 100_000
+    columns = rows.rows(np.arange(rows.count))
+    assert (columns["UNROLL_K"] == columns["BLK_K"]).all()
+    assert (columns["LANE_X"] == np.minimum(columns["DIM_X"], 32)).all()
