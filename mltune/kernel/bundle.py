@@ -195,6 +195,11 @@ class Kernel:
     """Whether the shape of a launch is given by expressions, and so is known at every size."""
 
     @property
+    def label(self) -> str:
+        """The name, and that of the preset: ``"gemm_simt:astra"``."""
+        return f"{self.name}:{self.preset}" if self.preset else self.name
+
+    @property
     def all_parameters(self) -> dict[str, tuple[int, ...]]:
         """Values of every parameter: those compiled in, then those passed at launch."""
         return {**self.parameters, **self.launch_parameters}

@@ -105,7 +105,7 @@ class KernelTable(_Table):
 class PresetTable(_Table):
     """``[presets.NAME]``: a part of the space, such as that of an older version of the kernel."""
 
-    values: Annotated[Parameters, Field(min_length=1)]
+    values: Parameters = {}
     restrictions: Annotated[dict[ExpressionText, Reason], Field(max_length=200)] = {}
 
 

@@ -56,7 +56,7 @@ def claim_directory(plan: Plan, directory: Path) -> None:
 
 def _identity(plan: Plan) -> dict[str, Any]:
     """Return the identity of a plan as plain JSON values."""
-    names = {kernel: load_kernel(kernel).name for kernel in {task.kernel for task in plan.tasks}}
+    names = {kernel: load_kernel(kernel).label for kernel in {task.kernel for task in plan.tasks}}
     problems = {task.slug: {"kernel": names[task.kernel], "problem": task.problem.to_json()} for task in plan.tasks}
     document: dict[str, Any] = json.loads(json.dumps({"seed": plan.seed, "problems": problems}))
     return document

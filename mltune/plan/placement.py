@@ -80,7 +80,7 @@ def recorded_for(tasks: Iterable[Task]) -> dict[str, str]:
 
     manifests = list_datasets()
     tasks = tuple(tasks)
-    kernels = {name: load_kernel(name).name for name in {task.kernel for task in tasks}}
+    kernels = {name: load_kernel(name).label for name in {task.kernel for task in tasks}}
     found: dict[str, str] = {}
     for task in tasks:
         fitting = [one for one in manifests if one.kernel == kernels[task.kernel] and one.problem == task.problem]

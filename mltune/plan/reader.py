@@ -208,7 +208,7 @@ class _Reader:
                 if len(drafts) > MAX_TASKS:
                     raise self.error(key, f"a plan has at most {MAX_TASKS} problems, got more")
         self.check_distinct(drafts)
-        slugs = _slugs([(self.kernels[task.kernel].name, task) for _, task in drafts])
+        slugs = _slugs([(self.kernels[task.kernel].label, task) for _, task in drafts])
         return [replace(task, slug=slug) for slug, (_, task) in zip(slugs, drafts, strict=True)]
 
     def expanded(self, number: int, table: ProblemsTable) -> Iterator[tuple[str, Problem, str | None]]:
@@ -262,9 +262,14 @@ class _Reader:
         return Task("", kernel, problem, dataset, float(table.priority), minimum, maximum)
 
     def check_distinct(self, drafts: Sequence[tuple[str, Task]]) -> None:
-        seen: dict[tuple[Path, str, str | None], str] = {}
+        seen: dict[tuple[Path, str, str, str | None], str] = {}
         for key, task in drafts:
-            identity = (self.kernels[task.kernel].folder, repr(task.problem), task.dataset)
+            identity = (
+                self.kernels[task.kernel].folder,
+                self.kernels[task.kernel].preset,
+                repr(task.problem),
+                task.dataset,
+            )
             if identity in seen:
                 raise self.error(
                     key, f"a plan has each problem once, but {task.problem.label} is in {seen[identity]} too"

@@ -184,7 +184,7 @@ def _replay(kernel: Kernel, problem: Problem, name: str) -> Session:
 
     if kernel.preset:
         raise UsageError(
-            f"recorded timings are replayed as a whole, but {kernel.name}:{kernel.preset} is a part of the space; "
+            f"recorded timings are replayed as a whole, but {kernel.label} is a part of the space; "
             f"replay {kernel.name}, or tune the part on a GPU."
         )
     dataset = load_dataset(name)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from mltune import assets
 from mltune.errors import PlanError
+from mltune.plan.placement import recorded_for
 from mltune.plan.reader import MAX_BYTES, MAX_KERNELS, load_plan, parse_plan
 from mltune.problem.gemm import CASES
 
@@ -56,6 +57,16 @@ class TestMeaning:
         problems = [task.problem for task in parse_plan(text, "all").tasks]
         assert {(one.precision, one.trans_a, one.trans_b) for one in problems} == set(CASES)
         assert len(problems) == 26
+
+    def test_a_preset_and_its_kernel_are_two_problems(self, text):
+        head = text.partition("[[problems]]")[0]
+        one = 'precisions = ["s"]\ntrans = ["NN"]\nsizes = [4096]\n'
+        tables = [f'[[problems]]\nkernel = "{name}"\n{one}' for name in ("gemm_simt", "gemm_simt:astra")]
+        plan = parse_plan(head + "".join(tables), "two")
+        assert [task.slug for task in plan.tasks] == ["gemm-simt-sgemm-nn-4096", "gemm-simt-astra-sgemm-nn-4096"]
+        assert list(recorded_for(plan.tasks)) == ["gemm-simt-sgemm-nn-4096"]
+        with pytest.raises(PlanError, match="each problem once"):
+            parse_plan(head + 2 * tables[1], "two")
 
     def test_the_order_is_by_priority_then_as_written(self, text):
         plan = parse_plan(

@@ -37,7 +37,7 @@ def plan(*arguments, cwd=None):
 def test_every_plan_of_ours_can_be_carried_out_on_an_h200(path):
     document = forecast(load_plan(path), [H200], "", 16)
     assert document["obstacle"] is None
-    assert document["trials"] > 0
+    assert (document["trials"] is None) == (path.stem == "seeds")  # its kernels have no recorded timings
 
 
 def test_blas_cases_are_all_of_them_and_four_rectangular_sizes():
