@@ -45,6 +45,7 @@ def tune(
     search: str = "model",
     skip: bool = True,
     stop: bool = True,
+    enough: float | None = None,
     run: str | Path | None = None,
     compilers: int | None = None,
     prior: str | Path = "auto",
@@ -85,6 +86,8 @@ def tune(
         Whether to skip configurations that are predicted to be slow.
     stop : bool
         Whether to end before the budget is spent once nothing untried can be expected to be 1 % faster.
+    enough : float, optional
+        Ends the run once the best reaches this share of the upper bound on the problem (docs/explanation/bound.md).
     run : str or pathlib.Path, optional
         Directory of the run; an existing run is resumed. By default a new one under ``runs/``.
     compilers : int, optional
@@ -138,6 +141,7 @@ def tune(
         search=search,
         skip=skip,
         stop=stop,
+        enough=enough,
         run=None if run is None else Path(run),
         compilers=compilers,
         prior=str(prior),

@@ -73,6 +73,15 @@ def tune(
     stop: Annotated[
         bool, typer.Option("--stop/--no-stop", help="End once nothing untried can be expected to be 1 % faster.")
     ] = True,
+    enough: Annotated[
+        float | None,
+        typer.Option(
+            "--enough",
+            metavar="PERCENT",
+            parser=share("--enough", 1, 100),
+            help="End once the best reaches this share of the upper bound (mltune bound).",
+        ),
+    ] = None,
     prior: Prior = "auto",
     run: NewRun = None,
     device: DeviceName = "auto",
@@ -108,7 +117,12 @@ def tune(
     several = several_sizes(size)
     if len(several) > 1:
         given = {"--m": m, "--n": n, "--k": k, "--wisdom": wisdom, "--search": search != SEARCHES[0]}
-        given |= {"--no-skip": not skip, "--no-stop": not stop, "--prior": prior != "auto"}
+        given |= {
+            "--no-skip": not skip,
+            "--no-stop": not stop,
+            "--enough": enough is not None,
+            "--prior": prior != "auto",
+        }
         _refuse([name for name, value in given.items() if value not in (None, False)])
         plan = plan_of_sizes(
             problem,
@@ -138,6 +152,7 @@ def tune(
             search=search,
             skip=skip,
             stop=stop,
+            enough=enough,
             run=run,
             prior=prior,
             wisdom=wisdom,

@@ -45,6 +45,9 @@ SOME = 1000
 
 _TIMED = (TrialState.OK, TrialState.UNSTABLE)
 
+ENOUGH = "the best is as near to the upper bound as was asked for"
+"""Why a search ends that has reached its goal."""
+
 INCUMBENTS = 3
 """Number of best configurations whose neighbours the stopping rule examines as well."""
 
@@ -131,8 +134,8 @@ class Stopping:
     held : int
         Consecutive evaluations that found nothing left (:class:`mltune.learn.stopping.StoppingRule`).
     reason : str
-        Reason to plan no batch after ``batch``: nothing faster is expected, or nothing is left to try. Empty while the
-        search continues.
+        Reason to plan no batch after ``batch``: nothing faster is expected, nothing is left to try, or the goal is
+        reached. Empty while the search continues.
     batch : int
         The batch that was planned at the last evaluation.
     """
@@ -200,6 +203,8 @@ class Search:
         Whether gates skip configurations that are predicted to be slow.
     stop : bool
         Whether the search ends when no untried configuration is expected to be faster.
+    enough : float
+        The search ends once the best reaches this log share of the device's peak.
     compilers : float
         Number of parallel builds. The gate after compiling is used only while builds wait for the runner.
     stopping : mapping, optional
@@ -252,6 +257,7 @@ class Search:
         in_flight: Callable[[int], int] = lambda number: 1,
         skip: bool = True,
         stop: bool = True,
+        enough: float = math.inf,
         compilers: float = math.inf,
         stopping: Mapping[str, Any] | None = None,
         default: Mapping[str, int] | None = None,
@@ -265,6 +271,8 @@ class Search:
         self._seed = seed
         self._skip = skip
         self._stop = stop
+        self._enough = enough
+        self._best = -math.inf
         self._compilers = compilers
         sources = _sources(space, features, pretrained)
         proposer, first = _proposer(search, space, features), _first(space, default, known)
@@ -273,6 +281,8 @@ class Search:
         self._peak_flops = _peak_flops(features)
         self._rule = StoppingRule()
         self.stopping = Stopping(**(stopping or {})) if stop else Stopping()
+        if self.stopping.reason == ENOUGH:  # there may be another goal now
+            self.stopping = replace(self.stopping, reason="")
         self._rule.streak = self.stopping.held
         self._throughput = _Throughput()
         self._builds = KnownBuilds()
@@ -313,6 +323,7 @@ class Search:
         past = trials[: self._learned]
         scores = [self._score(*one) for one in zip(past.column("state"), past.column("median_s").tolist(), strict=True)]
         self._sampler.recall(past, np.array(scores, dtype=np.float64))
+        self._best = float(np.nanmax(np.array(scores, dtype=np.float64), initial=-math.inf))
         self._throughput.recall(past)
         self._builds.extend(past)
         return self._learned
@@ -334,6 +345,9 @@ class Search:
         if self.verdict():
             return Batch(number)
         recorded = self._recorded.get(number)
+        if recorded is None and self._best >= self._enough:
+            self.stopping = replace(self.stopping, reason=ENOUGH, batch=number - 1)
+            return Batch(number)
         if recorded is not None:
             proposals = [Proposal(record.index, record.proposed_by, record.predicted) for record in recorded]
         else:
@@ -388,7 +402,9 @@ class Search:
         Batches are reported in the order of their numbers.
         """
         for trial, record in zip(batch._trials, records, strict=True):
-            tell(self._study, trial, record, self.score(record))
+            score = self.score(record)
+            tell(self._study, trial, record, score)
+            self._best = max(self._best, -math.inf if score is None else score)
             self._learn(record)
         del self._open[batch.number]
 

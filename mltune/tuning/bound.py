@@ -149,6 +149,15 @@ def _best(kernel: Kernel, problem: Problem, device: Device, seed: int) -> tuple[
     return LimitedConfiguration(kernel.labelled(row(rows, 0)), limits), len(examined), space.count
 
 
+def enough_share(share: float, problem: Problem, device: Device, space: SearchSpace, features: Features) -> float:
+    """Return a share of the upper bound on a problem as a log share of the device's peak, the score of a search."""
+    from mltune.device.peaks import peak_flops
+    from mltune.learn.cost_model import log_share
+
+    _, times_s = _examine(space, features, np.random.default_rng(0))
+    return log_share(problem.flops, float(times_s.min()) / share, peak_flops(device, problem.arithmetic))
+
+
 def _examine(space: SearchSpace, features: Features, rng: np.random.Generator) -> tuple[Indices, Floats]:
     """Return the configurations that were examined, and their least times."""
     from mltune.learn.candidates import offspring

@@ -65,6 +65,8 @@ class TuneRequest:
         Whether gates skip configurations that are predicted to be slow.
     stop : bool
         Whether the run ends by itself once nothing untried can be expected to be faster.
+    enough : float or None
+        The run ends once the best reaches this share of the upper bound (:mod:`mltune.learn.bound`); None never.
     run : pathlib.Path or None
         Directory of the run; None makes a new one under ``runs/``.
     compilers : int or None
@@ -89,6 +91,7 @@ class TuneRequest:
     search: str = "model"
     skip: bool = True
     stop: bool = True
+    enough: float | None = None
     run: Path | None = None
     compilers: int | None = None
     prior: str = "auto"
@@ -101,6 +104,8 @@ class TuneRequest:
         for name, value, least in (("trials", self.trials, 0), ("compilers", self.compilers, 1)):
             if value is not None:
                 whole_number(name, value, least)
+        if self.enough is not None and not 0 < self.enough <= 1:
+            raise UsageError(f"enough is a share of the upper bound, above 0 and at most 1, got {self.enough:g}.")
         if self.time_s is not None and not 0 <= self.time_s <= LONGEST_S:
             raise UsageError(f"the time of a run is at most 366 days, got {self.time_s:g} s.")
         if self.search != "model":

@@ -34,6 +34,7 @@ from mltune.records.trial import Build, TrialRecord, TrialState
 from mltune.results.progress import Observer, Report
 from mltune.results.reader import RunReader
 from mltune.results.run import TuneResult
+from mltune.tuning.bound import enough_share
 from mltune.tuning.event_log import RunEventLog
 from mltune.tuning.finals import declare
 from mltune.tuning.request import TuneRequest
@@ -212,14 +213,18 @@ class Tuner:
         self._observer = observer
         self._stop = stop
         self._seconds = Seconds(store.seconds() | {"compile": 0.0, "time": 0.0})
+        features, enough = Features(session.kernel, session.problem, session.device), math.inf
+        if request.enough is not None:
+            enough = enough_share(request.enough, session.problem, session.device, session.space, features)
         self._search = Search(
             session.space,
-            Features(session.kernel, session.problem, session.device),
+            features,
             search=request.search,
             seed=request.seed,
             batch=session.batch,
             skip=request.skip,
             stop=request.stop,
+            enough=enough,
             compilers=session.compilers,
             stopping=store.fact("stopping"),
             in_flight=gradually(session.batches),

@@ -1,6 +1,7 @@
 """The loop, in replay: what it finds, what it records, and that killing it changes nothing."""
 
 import dataclasses
+import math
 import os
 import shutil
 import signal
@@ -15,7 +16,8 @@ import numpy as np
 import pytest
 
 from mltune.dataset.dataset import load_dataset
-from mltune.errors import BundleError, RunDirectoryError
+from mltune.errors import BundleError, RunDirectoryError, UsageError
+from mltune.learn.search import ENOUGH
 from mltune.measure.replay import ReplayRunner
 from mltune.problem.gemm import parse_problem
 from mltune.records.candidate import BATCH
@@ -351,3 +353,24 @@ def test_a_space_is_exhausted_in_two_parts_as_in_one(tmp_path, trials):
     assert not first.stopped
     assert essence(second.records) == essence(whole.records)
     assert second.stopped == whole.stopped
+
+
+@pytest.mark.parametrize("share", [0.0, 1.5, math.nan])
+def test_a_goal_is_a_share_of_the_bound(share):
+    with pytest.raises(UsageError, match="share of the upper bound"):
+        TuneRequest(PROBLEM, enough=share)
+
+
+def test_a_run_ends_at_its_goal_and_goes_on_with_a_higher_one(tmp_path):
+    whole = search(tmp_path / "whole", trials=200)
+    first = search(tmp_path / "run", trials=200, enough=0.5)
+    assert first.stopped == ENOUGH
+    assert len(first.records) < 100
+    assert len(first.records) % BATCH == 0
+    assert essence(first.records) == essence(whole.records)[: len(first.records)]
+    assert len(search(tmp_path / "run", trials=200, enough=0.5).records) == len(first.records)
+    assert stored(tmp_path / "run") == essence(first.records)
+
+    further = search(tmp_path / "run", trials=200, enough=1.0)
+    assert further.stopped == ""
+    assert essence(further.records) == essence(whole.records)
