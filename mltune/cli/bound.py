@@ -29,6 +29,9 @@ def bound(
         list[str] | None,
         typer.Option("--config", metavar="NAME=V", help="Parameters of a configuration, all or some."),
     ] = None,
+    code: Annotated[
+        bool, typer.Option("--code", help="Compile the configuration, and count the instructions of its main loop.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compute how fast a problem can be at best, without measuring it, and what limits it.
@@ -39,7 +42,7 @@ def bound(
     from mltune.device.lookup import find_device
     from mltune.results.rate import rate_of
     from mltune.show.bound import bounded
-    from mltune.tuning.bound import LimitedConfiguration, find_bound
+    from mltune.tuning.bound import LimitedConfiguration, find_bound, read_code
     from mltune.tuning.target import find_gpus
 
     named, bundle = named_problem(problem, {"trans": trans, "size": sizes(size), "m": m, "n": n, "k": k}, kernel)
@@ -53,6 +56,7 @@ def bound(
         limits = dict(one.limits)
         return {"time_s": one.time_s, "binding": one.binding, "limits": limits, "configuration": one.configuration}
 
+    loop, issue_s = (None, 0.0) if not code else read_code(named, bundle, facts, found.given or found.best)
     document = {
         "problem": named.label,
         "device": facts.name,
@@ -63,6 +67,15 @@ def bound(
         "examined": found.examined,
         "configurations": found.count,
         "mixes": len(facts.mixes),
+        "code": None
+        if loop is None
+        else {
+            "instructions": loop.total,
+            "multiply_adds": loop.arithmetic,
+            "counts": loop.counts,
+            "bank_conflicts": loop.conflicts,
+            "issue_s": issue_s,
+        },
     }
     answer(document, as_json, lambda: bounded(document, rate_of(named, facts)))
 

@@ -12,6 +12,9 @@ from mltune.show.fitting_table import FittingTable
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+MOST_OPCODES = 6
+"""Opcodes of a main loop that are named."""
+
 
 def bounded(document: Mapping[str, Any], rate: Rate) -> list[RenderableType]:
     """Show the result of ``mltune bound``."""
@@ -46,9 +49,22 @@ def bounded(document: Mapping[str, Any], rate: Rate) -> list[RenderableType]:
             f"with these values {milliseconds(given['time_s'])}, {share} of that speed:",
             configuration(given["configuration"]),
         ]
+    if document["code"] is not None:
+        lines.append(_code(document["code"], rate))
     if not document["mixes"]:
         lines.append("rates of issue are those of a data sheet; `mltune device --measure` measures them")
     return [f"{document['problem']} on {document['device']}, at most", "", FittingTable(rows), *lines]
+
+
+def _code(code: Mapping[str, Any], rate: Rate) -> str:
+    """Write what the main loop is made of: its opcodes, the most frequent first."""
+    often = sorted(code["counts"].items(), key=lambda one: -one[1])
+    parts = ", ".join(f"{count:,} {name}" for name, count in often[:MOST_OPCODES])
+    return (
+        f"main loop: {code['instructions']:,} instructions, {percent(code['multiply_adds'] / code['instructions'])} "
+        f"multiply-adds ({parts}{', ...' if often[MOST_OPCODES:] else ''}); issuing all of them allows "
+        f"{_speed(code['issue_s'], rate)}; {code['bank_conflicts']:,} have operands in one bank of registers"
+    )
 
 
 def _speed(time_s: float, rate: Rate) -> str:

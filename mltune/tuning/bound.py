@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mltune.kernel.columns import Floats, Indices
     from mltune.kernel.space import SearchSpace
     from mltune.learn.features import Features
+    from mltune.measure.machine_code import LoopCode
     from mltune.problem.problem import Problem
 
 MOST_LISTED = 100_000
@@ -35,11 +36,14 @@ class LimitedConfiguration:
     Attributes
     ----------
     configuration : mapping
+    codes : mapping of str to int
+        The same as the kernel counts it: values that are not integers by their positions.
     limits : mapping of str to float
         Least time in seconds by what limits it: :data:`mltune.learn.bound.LIMITS`.
     """
 
     configuration: Mapping[str, int | float | str]
+    codes: Mapping[str, int]
     limits: Mapping[str, float]
 
     @property
@@ -146,7 +150,50 @@ def _best(kernel: Kernel, problem: Problem, device: Device, seed: int) -> tuple[
     equal = examined[times_s <= (1.0 + _EQUAL) * times_s.min()]
     rows = space.rows(equal[[np.argmax(features.prior(space.rows(equal)))]])
     limits = {name: float(least[0]) for name, least in features.bound(rows).limits.items()}
-    return LimitedConfiguration(kernel.labelled(row(rows, 0)), limits), len(examined), space.count
+    codes = row(rows, 0)
+    return LimitedConfiguration(kernel.labelled(codes), codes, limits), len(examined), space.count
+
+
+def read_code(
+    problem: Problem, kernel: str | Path, device: Device, found: LimitedConfiguration
+) -> tuple[LoopCode, float]:
+    """Compile a configuration, count the instructions of its main loop, and return the least time that they take too.
+
+    Returns
+    -------
+    LoopCode
+    float
+        Seconds that the schedulers need to issue all instructions of the loop, not only those that the bound counts.
+
+    Raises
+    ------
+    UsageError
+        The kernel cannot be built for the device, or it has no loop with multiply-adds.
+    DeviceError
+        NVRTC or nvdisasm is missing.
+    """
+    from mltune.device.peaks import fma_per_clock, issues_per_clock
+    from mltune.kernel.reader import load_kernel
+    from mltune.measure.build import NvrtcBuilder
+    from mltune.measure.machine_code import disassemble, main_loop
+    from mltune.problem.runnable import RunnableProblem
+    from mltune.records.trial import TrialState
+
+    bundle = load_kernel(kernel)
+    if bundle.source is None or device.compute_capability is None or not isinstance(problem, RunnableProblem):
+        raise UsageError(
+            f"machine code is made of a source for a CUDA GPU, but not of {bundle.name} for {device.name}."
+        )
+    with NvrtcBuilder(bundle, problem, device.architecture, workers=1) as builder:
+        build = builder.submit(dict(found.codes)).result()
+    if build.state is not TrialState.OK:
+        raise UsageError(f"the configuration must compile for {device.architecture}, but: {build.detail}.")
+    loop = main_loop(disassemble(build.cubin))
+    if loop is None or not loop.arithmetic:
+        raise UsageError(f"the main loop is the one with the most multiply-adds, but {bundle.name} has none.")
+    slots = issues_per_clock(device) * device.warp_size
+    share = fma_per_clock(device, problem.arithmetic) / slots
+    return loop, found.limits["arithmetic"] * share * loop.total / loop.arithmetic
 
 
 def enough_share(share: float, problem: Problem, device: Device, space: SearchSpace, features: Features) -> float:

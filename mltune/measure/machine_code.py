@@ -1,0 +1,169 @@
+"""Count the instructions of a kernel's main loop in its machine code, and the bank conflicts of its registers.
+
+Lai and Seznec (CGO 2013, sections 4 and 5.4) did so by hand. The disassembler is NVIDIA's nvdisasm: that of the package
+nvidia-cuda-nvdisasm, or the toolkit's.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, files
+from pathlib import Path
+
+from mltune.errors import DeviceError
+from mltune.files.text import printable
+
+PACKAGE = "nvidia-cuda-nvdisasm"
+"""The package with the disassembler."""
+
+ARITHMETIC = ("FFMA", "DFMA", "HFMA2", "HMMA", "DMMA", "IMMA", "HGMMA", "FFMA2")
+"""Multiply-adds, those of the tensor cores too."""
+
+BANKS = 2
+"""Banks of the registers since Volta, by the last bit of a register's number; each gives two operands in a clock (Jia,
+Maggioni, Staiger and Scarpazza, "Dissecting the NVIDIA Volta GPU architecture via microbenchmarking", 2018)."""
+
+_TIMEOUT_S = 60.0
+_MOST_BYTES = 1 << 26
+
+_LABEL = re.compile(r"^(\.L_[\w$.]+):")
+_INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)\s*([^;]*);")
+_BRANCH = re.compile(r"`\((\.L_[\w$.]+)\)")
+_REGISTER = re.compile(r"\bR(\d+)(?:\.reuse)?$")
+
+
+@dataclass(frozen=True, slots=True)
+class LoopCode:
+    """The instructions of a main loop.
+
+    Attributes
+    ----------
+    counts : mapping of str to int
+        Instructions by opcode with its first modifier where it is a width, such as ``"FFMA"`` and ``"LDS.128"``.
+    conflicts : int
+        Multiply-adds in FP32 whose three operands are in one bank, and not all of them in the reuse cache.
+    """
+
+    counts: dict[str, int]
+    conflicts: int
+
+    @property
+    def total(self) -> int:
+        """All instructions."""
+        return sum(self.counts.values())
+
+    @property
+    def arithmetic(self) -> int:
+        """Multiply-adds, those of the tensor cores too."""
+        return sum(count for name, count in self.counts.items() if name.split(".")[0] in ARITHMETIC)
+
+
+def find_disassembler() -> str:
+    """Return the path of nvdisasm.
+
+    Raises
+    ------
+    DeviceError
+        There is none.
+    """
+    try:
+        found = [Path(str(one.locate())) for one in files(PACKAGE) or () if one.stem == "nvdisasm"]
+    except PackageNotFoundError:
+        found = []
+    path = str(found[0]) if found and found[0].is_file() else shutil.which("nvdisasm")
+    if path is None:
+        raise DeviceError(f"machine code is read by nvdisasm, but there is none; `pip install {PACKAGE}` installs it.")
+    return path
+
+
+def disassemble(cubin: bytes) -> str:
+    """Return the machine code of a cubin as text.
+
+    Raises
+    ------
+    DeviceError
+        There is no disassembler, or it refuses the cubin.
+    """
+    program = find_disassembler()
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        try:
+            done = subprocess.run(  # noqa: S603 - its own program, on a file of ours
+                [program, "-c", file.name],
+                capture_output=True,
+                timeout=_TIMEOUT_S,
+                check=True,
+                stdin=subprocess.DEVNULL,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            text = getattr(error, "stderr", b"") or str(error).encode()
+            raise DeviceError(
+                f"nvdisasm must read the machine code, but: {printable(text.decode('utf-8', 'replace').strip(), 300)}."
+            ) from error
+    return done.stdout[:_MOST_BYTES].decode("utf-8", "replace")
+
+
+def main_loop(text: str) -> LoopCode | None:
+    """Return the innermost loop with the most multiply-adds of a disassembled kernel; None where it has no loop.
+
+    Examples
+    --------
+    >>> found = main_loop('''
+    ... .L_x_1:
+    ...         /*0010*/                   LDS.128 R4, [R2] ;
+    ...         /*0020*/                   FFMA R8, R4.reuse, R6, R8 ;
+    ...         /*0030*/                   FFMA R9, R4, R7, R9 ;
+    ...         /*0040*/              @!P0 BRA `(.L_x_1) ;
+    ... ''')
+    >>> found.counts, found.arithmetic, found.conflicts
+    ({'LDS.128': 1, 'FFMA': 2, 'BRA': 1}, 2, 1)
+    """
+    labels: dict[str, int] = {}
+    code: list[tuple[str, str]] = []
+    loops: list[list[tuple[str, str]]] = []
+    for line in text.splitlines():
+        if label := _LABEL.match(line):
+            labels[label[1]] = len(code)
+        elif instruction := _INSTRUCTION.match(line):
+            code.append((instruction[1], instruction[2]))
+            target = _BRANCH.search(instruction[2])
+            if instruction[1].startswith("BRA") and target and target[1] in labels:
+                loops.append(code[labels[target[1]] :])
+    if not loops:
+        return None
+    found = [LoopCode(dict(Counter(_kind(name) for name, _ in loop)), _conflicts(loop)) for loop in loops]
+    return max(found, key=lambda loop: (loop.arithmetic, -loop.total))
+
+
+def _kind(opcode: str) -> str:
+    """Return an opcode with its width: ``LDS.U.128`` is ``LDS.128``."""
+    base, *modifiers = opcode.split(".")
+    widths = [one for one in modifiers if one in ("64", "128")]
+    return ".".join([base, *widths[:1]]) if base in ("LDS", "LDG", "STS", "STG", "LDGSTS", "LDL", "STL") else base
+
+
+def _conflicts(loop: list[tuple[str, str]]) -> int:
+    """Count the FFMA whose operands are all read from one bank; one that is in the reuse cache is not read."""
+    kept: dict[int, str] = {}
+    conflicts = 0
+    for opcode, operands in loop:
+        sources = [operand.strip() for operand in operands.split(",")][1:]
+        if opcode == "FFMA":
+            read = {
+                int(found[1])
+                for slot, source in enumerate(sources)
+                if (found := _REGISTER.search(source)) and kept.get(slot) != found[1]
+            }
+            conflicts += len(read) > BANKS and len({number % BANKS for number in read}) == 1
+        kept = {
+            slot: found[1]
+            for slot, source in enumerate(sources)
+            if source.endswith(".reuse") and (found := _REGISTER.search(source))
+        }
+    return conflicts
