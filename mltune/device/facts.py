@@ -34,6 +34,9 @@ _GFX = re.compile(r"\b(gfx\d{2,3})([0-9a-f])$")
 MIXED = ("fp32", "fp64", "tensor_fp16", "tensor_tf32", "tensor_fp64")
 """The arithmetic of a :class:`Mix`."""
 
+MOST_MIXES = 2000
+"""Most mixes of a device."""
+
 LARGEST = 1e18
 """Largest fact of a device that is a number."""
 
@@ -200,10 +203,23 @@ def _measured(document: Any) -> dict[Quantity, Measured]:
     return {name: Measured(**value) for name, value in document.items()}
 
 
+def check_number_of_mixes(count: int) -> None:
+    """Check that there are not too many mixes.
+
+    Raises
+    ------
+    ValueError
+        There are.
+    """
+    if count > MOST_MIXES:
+        raise ValueError(f"a device has at most {MOST_MIXES} mixes, got {count}")
+
+
 def _mixes(document: Any) -> tuple[Mix, ...]:
     names = {field.name for field in dataclasses.fields(Mix)}
     if not isinstance(document, list | tuple) or not all(
         isinstance(one, Mapping) and one.keys() == names for one in document
     ):
         raise ValueError(f"the mixes of a device are a list of objects with {', '.join(sorted(names))}")
+    check_number_of_mixes(len(document))
     return tuple(Mix(**one) for one in document)

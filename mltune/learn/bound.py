@@ -10,13 +10,13 @@ the formulas.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
-from mltune.device.facts import Device
+from mltune.device.facts import Device, Mix
 from mltune.device.occupancy import occupancy
 from mltune.device.peaks import fma_per_clock, issues_per_clock
 from mltune.kernel.columns import Floats, Indices
@@ -142,20 +142,25 @@ def _issue(
     mixes = [mix for mix in device.mixes if mix.arithmetic == arithmetic]
     if not mixes:
         return by_schedulers
-    measured = np.array([(mix.load_bytes, mix.per_load, mix.threads) for mix in mixes], dtype=np.float64)
     loaded = np.maximum(loads, 1e-9)
     wanted = (BANK_BYTES * traffic.shared_phases / loaded, fma / loaded, resident * resources["threads"])
-    close = np.all([_neighbours(*axis) for axis in zip(wanted, measured.T, strict=True)], axis=0)
-    rates = np.array([mix.per_clock for mix in mixes])
-    fastest = np.max(np.where(close, rates, 0.0), axis=1)
+    fastest = _fastest(mixes, wanted)
     return np.maximum(by_schedulers, (fma + loads) / np.where(fastest > 0, fastest, np.inf))
 
 
-def _neighbours(wanted: Floats, measured: Floats) -> NDArray[np.bool_]:
-    """Return which of some measured values are next to each wanted one: ndarray of shape (n_wanted, n_measured)."""
-    levels = np.unique(measured)
-    last = len(levels) - 1
-    above = levels[np.minimum(np.searchsorted(levels, wanted), last)]
-    below = levels[np.maximum(np.searchsorted(levels, wanted, side="right") - 1, 0)]
-    found: NDArray[np.bool_] = (measured == above[:, None]) | (measured == below[:, None])
-    return found
+def _fastest(mixes: Sequence[Mix], wanted: Sequence[Floats]) -> Floats:
+    """Return the highest rate among the mixes next to each wanted width, ratio and number of threads; 0 without one."""
+    measured = np.array([(mix.load_bytes, mix.per_load, mix.threads) for mix in mixes], dtype=np.float64)
+    levels = [np.unique(axis) for axis in measured.T]
+    table = np.zeros([len(axis) for axis in levels])
+    at = tuple(np.searchsorted(axis, values) for axis, values in zip(levels, measured.T, strict=True))
+    np.maximum.at(table, at, [mix.per_clock for mix in mixes])
+    sides = [
+        (
+            np.maximum(np.searchsorted(axis, values, side="right") - 1, 0),
+            np.minimum(np.searchsorted(axis, values), len(axis) - 1),
+        )
+        for axis, values in zip(levels, wanted, strict=True)
+    ]
+    fastest: Floats = np.max([table[corner] for corner in product(*sides)], axis=0)
+    return fastest

@@ -321,9 +321,10 @@ class Search:
         for number in range(self._next, complete):
             self._recorded[number] = list(trials[number * self.batch : (number + 1) * self.batch])
         past = trials[: self._learned]
-        scores = [self._score(*one) for one in zip(past.column("state"), past.column("median_s").tolist(), strict=True)]
-        self._sampler.recall(past, np.array(scores, dtype=np.float64))
-        self._best = float(np.nanmax(np.array(scores, dtype=np.float64), initial=-math.inf))
+        found = [self._score(*one) for one in zip(past.column("state"), past.column("median_s").tolist(), strict=True)]
+        scores = np.array(found, dtype=np.float64)
+        self._sampler.recall(past, scores)
+        self._best = float(np.max(scores[past.column("state") == TrialState.OK], initial=-math.inf))
         self._throughput.recall(past)
         self._builds.extend(past)
         return self._learned
@@ -404,7 +405,8 @@ class Search:
         for trial, record in zip(batch._trials, records, strict=True):
             score = self.score(record)
             tell(self._study, trial, record, score)
-            self._best = max(self._best, -math.inf if score is None else score)
+            if score is not None and record.state == TrialState.OK:
+                self._best = max(self._best, score)
             self._learn(record)
         del self._open[batch.number]
 

@@ -1,12 +1,13 @@
 """The facts of a device, found by name or in a file."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from mltune.dataset.dataset import load_manifest, shipped_datasets
-from mltune.device.facts import Measured
+from mltune.device.facts import Measured, Mix
 from mltune.device.known import H200, UNKNOWN, known_devices, unsure_facts
 from mltune.device.lookup import find_device, read_device
 from mltune.device.occupancy import occupancy
@@ -129,6 +130,7 @@ def test_several_equal_gpus_are_one_kind(tmp_path: Path) -> None:
         ({"measured": [1.0]}, "measured"),
         ({"measured": None}, "measured"),
         ({"mixes": 3}, "mixes"),
+        ({"mixes": 2001 * [asdict(Mix("fp32", 4, 1.0, 512, True, 64.0))]}, "at most 2000 mixes, got 2001"),
         ({"mixes": [{"arithmetic": "fp8"}]}, "mixes"),
     ],
 )
