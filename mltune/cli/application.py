@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from mltune.device.facts import Device
+
 MOST_PROBLEMS = 1000
 """Most problems of several values of ``--size``: those of a plan."""
 
@@ -87,6 +89,19 @@ def share(option: str, least: float, most: float) -> Callable[[str | float], flo
         return percent / 100
 
     return parse
+
+
+def device_of(facts: str) -> Device:
+    """Return the device that ``--device FACTS`` names: ``auto`` is the first GPU of this machine."""
+    from mltune.device.lookup import find_device
+    from mltune.tuning.target import find_gpus
+
+    if facts != "auto":
+        return find_device(facts)[0]
+    gpus, reason = find_gpus()
+    if not gpus:
+        raise UsageError(f"no GPU was found: {reason}; name one with --device (`mltune device --known`).")
+    return gpus[0]
 
 
 def sizes(texts: Sequence[str] | None) -> int | dict[str, int] | None:
@@ -177,6 +192,9 @@ Seed = Annotated[
         parser=whole("--seed", 0, LARGEST_SEED),
         help="The same seed proposes the same trials.",
     ),
+]
+Facts = Annotated[
+    str, typer.Option("--device", metavar="FACTS", help="auto, cuda:N, a known GPU, or a file (mltune device).")
 ]
 DeviceName = Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cuda:N or replay:DATASET.")]
 NewRun = Annotated[

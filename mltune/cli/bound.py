@@ -7,7 +7,21 @@ from typing import Annotated
 
 import typer
 
-from mltune.cli.application import AsJson, K, KernelName, M, N, ProblemName, Size, Trans, answer, app, sizes
+from mltune.cli.application import (
+    AsJson,
+    Facts,
+    K,
+    KernelName,
+    M,
+    N,
+    ProblemName,
+    Size,
+    Trans,
+    answer,
+    app,
+    device_of,
+    sizes,
+)
 from mltune.errors import UsageError
 from mltune.files.text import printable
 from mltune.tuning.request import named_problem
@@ -22,9 +36,7 @@ def bound(
     n: N = None,
     k: K = None,
     kernel: KernelName = None,
-    device: Annotated[
-        str, typer.Option("--device", metavar="FACTS", help="auto, cuda:N, a known GPU, or a file (mltune device).")
-    ] = "auto",
+    device: Facts = "auto",
     config: Annotated[
         list[str] | None,
         typer.Option("--config", metavar="NAME=V", help="Parameters of a configuration, all or some."),
@@ -39,17 +51,12 @@ def bound(
     That is the limit of the hardware, the limit of the best configuration of a kernel, and with --config that of the
     best that has these values. The facts of a GPU that was measured (mltune device --measure) bring it closer.
     """
-    from mltune.device.lookup import find_device
     from mltune.results.rate import rate_of
     from mltune.show.bound import bounded
     from mltune.tuning.bound import LimitedConfiguration, find_bound, read_code
-    from mltune.tuning.target import find_gpus
 
     named, bundle = named_problem(problem, {"trans": trans, "size": sizes(size), "m": m, "n": n, "k": k}, kernel)
-    gpus, reason = find_gpus() if device == "auto" else ((), "")
-    if device == "auto" and not gpus:
-        raise UsageError(f"no GPU was found: {reason}; name one with --device (`mltune device --known`).")
-    facts = gpus[0] if gpus else find_device(device)[0]
+    facts = device_of(device)
     found = find_bound(named, bundle, facts, configuration=None if config is None else _configuration(config))
 
     def described(one: LimitedConfiguration) -> dict[str, object]:

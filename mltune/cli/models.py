@@ -9,6 +9,7 @@ import typer
 
 from mltune.cli.application import (
     AsJson,
+    Facts,
     K,
     KernelName,
     M,
@@ -19,6 +20,7 @@ from mltune.cli.application import (
     Trans,
     answer,
     app,
+    device_of,
     sizes,
     whole,
 )
@@ -71,9 +73,7 @@ def predict(
     n: N = None,
     k: K = None,
     kernel: KernelName = None,
-    device: Annotated[
-        str, typer.Option("--device", metavar="FACTS", help="auto, cuda:N, a known GPU, or a file (mltune device).")
-    ] = "auto",
+    device: Facts = "auto",
     top: Annotated[
         int,
         typer.Option("--top", metavar="K", parser=whole("--top", 1, 8), help="How many, at most 8."),
@@ -93,16 +93,11 @@ def predict(
     """
     from dataclasses import asdict
 
-    from mltune.device.lookup import find_device
     from mltune.show import tables
     from mltune.tuning.prediction import predict as choose
-    from mltune.tuning.target import find_gpus
 
     named, bundle = named_problem(problem, {"trans": trans, "size": sizes(size), "m": m, "n": n, "k": k}, kernel)
-    gpus, reason = find_gpus() if device == "auto" else ((), "")
-    if device == "auto" and not gpus:
-        raise UsageError(f"no GPU was found: {reason}; name one with --device (`mltune device --known`).")
-    facts = gpus[0] if gpus else find_device(device)[0]
+    facts = device_of(device)
     found = choose(named, bundle, facts, top=top, prior=prior, wisdom=wisdom)
     document = {"problem": named.label, "device": facts.name, **asdict(found)}
     answer(document, as_json, lambda: tables.predicted(document))
