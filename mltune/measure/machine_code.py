@@ -94,19 +94,13 @@ def disassemble(cubin: bytes) -> str:
         file.write(cubin)
         file.flush()
         try:
-            done = subprocess.run(  # noqa: S603 - its own program, on a file of ours
-                [program, "-c", file.name],
-                capture_output=True,
-                timeout=_TIMEOUT_S,
-                check=True,
-                stdin=subprocess.DEVNULL,
+            text = subprocess.check_output(  # noqa: S603 - its own program, on a file of ours
+                [program, "-c", file.name], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=_TIMEOUT_S
             )
         except (OSError, subprocess.SubprocessError) as error:
-            text = getattr(error, "stderr", b"") or str(error).encode()
-            raise DeviceError(
-                f"nvdisasm must read the machine code, but: {printable(text.decode('utf-8', 'replace').strip(), 300)}."
-            ) from error
-    return done.stdout[:_MOST_BYTES].decode("utf-8", "replace")
+            reason = (getattr(error, "stderr", b"") or str(error).encode()).decode("utf-8", "replace")
+            raise DeviceError(f"nvdisasm must read the machine code, but: {printable(reason.strip(), 300)}.") from error
+    return text[:_MOST_BYTES].decode("utf-8", "replace")
 
 
 def main_loop(text: str) -> LoopCode | None:
@@ -137,13 +131,15 @@ def main_loop(text: str) -> LoopCode | None:
                 loops.append(code[labels[target[1]] :])
     if not loops:
         return None
-    found = [LoopCode(dict(Counter(_kind(name) for name, _ in loop)), _conflicts(loop)) for loop in loops]
+    found = [LoopCode(dict(Counter(_kind(*one) for one in loop)), _conflicts(loop)) for loop in loops]
     return max(found, key=lambda loop: (loop.arithmetic, -loop.total))
 
 
-def _kind(opcode: str) -> str:
-    """Return an opcode with its width: ``LDS.U.128`` is ``LDS.128``."""
+def _kind(opcode: str, operands: str) -> str:
+    """Return an opcode with its width: ``LDS.U.128`` is ``LDS.128``. A multiply-add of nothing is a move."""
     base, *modifiers = opcode.split(".")
+    if base == "HFMA2" and "RZ" in operands:
+        return "MOV"
     widths = [one for one in modifiers if one in ("64", "128")]
     return ".".join([base, *widths[:1]]) if base in ("LDS", "LDG", "STS", "STG", "LDGSTS", "LDL", "STL") else base
 

@@ -53,6 +53,12 @@ def test_operands_in_one_bank_are_conflicts_unless_they_are_kept(code, conflicts
     assert found.conflicts == conflicts
 
 
+def test_a_constant_that_is_moved_by_a_multiply_add_is_no_arithmetic():
+    found = main_loop(NESTED.replace("LDS.U.128 R4, [R2+0x10]", "HFMA2.MMA R4, -RZ, RZ, 0, 0"))
+    assert found is not None
+    assert found.counts == {"MOV": 1, "FFMA": 1, "BRA": 1}
+
+
 def test_code_without_a_loop_has_no_main_loop():
     assert main_loop("") is None
     assert main_loop(NESTED.partition(".L_x_2")[0]) is None
