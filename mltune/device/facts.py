@@ -119,6 +119,11 @@ class Device:
     ``measured`` are quantities that were measured on a GPU of this kind (:mod:`mltune.measure.device_rates`), by name
     (:data:`Quantity`), and ``mixes`` the rates of mixes of instructions; empty where nothing was measured. Devices that
     differ only there are equal.
+
+    Raises
+    ------
+    ValueError
+        There are more than :data:`MOST_MIXES` mixes.
     """
 
     name: str
@@ -140,6 +145,10 @@ class Device:
     fma_per_clock: tuple[float, float] | None = None
     measured: Mapping[Quantity, Measured] = dataclasses.field(default_factory=dict, compare=False)
     mixes: tuple[Mix, ...] = dataclasses.field(default=(), compare=False)
+
+    def __post_init__(self) -> None:
+        if len(self.mixes) > MOST_MIXES:
+            raise ValueError(f"a device has at most {MOST_MIXES} mixes, got {len(self.mixes)}")
 
     @property
     def architecture(self) -> str:
@@ -203,23 +212,10 @@ def _measured(document: Any) -> dict[Quantity, Measured]:
     return {name: Measured(**value) for name, value in document.items()}
 
 
-def check_number_of_mixes(count: int) -> None:
-    """Check that there are not too many mixes.
-
-    Raises
-    ------
-    ValueError
-        There are.
-    """
-    if count > MOST_MIXES:
-        raise ValueError(f"a device has at most {MOST_MIXES} mixes, got {count}")
-
-
 def _mixes(document: Any) -> tuple[Mix, ...]:
     names = {field.name for field in dataclasses.fields(Mix)}
     if not isinstance(document, list | tuple) or not all(
         isinstance(one, Mapping) and one.keys() == names for one in document
     ):
         raise ValueError(f"the mixes of a device are a list of objects with {', '.join(sorted(names))}")
-    check_number_of_mixes(len(document))
     return tuple(Mix(**one) for one in document)

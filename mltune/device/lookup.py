@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from mltune.device.facts import LARGEST, Device, check_number_of_mixes
+from mltune.device.facts import LARGEST, Device
 from mltune.device.known import DATA_SHEET, UNKNOWN, known_devices, unsure_facts
 from mltune.errors import DeviceError
 from mltune.files.documents import parse_json, parse_toml
@@ -85,7 +85,6 @@ def read_device(path: Path) -> Device:
         data = read_file(path, _MAX_BYTES)
         facts = _facts(parse_toml(data.decode()) if path.suffix.lower() == ".toml" else parse_json(data))
         device = TypeAdapter(Device).validate_python(facts)
-        check_number_of_mixes(len(device.mixes))
     except ValidationError as error:
         raise DeviceError(f"{path}: {problems_of(error, facts)}.") from error
     except OSError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +44,10 @@ class LaneLayout:
     digits: Sequence[tuple[Indices, Indices]]
 
 
+Access = tuple[Literal["shared", "global"], Floats, LaneLayout]
+"""``"shared"`` or ``"global"``, the number of accesses of a thread in a step (shape (n_configs,)), and the layout."""
+
+
 @dataclass(frozen=True, slots=True)
 class Traffic:
     """The cost of the accesses of a step; every field is an ndarray of shape (n_configs,).
@@ -55,8 +60,6 @@ class Traffic:
         Passes of a warp over the banks of shared memory, conflicts included.
     shared_phases : ndarray
         The same without conflicts.
-    shared_least : ndarray
-        The same if every distinct word of a warp were delivered once, and all banks were busy.
     global_wavefronts : ndarray
         Passes of a warp over lines of the first-level cache: the distinct lines of each phase.
     """
@@ -65,7 +68,6 @@ class Traffic:
     global_instructions: Floats
     shared_wavefronts: Floats
     shared_phases: Floats
-    shared_least: Floats
     global_wavefronts: Floats
 
     @property
@@ -76,16 +78,15 @@ class Traffic:
 
 def counted(loads: Floats, copies: Floats) -> Traffic:
     """Return the traffic of accesses of which only the number is known: loads from shared memory, and global copies."""
-    return Traffic(loads, copies, loads, loads, np.zeros_like(loads), copies)
+    return Traffic(loads, copies, loads, loads, copies)
 
 
-def traffic(accesses: Iterable[tuple[str, Floats, LaneLayout]], warp_size: int, size: int) -> Traffic:
+def traffic(accesses: Iterable[Access], warp_size: int, size: int) -> Traffic:
     """Add up the accesses of a step.
 
     Parameters
     ----------
-    accesses : iterable of (str, ndarray of shape (n_configs,), LaneLayout)
-        ``"shared"`` or ``"global"``, the number of accesses of a thread in a step, and the layout.
+    accesses : iterable of Access
     size : int
         Number of configurations.
     """
@@ -94,11 +95,26 @@ def traffic(accesses: Iterable[tuple[str, Floats, LaneLayout]], warp_size: int, 
         sums[f"{memory}_instructions"] += count
         if memory == "shared":
             sums["shared_wavefronts"] += count * shared_wavefronts(layout, warp_size)
-            sums["shared_least"] += count * distinct_words(layout, warp_size) / BANKS
             sums["shared_phases"] += count * np.ceil(warp_size * layout.width / PHASE_BYTES)
         else:
             sums["global_wavefronts"] += count * line_wavefronts(layout, warp_size)
     return Traffic(**sums)
+
+
+def least_wavefronts(accesses: Iterable[Access], warp_size: int, size: int) -> Floats:
+    """Return the passes over the banks if each distinct word of a warp were delivered once, and all banks were busy.
+
+    Parameters
+    ----------
+    accesses : iterable of Access
+    size : int
+        Number of configurations.
+    """
+    least = np.zeros(size)
+    for memory, count, layout in accesses:
+        if memory == "shared":
+            least += count * distinct_words(layout, warp_size) / BANKS
+    return least
 
 
 def shared_wavefronts(layout: LaneLayout, warp_size: int) -> Floats:

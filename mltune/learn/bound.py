@@ -18,7 +18,7 @@ import numpy as np
 
 from mltune.device.facts import Device, Mix
 from mltune.device.occupancy import occupancy
-from mltune.device.peaks import fma_per_clock, issues_per_clock
+from mltune.device.peaks import fma_per_clock, issues_per_clock, peak_flops
 from mltune.kernel.columns import Floats, Indices
 from mltune.learn.access import BANK_BYTES, Traffic, counted
 from mltune.problem.problem import Problem
@@ -75,12 +75,20 @@ def hardware_limits(device: Device, problem: Problem) -> dict[str, float]:
     >>> {name: f"{1e3 * time_s:.3f} ms" for name, time_s in limits.items()}
     {'arithmetic': '2.054 ms', 'memory': '0.042 ms'}
     """
-    per_s = 2.0 * fma_per_clock(device, problem.arithmetic) * device.sm_count * device.clock_hz
     bandwidth = device.memory_bytes_per_s
-    return {"arithmetic": problem.flops / per_s, "memory": problem.bytes / bandwidth if bandwidth > 0 else 0.0}
+    return {
+        "arithmetic": problem.flops / peak_flops(device, problem.arithmetic),
+        "memory": problem.bytes / bandwidth if bandwidth > 0 else 0.0,
+    }
 
 
-def bound(device: Device, problem: Problem, resources: Mapping[str, Floats], traffic: Traffic | None) -> Bound:
+def bound(
+    device: Device,
+    problem: Problem,
+    resources: Mapping[str, Floats],
+    traffic: Traffic | None,
+    shared_least: Floats | float = 0.0,
+) -> Bound:
     """Compute the least time of configurations from their resources.
 
     Parameters
@@ -89,6 +97,8 @@ def bound(device: Device, problem: Problem, resources: Mapping[str, Floats], tra
         At least ``threads``, ``registers``, ``tiles`` and ``fma`` (docs/explanation/features.md).
     traffic : Traffic or None
         Accesses of a step; None stands for the resource ``shared_loads``, whose bytes are then not known.
+    shared_least : ndarray of shape (n_configs,) or float
+        Least passes of a warp over the banks of shared memory in a step (:func:`mltune.learn.access.least_wavefronts`).
 
     Examples
     --------
@@ -121,7 +131,7 @@ def bound(device: Device, problem: Problem, resources: Mapping[str, Floats], tra
     clocks = {
         "arithmetic": lanes * resources["fma"] / fma_per_clock(device, problem.arithmetic),
         "issue": lanes * _issue(device, problem.arithmetic, resources, traffic, resident),
-        "shared memory": warps * traffic.shared_least,
+        "shared memory": warps * shared_least,
         "L2 cache": resources.get("global_bytes", zero) / L2_BYTES_PER_CLOCK,
     }
     turns = np.ceil(resources["tiles"] / device.sm_count) * np.maximum(resources.get("steps", zero + 1.0), 1.0)

@@ -5,7 +5,7 @@ docs/explanation/features.md gives the formula and the source of each feature.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from mltune.device.facts import Device
 from mltune.kernel.bundle import Kernel, device_variables
 from mltune.kernel.columns import Columns, Floats, length
-from mltune.learn.access import LaneLayout, Traffic, traffic
+from mltune.learn.access import Access, LaneLayout, Traffic, least_wavefronts, traffic
 from mltune.learn.bound import Bound, bound, hardware_limits
 from mltune.learn.physics import SMALLEST_SHARE, physics
 from mltune.problem.problem import Problem
@@ -124,20 +124,28 @@ class Features:
         builds : mapping of str to array_like of shape (n_configs,), optional
             Results of compiling, as in :meth:`after`; by default the estimates of the bundle are used.
         """
-        resources, accesses = self._estimates(columns)
+        size = length(columns)
         if not self.has_prior:
             least = hardware_limits(self.device, self.problem)
-            return Bound({name: np.full(length(columns), time_s) for name, time_s in least.items()})
+            return Bound({name: np.full(size, time_s) for name, time_s in least.items()})
+        resources, accesses = self._evaluated(columns)
         if builds is not None:
-            resources, _ = _corrected(resources, _known(builds, length(columns)))
-        return bound(self.device, self.problem, resources, accesses)
+            resources, _ = _corrected(resources, _known(builds, size))
+        wavefronts = least_wavefronts(accesses, self.device.warp_size, size)
+        return bound(self.device, self.problem, resources, self._traffic(accesses, size), wavefronts)
 
     def _estimates(self, columns: Columns) -> tuple[dict[str, Floats], Traffic | None]:
         """Return the bundle's resources by name, and the traffic of its accesses."""
+        resources, accesses = self._evaluated(columns)
+        return resources, self._traffic(accesses, length(columns))
+
+    def _traffic(self, accesses: Sequence[Access], size: int) -> Traffic | None:
+        return traffic(accesses, self.device.warp_size, size) if accesses else None
+
+    def _evaluated(self, columns: Columns) -> tuple[dict[str, Floats], list[Access]]:
+        """Return the bundle's resources by name, and its accesses."""
         values = self.kernel.evaluate(columns, self._variables, self._expressions)
         resources = {name: np.asarray(values[f"resource {name}"], dtype=np.float64) for name in self.kernel.resources}
-        if not self.kernel.accesses:
-            return resources, None
         accesses = []
         for name, access in self.kernel.accesses.items():
             digits = [
@@ -147,7 +155,7 @@ class Features:
             count = np.asarray(values[f"access {name} count"], dtype=np.float64)
             layout = LaneLayout(_integers(values[f"access {name} bytes"]), digits)
             accesses.append((access.memory, count, layout))
-        return resources, traffic(accesses, self.device.warp_size, length(columns))
+        return resources, accesses
 
     def _before_columns(
         self, columns: Columns, resources: Mapping[str, Floats], accesses: Traffic | None

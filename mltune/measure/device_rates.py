@@ -79,10 +79,12 @@ def measure_device(index: int, *, worker: str = _WORKER) -> tuple[Device, dict[s
     child = Child(worker, (index,))
     try:
         for micro_kernel, build in compile_micro_kernels(usable, device.architecture):
-            outcome = _outcome(child, micro_kernel, build)
-            if isinstance(outcome, str):
-                reasons[micro_kernel.quantity] = outcome
-            elif micro_kernel.quantity not in found or outcome.median > found[micro_kernel.quantity].median:
+            samples = _samples(child, micro_kernel, build)
+            if isinstance(samples, str):
+                reasons[micro_kernel.quantity] = samples
+                continue
+            outcome = summary(samples)
+            if micro_kernel.quantity not in found or outcome.median > found[micro_kernel.quantity].median:
                 found[micro_kernel.quantity] = outcome
         if not found:
             needed = "measuring needs a GPU that runs kernels"
@@ -114,27 +116,25 @@ def compile_micro_kernels(some: Iterable[_Kind], architecture: str) -> Iterator[
         child.kill()
 
 
-def _outcome(child: Child, micro_kernel: MicroKernel, build: Build) -> Measured | str:
+def _samples(child: Child, micro_kernel: MicroKernel | MixKernel, build: Build) -> list[float] | str:
     """Run a micro-kernel; return what was measured, or why nothing was."""
     if build.state is not TrialState.OK:
         return f"does not compile: {build.detail}"
     try:
-        samples = child.call((micro_kernel, build), _RUN_TIMEOUT_S)
+        samples: list[float] = child.call((micro_kernel, build), _RUN_TIMEOUT_S)
     except _LOST as error:
         return printable(error, 200)
-    return summary(samples)
+    return samples
 
 
 def _mixes(child: Child, device: Device) -> Iterator[Mix]:
     """Measure the mixes of instructions, up to the first that cannot be measured."""
     usable = [one for one in MIX_KERNELS if one.since <= (device.compute_capability or (0, 0))]
     for mix_kernel, build in compile_micro_kernels(usable, device.architecture):
-        if build.state is not TrialState.OK:
+        clocks = _samples(child, mix_kernel, build)
+        if isinstance(clocks, str):
             return
-        try:
-            yield from mix_kernel.mixes(child.call((mix_kernel, build), _RUN_TIMEOUT_S))
-        except _LOST:
-            return
+        yield from mix_kernel.mixes(clocks)
 
 
 def summary(samples: Sequence[float]) -> Measured:

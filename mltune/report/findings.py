@@ -16,7 +16,7 @@ import numpy as np
 from mltune.errors import MltuneError
 from mltune.files.text import printable
 from mltune.kernel.bundle import device_variables
-from mltune.learn.features import BUILD_COLUMNS, NEEDED, Features
+from mltune.learn.features import BUILD_COLUMNS, Features
 from mltune.records.declaration import Declaration, Finalist
 from mltune.records.seconds import PHASES
 from mltune.records.trial import TrialRecord, TrialState
@@ -273,14 +273,17 @@ def _launch(run: TuneResult, record: TrialRecord) -> dict[str, Any] | None:
 def _bound(run: TuneResult, record: TrialRecord, median_s: float) -> dict[str, Any] | None:
     """Return the upper bound of the winner, if its bundle is known and has resources: least time, what binds, share."""
     kernel = kernel_of(run)
-    if kernel is None or not set(NEEDED) <= set(kernel.resources):
+    if kernel is None:
         return None
     columns = {name: np.array([value]) for name, value in record.configuration.items()}
     built = {name: getattr(record.build, name, None) for name in BUILD_COLUMNS}
     builds = {name: np.array([value], dtype=np.float64) for name, value in built.items() if value is not None}
     try:
-        found = Features(kernel, run.problem, run.device).bound(columns, builds)
+        features = Features(kernel, run.problem, run.device)
+        found = features.bound(columns, builds)
     except (MltuneError, ArithmeticError, KeyError, ValueError):  # the configuration is none of this bundle's
+        return None
+    if not features.has_prior:
         return None
     time_s = float(found.time_s[0])
     return {"time_s": time_s, "binding": list(found.limits)[int(found.binding[0])], "share": time_s / median_s}
