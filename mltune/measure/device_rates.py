@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+import pandas as pd
 
 from mltune.device.facts import QUANTITIES, Device, Measured, Mix, Quantity
 from mltune.device.query import driver_version, query_device
@@ -21,11 +22,13 @@ from mltune.measure.build import compile_options
 from mltune.measure.compiler import Source, check_fits_driver
 from mltune.measure.gpu import LoadedKernel
 from mltune.measure.micro_kernel import ENTRY, LAUNCHES, MICRO_KERNELS, READ_BYTES, THREADS, MicroKernel
-from mltune.measure.mix_kernel import BLOCKS, MIX_KERNELS, MIX_LAUNCHES, MixKernel
+from mltune.measure.mix_kernel import BLOCK_WORDS, BLOCKS, MIX_KERNELS, MIX_LAUNCHES, MixKernel
 from mltune.process.child import Child, ChildDiedError, ChildTimeoutError
 from mltune.records.trial import Build, TrialState
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from mltune.kernel.bundle import Launch
     from mltune.measure.stopwatch import Stopwatch
 
@@ -161,7 +164,7 @@ def make_worker(index: int) -> Callable[[tuple[MicroKernel | MixKernel, Build]],
 
     cupy.cuda.Device(index).use()
     stopwatch = Stopwatch(device.l2_bytes)
-    out = cupy.zeros(max(THREADS, device.sm_count * BLOCKS[-1][0]), dtype=cupy.uint64)
+    out = cupy.zeros(max(THREADS, device.sm_count * BLOCKS[-1][0] * BLOCK_WORDS), dtype=cupy.uint64)
     stopwatch.take(lambda: stopwatch.spin(_WARM_UP_S), 1)
 
     def measure(request: tuple[MicroKernel | MixKernel, Build]) -> list[float]:
@@ -172,7 +175,8 @@ def make_worker(index: int) -> Callable[[tuple[MicroKernel | MixKernel, Build]],
         with LoadedKernel(build.cubin, ENTRY) as kernel:
             if isinstance(micro_kernel, MixKernel):
                 launches = micro_kernel.launches(device, build.registers or 1)
-                return [_clocks(kernel.bind(launch, addresses), out[: launch.grid[0]]) for launch in launches]
+                words = out[: BLOCK_WORDS * device.sm_count * BLOCKS[-1][0]].reshape(-1, BLOCK_WORDS)
+                return [_clocks(kernel.bind(launch, addresses), words[: launch.grid[0]]) for launch in launches]
             return _rates(micro_kernel, stopwatch, device, lambda launch: kernel.bind(launch, addresses), places)
 
     return measure
@@ -196,13 +200,30 @@ def _rates(
     return [micro_kernel.amount(device, rounds) / time_s for time_s in run(rounds, RUNS)]
 
 
-def _clocks(launch: Callable[[], None], taken: Any) -> float:
-    """Return the clocks that the blocks of a launch take: their median, of several launches the least."""
+def _clocks(launch: Callable[[], None], blocks: Any) -> float:
+    """Return the clocks that the blocks of a multiprocessor take in a launch, of several launches the least."""
     found = []
     for _ in range(MIX_LAUNCHES):
         launch()
-        found.append(float(np.median(taken.get())))
+        found.append(clocks_of(blocks.get()))
     return min(found)
+
+
+def clocks_of(blocks: NDArray[np.uint64]) -> float:
+    """Return the clocks from the first start to the last end on a multiprocessor: the median of all of them.
+
+    Parameters
+    ----------
+    blocks : array of uint64, shape (blocks, 3)
+        Start and end of each block on the clock of its multiprocessor, and the number of that.
+
+    Examples
+    --------
+    >>> clocks_of(np.array([[10, 30, 0], [90, 130, 1], [20, 50, 0]], dtype=np.uint64))
+    40.0
+    """
+    times = pd.DataFrame(blocks.astype(np.int64), columns=["start", "end", "multiprocessor"]).groupby("multiprocessor")
+    return float((times["end"].max() - times["start"].min()).median())
 
 
 def enough_rounds(time_of: Callable[[int], float]) -> int:

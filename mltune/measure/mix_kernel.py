@@ -26,6 +26,9 @@ MIX_LAUNCHES = 3
 BLOCKS: tuple[tuple[int, int], ...] = ((1, 128), (1, 256), (1, 512), (2, 512), (4, 512))
 """Blocks on a multiprocessor and threads of a block that each mix is measured with, the fewest threads first."""
 
+BLOCK_WORDS = 3
+"""Words that a block writes: the clock at its start and at its end, and the number of its multiprocessor."""
+
 REGISTER_UNIT = 8
 """Registers of a thread are allocated in this unit."""
 

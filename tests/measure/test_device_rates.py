@@ -20,6 +20,7 @@ from mltune.measure import device_rates
 from mltune.measure.build import nvrtc_version
 from mltune.measure.compiler import Source, _program, _text, supported_architectures
 from mltune.measure.device_rates import RUN_S, compile_micro_kernels, enough_rounds, measure_device
+from mltune.measure.machine_code import disassemble, main_loop
 from mltune.measure.micro_kernel import BLOCKS_PER_SM, ENTRY, MICRO_KERNELS, READ_BYTES, THREADS, MicroKernel
 from mltune.measure.mix_kernel import BLOCKS, MIX_KERNELS, ROUNDS, MixKernel
 from mltune.records.trial import TrialState
@@ -198,11 +199,16 @@ def test_mixes_are_measured_up_to_the_first_that_cannot_be(imaginary, monkeypatc
 
 
 def test_mixes_have_as_many_instructions_as_are_counted():
-    instructions = {"fp32": "fma.rn.f32", "fp64": "fma.rn.f64"}
-    for mix in MIX_KERNELS:
-        text = ptx(mix, 90)
-        assert text.count("ld.shared") == mix.steps
-        assert text.count(instructions.get(mix.arithmetic, "mma.sync")) == mix.steps * mix.per_load
+    opcodes = {"fp32": "FFMA", "fp64": "DFMA", "tensor_fp64": "DMMA"}
+    widths = {4: "LDS", 8: "LDS.64", 16: "LDS.128"}
+    some = [mix for mix in MIX_KERNELS if mix.per_load in (1, 4)]
+    for mix, build in compile_micro_kernels(some, "sm_90"):
+        loop = main_loop(disassemble(build.cubin))
+        assert loop.counts[widths[mix.load_bytes]] == mix.steps, mix
+        assert loop.counts[opcodes.get(mix.arithmetic, "HMMA")] == mix.steps * mix.per_load, mix
+        padding = loop.counts.get("UIADD3", 0)  # between instructions of the FP64 tensor cores
+        others = loop.total - mix.steps * (1 + mix.per_load) - padding
+        assert others < 0.1 * loop.total, (mix, loop.counts)
 
 
 def test_mixes_compile_without_spills_and_some_threads_fit():
