@@ -92,7 +92,7 @@ def _answer(request: Any, folder: Path) -> Answer:
         for behaviour in behaviours:
             if behaviour.get("deed", "").endswith("in a race"):
                 _do({"deed": behaviour["deed"].removesuffix(" in a race") + " and die"}, folder)
-        return Answer(_race(behaviours))
+        return Answer(_race(behaviours, request.budget_s))
     assert isinstance(request, Measure | Check)
     behaviour = json.loads(request.cubin)
     if isinstance(request, Check):
@@ -125,7 +125,7 @@ def _timed(time_s: float) -> Measurement:
     return Measurement(TrialState.OK, samples_s=(time_s,) * 3, median_s=time_s, noise=0.0)
 
 
-def _race(behaviours: list[dict[str, Any]]) -> RaceResult:
+def _race(behaviours: list[dict[str, Any]], budget_s: float) -> RaceResult:
     rng = np.random.default_rng(1)
     runners = [*behaviours, {"time_s": REFERENCE_S, "noise": 0.001}]
 
@@ -134,7 +134,7 @@ def _race(behaviours: list[dict[str, Any]]) -> RaceResult:
         one = [runners[at]["time_s"] * together * (1 + runners[at]["noise"] * rng.standard_normal()) for at in order]
         return Series(tuple(one))
 
-    rounds = run_rounds(len(runners), take, lambda duration_s: None, UsualClock())
+    rounds = run_rounds(len(runners), take, lambda duration_s: None, UsualClock(), budget_s)
     return RaceResult(
         TrialState.OK,
         samples_s=tuple(times_s[:-1] for times_s in rounds.times_s),

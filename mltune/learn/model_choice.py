@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,9 +68,18 @@ class ChosenModel:
         ModelError
             See :func:`mltune.learn.model_file.load_model`.
         """
-        from mltune.learn.model_file import load_model
+        return _load(self.path, self.card.sha256).closest(problem, device)
 
-        return load_model(self.path, self.card).closest(problem, device)
+
+@lru_cache(maxsize=2)
+def _load(path: Path, digest: str) -> PretrainedModel:
+    """Load a model, once for all runs of a campaign."""
+    from mltune.learn.model_file import load_model
+
+    model = load_model(path)
+    if model.digest != digest:
+        raise ModelError(f"the model {path} was replaced while it was read; start the run again.")
+    return model
 
 
 def choose_model(prior: str, kernel: Kernel, *, replay: bool = False) -> ChosenModel | None:

@@ -11,6 +11,10 @@ from mltune.records.trial import TrialState
 BUDGET_S = 3.0
 """Most seconds of runs and rests in a race."""
 
+SHARE, LEAST_S = 0.2, 0.3
+"""Most of a race as a share of the seconds of the run before it, and the least of that: a short run is not to end with
+a long race."""
+
 MAX_ROUNDS = 31
 """Most rounds of a race: enough for an interval of the median that spans the middle 13 of 31 samples."""
 
@@ -72,7 +76,7 @@ def starting_orders(count: int) -> list[list[int]]:
     return orders if count % 2 == 0 else orders + [order[::-1] for order in orders]
 
 
-def how_many_fit(times_s: Sequence[float]) -> int:
+def how_many_fit(times_s: Sequence[float], budget_s: float = BUDGET_S) -> int:
     """Return how many of the fastest kernels can be raced in time: at least the fewest rounds must fit.
 
     The reference implementation, which takes part too, counts as fast as the fastest kernel.
@@ -81,15 +85,28 @@ def how_many_fit(times_s: Sequence[float]) -> int:
     ----------
     times_s : sequence of float
         Run times of the kernels, seconds, fastest first.
+    budget_s : float
+        Most seconds of runs and rests.
     """
     count = len(times_s)
     while count:
         round_s = sum(times_s[:count]) + times_s[0]
         warm_up_s = round_s if round_s < _WARM_UP_S else 0.0
-        if warm_up_s + MIN_ROUNDS * round_s <= BUDGET_S:
+        if warm_up_s + MIN_ROUNDS * round_s <= budget_s:
             break
         count -= 1
     return count
+
+
+def budget_after(run_s: float) -> float:
+    """Return the most seconds of a race after a run that took some seconds.
+
+    Examples
+    --------
+    >>> budget_after(0.5), budget_after(5.0), budget_after(60.0)
+    (0.3, 1.0, 3.0)
+    """
+    return min(BUDGET_S, max(LEAST_S, SHARE * run_s))
 
 
 def run_rounds(

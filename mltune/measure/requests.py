@@ -133,6 +133,7 @@ class Race:
     """Time several builds side by side, together with the reference implementation where there is one."""
 
     entries: tuple[tuple[bytes, str, Launch], ...]
+    budget_s: float
 
     def run(self, worker: Worker) -> RaceResult:
         """Race."""
@@ -151,7 +152,7 @@ class Race:
             def take(order: Sequence[int]) -> Series:
                 return worker.time_each([launches[runner] for runner in order])
 
-            rounds = run_rounds(len(launches), take, time.sleep, worker.usual_clock)
+            rounds = run_rounds(len(launches), take, time.sleep, worker.usual_clock, self.budget_s)
             changed = worker.changed_buffers()
         if changed:
             return RaceResult(TrialState.WRONG_RESULT, f"one of the kernels {_wrote(changed)}")

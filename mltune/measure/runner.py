@@ -22,7 +22,7 @@ from mltune.errors import (
 from mltune.kernel.bundle import Kernel, device_variables
 from mltune.measure.array_verification import Baseline
 from mltune.measure.protocols import SamplingRule
-from mltune.measure.race import RaceResult
+from mltune.measure.race import BUDGET_S, RaceResult
 from mltune.measure.requests import Begin, Check, Measure, Outputs, Race, Run, TimeReference
 from mltune.measure.timing_limits import within_limits
 from mltune.measure.worker import Answer, Request
@@ -177,13 +177,15 @@ class GpuRunner:
         """
         return self._answer(TimeReference(rule))
 
-    def race(self, entries: Sequence[tuple[Mapping[str, int], Build]]) -> RaceResult:
+    def race(self, entries: Sequence[tuple[Mapping[str, int], Build]], budget_s: float = BUDGET_S) -> RaceResult:
         """Time several builds and the reference implementation side by side in rounds.
 
         Parameters
         ----------
         entries : sequence of (configuration, build)
             Builds in state ``OK``, each with its configuration.
+        budget_s : float
+            Most seconds of runs and rests.
 
         Raises
         ------
@@ -195,7 +197,7 @@ class GpuRunner:
             (build.cubin, build.entry or self._entry, self._kernel.launch(configuration, variables))
             for configuration, build in entries
         ]
-        result = self._submit(self._request, Race(tuple(launches)), _RACE_TIMEOUT_S).result()
+        result = self._submit(self._request, Race(tuple(launches), budget_s), _RACE_TIMEOUT_S).result()
         return result if isinstance(result, RaceResult) else RaceResult(result.state, result.detail)
 
     def run_once(self, configuration: Mapping[str, int], build: Build) -> Outputs:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mltune.measure.race import how_many_fit
+from mltune.measure.race import BUDGET_S, how_many_fit
 from mltune.records.declaration import Declaration, Finalist
 from mltune.records.reference import Drift, Reference, drifts
 from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
@@ -60,6 +60,7 @@ def declare(
     trials: Trials,
     *,
     references: Sequence[Reference] = (),
+    race_s: float = BUDGET_S,
     stop: Callable[[], bool] = bool,
 ) -> Declaration | None:
     """Declare the winner of a run.
@@ -76,6 +77,8 @@ def declare(
         All trials of the run, in the order of appending.
     references : sequence of Reference
         Timings of the reference implementation, in the order taken.
+    race_s : float
+        Most seconds of a race.
     stop : callable
         Checked between steps, which take at most some seconds each. Once it is true, the winner is declared from what
         is known.
@@ -96,7 +99,7 @@ def declare(
         left = trials.take(~np.isin(trials.column("number"), list(rejected))) if rejected else trials
         fastest = left.fastest(FINALISTS)
         others = doubtful(trials, found, fastest, rejected)
-        times = _time(session, fastest, others, rejected, stop)
+        times = _time(session, fastest, others, rejected, race_s, stop)
         verified = _verify(session, {record.number: record for record in (*fastest, *others)}, times, rejected, stop)
         ranked, reference = times.rank(rejected)
         if ranked:
@@ -148,6 +151,7 @@ def _time(
     fastest: Sequence[TrialRecord],
     others: Sequence[TrialRecord],
     rejected: dict[int, str],
+    race_s: float,
     stop: Callable[[], bool],
 ) -> _Times:
     """Race as many trials as fit into the time of a race, or return the recorded measurements of the fastest."""
@@ -163,10 +167,10 @@ def _time(
             entries.append((record, build))
         else:
             rejected[record.number] = f"cannot be built again: {build.state} {build.detail}"
-    fit = how_many_fit([record.median_s or 0.0 for record, _ in entries])
+    fit = how_many_fit([record.median_s or 0.0 for record, _ in entries], race_s)
     if fit < min(2, len(entries)) or not entries:
         return recorded
-    result = session.gpu.race([(record.configuration, build) for record, build in entries[:fit]])
+    result = session.gpu.race([(record.configuration, build) for record, build in entries[:fit]], race_s)
     if result.rounds < 2:
         return recorded
     columns = zip(*result.samples_s, strict=True)

@@ -21,6 +21,7 @@ import numpy as np
 from mltune.errors import DeviceLostError, MltuneWarning, RunDirectoryError
 from mltune.learn.model_choice import AUTO, NONE, choose_model
 from mltune.measure.pipeline import Pipeline
+from mltune.measure.race import budget_after
 from mltune.measure.timing_limits import within_limits
 from mltune.records.candidate import Candidate
 from mltune.records.declaration import FACT as DECLARATION
@@ -421,7 +422,8 @@ class Tuner:
             if declared.as_of == self._ended and (declared.verified or self._session.gpu is None or stop()):
                 return declared
         run = self._reader.read_from(self._store)
-        finals = partial(declare, self._session, self._reader.ended, references=run.references)
+        race_s = budget_after(self._seconds.elapsed)
+        finals = partial(declare, self._session, self._reader.ended, references=run.references, race_s=race_s)
         try:
             declared_now = finals(stop=stop)
         except DeviceLostError:  # until the next attempt the recorded times decide

@@ -94,14 +94,14 @@ def test_a_race_ends_within_its_budget_but_for_its_first_round(times_s, disturbe
     assert all(len(row) == len(times_s) for row in found.times_s)
 
 
-@given(st.lists(st.floats(1e-5, 5.0), max_size=8).map(sorted))
-def test_so_many_fit_as_leave_time_for_a_race(times_s):
-    count = how_many_fit(times_s)
+@given(st.lists(st.floats(1e-5, 5.0), max_size=8).map(sorted), st.sampled_from([0.3, 1.0, BUDGET_S]))
+def test_so_many_fit_as_leave_time_for_a_race(times_s, budget_s):
+    count = how_many_fit(times_s, budget_s)
 
     assert 0 <= count <= len(times_s)
     if count:
-        assert MIN_ROUNDS * (sum(times_s[:count]) + times_s[0]) <= BUDGET_S
-        assert len(MadeUpRunners(*times_s[:count], times_s[0]).race().times_s) >= MIN_ROUNDS
+        assert MIN_ROUNDS * (sum(times_s[:count]) + times_s[0]) <= budget_s
+        assert len(MadeUpRunners(*times_s[:count], times_s[0]).race(budget_s).times_s) >= MIN_ROUNDS
 
 
 def test_all_of_the_usual_sizes_fit():
