@@ -35,7 +35,7 @@ from mltune.problem.runnable import Operands, RunnableProblem, SolvedProblem
 from mltune.records.trial import Measurement, TrialState
 
 _SEED, _OTHER_SEED = 267, 1267
-_HOST_OPERANDS_BYTES = 2**31  # larger operands are drawn on the GPU, which is faster than copying them there
+_HOST_OPERANDS_BYTES = 2**26  # larger operands are made on the GPU
 _READ_EVERY_S = 5e-3  # shortest time between two readings of the GPU's state during a series
 _READ_AFTER_S = 20e-3  # a run longer than this is also read at its end: that costs less than a percent
 _MOST_VERIFICATIONS = 8
@@ -351,7 +351,7 @@ def _free_memory() -> None:
 
 
 def _operands(problem: RunnableProblem) -> Operands:
-    """Make the operands of a problem on the GPU; they are drawn on the host unless they are very large."""
+    """Make the operands of a problem on the GPU; large ones without a copy of them on the host."""
     import cupy
 
     if problem.bytes > _HOST_OPERANDS_BYTES:

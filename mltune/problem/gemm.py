@@ -24,6 +24,7 @@ from mltune.problem.gemm_operands import (
     moduli,
     multiply_moduli,
     op,
+    random_generator,
     random_matrix,
     scale_moduli,
     view,
@@ -282,7 +283,7 @@ class GemmProblem:
 
         With ``integers`` they are integers from -3 to 3: when :attr:`is_exact`, their GEMM has one correct result.
         """
-        generator = xp.random.default_rng(seed)
+        generator = random_generator(xp, seed)
         leading = (self.lda, self.ldb, self.ldc)
         scalars = (self.alpha, self.alpha, self.beta)
         return {

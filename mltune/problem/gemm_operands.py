@@ -12,6 +12,29 @@ LARGEST_INTEGER = 3
 """Largest modulus of an integer operand."""
 
 
+REPEATED = 4_194_301
+"""Numbers that are drawn for operands on a GPU, which repeat them: a prime, so that no two rows are the same."""
+
+
+def random_generator(xp: Any, seed: int) -> Any:
+    """Return a generator of random numbers for arrays of module ``xp``: NumPy's, or one that repeats NumPy's numbers.
+
+    CuPy's own generators take a second to start, and NumPy takes as long for what a GPU holds.
+    """
+    generator = np.random.default_rng(seed)
+    return generator if xp is np else _Repeating(xp, generator)
+
+
+class _Repeating:
+    def __init__(self, xp: Any, generator: np.random.Generator) -> None:
+        self._xp = xp
+        self._generator = generator
+
+    def random(self, count: int, dtype: str) -> Any:
+        drawn = self._xp.asarray(self._generator.random(min(count, REPEATED), dtype=np.dtype(dtype)))
+        return self._xp.tile(drawn, -(-count // len(drawn)))[:count] if count > len(drawn) else drawn
+
+
 def random_matrix(
     xp: Any, generator: Any, dtype: np.dtype[Any], shape: tuple[int, int], leading: int, *, integers: bool, unread: bool
 ) -> Any:

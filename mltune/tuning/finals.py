@@ -154,8 +154,12 @@ def _time(
     race_s: float,
     stop: Callable[[], bool],
 ) -> _Times:
-    """Race as many trials as fit into the time of a race, or return the recorded measurements of the fastest."""
-    recorded = _Times({}, {record.number: record.measurement for record in fastest if record.measurement is not None})
+    """Race as many trials as fit into the time of a race, or return the recorded measurements of the fastest.
+
+    Where every time is in doubt, so are these.
+    """
+    counted = fastest or others
+    recorded = _Times({}, {record.number: record.measurement for record in counted if record.measurement is not None})
     if session.gpu is None:
         return recorded
     entries: list[tuple[TrialRecord, Build]] = []

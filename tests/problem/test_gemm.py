@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mltune.errors import ProblemError
+from mltune.problem import gemm_operands
 from mltune.problem.gemm import CASES, GemmProblem, parse_problem
 from mltune.problem.gemm_verification import verification_problem
 from mltune.problem.runnable import RunnableProblem
@@ -314,3 +316,22 @@ def test_an_error_on_the_device_is_a_share_of_the_bound(precision: str) -> None:
 
     problem.device_error(before, after, record_and_run)
     assert len(ran) == (precision in "dz")
+
+
+@pytest.mark.parametrize("precision", "sdcz")
+def test_operands_of_a_gpu_repeat_numbers_of_the_host_at_no_row(precision, monkeypatch):
+    """A module that is not NumPy stands for that of a GPU."""
+    monkeypatch.setattr(gemm_operands, "REPEATED", 1013)
+    elsewhere = SimpleNamespace(asarray=np.asarray, tile=np.tile)
+    problem = GemmProblem(precision, "N", "T", 64, 128, 96)
+
+    operands = problem.operands(elsewhere, 267)
+
+    for name, shape in zip("ABC", problem.shapes(), strict=True):
+        matrix = problem.operands(np, 267)[name], operands[name]
+        assert matrix[0].shape == matrix[1].shape
+        assert matrix[0].dtype == matrix[1].dtype
+        rows = matrix[1].reshape(shape[1], -1)
+        assert len(np.unique(rows, axis=0)) == len(rows)
+        parts = matrix[1].view(matrix[1].real.dtype)
+        assert np.isnan(parts).all() if name == "C" else (np.abs(parts) <= 1).all() and parts.std() > 0.5

@@ -47,6 +47,20 @@ def imagined(tmp_path, monkeypatch):
     return session
 
 
+def test_the_fastest_is_declared_where_every_time_is_in_doubt_and_a_race_takes_too_long(imagined):
+    records = [trial(0, 2.1, TrialState.UNSTABLE), trial(1, 2.0, TrialState.UNSTABLE)]
+    with imagined({0: {"time_s": 2.1}, 1: {"time_s": 2.0}}) as session:
+        found = declared(session, records)
+
+    assert (found.number, found.rounds, found.verified) == (1, 0, True)
+
+
+def test_a_race_takes_no_longer_than_is_allowed(imagined):
+    records = [trial(number, 0.02) for number in range(4)]
+    with imagined({number: {"time_s": 0.02} for number in range(4)}) as session:
+        assert declared(session, records, race_s=0.5).rounds < declared(session, records).rounds
+
+
 def test_the_fastest_of_the_race_is_declared_with_its_ties_and_its_share_of_reference(imagined):
     """On record trial 1 is the fastest; timed side by side it is trial 2."""
     records = [trial(0, 2.3e-3), trial(1, 1.99e-3), trial(2, 2.0e-3), trial(3, 2.01e-3)]
