@@ -51,6 +51,7 @@ def bound(
     That is the limit of the hardware, the limit of the best configuration of a kernel, and with --config that of the
     best that has these values. The facts of a GPU that was measured (mltune device --measure) bring it closer.
     """
+    from mltune.device.known import with_mixes
     from mltune.results.rate import rate_of
     from mltune.show.bound import bounded
     from mltune.tuning.bound import LimitedConfiguration, find_bound, read_code
@@ -73,7 +74,7 @@ def bound(
         "given": None if found.given is None else described(found.given),
         "examined": found.examined,
         "configurations": found.count,
-        "mixes": len(facts.mixes),
+        "mixes": len(with_mixes(facts).mixes),
         "code": None
         if loop is None
         else {

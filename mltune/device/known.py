@@ -1,13 +1,17 @@
-"""Devices with known facts, for use without a GPU: one in full, and a table of others from data sheets."""
+"""Devices with known facts, for use without a GPU: one in full, and a table of others from data sheets.
+
+Beside them the rates of mixes of instructions, by architecture, as they were measured once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from mltune.device.facts import Device
+from mltune.device.facts import Device, Mix
 from mltune.files.documents import parse_toml
 
 DATA_SHEET = "data sheet"
@@ -77,6 +81,30 @@ def known_devices() -> Mapping[str, Device]:
 def unsure_facts() -> Mapping[str, tuple[str, ...]]:
     """Return the facts of known GPUs on which published sources differ, by short name."""
     return {key: tuple(_FIELDS[name] for name in gpu.get("unsure", ())) for key, gpu in _table()["gpus"].items()}
+
+
+def with_mixes(device: Device) -> Device:
+    """Return a device with the rates of mixes of instructions: its own, or those of a GPU of its architecture.
+
+    Without changes where neither was measured.
+
+    Examples
+    --------
+    >>> len(with_mixes(known_devices()["h100"]).mixes), len(with_mixes(known_devices()["a100"]).mixes)
+    (446, 0)
+    """
+    return device if device.mixes else replace(device, mixes=_mixes(device.architecture))
+
+
+@cache
+def _mixes(architecture: str) -> tuple[Mix, ...]:
+    path = Path(__file__).parent / "mixes" / f"{architecture}.csv"
+    if not path.is_file():
+        return ()
+    import pandas as pd
+
+    table = pd.read_csv(path, comment="#").astype({"per_load": float, "dependent": bool})
+    return tuple(Mix(**{str(name): value for name, value in row.items()}) for row in table.to_dict("records"))
 
 
 _FIELDS = {

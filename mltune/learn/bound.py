@@ -87,7 +87,7 @@ def bound(
     problem: Problem,
     resources: Mapping[str, Floats],
     traffic: Traffic | None,
-    shared_least: Floats | float = 0.0,
+    shared_least: Floats | None = None,
 ) -> Bound:
     """Compute the least time of configurations from their resources.
 
@@ -97,8 +97,9 @@ def bound(
         At least ``threads``, ``registers``, ``tiles`` and ``fma`` (docs/explanation/features.md).
     traffic : Traffic or None
         Accesses of a step; None stands for the resource ``shared_loads``, whose bytes are then not known.
-    shared_least : ndarray of shape (n_configs,) or float
-        Least passes of a warp over the banks of shared memory in a step (:func:`mltune.learn.access.least_wavefronts`).
+    shared_least : ndarray of shape (n_configs,), optional
+        Least passes of a warp over the banks of shared memory in a step (:func:`mltune.learn.access.least_wavefronts`);
+        without it they are no limit, and loads are as narrow as the narrowest of the measured mixes.
 
     Examples
     --------
@@ -130,8 +131,8 @@ def bound(
     lanes = warps * device.warp_size
     clocks = {
         "arithmetic": lanes * resources["fma"] / fma_per_clock(device, problem.arithmetic),
-        "issue": lanes * _issue(device, problem.arithmetic, resources, traffic, resident),
-        "shared memory": warps * shared_least,
+        "issue": lanes * _issue(device, problem.arithmetic, resources, traffic, shared_least, resident),
+        "shared memory": warps * (zero if shared_least is None else shared_least),
         "L2 cache": resources.get("global_bytes", zero) / L2_BYTES_PER_CLOCK,
     }
     turns = np.ceil(resources["tiles"] / device.sm_count) * np.maximum(resources.get("steps", zero + 1.0), 1.0)
@@ -141,11 +142,17 @@ def bound(
 
 
 def _issue(
-    device: Device, arithmetic: str, resources: Mapping[str, Floats], traffic: Traffic, resident: Floats
+    device: Device,
+    arithmetic: str,
+    resources: Mapping[str, Floats],
+    traffic: Traffic,
+    shared_least: Floats | None,
+    resident: Floats,
 ) -> Floats:
     """Return the clocks that the instructions of one thread take from a multiprocessor that does nothing else.
 
-    Of the measured mixes next to that of the configuration, with more and fewer loads and threads, the fastest counts.
+    Of the measured mixes next to that of the configuration, with more and fewer loads and threads, the fastest counts. A
+    load counts as one of as many bytes as the banks deliver for it: lanes that read the same word share it.
     """
     fma, loads = resources["fma"], traffic.shared_instructions
     by_schedulers = (fma + loads + traffic.global_instructions) / (issues_per_clock(device) * device.warp_size)
@@ -153,13 +160,18 @@ def _issue(
     if not mixes:
         return by_schedulers
     loaded = np.maximum(loads, 1e-9)
-    wanted = (BANK_BYTES * traffic.shared_phases / loaded, fma / loaded, resident * resources["threads"])
-    fastest = _fastest(mixes, wanted)
-    return np.maximum(by_schedulers, (fma + loads) / np.where(fastest > 0, fastest, np.inf))
+    width = np.full_like(fma, min(mix.load_bytes for mix in mixes))
+    if shared_least is not None:
+        width = np.maximum(BANK_BYTES * shared_least / loaded, BANK_BYTES)
+    fastest = _fastest(mixes, (width, fma / loaded, resident * resources["threads"]))
+    return np.maximum(by_schedulers, (fma + loads) / fastest)
 
 
 def _fastest(mixes: Sequence[Mix], wanted: Sequence[Floats]) -> Floats:
-    """Return the highest rate among the mixes next to each wanted width, ratio and number of threads; 0 without one."""
+    """Return the highest rate among the mixes next to each wanted width, ratio and number of threads.
+
+    Infinite where a mix may be faster than all that were measured: with narrower loads, or with fewer.
+    """
     measured = np.array([(mix.load_bytes, mix.per_load, mix.threads) for mix in mixes], dtype=np.float64)
     levels = [np.unique(axis) for axis in measured.T]
     table = np.zeros([len(axis) for axis in levels])
@@ -172,5 +184,7 @@ def _fastest(mixes: Sequence[Mix], wanted: Sequence[Floats]) -> Floats:
         )
         for axis, values in zip(levels, wanted, strict=True)
     ]
-    fastest: Floats = np.max([table[corner] for corner in product(*sides)], axis=0)
-    return fastest
+    fastest = np.max([table[corner] for corner in product(*sides)], axis=0)
+    width, ratio, _ = wanted
+    unknown = (width < levels[0][0]) | (ratio > levels[1][-1]) | (fastest == 0)
+    return np.where(unknown, np.inf, fastest)

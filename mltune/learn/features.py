@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mltune.device.facts import Device
+from mltune.device.known import with_mixes
 from mltune.kernel.bundle import Kernel, device_variables
 from mltune.kernel.columns import Columns, Floats, length
 from mltune.learn.access import Access, LaneLayout, Traffic, least_wavefronts, traffic
@@ -132,7 +133,7 @@ class Features:
         if builds is not None:
             resources, _ = _corrected(resources, _known(builds, size))
         wavefronts = least_wavefronts(accesses, self.device.warp_size, size)
-        return bound(self.device, self.problem, resources, self._traffic(accesses, size), wavefronts)
+        return bound(with_mixes(self.device), self.problem, resources, self._traffic(accesses, size), wavefronts)
 
     def _estimates(self, columns: Columns) -> tuple[dict[str, Floats], Traffic | None]:
         """Return the bundle's resources by name, and the traffic of its accesses."""

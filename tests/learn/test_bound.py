@@ -26,10 +26,10 @@ def mix(load_bytes, per_clock, threads=1024, per_load=6.0, arithmetic="fp32"):
     return Mix(arithmetic, load_bytes, per_load, threads, True, per_clock)
 
 
-def bound_of(device, *mixes, **changes):
+def bound_of(device, *mixes, shared_least=None, **changes):
     """Return the bound of the tile, changed, and the share of the device's peak that it is."""
     resources = {name: np.array([value]) for name, value in (TILE | changes).items()}
-    found = bound(replace(device, mixes=mixes), PAPER, resources, None)
+    found = bound(replace(device, mixes=mixes), PAPER, resources, None, shared_least)
     return found, hardware_limits(device, PAPER)["arithmetic"] / found.time_s[0]
 
 
@@ -74,6 +74,18 @@ def test_the_fastest_of_the_mixes_next_to_a_configuration_counts():
     ]
     alone = bound_of(FERMI, mix(8, 25.0))[0]
     assert bound_of(FERMI, *table)[0].limits["issue"][0] == alone.limits["issue"][0]
+
+
+@pytest.mark.parametrize(
+    ("wavefronts", "fma", "known"),
+    [(12.0, 36.0, True), (11.9, 36.0, False), (12.0, 193.0, False)],
+    ids=["as measured", "words that lanes share", "fewer loads"],
+)
+def test_what_may_be_faster_than_every_measured_mix_is_limited_by_the_schedulers(wavefronts, fma, known):
+    """Six loads of a step are of eight bytes where the banks deliver them in twelve passes."""
+    slow, least = mix(8, 10.0, per_load=32.0), np.array([wavefronts])
+    limited = bound_of(FERMI, slow, shared_least=least, fma=fma)[0]
+    assert (limited.limits["issue"] > bound_of(FERMI, fma=fma)[0].limits["issue"])[0] == known
 
 
 def test_mixes_of_another_arithmetic_do_not_count():

@@ -31,7 +31,7 @@ def test_of_a_large_space_a_sample_and_its_best_variants_are():
     found = find_bound(SGEMM, "gemm_simt", H200)
     assert found.examined < found.count
     assert found.best.binding == "issue"
-    assert 0.92 < max(found.hardware.values()) / found.best.time_s < 0.96
+    assert 0.90 < max(found.hardware.values()) / found.best.time_s < 0.96
     assert find_bound(SGEMM, "gemm_simt", H200) == found
 
 
