@@ -1,27 +1,44 @@
-"""A page about the GEMM kernels of older papers on this GPU, from a campaign of search/seeds.toml.
+"""The GEMM kernels of older papers on this GPU, from a campaign of search/seeds.toml.
 
     mltune run search/seeds.toml --run DIR
-    python benchmarks/seeds.py DIR [--transfer] [--out PAGE.md]
+    python benchmarks/seeds.py DIR [--transfer] [--out benchmarks/results/seeds]
 
 For each version of a kernel: the paper's figure as a share of the peak of its GPU, and the best that a search of ten
-seconds finds as a share of the peak of this one, with its upper bound. ``--transfer`` runs on the GPU: it fits the time
-of a product from host to host, T = T_comm + T_kernel, on two sizes and checks it on two others.
+seconds finds as a share of the peak of this one, with its upper bound. Then the speed by the shape of a block, and how
+many kernels each step of ASTRA's pruning leaves. ``--transfer`` runs on the GPU: it fits the time of a product from
+host to host, T = T_comm + T_kernel, on two sizes and checks it on two others.
+
+Writes seeds.json, table.md and the picture. With a seeds.json in place of DIR the others are made from it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from matplotlib.axes import Axes
+from pictures import standalone
+
+from mltune.device.facts import Device
+from mltune.kernel.bundle import device_variables
+from mltune.kernel.reader import load_kernel
+from mltune.kernel.space import ConstrainedSpace
+from mltune.learn.astra import AstraThresholds
+from mltune.learn.bound import L2_BYTES_PER_CLOCK
 from mltune.learn.features import Features
 from mltune.plan.reader import load_plan
+from mltune.problem.gemm import GemmProblem
 from mltune.report.findings import findings
 from mltune.report.reading import kernel_of, read_input
+from mltune.report.svg import QUIET, SERIES, axes, plotting
 from mltune.results.run import TuneResult
 
 FITTED, CHECKED = (2048, 8192), (4096, 12288)
@@ -70,13 +87,14 @@ def row_of(kernel: str, run: TuneResult, entry: dict[str, Any]) -> dict[str, Any
     paper, bound = PAPERS.get((kernel, run.problem.label)), entry["bound"]
     best, bundle = run.best, kernel_of(run)
     registers = None if best is None or best.build is None else best.build.registers
-    occupancy = None
+    occupancy = flops_per_byte = None
     if best is not None and bundle is not None:
-        import numpy as np
-
         columns = {name: np.array([value]) for name, value in best.configuration.items()}
         builds = {} if registers is None else {"registers": np.array([registers])}
-        occupancy = float(Features(bundle, run.problem, run.device).derived(columns, builds)["occupancy"][0])
+        derived = Features(bundle, run.problem, run.device).derived(columns, builds)
+        occupancy = float(derived["occupancy"][0])
+        read = derived["tiles"] * derived["steps"] * derived["global_bytes"]
+        flops_per_byte = float(run.problem.flops / read[0])
     return {
         "kernel": kernel,
         "problem": run.problem.label,
@@ -90,6 +108,7 @@ def row_of(kernel: str, run: TuneResult, entry: dict[str, Any]) -> dict[str, Any
         "limited_by": None if bound is None else bound["binding"],
         "registers": registers,
         "occupancy": occupancy,
+        "flops_per_byte": flops_per_byte,
         "trials": entry["trials"],
         "configuration": entry["configuration"],
     }
@@ -153,20 +172,46 @@ def measure_transfers() -> dict[str, Any]:
     }
 
 
+def blocks_of(run: TuneResult) -> list[list[float]]:
+    """Return threads of a block along x and along y, and the best TFLOPS of that shape: what was measured."""
+    records = run.records.take(run.records.succeeded)
+    shapes = np.column_stack([records.parameter("DIM_X"), records.parameter("DIM_Y")]).astype(int)
+    tflops = run.problem.flops / records.column("median_s") / 1e12
+    best: dict[tuple[int, int], float] = {}
+    for (x, y), speed in zip(shapes.tolist(), tflops.tolist(), strict=True):
+        best[x, y] = max(speed, best.get((x, y), 0.0))
+    return [[x, y, speed] for (x, y), speed in sorted(best.items())]
+
+
+def pruned(device: Device, runs: dict[str, TuneResult]) -> Iterator[dict[str, Any]]:
+    """Count what each step of ASTRA's pruning leaves of its own space, for each precision."""
+    kernel = load_kernel("gemm_simt:astra")
+    for precision in "sdcz":
+        problem = GemmProblem(precision, "N", "T", 4096, 4096, 4096)
+        space = ConstrainedSpace(kernel, {**problem.variables(), **device_variables(device)})
+        columns = space.rows(np.arange(space.count))
+        astra = AstraThresholds(kernel, problem, device)
+        parts = (replace(astra.thresholds, register_reuse=0.0), astra.thresholds)
+        kept = [int(AstraThresholds(kernel, problem, device, one).keeps(columns).sum()) for one in parts]
+        run = next((run for slug, run in runs.items() if "astra" in slug and run.problem == problem), None)
+        yield {
+            "problem": problem.label,
+            "combinations": math.prod(len(values) for values in kernel.all_parameters.values()),
+            "valid": int(space.count),
+            "threads": kept[0],
+            "reuse": kept[1],
+            "measured": None if run is None else int(run.records.succeeded.sum()),
+        }
+
+
 def share(value: float | None) -> str:
     """Write a share; a dash where there is none."""
     return "-" if value is None else f"{value:.3f}"
 
 
-def page(document: dict[str, Any]) -> str:
-    """Write the page."""
+def table(document: dict[str, Any]) -> str:
+    """Write the tables."""
     lines = [
-        "# The kernels of older papers on a GPU of today",
-        "",
-        f"Written by `python benchmarks/seeds.py` from a campaign of `search/seeds.toml` on {document['device']}, "
-        f"{document['date']}: ten seconds for each line. Shares of a peak are of that of the GPU of the line, without "
-        "tensor cores; *of its bound* is the [upper bound](explanation/bound.md) of the configuration.",
-        "",
         "| kernel | problem | paper | its GFLOPS | of its peak | here, TFLOPS | of this peak | of cuBLAS "
         "| of its bound | limited by | registers | occupancy |",
         f"|{'---|' * 12}",
@@ -180,14 +225,21 @@ def page(document: dict[str, Any]) -> str:
             *(row["limited_by"] or "-", str(row["registers"] or "-"), share(row["occupancy"])),
         ]
         lines.append(f"| {' | '.join(cells)} |")
+    steps = ("combinations", "valid", "threads", "reuse", "measured")
+    lines += [
+        "",
+        "| problem | combinations | valid | enough threads | enough reuse | measured in ten seconds |",
+        f"|{'---|' * 6}",
+    ]
+    for row in document["pruned"]:
+        counts = ("-" if row[step] is None else f"{row[step]:,}" for step in steps)
+        lines.append(f"| {row['problem']} | {' | '.join(counts)} |")
     transfers = document["transfers"]
     if transfers is not None:
         lines += [
             "",
-            "## From host to host",
-            "",
             f"T = {1e6 * transfers['start_s']:.0f} us + 12 N^2 bytes / {1e-9 * transfers['bytes_per_s']:.1f} GB/s + "
-            f"2 N^3 / {1e-12 * transfers['flops']:.1f} TFLOPS (cuBLAS, pinned memory), as in Nakasato 2010:",
+            f"2 N^3 / {1e-12 * transfers['flops']:.1f} TFLOPS:",
             "",
             "| N | kernel, ms | host to host, ms | model, ms | error | |",
             "|---|---|---|---|---|---|",
@@ -200,25 +252,93 @@ def page(document: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> None:
-    """Write the page and its figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("directory", type=Path)
-    parser.add_argument("--transfer", action="store_true", help="measure transfers between host and GPU, here")
-    parser.add_argument("--out", type=Path, default=Path("seeds.md"))
-    arguments = parser.parse_args()
-    runs = read_input(arguments.directory).runs
-    document = {
-        "date": time.strftime("%Y-%m-%d"),
-        "command": "python benchmarks/seeds.py DIR",
-        "device": runs[0].device.name,
-        "versions": dict(runs[0].header.versions),
-        "rows": rows_of(arguments.directory),
-        "transfers": measure_transfers() if arguments.transfer else None,
+def picture(document: dict[str, Any]) -> str:
+    """Draw the speed by the shape of a block, with and without a stride, and the roofline."""
+    left = axes(9.6, 3.4, left=0.6, right=6.45, top=0.3)
+    places = ((3.65 / 9.6, 0.42 / 3.4, 2.55 / 9.6, 2.68 / 3.4), (6.95 / 9.6, 0.42 / 3.4, 2.5 / 9.6, 2.68 / 3.4))
+    middle, right = (left.figure.add_axes(place) for place in places)
+    top = max(cell[2] for cells in document["blocks"].values() for cell in cells)
+    for panel, (kernel, cells) in zip((left, middle), document["blocks"].items(), strict=True):
+        draw_blocks(panel, kernel, cells, top)
+    draw_roofline(right, document)
+    return standalone(left, "seeds", "Speed by the shape of a block, and the roofline")
+
+
+def draw_blocks(panel: Axes, kernel: str, cells: list[list[float]], top: float) -> None:
+    """Draw a heat map; shapes that were not measured stay empty."""
+    x, y, tflops = np.array(cells).T
+    panel.scatter(np.log2(x), np.log2(y), c=tflops, s=130, marker="s", cmap="viridis", vmin=0, vmax=top, zorder=3)
+    for at, along, speed in zip(np.log2(x), np.log2(y), tflops, strict=True):
+        colour = "black" if speed > 0.6 * top else "white"
+        panel.annotate(f"{speed:.1f}", (at, along), ha="center", va="center", fontsize=5, color=colour, zorder=4)
+    ticks = range(0, 11, 2)
+    labels = [str(1 << tick) for tick in ticks]
+    panel.set(xlim=(-0.6, 10.6), ylim=(-0.6, 10.6), xlabel="threads along x", ylabel="threads along y")
+    panel.set_xticks(ticks, labels)
+    panel.set_yticks(ticks, labels)
+    panel.set_title(f"{kernel}, S: TFLOPS")
+
+
+def draw_roofline(panel: Axes, document: dict[str, Any]) -> None:
+    """Draw the speeds in S over the operations for each byte that blocks read, below the rates of the GPU."""
+    peak, l2 = document["peak_tflops"], document["l2_tb_per_s"]
+    intensities = np.array([0.2, peak / l2, 200.0])
+    panel.plot(intensities, np.minimum(peak, l2 * intensities), color=QUIET)
+    families: dict[str, list[tuple[float, float]]] = {}
+    for row in document["rows"]:
+        if row["problem"].startswith("sgemm") and row["tflops"] and row["flops_per_byte"]:
+            families.setdefault(row["kernel"].partition(":")[0], []).append((row["flops_per_byte"], row["tflops"]))
+    for (name, points), colour in zip(families.items(), SERIES, strict=False):
+        panel.plot(*zip(*points, strict=True), "o", color=colour, markersize=4, label=name)
+    panel.set(xscale="log", yscale="log", xlabel="operations for each byte from L2", ylabel="TFLOPS")
+    for axis, ticks in ((panel.xaxis, (0.3, 1, 3, 10, 30, 100)), (panel.yaxis, (2, 5, 10, 20, 50))):
+        axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
+    panel.minorticks_off()
+    panel.set_title(f"S: peak {peak:.0f} TFLOPS, L2 {l2:.1f} TB/s")
+    panel.legend(loc="lower right", fontsize=6)
+
+
+def document_of(directory: Path, *, transfer: bool) -> dict[str, Any]:
+    """Return all figures of a campaign."""
+    source = read_input(directory)
+    runs = {run.slug: run for run in source.runs}
+    device = source.runs[0].device
+    blocks = {
+        f"gemm_naive:{preset}": blocks_of(runs[f"gemm-naive-{preset}-sgemm-nn-4096"])
+        for preset in ("contiguous", "strided")
     }
-    arguments.out.with_suffix(".json").write_text(f"{json.dumps(document, indent=1)}\n", encoding="utf-8")
-    arguments.out.write_text(page(document), encoding="utf-8")
-    print(page(document))
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "command": "mltune run search/seeds.toml --run DIR; python benchmarks/seeds.py DIR --transfer",
+        "device": device.name,
+        "versions": dict(source.runs[0].header.versions),
+        "peak_tflops": source.runs[0].peak_flops / 1e12,
+        "l2_tb_per_s": device.sm_count * L2_BYTES_PER_CLOCK * device.clock_hz / 1e12,
+        "rows": rows_of(directory),
+        "blocks": blocks,
+        "pruned": list(pruned(device, runs)),
+        "transfers": measure_transfers() if transfer else None,
+    }
+
+
+def main() -> None:
+    """Write the figures, the tables and the picture."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", type=Path, help="the directory of the campaign, or a seeds.json")
+    parser.add_argument("--transfer", action="store_true", help="measure transfers between host and GPU, here")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/seeds"))
+    parser.add_argument("--picture", type=Path, default=Path("docs/images/seeds.svg"))
+    arguments = parser.parse_args()
+    if arguments.source.suffix == ".json":
+        document = json.loads(arguments.source.read_text())
+    else:
+        document = document_of(arguments.source, transfer=arguments.transfer)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    (arguments.out / "seeds.json").write_text(f"{json.dumps(document, indent=1)}\n", encoding="utf-8")
+    (arguments.out / "table.md").write_text(table(document), encoding="utf-8")
+    with plotting():
+        arguments.picture.write_text(picture(document), encoding="utf-8")
+    print(table(document))
 
 
 if __name__ == "__main__":

@@ -99,7 +99,7 @@ def bound(
         Accesses of a step; None stands for the resource ``shared_loads``, whose bytes are then not known.
     shared_least : ndarray of shape (n_configs,), optional
         Least passes of a warp over the banks of shared memory in a step (:func:`mltune.learn.access.least_wavefronts`);
-        without it they are no limit, and loads are as narrow as the narrowest of the measured mixes.
+        where it is not known, they are no limit, and measured mixes do not count: loads may be wider than they seem.
 
     Examples
     --------
@@ -116,7 +116,7 @@ def bound(
     >>> step = {"threads": 256.0, "registers": 63.0, "tiles": 1600.0, "steps": 4800.0, "fma": 36.0, "shared_loads": 6.0}
     >>> resources = {name: np.array([value]) for name, value in step.items()}
     >>> problem = GemmProblem("s", "N", "N", 3840, 3840, 4800)
-    >>> found = bound(fermi, problem, resources, None)
+    >>> found = bound(fermi, problem, resources, None, shared_least=np.array([6 * 8 / 4]))
     >>> LIMITS[found.binding[0]], f"{hardware_limits(fermi, problem)['arithmetic'] / found.time_s[0]:.3f}"
     ('issue', '0.825')
     """
@@ -132,13 +132,18 @@ def bound(
     clocks = {
         "arithmetic": lanes * resources["fma"] / fma_per_clock(device, problem.arithmetic),
         "issue": lanes * _issue(device, problem.arithmetic, resources, traffic, shared_least, resident),
-        "shared memory": warps * (zero if shared_least is None else shared_least),
+        "shared memory": warps * (zero if shared_least is None else shared_least) / _bank_words(device),
         "L2 cache": resources.get("global_bytes", zero) / L2_BYTES_PER_CLOCK,
     }
     turns = np.ceil(resources["tiles"] / device.sm_count) * np.maximum(resources.get("steps", zero + 1.0), 1.0)
     least = {name: turns * each / device.clock_hz for name, each in clocks.items()}
     least["memory"] = zero + hardware_limits(device, problem)["memory"]
     return Bound({name: least[name] for name in LIMITS})
+
+
+def _bank_words(device: Device) -> float:
+    """Return the words of four bytes that a bank of shared memory delivers in a clock: two on Kepler, else one."""
+    return 2.0 if device.compute_capability is not None and device.compute_capability[0] == 3 else 1.0
 
 
 def _issue(
@@ -157,12 +162,10 @@ def _issue(
     fma, loads = resources["fma"], traffic.shared_instructions
     by_schedulers = (fma + loads + traffic.global_instructions) / (issues_per_clock(device) * device.warp_size)
     mixes = [mix for mix in device.mixes if mix.arithmetic == arithmetic]
-    if not mixes:
+    if not mixes or shared_least is None:
         return by_schedulers
     loaded = np.maximum(loads, 1e-9)
-    width = np.full_like(fma, min(mix.load_bytes for mix in mixes))
-    if shared_least is not None:
-        width = np.maximum(BANK_BYTES * shared_least / loaded, BANK_BYTES)
+    width = np.maximum(BANK_BYTES * shared_least / loaded, BANK_BYTES)
     fastest = _fastest(mixes, (width, fma / loaded, resident * resources["threads"]))
     return np.maximum(by_schedulers, (fma + loads) / fastest)
 

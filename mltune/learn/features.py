@@ -132,7 +132,7 @@ class Features:
         resources, accesses = self._evaluated(columns)
         if builds is not None:
             resources, _ = _corrected(resources, _known(builds, size))
-        wavefronts = least_wavefronts(accesses, self.device.warp_size, size)
+        wavefronts = least_wavefronts(accesses, self.device.warp_size, size) if accesses else None
         return bound(with_mixes(self.device), self.problem, resources, self._traffic(accesses, size), wavefronts)
 
     def _estimates(self, columns: Columns) -> tuple[dict[str, Floats], Traffic | None]:

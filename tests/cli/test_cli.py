@@ -390,14 +390,14 @@ class TestBound:
 
     def test_a_measured_gpu_has_other_rates(self, tmp_path):
         facts = answer("device", "a100")["devices"][0]["device"]
-        mix = {"arithmetic": "fp32", "load_bytes": 4, "per_load": 4.0, "threads": 1024, "dependent": True}
+        mix = {"arithmetic": "fp32", "load_bytes": 4, "per_load": 32.0, "threads": 1024, "dependent": True}
         path = tmp_path / "gpu.json"
         path.write_text(json.dumps({"device": facts | {"mixes": [mix | {"per_clock": 64.0}]}}))
-        arguments = ("bound", "sgemm", "--kernel", "gemm_shared", "--device")
+        arguments = ("bound", "sgemm", "--kernel", "gemm_simt:astra", "--device")
         measured, sheet = answer(*arguments, path), answer(*arguments, "a100")
         assert (measured["mixes"], sheet["mixes"]) == (1, 0)
         assert measured["best"]["binding"] == "issue"
-        assert measured["best"]["time_s"] > 1.5 * sheet["best"]["time_s"]
+        assert measured["best"]["time_s"] > 1.1 * sheet["best"]["time_s"]
         assert answer(*arguments, "h100")["mixes"] > 400  # of an H200, which has the same architecture
 
 
