@@ -156,8 +156,8 @@ def _issue(
 ) -> Floats:
     """Return the clocks that the instructions of one thread take from a multiprocessor that does nothing else.
 
-    Of the measured mixes next to that of the configuration, with more and fewer loads and threads, the fastest counts. A
-    load counts as one of as many bytes as the banks deliver for it: lanes that read the same word share it.
+    Of the measured mixes next to that of the configuration, with more and fewer loads and threads, the fastest counts.
+    A load counts as one of as many bytes as the banks deliver for it: lanes that read the same word share it.
     """
     fma, loads = resources["fma"], traffic.shared_instructions
     by_schedulers = (fma + loads + traffic.global_instructions) / (issues_per_clock(device) * device.warp_size)

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-import pandas as pd
 
 from mltune.device.facts import QUANTITIES, Device, Measured, Mix, Quantity
 from mltune.device.query import driver_version, query_device
@@ -222,6 +221,8 @@ def clocks_of(blocks: NDArray[np.uint64]) -> float:
     >>> clocks_of(np.array([[10, 30, 0], [90, 130, 1], [20, 50, 0]], dtype=np.uint64))
     40.0
     """
+    import pandas as pd
+
     times = pd.DataFrame(blocks.astype(np.int64), columns=["start", "end", "multiprocessor"]).groupby("multiprocessor")
     return float((times["end"].max() - times["start"].min()).median())
 
