@@ -19,8 +19,8 @@ from tests.damages import DAMAGES
 
 SPACES = 10
 DAMAGED = "space-4"
-FEW = ("half of it cut off", "a time of nothing")
-"""Damages of the file and of a record that a normal run of the tests plays through."""
+FEW = ("a time of nothing",)
+"""Damages that a normal run of the tests plays through with the whole campaign; the commands meet another."""
 
 PLAN = """
 [plan]

@@ -30,15 +30,15 @@ FAULTS = {
     "a worker faults": ({"fault": "die", "signal": signal.SIGSEGV}, "worker_died"),
     "a worker hangs": ({"fault": "hang"}, "worker_died"),
     "an unexpected exception": ({"fault": "raise"}, "worker_died"),
-    "the GPU is lost for four seconds": ({"fault": "lose GPU", "for_s": 4.0}, "gpu_lost"),
-    "the disk is full for four seconds": ({"fault": "fill disk", "for_s": 4.0}, "disk_full"),
+    "the GPU is lost for two seconds": ({"fault": "lose GPU", "for_s": 2.0}, "gpu_lost"),
+    "the disk is full for two seconds": ({"fault": "fill disk", "for_s": 2.0}, "disk_full"),
     "the clock is set back by a week": ({"fault": "set clock", "by_s": -604_800.0}, None),
     "the clock is set forward by a week": ({"fault": "set clock", "by_s": 604_800.0}, None),
 }
 
 ALIKE = {
     *("a worker is killed", "a worker faults", "only a worker is interrupted", "the clock is set forward by a week"),
-    *("the disk is full for four seconds", "an unexpected exception", "a worker hangs"),
+    *("the disk is full for two seconds", "an unexpected exception", "a worker hangs"),
 }
 """Those that another one is much like."""
 

@@ -337,7 +337,10 @@ class TestShow:
         with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             assert b"no run in" in process.stdout.readline()
             process.send_signal(signal.SIGINT)
-            _, errors = process.communicate(timeout=30)
+            try:
+                _, errors = process.communicate(timeout=30)
+            finally:
+                process.kill()  # it goes on where SIGINT is ignored, as in a shell's background
         assert (process.returncode, errors) == (0, b"")
 
     def test_following_is_for_people(self, tuned):

@@ -83,6 +83,7 @@ def test_a_run_that_is_killed_while_its_store_is_opened_or_closed(search, victim
     assert tally.closing
 
 
+@pytest.mark.slow
 def test_a_device_worker_that_is_killed_while_its_store_is_opened_or_closed(victims, sandbox, tmp_path, counts, output):
     """Its campaign goes on by itself, or is resumed; readers look at it all the while."""
     campaigns, tally = Campaigns(victims, sandbox, tmp_path), Tally()

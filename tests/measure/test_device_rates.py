@@ -173,7 +173,8 @@ def test_what_fails_is_left_out_with_its_reason(imaginary):
     assert list(device.measured) == [name for name in QUANTITIES if name in device.measured]
 
 
-def test_a_gpu_that_runs_nothing_is_an_error(imaginary):
+def test_a_gpu_that_runs_nothing_is_an_error(imaginary, monkeypatch):
+    monkeypatch.setattr(device_rates, "MICRO_KERNELS", MICRO_KERNELS[1:3])
     with pytest.raises(DeviceError, match="a GPU that runs kernels, but on NVIDIA H200: the worker process died"):
         imaginary("make_no_worker")
 
@@ -189,6 +190,7 @@ def test_what_does_not_compile_is_left_out(imaginary, monkeypatch):
 
 def test_mixes_are_measured_up_to_the_first_that_cannot_be(imaginary, monkeypatch):
     some = MIX_KERNELS[:3]
+    monkeypatch.setattr(device_rates, "MICRO_KERNELS", (of("fp32_flops"),))
     monkeypatch.setattr(device_rates, "MIX_KERNELS", (*some, MixKernel("fp16", 4, 1, False), *some))
     device, _ = imaginary("make_worker")
     assert [mix.threads for mix in device.mixes] == [blocks * threads for blocks, threads in BLOCKS] * len(some)
