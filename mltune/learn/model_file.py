@@ -209,21 +209,19 @@ def load_card(path: Path) -> Card:
         raise ModelError(f"the card of a model is JSON, but {printable(path, 300)}: {error!s:.300}.") from error
 
 
-def load_model(path: Path, card: Card | None = None) -> PretrainedModel:
+def load_model(path: Path) -> PretrainedModel:
     """Load a model.
 
     Parameters
     ----------
     path : pathlib.Path
-    card : Card, optional
-        Its card, where that has been loaded before.
 
     Raises
     ------
     ModelError
         A file cannot be read, does not belong to its card, or holds something else than regressors.
     """
-    card = card or load_card(path)
+    card = load_card(path)
     path = file_of(path, ".skops")
     try:
         content = read_file(path, MOST_BYTES)
