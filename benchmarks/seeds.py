@@ -209,18 +209,30 @@ def share(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
+def with_transfers(row: dict[str, Any], transfers: dict[str, Any] | None) -> str:
+    """Write the speed from host to host, TFLOPS: of a square product, by the model of transfers."""
+    if transfers is None or not row["tflops"]:
+        return "-"
+    precision, size = row["problem"][0], int(row["problem"].split()[-1])
+    flops = 2.0 * size**3 * (4 if precision in "cz" else 1)
+    moved = 3 * size**2 * {"s": 4, "d": 8, "c": 8, "z": 16}[precision]
+    seconds = flops / (1e12 * row["tflops"]) + transfers["start_s"] + moved / transfers["bytes_per_s"]
+    return f"{flops / seconds / 1e12:.2f}"
+
+
 def table(document: dict[str, Any]) -> str:
     """Write the tables."""
     lines = [
-        "| kernel | problem | paper | its GFLOPS | of its peak | here, TFLOPS | of this peak | of cuBLAS "
-        "| of its bound | limited by | registers | occupancy |",
-        f"|{'---|' * 12}",
+        "| kernel | problem | paper | its GFLOPS | of its peak | here, TFLOPS | with transfers | of this peak "
+        "| of cuBLAS | of its bound | limited by | registers | occupancy |",
+        f"|{'---|' * 13}",
     ]
     for row in document["rows"]:
         gflops = "-" if row["paper_gflops"] is None else f"{row['paper_gflops']:g}"
         tflops = "-" if row["tflops"] is None else f"{row['tflops']:.2f}"
         cells = [
             *(f"`{row['kernel']}`", row["problem"], row["paper"] or "-", gflops, share(row["paper_share"]), tflops),
+            with_transfers(row, document["transfers"]),
             *(share(row[name]) for name in ("share", "of_reference", "of_bound")),
             *(row["limited_by"] or "-", str(row["registers"] or "-"), share(row["occupancy"])),
         ]
