@@ -35,7 +35,7 @@ from mltune.learn.astra import AstraThresholds
 from mltune.learn.bound import L2_BYTES_PER_CLOCK
 from mltune.learn.features import Features
 from mltune.plan.reader import load_plan
-from mltune.problem.gemm import GemmProblem
+from mltune.problem.gemm import GemmProblem, parse_problem
 from mltune.report.findings import findings
 from mltune.report.reading import kernel_of, read_input
 from mltune.report.svg import QUIET, SERIES, axes, plotting
@@ -191,15 +191,14 @@ def pruned(device: Device, runs: dict[str, TuneResult]) -> Iterator[dict[str, An
         space = ConstrainedSpace(kernel, {**problem.variables(), **device_variables(device)})
         columns = space.rows(np.arange(space.count))
         astra = AstraThresholds(kernel, problem, device)
-        parts = (replace(astra.thresholds, register_reuse=0.0), astra.thresholds)
-        kept = [int(AstraThresholds(kernel, problem, device, one).keeps(columns).sum()) for one in parts]
+        threads = AstraThresholds(kernel, problem, device, replace(astra.thresholds, register_reuse=0.0))
         run = next((run for slug, run in runs.items() if "astra" in slug and run.problem == problem), None)
         yield {
             "problem": problem.label,
             "combinations": math.prod(len(values) for values in kernel.all_parameters.values()),
             "valid": int(space.count),
-            "threads": kept[0],
-            "reuse": kept[1],
+            "threads": int(threads.keeps(columns).sum()),
+            "reuse": int(astra.keeps(columns).sum()),
             "measured": None if run is None else int(run.records.succeeded.sum()),
         }
 
@@ -213,11 +212,10 @@ def with_transfers(row: dict[str, Any], transfers: dict[str, Any] | None) -> str
     """Write the speed from host to host, TFLOPS: of a square product, by the model of transfers."""
     if transfers is None or not row["tflops"]:
         return "-"
-    precision, size = row["problem"][0], int(row["problem"].split()[-1])
-    flops = 2.0 * size**3 * (4 if precision in "cz" else 1)
-    moved = 3 * size**2 * {"s": 4, "d": 8, "c": 8, "z": 16}[precision]
-    seconds = flops / (1e12 * row["tflops"]) + transfers["start_s"] + moved / transfers["bytes_per_s"]
-    return f"{flops / seconds / 1e12:.2f}"
+    name, trans, size = row["problem"].split()
+    problem = parse_problem(name, trans=trans, size=int(size))
+    seconds = problem.flops / (1e12 * row["tflops"]) + transfers["start_s"] + problem.bytes / transfers["bytes_per_s"]
+    return f"{problem.flops / seconds / 1e12:.2f}"
 
 
 def table(document: dict[str, Any]) -> str:
