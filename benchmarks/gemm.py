@@ -1,8 +1,9 @@
 """Tuned GEMMs beside cuBLAS: speed, share of the unit's peak, and error, in one campaign on all GPUs of the machine.
 
-Every figure is that of `mltune tune`: each problem has its time, an empty cache of cubins and no model or winner from
-before. cuBLAS is timed in the same worker, by the same protocol, on the same operands. Clock and power are those during
-the timing of the winner. The error is max |C - exact| / (|A| |B|) over a sample of C, for operands uniform in [-1, 1).
+Every figure is that of a tune: a campaign (`mltune run`) gives each problem its time. It begins without cubins and
+winners from before; its problems learn from each other, and from the models that come with mltune. cuBLAS is timed in
+the same worker, by the same protocol, on the same operands. Clock and power are those during the timing of the winner.
+The error is max |C - exact| / (|A| |B|) over a sample of C, for operands uniform in [-1, 1).
 
     python benchmarks/gemm.py --cases d,z --sizes 4096 --time 20
     python benchmarks/gemm.py --cases dNN,sNT --sizes 1024,16384x1024x1024 --time 10 --name some
@@ -173,9 +174,8 @@ def main() -> None:
         for extents in ([int(one) for one in size.split("x")] for size in arguments.sizes.split(","))
         for precision, trans_a, trans_b in cases
     ]
-    found = campaign(
-        tables, arguments.time, device=arguments.device, seed=arguments.seed, keep=arguments.keep, examine=examine
-    )
+    options = {"device": arguments.device, "seed": arguments.seed, "keep": arguments.keep}
+    found = campaign(tables, arguments.time, siblings=True, examine=examine, **options)
     rows = []
     for label, one in found.items():
         compared = {}
