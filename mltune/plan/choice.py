@@ -13,7 +13,8 @@ from mltune.errors import MltuneWarning, RunDirectoryError, RunError
 from mltune.plan.campaign import run_plan
 from mltune.plan.placement import notices, place
 from mltune.plan.sizes import plan_of_sizes
-from mltune.records.directory import new_directory, runs_in
+from mltune.records.directory import WINNER, new_directory, runs_in
+from mltune.report.writing import copy_winner
 from mltune.results.choice import by_problem
 from mltune.results.reader import read_run
 from mltune.results.unread import Unread, read_or_set_aside
@@ -71,7 +72,10 @@ def tune_choice(
             f"at least one of the competing kernels must begin, but none has in {directory}: "
             f"{reasons or 'the time was over, or the run was interrupted'}."
         )
-    return replace(fastest(directory), interrupted=campaign.interrupted)
+    result = fastest(directory)
+    if (result.directory / WINNER).is_dir():
+        copy_winner(result.directory / WINNER, directory / WINNER, directory)
+    return replace(result, interrupted=campaign.interrupted)
 
 
 def fastest(directory: Path) -> TuneResult:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,9 @@ FIRST_SHARE = 2 / 3
 
 FIRST_SHARE_OF_KERNELS = 1 / 4
 """The same where kernels compete, for all kernels of a problem together: what the slower ones get is lost."""
+
+FIRST_SLICE_S, FIRST_SLICE_TRIALS = 20.0, 96
+"""Most that a kernel gets before they are compared for the first time."""
 
 Sizes = Sequence[int | Mapping[str, int] | None]
 """Extents m = n = k of GEMMs, or sizes by name; None for a size that is given otherwise."""
@@ -100,8 +104,7 @@ def plan_of_sizes(
     title, table = _described(problems, sizes)
     replayed = device == REPLAY or (device in ("auto", "all") and not gpus)
     devices = len(gpus) if device == "all" and gpus else 1
-    first_share = FIRST_SHARE if len(names) == 1 else FIRST_SHARE_OF_KERNELS
-    budget, minimum = _budget(len(problems), trials, time, first_share, replayed=replayed, devices=devices)
+    budget, minimum = _budget(len(problems), len(names), trials, time, replayed=replayed, devices=devices)
     plan: dict[str, Any] = {"title": title, "budget": budget, "minimum": minimum, "devices": [device], "seed": seed}
     if len(problems) == 1:
         plan["produce"] = ["winners"]
@@ -131,9 +134,10 @@ def _described(problems: Sequence[Problem], sizes: Sizes) -> tuple[str, dict[str
 
 
 def _budget(
-    count: int, trials: int | None, time: str | float | None, first_share: float, *, replayed: bool, devices: int
+    count: int, kernels: int, trials: int | None, time: str | float | None, *, replayed: bool, devices: int
 ) -> tuple[str, str]:
     """Return the budget and the minimum of every problem, as a plan has them."""
+    first_share, most = (FIRST_SHARE, math.inf) if kernels == 1 else (FIRST_SHARE_OF_KERNELS, float(kernels))
     if trials is not None and time is not None:
         raise UsageError(
             "several sizes or kernels share a number of trials or a time, but both were given; leave one out."
@@ -142,9 +146,10 @@ def _budget(
         trials = REPLAY_TRIALS * count
     if trials is not None:
         whole_number("trials", trials, count)
-        return f"{trials} trials", f"{max(1, int(first_share * trials / count))} trials"
+        return f"{trials} trials", f"{max(1, int(min(first_share * trials / count, most * FIRST_SLICE_TRIALS)))} trials"
     total_s = GPU_TIME_S * count / devices if time is None else parse_duration(str(time))
-    return _seconds(total_s), _seconds(first_share * total_s * min(1.0, devices / count))
+    share_s = first_share * total_s * min(1.0, devices / count)
+    return _seconds(total_s), _seconds(min(share_s, most * FIRST_SLICE_S))
 
 
 def _seconds(duration_s: float) -> str:

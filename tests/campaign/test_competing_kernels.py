@@ -9,8 +9,9 @@ from functools import partial
 import pytest
 
 from mltune.dataset.dataset import load_dataset, make_dataset, write_dataset
-from mltune.errors import RunDirectoryError
+from mltune.errors import MltuneWarning, RunDirectoryError
 from mltune.kernel.reader import load_kernel
+from mltune.plan import choice
 from mltune.plan.campaign import run_plan
 from mltune.plan.choice import fastest
 from mltune.plan.plan import Plan, Task
@@ -133,3 +134,24 @@ def test_a_larger_budget_continues_where_it_ended(kernels, tmp_path):
     after = records_of(tmp_path / "run")
     assert sum(map(len, after.values())) == 96
     assert all(after[slug][: len(records)] == records for slug, records in before.items())
+
+
+def test_the_winner_of_all_has_a_folder_of_its_own(kernels, tmp_path, monkeypatch):
+    """In replay nothing is compiled: a folder is put where a run on a GPU has its own."""
+
+    def run(plan, directory, **options):
+        result = run_plan(plan, directory, **options)
+        for slug in ("good", "poor"):
+            (directory / "problems" / slug / "winner").mkdir()
+            (directory / "problems" / slug / "winner/kernel.cu").write_text(slug)
+        return result
+
+    monkeypatch.setattr(choice, "run_plan", run)
+    monkeypatch.setattr(
+        choice, "plan_of_sizes", lambda *request, **options: plan_of(kernels, "poor", "good", budget=48)
+    )
+    monkeypatch.setattr(choice, "place", lambda plan, *gpus: plan)
+    with pytest.warns(MltuneWarning, match="no GPU found"):
+        result = choice.tune_choice("convolution", {}, ["poor", "good"], run=tmp_path / "run")
+    assert (result.kernel, len(result.rivals)) == ("good", 2)
+    assert (tmp_path / "run/winner/kernel.cu").read_text() == "good"

@@ -75,3 +75,12 @@ def test_a_problem_with_scalars_and_leading_dimensions_is_written_out():
     plan = plan_of_sizes(problem, [None], [H200], kernels=["gemm_simt", "gemm_shared"])
     assert {task.problem for task in plan.tasks} == {problem}
     assert plan.title == problem.label
+
+
+@pytest.mark.parametrize(
+    ("options", "minimum"),
+    [({"time": "1h"}, 20.0), ({"time": "8s"}, 1.0), ({"trials": 100}, 12), ({"trials": 9999}, 96)],
+)
+def test_the_first_slice_of_a_kernel_is_short(options, minimum):
+    plan = plan_of_sizes("sgemm", [None], [H200], kernels=["gemm_simt", "gemm_shared"], **options)
+    assert [task.minimum for task in plan.tasks] == [minimum, minimum]
