@@ -134,6 +134,9 @@ class Campaign:
     def run(self) -> None:
         """Run time slices until nothing is left to do, the budget is spent, or the campaign is interrupted."""
         self._begin()
+        if any(task.choice for task in self._plan.tasks) and not self._scheduler.trials:
+            for worker in self._workers:  # while the bounds of the first kernels are computed
+                worker.prepare()
         while not self._stop():
             for worker in self._workers:
                 if worker.is_free:

@@ -26,7 +26,7 @@ def least_time(task: Task, devices: Sequence[str]) -> float:
         found = [_device(task, spec) for spec in devices]
         distinct = [device for at, device in enumerate(found) if device not in found[:at]]
         return min(find_bound(task.problem, task.kernel, device).best.time_s for device in distinct)
-    except MltuneError:  # such as a kernel without resources, or a device without facts
+    except (MltuneError, ArithmeticError, LookupError, ValueError):  # such as a kernel without resources
         return 0.0
 
 
