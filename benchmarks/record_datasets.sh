@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Record the datasets of datasets/gemm_simt, on a machine with an H200.
+# Record the datasets of datasets/gemm_simt and datasets/gemm_mma64, on a machine with an H200.
 #
-#     benchmarks/record_datasets.sh FOLDER s    # FOLDER receives the datasets; then with dcz, then with c
+#     benchmarks/record_datasets.sh FOLDER s    # FOLDER receives the datasets; then with dcz, tensor and c
 set -euo pipefail
 
 folder=$1
@@ -33,6 +33,9 @@ elif [ "$part" = dcz ]; then
     sweep d-nt-4096 dgemm --trans NT --count 1500
     sweep c-nn-4096 cgemm --trans NN --count 1500
     sweep z-nn-4096 zgemm --trans NN --count 1500
+elif [ "$part" = tensor ]; then
+    sweep dt-tn-4096 dgemm --trans TN --kernel gemm_mma64 --count 1000
+    sweep zt-nc-4096 zgemm --trans NC --kernel gemm_mma64 --count 700
 elif [ "$part" = c ]; then
     complete c-complete cgemm NN BLK_M=32,64,128,192,256 BLK_N=32,64,128 BLK_K=8,16 DIM_X=8,16 DIM_Y=8,16 LANE_X=4,8 LANE_ORDER=0 \
         DIM_XA=16 DIM_XB=8 VEC_A=2 VEC_B=1 VEC_M=2 VEC_N=2 PAD_A=0 PAD_B=2 STORE_A=1 STORE_B=1 ASYNC_A=1 ASYNC_B=1 STAGES=2,3 \

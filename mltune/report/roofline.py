@@ -13,7 +13,7 @@ from mltune.kernel.columns import Floats
 from mltune.report.evidence import Evidence
 from mltune.report.figures import LONGEST_LABEL, WIDE_IN, shortened
 from mltune.report.svg import INK, SERIES, Plot, axes, dots, finish
-from mltune.results.rate import GB_PER_S
+from mltune.results.rate import GB_PER_S, peak_of
 
 LOWEST = 1e-6
 """Share of the roof below which, or above whose inverse, a winner is not drawn."""
@@ -39,7 +39,8 @@ def not_drawn(each: Evidence) -> str:
     if intensity is None:
         shares = [rate.share_of_peak(run.best_time_s)]
     else:
-        shares = [run.flops / run.best_time_s / run.peak_flops, intensity * bandwidth / run.peak_flops]
+        peak = peak_of(run.problem, run.device)
+        shares = [run.flops / run.best_time_s / peak, intensity * bandwidth / peak]
     if not all(LOWEST < share < 1.0 / LOWEST for share in shares):
         at = "" if intensity is None else f" at {intensity:.3g} flop per byte"
         return f"{rate.of(run.best_time_s):.3g} {rate.unit.name}{at} is too far from the limits of its device"
@@ -92,7 +93,8 @@ def roofline(evidence: Sequence[Evidence], device: Device, name: str) -> Plot | 
     runs = [each.run for each in drawn]
     rates = np.array([run.flops / (run.best_time_s or math.inf) for run in runs])
     intensities = np.array([each.intensity for each in drawn])
-    roofs = {run.problem.arithmetic: run.peak_flops for run in sorted(runs, key=lambda run: run.problem.arithmetic)}
+    ordered = sorted(runs, key=lambda run: run.problem.arithmetic)
+    roofs = {run.problem.arithmetic: peak_of(run.problem, run.device) for run in ordered}
     made = axes(5.4, 3.1, left=0.75)
     _draw_roofs(made, roofs, device.memory_bytes_per_s, rates, float(intensities.max()))
     kinds = _kinds([run.problem.name for run in runs])

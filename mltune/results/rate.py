@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mltune.device.facts import Device
-from mltune.device.peaks import peak_flops
+from mltune.device.peaks import has_unit, peak_flops
 from mltune.problem.problem import Problem
 from mltune.results.wording import UNKNOWN, gb_per_s, milliseconds, percent, tflops
 
@@ -148,11 +148,26 @@ def rate_of(problem: Problem, device: Device) -> Rate:
     """
     flops, bandwidth = known_flops(problem), float(device.memory_bytes_per_s) or None
     if flops:
-        peak = float(peak_flops(device, problem.arithmetic))
+        peak = peak_of(problem, device)
         by_memory = problem.follows_roofline and bandwidth and problem.bytes / bandwidth > flops / peak
         if not by_memory:
             return Rate(TFLOPS, flops, peak)
     return Rate(GB_PER_S, problem.bytes, bandwidth) if problem.bytes else Rate(MS, 0, None)
+
+
+def peak_of(problem: Problem, device: Device) -> float:
+    """Return the peak of the fastest unit that does a problem's arithmetic, operations per second.
+
+    That of a matrix product in double precision are the tensor cores, where there are some for it.
+
+    >>> from mltune.device.known import H200
+    >>> from mltune.problem.gemm import GemmProblem
+    >>> [round(peak_of(GemmProblem(one, "N", "N", 8, 8, 8), H200) / 1e12, 1) for one in "sd"]
+    [66.9, 66.9]
+    """
+    tensor = f"tensor_{problem.arithmetic}"
+    is_product = problem.kind == "gemm" and problem.arithmetic == "fp64"
+    return float(peak_flops(device, tensor if is_product and has_unit(device, tensor) else problem.arithmetic))
 
 
 def known_flops(problem: Problem) -> int:

@@ -135,7 +135,7 @@ def find_bound(
     values = {} if configuration is None else {name: (value,) for name, value in configuration.items()}
     best, examined, count = _best(bundle, problem, device, seed)
     given = None if configuration is None else _best(bundle.with_values(values), problem, device, seed)[0]
-    return ProblemBound(hardware_limits(device, problem), best, given, examined, count)
+    return ProblemBound(hardware_limits(device, problem, bundle.unit or None), best, given, examined, count)
 
 
 def _best(kernel: Kernel, problem: Problem, device: Device, seed: int) -> tuple[LimitedConfiguration, int, int]:
@@ -192,8 +192,24 @@ def read_code(
     if loop is None or not loop.arithmetic:
         raise UsageError(f"the main loop is the one with the most multiply-adds, but {bundle.name} has none.")
     slots = issues_per_clock(device) * device.warp_size
-    share = fma_per_clock(device, problem.arithmetic) / slots
+    share = (
+        fma_per_clock(device, bundle.unit or problem.arithmetic)
+        / slots
+        / _fma_of_an_instruction(bundle, problem, device, found)
+    )
     return loop, found.limits["arithmetic"] * share * loop.total / loop.arithmetic
+
+
+def _fma_of_an_instruction(kernel: Kernel, problem: Problem, device: Device, found: LimitedConfiguration) -> float:
+    """Return the multiply-adds of a thread that an instruction makes: on tensor cores many."""
+    from mltune.kernel.bundle import device_variables
+
+    if "fma_instructions" not in kernel.resources:
+        return 1.0
+    columns = {name: np.array([code]) for name, code in found.codes.items()}
+    variables = {**problem.variables(), **device_variables(device)}
+    known = kernel.evaluate(columns, variables, kernel.resources)
+    return float(known["fma"][0] / known["fma_instructions"][0])
 
 
 def enough_share(share: float, problem: Problem, device: Device, space: SearchSpace, features: Features) -> float:

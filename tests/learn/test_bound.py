@@ -122,7 +122,9 @@ def test_no_recorded_timing_exceeds_its_bound(manifest):
     features = Features(kernel, manifest.problem, manifest.device)
     for found in (features.bound(dataset.columns), features.bound(dataset.columns, builds)):
         assert np.max(found.time_s[ran] / dataset.numbers("median_s")[ran]) <= 1.0
-        assert found.time_s.min() >= max(hardware_limits(manifest.device, manifest.problem).values())
+        assert found.time_s.min() >= max(
+            hardware_limits(manifest.device, manifest.problem, kernel.unit or None).values()
+        )
 
 
 def test_without_resources_the_hardware_is_the_bound():
