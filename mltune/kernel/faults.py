@@ -18,6 +18,7 @@ LARGEST_GRID = (2**31 - 1, 2**16 - 1, 2**16 - 1)
 """Most blocks of a grid along x, y and z, on every CUDA device."""
 
 LARGEST_BLOCK = (1024, 1024, 64)
+MOST_BYTES = 2**40
 """Most threads of a block along x, y and z, on every CUDA device."""
 
 
@@ -80,6 +81,8 @@ def _laws(kernel: Kernel, variables: Mapping[str, int]) -> Iterator[_Law]:
     yield _Law(
         f"resources.shared_bytes: a block has from 0 to {shared_bytes} bytes", [kernel.shared_bytes], 0, shared_bytes
     )
+    if kernel.workspace is not None:
+        yield _Law(f"launch.workspace: a workspace has from 0 to {MOST_BYTES} bytes", [kernel.workspace], 0, MOST_BYTES)
     for name, expression in kernel.resources.items():
         yield _Law(f"resources.{name}: a resource is a number in every valid configuration", [expression])
     for name, access in kernel.accesses.items():

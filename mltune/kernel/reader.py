@@ -253,6 +253,7 @@ class _Reader:
             entry=document.kernel.entry,
             problem=self.problem,
             precisions=tuple(document.kernel.precisions),
+            unit=document.kernel.unit or "",
             variables=self.problem_variables,
             parameters=parameters,
             launch_parameters=launch_parameters,
@@ -264,6 +265,7 @@ class _Reader:
             block=self.shape("block", launch.block, known),
             grid=self.shape("grid", launch.grid, known),
             shared_bytes=shared_bytes,
+            workspace=self.expression("launch.workspace", launch.workspace, known) if launch.workspace else None,
             options=tuple(document.kernel.options),
             labels=self.labels(),
             default=self.default({**parameters, **launch_parameters}),
@@ -543,7 +545,7 @@ class _Reader:
     def source_hash(self, source: str | None, headers: Mapping[str, str], shared_bytes: Expression) -> str:
         if source is None:
             return ""
-        launch = self.document.launch.model_dump()
+        launch = self.document.launch.model_dump(exclude_none=True)  # what a bundle leaves out changes no hash
         further = [part for part in (headers, self.document.kernel.options) if part]
         return _hash(source, self.document.kernel.entry, launch, shared_bytes.text, *further)
 

@@ -78,7 +78,8 @@ class LoadedKernel:
         Parameters
         ----------
         launch : Launch
-            Shape of the launch, and the arguments after those of the problem.
+            Shape of the launch, and the arguments after those of the problem. Its workspace is allocated here, filled
+            with zeros, and kept as long as the returned function.
         arguments : sequence of ndarray
             The problem's arguments, one value per array (see :func:`problem_arguments`).
         constants : iterable of (str, int, int)
@@ -88,6 +89,8 @@ class LoadedKernel:
         ------
         CudaError
             The driver rejects the launch; the returned function also raises it.
+        MemoryError
+            There is no room for the workspace.
         """
         driver = self._driver
         for symbol, address, size in constants:
@@ -109,10 +112,15 @@ class LoadedKernel:
                     f"the shared memory of a block must fit the device, got {launch.shared_bytes} bytes ({error})"
                 ) from error
         values = [*arguments, *(np.array(value, dtype=np.int64) for value in launch.arguments)]
+        workspace = _zeros(launch.workspace_bytes)
+        if launch.workspace_bytes is not None:
+            values.append(np.array(0 if workspace is None else workspace.data.ptr, dtype=np.uint64))
         pointers = np.array([value.ctypes.data for value in values], dtype=np.uint64)
         address, shared_bytes, function = int(pointers.ctypes.data), launch.shared_bytes, self._function
 
-        def launch_kernel(keep: Any = (values, pointers)) -> None:  # the driver reads the arguments from there
+        def launch_kernel(
+            keep: Any = (values, pointers, workspace),
+        ) -> None:  # the driver reads the arguments from there
             _call(driver.cuLaunchKernel, function, *extents, shared_bytes, 0, address, 0)
 
         return launch_kernel
@@ -135,6 +143,15 @@ def problem_arguments(problem: RunnableProblem, addresses: Mapping[str, int]) ->
     """Return the arguments of a problem whose buffers have some device addresses, one value per array."""
     pointers = {name: np.uint64(address) for name, address in addresses.items()}
     return [np.array(value) for value in problem.kernel_arguments(pointers).values()]
+
+
+def _zeros(size: int | None) -> Any:
+    """Return memory of the GPU that is filled with zeros; None where there is none to allocate."""
+    if not size:
+        return None
+    import cupy
+
+    return cupy.zeros(size, dtype=np.uint8)
 
 
 def _rejected(reason: str) -> CudaError:

@@ -28,6 +28,7 @@ class _Launch(BaseModel):
     block: _Extents
     shared_bytes: Annotated[StrictInt, Field(ge=0, lt=2**31)]
     launched: Annotated[list[Annotated[StrictInt, Field(ge=-(2**31), lt=2**31)]], Field(max_length=60)]
+    workspace_bytes: Annotated[StrictInt, Field(ge=0, lt=2**40)] | None = None
 
 
 class _Document(BaseModel):
@@ -51,6 +52,8 @@ class TunedKernel:
         Dynamic shared memory of a block.
     arguments : tuple of int
         Parameters passed at launch, after the arguments of a call.
+    workspace : cupy.ndarray or None
+        Memory whose address is the last argument, for the launches of one stream at a time; None for a kernel without.
     """
 
     function: Any
@@ -59,6 +62,7 @@ class TunedKernel:
     block: tuple[int, ...]
     shared_bytes: int
     arguments: tuple[int, ...]
+    workspace: Any = None
 
     def __call__(self, *arguments: Any, grid: tuple[int, ...] | None = None) -> None:
         """Launch the kernel on the current stream.
@@ -72,8 +76,9 @@ class TunedKernel:
         """
         import numpy as np
 
-        launched = (np.int64(value) for value in self.arguments)
-        self.function(grid or self.grid, self.block, (*arguments, *launched), shared_mem=self.shared_bytes)
+        launched = [np.int64(value) for value in self.arguments]
+        memory = [] if self.workspace is None else [self.workspace]
+        self.function(grid or self.grid, self.block, (*arguments, *launched, *memory), shared_mem=self.shared_bytes)
 
 
 def load_winner(folder: Path) -> TunedKernel:
@@ -98,13 +103,14 @@ def load_winner(folder: Path) -> TunedKernel:
             function = module.get_function(document.kernel.function)  # loads it
         if launch.shared_bytes:
             function.max_dynamic_shared_size_bytes = launch.shared_bytes
+        size = launch.workspace_bytes
+        workspace = None if size is None else cupy.zeros(max(size, 1), dtype="uint8")
     except ImportError as error:
         raise DeviceError(f"a tuned kernel runs with CuPy, but it cannot be imported: {error!s:.300}.") from error
     except Exception as error:  # each version of CuPy has its own errors where there is no GPU
         raise DeviceError(f"a tuned kernel needs a GPU of its architecture: {error!s:.300}.") from error
-    return TunedKernel(
-        function, module, tuple(launch.grid), tuple(launch.block), launch.shared_bytes, tuple(launch.launched)
-    )
+    grid, block = tuple(launch.grid), tuple(launch.block)
+    return TunedKernel(function, module, grid, block, launch.shared_bytes, tuple(launch.launched), workspace)
 
 
 def _read(folder: Path) -> tuple[_Document, bytes]:

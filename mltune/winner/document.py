@@ -99,9 +99,11 @@ def _launch(winner: Winner) -> dict[str, Any]:
         "block": list(launch.block),
         "shared_bytes": launch.shared_bytes,
         "launched": list(launch.arguments),
+        "workspace_bytes": launch.workspace_bytes,
         "arguments": [
             *_problem_arguments(winner),
             *({"name": name, "type": "int32", "value": value} for name, value in winner.launched.items()),
+            *({"name": "workspace", "type": "pointer"} for size in [launch.workspace_bytes] if size is not None),
         ],
         "constants": _constants(winner),
         "at_other_sizes": launch_formulas(winner),

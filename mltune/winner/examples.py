@@ -67,8 +67,23 @@ def _launch(winner: Winner) -> dict[str, Any]:
         **_at_other_sizes(winner),
         "launched": ", ".join(f"{name} = {value}" for name, value in launched.items()),
         "launched_values": ", ".join(map(str, launched.values())) or "0",
-        "launched_python": "".join(f", numpy.int32({value})" for value in launched.values()),
-        "launched_cpp": "".join(f", &launched[{position}]" for position in range(len(launched))),
+        "launched_python": "".join(f", numpy.int32({value})" for value in launched.values())
+        + ("" if launch.workspace_bytes is None else ", workspace"),
+        "launched_cpp": "".join(f", &launched[{position}]" for position in range(len(launched)))
+        + ("" if launch.workspace_bytes is None else ", &workspace"),
+        **_workspace(launch.workspace_bytes),
+    }
+
+
+def _workspace(size: int | None) -> dict[str, str]:
+    """Return the lines that allocate a kernel's workspace; none for a kernel without."""
+    if size is None:
+        return {"workspace_python": "", "workspace_cpp": ""}
+    size = max(size, 1)
+    return {
+        "workspace_python": f'workspace = cupy.zeros({size}, dtype="uint8")\n',
+        "workspace_cpp": f"  CUdeviceptr workspace;\n  check(cuMemAlloc(&workspace, {size}));\n"
+        f"  check(cuMemsetD8(workspace, 0, {size}));\n",
     }
 
 

@@ -46,6 +46,7 @@ def launch_formulas(winner: Winner) -> dict[str, Any] | None:
         "grid": [formula(expression, known, kernel.derived) for expression in kernel.grid],
         "block": [formula(expression, known, kernel.derived) for expression in kernel.block],
         "shared_bytes": formula(kernel.shared_bytes, known, kernel.derived),
+        **({} if kernel.workspace is None else {"workspace_bytes": formula(kernel.workspace, known, kernel.derived)}),
     }
 
 

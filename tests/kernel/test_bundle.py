@@ -106,6 +106,15 @@ def test_a_launch(tmp_path: Path) -> None:
     assert load_kernel(bundle(tmp_path)).launch(configuration, VARIABLES) == expected
 
 
+def test_a_workspace_is_memory_of_a_launch(tmp_path: Path) -> None:
+    configuration = {"BLK": 32, "DIM": 8, "VEC": 1, "GROUP": 2}
+    without = load_kernel(bundle(tmp_path))
+    kernel = load_kernel(bundle(tmp_path, ("[launch]\n", '[launch]\nworkspace = "64 * sm_count + DIM"\n')))
+    assert without.launch(configuration, VARIABLES).workspace_bytes is None
+    assert kernel.launch(configuration, VARIABLES).workspace_bytes == 64 * VARIABLES["sm_count"] + 8
+    assert kernel.source_hash == "" or kernel.source_hash != without.source_hash
+
+
 def test_a_launch_is_of_integers(tmp_path: Path) -> None:
     kernel = load_kernel(bundle(tmp_path, ('block = ["DIM", "DIM"]', 'block = ["DIM / 3"]')))
     with pytest.raises(ExpressionError, match="DIM / 3"):

@@ -17,6 +17,7 @@ struct Call {
   const void *beta, *C;
   long long ldc;
   int raster_group;
+  void* workspace;
 };
 
 #define UNCHECKED __attribute__((no_sanitize("thread", "undefined")))  // it reads what the harness owns
@@ -37,6 +38,15 @@ UNCHECKED void call(void (*kernel)(long long, long long, long long, Element, con
   kernel(c.m, c.n, c.k, *static_cast<const Element*>(c.alpha), static_cast<const Element*>(c.A), c.lda,
          static_cast<const Element*>(c.B), c.ldb, *static_cast<const Element*>(c.beta),
          const_cast<Element*>(static_cast<const Element*>(c.C)), c.ldc);
+}
+
+template <typename Element>
+UNCHECKED void call(void (*kernel)(long long, long long, long long, Element, const Element*, long long, const Element*,
+                                   long long, Element, Element*, long long, int, void*),
+                    const Call& c) {
+  kernel(c.m, c.n, c.k, *static_cast<const Element*>(c.alpha), static_cast<const Element*>(c.A), c.lda,
+         static_cast<const Element*>(c.B), c.ldb, *static_cast<const Element*>(c.beta),
+         const_cast<Element*>(static_cast<const Element*>(c.C)), c.ldc, c.raster_group, c.workspace);
 }
 
 UNCHECKED void run(void* arguments) { call(&gemm, *static_cast<const Call*>(arguments)); }

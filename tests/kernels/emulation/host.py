@@ -40,6 +40,7 @@ class _Call(ctypes.Structure):
         ("C", ctypes.c_void_p),
         ("ldc", ctypes.c_longlong),
         ("raster_group", ctypes.c_int),
+        ("workspace", ctypes.c_void_p),
     )
 
 
@@ -89,7 +90,7 @@ class HostKernel:
         *,
         most_accesses: int = 10**9,
     ) -> None:
-        """Launch the kernel on NumPy operands; C is changed in place.
+        """Launch the kernel on NumPy operands and a workspace of zeros; C is changed in place.
 
         Raises
         ------
@@ -101,10 +102,15 @@ class HostKernel:
         for name, writable in (("A", 0), ("B", 0), ("C", 1)):
             begin, size = _extent(problem, operands, name)
             self._library.emulation_add_range(name.encode(), ctypes.c_void_p(begin), ctypes.c_size_t(size), writable)
+        workspace = place(np.zeros(launch.workspace_bytes or 0, dtype=np.uint8), 0)
+        self._library.emulation_add_range(
+            b"the workspace", ctypes.c_void_p(workspace.ctypes.data), ctypes.c_size_t(workspace.nbytes), 1
+        )
+        raster_group = launch.arguments[0] if launch.arguments else 0
         call = _Call(
             *(problem.m, problem.n, problem.k, scalars[0].ctypes.data),
             *(operands["A"].ctypes.data, problem.lda, operands["B"].ctypes.data, problem.ldb),
-            *(scalars[1].ctypes.data, operands["C"].ctypes.data, problem.ldc, *launch.arguments),
+            *(scalars[1].ctypes.data, operands["C"].ctypes.data, problem.ldc, raster_group, workspace.ctypes.data),
         )
         failed = self._library.emulation_launch(
             ctypes.byref(call),
