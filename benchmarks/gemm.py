@@ -36,7 +36,7 @@ SAMPLE = 64
 def examine(run: TuneResult) -> dict[str, Any]:
     """Return what the row of a problem has besides its times: kernel, configuration, clock, power, and errors."""
     best = run.best
-    if best is None or best.measurement is None:
+    if best is None or best.measurement is None or not run.settled:
         return {}
     unit = load_kernel(run.kernel).unit or run.problem.arithmetic
     return {

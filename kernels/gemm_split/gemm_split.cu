@@ -19,7 +19,8 @@
 //
 // An element of C is computed again, from the operands and in FP32, where the split may have lost more than FP32 would
 // have: lines carry a bound of what was lost (elements far below the largest one), and the result must be large against
-// it. The same path gives infinities and NaN their IEEE meaning.
+// it. The same path gives infinities and NaN their IEEE meaning, and computes sums of less than LEAST_K products, whose few
+// roundings in FP32 are less than what every product loses here.
 //
 // Every capital name that is not defined here is a macro: a parameter of kernel.toml, or a fact of the problem
 // (PRECISION 0 or 2 for S or C; TRANS_A, TRANS_B; CONJ_A, CONJ_B).
@@ -281,6 +282,7 @@ struct Workspace {
 
 // ---- Powers of two.
 
+constexpr int LEAST_K = 16;
 constexpr unsigned INFINITE = 0x7f800000;  // bits of the first number that is not finite
 
 __device__ __forceinline__ float power_of_two(int exponent) { return float_of(static_cast<unsigned>(exponent + 127) << 23); }
@@ -709,7 +711,8 @@ __device__ __forceinline__ void store_tile(Sums& sums, const Product& product, c
     for (int i = 0; i < SUMS; i++) {
       const long long at_row = row + i % 4 / 2 * 8, at_column = column + i / 4 * 8 + i % 2;
       if (at_row < product.m && at_column < product.n) {
-        const float least = 0x1p35f * (of_row[i % 4 / 2].lost + lines_b[at_column].lost);
+        const float lost = product.k < LEAST_K ? float_of(INFINITE) : of_row[i % 4 / 2].lost + lines_b[at_column].lost;
+        const float least = 0x1p35f * lost;
         float size = fabsf(sums[0][i]);
         if constexpr (PARTS == 2) {
           const float other = fabsf(sums[PARTS - 1][i]);

@@ -141,6 +141,8 @@ class Kernel:
         SHA-256 of the parameters, derived names and restrictions.
     precisions : tuple of str
         Precisions that it is written for, such as ``("s", "d")``; empty for kinds of problems without one.
+    architecture : str
+        The only one that it is compiled for, such as ``"sm_90a"`` (:meth:`architecture_on`); empty for any.
     unit : str
         The unit that makes its multiply-adds, such as ``"tensor_fp64"``; empty for that of the problem's arithmetic.
     derived : mapping of str to Expression
@@ -189,6 +191,7 @@ class Kernel:
     source_hash: str = ""
     space_hash: str = ""
     precisions: tuple[str, ...] = ()
+    architecture: str = ""
     unit: str = ""
     derived: Mapping[str, Expression] = field(default_factory=dict)
     restrictions: tuple[Restriction, ...] = ()
@@ -251,6 +254,27 @@ class Kernel:
                 f"does not give {', '.join(missing)} to {self.name}; leave the problem out for the recorded one, "
                 f"or give sizes of these names; {see}."
             )
+
+    def architecture_on(self, device: str) -> str:
+        """Return the architecture for which the kernel is compiled on a device of an architecture.
+
+        Raises
+        ------
+        UsageError
+            It is for other devices.
+
+        Examples
+        --------
+        >>> kernel = Kernel(name="toy", problem="recorded", parameters={}, architecture="sm_90a")
+        >>> kernel.architecture_on("sm_90")
+        'sm_90a'
+        """
+        if self.architecture.rstrip("af") not in ("", device):
+            raise UsageError(
+                f"a kernel for one architecture runs on devices of that alone, but {self.name} is for "
+                f"{self.architecture} and the device is {device}; name another kernel."
+            )
+        return self.architecture or device
 
     def scope(self, variables: Mapping[str, Value]) -> Scope:
         """Return the names that expressions may use: the given ones, and the derived ones, computed at first use.

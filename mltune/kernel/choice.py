@@ -94,8 +94,7 @@ def kernels_for(
 
 def fits(kernel: Kernel, device: Device) -> bool:
     """Return whether a kernel can be built for a device: one that names an architecture or a unit needs it there."""
-    wanted = str(getattr(kernel, "architecture", ""))
-    return has_unit(device, kernel.unit) and (not wanted or wanted.rstrip("af") == device.architecture)
+    return has_unit(device, kernel.unit) and kernel.architecture.rstrip("af") in ("", device.architecture)
 
 
 def _solves(kernel: Kernel, problem: Problem) -> bool:

@@ -254,6 +254,7 @@ class _Reader:
             entry=document.kernel.entry,
             problem=self.problem,
             precisions=tuple(document.kernel.precisions),
+            architecture=document.kernel.architecture or "",
             unit=document.kernel.unit or "",
             variables=self.problem_variables,
             parameters=parameters,
@@ -549,7 +550,8 @@ class _Reader:
         if source is None:
             return ""
         launch = self.document.launch.model_dump(exclude_none=True)  # what a bundle leaves out changes no hash
-        further = [part for part in (headers, self.document.kernel.options) if part]
+        kernel = self.document.kernel
+        further = [part for part in (headers, kernel.options, kernel.architecture) if part]
         return _hash(source, self.document.kernel.entry, launch, shared_bytes.text, *further)
 
 

@@ -113,7 +113,7 @@ class NvrtcBuilder:
     problem : RunnableProblem
         Its macros select the case, such as precision and transposition.
     architecture : str
-        Such as ``"sm_90"``.
+        That of the device, such as ``"sm_90"``; a kernel for ``"sm_90a"`` is compiled for that.
     cache : pathlib.Path or None
         Folder of cubins, such as :func:`default_cache`; None caches nothing.
     workers : int or None
@@ -129,6 +129,8 @@ class NvrtcBuilder:
     ------
     BundleError
         The bundle has no source, or a parameter's name is not valid for a macro.
+    UsageError
+        The kernel is for another architecture.
     DeviceError
         NVRTC is missing, or does not compile for the architecture.
     """
@@ -145,7 +147,7 @@ class NvrtcBuilder:
         memory_bytes: int = 4 << 30,
         pool: ChildPool | None = None,
     ) -> None:
-        self._source = _source(kernel, compile_options(architecture))
+        self._source = _source(kernel, compile_options(kernel.architecture_on(architecture)))
         self._kernel = kernel
         self._problem_macros = dict(problem.macros())
         definitions(self._problem_macros | dict.fromkeys(kernel.parameters, 0))

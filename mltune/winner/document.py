@@ -83,7 +83,7 @@ def _timing(winner: Winner) -> dict[str, Any]:
 def _build(winner: Winner) -> dict[str, Any]:
     from mltune.measure.build import compile_options
 
-    build, architecture = winner.build, winner.device.architecture
+    build, architecture = winner.build, winner.kernel.architecture_on(winner.device.architecture)
     return {
         "architecture": architecture,
         "compiler": f"NVRTC {winner.versions.get('nvrtc', '')}".strip(),

@@ -62,7 +62,8 @@ def nvcc(winner: Winner) -> str:
     """
     folders = dict.fromkeys((".", *winner.kernel.include)) if winner.kernel.headers else ()
     include = "".join(f" -I{folder}" for folder in folders)
-    return f"nvcc -arch={winner.device.architecture} -std=c++17 --expt-relaxed-constexpr{include} -cubin kernel.cu"
+    architecture = winner.kernel.architecture_on(winner.device.architecture)
+    return f"nvcc -arch={architecture} -std=c++17 --expt-relaxed-constexpr{include} -cubin kernel.cu"
 
 
 def header_files(kernel: Kernel) -> dict[str, str]:

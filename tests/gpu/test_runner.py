@@ -120,7 +120,9 @@ def test_two_timings_of_the_reference_agree(hostile):
     assert first.median_s == pytest.approx(second.median_s, rel=0.1), (first, second)
 
 
-@pytest.mark.parametrize(("name", "precision"), [("gemm_simt", "s"), ("gemm_mma64", "d"), ("gemm_mma64", "z")])
+@pytest.mark.parametrize(
+    ("name", "precision"), [("gemm_simt", "s"), ("gemm_mma64", "d"), ("gemm_mma64", "z"), ("gemm_split", "s")]
+)
 def test_random_configurations_are_right_and_quickly_verified(device, name, precision):
     from mltune.kernel.choice import fits
     from mltune.kernel.space import ConstrainedSpace
