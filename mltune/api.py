@@ -62,8 +62,8 @@ def tune(
     Parameters
     ----------
     problem : str, pathlib.Path or Problem, optional
-        ``"sgemm"``, ``"dgemm"``, ``"cgemm"`` or ``"zgemm"``; a built-in kernel of another kind, or the folder of one;
-        or a problem, such as that of a result or a dataset. In replay the recorded one by default.
+        ``"sgemm"``, ``"dgemm"``, ``"cgemm"``, ``"zgemm"`` or ``"ddgemm"``; a built-in kernel of another kind, or the
+        folder of one; or a problem, such as that of a result or a dataset. In replay the recorded one by default.
     trans : str, optional
         op(A) and op(B): two of N, T, C. NT by default.
     size : int or mapping of str to int, optional
@@ -71,7 +71,8 @@ def tune(
     m, n, k : int, optional
         Extents, in place of `size`.
     kernel : str or pathlib.Path, optional
-        A built-in kernel, or the folder of a bundle; by default gemm_simt, or the recorded one in replay.
+        A built-in kernel, or the folder of a bundle; by default gemm_simt (for ddgemm, gemm_dd), or the recorded one in
+        replay.
     device : str
         ``"auto"``, ``"cuda:N"`` or ``"replay:DATASET"``, where DATASET is a name or a path.
     trials : int, optional

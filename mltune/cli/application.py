@@ -145,7 +145,10 @@ def several_sizes(texts: Sequence[str] | None) -> list[int] | list[dict[str, int
 
 
 ProblemName = Annotated[
-    str, typer.Argument(metavar="PROBLEM", help="sgemm, dgemm, cgemm, zgemm, a built-in kernel or the folder of one.")
+    str,
+    typer.Argument(
+        metavar="PROBLEM", help="sgemm, dgemm, cgemm, zgemm, ddgemm, a built-in kernel or the folder of one."
+    ),
 ]
 Prior = Annotated[
     str,
@@ -160,7 +163,8 @@ KernelName = Annotated[
     str | None,
     typer.Option(
         "--kernel",
-        help=f"A built-in kernel, or the folder of a bundle.  [default: {DEFAULT_KERNEL}, or the replayed one]",
+        help=f"A built-in kernel, or the folder of a bundle.  [default: {DEFAULT_KERNEL} (of ddgemm gemm_dd), or the "
+        "replayed one]",
     ),
 ]
 Trans = Annotated[

@@ -19,7 +19,7 @@ from mltune.kernel.reader import load_kernel
 from mltune.plan.plan import REPLAY, Plan, Task, Unit
 from mltune.problem.kinds import KINDS
 from mltune.records.directory import FILE
-from mltune.tuning.request import DEFAULT_KERNEL, parse_duration
+from mltune.tuning.request import DEFAULT_KERNEL, default_kernel, parse_duration
 
 if TYPE_CHECKING:
     from mltune.dataset.manifest import Manifest
@@ -236,13 +236,13 @@ class _Reader:
             yield kernel, manifest.problem, name
 
     def measured(self, table: ProblemsTable) -> Iterator[tuple[str, Problem, str | None]]:
-        name = table.kernel or DEFAULT_KERNEL
-        kernel = self.kernel(name)
+        kernel = self.kernel(table.kernel or DEFAULT_KERNEL)
         extra = table.model_extra or {}
         expand = KINDS[kernel.problem].expand
         problems = expand(extra) if expand is not None else _of_arrays(kernel, extra)
         for problem in problems:
-            kernel.check_problem(problem)
+            name = table.kernel or default_kernel(problem.name)
+            self.kernel(name).check_problem(problem)
             yield name, problem, None
 
     def kernel(self, name: str) -> Kernel:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mltune.errors import BundleError, DatasetError, ProblemError, UsageError
 from mltune.files.text import did_you_mean, printable
-from mltune.problem.problem import Problem
+from mltune.problem.problem import GEMM_PRECISIONS, Problem
 from mltune.tuning.target import choose, parse_device
 
 if TYPE_CHECKING:
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from mltune.wisdom.entry import Entry
 
 DEFAULT_KERNEL = "gemm_simt"
+
+_DEFAULT_KERNELS = {"ddgemm": "gemm_dd"}
+"""The default kernels by problem, where they are not :data:`DEFAULT_KERNEL`."""
 
 REPLAY_TRIALS = 300
 """Trials of a run in replay without a budget."""
@@ -261,6 +264,17 @@ def parse_duration(text: str) -> float:
     return total
 
 
+def default_kernel(problem: str) -> str:
+    """Return the kernel of a problem of some name when none is named.
+
+    Examples
+    --------
+    >>> default_kernel("sgemm"), default_kernel("ddgemm")
+    ('gemm_simt', 'gemm_dd')
+    """
+    return _DEFAULT_KERNELS.get(problem.lower(), DEFAULT_KERNEL)
+
+
 def named_problem(
     problem: str | Problem | None, shape: Shape, kernel: str | Path | None = None, device: str = "auto"
 ) -> tuple[Problem, str]:
@@ -298,7 +312,8 @@ def named_problem(
                 )
     if bundle is not None and bundle.arrays is not None and problem in (None, bundle.name):
         return _of_arrays(bundle.arrays, shape), str(kernel)
-    named = DEFAULT_KERNEL if kernel is None else str(kernel)
+    name = problem if isinstance(problem, str) else getattr(problem, "name", "")
+    named = default_kernel(name) if kernel is None else str(kernel)
     if isinstance(problem, str):
         if isinstance(shape.get("size"), Mapping):
             raise UsageError(f"--size of a GEMM is a number, got {printable(shape['size'], _LONGEST_VALUE)}.")
@@ -322,7 +337,7 @@ def named_problem(
 
 def is_gemm(name: str) -> bool:
     """Return whether a name is that of a GEMM problem."""
-    return name.lower() in ("sgemm", "dgemm", "cgemm", "zgemm")
+    return name.lower() in {f"{precision}gemm" for precision in GEMM_PRECISIONS}
 
 
 def _is_folder(name: str) -> bool:
