@@ -1,8 +1,8 @@
 """A simulated worker process without a GPU: its answers, deaths and hangs are given by the cubins.
 
 A cubin is JSON here: ``time_s`` of the kernel, its ``noise``, and a ``deed``. Files in a folder control the whole GPU:
-``gone`` while it cannot be used, ``absent`` when there is none, ``broken`` when no worker can be started. Every start
-of a worker is noted in ``starts``.
+``gone`` while it cannot be used, ``absent`` when there is none, ``broken`` when no worker can be started, ``no
+reference`` when the problem has no reference implementation. Every start of a worker is noted in ``starts``.
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ from typing import Any, Self
 import numpy as np
 
 from mltune.device.known import H200
+from mltune.kernel.bundle import Kernel
 from mltune.kernel.reader import load_kernel
 from mltune.measure.clock_monitor import Series, UsualClock
 from mltune.measure.race import RaceResult, run_rounds
 from mltune.measure.requests import Begin, Check, Measure, Race, TimeReference
 from mltune.measure.runner import GpuRunner
 from mltune.measure.worker import Answer
-from mltune.problem.gemm import parse_problem
+from mltune.problem.gemm import GemmProblem, parse_problem
 from mltune.records.trial import Build, Measurement, TrialState
 
 FOLDER = "MLTUNE_IMAGINARY_GPU"
 REFERENCE_S = 3e-3
+NO_REFERENCE = "no reference"
 HOSTILE = Path(__file__).parent / "gpu" / "hostile"
 PROBLEM = parse_problem("sgemm", trans="NT", m=512, n=512, k=512)
 
@@ -62,10 +64,13 @@ class ImaginaryBuilder:
         """Do nothing: there is nothing to release."""
 
 
-def imaginary_runner(timeout_s: float = 10.0, **options: Any) -> GpuRunner:
+def imaginary_runner(
+    timeout_s: float = 10.0, kernel: Kernel | None = None, problem: GemmProblem = PROBLEM, **options: Any
+) -> GpuRunner:
     """Return a runner with a simulated GPU."""
     worker = f"{__name__}:make"
-    return GpuRunner(load_kernel(HOSTILE), PROBLEM, device=H200, timeout_s=timeout_s, worker=worker, **options)
+    kernel = kernel or load_kernel(HOSTILE)
+    return GpuRunner(kernel, problem, device=H200, timeout_s=timeout_s, worker=worker, **options)
 
 
 def make(device_index: int) -> Callable[[Any], Answer]:
@@ -86,13 +91,15 @@ def _answer(request: Any, folder: Path) -> Answer:
     if isinstance(request, Begin):
         return Answer(Measurement(TrialState.OK))
     if isinstance(request, TimeReference):
-        return Answer(_timed(REFERENCE_S))
+        none = Measurement(TrialState.LAUNCH_ERROR, "no reference implementation is known")
+        return Answer(none if (folder / NO_REFERENCE).exists() else _timed(REFERENCE_S))
     if isinstance(request, Race):
         behaviours = [json.loads(cubin) for cubin, *_ in request.entries]
         for behaviour in behaviours:
             if behaviour.get("deed", "").endswith("in a race"):
                 _do({"deed": behaviour["deed"].removesuffix(" in a race") + " and die"}, folder)
-        return Answer(_race(behaviours, request.budget_s))
+        reference = [] if (folder / NO_REFERENCE).exists() else [{"time_s": REFERENCE_S, "noise": 0.001}]
+        return Answer(_race(behaviours, reference, request.budget_s))
     assert isinstance(request, Measure | Check)
     behaviour = json.loads(request.cubin)
     if isinstance(request, Check):
@@ -125,9 +132,9 @@ def _timed(time_s: float) -> Measurement:
     return Measurement(TrialState.OK, samples_s=(time_s,) * 3, median_s=time_s, noise=0.0)
 
 
-def _race(behaviours: list[dict[str, Any]], budget_s: float) -> RaceResult:
+def _race(behaviours: list[dict[str, Any]], reference: list[dict[str, Any]], budget_s: float) -> RaceResult:
     rng = np.random.default_rng(1)
-    runners = [*behaviours, {"time_s": REFERENCE_S, "noise": 0.001}]
+    runners, entered = [*behaviours, *reference], len(behaviours)
 
     def take(order: Any) -> Series:
         together = 1 + 0.05 * rng.random()  # what slows a round slows everybody in it
@@ -137,6 +144,6 @@ def _race(behaviours: list[dict[str, Any]], budget_s: float) -> RaceResult:
     rounds = run_rounds(len(runners), take, lambda duration_s: None, UsualClock(), budget_s)
     return RaceResult(
         TrialState.OK,
-        samples_s=tuple(times_s[:-1] for times_s in rounds.times_s),
-        reference_s=tuple(times_s[-1] for times_s in rounds.times_s),
+        samples_s=tuple(times_s[:entered] for times_s in rounds.times_s),
+        reference_s=tuple(times_s[entered] for times_s in rounds.times_s if reference),
     )

@@ -13,6 +13,7 @@ import typer
 from mltune.cli.application import AsJson, Size, Trans, answer, app, one_of, path, sizes
 from mltune.errors import UsageError
 from mltune.files.text import printable
+from mltune.problem.problem import GEMM_PRECISIONS
 
 if TYPE_CHECKING:
     from mltune.device.facts import Device
@@ -25,8 +26,8 @@ Precision = Annotated[
     str | None,
     typer.Option(
         "--precision",
-        metavar="s|d|c|z",
-        parser=one_of("--precision", tuple("sdcz")),
+        metavar="|".join(GEMM_PRECISIONS),
+        parser=one_of("--precision", GEMM_PRECISIONS),
         help="Of a GEMM.  [default: the kernel's first]",
     ),
 ]

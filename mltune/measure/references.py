@@ -28,13 +28,15 @@ def bind_reference(problem: RunnableProblem, addresses: Mapping[str, int]) -> Ca
     Raises
     ------
     DeviceError
-        The kind has no reference implementation, it is not installed, or it does not support the problem.
+        The problem has no reference implementation, it is not installed, or it does not support the problem.
     """
     bind = REFERENCES.get(problem.kind)
     if bind is None:
         raise DeviceError(
             f"a reference implementation is known for problems of kind {', '.join(REFERENCES)}, got {problem.kind}."
         )
+    if not problem.reference:
+        raise DeviceError(f"no reference implementation of {problem.name} is known.")
     return bind(problem, addresses)
 
 

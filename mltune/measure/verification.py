@@ -30,16 +30,23 @@ extern "C" __global__ void compare(const REAL* output, const REAL* before, const
   if (threadIdx.x < 3) shared_result[threadIdx.x] = 0;
   __syncthreads();
   const double infinity = __longlong_as_double(0x7ff0000000000000LL);
-  const long long end = limits[blockIdx.y + 1];
+  const long long end = limits[blockIdx.y + 1];  // of values; one is the sum of TERMS words
   const long long step = (long long)gridDim.x * blockDim.x;
   double worst = 0;
   unsigned long long wrong = 0, outside = 0;
   for (long long i = limits[blockIdx.y] + (long long)blockIdx.x * blockDim.x + threadIdx.x; i < end; i += step) {
-    const double allowed = bound[i];
+    const double allowed = bound[TERMS * i];
+    bool same = true;
+    double difference = 0;
+    for (int term = 0; term < TERMS; term++) {
+      const long long word = TERMS * i + term;
+      same = same && output[word] == before[word];
+      difference += (double)output[word] - expected[word];
+    }
     if (allowed < 0) {  // guard: whatever is written here, NaN included, differs from the word before
-      if (!(output[i] == before[i])) ++outside;
+      if (!same) ++outside;
     } else {
-      const double error = fabs((double)output[i] - expected[i]);
+      const double error = fabs(difference);
       double share = error == 0 ? 0 : error / allowed;
       if (!(share < infinity)) share = infinity;
       if (share > 1) ++wrong;
@@ -66,11 +73,11 @@ class Verification:
         self._cases = tuple(cases)
         self._copies: list[tuple[str, Any, NDArray[Any]]] = []  # name, copy on the GPU, original on the host
         addresses: list[dict[str, int]] = [{} for _ in self._cases]
-        by_type: dict[np.dtype[Any], list[tuple[int, str, CaseOutput]]] = {}
+        by_type: dict[tuple[np.dtype[Any], int], list[tuple[int, str, CaseOutput]]] = {}
         for number, case in enumerate(self._cases):
             for name, buffer in case.buffers().items():
                 if isinstance(buffer, CaseOutput):
-                    by_type.setdefault(buffer.content.dtype, []).append((number, name, buffer))
+                    by_type.setdefault((buffer.content.dtype, buffer.terms), []).append((number, name, buffer))
                 else:
                     copy = self._copy("the operands of the verification", buffer.content)
                     addresses[number][name] = copy.data.ptr + buffer.skip_bytes
@@ -144,22 +151,23 @@ class Verification:
 
 
 class _Outputs:
-    """The output buffers of one type, side by side on the GPU, next to their correct content."""
+    """The output buffers of one type and number of terms, side by side on the GPU, next to their correct content."""
 
     def __init__(self, buffers: Sequence[CaseOutput], copy: Callable[[str, NDArray[Any]], Any]) -> None:
         import cupy
 
-        limits = np.concatenate(([0], np.cumsum([buffer.content.size for buffer in buffers]))).astype(np.int64)
+        terms = buffers[0].terms
+        limits = np.cumsum([0, *(buffer.content.size // terms for buffer in buffers)]).astype(np.int64)
         columns = zip(*((buffer.content, buffer.expected, buffer.bound) for buffer in buffers), strict=True)
         originals = [*(np.concatenate(column) for column in columns), limits]
         self._before, *self._answers = (copy("the answers of the verification", original) for original in originals)
-        self._words = [int((buffer.bound >= 0).sum()) for buffer in buffers]
+        self._values = [int((buffer.bound[::terms] >= 0).sum()) for buffer in buffers]
         self._output = cupy.empty_like(self._before)
         self._results = cupy.empty((len(buffers), 3), dtype=cupy.uint64)
         dtype = self._before.dtype
-        self._kernel = cupy.RawKernel(_COMPARE, "compare", options=(f"-DREAL={_REALS[dtype.name]}",))
+        self._kernel = cupy.RawKernel(_COMPARE, "compare", options=(f"-DREAL={_REALS[dtype.name]}", f"-DTERMS={terms}"))
         self.addresses = [
-            self._output.data.ptr + int(begin) * dtype.itemsize + buffer.skip_bytes
+            self._output.data.ptr + int(begin) * terms * dtype.itemsize + buffer.skip_bytes
             for begin, buffer in zip(limits, buffers, strict=False)
         ]
 
@@ -169,12 +177,12 @@ class _Outputs:
         self._results.data.memset_async(0, self._results.nbytes)
 
     def compare(self) -> list[tuple[float, int, int, int]]:
-        """Compare; return for each buffer the largest share of a bound, and the wrong, all and other changed words."""
+        """Compare; return for each buffer the largest share of a bound, and the wrong, all and other changed values."""
         operands = (self._output, self._before, *self._answers, self._results)
-        self._kernel((_BLOCKS_PER_OUTPUT, len(self._words)), (_THREADS,), operands)
+        self._kernel((_BLOCKS_PER_OUTPUT, len(self._values)), (_THREADS,), operands)
         results = np.ascontiguousarray(self._results.get())  # waits for the GPU
         shares = np.ascontiguousarray(results[:, 0]).view(np.float64).tolist()
         return [
             (share, wrong, words, outside)
-            for share, (_, wrong, outside), words in zip(shares, results.tolist(), self._words, strict=True)
+            for share, (_, wrong, outside), words in zip(shares, results.tolist(), self._values, strict=True)
         ]

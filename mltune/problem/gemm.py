@@ -7,6 +7,7 @@ bound of a correct kernel.
 from __future__ import annotations
 
 import dataclasses
+import math
 import numbers
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import numpy as np
 
 from mltune.errors import ProblemError
 from mltune.files.text import did_you_mean, printable
-from mltune.problem import gemm_verification
+from mltune.problem import double_double, gemm_verification
 from mltune.problem.gemm_operands import (
     LARGEST_INTEGER,
     largest_ratio,
@@ -26,29 +27,31 @@ from mltune.problem.gemm_operands import (
     op,
     random_generator,
     random_matrix,
+    sampled_indices,
     scale_moduli,
     view,
 )
+from mltune.problem.gemm_precisions import PRECISIONS, Precision
 from mltune.problem.problem import DEFAULT_SIZE, DEFAULT_TRANS
 from mltune.problem.runnable import Buffer, Operands
 
-PRECISIONS = ("s", "d", "c", "z")
 TRANSPOSES = ("N", "T", "C")
 
-CASES: tuple[tuple[str, str, str], ...] = tuple(
-    (precision, trans_a, trans_b)
-    for precision in PRECISIONS
-    for trans_a in (TRANSPOSES if precision in "cz" else TRANSPOSES[:2])
-    for trans_b in (TRANSPOSES if precision in "cz" else TRANSPOSES[:2])
-)
-"""The 26 cases (precision, trans_a, trans_b) of GEMM."""
 
-_DTYPES = {"s": "float32", "d": "float64", "c": "complex64", "z": "complex128"}
-_WIDER = {"s": "float64", "d": "longdouble", "c": "complex128", "z": "clongdouble"}
+def cases_of(precision: str) -> tuple[tuple[str, str, str], ...]:
+    """Return the cases (precision, trans_a, trans_b) of a precision: 9 where it is complex, else 4."""
+    ops = TRANSPOSES if PRECISIONS[precision].is_complex else TRANSPOSES[:2]
+    return tuple((precision, trans_a, trans_b) for trans_a in ops for trans_b in ops)
+
+
+CASES: tuple[tuple[str, str, str], ...] = tuple(case for precision in "sdcz" for case in cases_of(precision))
+"""The 26 cases (precision, trans_a, trans_b) of GEMM in the BLAS."""
+
 _ARGUMENTS = ("m", "n", "k", "alpha", "A", "lda", "B", "ldb", "beta", "C", "ldc")
 _LARGEST_EXTENT = 2**40
 _LARGEST_OPERAND_BYTES = 2**47
 _SCALAR_DENOMINATOR = 64
+_SAMPLE_SEED = 267
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +60,8 @@ class GemmProblem:
 
     Attributes
     ----------
-    precision : {"s", "d", "c", "z"}
-        The BLAS letter: real or complex, in 32 or 64 bits.
+    precision : {"s", "d", "c", "z", "dd"}
+        The BLAS letter: real or complex, in 32 or 64 bits; or double-double arithmetic, whose elements are real.
     trans_a, trans_b : {"N", "T", "C"}
         op: the matrix, its transpose, its conjugate transpose. ``"C"`` of a real matrix becomes ``"T"``.
     m, n, k : int
@@ -95,12 +98,11 @@ class GemmProblem:
 
     kind: ClassVar[str] = "gemm"
     size_names: ClassVar[tuple[str, ...]] = ("m", "n", "k", "lda", "ldb", "ldc")
-    reference: ClassVar[str] = "cuBLAS"
     follows_roofline: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
-            raise ProblemError(f"the precision of a GEMM is one of s, d, c, z, got {self.precision!r}.")
+            raise ProblemError(f"the precision of a GEMM is one of {', '.join(PRECISIONS)}, got {self.precision!r}.")
         for field in ("trans_a", "trans_b"):
             trans = getattr(self, field)
             if trans not in TRANSPOSES:
@@ -125,9 +127,9 @@ class GemmProblem:
             raise ProblemError(
                 f"{field} of {self.name} must be real, got {value!r}; cgemm and zgemm take complex scalars."
             )
-        largest = float(np.finfo(self.dtype).max)
+        largest = float(np.finfo(self.result_dtype).max)
         if not (abs(number.real) <= largest and abs(number.imag) <= largest):
-            raise ProblemError(f"{field} of {self.name} must be finite in {self.dtype.name}, got {value!r}.")
+            raise ProblemError(f"{field} of {self.name} must be finite in {self.result_dtype.name}, got {value!r}.")
         return number if self.is_complex else number.real
 
     def _leading_dimension(self, field: str, rows: int, columns: int) -> int:
@@ -136,10 +138,11 @@ class GemmProblem:
             raise ProblemError(
                 f"{field} >= {max(1, rows)} must hold for a matrix of {rows} rows, got {field}={leading}."
             )
-        if leading * columns * self.element_bytes >= _LARGEST_OPERAND_BYTES:
+        element_bytes = self.result_dtype.itemsize if field == "ldc" else self.element_bytes
+        if leading * columns * element_bytes >= _LARGEST_OPERAND_BYTES:
             raise ProblemError(
                 f"an operand must be smaller than 2**47 bytes, but {self.name} with {field}={leading} has one of "
-                f"{leading} x {columns} elements of {self.element_bytes} bytes; choose a smaller problem."
+                f"{leading} x {columns} elements of {element_bytes} bytes; choose a smaller problem."
             )
         return leading
 
@@ -167,41 +170,59 @@ class GemmProblem:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """NumPy's type of an element."""
-        return np.dtype(_DTYPES[self.precision])
+        """NumPy's type of an element of A and B."""
+        return np.dtype(self.types.operand)
+
+    @property
+    def result_dtype(self) -> np.dtype[Any]:
+        """NumPy's type of an element of C, and of alpha and beta."""
+        return np.dtype(self.types.result)
 
     @property
     def element_bytes(self) -> int:
-        """Size of an element, bytes."""
+        """Size of an element of A and B, bytes."""
         return self.dtype.itemsize
+
+    @property
+    def types(self) -> Precision:
+        """What the precision stands for."""
+        return PRECISIONS[self.precision]
 
     @property
     def is_complex(self) -> bool:
         """Whether the elements are complex."""
-        return self.precision in "cz"
+        return self.types.is_complex
 
     @property
     def arithmetic(self) -> str:
         """The arithmetic whose peak bounds the problem: ``"fp32"`` or ``"fp64"``."""
-        return "fp32" if self.precision in "sc" else "fp64"
+        return self.types.arithmetic
+
+    @property
+    def reference(self) -> str:
+        """``"cuBLAS"``, or empty where that has no such GEMM."""
+        return self.types.reference
 
     @property
     def flops(self) -> int:
-        """Floating-point operations: 2 m n k, and 8 m n k when complex."""
+        """Floating-point operations: 2 m n k, and 8 m n k when complex.
+
+        In double-double arithmetic they are operations on double-double numbers.
+        """
         return (8 if self.is_complex else 2) * self.m * self.n * self.k
 
     @property
     def bytes(self) -> int:
         """Least memory traffic, bytes: A and B read once, C written once, and read once unless ``beta == 0``."""
         inputs = self.m * self.k + self.k * self.n if self.alpha else 0
-        return (inputs + self.m * self.n * (2 if self.beta else 1)) * self.element_bytes
+        outputs = self.m * self.n * (2 if self.beta else 1)
+        return inputs * self.element_bytes + outputs * self.result_dtype.itemsize
 
     @property
     def operand_bytes(self) -> int:
         """Memory that A, B and C occupy on a GPU, bytes."""
-        leading = (self.lda, self.ldb, self.ldc)
-        elements = sum(ld * columns for ld, (_, columns) in zip(leading, self.shapes(), strict=True))
-        return elements * self.element_bytes
+        (_, of_a), (_, of_b), (_, of_c) = self.shapes()
+        return (self.lda * of_a + self.ldb * of_b) * self.element_bytes + self.ldc * of_c * self.result_dtype.itemsize
 
     @property
     def cost_class(self) -> str:
@@ -225,7 +246,7 @@ class GemmProblem:
         return (
             Buffer("A", "in", self.dtype),
             Buffer("B", "in", self.dtype),
-            Buffer("C", "inout" if self.beta else "out", self.dtype),
+            Buffer("C", "inout" if self.beta else "out", self.result_dtype),
         )
 
     @property
@@ -247,7 +268,7 @@ class GemmProblem:
         alpha, beta = (abs(scalar.real) + abs(scalar.imag) for scalar in (self.alpha, self.beta))
         product = self.k * parts * LARGEST_INTEGER**2
         largest = product * max(1.0, alpha) + LARGEST_INTEGER * beta
-        return largest * _SCALAR_DENOMINATOR < 2.0 ** (np.finfo(self.dtype).nmant + 1)
+        return largest * _SCALAR_DENOMINATOR < 2.0 ** (np.finfo(self.result_dtype).nmant + 1)
 
     def variables(self) -> dict[str, int]:
         """Return the values of the problem that the expressions of a kernel bundle may use."""
@@ -261,7 +282,7 @@ class GemmProblem:
             "element_bytes": self.element_bytes,
             "words": self.element_bytes // 4,
             "is_complex": int(self.is_complex),
-            "is_double": int(self.precision in "dz"),
+            "is_double": int(self.arithmetic == "fp64"),
             "trans_a": int(self.trans_a != "N"),
             "trans_b": int(self.trans_b != "N"),
             "conj_a": int(self.trans_a == "C"),
@@ -273,28 +294,32 @@ class GemmProblem:
         """Return the macros that select the case when a kernel is compiled."""
         variables = self.variables()
         case = {name.upper(): variables[name] for name in ("trans_a", "trans_b", "conj_a", "conj_b")}
-        return {"PRECISION": PRECISIONS.index(self.precision), **case}
+        return {"PRECISION": self.types.number, **case}
 
     def operands(self, xp: Any, seed: int, *, integers: bool = False) -> dict[str, Any]:
         """Make the flat column-major buffers A, B and C; everything that must not be read is NaN.
 
         Elements (and both parts of complex ones) are uniform in [-1, 1). NaN are: the padding between the rows and the
-        leading dimension, A and B when ``alpha == 0``, and C when ``beta == 0``.
+        leading dimension, A and B when ``alpha == 0``, and C when ``beta == 0``. The parts of a double-double element
+        are its high and its low one; the low one is at most half a unit of the high one, and 0 of an integer.
 
         With ``integers`` they are integers from -3 to 3: when :attr:`is_exact`, their GEMM has one correct result.
         """
         generator = random_generator(xp, seed)
         leading = (self.lda, self.ldb, self.ldc)
         scalars = (self.alpha, self.alpha, self.beta)
+        types = (self.dtype, self.dtype, self.result_dtype)
         return {
-            name: random_matrix(xp, generator, self.dtype, shape, ld, integers=integers, unread=not scalar)
-            for name, shape, ld, scalar in zip("ABC", self.shapes(), leading, scalars, strict=True)
+            name: random_matrix(
+                xp, generator, dtype, shape, ld, integers=integers, unread=not scalar, is_sum=self.types.is_sum
+            )
+            for name, shape, ld, scalar, dtype in zip("ABC", self.shapes(), leading, scalars, types, strict=True)
         }
 
     def kernel_arguments(self, operands: Operands) -> dict[str, Any]:
         """Return a kernel's arguments by name, in order: m, n, k, alpha, A, lda, B, ldb, beta, C, ldc."""
         extents = {name: np.int64(getattr(self, name)) for name in ("m", "n", "k", "lda", "ldb", "ldc")}
-        scalars = {name: self.dtype.type(getattr(self, name)) for name in ("alpha", "beta")}
+        scalars = {name: self.result_dtype.type(getattr(self, name)) for name in ("alpha", "beta")}
         values = {**extents, **scalars, **operands}
         return {name: values[name] for name in _ARGUMENTS}
 
@@ -311,16 +336,20 @@ class GemmProblem:
 
         Single precision is computed in double on the device of the operands. Double precision is computed on the host
         in NumPy's long double; for CuPy operands it is rounded to double, which the error bound allows for.
+        Double-double results are computed on the device of the operands, nearly exactly, and rounded.
         """
         on_host = isinstance(operands["C"], np.ndarray)
-        if self.precision in "sc" or on_host:
+        if self.types.is_sum:
+            (left, right), added = self._factors(operands), self.result(operands["C"])
+            return double_double.gemm(module(added), self.alpha.real, left, right, self.beta.real, added)
+        if self.arithmetic == "fp32" or on_host:
             return self._answer(operands)
         host = {name: buffer.get() for name, buffer in operands.items()}
-        return module(operands["C"]).asarray(self._answer(host).astype(self.dtype))
+        return module(operands["C"]).asarray(self._answer(host).astype(self.result_dtype))
 
     def _answer(self, operands: Operands) -> Any:
-        wider = np.dtype(_WIDER[self.precision])
-        alpha, beta = (wider.type(self.dtype.type(scalar)) for scalar in (self.alpha, self.beta))
+        wider = np.dtype(self.types.wider)
+        alpha, beta = (wider.type(self.result_dtype.type(scalar)) for scalar in (self.alpha, self.beta))
         answer = module(operands["C"]).zeros((self.m, self.n), dtype=wider)
         if alpha and self.k:
             left, right = self._factors(operands)
@@ -341,7 +370,8 @@ class GemmProblem:
         gamma(p) = p u / (1 - p u), the error is at most gamma(k + 2) (|alpha| |A| |B| + |beta| |C|) in any order of
         summation, with or without fused multiply-adds. In complex arithmetic (the four-multiplication form) the same
         holds for either part with its 2 k products and one more rounding for the complex scaling.
-        One rounding is added for the computation of :meth:`answer`.
+        One rounding is added for the computation of :meth:`answer`. For double-double arithmetic the table of
+        precisions (:mod:`~mltune.problem.gemm_precisions`) derives the roundoff; the high parts alone make the bound.
 
         Returns
         -------
@@ -349,23 +379,28 @@ class GemmProblem:
             float64, or complex128 whose parts bound the errors of the parts.
         """
         roundings = (2 * self.k + 4) if self.is_complex else (self.k + 3)
-        unit = float(np.finfo(self.dtype).eps) / 2
+        unit = self.types.roundoff
         gamma = roundings * unit / (1 - roundings * unit)
         bound = module(operands["C"]).zeros((self.m, self.n), dtype="complex128" if self.is_complex else "float64")
         if self.alpha and self.k:
-            bound = scale_moduli(self.alpha, multiply_moduli(*self._factors(operands)))
+            bound = scale_moduli(self.alpha, multiply_moduli(*map(self._leading_part, self._factors(operands))))
         if self.beta:
-            bound = bound + scale_moduli(self.beta, moduli(self.result(operands["C"])))
+            added = self._leading_part(self.result(operands["C"]))
+            bound = bound + scale_moduli(self.beta, moduli(added))
         return gamma * bound
+
+    def _leading_part(self, matrix: Any) -> Any:
+        return matrix.real if self.types.is_sum else matrix
 
     def worst_error(self, result: Any, reference: Any, bound: Any) -> float:
         """Return the largest error of a result as a share of its bound: above 1 is wrong; NaN counts as infinite."""
         if not result.size:
             return 0.0
         difference = result.astype(reference.dtype) - reference
-        parts = (
-            [(difference.real, bound.real), (difference.imag, bound.imag)] if self.is_complex else [(difference, bound)]
-        )
+        if self.is_complex:
+            parts = [(difference.real, bound.real), (difference.imag, bound.imag)]
+        else:
+            parts = [(difference.real + difference.imag if self.types.is_sum else difference, bound)]
         return max(largest_ratio(abs(error), limit) for error, limit in parts)
 
     verification_cases = gemm_verification.verification_cases
@@ -377,8 +412,11 @@ class GemmProblem:
         """Return the largest error of a kernel on a problem that is too large for the host, as a share of its bound.
 
         Single precision is compared with a result in double. Double precision is compared with the reference
-        implementation: its error may be as large as the kernel's, so the bound is doubled.
+        implementation: its error may be as large as the kernel's, so the bound is doubled. Where there is none, some
+        rows of some columns are computed, at least one in every 512th part of either; all others must be finite.
         """
+        if not self.reference:
+            return self._error_of_sample(before, after)
         bound = self.error_bound(before)
         if self.arithmetic == "fp32":
             answer = self.answer(before)
@@ -387,6 +425,21 @@ class GemmProblem:
             run_reference(computed)
             answer, bound = self.result(computed["C"]), 2 * bound
         return self.worst_error(self.result(after["C"]), answer, bound)
+
+    def _error_of_sample(self, before: Operands, after: Operands) -> float:
+        result, xp = self.result(after["C"]), module(after["C"])
+        if not result.size:
+            return 0.0
+        if not bool(xp.isfinite(result).all()):
+            return math.inf
+        generator = np.random.default_rng(_SAMPLE_SEED)
+        rows, columns = (xp.asarray(sampled_indices(extent, generator)) for extent in (self.m, self.n))
+        left, right = self._factors(before)
+        matrices = {"A": left[rows], "B": right[:, columns], "C": self.result(before["C"])[rows][:, columns]}
+        sample = dataclasses.replace(self, trans_a="N", trans_b="N", m=len(rows), n=len(columns), lda=0, ldb=0, ldc=0)
+        operands = {name: xp.ascontiguousarray(matrix.T).reshape(-1) for name, matrix in matrices.items()}
+        computed = result[rows][:, columns]
+        return sample.worst_error(computed, sample.answer(operands), sample.error_bound(operands))
 
     def to_json(self) -> dict[str, Any]:
         """Return the problem as plain JSON values; complex scalars as [real, imaginary]."""
@@ -434,7 +487,7 @@ def parse_problem(
     Parameters
     ----------
     name : str
-        ``"sgemm"``, ``"dgemm"``, ``"cgemm"`` or ``"zgemm"``.
+        ``"sgemm"``, ``"dgemm"``, ``"cgemm"``, ``"zgemm"`` or ``"ddgemm"``.
     trans : str, optional
         op(A) and op(B), such as ``"NT"``.
     size : int, optional
@@ -470,7 +523,7 @@ def parse_problem(
     ops = trans.upper()
     if len(ops) != 2 or not set(ops) <= set(TRANSPOSES):
         raise ProblemError(f"trans is two of the letters N, T, C, such as NT, got {printable(repr(trans), 80)}.")
-    return GemmProblem(lowered[0], ops[0], ops[1], m, n, k, alpha, beta)
+    return GemmProblem(lowered.removesuffix("gemm"), ops[0], ops[1], m, n, k, alpha, beta)
 
 
 def _extent(field: str, value: object) -> int:

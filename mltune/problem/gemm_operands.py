@@ -7,10 +7,15 @@ import sys
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+
+from mltune.problem.double_double import random_low_parts
 
 LARGEST_INTEGER = 3
 """Largest modulus of an integer operand."""
 
+MOST_SAMPLED = 512
+"""Rows, and columns, of a sample of a matrix."""
 
 REPEATED = 4_194_301
 """Numbers that are drawn for operands on a GPU, which repeat them: a prime, so that no two rows are the same."""
@@ -36,12 +41,21 @@ class _Repeating:
 
 
 def random_matrix(
-    xp: Any, generator: Any, dtype: np.dtype[Any], shape: tuple[int, int], leading: int, *, integers: bool, unread: bool
+    xp: Any,
+    generator: Any,
+    dtype: np.dtype[Any],
+    shape: tuple[int, int],
+    leading: int,
+    *,
+    integers: bool,
+    unread: bool,
+    is_sum: bool = False,
 ) -> Any:
     """Make a flat column-major buffer of random elements, uniform in [-1, 1), with a generator of module ``xp``.
 
     The padding between the rows and the leading dimension is NaN, and so is all of a matrix that must stay ``unread``.
-    With ``integers`` the elements are integers up to :data:`LARGEST_INTEGER`.
+    With ``integers`` the elements are integers up to :data:`LARGEST_INTEGER`. With ``is_sum`` the parts of an element
+    are those of a double-double number.
     """
     rows, columns = shape
     values = generator.random(leading * columns * (2 if dtype.kind == "c" else 1), dtype=dtype.char.lower())
@@ -53,10 +67,20 @@ def random_matrix(
     else:
         values *= 2
         values -= 1
+    if is_sum:
+        values[1::2] = 0 if integers else random_low_parts(xp, values[::2], values[1::2])
     matrix = values.view(dtype)
     nan = complex(math.nan, math.nan) if dtype.kind == "c" else math.nan
     matrix.reshape(columns, leading)[:, 0 if unread else rows :] = nan
     return matrix
+
+
+def sampled_indices(extent: int, generator: np.random.Generator) -> NDArray[np.int64]:
+    """Return some rows or columns of an extent, one in each of equal parts; the first and the last are among them."""
+    parts = min(extent, MOST_SAMPLED)
+    found = ((np.arange(parts) + generator.random(parts)) * extent / parts).astype(np.int64)
+    found[0], found[-1] = 0, extent - 1
+    return np.unique(found)
 
 
 def module(array: Any) -> Any:

@@ -57,25 +57,28 @@ class GemmCase:
         """Make A and B, with NaN around them, and C with everything that a correct kernel leaves there."""
         problem = self.problem
         operands = problem.operands(np, _SEED, integers=self.integers)
-        nan = problem.dtype.type(complex(np.nan, np.nan) if problem.is_complex else np.nan)
-        skip_bytes = (_GUARD + self.offset) * problem.element_bytes
-        inputs = {name: CaseBuffer(self._surround(operands[name], _GUARD, nan), skip_bytes) for name in "AB"}
-        return {**inputs, "C": self._output(operands, skip_bytes)}
+        begin, nan = _GUARD + self.offset, _filled(problem.dtype, np.nan)
+        inputs = {
+            name: CaseBuffer(self._surround(operands[name], _GUARD, nan), begin * problem.element_bytes)
+            for name in "AB"
+        }
+        return {**inputs, "C": self._output(operands, begin * problem.result_dtype.itemsize)}
 
     def _output(self, operands: dict[str, NDArray[Any]], skip_bytes: int) -> CaseOutput:
-        problem, parts = self.problem, 2 if self.problem.is_complex else 1
+        problem, dtype = self.problem, self.problem.result_dtype
+        parts = 2 if dtype.kind == "c" else 1
         answer = problem.answer(operands)
         error_bound = np.zeros_like(answer) if self.integers else problem.error_bound(operands)
-        canary = problem.dtype.type(complex(_CANARY, _CANARY) if problem.is_complex else _CANARY)
+        canary = _filled(dtype, _CANARY)
         matrix = operands["C"].copy()
         problem.padding(matrix)[...] = canary
-        content = self._surround(matrix, _GUARD_COLUMNS * problem.ldc, canary).view(problem.dtype.char.lower())
+        content = self._surround(matrix, _GUARD_COLUMNS * problem.ldc, canary).view(dtype.char.lower())
         first = (_GUARD + self.offset) * parts
         expected, bound = np.zeros(content.size), np.full(content.size, -1.0)
         for words, values in ((expected, answer), (bound, error_bound)):
             inside = words[first : first + problem.ldc * problem.n * parts]
             inside.reshape(problem.n, problem.ldc, parts)[:, : problem.m] = _words(values, parts)
-        return CaseOutput(content, skip_bytes, expected, bound)
+        return CaseOutput(content, skip_bytes, expected, bound, problem.types.terms)
 
     def _surround(self, values: NDArray[Any], behind: int, guard: Any) -> NDArray[Any]:
         """Put guard zones around a buffer, so that it begins ``offset`` elements behind an aligned address."""
@@ -133,6 +136,11 @@ def verification_document(problem: Gemm) -> dict[str, Any]:
         "leading_dimensions": [[one.lda, one.ldb, one.ldc] for one in (problem, wide, narrow)],
         "addresses": "aligned to 256 bytes, and one element behind that",
     }
+
+
+def _filled(dtype: np.dtype[Any], value: float) -> Any:
+    """Return an element all of whose words are a value."""
+    return dtype.type(complex(value, value) if dtype.kind == "c" else value)
 
 
 def _words(matrix: NDArray[Any], parts: int) -> NDArray[np.float64]:

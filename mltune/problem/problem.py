@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any, Protocol, runtime_checkable
 
 ARITHMETICS = ("fp32", "fp64")
+GEMM_PRECISIONS = ("s", "d", "c", "z", "dd")
+"""The precisions of GEMM by the letters before its name: those of the BLAS, and double-double arithmetic."""
+
 DEFAULT_TRANS = "NT"
 DEFAULT_SIZE = 4096
 

@@ -57,10 +57,14 @@ class CaseOutput(CaseBuffer):
     ----------
     expected, bound : ndarray of shape (n_words,), float64
         The correct word and its largest error. A negative bound marks a word that the kernel must not change.
+    terms : int
+        Consecutive words whose sum is a value: 2 in double-double arithmetic. The error of the sum counts; its bound
+        stands with the first word.
     """
 
     expected: NDArray[np.float64]
     bound: NDArray[np.float64]
+    terms: int = 1
 
 
 class VerificationCase(Protocol):

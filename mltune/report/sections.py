@@ -23,7 +23,6 @@ from mltune.report.svg import Omission, Plot, drawn, plotting
 from mltune.results.audit import SkipAudit
 from mltune.results.choice import by_problem
 from mltune.results.messages import message
-from mltune.results.wording import REFERENCE
 
 NOTABLE = {"resumed", "interrupted", "drift", "gpu_lost", "gpu_back", "worker_died", "disk_full", "disk_back"}
 """Events that the report lists, besides those of other versions."""
@@ -116,7 +115,7 @@ def sections(source: ReportInput, document: Mapping[str, Any], *, quick: bool = 
                 ]
             seconds = {entry["label"]: entry["seconds"] for entry in document["winners"]}
             time = drawn("Time use", partial(figures.time_bars, seconds, "time"))
-    names = {run.problem.reference for run in source.runs if run.problem.reference} or {REFERENCE}
+    names = {run.problem.reference for run in source.runs if run.problem.reference}
     reference = names.pop() if len(names) == 1 else "the reference"
     events = [event for event in source.events if event["event"] in NOTABLE or event["event"] not in EVENTS]
     return Sections(

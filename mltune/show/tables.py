@@ -38,7 +38,7 @@ Document = Mapping[str, Any]
 
 def of_reference(names: Iterable[str]) -> str:
     """Return the heading of a column with shares of reference kernels, from the names of these."""
-    known = set(filter(None, names)) or {REFERENCE}
+    known = set(filter(None, names))
     return f">of {known.pop() if len(known) == 1 else 'reference'}"
 
 

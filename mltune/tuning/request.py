@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mltune.errors import BundleError, DatasetError, ProblemError, UsageError
 from mltune.files.text import did_you_mean, printable
 from mltune.kernel.choice import DEFAULT_KERNEL, candidates, check_accuracies
-from mltune.problem.problem import Problem
+from mltune.problem.problem import GEMM_PRECISIONS, Problem
 from mltune.tuning.target import choose, parse_device
 
 if TYPE_CHECKING:
@@ -336,7 +336,7 @@ def named_problem(
 
 def is_gemm(name: str) -> bool:
     """Return whether a name is that of a GEMM problem."""
-    return name.lower() in ("sgemm", "dgemm", "cgemm", "zgemm")
+    return name.lower() in {f"{precision}gemm" for precision in GEMM_PRECISIONS}
 
 
 def _is_folder(name: str) -> bool:

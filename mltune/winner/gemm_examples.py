@@ -20,7 +20,21 @@ g++ -O2 -std=c++17 example.cpp -I/usr/local/cuda/include -lcuda -o example && ./
 """
 """The commands that run the examples, for README.txt."""
 
-_ELEMENTS = {"s": "float", "d": "double", "c": "std::complex<float>", "z": "std::complex<double>"}
+_ELEMENTS = {
+    "s": "float",
+    "d": "double",
+    "c": "std::complex<float>",
+    "z": "std::complex<double>",
+    "dd": "DoubleDouble",
+}
+_DOUBLE_DOUBLE = """\
+struct alignas(16) DoubleDouble {  // the sum of two doubles
+  double hi, lo;
+  DoubleDouble(double hi = 0, double lo = 0) : hi(hi), lo(lo) {}
+  explicit operator double() const { return hi; }  // in which the example compares
+};
+
+"""
 _PYTHON_OP = {"N": "", "T": ".T", "C": ".T.conj()"}
 
 
@@ -43,12 +57,19 @@ def gemm_values(winner: Winner) -> dict[str, Any]:
 
 
 def _python(problem: Any) -> dict[str, Any]:
+    real, dtype, part = np.finfo(problem.dtype).dtype.name, problem.dtype.name, ""
+    note, convert = "random columns of ld elements each", f'view("{dtype}")'
+    if problem.types.is_sum:
+        note = "columns of ld random doubles, as complex numbers of a high and a low part"
+        convert, part = f'astype("{dtype}")', ".real"
     return {
-        "dtype": problem.dtype.name,
-        "real": np.finfo(problem.dtype).dtype.name,
+        "dtype": dtype,
+        "real": real,
+        "note": note,
+        "convert": convert,
         "parts": 2 if problem.is_complex else 1,
-        "python_a": f"A{_PYTHON_OP[problem.trans_a]}",
-        "python_b": f"B{_PYTHON_OP[problem.trans_b]}",
+        "python_a": f"A{_PYTHON_OP[problem.trans_a]}{part}",
+        "python_b": f"B{_PYTHON_OP[problem.trans_b]}{part}",
         "python_alpha": str(problem.alpha).strip("()"),
         "python_beta": str(problem.beta).strip("()"),
     }
@@ -65,6 +86,7 @@ def _cpp(problem: Any) -> dict[str, Any]:
         return f"std::conj({read})" if trans == "C" else read
 
     return {
+        "definition": _DOUBLE_DOUBLE if problem.types.is_sum else "",
         "element": _ELEMENTS[problem.precision],
         "wide": "std::complex<double>" if problem.is_complex else "double",
         "draw": "draw(random), draw(random)" if problem.is_complex else "draw(random)",

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from winners import PROBLEMS, SMALL, cuda_include
+from winners import PROBLEMS, SMALL, cuda_include, of_problem
 
 from mltune.device.facts import Device
 from mltune.kernel.reader import load_kernel
@@ -32,7 +32,7 @@ LARGE = SMALL | {
 # fmt: on
 CASES = {
     "large": (parse_problem("sgemm", trans="NT", m=4096, n=2048, k=1024), LARGE),
-    **{precision: (problem, SMALL) for precision, problem in PROBLEMS.items()},
+    **{precision: (problem, of_problem(problem)[1]) for precision, problem in PROBLEMS.items()},
 }
 """The first needs more shared memory than a launch gets by default."""
 
@@ -47,7 +47,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def measured_winner(problem: GemmProblem, configuration: dict[str, int], device: Device) -> Winner:
-    kernel = load_kernel("gemm_simt")
+    kernel = load_kernel(of_problem(problem)[0])
     with (
         NvrtcBuilder(kernel, problem, device.architecture, workers=1) as builder,
         GpuRunner(kernel, problem, 0, device=device) as runner,

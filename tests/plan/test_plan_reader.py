@@ -53,6 +53,16 @@ class TestMeaning:
         assert {task.minimum for task in plan.tasks} == {60}
         assert {task.device for task in plan.tasks} == {None}
 
+    def test_a_table_without_a_kernel_takes_that_of_each_problem(self, text):
+        text = changed(text, ('["s", "z"]', '["d", "dd"]'), ('["NN", "NC"]', '"all"'), ("[512, [", "[["))
+        text = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("kernel"))
+        kernels = [(task.kernel, task.problem.case) for task in parse_plan(text, "both").tasks]
+        assert kernels == [
+            (kernel, f"{name} {ops}")
+            for kernel, name in (("gemm_simt", "dgemm"), ("gemm_dd", "ddgemm"))
+            for ops in ("NN", "NT", "TN", "TT")
+        ]
+
     def test_all_ops_of_all_precisions_are_the_cases_of_the_blas(self, text):
         text = changed(text, ('["s", "z"]', '["s", "d", "c", "z"]'), ('["NN", "NC"]', '"all"'), ("[512, [", "[["))
         problems = [task.problem for task in parse_plan(text, "all").tasks]

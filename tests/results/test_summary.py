@@ -99,4 +99,4 @@ def test_a_run_that_counts_nothing_is_shown_in_milliseconds_once(tmp_path, make_
     directory = make_run.of(problem=problem)(tmp_path, *map(make_trial, range(4)), declaration=DECLARED.to_json())
     shown = read(summarise_run(read_run(directory), 1))
     assert "trial 1: 2.0000 ms (1.9800 to 2.0200, 95 %), 95.1 % of" in shown
-    assert shown.splitlines()[-2].split() == ["trial", "ms", "of", "cuBLAS", "of", "peak", "configuration"]
+    assert shown.splitlines()[-2].split() == ["trial", "ms", "of", "reference", "of", "peak", "configuration"]

@@ -116,7 +116,7 @@ def build_example(folder: Path, *options: str) -> None:
     subprocess.run([*command, *warnings, "-L.", f"-Wl,-rpath,{folder}", *options], cwd=folder, check=True)
 
 
-@pytest.mark.parametrize("precision", ["s", "z"])
+@pytest.mark.parametrize("precision", ["s", "z", "dd"])
 def test_the_cpp_example_runs(tmp_path, runtime, precision):
     folder = tmp_path / "winner"
     write_winner(folder, a_winner(PROBLEMS[precision]))

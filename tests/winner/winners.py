@@ -22,25 +22,36 @@ SMALL = {
     "STORE_A": 1, "STORE_B": 1, "ASYNC_A": 1, "ASYNC_B": 0, "STAGES": 3, "FRAGMENTS": 1, "UNROLL_K": 4,
     "ORDER": 1, "READ": 0, "MIN_BLOCKS": 1, "RASTER_GROUP": 2,
 }
+SMALL_SUMS = {
+    "BLK_M": 32, "BLK_N": 16, "BLK_K": 8, "DIM_X": 8, "DIM_Y": 8, "DIM_XA": 8, "DIM_XB": 8, "PAD_A": 1, "PAD_B": 0,
+    "STAGES": 3, "RENORMALISE": 4, "MIN_BLOCKS": 1, "RASTER_GROUP": 2,
+}
 # fmt: on
 PROBLEMS = {
     "s": GemmProblem("s", "N", "T", 70, 45, 37),
     "d": GemmProblem("d", "T", "N", 45, 70, 37, alpha=0.1, beta=-2.0, lda=40, ldb=37, ldc=48),
     "c": GemmProblem("c", "T", "C", 33, 64, 50, alpha=1.25 - 0.5j, beta=0.0, lda=51, ldb=64, ldc=33),
     "z": GemmProblem("z", "C", "N", 64, 33, 31, alpha=-1.0j, beta=-0.75 + 0.25j, ldc=80),
+    "dd": GemmProblem("dd", "T", "N", 45, 70, 37, alpha=0.1, beta=-2.0, lda=40, ldb=37, ldc=48),
 }
 """Rectangular problems with larger leading dimensions and nontrivial scalars."""
+
+
+def of_problem(problem: GemmProblem) -> tuple[str, dict[str, int]]:
+    """Return the kernel of a problem, and a configuration that is valid for it."""
+    return ("gemm_dd", SMALL_SUMS) if problem.precision == "dd" else ("gemm_simt", SMALL)
 
 
 def a_winner(problem: GemmProblem = PROBLEMS["s"], build: Build | None = None) -> Winner:
     """Return the winner of a simulated race, with a fake cubin unless a build is given."""
     build = build or Build(TrialState.OK, cubin=b"\x7fELF, not a cubin", registers=64, spill_bytes=0)
     measurement = Measurement(TrialState.OK, samples_s=(2e-6,), median_s=2e-6, sm_clock_hz=1.98e9)
-    record = TrialRecord(17, 1, 5, SMALL, TrialState.OK, build=build, measurement=measurement)
+    kernel, configuration = of_problem(problem)
+    record = TrialRecord(17, 1, 5, configuration, TrialState.OK, build=build, measurement=measurement)
     finalists = (Finalist(17, 2e-6, 1.9e-6, 2.1e-6), Finalist(12, 2.01e-6, 1.9e-6, 2.2e-6, 1.005, 0.99, 1.02))
-    cublas = Finalist(-1, 2.2e-6, 2.1e-6, 2.3e-6, 1.1, 1.08, 1.12)
+    cublas = Finalist(-1, 2.2e-6, 2.1e-6, 2.3e-6, 1.1, 1.08, 1.12) if problem.reference else None
     declaration = Declaration(17, finalists, cublas, rounds=20, as_of=40, verified=True)
-    return Winner(load_kernel("gemm_simt"), problem, H200, record, declaration, build, {"nvrtc": "13.0.88"})
+    return Winner(load_kernel(kernel), problem, H200, record, declaration, build, {"nvrtc": "13.0.88"})
 
 
 def built_winner(problem: GemmProblem) -> Winner:
@@ -48,8 +59,9 @@ def built_winner(problem: GemmProblem) -> Winner:
     pytest.importorskip("cuda.bindings.nvrtc", reason="needs the Python bindings of NVRTC")
     from mltune.measure.build import NvrtcBuilder
 
-    with NvrtcBuilder(load_kernel("gemm_simt"), problem, "sm_90", workers=1) as builder:
-        return a_winner(problem, builder.submit(SMALL).result(120))
+    kernel, configuration = of_problem(problem)
+    with NvrtcBuilder(load_kernel(kernel), problem, "sm_90", workers=1) as builder:
+        return a_winner(problem, builder.submit(configuration).result(120))
 
 
 def cuda_include() -> Path:

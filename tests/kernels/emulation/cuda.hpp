@@ -127,6 +127,22 @@ inline void keep_order() {}
 inline void raise(unsigned* flag, unsigned value) { *flag = value; }
 inline bool is_raised(const unsigned* flag) { return *flag != 0; }
 
+// ---- Double precision, rounded once each. A compiler for a host with FMA must not contract them either.
+
+inline double plus(double a, double b) {
+  volatile double sum = a + b;
+  return sum;
+}
+
+inline double minus(double a, double b) { return plus(a, -b); }
+
+inline double times(double a, double b) {
+  volatile double product = a * b;
+  return product;
+}
+
+inline double fused(double a, double b, double c) { return __builtin_fma(a, b, c); }
+
 // ---- Half precision and exponentials.
 
 inline float from_half(unsigned short bits) {
