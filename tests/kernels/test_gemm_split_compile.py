@@ -1,0 +1,34 @@
+"""Real compiles of kernels/gemm_split: nothing spills in its products, and the tensor cores' instructions are there."""
+
+import pytest
+
+pytest.importorskip("cuda.bindings.nvrtc", reason="needs the Python bindings of NVRTC")
+
+from mltune.errors import UsageError
+from mltune.kernel.reader import load_kernel
+from mltune.measure.build import NvrtcBuilder
+from mltune.measure.machine_code import disassemble, main_loop
+from mltune.problem.gemm import GemmProblem
+from mltune.records.trial import TrialState
+
+KERNEL = load_kernel("gemm_split")
+CONFIGURATION = {
+    "BLK_M": 128, "BLK_N": 64, "BLK_K": 32, "PROMOTE_K": 64, "STAGES": 4, "CLUSTER": 1, "LOADS": 4,
+    "PRODUCER_REGISTERS": 24, "RASTER_GROUP": 8,
+}
+
+
+@pytest.mark.parametrize(("precision", "op_a", "op_b"), [("s", "N", "T"), ("c", "C", "N")])
+def test_it_compiles_for_hopper(precision: str, op_a: str, op_b: str) -> None:
+    with NvrtcBuilder(KERNEL, GemmProblem(precision, op_a, op_b, 512, 512, 512), "sm_90", workers=1) as builder:
+        build = builder.submit(CONFIGURATION).result(120)
+    assert (build.state, build.detail) == (TrialState.OK, "")
+    assert build.spill_bytes == 0
+    loop = main_loop(disassemble(build.cubin))
+    assert loop is not None
+    assert loop.arithmetic
+
+
+def test_another_architecture_is_refused() -> None:
+    with pytest.raises(UsageError, match="gemm_split is for sm_90a and the device is sm_100"):
+        NvrtcBuilder(KERNEL, GemmProblem("s", "N", "N", 64, 64, 64), "sm_100", workers=1)
