@@ -13,8 +13,15 @@ from mltune.records.trial import TrialState
 
 KERNEL = load_kernel("gemm_split")
 CONFIGURATION = {
-    "BLK_M": 128, "BLK_N": 64, "BLK_K": 32, "PROMOTE_K": 64, "STAGES": 4, "CLUSTER": 1, "LOADS": 4,
-    "PRODUCER_REGISTERS": 24, "RASTER_GROUP": 8,
+    "BLK_M": 128,
+    "BLK_N": 64,
+    "BLK_K": 32,
+    "PROMOTE_K": 64,
+    "STAGES": 4,
+    "CLUSTER": 1,
+    "LOADS": 4,
+    "PRODUCER_REGISTERS": 24,
+    "RASTER_GROUP": 8,
 }
 
 

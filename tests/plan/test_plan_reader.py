@@ -57,11 +57,9 @@ class TestMeaning:
         text = changed(text, ('["s", "z"]', '["d", "dd"]'), ('["NN", "NC"]', '"all"'), ("[512, [", "[["))
         text = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("kernel"))
         kernels = [(task.kernel, task.problem.case) for task in parse_plan(text, "both").tasks]
-        assert kernels == [
-            (kernel, f"{name} {ops}")
-            for kernel, name in (("gemm_simt", "dgemm"), ("gemm_dd", "ddgemm"))
-            for ops in ("NN", "NT", "TN", "TT")
-        ]
+        of = (("dgemm", ("gemm_simt", "gemm_mma64")), ("ddgemm", ("gemm_dd",)))
+        ops = ("NN", "NT", "TN", "TT")
+        assert kernels == [(kernel, f"{name} {one}") for name, some in of for one in ops for kernel in some]
 
     def test_all_ops_of_all_precisions_are_the_cases_of_the_blas(self, text):
         text = changed(text, ('["s", "z"]', '["s", "d", "c", "z"]'), ('["NN", "NC"]', '"all"'), ("[512, [", "[["))
