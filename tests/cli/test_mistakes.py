@@ -183,7 +183,7 @@ MISTAKES = [
         "problems 1.sizes item 1 must be at least 1, got -4",
         "item 2 must be a whole number or a list",
     ),
-    ("plan precision.toml", "problems 1.precisions item 1 must be 's', 'd', 'c' or 'z'", "'h'"),
+    ("plan precision.toml", "problems 1.precisions item 1 must be 's', 'd', 'c', 'z' or 'dd'", "'h'"),
     ("plan twice.toml", "problems 2", "sgemm NT 64 is in problems 1 too"),
     ("plan no_kernel.toml", "problems 1", "'gemm_simd'", "did you mean 'gemm_simt'"),
     ("plan key.toml", "precisions is missing", "there is no key precision"),
