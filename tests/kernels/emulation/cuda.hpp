@@ -127,17 +127,23 @@ inline void keep_order() {}
 inline void raise(unsigned* flag, unsigned value) { *flag = value; }
 inline bool is_raised(const unsigned* flag) { return *flag != 0; }
 
-// ---- Double precision, rounded once each. A compiler for a host with FMA must not contract them either.
+// ---- Double precision, rounded once each. A compiler for a host with FMA must not contract them either. They are templates
+// so that a kernel's own functions of these names come first.
 
-inline double plus(double a, double b) {
-  volatile double sum = a + b;
+template <typename V>
+inline V plus(V a, V b) {
+  volatile V sum = a + b;
   return sum;
 }
 
-inline double minus(double a, double b) { return plus(a, -b); }
+template <typename V>
+inline V minus(V a, V b) {
+  return plus<V>(a, -b);
+}
 
-inline double times(double a, double b) {
-  volatile double product = a * b;
+template <typename V>
+inline V times(V a, V b) {
+  volatile V product = a * b;
   return product;
 }
 
