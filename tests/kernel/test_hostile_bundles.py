@@ -23,7 +23,7 @@ from mltune.problem.gemm import parse_problem
 from mltune.winner.formulas import formula
 
 MOST_BYTES = 3 << 29
-MOST_CPU_S = 10
+MOST_CPU_S = 20
 
 HEAD = '[kernel]\nname = "a"\nproblem = "gemm"\nprecisions = ["s"]\nsource = "a.cu"\nentry = "a"\n'
 SOURCE = 'extern "C" __global__ void a() {}\n'
