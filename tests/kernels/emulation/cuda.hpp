@@ -29,6 +29,7 @@ void emulation_commit();
 void emulation_wait(int pending);
 void emulation_check_load(const void* global, int bytes);
 void emulation_check_store(void* global, int bytes);
+void emulation_atomic(void* pointer, int bytes);
 int emulation_lane();
 unsigned emulation_shuffle(unsigned value, int source, int line);
 
@@ -36,6 +37,8 @@ double exp(double);
 }
 
 #define __syncthreads() emulation_barrier(__LINE__)
+
+#include "hopper.hpp"
 
 template <int BYTES, int CACHE = 1>
 inline void cp_async(void* shared, const void* global) {
@@ -113,11 +116,41 @@ inline V __shfl_down_sync(unsigned mask, V value, int distance, int line = __bui
   return emulation_shuffled(mask, value, lane + distance > 31 ? lane : lane + distance, line);
 }
 
+inline unsigned warp_ballot(bool value, int line = __builtin_LINE()) {
+  unsigned lanes = 0;
+  for (int lane = 0; lane < 32; lane++) lanes |= emulation_shuffle(value, lane, line) << lane;
+  return lanes;
+}
+
+#define UNCHECKED __attribute__((no_sanitize("thread", "undefined")))  // checked as atomic
+
 template <typename V>
-inline V atomicAdd(V* sum, V value) {
+UNCHECKED inline V atomicAdd(V* sum, V value) {
+  emulation_atomic(sum, sizeof(V));
   const V old = *sum;
   *sum = old + value;
   return old;
+}
+
+template <typename V>
+UNCHECKED inline V atomicMax(V* most, V value) {
+  emulation_atomic(most, sizeof(V));
+  const V old = *most;
+  if (old < value) *most = value;
+  return old;
+}
+
+template <typename V>
+UNCHECKED inline V load_acquire(const V* from) {
+  emulation_check_load(from, sizeof(V));
+  return *from;
+}
+
+#undef UNCHECKED
+
+template <typename V>
+inline V load_shared_by_blocks(const V* from) {
+  return *from;
 }
 
 inline void __threadfence() {}
@@ -150,6 +183,18 @@ inline V times(V a, V b) {
 inline double fused(double a, double b, double c) { return __builtin_fma(a, b, c); }
 
 // ---- Half precision and exponentials.
+
+inline unsigned bits_of(float value) {
+  unsigned bits;
+  __builtin_memcpy(&bits, &value, 4);
+  return bits;
+}
+
+inline float float_of(unsigned bits) {
+  float value;
+  __builtin_memcpy(&value, &bits, 4);
+  return value;
+}
 
 inline float from_half(unsigned short bits) {
   _Float16 value;

@@ -10,10 +10,13 @@
 //   contents    shared memory that is read was written, and is not the target of a copy in flight
 //   barriers    all threads of the block arrive, and at the same one
 //   warps       all lanes of a warp arrive, and at the same shuffle or mma
+//   proxies     a fence stands between ordinary stores to shared memory and what copy engine or tensor cores read there
 //
 // Asynchronous copies are in flight until their thread waits for their group: until then their target holds garbage and
-// no thread may touch it; afterwards they count as written by that thread, so that others need a barrier. The first
-// breach ends the launch with a message.
+// no thread may touch it; afterwards they count as written by that thread, so that others need a barrier. Whatever else
+// is asynchronous happens as late as it may: a bulk copy to shared memory when no thread can go on without one, a bulk
+// copy from there and a product of wgmma when their thread waits for it. So a missing wait shows in the result. The
+// first breach ends the launch with a message.
 
 #include <setjmp.h>
 #include <sys/mman.h>
@@ -24,6 +27,8 @@
 #include <cstdio>
 #include <cstring>
 #include <deque>
+#include <map>
+#include <utility>
 #include <vector>
 
 struct Index {
@@ -33,7 +38,7 @@ struct Index {
 namespace {
 
 constexpr size_t MOST_SHARED = 232448, WORD = 4, STACK_BYTES = 128 * 1024;
-constexpr int NOBODY = -1, MANY = -2, WARP = 32;
+constexpr int NOBODY = -1, MANY = -2, ATOMIC = -3, ENGINE = -4, WARP = 32;
 
 struct Range {
   const char* name;
@@ -44,7 +49,41 @@ struct Range {
 // What happened to one word of shared memory: who wrote and who read it, and between which barriers.
 struct Shadow {
   int writer, reader, written, read;
+  int fences;  // that its writer had passed
   bool in_flight;
+};
+
+// A barrier in shared memory that counts arrivals and bytes.
+struct Barrier {
+  int arrivals, pending;
+  long long bytes;
+  unsigned phase;
+};
+
+// A copy to shared memory by the copy engine: pieces of global memory, of which the first bytes are valid; then zeros.
+struct Transfer {
+  struct Piece {
+    size_t to;
+    const void* from;
+    size_t valid, bytes;
+  };
+  std::vector<Piece> pieces;
+  size_t barrier;
+};
+
+// A copy from shared memory by the copy engine.
+struct Store {
+  void* global;
+  size_t from, bytes;
+};
+
+// A thread's part of a product of wgmma.
+struct Product {
+  float* sums;
+  int width, sign;
+  bool accumulates;
+  unsigned long long a, b;
+  bool transposes_a, transposes_b, is_bf16;
 };
 
 struct Copy {
@@ -53,23 +92,37 @@ struct Copy {
   int bytes;
 };
 
+enum State { READY, AT_BARRIER, AT_SHUFFLE, POLLS, ENDED };
+
 struct Fiber {
   ucontext_t start;
   jmp_buf here;
-  bool started = false, ended = false;
-  int barrier = 0;                       // line of the barrier where it waits
-  int shuffle = 0;                       // line of the shuffle where it waits; 0: it does not
+  bool started = false;
+  State state = READY;
+  int barrier = 0;                       // line of the last barrier
+  int shuffle = 0;                       // line of the last shuffle
   int source = 0;                        // thread whose value it wants there
   unsigned value = 0, received = 0;      // what it gives and gets
   void* mine = nullptr;                  // what it brings to a function of all lanes ...
   void (*together)(void* const*) = nullptr;  // ... and that function; null: a shuffle
   std::vector<Copy> group;               // copies not yet committed
   std::deque<std::vector<Copy>> groups;  // committed, oldest first
+  std::vector<Store> stores;
+  std::deque<std::vector<Store>> store_groups;
+  std::vector<Product> products;
+  std::deque<std::vector<Product>> product_groups;
+  std::map<float*, std::vector<float>> sums;  // of products in flight; where the kernel has them lies garbage
+  bool fenced = false;                        // a wgmma may follow
+  int fences = 0;                             // between ordinary accesses and those of others that it has passed
 };
 
 std::vector<Range> ranges;
 std::vector<Shadow> shadows;
 std::vector<Fiber> fibers;
+std::map<size_t, Barrier> barriers;
+std::vector<Transfer> transfers;  // in flight
+unsigned dice = 1;
+long long events = 0;  // barriers in shared memory that let a thread pass
 char* stacks = nullptr;
 size_t stacks_bytes = 0, shared_bytes = 0;
 int phase = 0;    // barriers passed
@@ -111,7 +164,7 @@ void read_shared(size_t first, size_t bytes) {
     Shadow& shadow = shadows[word];
     if (shadow.in_flight) breach("shared memory is read at byte %zu while a copy to it is in flight", word * WORD);
     if (shadow.writer == NOBODY) breach("shared memory is read at byte %zu, which was never written", word * WORD);
-    if (shadow.written == phase && shadow.writer != current)
+    if (shadow.written == phase && shadow.writer != current && shadow.writer != ENGINE)
       breach("shared memory is read at byte %zu, which thread %d wrote since the last barrier", word * WORD,
              shadow.writer);
     shadow.reader = shadow.read == phase && shadow.reader != current ? MANY : current;
@@ -123,15 +176,26 @@ void write_shared(size_t first, size_t bytes, bool in_flight) {
   for (size_t word = first / WORD; word <= (first + bytes - 1) / WORD; word++) {
     Shadow& shadow = shadows[word];
     if (shadow.in_flight) breach("shared memory is written at byte %zu while a copy to it is in flight", word * WORD);
-    if (shadow.writer != NOBODY && shadow.written == phase && shadow.writer != current)
+    if (shadow.writer != NOBODY && shadow.writer != ENGINE && shadow.written == phase && shadow.writer != current)
       breach("shared memory is written at byte %zu, which thread %d wrote since the last barrier", word * WORD,
              shadow.writer);
     if (shadow.read == phase && shadow.reader != current)
       breach("shared memory is written at byte %zu, which another thread read since the last barrier", word * WORD);
     shadow.writer = current;
     shadow.written = phase;
+    shadow.fences = fibers[current].fences;
     shadow.in_flight = in_flight;
   }
+}
+
+// A word that tensor cores or the copy engine read.
+void read_by_engine(size_t byte) {
+  const Shadow& shadow = shadows[byte / WORD];
+  if (shadow.in_flight) breach("tensor cores or a copy read shared memory at byte %zu while a copy to it is in flight", byte);
+  if (shadow.writer == NOBODY) breach("tensor cores or a copy read shared memory at byte %zu, which was never written", byte);
+  if (shadow.writer >= 0 && fibers[shadow.writer].fences == shadow.fences)
+    breach("tensor cores or a copy read shared memory at byte %zu, which thread %d wrote without a fence after it", byte,
+           shadow.writer);
 }
 
 bool in_shared(uintptr_t address, size_t bytes, size_t* first) {
@@ -183,7 +247,10 @@ void check(const void* pointer, size_t bytes, bool writes) {
 
 void enter() {
   kernel(kernel_arguments);
-  fibers[current].ended = true;
+  const Fiber& fiber = fibers[current];
+  if (!fiber.stores.empty() || !fiber.store_groups.empty() || !fiber.products.empty() || !fiber.product_groups.empty())
+    breach("a thread ends before copies from shared memory or products of its own do");
+  fibers[current].state = ENDED;
   _longjmp(scheduler, END);
 }
 
@@ -202,13 +269,13 @@ bool run(int thread) {
 
 // Gives each lane of a warp that waits at a shuffle its value; false if not all wait, and at the same one.
 bool exchange(int first, int last) {
+  auto line = [](const Fiber& fiber) { return fiber.state == AT_SHUFFLE ? fiber.shuffle : 0; };
   for (int lane = first; lane < last; lane++)
-    if (fibers[lane].shuffle != fibers[first].shuffle || fibers[lane].together != fibers[first].together ||
-        last - first != WARP) {
+    if (line(fibers[lane]) != line(fibers[first]) || fibers[lane].together != fibers[first].together || last - first != WARP) {
       snprintf(message, sizeof(message),
                "the lanes of a warp must arrive at the same shuffle, but thread %d is at line %d and thread %d at line %d "
                "(0: at none; the warp has %d lanes)",
-               first, fibers[first].shuffle, lane, fibers[lane].shuffle, last - first);
+               first, line(fibers[first]), lane, line(fibers[lane]), last - first);
       return false;
     }
   if (fibers[first].together != nullptr) {
@@ -218,37 +285,146 @@ bool exchange(int first, int last) {
   } else {
     for (int lane = first; lane < last; lane++) fibers[lane].received = fibers[first + fibers[lane].source].value;
   }
-  for (int lane = first; lane < last; lane++) fibers[lane].shuffle = 0;
+  for (int lane = first; lane < last; lane++) fibers[lane].state = READY;
   return true;
 }
 
-// Runs all threads until their next barrier or their end, warp by warp; false after a breach.
-bool run_phase() {
-  const int threads = static_cast<int>(fibers.size());
-  for (int first = 0; first < threads; first += WARP) {
-    const int last = first + WARP < threads ? first + WARP : threads;
-    for (bool shuffled = true; shuffled;) {
-      shuffled = false;
-      for (int lane = first; lane < last; lane++) {
+// Runs a warp until its lanes wait for others: at a barrier, or for memory to change; false after a breach.
+bool run_warp(int first, int last, bool* moved) {
+  for (;;) {
+    int at_shuffle = 0, polling = 0;
+    for (int lane = first; lane < last; lane++) {
+      State& state = fibers[lane].state;
+      if (state == READY || state == POLLS) {
+        const State before = state;
+        const long long passed = events;
+        state = READY;
         if (!run(lane)) return false;
-        shuffled = shuffled || fibers[lane].shuffle != 0;
+        *moved = *moved || before == READY || state != POLLS || events != passed;
       }
-      if (shuffled && !exchange(first, last)) return false;
+      at_shuffle += state == AT_SHUFFLE;
+      polling += state == POLLS;
+    }
+    if (at_shuffle == 0 || (at_shuffle < last - first && polling > 0)) return true;
+    if (!exchange(first, last)) return false;
+    *moved = true;
+  }
+}
+
+size_t shared_offset(const void* pointer, size_t bytes) {
+  size_t first;
+  if (!in_shared(reinterpret_cast<uintptr_t>(pointer), bytes, &first))
+    breach("a barrier, or one side of a bulk copy, must lie in shared memory");
+  return first;
+}
+
+Barrier& barrier_at(size_t offset) {
+  const auto found = barriers.find(offset);
+  if (found == barriers.end()) breach("no barrier was made at byte %zu of shared memory", offset);
+  return found->second;
+}
+
+void end_phase_if_complete(Barrier& barrier) {
+  if (barrier.pending == 0 && barrier.bytes == 0) {
+    barrier.pending = barrier.arrivals;
+    barrier.phase ^= 1;
+  }
+}
+
+// Ends one of the copies in flight, whichever: false if there is none.
+bool land() {
+  if (transfers.empty()) return false;
+  dice = dice * 1664525 + 1013904223;
+  const size_t which = (dice >> 8) % transfers.size();
+  const Transfer transfer = std::move(transfers[which]);
+  transfers.erase(transfers.begin() + static_cast<long>(which));
+  Barrier& barrier = barriers.at(transfer.barrier);
+  for (const Transfer::Piece& piece : transfer.pieces) {
+    for (size_t word = piece.to / WORD; word < (piece.to + piece.bytes + WORD - 1) / WORD; word++) {
+      shadows[word].in_flight = false;
+      shadows[word].writer = ENGINE;
+    }
+    memcpy(shared_storage + piece.to, piece.from, piece.valid);
+    memset(shared_storage + piece.to + piece.valid, 0, piece.bytes - piece.valid);
+    barrier.bytes -= static_cast<long long>(piece.bytes);
+  }
+  end_phase_if_complete(barrier);
+  return true;
+}
+
+// ---- Tensor cores.
+
+// An element in shared memory, which a descriptor as the PTX ISA has it describes: lines of 128 bytes, swizzled, in groups
+// of eight. Lines lie along k, or, transposed, along the other index.
+float element(unsigned long long descriptor, int line, int step, bool transposes, bool is_bf16) {
+  const size_t start = (descriptor & 0x3fff) * 16, leading = (descriptor >> 16 & 0x3fff) * 16, stride = (descriptor >> 32 & 0x3fff) * 16;
+  if (descriptor >> 62 != 1 || (descriptor >> 49 & 7) != 0) breach("a descriptor must be for lines of 128 bytes, swizzled from a multiple of 1024 on");
+  const size_t logical = transposes ? start + line / 64 * leading + step / 8 * stride + step % 8 * 128 + line % 64 * 2
+                                    : start + line / 8 * stride + line % 8 * 128 + step * 2;
+  const size_t at = logical ^ (logical >> 7 & 7) << 4;
+  if (at + 2 > shared_bytes) breach("tensor cores read shared memory at byte %zu, but the block has %zu bytes", at, shared_bytes);
+  read_by_engine(at);
+  if (is_bf16) {
+    unsigned bits = 0;
+    memcpy(reinterpret_cast<unsigned char*>(&bits) + 2, shared_storage + at, 2);
+    float value;
+    memcpy(&value, &bits, 4);
+    return value;
+  }
+  _Float16 value;
+  memcpy(&value, shared_storage + at, 2);
+  return static_cast<float>(value);
+}
+
+// A thread's sums: of columns 8 j + 2 (lane % 4) + {0, 1} the rows lane / 4 + {0, 8} of its warp's 16.
+void multiply(const Product& p, std::vector<float>& sums) {
+  constexpr int DEPTH = 16;
+  const int lane = current % WARP, row0 = current / WARP % 4 * 16 + lane / 4;
+  float a[2][DEPTH];
+  for (int half = 0; half < 2; half++)
+    for (int step = 0; step < DEPTH; step++) a[half][step] = element(p.a, row0 + half * 8, step, p.transposes_a, p.is_bf16);
+  for (int j = 0; j < p.width; j += 2) {
+    const int column = j / 4 * 8 + lane % 4 * 2, half = j % 4 / 2;
+    for (int c = 0; c < 2; c++) {
+      double sum = p.accumulates ? sums[j + c] : 0;
+      for (int step = 0; step < DEPTH; step++) sum += static_cast<double>(p.sign) * a[half][step] * element(p.b, column + c, step, p.transposes_b, p.is_bf16);
+      sums[j + c] = static_cast<float>(sum);
     }
   }
-  return true;
+}
+
+// Runs all threads until their next barrier or their end; false after a breach.
+bool run_phase() {
+  const int threads = static_cast<int>(fibers.size());
+  for (Fiber& fiber : fibers)
+    if (fiber.state == AT_BARRIER) fiber.state = READY;
+  for (;;) {
+    bool moved = false;
+    for (int first = 0; first < threads; first += WARP)
+      if (!run_warp(first, first + WARP < threads ? first + WARP : threads, &moved)) return false;
+    int waiting = NOBODY;
+    for (int thread = 0; thread < threads; thread++)
+      if (fibers[thread].state == POLLS || fibers[thread].state == AT_SHUFFLE) waiting = thread;
+    if (waiting == NOBODY) return true;
+    if (!moved && !land()) {
+      snprintf(message, sizeof(message), "thread %d waits for what no thread and no copy will do (block %u)", waiting, blockIdx.x);
+      return false;
+    }
+  }
 }
 
 // Whether all threads stand at the same barrier, or all have ended.
 bool agree() {
   for (const Fiber& fiber : fibers)
-    if (fiber.ended != fibers[0].ended || fiber.barrier != fibers[0].barrier) return false;
+    if (fiber.state != fibers[0].state || fiber.barrier != fibers[0].barrier) return false;
   return true;
 }
 
 [[gnu::noinline]] bool run_block(int threads) {
   memset(shared_storage, 0xff, MOST_SHARED);  // not a number
-  shadows.assign((shared_bytes + WORD - 1) / WORD, Shadow{NOBODY, NOBODY, -1, -1, false});
+  shadows.assign((shared_bytes + WORD - 1) / WORD, Shadow{NOBODY, NOBODY, -1, -1, 0, false});
+  barriers.clear();
+  transfers.clear();
   fibers.clear();
   fibers.resize(threads);
   for (int thread = 0; thread < threads; thread++) {
@@ -264,20 +440,27 @@ bool agree() {
     if (!run_phase()) return false;
     if (!agree()) {
       int ended = 0;
-      for (const Fiber& fiber : fibers) ended += fiber.ended;
+      for (const Fiber& fiber : fibers) ended += fiber.state == ENDED;
       int other = 0;
-      while (fibers[other].ended == fibers[0].ended && fibers[other].barrier == fibers[0].barrier) other++;
+      while (fibers[other].state == fibers[0].state && fibers[other].barrier == fibers[0].barrier) other++;
       snprintf(message, sizeof(message),
                "the threads of a block must arrive at the same barrier, but thread 0 %s line %d, thread %d %s line %d, "
                "and %d of %d have ended (block %u, after %d barriers)",
-               fibers[0].ended ? "ended after" : "is at", fibers[0].barrier, other,
-               fibers[other].ended ? "ended after" : "is at", fibers[other].barrier, ended, threads, blockIdx.x, phase);
+               fibers[0].state == ENDED ? "ended after" : "is at", fibers[0].barrier, other,
+               fibers[other].state == ENDED ? "ended after" : "is at", fibers[other].barrier, ended, threads, blockIdx.x, phase);
       return false;
     }
-    if (fibers[0].ended) return true;
+    if (fibers[0].state == ENDED) {
+      if (!transfers.empty()) snprintf(message, sizeof(message), "a block ends before copies to its shared memory do");
+      return transfers.empty();
+    }
     phase++;
     last_barrier = fibers[0].barrier;
   }
+}
+
+void give_way() {
+  if (!_setjmp(fibers[current].here)) _longjmp(scheduler, WAIT);
 }
 
 }  // namespace
@@ -287,9 +470,15 @@ extern "C" {
 // ---- What cuda.hpp asks for.
 
 void emulation_barrier(int line) {
-  Fiber& fiber = fibers[current];
-  fiber.barrier = line;
-  if (!_setjmp(fiber.here)) _longjmp(scheduler, WAIT);
+  fibers[current].barrier = line;
+  fibers[current].state = AT_BARRIER;
+  give_way();
+}
+
+// Lets others run before the thread looks again.
+void emulation_poll() {
+  fibers[current].state = POLLS;
+  give_way();
 }
 
 int emulation_lane() { return current % WARP; }
@@ -300,7 +489,8 @@ unsigned emulation_shuffle(unsigned value, int source, int line) {
   fiber.source = source;
   fiber.together = nullptr;
   fiber.shuffle = line;
-  if (!_setjmp(fiber.here)) _longjmp(scheduler, WAIT);
+  fiber.state = AT_SHUFFLE;
+  give_way();
   return fibers[current].received;
 }
 
@@ -310,7 +500,8 @@ void emulation_collective(void* mine, void (*together)(void* const* lanes), int 
   fiber.mine = mine;
   fiber.together = together;
   fiber.shuffle = line;
-  if (!_setjmp(fiber.here)) _longjmp(scheduler, WAIT);
+  fiber.state = AT_SHUFFLE;
+  give_way();
 }
 
 void emulation_copy(void* shared, const void* global, int bytes, bool valid) {
@@ -365,6 +556,115 @@ void emulation_check_load(const void* global, int bytes) {
 void emulation_check_store(void* global, int bytes) {
   check_aligned(global, bytes);
   check_global(reinterpret_cast<uintptr_t>(global), bytes, true);
+}
+
+// An atomic operation: in shared memory others may do the same between two barriers.
+void emulation_atomic(void* pointer, int bytes) {
+  check_aligned(pointer, bytes);
+  size_t first;
+  if (!in_shared(reinterpret_cast<uintptr_t>(pointer), bytes, &first)) {
+    check_global(reinterpret_cast<uintptr_t>(pointer), bytes, true);
+    return;
+  }
+  for (size_t word = first / WORD; word < (first + bytes) / WORD; word++) {
+    Shadow& shadow = shadows[word];
+    if (shadow.written == phase && shadow.writer == ATOMIC) continue;
+    read_shared(word * WORD, WORD);
+    write_shared(word * WORD, WORD, false);
+    shadow.writer = ATOMIC;
+  }
+}
+
+// ---- What hopper.hpp asks for.
+
+void emulation_check_aligned(const void* address, int bytes) { check_aligned(address, bytes); }
+
+void emulation_fence() { fibers[current].fences++; }
+
+void emulation_barrier_init(void* pointer, int arrivals) {
+  check_aligned(pointer, 8);
+  if (arrivals < 1) breach("a barrier counts at least one arrival, got %d", arrivals);
+  barriers[shared_offset(pointer, 8)] = {arrivals, arrivals, 0, 0};
+}
+
+void emulation_barrier_arrive(void* pointer, int bytes) {
+  Barrier& barrier = barrier_at(shared_offset(pointer, 8));
+  if (barrier.pending-- == 0) breach("a barrier for %d arrivals got more", barrier.arrivals);
+  barrier.bytes += bytes;
+  end_phase_if_complete(barrier);
+}
+
+bool emulation_barrier_passed(void* pointer, unsigned parity) {
+  const bool passed = barrier_at(shared_offset(pointer, 8)).phase != parity;
+  events += passed;
+  return passed;
+}
+
+// A bulk copy to shared memory, and its pieces: the valid bytes, and zeros.
+void emulation_transfer_begin(void* barrier) { transfers.push_back({{}, shared_offset(barrier, 8)}); }
+
+void emulation_transfer_piece(size_t to, const void* from, int valid, int bytes) {
+  if (to % WORD != 0 || bytes % static_cast<int>(WORD) != 0) breach("a piece of a bulk copy must consist of words");
+  shared_offset(shared_storage + to, bytes);
+  if (valid > 0) check_global(reinterpret_cast<uintptr_t>(from), valid, false);
+  write_shared(to, bytes, true);
+  memset(shared_storage + to, 0xff, bytes);
+  transfers.back().pieces.push_back({to, from, static_cast<size_t>(valid), static_cast<size_t>(bytes)});
+}
+
+void emulation_store(void* global, const void* shared, int bytes) {
+  check_aligned(global, 16);
+  check_aligned(shared, 16);
+  if (bytes <= 0 || bytes % 16 != 0) breach("a bulk copy has a multiple of 16 bytes, got %d", bytes);
+  check_global(reinterpret_cast<uintptr_t>(global), bytes, true);
+  fibers[current].stores.push_back({global, shared_offset(shared, bytes), static_cast<size_t>(bytes)});
+}
+
+void emulation_store_commit() {
+  Fiber& fiber = fibers[current];
+  fiber.store_groups.push_back(std::move(fiber.stores));
+  fiber.stores.clear();
+}
+
+void emulation_store_wait(int pending) {
+  auto& groups = fibers[current].store_groups;
+  for (; static_cast<int>(groups.size()) > pending; groups.pop_front())
+    for (const Store& store : groups.front()) {
+      for (size_t byte = store.from; byte < store.from + store.bytes; byte += WORD) read_by_engine(byte);
+      memcpy(store.global, shared_storage + store.from, store.bytes);
+    }
+}
+
+unsigned emulation_shared_address(const void* pointer) { return static_cast<unsigned>(shared_offset(pointer, 1)); }
+
+void emulation_wgmma_fence() { fibers[current].fenced = true; }
+
+void emulation_wgmma(float* sums, int width, int sign, bool accumulates, unsigned long long a, unsigned long long b,
+                     bool transposes_a, bool transposes_b, bool is_bf16) {
+  Fiber& fiber = fibers[current];
+  if (!fiber.fenced) breach("a wgmma needs a fence after the last wait");
+  if (fiber.sums.count(sums) == 0) {
+    fiber.sums[sums].assign(sums, sums + width);
+    memset(sums, 0xff, width * sizeof(float));
+  }
+  fiber.products.push_back({sums, width, sign, accumulates, a, b, transposes_a, transposes_b, is_bf16});
+}
+
+void emulation_wgmma_commit() {
+  Fiber& fiber = fibers[current];
+  fiber.product_groups.push_back(std::move(fiber.products));
+  fiber.products.clear();
+}
+
+void emulation_wgmma_wait(int pending) {
+  Fiber& fiber = fibers[current];
+  auto& groups = fiber.product_groups;
+  for (; static_cast<int>(groups.size()) > pending; groups.pop_front())
+    for (const Product& product : groups.front()) multiply(product, fiber.sums[product.sums]);
+  if (!groups.empty()) return;
+  for (const auto& [place, values] : fiber.sums) memcpy(place, values.data(), values.size() * sizeof(float));
+  fiber.sums.clear();
+  fiber.fenced = false;
 }
 
 // ---- What the harness asks for.

@@ -1,0 +1,125 @@
+// What Hopper adds: barriers that count bytes, bulk copies, tensor maps and products of a warpgroup. cuda.hpp includes it.
+// Clusters have one block.
+#pragma once
+
+extern "C" {
+void emulation_poll();
+void emulation_fence();
+void emulation_barrier_init(void* barrier, int arrivals);
+void emulation_barrier_arrive(void* barrier, int bytes);
+bool emulation_barrier_passed(void* barrier, unsigned parity);
+void emulation_transfer_begin(void* barrier);
+void emulation_transfer_piece(unsigned long to, const void* from, int valid, int bytes);
+void emulation_store(void* global, const void* shared, int bytes);
+void emulation_store_commit();
+void emulation_store_wait(int pending);
+unsigned emulation_shared_address(const void* shared);
+void emulation_wgmma_fence();
+void emulation_wgmma(float* sums, int width, int sign, bool accumulates, unsigned long long a, unsigned long long b,
+                     bool transposes_a, bool transposes_b, bool is_bf16);
+void emulation_wgmma_commit();
+void emulation_wgmma_wait(int pending);
+void emulation_check_aligned(const void* address, int bytes);
+}
+
+typedef unsigned long long Bits;
+
+inline unsigned shared_address(const void* shared) { return emulation_shared_address(shared); }
+inline int cluster_rank() { return 0; }
+inline void block_or_cluster_sync(int line = __builtin_LINE()) { emulation_barrier(line); }
+inline void pause() { emulation_poll(); }
+inline void fence_proxy() { emulation_fence(); }
+
+inline void barrier_init(Bits* barrier, int arrivals) { emulation_barrier_init(barrier, arrivals); }
+inline void barrier_init_fence() {}
+inline void barrier_expect(Bits* barrier, int bytes) { emulation_barrier_arrive(barrier, bytes); }
+inline void barrier_arrive(Bits* barrier, int = 0) { emulation_barrier_arrive(barrier, 0); }
+inline void barrier_wait(Bits* barrier, unsigned parity) {
+  while (!emulation_barrier_passed(barrier, parity)) emulation_poll();
+}
+
+// ---- Bulk copies.
+
+inline void bulk_load(void* shared, const void* global, int bytes, Bits* barrier) {
+  emulation_check_aligned(shared, 16);
+  emulation_check_aligned(global, 16);
+  emulation_transfer_begin(barrier);
+  emulation_transfer_piece(shared_address(shared), global, bytes, bytes);
+}
+
+inline void bulk_store(void* global, const void* shared, int bytes) { emulation_store(global, shared, bytes); }
+inline void bulk_commit() { emulation_store_commit(); }
+template <int PENDING>
+inline void bulk_wait_read() {
+  emulation_store_wait(PENDING);
+}
+inline void bulk_wait() { emulation_store_wait(0); }
+
+// A tensor map as the emulator has it, in the kernel's own memory for one.
+struct EmulatedMap {
+  const unsigned short* X;
+  long long inner, outer, ld;
+  int box_outer;
+};
+
+#define UNCHECKED __attribute__((no_sanitize("thread", "undefined")))  // it is the copy engine's, not the thread's
+
+template <typename Map>
+UNCHECKED void make_map(Map* map, Map*, const unsigned short* X, unsigned inner, unsigned outer, Bits ld, int box_outer) {
+  static_assert(sizeof(Map) == 128 && alignof(Map) >= 64, "a tensor map has 128 bytes");
+  emulation_check_aligned(X, 16);
+  emulation_check_aligned(reinterpret_cast<const void*>(ld * 2), 16);
+  emulation_check_store(map, sizeof(Map));
+  if (emulation_lane() == 0) *reinterpret_cast<EmulatedMap*>(map) = {X, inner, outer, static_cast<long long>(ld), box_outer};
+}
+
+// Lines of 64 elements, swizzled; zeros where there is no matrix.
+template <int TARGETS, typename Map>
+UNCHECKED void copy_box(void* shared, const Map* at, int inner, int outer, Bits* barrier) {
+  const EmulatedMap& map = *reinterpret_cast<const EmulatedMap*>(at);
+  emulation_check_aligned(shared, 128);
+  emulation_transfer_begin(barrier);
+  for (int line = 0; line < map.box_outer; line++)
+    for (int element = 0; element < 64; element += 8) {
+      const unsigned long logical = shared_address(shared) + line * 128 + element * 2;
+      const long long x = static_cast<long long>(inner) + element, y = static_cast<long long>(outer) + line;
+      const long long valid = y < map.outer && x < map.inner ? map.inner - x : 0;
+      emulation_transfer_piece(logical ^ (logical >> 7 & 7) << 4, map.X + y * map.ld + x, valid < 8 ? valid * 2 : 16, 16);
+    }
+}
+
+// ---- Products.
+
+template <int REGISTERS>
+inline void registers_give() {
+  static_assert(REGISTERS % 8 == 0 && REGISTERS >= 24 && REGISTERS <= 256, "a number of registers that can be had");
+}
+template <int REGISTERS>
+inline void registers_take() {
+  registers_give<REGISTERS>();
+}
+
+inline void hold(float&) {}
+inline void wgmma_fence() { emulation_wgmma_fence(); }
+inline void wgmma_commit() { emulation_wgmma_commit(); }
+template <int PENDING>
+inline void wgmma_wait() {
+  emulation_wgmma_wait(PENDING);
+}
+
+template <int SIGN, int WIDTH>
+UNCHECKED inline void wgmma(float (&sums)[WIDTH], Bits a, Bits b, bool accumulates) {
+  emulation_wgmma(sums, WIDTH, SIGN, accumulates, a, b, false, false, false);
+}
+
+template <bool TRANSPOSES_A, bool TRANSPOSES_B, int WIDTH>
+UNCHECKED inline void wgmma(float (&sums)[WIDTH], Bits a, Bits b) {
+#if PRECISION == 5
+  constexpr bool is_bf16 = true;
+#else
+  constexpr bool is_bf16 = false;
+#endif
+  emulation_wgmma(sums, WIDTH, 1, true, a, b, TRANSPOSES_A, TRANSPOSES_B, is_bf16);
+}
+
+#undef UNCHECKED
