@@ -95,12 +95,15 @@ class Launch:
         Dynamic shared memory, bytes per block.
     arguments : tuple of int
         Arguments of the kernel that follow those of the problem.
+    workspace_bytes : int or None
+        Size of the workspace, global memory whose address is the last argument; None for a kernel without one.
     """
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     shared_bytes: int
     arguments: tuple[int, ...]
+    workspace_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +150,8 @@ class Kernel:
         Shape of a launch.
     shared_bytes : Expression
         Dynamic shared memory of a launch, bytes per block: the resource of that name, or 0.
+    workspace_bytes : Expression or None
+        Size of the workspace of a launch; None for a kernel without one.
     variables : frozenset of str
         Variables of a problem that its expressions may use.
     accesses : mapping of str to Access
@@ -183,6 +188,7 @@ class Kernel:
     block: _Shape = (_ONE, _ONE, _ONE)
     grid: _Shape = (_ONE, _ONE, _ONE)
     shared_bytes: Expression = _ZERO
+    workspace_bytes: Expression | None = None
     variables: frozenset[str] = frozenset()
     accesses: Mapping[str, Access] = field(default_factory=dict)
     options: tuple[str, ...] = ()
@@ -337,8 +343,8 @@ class Kernel:
         assert self.arrays is not None  # noqa: S101 - the caller has checked
         assert self.arrays.reference is not None  # noqa: S101
         reference = self.arrays.reference
-        shape = replace(self, block=reference.block, grid=reference.grid, shared_bytes=_ZERO, arguments=())
-        return shape.launch(configuration, variables)
+        shape = replace(self, block=reference.block, grid=reference.grid, shared_bytes=_ZERO)
+        return replace(shape, arguments=(), workspace_bytes=None).launch(configuration, variables)
 
     def launch(self, configuration: Mapping[str, int], variables: Mapping[str, int]) -> Launch:
         """Return the launch of one configuration.
@@ -361,14 +367,15 @@ class Kernel:
             value = expression.evaluate(scope)
             if isinstance(value, np.ndarray) or not (0 <= value < MAX_INTEGER) or value != int(value):
                 raise ExpressionError(
-                    f"the shape of a launch must be integers >= 0, but `{printable(expression, 120)}` is {value}; "
+                    f"the sizes of a launch must be integers >= 0, but `{printable(expression, 120)}` is {value}; "
                     f"see {self.folder / 'kernel.toml'}."
                 )
             return int(value)
 
         (gx, gy, gz), (bx, by, bz) = map(number, self.grid), map(number, self.block)
         arguments = tuple(int(configuration[name]) for name in self.arguments)
-        return Launch((gx, gy, gz), (bx, by, bz), number(self.shared_bytes), arguments)
+        workspace_bytes = None if self.workspace_bytes is None else number(self.workspace_bytes)
+        return Launch((gx, gy, gz), (bx, by, bz), number(self.shared_bytes), arguments, workspace_bytes)
 
     def with_values(self, values: Mapping[str, Sequence[int]]) -> Kernel:
         """Return the kernel with fewer values for some parameters: a part of its search space.

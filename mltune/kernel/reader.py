@@ -233,6 +233,7 @@ class _Reader:
         )
         resources = {key: self.expression(f"resources.{key}", text, known) for key, text in document.resources.items()}
         shared_bytes = resources.get("shared_bytes", parse("0"))
+        workspace = None if launch.workspace is None else self.expression("launch.workspace", launch.workspace, known)
         source = self.source()
         headers = self.headers(source)
         return Kernel(
@@ -264,6 +265,7 @@ class _Reader:
             block=self.shape("block", launch.block, known),
             grid=self.shape("grid", launch.grid, known),
             shared_bytes=shared_bytes,
+            workspace_bytes=workspace,
             options=tuple(document.kernel.options),
             labels=self.labels(),
             default=self.default({**parameters, **launch_parameters}),
@@ -543,7 +545,7 @@ class _Reader:
     def source_hash(self, source: str | None, headers: Mapping[str, str], shared_bytes: Expression) -> str:
         if source is None:
             return ""
-        launch = self.document.launch.model_dump()
+        launch = self.document.launch.model_dump(exclude_none=True)
         further = [part for part in (headers, self.document.kernel.options) if part]
         return _hash(source, self.document.kernel.entry, launch, shared_bytes.text, *further)
 

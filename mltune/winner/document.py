@@ -16,6 +16,7 @@ from mltune.results.rating import declared_rating
 from mltune.winner.formulas import launch_formulas, size_restrictions
 
 if TYPE_CHECKING:
+    from mltune.kernel.bundle import Launch
     from mltune.winner.winner import Winner
 
 FORMAT = 1
@@ -98,10 +99,12 @@ def _launch(winner: Winner) -> dict[str, Any]:
         "grid": list(launch.grid),
         "block": list(launch.block),
         "shared_bytes": launch.shared_bytes,
+        "workspace_bytes": launch.workspace_bytes,
         "launched": list(launch.arguments),
         "arguments": [
             *_problem_arguments(winner),
             *({"name": name, "type": "int32", "value": value} for name, value in winner.launched.items()),
+            *_workspace(launch),
         ],
         "constants": _constants(winner),
         "at_other_sizes": launch_formulas(winner),
@@ -122,6 +125,13 @@ def _problem_arguments(winner: Winner) -> list[dict[str, Any]]:
         else {"name": name, "type": value.dtype.name, "value": _plain(value)}
         for name, value in values.items()
     ]
+
+
+def _workspace(launch: Launch) -> list[dict[str, Any]]:
+    if launch.workspace_bytes is None:
+        return []
+    shape = [launch.workspace_bytes]
+    return [{"name": "workspace", "type": "pointer to uint8", "shape": shape, "role": "workspace", "initial": 0}]
 
 
 def _constants(winner: Winner) -> list[dict[str, Any]]:

@@ -2,9 +2,11 @@
 
 import statistics
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import Rig
 
 from mltune.device.peaks import peak_flops
 from mltune.device.query import available_devices
@@ -111,6 +113,24 @@ def test_every_precision_is_verified_timed_and_checked_at_other_sizes(hostile_ke
     assert len(checks) == 7, checks
     assert reference.state in MEASURED, reference
     assert 0 < problem.flops / reference.median_s < 20 * peak_flops(device, problem.arithmetic), reference
+
+
+SPLIT_K = load_kernel(Path(__file__).parent.parent / "kernels" / "split_k")
+
+
+@pytest.mark.parametrize(("misdeed", "state"), [(0, None), (1, TrialState.WRONG_RESULT), (3, TrialState.LAUNCH_ERROR)])
+def test_a_workspace_is_zero_and_kept_from_launch_to_launch(device, misdeed, state):
+    problem = parse_problem("dgemm", trans="TN", m=300, n=200, k=100)
+    configuration = {"MISDEED": misdeed, "PARTS": 3, "UNUSED": 1}
+    with Rig(SPLIT_K, problem, device) as rig:
+        measured = [rig.measure(**configuration) for _ in range(2)]
+        checks = rig.runner.verify_winner(configuration, rig.build(**configuration))
+
+    assert all(one.state in (MEASURED if state is None else (state,)) for one in measured), measured
+    if state is None:
+        assert all(check.state is TrialState.OK for check in checks.values()), checks
+    if state is TrialState.LAUNCH_ERROR:
+        assert "a workspace must fit into the free memory of the GPU, got 1125899906842624 bytes" in measured[0].detail
 
 
 def test_two_timings_of_the_reference_agree(hostile):

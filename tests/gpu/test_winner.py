@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from winners import PROBLEMS, SMALL, cuda_include
+from winners import KERNELS, PROBLEMS, SMALL, cuda_include
 
 from mltune.device.facts import Device
 from mltune.kernel.reader import load_kernel
@@ -33,8 +33,9 @@ LARGE = SMALL | {
 CASES = {
     "large": (parse_problem("sgemm", trans="NT", m=4096, n=2048, k=1024), LARGE),
     **{precision: (problem, SMALL) for precision, problem in PROBLEMS.items()},
+    "workspace": (PROBLEMS["d"], {"MISDEED": 0, "PARTS": 3, "UNUSED": 1}),
 }
-"""The first needs more shared memory than a launch gets by default."""
+"""The first needs more shared memory than a launch gets by default, the last a workspace."""
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -47,7 +48,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def measured_winner(problem: GemmProblem, configuration: dict[str, int], device: Device) -> Winner:
-    kernel = load_kernel("gemm_simt")
+    kernel = load_kernel(KERNELS / "split_k" if "PARTS" in configuration else "gemm_simt")
     with (
         NvrtcBuilder(kernel, problem, device.architecture, workers=1) as builder,
         GpuRunner(kernel, problem, 0, device=device) as runner,

@@ -9,6 +9,7 @@ import pytest
 from mltune.device.known import H200
 from mltune.errors import BundleError, ExpressionError
 from mltune.kernel.bundle import DEVICE_VARIABLES, Launch, device_variables
+from mltune.kernel.faults import find_faults
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace
 from mltune.problem.gemm import parse_problem
@@ -104,6 +105,23 @@ def test_a_launch(tmp_path: Path) -> None:
     configuration = {"BLK": 32, "DIM": 8, "VEC": 1, "GROUP": 2}
     expected = Launch(grid=(4, 7, 1), block=(8, 8, 1), shared_bytes=512, arguments=(2,))
     assert load_kernel(bundle(tmp_path)).launch(configuration, VARIABLES) == expected
+
+
+def test_a_workspace_depends_on_problem_device_and_parameters(tmp_path: Path) -> None:
+    text = 'arguments = ["GROUP"]\nworkspace = "%s"'
+    path = bundle(tmp_path, ('arguments = ["GROUP"]', text % "min(ceil_div(m, BLK), sm_count) * GROUP * element_bytes"))
+    configuration = {"BLK": 32, "DIM": 8, "VEC": 1, "GROUP": 2}
+    kernel = load_kernel(path)
+    assert kernel.launch(configuration, VARIABLES).workspace_bytes == 4 * 2 * 4
+    assert kernel.launch(configuration, VARIABLES | {"sm_count": 3}).workspace_bytes == 3 * 2 * 4
+    columns = {name: np.array([value]) for name, value in configuration.items()}
+    assert find_faults(kernel, columns, VARIABLES) == []
+
+    lacking = load_kernel(bundle(tmp_path / "a", ('arguments = ["GROUP"]', text % "16 - 4 * DIM")))
+    (fault,) = find_faults(lacking, columns, VARIABLES)
+    assert fault.reason.startswith("launch.workspace: a workspace has from 0 to")
+    with pytest.raises(BundleError, match=r"launch\.workspace"):
+        load_kernel(bundle(tmp_path / "b", ('arguments = ["GROUP"]', text % "BLOCK")))
 
 
 def test_a_launch_is_of_integers(tmp_path: Path) -> None:
