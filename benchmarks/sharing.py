@@ -20,6 +20,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,14 +52,15 @@ def campaign(
     seed: int = 0,
     siblings: bool = False,
     keep: Path | None = None,
+    examine: Callable[[TuneResult], dict[str, Any]] | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Tune the problem of each table for the same time, with an empty cache of cubins; return their rows by label.
 
-    The runs are exported as datasets into the folder `keep`.
+    The runs are exported as datasets into the folder `keep`. A row has also what `examine` returns for its run.
     """
     budget_s = len(tables) * (each_s + OVERHEAD_S)
     head = {"title": "Sharing", "budget": f"{budget_s:g}s", "devices": [device], "seed": seed}
-    head |= {"minimum": f"{each_s:g}s", "maximum": f"{each_s:g}s", "produce": []}
+    head |= {"minimum": f"{each_s:g}s", "maximum": f"{each_s:g}s", "produce": ["winners"] if examine else []}
     text = "\n".join(["[plan]", lines(head), *(f"[[problems]]\n{lines(table)}" for table in tables)])
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["XDG_CACHE_HOME"] = scratch
@@ -69,7 +71,7 @@ def campaign(
         for run in runs if keep else ():
             if run.best is not None:
                 export_run(run.directory, keep)
-        return {run.problem.label: row(run) for run in runs}
+        return {run.problem.label: row(run) | (examine(run) if examine else {}) for run in runs}
 
 
 def lines(table: dict[str, Any]) -> str:

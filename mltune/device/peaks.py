@@ -22,23 +22,55 @@ From the throughput table of the CUDA C++ Programming Guide ("Throughput of Nati
 that it lacks, from the vendor's data sheets: peak / (2 x clock x multiprocessors).
 """
 
+TENSOR_FMA_PER_CLOCK: dict[str, dict[tuple[int, int], int]] = {
+    "tensor_fp64": {(8, 0): 64, (9, 0): 128, (10, 0): 64},
+    "tensor_fp16": {
+        **dict.fromkeys([(7, 0), (7, 2), (7, 5), (8, 6), (8, 9)], 512),
+        **dict.fromkeys([(8, 0), (8, 7)], 1024),
+        (9, 0): 2048,
+        (10, 0): 4096,
+    },
+}
+"""Multiply-adds per clock and multiprocessor of the tensor cores, without sparsity, by unit and compute capability.
 
-def peak_flops(device: Device, arithmetic: str) -> float:
-    """Return the theoretical peak for ``"fp32"`` or ``"fp64"`` outside the tensor cores, flop/s: two per multiply-add.
+From the vendor's architecture white papers and data sheets: peak / (2 x clock x multiprocessors).
+"""
+
+
+def peak_flops(device: Device, unit: str) -> float:
+    """Return the theoretical peak of a unit, flop/s: two for each multiply-add.
+
+    Parameters
+    ----------
+    unit : str
+        ``"fp32"`` or ``"fp64"``, outside the tensor cores, or one of :data:`TENSOR_FMA_PER_CLOCK`.
 
     Raises
     ------
     DeviceError
-        Neither the device's throughput nor that of its compute capability is known.
+        Neither the device's throughput nor that of its compute capability is known, or it has no such unit.
+
+    Examples
+    --------
+    >>> from mltune.device.known import H200
+    >>> [round(peak_flops(H200, unit) / 1e12, 1) for unit in ("fp32", "fp64", "tensor_fp64", "tensor_fp16")]
+    [66.9, 33.5, 66.9, 1070.5]
     """
-    return 2.0 * fma_per_clock(device, arithmetic) * device.sm_count * device.clock_hz
+    return 2.0 * fma_per_clock(device, unit) * device.sm_count * device.clock_hz
 
 
-def fma_per_clock(device: Device, arithmetic: str) -> float:
-    """Return the fused multiply-adds per clock and multiprocessor outside the tensor cores; see :func:`peak_flops`."""
-    if arithmetic not in ("fp32", "fp64"):
-        raise ValueError(f"an arithmetic is fp32 or fp64, got {arithmetic!r}")
-    return _fma_per_clock(device)[0 if arithmetic == "fp32" else 1]
+def fma_per_clock(device: Device, unit: str) -> float:
+    """Return the fused multiply-adds of a unit per clock and multiprocessor; see :func:`peak_flops`."""
+    if unit in ("fp32", "fp64"):
+        return _fma_per_clock(device)[0 if unit == "fp32" else 1]
+    if unit not in TENSOR_FMA_PER_CLOCK:
+        raise ValueError(f"a unit is fp32, fp64 or one of {', '.join(TENSOR_FMA_PER_CLOCK)}, got {unit!r}")
+    found = TENSOR_FMA_PER_CLOCK[unit].get(device.compute_capability or (0, 0))
+    if found is None:
+        raise DeviceError(
+            f"a device must have the unit {unit} of the kernel, but {device.name} has none that is known."
+        )
+    return float(found)
 
 
 def issues_per_clock(device: Device) -> float:

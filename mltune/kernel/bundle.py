@@ -96,7 +96,7 @@ class Launch:
     arguments : tuple of int
         Arguments of the kernel that follow those of the problem.
     workspace_bytes : int or None
-        Size of the workspace, global memory whose address is the last argument; None for a kernel without one.
+        Size of the memory whose address is the last argument; None for a kernel without one.
     """
 
     grid: tuple[int, int, int]
@@ -140,6 +140,8 @@ class Kernel:
         SHA-256 of the parameters, derived names and restrictions.
     precisions : tuple of str
         Precisions that it is written for, such as ``("s", "d")``; empty for kinds of problems without one.
+    unit : str
+        The unit that makes its multiply-adds, such as ``"tensor_fp64"``; empty for that of the problem's arithmetic.
     derived : mapping of str to Expression
         Names for values that follow from parameters, problem and device; each uses only names before it.
     restrictions : tuple of Restriction
@@ -150,8 +152,8 @@ class Kernel:
         Shape of a launch.
     shared_bytes : Expression
         Dynamic shared memory of a launch, bytes per block: the resource of that name, or 0.
-    workspace_bytes : Expression or None
-        Size of the workspace of a launch; None for a kernel without one.
+    workspace : Expression or None
+        Bytes of the memory that a launch is given besides its arguments; None for a kernel that takes none.
     variables : frozenset of str
         Variables of a problem that its expressions may use.
     accesses : mapping of str to Access
@@ -182,13 +184,14 @@ class Kernel:
     source_hash: str = ""
     space_hash: str = ""
     precisions: tuple[str, ...] = ()
+    unit: str = ""
     derived: Mapping[str, Expression] = field(default_factory=dict)
     restrictions: tuple[Restriction, ...] = ()
     resources: Mapping[str, Expression] = field(default_factory=dict)
     block: _Shape = (_ONE, _ONE, _ONE)
     grid: _Shape = (_ONE, _ONE, _ONE)
     shared_bytes: Expression = _ZERO
-    workspace_bytes: Expression | None = None
+    workspace: Expression | None = None
     variables: frozenset[str] = frozenset()
     accesses: Mapping[str, Access] = field(default_factory=dict)
     options: tuple[str, ...] = ()
@@ -344,7 +347,7 @@ class Kernel:
         assert self.arrays.reference is not None  # noqa: S101
         reference = self.arrays.reference
         shape = replace(self, block=reference.block, grid=reference.grid, shared_bytes=_ZERO)
-        return replace(shape, arguments=(), workspace_bytes=None).launch(configuration, variables)
+        return replace(shape, arguments=(), workspace=None).launch(configuration, variables)
 
     def launch(self, configuration: Mapping[str, int], variables: Mapping[str, int]) -> Launch:
         """Return the launch of one configuration.
@@ -374,7 +377,7 @@ class Kernel:
 
         (gx, gy, gz), (bx, by, bz) = map(number, self.grid), map(number, self.block)
         arguments = tuple(int(configuration[name]) for name in self.arguments)
-        workspace_bytes = None if self.workspace_bytes is None else number(self.workspace_bytes)
+        workspace_bytes = None if self.workspace is None else number(self.workspace)
         return Launch((gx, gy, gz), (bx, by, bz), number(self.shared_bytes), arguments, workspace_bytes)
 
     def with_values(self, values: Mapping[str, Sequence[int]]) -> Kernel:

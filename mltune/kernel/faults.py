@@ -83,9 +83,9 @@ def _laws(kernel: Kernel, variables: Mapping[str, int]) -> Iterator[_Law]:
     yield _Law(
         f"resources.shared_bytes: a block has from 0 to {shared_bytes} bytes", [kernel.shared_bytes], 0, shared_bytes
     )
-    if kernel.workspace_bytes is not None:
+    if kernel.workspace is not None:
         law = f"launch.workspace: a workspace has from 0 to {LARGEST_WORKSPACE} bytes"
-        yield _Law(law, [kernel.workspace_bytes], 0, LARGEST_WORKSPACE)
+        yield _Law(law, [kernel.workspace], 0, LARGEST_WORKSPACE)
     for name, expression in kernel.resources.items():
         yield _Law(f"resources.{name}: a resource is a number in every valid configuration", [expression])
     for name, access in kernel.accesses.items():

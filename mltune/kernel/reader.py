@@ -254,6 +254,7 @@ class _Reader:
             entry=document.kernel.entry,
             problem=self.problem,
             precisions=tuple(document.kernel.precisions),
+            unit=document.kernel.unit or "",
             variables=self.problem_variables,
             parameters=parameters,
             launch_parameters=launch_parameters,
@@ -265,7 +266,7 @@ class _Reader:
             block=self.shape("block", launch.block, known),
             grid=self.shape("grid", launch.grid, known),
             shared_bytes=shared_bytes,
-            workspace_bytes=workspace,
+            workspace=workspace,
             options=tuple(document.kernel.options),
             labels=self.labels(),
             default=self.default({**parameters, **launch_parameters}),
@@ -545,7 +546,7 @@ class _Reader:
     def source_hash(self, source: str | None, headers: Mapping[str, str], shared_bytes: Expression) -> str:
         if source is None:
             return ""
-        launch = self.document.launch.model_dump(exclude_none=True)
+        launch = self.document.launch.model_dump(exclude_none=True)  # what a bundle leaves out changes no hash
         further = [part for part in (headers, self.document.kernel.options) if part]
         return _hash(source, self.document.kernel.entry, launch, shared_bytes.text, *further)
 

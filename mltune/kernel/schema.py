@@ -94,6 +94,7 @@ class KernelTable(_Table):
     name: Slug
     problem: Slug
     precisions: Annotated[list[StrictStr], Field(max_length=16)] = []
+    unit: Literal["fp32", "fp64", "tensor_fp16", "tensor_fp64"] | None = None
     variables: Annotated[list[VariableName], Field(max_length=60)] = []
     source: PlainFileName | None = None
     headers: Annotated[list[HeaderName], Field(max_length=60)] = []

@@ -59,8 +59,13 @@ class Bound:
         return positions
 
 
-def hardware_limits(device: Device, problem: Problem) -> dict[str, float]:
+def hardware_limits(device: Device, problem: Problem, unit: str | None = None) -> dict[str, float]:
     """Return the least times of a problem, whatever the kernel: its operations, and its traffic with memory.
+
+    Parameters
+    ----------
+    unit : str, optional
+        What does the operations, such as ``"tensor_fp64"``; by default the unit of the problem's arithmetic.
 
     Returns
     -------
@@ -77,7 +82,7 @@ def hardware_limits(device: Device, problem: Problem) -> dict[str, float]:
     """
     bandwidth = device.memory_bytes_per_s
     return {
-        "arithmetic": problem.flops / peak_flops(device, problem.arithmetic),
+        "arithmetic": problem.flops / peak_flops(device, unit or problem.arithmetic),
         "memory": problem.bytes / bandwidth if bandwidth > 0 else 0.0,
     }
 
@@ -88,6 +93,7 @@ def bound(
     resources: Mapping[str, Floats],
     traffic: Traffic | None,
     shared_least: Floats | None = None,
+    unit: str | None = None,
 ) -> Bound:
     """Compute the least time of configurations from their resources.
 
@@ -100,6 +106,8 @@ def bound(
     shared_least : ndarray of shape (n_configs,), optional
         Least passes of a warp over the banks of shared memory in a step (:func:`mltune.learn.access.least_wavefronts`);
         where it is not known, they are no limit, and measured mixes do not count: loads may be wider than they seem.
+    unit : str, optional
+        What does the multiply-adds (:func:`hardware_limits`).
 
     Examples
     --------
@@ -120,6 +128,7 @@ def bound(
     >>> LIMITS[found.binding[0]], f"{hardware_limits(fermi, problem)['arithmetic'] / found.time_s[0]:.3f}"
     ('issue', '0.825')
     """
+    unit = unit or problem.arithmetic
     zero = np.zeros_like(resources["threads"])
     loads = resources.get("shared_loads", zero)
     traffic = traffic or counted(loads, resources.get("copies", zero))
@@ -130,14 +139,14 @@ def bound(
     warps = np.ceil(resources["threads"] / device.warp_size)
     lanes = warps * device.warp_size
     clocks = {
-        "arithmetic": lanes * resources["fma"] / fma_per_clock(device, problem.arithmetic),
-        "issue": lanes * _issue(device, problem.arithmetic, resources, traffic, shared_least, resident),
+        "arithmetic": lanes * resources["fma"] / fma_per_clock(device, unit),
+        "issue": lanes * _issue(device, unit, resources, traffic, shared_least, resident),
         "shared memory": warps * (zero if shared_least is None else shared_least) / _bank_words(device),
         "L2 cache": resources.get("global_bytes", zero) / L2_BYTES_PER_CLOCK,
     }
     turns = np.ceil(resources["tiles"] / device.sm_count) * np.maximum(resources.get("steps", zero + 1.0), 1.0)
     least = {name: turns * each / device.clock_hz for name, each in clocks.items()}
-    least["memory"] = zero + hardware_limits(device, problem)["memory"]
+    least["memory"] = zero + hardware_limits(device, problem, unit)["memory"]
     return Bound({name: least[name] for name in LIMITS})
 
 
@@ -159,9 +168,9 @@ def _issue(
     Of the measured mixes next to that of the configuration, with more and fewer loads and threads, the fastest counts.
     A load counts as one of as many bytes as the banks deliver for it: lanes that read the same word share it.
     """
-    fma, loads = resources["fma"], traffic.shared_instructions
+    fma, loads = resources.get("fma_instructions", resources["fma"]), traffic.shared_instructions
     by_schedulers = (fma + loads + traffic.global_instructions) / (issues_per_clock(device) * device.warp_size)
-    mixes = [mix for mix in device.mixes if mix.arithmetic == arithmetic]
+    mixes = [] if arithmetic.startswith("tensor") else [mix for mix in device.mixes if mix.arithmetic == arithmetic]
     if not mixes or shared_least is None:
         return by_schedulers
     loaded = np.maximum(loads, 1e-9)

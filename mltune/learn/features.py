@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mltune.device.facts import Device
 from mltune.device.known import with_mixes
+from mltune.device.peaks import fma_per_clock
 from mltune.kernel.bundle import Kernel, device_variables
 from mltune.kernel.columns import Columns, Floats, length
 from mltune.learn.access import Access, LaneLayout, Traffic, least_wavefronts, traffic
@@ -57,7 +58,8 @@ class Features:
         self.device = device
         self._variables = problem.variables() | device_variables(device)
         self.has_prior = set(NEEDED) <= set(kernel.resources)
-        self._physics = partial(physics, device, problem.arithmetic)
+        self._unit = kernel.unit or problem.arithmetic
+        self._physics = partial(physics, device, self._unit)
         self._expressions = {f"resource {name}": expression for name, expression in kernel.resources.items()}
         for name, access in kernel.accesses.items():
             self._expressions |= {f"access {name} count": access.count, f"access {name} bytes": access.bytes}
@@ -86,6 +88,8 @@ class Features:
     def prior(self, columns: Columns) -> Floats:
         """Return the share of the device's peak that :mod:`mltune.learn.physics` expects, without measurements.
 
+        The peak is that of the problem's arithmetic outside the tensor cores, which a kernel on them may exceed.
+
         Returns
         -------
         ndarray of shape (n_configs,)
@@ -94,7 +98,10 @@ class Features:
         if not self.has_prior:
             return np.ones(length(columns))
         resources, accesses = self._estimates(columns)
-        return self._physics(resources, accesses).share
+        share = self._physics(resources, accesses).share
+        if self._unit == self.problem.arithmetic:
+            return share
+        return share * fma_per_clock(self.device, self._unit) / fma_per_clock(self.device, self.problem.arithmetic)
 
     def derived(self, columns: Columns, builds: Mapping[str, ArrayLike] | None = None) -> dict[str, Floats]:
         """Return the resources and the columns derived from them by name, in their own units.
@@ -127,13 +134,14 @@ class Features:
         """
         size = length(columns)
         if not self.has_prior:
-            least = hardware_limits(self.device, self.problem)
+            least = hardware_limits(self.device, self.problem, self._unit)
             return Bound({name: np.full(size, time_s) for name, time_s in least.items()})
         resources, accesses = self._evaluated(columns)
         if builds is not None:
             resources, _ = _corrected(resources, _known(builds, size))
         wavefronts = least_wavefronts(accesses, self.device.warp_size, size) if accesses else None
-        return bound(with_mixes(self.device), self.problem, resources, self._traffic(accesses, size), wavefronts)
+        device = with_mixes(self.device)
+        return bound(device, self.problem, resources, self._traffic(accesses, size), wavefronts, self._unit)
 
     def _estimates(self, columns: Columns) -> tuple[dict[str, Floats], Traffic | None]:
         """Return the bundle's resources by name, and the traffic of its accesses."""

@@ -71,7 +71,8 @@ def physics(
 
     Parameters
     ----------
-    arithmetic : {"fp32", "fp64"}
+    arithmetic : str
+        The unit of the multiply-adds: ``"fp32"``, ``"fp64"`` or one of the tensor cores.
     resources : mapping of str to ndarray of shape (n_configs,)
         At least ``threads``, ``registers``, ``tiles`` and ``fma``.
     traffic : Traffic or None
@@ -123,7 +124,7 @@ class _Resources:
     def __getitem__(self, name: str) -> Floats:
         return self._resources.get(name, self._zero)
 
-    def get(self, name: str, default: float) -> Floats:
+    def get(self, name: str, default: float | Floats) -> Floats:
         return self._resources.get(name, self._zero + default)
 
 
@@ -149,8 +150,9 @@ def _expected_spills(excess: Floats) -> Floats:
 def _step(device: Device, arithmetic: str, of: _Resources, traffic: Traffic, spilled: Floats, blocks: Floats) -> _Step:
     warps = np.ceil(of["threads"] / device.warp_size)
     per_clock = fma_per_clock(device, arithmetic)
-    spills = SPILL_ACCESSES * of["fma"] * np.minimum(spilled / np.maximum(of["registers"], 1.0), 1.0)
-    slots = of["fma"] + traffic.shared_instructions + traffic.global_instructions + of["overhead"] + spills
+    instructions = of.get("fma_instructions", of["fma"])
+    spills = SPILL_ACCESSES * instructions * np.minimum(spilled / np.maximum(of["registers"], 1.0), 1.0)
+    slots = instructions + traffic.shared_instructions + traffic.global_instructions + of["overhead"] + spills
     wave_bytes = _wave_bytes(device, of, blocks)
     memory_clocks = device.clock_hz * wave_bytes / max(device.memory_bytes_per_s, 1.0)
     bounds = {
@@ -161,8 +163,8 @@ def _step(device: Device, arithmetic: str, of: _Resources, traffic: Traffic, spi
         "memory": memory_clocks / np.maximum(blocks, 1.0),
     }
     throughput = _joined(*bounds.values())
-    fma_clocks = max(1.0, device.warp_size * SCHEDULERS / per_clock)
-    serial = np.ceil(warps / SCHEDULERS) * (slots + (fma_clocks - 1.0) * of["fma"])
+    fma_clocks = np.maximum(instructions, device.warp_size * SCHEDULERS / per_clock * of["fma"])
+    serial = np.ceil(warps / SCHEDULERS) * (slots - instructions + fma_clocks)
     waits = of["shared_waits"] * SHARED_LATENCY + of["global_waits"] * GLOBAL_LATENCY + of["barriers"] * BARRIER_LATENCY
     hidden = np.where(of["ahead"] > 0, GLOBAL_LATENCY / np.maximum(of["ahead"], 1.0), 0.0)
     latency = np.maximum(serial + waits, hidden)

@@ -76,21 +76,17 @@ def _launch(winner: Winner) -> dict[str, Any]:
 
 def _after_the_problem(launch: Launch) -> dict[str, str]:
     """Return the arguments that follow those of the problem, in Python and in C++: integers, then the workspace."""
-    python = [f"numpy.int32({value})" for value in launch.arguments]
-    cpp = [f"&launched[{position}]" for position in range(len(launch.arguments))]
-    workspace = ""
-    if launch.workspace_bytes is not None:
-        python.append(f'cupy.zeros({launch.workspace_bytes}, dtype="uint8")')
-        cpp.append("&workspace")
-        size = max(launch.workspace_bytes, 1)
-        workspace = (
-            "  CUdeviceptr workspace;  // zero before the first launch\n"
-            f"  check(cuMemAlloc(&workspace, {size}ull));\n  check(cuMemsetD8(workspace, 0, {size}ull));\n"
-        )
+    python = "".join(f", numpy.int32({value})" for value in launch.arguments)
+    cpp = "".join(f", &launched[{position}]" for position in range(len(launch.arguments)))
+    if launch.workspace_bytes is None:
+        return {"launched_python": python, "launched_cpp": cpp, "workspace_python": "", "workspace_cpp": ""}
+    size = max(launch.workspace_bytes, 1)
     return {
-        "launched_python": "".join(f", {one}" for one in python),
-        "launched_cpp": "".join(f", {one}" for one in cpp),
-        "cpp_workspace": workspace,
+        "launched_python": f"{python}, workspace",
+        "launched_cpp": f"{cpp}, &workspace",
+        "workspace_python": f'workspace = cupy.zeros({size}, dtype="uint8")  # zero before the first launch\n',
+        "workspace_cpp": "  CUdeviceptr workspace;  // zero before the first launch\n"
+        f"  check(cuMemAlloc(&workspace, {size}ull));\n  check(cuMemsetD8(workspace, 0, {size}ull));\n",
     }
 
 

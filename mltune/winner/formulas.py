@@ -46,9 +46,7 @@ def launch_formulas(winner: Winner) -> dict[str, Any] | None:
         "grid": [formula(expression, known, kernel.derived) for expression in kernel.grid],
         "block": [formula(expression, known, kernel.derived) for expression in kernel.block],
         "shared_bytes": formula(kernel.shared_bytes, known, kernel.derived),
-        "workspace_bytes": None
-        if kernel.workspace_bytes is None
-        else formula(kernel.workspace_bytes, known, kernel.derived),
+        "workspace_bytes": None if kernel.workspace is None else formula(kernel.workspace, known, kernel.derived),
     }
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from emulation.host import EmulationError, HostKernel, empty_workspace, place
 
+from mltune.device.facts import Device
 from mltune.device.known import H200
 from mltune.kernel.bundle import Kernel, device_variables
 from mltune.kernel.space import ConstrainedSpace
@@ -57,10 +58,15 @@ def problems(
 
 
 def check(
-    kernel: Kernel, host: HostKernel, problem: GemmProblem, offsets: tuple[int, int, int], configuration: Configuration
+    kernel: Kernel,
+    host: HostKernel,
+    problem: GemmProblem,
+    offsets: tuple[int, int, int],
+    configuration: Configuration,
+    device: Device = H200,
 ) -> None:
     """Run one problem on random operands and on integers, and assert that the results are right."""
-    launch = kernel.launch(configuration, problem.variables() | device_variables(H200))
+    launch = kernel.launch(configuration, problem.variables() | device_variables(device))
     workspace = empty_workspace(launch)
     for integers in (False, True):
         made = problem.operands(np, seed=1, integers=integers)
@@ -83,6 +89,7 @@ def check_configurations(
     runtime: Path,
     configurations: Iterable[Configuration],
     sizes: Callable[[Configuration], Iterable[tuple[int, int, int]]],
+    device: Device = H200,
 ) -> None:
     """Compile configurations and run each on all its problems; a failure contains everything needed to repeat it."""
     macros = GemmProblem(*case, 1, 1, 1).macros()
@@ -95,6 +102,6 @@ def check_configurations(
         for configuration, host in pool.map(build, configurations):
             for problem, offsets in problems(case, sizes(configuration)):
                 try:
-                    check(kernel, host, problem, offsets, configuration)
+                    check(kernel, host, problem, offsets, configuration, device)
                 except (EmulationError, AssertionError) as error:
                     pytest.fail(f"{error}\nin {problem}, offsets {offsets}\nof {configuration}")

@@ -51,6 +51,12 @@ def test_the_figures_of_lai_and_seznec(device, load_bytes, per_clock, expected):
     assert LIMITS[found.binding[0]] == "issue"
 
 
+def test_tensor_cores_have_a_limit_of_their_own():
+    double = GemmProblem("d", "N", "T", 4096, 4096, 4096)
+    usual, tensor = (hardware_limits(H200, double, unit)["arithmetic"] for unit in (None, "tensor_fp64"))
+    assert tensor == usual / 2
+
+
 def test_their_limit_of_memory():
     """Equation (6): a problem whose operands are read once needs their bytes at the bandwidth of the memory."""
     thin = GemmProblem("s", "N", "N", 8192, 8192, 8)

@@ -49,6 +49,12 @@ def test_what_costs_time_lowers_the_share(worse):
     assert share(**worse) < share()
 
 
+def test_tensor_cores_make_many_multiply_adds_with_an_instruction():
+    instructions = {"fma_instructions": TILE["fma"] / 16}
+    assert share(arithmetic="tensor_fp64", **instructions) > share(arithmetic="fp64")
+    assert share(arithmetic="tensor_fp64", overhead=200, **instructions) > share(arithmetic="tensor_fp64", overhead=200)
+
+
 def test_the_share_is_a_share():
     assert 0.5 < share() <= 1.0
     assert share(threads=64, registers=64, tiles=10) < 0.2  # a tenth of the multiprocessors

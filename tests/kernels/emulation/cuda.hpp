@@ -2,6 +2,8 @@
 // intrinsics end in runtime.cpp, which plays the threads of a block and checks every access.
 #pragma once
 
+#include "mma.hpp"
+
 #define MLTUNE_HOST 1
 
 #define __global__
@@ -22,6 +24,7 @@ extern Index threadIdx, blockIdx, blockDim, gridDim;
 
 void emulation_barrier(int line);
 void emulation_copy(void* shared, const void* global, int bytes, bool valid);
+void emulation_copy_part(void* shared, const void* global, int bytes, int valid);
 void emulation_commit();
 void emulation_wait(int pending);
 void emulation_check_load(const void* global, int bytes);
@@ -34,7 +37,7 @@ double exp(double);
 
 #define __syncthreads() emulation_barrier(__LINE__)
 
-template <int BYTES, int CACHE>
+template <int BYTES, int CACHE = 1>
 inline void cp_async(void* shared, const void* global) {
   static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "cp.async copies 4, 8 or 16 bytes");
   emulation_copy(shared, global, BYTES, true);
@@ -44,6 +47,13 @@ template <int BYTES>
 inline void cp_async_or_zero(void* shared, const void* global, bool valid) {
   static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "cp.async copies 4, 8 or 16 bytes");
   emulation_copy(shared, global, BYTES, valid);
+}
+
+// The first `valid` of BYTES bytes, and zeros.
+template <int BYTES>
+inline void cp_async_part(void* shared, const void* global, int valid) {
+  static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "cp.async copies 4, 8 or 16 bytes");
+  emulation_copy_part(shared, global, BYTES, valid);
 }
 
 inline void cp_async_commit() { emulation_commit(); }
@@ -111,6 +121,11 @@ inline V atomicAdd(V* sum, V value) {
 }
 
 inline void __threadfence() {}
+inline void keep_order() {}
+
+// Flags between blocks. Blocks run one after the other, the smaller numbers first: who waits for a later one waits forever.
+inline void raise(unsigned* flag, unsigned value) { *flag = value; }
+inline bool is_raised(const unsigned* flag) { return *flag != 0; }
 
 // ---- Half precision and exponentials.
 

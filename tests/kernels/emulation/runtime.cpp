@@ -9,7 +9,7 @@
 //   races       between barriers, two threads at one word of shared memory of which one writes
 //   contents    shared memory that is read was written, and is not the target of a copy in flight
 //   barriers    all threads of the block arrive, and at the same one
-//   shuffles    all lanes of a warp arrive, and at the same one
+//   warps       all lanes of a warp arrive, and at the same shuffle or mma
 //
 // Asynchronous copies are in flight until their thread waits for their group: until then their target holds garbage and
 // no thread may touch it; afterwards they count as written by that thread, so that others need a barrier. The first
@@ -61,6 +61,8 @@ struct Fiber {
   int shuffle = 0;                       // line of the shuffle where it waits; 0: it does not
   int source = 0;                        // thread whose value it wants there
   unsigned value = 0, received = 0;      // what it gives and gets
+  void* mine = nullptr;                  // what it brings to a function of all lanes ...
+  void (*together)(void* const*) = nullptr;  // ... and that function; null: a shuffle
   std::vector<Copy> group;               // copies not yet committed
   std::deque<std::vector<Copy>> groups;  // committed, oldest first
 };
@@ -201,14 +203,21 @@ bool run(int thread) {
 // Gives each lane of a warp that waits at a shuffle its value; false if not all wait, and at the same one.
 bool exchange(int first, int last) {
   for (int lane = first; lane < last; lane++)
-    if (fibers[lane].shuffle != fibers[first].shuffle || last - first != WARP) {
+    if (fibers[lane].shuffle != fibers[first].shuffle || fibers[lane].together != fibers[first].together ||
+        last - first != WARP) {
       snprintf(message, sizeof(message),
                "the lanes of a warp must arrive at the same shuffle, but thread %d is at line %d and thread %d at line %d "
                "(0: at none; the warp has %d lanes)",
                first, fibers[first].shuffle, lane, fibers[lane].shuffle, last - first);
       return false;
     }
-  for (int lane = first; lane < last; lane++) fibers[lane].received = fibers[first + fibers[lane].source].value;
+  if (fibers[first].together != nullptr) {
+    void* lanes[WARP];
+    for (int lane = 0; lane < WARP; lane++) lanes[lane] = fibers[first + lane].mine;
+    fibers[first].together(lanes);
+  } else {
+    for (int lane = first; lane < last; lane++) fibers[lane].received = fibers[first + fibers[lane].source].value;
+  }
   for (int lane = first; lane < last; lane++) fibers[lane].shuffle = 0;
   return true;
 }
@@ -289,9 +298,19 @@ unsigned emulation_shuffle(unsigned value, int source, int line) {
   Fiber& fiber = fibers[current];
   fiber.value = value;
   fiber.source = source;
+  fiber.together = nullptr;
   fiber.shuffle = line;
   if (!_setjmp(fiber.here)) _longjmp(scheduler, WAIT);
   return fibers[current].received;
+}
+
+// Runs a function once for the warp, on what each of its lanes brings.
+void emulation_collective(void* mine, void (*together)(void* const* lanes), int line) {
+  Fiber& fiber = fibers[current];
+  fiber.mine = mine;
+  fiber.together = together;
+  fiber.shuffle = line;
+  if (!_setjmp(fiber.here)) _longjmp(scheduler, WAIT);
 }
 
 void emulation_copy(void* shared, const void* global, int bytes, bool valid) {
@@ -304,6 +323,16 @@ void emulation_copy(void* shared, const void* global, int bytes, bool valid) {
   write_shared(first, bytes, true);
   memset(shared, 0xff, bytes);
   fibers[current].group.push_back({static_cast<unsigned char*>(shared), valid ? global : nullptr, bytes});
+}
+
+// Of the bytes the first ones that are valid, and zeros.
+void emulation_copy_part(void* shared, const void* global, int bytes, int valid) {
+  check_aligned(shared, bytes);
+  check_aligned(global, bytes);
+  if (valid < 0 || valid > bytes || valid % static_cast<int>(WORD))
+    breach("an asynchronous copy of %d bytes must read 0 to %d of them, got %d", bytes, bytes, valid);
+  for (int at = 0; at < bytes; at += WORD)
+    emulation_copy(static_cast<char*>(shared) + at, static_cast<const char*>(global) + at, WORD, at < valid);
 }
 
 void emulation_commit() {
