@@ -37,7 +37,8 @@ def tune(
     m: int | None = None,
     n: int | None = None,
     k: int | None = None,
-    kernel: str | Path | None = None,
+    kernel: str | Path | Sequence[str | Path] | None = None,
+    accuracy: str | None = None,
     device: str = "auto",
     trials: int | None = None,
     time: str | float | None = None,
@@ -53,7 +54,7 @@ def tune(
     progress: Report | Literal["auto"] | None = "auto",
     interrupt: Callable[[], bool] | None = None,
 ) -> TuneResult:
-    """Find the fastest configuration of a kernel.
+    """Find the fastest configuration of a kernel; of several kernels, the fastest of all.
 
     Without `trials` and `time` the budget is 60 s on a GPU and 300 trials in replay. Without a GPU, timings recorded on
     one are replayed, and a warning says so. The run also ends once no untried configuration can be expected to be
@@ -70,10 +71,16 @@ def tune(
         m = n = k of a GEMM, 4096 by default; of another kernel its sizes by name.
     m, n, k : int, optional
         Extents, in place of `size`.
-    kernel : str or pathlib.Path, optional
-        A built-in kernel, or the folder of a bundle; by default gemm_simt, or the recorded one in replay.
+    kernel : str, pathlib.Path or sequence of these, optional
+        A built-in kernel, or the folder of a bundle, or several that compete. By default the recorded one in replay;
+        else all built-in kernels of the accuracy class that solve the problem. Several share `trials` or `time`, and
+        the result is that of the fastest, with the others as its ``rivals``.
+    accuracy : str, optional
+        Accuracy class of the kernel: one of :data:`mltune.problem.accuracy.ACCURACIES`. By default the strictest where
+        no kernel is named.
     device : str
-        ``"auto"``, ``"cuda:N"`` or ``"replay:DATASET"``, where DATASET is a name or a path.
+        ``"auto"``, ``"cuda:N"`` or ``"replay:DATASET"``, where DATASET is a name or a path; for several kernels also
+        ``"replay"``, the recorded timings of each.
     trials : int, optional
         Most trials, skipped ones included.
     time : str or float, optional
@@ -100,7 +107,8 @@ def tune(
         File of the best known configurations (:class:`mltune.Wisdom`): those for this problem are measured first, and
         the winner is added. ``"none"`` for none. By default the user's file on a GPU, and none in replay.
     progress : callable, "auto" or None
-        Called with a :class:`mltune.results.progress.Progress` about twice a second. ``"auto"`` shows a progress bar in
+        Called with a :class:`mltune.results.progress.Progress` about twice a second, or a ``CampaignProgress`` where
+        kernels compete. ``"auto"`` shows a progress bar in
         a notebook or a terminal (on stderr), and nothing elsewhere.
     interrupt : callable, optional
         Called without arguments at least once a second; true ends the run with the best so far. By default Ctrl-C does
@@ -127,25 +135,33 @@ def tune(
     >>> result.best.configuration["BLK_M"] in (32, 64, 96, 128, 192, 256)
     True
     """
+    from mltune.plan.choice import tune_choice
     from mltune.tuning import tuner
+    from mltune.tuning.choice import competing_kernels
     from mltune.tuning.request import tune_request
 
+    problem = str(problem) if isinstance(problem, Path) else problem
+    shape = {"trans": trans, "size": size, "m": m, "n": n, "k": k}
+    directory = None if run is None else Path(run)
+    limits: dict[str, Any] = {"accuracy": accuracy, "device": device, "trials": trials, "time": time, "seed": seed}
+    options: dict[str, Any] = {
+        "search": search,
+        "skip": skip,
+        "stop": stop,
+        "enough": enough,
+        "compilers": compilers,
+        "prior": str(prior),
+        "wisdom": None if wisdom is None else str(wisdom),
+    }
+    named = [] if kernel is None else [kernel] if isinstance(kernel, str | Path) else list(kernel)
+    kernels = competing_kernels(problem, shape, kernels=named, accuracy=accuracy, device=device, run=directory)
+    if len(kernels) > 1:
+        with _progress_bar(progress, "RunDisplay") as report, _interruptible(interrupt) as interrupted:
+            return tune_choice(
+                problem, shape, kernels, run=directory, progress=report, stop=interrupted, options=options, **limits
+            )
     request, notices = tune_request(
-        str(problem) if isinstance(problem, Path) else problem,
-        {"trans": trans, "size": size, "m": m, "n": n, "k": k},
-        kernel=kernel,
-        device=device,
-        trials=trials,
-        time=time,
-        seed=seed,
-        search=search,
-        skip=skip,
-        stop=stop,
-        enough=enough,
-        run=None if run is None else Path(run),
-        compilers=compilers,
-        prior=str(prior),
-        wisdom=wisdom,
+        problem, shape, kernel=kernels[0] if kernels else None, run=directory, **limits, **options
     )
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "IProgress not found")  # Optuna's progress bars, in notebooks, are not used
@@ -418,7 +434,7 @@ def run_kernel(
 
 
 def load_run(directory: str | Path) -> TuneResult:
-    """Load the result of a run, which may have ended or not.
+    """Load the result of a run, which may have ended or not; of one with competing kernels, that of the fastest.
 
     Parameters
     ----------
@@ -438,9 +454,11 @@ def load_run(directory: str | Path) -> TuneResult:
     >>> mltune.load_run(run).best == tuned.best
     True
     """
+    from mltune.plan.choice import fastest
+    from mltune.records.directory import is_plan
     from mltune.results.reader import read_run
 
-    return read_run(Path(directory))
+    return fastest(Path(directory)) if is_plan(Path(directory)) else read_run(Path(directory))
 
 
 def compare(

@@ -247,3 +247,53 @@ def test_the_first_notebook_runs(tmp_path, monkeypatch):
     assert not [one for cell in notebook.cells for one in cell.get("outputs", ()) if one.output_type == "stream"]
     kinds = {kind for cell in notebook.cells for one in cell.get("outputs", ()) for kind in one.get("data", ())}
     assert {"image/png", "text/html"} <= kinds
+
+
+@pytest.mark.filterwarnings("ignore::mltune.MltuneWarning")
+class TestChoice:
+    """Several kernels compete for one problem."""
+
+    def test_the_result_is_that_of_the_fastest_and_is_loaded_again(self, no_gpu, tmp_path):
+        kernels = ["gemm_simt", "clblast_xgemm"]
+        seen = []
+        result = mltune.tune(
+            "sgemm", kernel=kernels, device="replay", trials=48, run=tmp_path / "run", progress=seen.append
+        )
+        assert (result.kernel, result.accuracy, len(result.rivals)) == ("gemm_simt", "ieee", 1)
+        assert result.header.settings["search"] == "model"
+        assert seen[-1].problems == 2
+        again = mltune.load_run(tmp_path / "run")
+        assert again.best_config == result.best_config
+
+    def test_options_are_those_of_every_kernel(self, no_gpu, tmp_path):
+        kernels = ["gemm_simt", "clblast_xgemm"]
+        options = {"search": "random", "skip": False, "seed": 3}
+        result = mltune.tune("sgemm", kernel=kernels, device="replay", trials=32, run=tmp_path / "run", **options)
+        assert (result.header.settings["search"], result.header.settings["skip"], result.header.seed) == (
+            "random",
+            False,
+            3,
+        )
+
+    def test_without_a_kernel_all_candidates_compete(self, no_gpu, monkeypatch, tmp_path):
+        names = ["gemm_simt", "clblast_xgemm"]
+        monkeypatch.setattr("mltune.tuning.choice.kernels_for", lambda *problem, accuracy: names)
+        result = mltune.tune("sgemm", trials=32, run=tmp_path / "run")
+        assert (tmp_path / "run/plan.toml").is_file()
+        assert result.choice
+        single = mltune.tune("sgemm", kernel="gemm_simt", trials=16, run=tmp_path / "single")
+        resumed = mltune.tune("sgemm", trials=32, run=tmp_path / "single")
+        assert (len(single.records), len(resumed.records)) == (16, 32)
+        assert not (tmp_path / "single/plan.toml").exists(), "a run of one kernel goes on with it"
+
+    @pytest.mark.parametrize("options", [{"device": REPLAY}, {"kernel": "gemm_simt"}, {"kernel": ["gemm_simt"]}])
+    def test_one_kernel_is_a_run_as_before(self, no_gpu, options, tmp_path):
+        result = mltune.tune("sgemm", trials=16, run=tmp_path / "run", accuracy="fp32", **options)
+        assert result.directory == tmp_path / "run"
+        assert not result.rivals
+        assert "kernels" not in result.to_json()
+
+    def test_a_recorded_kernel_is_of_the_accuracy(self, monkeypatch):
+        monkeypatch.setattr("mltune.kernel.choice.accepts", lambda asked, found: False)
+        with pytest.raises(UsageError, match="gemm_simt is of class ieee and ieee was asked for"):
+            mltune.tune(device=REPLAY, trials=16, accuracy="ieee")

@@ -13,10 +13,12 @@ import typer
 
 from mltune.errors import UsageError
 from mltune.files.text import did_you_mean, printable
+from mltune.kernel.choice import DEFAULT_KERNEL
+from mltune.problem.accuracy import ACCURACIES, STRICTEST
 from mltune.problem.problem import DEFAULT_SIZE, DEFAULT_TRANS
 from mltune.records.versions import __version__
 from mltune.show import terminal
-from mltune.tuning.request import DEFAULT_KERNEL, LARGEST_SEED, whole_number
+from mltune.tuning.request import LARGEST_SEED, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -160,7 +162,19 @@ KernelName = Annotated[
     str | None,
     typer.Option(
         "--kernel",
-        help=f"A built-in kernel, or the folder of a bundle.  [default: {DEFAULT_KERNEL}, or the replayed one]",
+        help=f"A built-in kernel, or the folder of a bundle.  [default: {DEFAULT_KERNEL} if it solves the problem, or "
+        "the replayed one]",
+        show_default=False,
+    ),
+]
+Accuracy = Annotated[
+    str | None,
+    typer.Option(
+        "--accuracy",
+        metavar="|".join(ACCURACIES),
+        parser=one_of("--accuracy", ACCURACIES),
+        help=f"Accuracy class of the kernel, or a stricter one.  [default: {STRICTEST}, or that of a named kernel]",
+        show_default=False,
     ),
 ]
 Trans = Annotated[

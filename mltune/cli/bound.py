@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from mltune.cli.application import (
+    Accuracy,
     AsJson,
     Facts,
     K,
@@ -36,6 +37,7 @@ def bound(
     n: N = None,
     k: K = None,
     kernel: KernelName = None,
+    accuracy: Accuracy = None,
     device: Facts = "auto",
     config: Annotated[
         list[str] | None,
@@ -56,7 +58,8 @@ def bound(
     from mltune.show.bound import bounded
     from mltune.tuning.bound import LimitedConfiguration, find_bound, read_code
 
-    named, bundle = named_problem(problem, {"trans": trans, "size": sizes(size), "m": m, "n": n, "k": k}, kernel)
+    shape = {"trans": trans, "size": sizes(size), "m": m, "n": n, "k": k}
+    named, bundle = named_problem(problem, shape, kernel, accuracy=accuracy)
     facts = device_of(device)
     found = find_bound(named, bundle, facts, configuration=None if config is None else _configuration(config))
 

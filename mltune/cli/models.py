@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from mltune.cli.application import (
+    Accuracy,
     AsJson,
     Facts,
     K,
@@ -73,6 +74,7 @@ def predict(
     n: N = None,
     k: K = None,
     kernel: KernelName = None,
+    accuracy: Accuracy = None,
     device: Facts = "auto",
     top: Annotated[
         int,
@@ -96,8 +98,9 @@ def predict(
     from mltune.show import tables
     from mltune.tuning.prediction import predict as choose
 
-    named, bundle = named_problem(problem, {"trans": trans, "size": sizes(size), "m": m, "n": n, "k": k}, kernel)
+    shape = {"trans": trans, "size": sizes(size), "m": m, "n": n, "k": k}
+    named, bundle = named_problem(problem, shape, kernel, accuracy=accuracy)
     facts = device_of(device)
     found = choose(named, bundle, facts, top=top, prior=prior, wisdom=wisdom)
-    document = {"problem": named.label, "device": facts.name, **asdict(found)}
+    document = {"problem": named.label, "device": facts.name, "kernel": bundle, **asdict(found)}
     answer(document, as_json, lambda: tables.predicted(document))

@@ -70,7 +70,8 @@ def carry_out(loaded: Plan, directory: Path | None, as_json: bool) -> None:
     answer(document, as_json, lambda: tables.campaign_summary(document))
     if result.report is not None:
         terminal.write(f"written: {result.report.html}", stderr=True)
-    if document["failed"] or not all(problem["best"] for problem in document["problems"]):
+    found = {entry["choice"] or entry["slug"]: entry["best"] for entry in document["problems"] if entry["chosen"]}
+    if document["failed"] or len(found) < document["distinct"] or not all(found.values()):
         raise typer.Exit(1)
 
 

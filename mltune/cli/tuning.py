@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from mltune.cli.application import (
+    Accuracy,
     AsJson,
     DeviceName,
     K,
@@ -53,7 +54,16 @@ def tune(
     m: M = None,
     n: N = None,
     k: K = None,
-    kernel: KernelName = None,
+    kernel: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--kernel",
+            help="A built-in kernel, or the folder of a bundle; several compete.  [default: the built-in ones of the "
+            "accuracy class, or the replayed one]",
+            show_default=False,
+        ),
+    ] = None,
+    accuracy: Accuracy = None,
     trials: Annotated[
         int | None,
         typer.Option("--trials", metavar="N", parser=whole("--trials", 1), help="Most trials, skipped ones included."),
@@ -97,7 +107,10 @@ def tune(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find the fastest configuration of a kernel.
+    """Find the fastest configuration of a kernel; of several kernels, the fastest of all.
+
+    Where no kernel is named, all built-in kernels that solve the problem at the accuracy that is asked for share the
+    budget, which goes where it is expected to pay.
 
     Without --trials and --time the budget is 60 s on a GPU and 300 trials in replay. Without a GPU, timings recorded
     on one are replayed. Ctrl-C ends the run with the best so far. The run also ends once no untried configuration can
@@ -116,24 +129,21 @@ def tune(
 
     several = several_sizes(size)
     if len(several) > 1:
-        given = {"--m": m, "--n": n, "--k": k, "--wisdom": wisdom, "--search": search != SEARCHES[0]}
-        given |= {
-            "--no-skip": not skip,
-            "--no-stop": not stop,
-            "--enough": enough is not None,
-            "--prior": prior != "auto",
-        }
-        _refuse([name for name, value in given.items() if value not in (None, False)])
+        if given := [name for name, value in (("--m", m), ("--n", n), ("--k", k)) if value is not None]:
+            raise UsageError(f"several sizes are given by --size, but there is {', '.join(given)} too; leave one out.")
+        options = {"search": search, "skip": skip, "stop": stop, "enough": enough, "prior": prior, "wisdom": wisdom}
         plan = plan_of_sizes(
             problem,
             several,
             find_gpus()[0],
-            trans=trans,
-            kernel=kernel,
+            shape={"trans": trans},
+            kernels=kernel or [],
+            accuracy=accuracy,
             device=device,
             trials=trials,
             time=time,
             seed=seed,
+            options=options,
         )
         return carry_out(plan, run, as_json)
     with RunDisplay() as progress, Interrupt() as interrupt:
@@ -145,6 +155,7 @@ def tune(
             n=n,
             k=k,
             kernel=kernel,
+            accuracy=accuracy,
             device=device,
             trials=trials,
             time=time,
@@ -162,19 +173,9 @@ def tune(
     for number, reason in (result.declaration.rejected if result.declaration else {}).items():
         terminal.write(f"trial {number} was faster, but failed the last verification: {reason}", stderr=True)
     document = summarise_tuning(result)
-    answer(document, as_json, lambda: [tables.tuned(document)])
+    answer(document, as_json, lambda: tables.tuned(document))
     if document["best"] is None:
         raise typer.Exit(1)
-
-
-def _refuse(options: list[str]) -> None:
-    """Refuse options of ``mltune tune`` that a campaign does not have."""
-    if options:
-        hint = "; MLTUNE_WISDOM=FILE in the environment names the wisdom" if "--wisdom" in options else ""
-        raise UsageError(
-            f"several sizes are tuned as a campaign, which has no {', '.join(options)}; leave "
-            f"{'it' if len(options) == 1 else 'them'} out, or tune one size at a time{hint}."
-        )
 
 
 @app.command()

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from mltune.cli.application import AsJson, DeviceName, Seed, answer, app, path, whole
+from mltune.cli.application import AsJson, DeviceName, Seed, answer, app, one_of, path, whole
 from mltune.errors import UsageError
+from mltune.problem.accuracy import ACCURACIES
 from mltune.show import terminal
 
 group = typer.Typer(invoke_without_command=True, rich_markup_mode=None, add_completion=False)
@@ -37,6 +38,15 @@ def show(
             metavar="[FILE]", parser=path("FILE"), help="A wisdom; by default the user's file.", show_default=False
         ),
     ] = None,
+    accuracy: Annotated[
+        str | None,
+        typer.Option(
+            "--accuracy",
+            metavar="|".join(ACCURACIES),
+            parser=one_of("--accuracy", ACCURACIES),
+            help="Only of kernels of this accuracy class, or of a stricter one.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the best known configuration of each kernel, problem, GPU and driver."""
@@ -45,7 +55,11 @@ def show(
 
     found = _file() if file is None else _existing(file)
     loaded = Wisdom.load(found)
-    best = [{"label": entry.to_problem().label, **entry.to_json()} for entry in loaded.best()]
+    if accuracy is not None:
+        loaded = loaded.of_accuracy(accuracy)
+    best = [
+        {"label": entry.to_problem().label, "accuracy": entry.accuracy, **entry.to_json()} for entry in loaded.best()
+    ]
     document = {"wisdom": str(found), "entries": len(loaded), "best": best}
     answer(document, as_json, lambda: tables.wisdom(document))
 

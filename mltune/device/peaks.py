@@ -73,6 +73,18 @@ def fma_per_clock(device: Device, unit: str) -> float:
     return float(found)
 
 
+def has_unit(device: Device, unit: str) -> bool:
+    """Return whether a device has a unit of :func:`peak_flops`; every device has those outside the tensor cores.
+
+    Examples
+    --------
+    >>> from mltune.device.known import H200, known_devices
+    >>> [has_unit(device, "tensor_fp64") for device in (H200, known_devices()["gtx_680"])]
+    [True, False]
+    """
+    return unit not in TENSOR_FMA_PER_CLOCK or device.compute_capability in TENSOR_FMA_PER_CLOCK[unit]
+
+
 def issues_per_clock(device: Device) -> float:
     """Return the instructions of warps that a multiprocessor issues per clock at most; infinite where not known.
 

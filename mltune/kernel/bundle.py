@@ -17,6 +17,7 @@ from mltune.kernel.arrays import ArraysDefinition
 from mltune.kernel.columns import Columns, length
 from mltune.kernel.evaluation import MAX_INTEGER, Partial, Value
 from mltune.kernel.expressions import Expression, parse
+from mltune.problem.accuracy import STRICTEST
 from mltune.problem.problem import Problem
 
 DEVICE_VARIABLES = (
@@ -168,6 +169,10 @@ class Kernel:
         Arguments, sizes and reference of a kernel of kind ``"arrays"``.
     preset : str
         Name of the part of the space that this is; empty for all of it.
+    accuracy : str
+        Promise about its error: one of :data:`mltune.problem.accuracy.ACCURACIES`.
+    candidate : bool
+        Whether it is among the kernels that are tuned where none is named.
     """
 
     name: str
@@ -199,6 +204,8 @@ class Kernel:
     default: Mapping[str, int] = field(default_factory=dict)
     arrays: ArraysDefinition | None = None
     preset: str = ""
+    accuracy: str = STRICTEST
+    candidate: bool = True
 
     has_formulas: ClassVar[bool] = True
     """Whether the shape of a launch is given by expressions, and so is known at every size."""

@@ -89,19 +89,20 @@ def _with_preset(name_or_path: str | Path) -> tuple[str | Path, str]:
     return name_or_path, ""
 
 
-def _built_in() -> list[str]:
+def built_in() -> list[str]:
+    """Return the names of the built-in kernels."""
     return sorted(path.parent.name for path in assets.folder("kernels").glob("*/kernel.toml"))
 
 
 def _located(name_or_path: str | Path) -> Path | None:
-    if isinstance(name_or_path, str) and name_or_path in _built_in():
+    if isinstance(name_or_path, str) and name_or_path in built_in():
         return assets.folder("kernels") / name_or_path
     folder = Path(name_or_path)
     return folder.resolve() if name_or_path != "" and os.path.lexists(folder / "kernel.toml") else None
 
 
 def _find_bundle(name_or_path: str | Path) -> Path:
-    found, names = _located(name_or_path), _built_in()
+    found, names = _located(name_or_path), built_in()
     if found is not None:
         return found
     raise BundleError(
@@ -268,6 +269,8 @@ class _Reader:
             shared_bytes=shared_bytes,
             workspace=workspace,
             options=tuple(document.kernel.options),
+            accuracy=document.kernel.accuracy,
+            candidate=document.kernel.candidate,
             labels=self.labels(),
             default=self.default({**parameters, **launch_parameters}),
             arrays=self.arrays(known) if self.is_arrays else None,

@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from mltune.files.validation import matching
+from mltune.problem.accuracy import ACCURACIES, STRICTEST
 from mltune.problem.array_values import DTYPES
 from mltune.problem.arrays import Role
 
@@ -89,7 +90,7 @@ class _Table(BaseModel):
 
 
 class KernelTable(_Table):
-    """``[kernel]``: the name of the kernel, the problem that it solves, its source and the headers of that."""
+    """``[kernel]``: the kernel's name, its problem and accuracy class, its source and the headers of that."""
 
     name: Slug
     problem: Slug
@@ -101,6 +102,8 @@ class KernelTable(_Table):
     include: Annotated[list[IncludeFolder], Field(max_length=8)] = []
     entry: EntryName | None = None
     options: Annotated[list[CompilerOption], Field(max_length=16)] = []
+    accuracy: Literal[ACCURACIES] = STRICTEST  # type: ignore[valid-type]
+    candidate: StrictBool = True
 
 
 class PresetTable(_Table):

@@ -117,6 +117,7 @@ class Campaign:
         self._stop = stop
         self._siblings = siblings
         self._log = EventLog(directory)
+        self._outdone: set[str] = set()
         self._workers = [DeviceWorker(device, Child(worker), heartbeat_timeout_s) for device in plan.devices]
         self._scheduler = Scheduler(plan, directory, stop)
         self._elapsed_before_s = sum(one.total_s for one in self._scheduler.standings.values()) / len(plan.devices)
@@ -133,10 +134,14 @@ class Campaign:
     def run(self) -> None:
         """Run time slices until nothing is left to do, the budget is spent, or the campaign is interrupted."""
         self._begin()
+        if any(task.choice for task in self._plan.tasks) and not self._scheduler.trials:
+            for worker in self._workers:  # while the bounds of the first kernels are computed
+                worker.prepare()
         while not self._stop():
             for worker in self._workers:
                 if worker.is_free:
                     self._start_slice(worker)
+            self._scheduler.find_bound()
             under_way = [worker.future for worker in self._workers if worker.future is not None]
             if under_way:
                 wait(under_way, timeout=POLL_EVERY_S, return_when=FIRST_COMPLETED)
@@ -210,6 +215,7 @@ class Campaign:
         """Start the next time slice on a free worker, if there is one."""
         running = [worker.time_slice.slug for worker in self._workers if worker.time_slice is not None]
         time_slice = self._scheduler.next(running, self.left_s)
+        self._note_outdone()
         if time_slice is None:
             return
         task = self._plan.task(time_slice.slug)
@@ -221,9 +227,13 @@ class Campaign:
             time_s=time_slice.time_s,
             seed=self._plan.seed,
             run=self._scheduler.folder(task),
-            compilers=self._compilers(),
-            siblings=self._scheduler.siblings(task) if self._siblings else (),
-            sweeps=self._scheduler.sweeps(task) if self._siblings else (),
+            choice=task.choice,
+            **{
+                "compilers": self._compilers(),
+                "siblings": self._scheduler.siblings(task) if self._siblings else (),
+                "sweeps": self._scheduler.sweeps(task) if self._siblings else (),
+                **self._plan.options,
+            },
         )
         repair = time_slice.reason == "repair"
         if not repair:
@@ -236,6 +246,15 @@ class Campaign:
                 elapsed_s=self.elapsed_s,
             )
         worker.start(time_slice, SliceRequest(request, task.slug, self._directory, repair))
+
+    def _note_outdone(self) -> None:
+        """Log the tasks that have ended before they began: another kernel is faster than theirs can be."""
+        for slug, standing in self._scheduler.standings.items():
+            if standing.stopped and not standing.trials and slug not in self._outdone:
+                self._outdone.add(slug)
+                facts = {"problem": self._plan.task(slug).problem.label, "detail": standing.stopped, "slug": slug}
+                self._log.write("left_out", **facts, elapsed_s=self.elapsed_s)
+                self._report(f"{slug}: left out: {standing.stopped}")
 
     def _compilers(self) -> int | None:
         """Return the number of compile processes per worker; None for all cores, where there is one worker."""

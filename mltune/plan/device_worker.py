@@ -112,6 +112,10 @@ class DeviceWorker:
         """Whether it waits for its GPU, or for room on the disk."""
         return self.future is None and time.monotonic() < self.ready_at
 
+    def prepare(self) -> None:
+        """Start the child in the background: its imports take seconds. A failure shows in the first time slice."""
+        self.thread.submit(self.child.start)
+
     def start(self, time_slice: TimeSlice, request: SliceRequest) -> None:
         """Start a time slice."""
         self.time_slice, self.progress = time_slice, None

@@ -9,6 +9,10 @@ with other transpositions (rank correlations from 0.4 to 0.7). See benchmarks/pl
 
 The sum of all gains is largest where the marginal gains p c / t^2 are equal (p: priority): t is proportional to
 sqrt(p c).
+
+Of several kernels for one problem only the best counts. A kernel that is behind the best of them by d, in the logarithm
+of the time, brings something only if its remaining gain is larger than d. With an exponential distribution of mean
+gap(t) that is expected to be gap(t) exp(-d / gap(t)): its constant is c exp(-d / gap(t)).
 """
 
 from __future__ import annotations
@@ -21,6 +25,9 @@ from mltune.plan.plan import Standing, Task
 LEAST_GAIN = 0.01
 """Least remaining gain of a problem, as a share of its time, also when no curve has fallen lately."""
 
+HOPELESS = 1e-3
+"""Expected gain, as a share of the time, below which a kernel that is behind another one gets nothing more."""
+
 
 def gain_constants(tasks: Sequence[Task], standings: Mapping[str, Standing]) -> dict[str, float]:
     """Estimate the constant c of gap(t) = c / t for each task, in the unit of the plan; by slug, positive."""
@@ -32,6 +39,30 @@ def gain_constants(tasks: Sequence[Task], standings: Mapping[str, Standing]) -> 
     behind = deficits(tasks, found)
     usual = sum(behind.values()) / len(behind) if behind else 0.0
     return {task.slug: spent * (max(doubling, LEAST_GAIN) + behind.get(task.slug, usual)) for task in tasks}
+
+
+def chances(
+    tasks: Sequence[Task], standings: Mapping[str, Standing], constants: Mapping[str, float]
+) -> dict[str, float]:
+    """Return the factor of each task's expected gain that its choice among kernels leaves, by slug.
+
+    It is 1 for a task on its own and for the fastest kernel of a choice, less for the others, and 0 for those that are
+    hopeless (:data:`HOPELESS`), or of which no trial has succeeded.
+    """
+    best_s: dict[str, float] = {}
+    for task in tasks:
+        if task.choice and standings[task.slug].curve:
+            found_s = standings[task.slug].curve[-1][1]
+            best_s[task.choice] = min(found_s, best_s.get(task.choice, found_s))
+    factors = {task.slug: 1.0 for task in tasks}
+    for task in tasks:
+        standing = standings[task.slug]
+        if task.choice in best_s and standing.spent > 0:
+            behind = math.log(standing.curve[-1][1] / best_s[task.choice]) if standing.curve else math.inf
+            gap = constants[task.slug] / standing.spent
+            factor = math.exp(-behind / gap)
+            factors[task.slug] = factor if not behind or gap * factor >= HOPELESS else 0.0
+    return factors
 
 
 def last_doubling(standing: Standing) -> float:

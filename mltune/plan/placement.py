@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mltune.errors import PlanError
+from mltune.kernel.choice import fits
 from mltune.kernel.reader import load_kernel
 from mltune.plan.plan import REPLAY, Plan, Task
 
@@ -20,7 +22,8 @@ def place(plan: Plan, gpus: Sequence[Device], reason: str = "") -> Plan:
     """Return a plan with its devices resolved and, in a replay, the dataset of each problem.
 
     ``auto`` is the first GPU, ``all`` is all of them. Without a GPU both are a replay, if all problems have recorded
-    timings.
+    timings. Of several kernels for a problem those are left out that cannot be built for the devices, or in a replay
+    have no recorded timings.
 
     Parameters
     ----------
@@ -40,19 +43,32 @@ def place(plan: Plan, gpus: Sequence[Device], reason: str = "") -> Plan:
     if devices == (REPLAY,):
         placed = replace(plan, tasks=tuple(_recorded(plan, gpus, reason)), devices=devices)
     else:
-        placed = replace(plan, devices=devices)
+        placed = replace(plan, tasks=_buildable(plan, [gpus[_index(device)] for device in devices]), devices=devices)
         _check_gpus(placed, gpus)
     check_budget(placed)
     return placed
 
 
 def notices(plan: Plan) -> list[str]:
-    """Return what the user should know about the recorded timings of a placed plan: those of another kernel source."""
+    """Return what the user should know about the recorded timings of a placed plan.
+
+    They may be of another kernel source, or those of competing kernels of different GPUs.
+    """
     from mltune.dataset.dataset import load_manifest
 
     kernels = {name: load_kernel(name) for name in {task.kernel for task in plan.tasks}}
     pairs = [(load_manifest(task.dataset), task.kernel) for task in plan.tasks if task.dataset is not None]
-    return list(filter(None, (manifest.check_kernel(kernels[kernel]) for manifest, kernel in pairs)))
+    found = [manifest.check_kernel(kernels[kernel]) for manifest, kernel in pairs]
+    recorded: dict[str, set[str]] = {}
+    for task in plan.tasks:
+        if task.choice and task.dataset is not None:
+            recorded.setdefault(task.choice, set()).add(load_manifest(task.dataset).device.name)
+    found += [
+        f"kernels compete on one GPU, but the timings of {choice} were recorded on {', '.join(sorted(names))}"
+        for choice, names in recorded.items()
+        if len(names) > 1
+    ]
+    return list(filter(None, found))
 
 
 def check_budget(plan: Plan) -> None:
@@ -112,20 +128,45 @@ def _devices(plan: Plan, gpus: Sequence[Device], reason: str) -> tuple[str, ...]
 def _recorded(plan: Plan, gpus: Sequence[Device], reason: str) -> list[Task]:
     """Return the tasks with their datasets."""
     found = recorded_for(plan.tasks)
-    missing = [task for task in plan.tasks if task.slug not in found]
+    tasks = _only(plan, lambda task: task.slug in found)
+    missing = [task for task in tasks if task.slug not in found]
     if missing:
         some = ", ".join(task.problem.label for task in missing[:_NAMED]) + (", ..." if missing[_NAMED:] else "")
         why = "the plan is replayed" if gpus else f"no GPU was found ({reason})"
         raise PlanError(
             f"{plan.name}: without a GPU every problem must be one whose timings are recorded, but {why} and there are "
-            f"none of {len(missing)} of {len(plan.tasks)} ({some}); run it on a GPU, or see `mltune datasets`."
+            f"none of {len(missing)} of {len(tasks)} ({some}); run it on a GPU, or see `mltune datasets`."
         )
-    return [replace(task, dataset=found[task.slug]) for task in plan.tasks]
+    return [replace(task, dataset=found[task.slug]) for task in tasks]
+
+
+def _buildable(plan: Plan, devices: Sequence[Device]) -> tuple[Task, ...]:
+    """Return the tasks without the kernels of a choice that do not fit all devices."""
+    kernels = {name: load_kernel(name) for name in {task.kernel for task in plan.tasks if task.choice}}
+    return _only(plan, lambda task: all(fits(kernels[task.kernel], device) for device in devices))
+
+
+def _only(plan: Plan, keeps: Callable[[Task], bool]) -> tuple[Task, ...]:
+    """Return the tasks without some kernels of choices, whose minima go to the others; one that loses all is kept."""
+    before = Counter(task.choice for task in plan.tasks)
+    left = Counter(task.choice for task in plan.tasks if task.choice and keeps(task))
+    tasks = []
+    for task in plan.tasks:
+        if not left[task.choice]:
+            tasks.append(task)
+        elif keeps(task):
+            minimum = task.minimum * before[task.choice] / left[task.choice]
+            tasks.append(replace(task, minimum=minimum, choice=task.choice if left[task.choice] > 1 else ""))
+    return tuple(tasks)
+
+
+def _index(device: str) -> int:
+    return int(device.removeprefix("cuda:"))
 
 
 def _check_gpus(plan: Plan, gpus: Sequence[Device]) -> None:
     """Check that every kernel has a source, and every problem fits into every GPU of the plan."""
-    used = [gpus[int(device.removeprefix("cuda:"))] for device in plan.devices]
+    used = [gpus[_index(device)] for device in plan.devices]
     smallest = min(used, key=lambda device: device.memory_bytes)
     for name in dict.fromkeys(task.kernel for task in plan.tasks):
         if load_kernel(name).source is None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from mltune.problem.problem import Problem
 
@@ -34,6 +34,9 @@ class Task:
         Budget that it gets before any task gets more than its minimum, in the unit of the plan.
     maximum : float or None
         Largest budget that it gets, in the unit of the plan.
+    choice : str
+        Name of a choice among kernels: its tasks are one problem with several kernels, of which only the best counts,
+        and which share the maximum. Empty for a task on its own.
     """
 
     slug: str
@@ -43,6 +46,7 @@ class Task:
     priority: float
     minimum: float
     maximum: float | None = None
+    choice: str = ""
 
     @property
     def device(self) -> str | None:
@@ -73,6 +77,8 @@ class Plan:
         Seed of every search.
     produce : frozenset of str
         Some of ``"report"``, ``"winners"`` and ``"datasets"``, written at the end.
+    options : mapping of str to object
+        Options of every run: some fields of :class:`mltune.tuning.request.TuneRequest`.
     text : str
         Text of the file.
     """
@@ -85,6 +91,7 @@ class Plan:
     devices: tuple[str, ...] = ("auto",)
     seed: int = 0
     produce: frozenset[str] = frozenset({"report", "winners"})
+    options: Mapping[str, Any] = field(default_factory=dict)
     text: str = ""
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,11 +16,12 @@ from mltune.files.documents import parse_toml
 from mltune.files.reading import read_text, reason
 from mltune.files.text import did_you_mean
 from mltune.files.validation import problems_of
+from mltune.kernel.choice import DEFAULT_KERNEL, kernels_for
 from mltune.kernel.reader import load_kernel
 from mltune.plan.plan import REPLAY, Plan, Task, Unit
 from mltune.problem.kinds import KINDS
 from mltune.records.directory import FILE
-from mltune.tuning.request import DEFAULT_KERNEL, parse_duration
+from mltune.tuning.request import TuneRequest, parse_duration
 
 if TYPE_CHECKING:
     from mltune.dataset.manifest import Manifest
@@ -141,15 +143,21 @@ class _Reader:
             raise self.error("plan.title", f"a title is one line of printable text, got {table.title!r}")
         self.unit, budget = self.budget(table.budget)
         devices = self.devices()
+        tasks, options = self.tasks(), self.document.options.model_dump(exclude_unset=True)
+        try:
+            TuneRequest(tasks[0].problem, **options)
+        except MltuneError as error:
+            raise self.error("options", error) from error
         return Plan(
             name=name,
             title=table.title,
             unit=self.unit,
             budget=budget,
-            tasks=tuple(sorted(self.tasks(), key=lambda task: -task.priority)),
+            tasks=tuple(sorted(tasks, key=lambda task: -task.priority)),
             devices=devices,
             seed=table.seed,
             produce=frozenset(table.produce),
+            options=options,
             text=text,
         )
 
@@ -203,16 +211,16 @@ class _Reader:
         drafts: list[tuple[str, Task]] = []
         for number, table in enumerate(self.document.problems, 1):
             key = f"problems {number}"
-            for kernel, problem, dataset in self.expanded(number, table):
-                drafts.append((key, self.task(key, table, kernel, problem, dataset)))
+            for kernels, problem, dataset in self.expanded(number, table):
+                drafts += [(key, task) for task in self.competing(key, table, kernels, problem, dataset)]
                 if len(drafts) > MAX_TASKS:
                     raise self.error(key, f"a plan has at most {MAX_TASKS} problems, got more")
         self.check_distinct(drafts)
         slugs = _slugs([(self.kernels[task.kernel].label, task) for _, task in drafts])
         return [replace(task, slug=slug) for slug, (_, task) in zip(slugs, drafts, strict=True)]
 
-    def expanded(self, number: int, table: ProblemsTable) -> Iterator[tuple[str, Problem, str | None]]:
-        """Yield kernel, problem and dataset of each task of one table."""
+    def expanded(self, number: int, table: ProblemsTable) -> Iterator[tuple[Sequence[str], Problem, str | None]]:
+        """Yield kernels, problem and dataset of each problem of one table."""
         from pydantic import ValidationError
 
         try:
@@ -223,27 +231,33 @@ class _Reader:
         except MltuneError as error:
             raise self.error(f"problems {number}", error) from error
 
-    def recorded(self, table: ProblemsTable) -> Iterator[tuple[str, Problem, str | None]]:
+    def recorded(self, table: ProblemsTable) -> Iterator[tuple[Sequence[str], Problem, str | None]]:
         from mltune.dataset.dataset import load_manifest
 
         if table.model_extra:
             raise PlanError(f"recorded timings know their problem: `datasets` excludes {', '.join(table.model_extra)}")
+        if isinstance(table.kernel, list) or table.accuracy is not None:
+            raise PlanError("recorded timings know their kernel: `datasets` excludes `accuracy` and several kernels")
         for name in table.datasets or ():
             manifest = self.manifests[name] = self.manifests.get(name) or load_manifest(name)
             kernel = table.kernel or manifest.kernel
             if self.kernel(kernel).name != manifest.kernel:
                 raise PlanError(f"a dataset is replayed for its own kernel, but {name} is of {manifest.kernel}")
-            yield kernel, manifest.problem, name
+            yield [kernel], manifest.problem, name
 
-    def measured(self, table: ProblemsTable) -> Iterator[tuple[str, Problem, str | None]]:
-        name = table.kernel or DEFAULT_KERNEL
-        kernel = self.kernel(name)
+    def measured(self, table: ProblemsTable) -> Iterator[tuple[Sequence[str], Problem, str | None]]:
+        named = [table.kernel] if isinstance(table.kernel, str) else table.kernel
+        kernel = self.kernel(named[0] if named else DEFAULT_KERNEL)
         extra = table.model_extra or {}
         expand = KINDS[kernel.problem].expand
         problems = expand(extra) if expand is not None else _of_arrays(kernel, extra)
+        chosen: dict[str, list[str]] = {}
         for problem in problems:
-            kernel.check_problem(problem)
-            yield name, problem, None
+            if problem.name not in chosen:
+                chosen[problem.name] = kernels_for(problem, named, table.accuracy)
+            for name in chosen[problem.name]:
+                self.kernel(name).check_problem(problem)
+            yield chosen[problem.name], problem, None
 
     def kernel(self, name: str) -> Kernel:
         if name not in self.kernels:
@@ -251,6 +265,18 @@ class _Reader:
                 raise PlanError(f"a plan has at most {MAX_KERNELS} kernels, got more")
             self.kernels[name] = load_kernel(name)
         return self.kernels[name]
+
+    def competing(
+        self, key: str, table: ProblemsTable, kernels: Sequence[str], problem: Problem, dataset: str | None
+    ) -> list[Task]:
+        """Return the tasks of a problem, one for each of its kernels, which share its minimum."""
+        task = self.task(key, table, kernels[0], problem, dataset)
+        if len(kernels) == 1:
+            return [task]
+        share = task.minimum / len(kernels)
+        minimum = max(1.0, math.floor(share)) if self.unit == "trials" else share
+        choice = _slug(f"{problem.label} {' '.join(kernels)}")
+        return [replace(task, kernel=name, minimum=minimum, choice=choice) for name in kernels]
 
     def task(self, key: str, table: ProblemsTable, kernel: str, problem: Problem, dataset: str | None) -> Task:
         plan = self.document.plan

@@ -2,7 +2,8 @@
 
 An unfinished time slice is finished first. Then every task gets its minimum, in the order of the plan. The rest goes,
 one time slice after the other, to the tasks with the largest expected gain (:mod:`mltune.plan.gain`). A task that has
-stopped, failed or reached its maximum gets nothing more, and leaves its share to the others.
+stopped, failed or reached its maximum gets nothing more, and leaves its share to the others. Nor does a kernel that is
+so far behind another kernel for the same problem that it cannot be expected to catch up.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import math
 from collections.abc import Collection, Sequence
 from typing import Literal
 
-from mltune.plan.gain import allot, gain_constants
+from mltune.plan.gain import allot, chances, gain_constants
 from mltune.plan.plan import Plan, Standing, Task, TimeSlice
 from mltune.records.candidate import BATCH
 
@@ -94,22 +95,34 @@ class _State:
     def gain(self) -> TimeSlice | None:
         """Give the task with the largest expected gain per time its share, but at most as much as it has spent.
 
-        After that its expected gain is estimated again. The last time slice takes the rest of the budget.
+        After that its expected gain is estimated again. The last time slice takes the rest of the budget, as does the
+        only kernel of a choice that is left.
         """
         constants = gain_constants(self.plan.tasks, self.standings)
-        most = [math.inf if task.maximum is None else task.maximum for task in self.free]
-        weights = [math.sqrt(task.priority * constants[task.slug]) for task in self.free]
-        shares = self.allotted(self.free, weights, most)
+        factors = chances(self.plan.tasks, self.standings, constants)
+        free = [task for task in self.free if factors[task.slug] > 0.0]
+        most = [self.most(task) for task in free]
+        weights = [math.sqrt(task.priority * constants[task.slug] * factors[task.slug]) for task in free]
+        shares = self.allotted(free, weights, most)
+        left = [task for task in self.plan.tasks if factors[task.slug] and not self.standings[task.slug].ended]
+        alone = len(left) == 1 and bool(left[0].choice)
         best, chosen = 0.0, None
-        for task, weight, share, top in zip(self.free, weights, shares, most, strict=True):
+        for task, weight, share, top in zip(free, weights, shares, most, strict=True):
             spent, least = self.spent(task), max(SHORTEST * task.minimum, self.least)
-            more = min(max(share - spent, least), max(spent, task.minimum))
+            more = self.longest if alone else min(max(share - spent, least), max(spent, task.minimum))
             more = self.longest if self.longest - more < least else more
             more = min(more, top - spent)
             rate = weight / spent if spent else math.inf
             if more >= least and rate > best:
                 best, chosen = rate, self.time_slice(task, more, "gain")
         return chosen
+
+    def most(self, task: Task) -> float:
+        """Return the largest budget of a task: what its maximum leaves to it beside the other kernels of its choice."""
+        if task.maximum is None:
+            return math.inf
+        others = [one for one in self.plan.tasks if task.choice and one.choice == task.choice and one != task]
+        return task.maximum - sum(map(self.spent, others))
 
     def allotted(self, tasks: Sequence[Task], weights: Sequence[float], most: Sequence[float]) -> list[float]:
         return allot(self.unassigned, [self.spent(task) for task in tasks], weights, most)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
@@ -12,12 +13,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 from mltune.errors import RunError
 from mltune.plan.device_worker import Outcome, SliceResult
+from mltune.plan.limits import least_time
 from mltune.plan.plan import Plan, Standing, Task, TimeSlice, Unit
 from mltune.plan.schedule import next_slice
 from mltune.records.directory import FILE, PROBLEMS
 from mltune.results.reader import RunReader
 from mltune.results.run import TuneResult
 from mltune.results.unread import Unread, read_or_set_aside
+from mltune.results.wording import milliseconds
 from mltune.tuning.siblings import nearest, sweep_for
 from mltune.tuning.wisdom import found_so_far
 from mltune.wisdom.entry import Entry
@@ -63,6 +66,7 @@ class Scheduler:
             if stop():
                 self.left_out.add(task.slug)
             self.standings[task.slug] = self._read(task)
+        self._least_s: dict[str, float] = {}
         self._failures: Counter[str] = Counter()
         self._idle = ""  # the last time slice was of this task and brought no trial: another one comes first
         self._undeclared = {slug for slug, standing in self.standings.items() if standing.spent}
@@ -112,12 +116,19 @@ class Scheduler:
         if unread:  # what they have spent decides what the others get
             free = [slug for slug in unread if slug not in running]
             return TimeSlice(free[0], 0.0, self._plan.unit, "repair") if free else None
+        self._end_outdone()
         failing = {slug for slug, failures in self._failures.items() if failures >= MAX_FAILURES}
         standings = list(self.standings.values())
         for put_last in ({*failing, self._idle}, {self._idle}, set[str]()):
-            time_slice = next_slice(self._plan, standings, running | put_last, left_s)
-            if time_slice is not None:
+            time_slice = next_slice(self._ordered(), standings, running | put_last, left_s)
+            if time_slice is None:
+                continue
+            choice = self._plan.task(time_slice.slug).choice if time_slice.reason == "minimum" else ""
+            if not (choice and self.find_bound(choice)):
                 return time_slice
+            while self.find_bound(choice):  # the most promising kernel begins, and others may be out of the question
+                pass
+            return self.next(running, left_s)
         for slug in sorted(self._undeclared - running):  # killed between its last trial and its declaration
             standing = self.standings[slug]
             self._undeclared.discard(slug)
@@ -141,6 +152,48 @@ class Scheduler:
         standing = replace(standing, failed=standing.failed or self._failure(time_slice, standing, result))
         self.standings[slug] = standing
         return standing
+
+    def find_bound(self, choice: str = "") -> bool:
+        """Compute the least time of one more kernel that competes with others, of a choice if it is named.
+
+        That takes a second or more, which are none of a time slice: called while the devices are busy. Only for kernels
+        that have not begun; the others are known by their trials.
+
+        Returns
+        -------
+        bool
+            Whether there was one.
+        """
+        for task in self._plan.tasks:
+            wanted = task.choice == choice if choice else bool(task.choice)
+            if wanted and task.slug not in self._least_s and not self.standings[task.slug].trials:
+                self._least_s[task.slug] = least_time(task, self._plan.devices)
+                return True
+        return False
+
+    def _end_outdone(self) -> None:
+        """End the tasks whose kernel has not begun, and cannot be as fast as another of its choice already is."""
+        best_s: dict[str, float] = {}
+        for task in self._plan.tasks:
+            curve = self.standings[task.slug].curve
+            if task.choice and curve:
+                best_s[task.choice] = min(curve[-1][1], best_s.get(task.choice, math.inf))
+        for task in self._plan.tasks:
+            standing, least_s = self.standings[task.slug], self._least_s.get(task.slug, 0.0)
+            if not standing.trials and not standing.ended and best_s.get(task.choice, math.inf) < least_s:
+                reason = (
+                    f"it needs at least {milliseconds(least_s)}, and another kernel takes "
+                    f"{milliseconds(best_s[task.choice])}"
+                )
+                self.standings[task.slug] = replace(standing, stopped=reason)
+
+    def _ordered(self) -> Plan:
+        """Return the plan with the kernels of each choice by their least times: the most promising one begins."""
+        first = {task.choice or task.slug: at for at, task in reversed(list(enumerate(self._plan.tasks)))}
+        tasks = sorted(
+            self._plan.tasks, key=lambda task: (first[task.choice or task.slug], self._least_s.get(task.slug, 0.0))
+        )
+        return replace(self._plan, tasks=tuple(tasks))
 
     def forget_failures(self) -> None:
         """Forget all failures: they were due to a device that did not work."""

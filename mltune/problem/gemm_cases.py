@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, StrictStr
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr
 
 from mltune.errors import ProblemError
 from mltune.files.validation import matching
@@ -21,6 +21,8 @@ def _distinct(values: list[Any]) -> list[Any]:
 _Ops = Annotated[StrictStr, matching(r"[NTC]{2}", "be two of the letters N, T and C, such as NT")]
 _Extent = Annotated[StrictInt, Field(ge=1, le=2**40)]
 _Extents = Annotated[list[_Extent], Field(min_length=3, max_length=3)]
+_Scalar = StrictFloat | StrictInt | Annotated[list[StrictFloat | StrictInt], Field(min_length=2, max_length=2)]
+_Leading = Annotated[StrictInt, Field(ge=0, le=2**40)]
 _Precisions = list[Literal["s", "d", "c", "z"]]
 
 
@@ -30,6 +32,11 @@ class _Table(BaseModel):
     precisions: Annotated[_Precisions, Field(min_length=1, max_length=4), AfterValidator(_distinct)]
     trans: Annotated[list[_Ops], Field(min_length=1, max_length=9), AfterValidator(_distinct)] | Literal["all"]
     sizes: Annotated[list[_Extent | _Extents], Field(min_length=1, max_length=1000), AfterValidator(_distinct)]
+    alpha: _Scalar = 1.0
+    beta: _Scalar = 0.0
+    lda: _Leading = 0
+    ldb: _Leading = 0
+    ldc: _Leading = 0
 
 
 def expand(table: Mapping[str, Any]) -> Iterator[GemmProblem]:
@@ -39,7 +46,8 @@ def expand(table: Mapping[str, Any]) -> Iterator[GemmProblem]:
     ----------
     table : mapping
         ``precisions``, ``trans`` (pairs of N, T, C, or ``"all"``) and ``sizes`` (m = n = k, or m, n and k). C of a real
-        matrix is T.
+        matrix is T. ``alpha``, ``beta`` (a complex one as real and imaginary part), ``lda``, ``ldb`` and ``ldc`` may be
+        left out.
 
     Raises
     ------
@@ -53,7 +61,7 @@ def expand(table: Mapping[str, Any]) -> Iterator[GemmProblem]:
     >>> [problem.label for problem in expand({"precisions": ["s"], "trans": ["NN", "NC"], "sizes": [64, [8, 4, 2]]})]
     ['sgemm NN 64', 'sgemm NT 64', 'sgemm NN 8x4x2', 'sgemm NT 8x4x2']
     """
-    missing = [name for name in _Table.model_fields if name not in table]
+    missing = [name for name, field in _Table.model_fields.items() if field.is_required() and name not in table]
     if missing:
         unknown = "".join(f", and there is no key {name}" for name in table if name not in _Table.model_fields)
         raise ProblemError(
@@ -61,11 +69,13 @@ def expand(table: Mapping[str, Any]) -> Iterator[GemmProblem]:
             f"{'is' if len(missing) == 1 else 'are'} missing{unknown}."
         )
     cases = _Table.model_validate(table)
+    scalars = cases.model_dump(include={"alpha", "beta", "lda", "ldb", "ldc"})
     for size in cases.sizes:
         extents = (size, size, size) if isinstance(size, int) else size
         for precision in cases.precisions:
             for trans_a, trans_b in _ops(precision, cases.trans):
-                yield GemmProblem(precision, trans_a, trans_b, *extents)
+                case = {"precision": precision, "trans_a": trans_a, "trans_b": trans_b}
+                yield GemmProblem.from_json({**case, **dict(zip("mnk", extents, strict=True)), **scalars})
 
 
 def _ops(precision: str, trans: Sequence[str]) -> list[tuple[str, str]]:

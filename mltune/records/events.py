@@ -31,6 +31,7 @@ EVENTS: dict[str, frozenset[str]] = {
     "slice_started": frozenset({"problem", "limit"}),
     "slice_ended": frozenset({"problem", "trials", "best_s", "outcome", "detail", "done"}),
     "set_aside": frozenset({"problem", "detail"}),
+    "left_out": frozenset({"problem", "detail"}),
     "progress": frozenset({"runs", "done", "problems", "left_s", "message"}),
     "best": frozenset({"number", "median_s", "gb_per_s", "tflops", "share_of_reference", "share_of_peak"}),
     "failure": frozenset({"number", "state", "detail"}),

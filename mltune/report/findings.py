@@ -23,6 +23,7 @@ from mltune.records.trial import TrialRecord, TrialState
 from mltune.records.versions import __version__
 from mltune.report.reading import ReportInput, kernel_of
 from mltune.results.audit import pooled
+from mltune.results.choice import chosen
 from mltune.results.optimum import optimum
 from mltune.results.rate import UNITS
 from mltune.results.rating import rating
@@ -51,9 +52,13 @@ def findings(source: ReportInput, folders: Mapping[str, str]) -> dict[str, Any]:
     entries = [_entry(run, folders.get(run.slug)) for run in source.runs]
     entries += [_missing(unread) for unread in source.unread]
     _tell_apart(entries)
+    fastest = chosen(source.runs)
+    for run, entry in zip(source.runs, entries, strict=False):
+        entry["chosen"] = run.slug in fastest
+    winners = [entry for entry in entries if entry["chosen"]]
     shares: dict[str, list[float]] = {}
     for run, entry in zip(source.runs, entries, strict=False):
-        if entry["reference"]:
+        if entry["reference"] and entry["chosen"]:
             shares.setdefault(run.problem.name, []).append(entry["reference"]["share"])
     audit = pooled([run.audit() for run in source.runs])
     document = {
@@ -66,9 +71,9 @@ def findings(source: ReportInput, folders: Mapping[str, str]) -> dict[str, Any]:
         "devices": distinct(run.device.to_json() for run in source.runs),
         "versions": distinct(dict(run.header.versions) for run in source.runs),
         "seeds": distinct(run.header.seed for run in source.runs),
-        "problems": len(entries),
-        "with_winner": sum(entry["median_s"] is not None for entry in entries),
-        "against_reference": dict(Counter(entry["verdict"] for entry in entries if entry["verdict"])),
+        "problems": len(winners),
+        "with_winner": sum(entry["median_s"] is not None for entry in winners),
+        "against_reference": dict(Counter(entry["verdict"] for entry in winners if entry["verdict"])),
         "geometric_mean_share_of_reference": _geometric_mean(list(chain.from_iterable(shares.values()))),
         "by_name": {
             name: {"problems": len(those), "geometric_mean_share_of_reference": _geometric_mean(those)}
@@ -111,6 +116,8 @@ def _entry(run: TuneResult, folder: str | None) -> dict[str, Any]:
         "label": run.problem.label,
         "problem": run.problem.to_json(),
         "kernel": run.kernel,
+        "accuracy": run.accuracy,
+        "choice": run.choice,
         "device": run.device.name,
         "replayed": run.replayed,
         "trials": len(run.records),
@@ -125,6 +132,7 @@ def _entry(run: TuneResult, folder: str | None) -> dict[str, Any]:
     entry |= {name: figures[name] for name in ("median_s", *RATES, "share_of_peak")} | {
         "state": "best so far",
         "trial": best.number,
+        "error": run.error,
         "configuration": run.header.labelled(best.configuration),
         "reference": reference,
         "verdict": _compared(reference),
@@ -161,12 +169,14 @@ def _rate_intervals(run: TuneResult, low_s: float, high_s: float) -> dict[str, l
 
 def _blank(slug: str) -> dict[str, Any]:
     """Return an entry with all fields and no values."""
-    unknown = "problem kernel device trial configuration median_s interval_s share_of_peak"
+    unknown = "problem kernel accuracy device error trial configuration median_s interval_s share_of_peak"
     rates = [f"{name}{of}" for name in RATES for of in ("", "_interval")]
     return {
         "slug": slug,
         "label": slug,
         "state": "none",
+        "choice": "",
+        "chosen": True,
         "replayed": False,
         "verified": False,
         "finalists": [],

@@ -85,9 +85,13 @@ def read_input(directory: Path, read: Callable[[Path, str], TuneResult] = read_r
 
 
 def _folders(directory: Path, events: Sequence[Mapping[str, Any]]) -> list[Path]:
-    """Return the folders of a plan's problems, also of those not begun: in the order of the plan, as far as known."""
+    """Return the folders of a plan's problems, also of those not begun: in the order of the plan, as far as known.
+
+    Kernels that were left out, because another one is faster than they can be, have none.
+    """
     found = sorted(path.name for path in directory.glob(f"{PROBLEMS}/*") if path.is_dir())
-    ordered = dict.fromkeys([*planned(events), *found])
+    left_out = {event.get("slug") for event in events if event["event"] == "left_out"} - set(found)
+    ordered = dict.fromkeys([*(slug for slug in planned(events) if slug not in left_out), *found])
     return [directory / PROBLEMS / name for name in ordered if SLUG.fullmatch(name)]
 
 

@@ -21,6 +21,7 @@ from mltune.report.reading import ReportInput
 from mltune.report.roofline import bandwidths, not_drawn, roofline
 from mltune.report.svg import Omission, Plot, drawn, plotting
 from mltune.results.audit import SkipAudit
+from mltune.results.choice import by_problem
 from mltune.results.messages import message
 from mltune.results.wording import REFERENCE
 
@@ -67,7 +68,8 @@ class Sections:
     importance of the parameters by kernel; ``events`` the day and the message of each, except for ``more_events``;
     ``references`` and ``discarded`` the numbers of reference timings and of samples discarded for a throttled clock;
     ``compared`` how many winners are faster and slower than the reference kernel; ``off_roofs`` the label of each
-    problem that is in no roofline, and why; ``labels`` those of the problems by slug.
+    problem that is in no roofline, and why; ``labels`` those of the problems by slug; ``choices`` the entries of each
+    problem with several kernels, the fastest first.
     """
 
     attention: Sequence[tuple[str, str]]
@@ -84,6 +86,7 @@ class Sections:
     reference: str
     compared: str
     labels: Mapping[str, str]
+    choices: Sequence[Sequence[Mapping[str, Any]]]
     plan: str | None
     quick: bool
 
@@ -131,6 +134,7 @@ def sections(source: ReportInput, document: Mapping[str, Any], *, quick: bool = 
         reference=reference,
         compared=_compared(document, reference),
         labels={entry["slug"]: entry["label"] for entry in document["winners"]},
+        choices=_choices(source, document),
         plan=source.plan,
         quick=quick,
     )
@@ -162,6 +166,12 @@ def _problem(each: Evidence, entry: Mapping[str, Any], name: str, *, alone: bool
         heat=heat,
         plots=[plot for plot in plots if plot is not None],
     )
+
+
+def _choices(source: ReportInput, document: Mapping[str, Any]) -> list[list[Mapping[str, Any]]]:
+    """Return the entries of each problem with several kernels, the fastest first."""
+    entries = {entry["slug"]: entry for entry in document["winners"]}
+    return [[entries[run.slug] for run in group] for group in by_problem(source.runs) if len(group) > 1]
 
 
 def _by_kernel(problems: Sequence[ProblemSection]) -> dict[str, dict[str, float]]:

@@ -125,14 +125,20 @@ def _copy_winners(source: ReportInput, folder: Path) -> dict[str, str]:
         if not is_plan(source.directory) and folder.resolve() == run.directory.resolve():
             places[run.slug] = WINNER
             continue
-        files = _files(winner)
-        if files is None:
-            law = f"a winner's folder has at most {MOST_FILES} files and {MOST_BYTES} bytes"
-            warnings.warn(f"{law}, but {winner} has more and is not copied.", MltuneWarning, stacklevel=1)
-            continue
-        replace_folder_atomically(folder / WINNERS / run.slug, files, inside=folder)
-        places[run.slug] = f"{WINNERS}/{run.slug}"
+        if copy_winner(winner, folder / WINNERS / run.slug, folder):
+            places[run.slug] = f"{WINNERS}/{run.slug}"
     return places
+
+
+def copy_winner(winner: Path, target: Path, folder: Path) -> bool:
+    """Copy the folder of a winner in place of an earlier copy inside a folder; return whether it was small enough."""
+    files = _files(winner)
+    if files is None:
+        law = f"a winner's folder has at most {MOST_FILES} files and {MOST_BYTES} bytes"
+        warnings.warn(f"{law}, but {winner} has more and is not copied.", MltuneWarning, stacklevel=1)
+        return False
+    replace_folder_atomically(target, files, inside=folder)
+    return True
 
 
 def _files(winner: Path) -> dict[str, bytes] | None:

@@ -24,6 +24,7 @@ MESSAGES: dict[str, str] = {
     "slice_started": "{problem}: time slice started",
     "slice_ended": "{problem}: time slice ended ({outcome}) after {trials} trials, best {best_s}",
     "set_aside": "{problem} set aside: {detail}",
+    "left_out": "a kernel of {problem} is left out: {detail}",
     "progress": "{done} of {problems} problems done",
     "best": "best so far {rated} (trial {number})",
     "failure": "trial {number} {state}: {detail}",

@@ -13,6 +13,7 @@ from mltune.device.facts import Device
 from mltune.device.peaks import peak_flops
 from mltune.errors import DamagedRunError, MltuneError, RunDirectoryError, RunError
 from mltune.files.text import printable
+from mltune.problem.accuracy import ACCURACIES, STRICTEST
 from mltune.problem.kinds import problem_from_json
 from mltune.records.declaration import FACT
 from mltune.records.directory import FILE
@@ -140,6 +141,8 @@ def _result(store: Store, records: Trials, slug: str) -> TuneResult:
         stopped=str(stopping.get("reason") or "")[:LONGEST_TEXT] if isinstance(stopping, dict) else "",
         notice=store.notice,
         model=str(store.fact("model") or "")[:LONGEST_TEXT],
+        accuracy=accuracy if (accuracy := store.fact("accuracy")) in ACCURACIES else STRICTEST,
+        choice=str(store.fact("choice") or "")[:LONGEST_TEXT],
     )
 
 

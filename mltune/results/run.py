@@ -13,6 +13,7 @@ import numpy as np
 
 from mltune.device.facts import Device
 from mltune.device.peaks import peak_flops
+from mltune.problem.accuracy import STRICTEST
 from mltune.problem.problem import Problem
 from mltune.records.declaration import Declaration
 from mltune.records.directory import WINNER
@@ -57,6 +58,13 @@ class TuneResult:
         Budget of the run while it goes on or after an interruption: ``trials`` and ``time_s``. None once it is spent.
     model : str
         Name of the pretrained model that the search starts from; empty if there is none.
+    accuracy : str
+        Accuracy class of the kernel (:data:`mltune.problem.accuracy.ACCURACIES`).
+    choice : str
+        Name of the choice among kernels that the run belongs to; empty if there is none.
+    rivals : tuple of TuneResult
+        The runs of all kernels of that choice, this one included, the fastest first. Only in the result of
+        :func:`mltune.tune` and :func:`mltune.load_run`.
     stopped : str
         Why the run ended before its budget was spent; empty if it did not.
     notice : str
@@ -90,6 +98,9 @@ class TuneResult:
     notice: str = ""
     interrupted: bool = False
     model: str = ""
+    accuracy: str = STRICTEST
+    choice: str = ""
+    rivals: tuple[TuneResult, ...] = ()
 
     @property
     def kernel(self) -> str:
@@ -136,6 +147,16 @@ class TuneResult:
         if self.declaration is not None:
             return self.declaration.winner.median_s
         return None if self.best is None else self.best.median_s
+
+    @property
+    def error(self) -> float | None:
+        """Largest error of the best trial in its verification, as a share of the bound on rounding errors.
+
+        That bound is gamma(k + 3) abs(A) abs(B) for a real GEMM (:mod:`mltune.problem.gemm`). None where it was not
+        verified, as in most recorded timings.
+        """
+        measurement = None if self.best is None else self.best.measurement
+        return None if measurement is None else measurement.error
 
     @property
     def rate(self) -> Rate:
@@ -215,10 +236,13 @@ class TuneResult:
             "problem": self.problem.to_json(),
             "device": self.device.to_json(),
             "kernel": self.kernel,
+            "accuracy": self.accuracy,
             "replayed": self.replayed,
             "trials": len(self.records),
             "counts": self.counts,
-            "best": None if best is None or figures is None else {"configuration": self.best_config, **figures},
+            "best": None
+            if best is None or figures is None
+            else {"configuration": self.best_config, **figures, "error": self.error},
             "seconds": dict(self.seconds),
             "run": str(self.directory),
             "model": self.model,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mltune.records.directory import in_use, runs_in
 from mltune.records.events import FILE, planned, read_events
 from mltune.records.trial import TrialRecord
+from mltune.results.choice import kernel_rows
 from mltune.results.optimum import optimum
 from mltune.results.rating import rating
 from mltune.results.reader import read_run
@@ -27,7 +28,10 @@ _RATED = ("median_s", "tflops", "gb_per_s", "share_of_peak", "share_of_reference
 def summarise_tuning(run: TuneResult) -> dict[str, Any]:
     """Summarise the result of tuning: the output of ``mltune tune --json``."""
     found = optimum(run)
-    return run.to_json() | {"optimum": None if found is None else asdict(found)}
+    document = run.to_json() | {"optimum": None if found is None else asdict(found)}
+    if not run.rivals:
+        return document
+    return document | {"run": str(run.directory.parent.parent), "kernels": kernel_rows(run.rivals)}
 
 
 def summarise_run(run: TuneResult, top: int) -> dict[str, Any]:
@@ -64,14 +68,18 @@ def summarise_campaign(directory: Path, read: Callable[[Path, str], TuneResult] 
     Returns
     -------
     dict
-        ``plan``, the directory; ``running``; ``problems``, in the order of the plan where its event log names them,
-        each with
+        ``plan``, the directory; ``running``; ``distinct``, the number of problems, of which the kernels of a choice are
+        one, and ``with_winner``, the number of these that have one; ``problems``, in the order of the plan where its
+        event log names them, each kernel of a choice by itself, with
 
-        - ``slug``, and ``state``: ``waiting`` (not begun), ``running``, ``begun`` (interrupted before a winner was
+        - ``slug``, and ``state``: ``waiting`` (not begun), ``left out`` (not begun, and gets no time: another kernel is
+          faster than this one can be), ``running``, ``begun`` (interrupted before a winner was
           declared), ``declared``, ``finished`` (declared, and nothing better is expected), ``failed`` (no trial
           succeeded) or ``unreadable``,
         - ``detail``, why it is unreadable, what may be missing, why its search has ended by itself; else empty,
-        - ``problem``, ``kernel``, ``device``, None while waiting, and ``replayed``,
+        - ``problem``, ``kernel``, ``accuracy``, ``device``, None while waiting, and ``replayed``,
+        - ``choice``, the name that the kernels of a choice share, else empty; ``chosen``, whether it is the fastest,
+        - ``error``: see :attr:`mltune.results.run.TuneResult.error`,
         - ``trials``, ``counts``, ``seconds``,
         - ``best``: see :meth:`mltune.results.run.TuneResult.best_rating`.
 
@@ -83,17 +91,41 @@ def summarise_campaign(directory: Path, read: Callable[[Path, str], TuneResult] 
     folders = {folder.name: folder for folder in runs_in(directory)}
     events, _ = read_events(directory / FILE)
     slugs = dict.fromkeys([*planned(events), *folders])
+    left_out = {event.get("slug"): str(event.get("detail")) for event in events if event["event"] == "left_out"}
+    problems = []
+    for slug in slugs:
+        if slug in folders:
+            problems.append(_begun(folders[slug], read))
+        else:
+            problems.append(_blank(slug, "left out" if slug in left_out else "waiting", left_out.get(slug, "")))
+    _choose(problems)
+    of_choice = {entry["choice"] or entry["slug"]: entry for entry in problems if entry["state"] != "left out"}
+    won = {entry["choice"] or entry["slug"] for entry in problems if entry["state"] in ("declared", "finished")}
     return {
         "plan": str(directory),
         "running": in_use(directory),
-        "problems": [_blank(slug, "waiting") if slug not in folders else _begun(folders[slug], read) for slug in slugs],
+        "distinct": len(of_choice),
+        "with_winner": len(won),
+        "problems": problems,
     }
+
+
+def _choose(problems: list[dict[str, Any]]) -> None:
+    """Mark the fastest kernel of each choice, and the problems with a kernel of their own."""
+    best_s: dict[str, float] = {}
+    for entry in problems:
+        if entry["choice"] and entry["best"]:
+            median_s = entry["best"]["median_s"]
+            best_s[entry["choice"]] = min(median_s, best_s.get(entry["choice"], median_s))
+    for entry in problems:
+        fastest = bool(entry["best"]) and entry["best"]["median_s"] == best_s.get(entry["choice"])
+        entry["chosen"] = fastest if entry["choice"] else entry["state"] != "left out"
 
 
 def _blank(slug: str, state: str, detail: str = "") -> dict[str, Any]:
     """Return the entry of a problem of which nothing is known."""
-    known: dict[str, Any] = {"slug": slug, "state": state, "detail": detail, "replayed": False}
-    unknown: dict[str, Any] = {"problem": None, "kernel": None, "device": None, "best": None}
+    known: dict[str, Any] = {"slug": slug, "state": state, "detail": detail, "replayed": False, "choice": ""}
+    unknown: dict[str, Any] = dict.fromkeys(("problem", "kernel", "accuracy", "device", "best", "error"))
     return {**known, **unknown, "trials": 0, "counts": counts([]), "seconds": {}}
 
 
@@ -110,9 +142,12 @@ def _problem(run: TuneResult) -> dict[str, Any]:
         "detail": "; ".join(filter(None, (run.notice, run.stopped))),
         "problem": run.problem.to_json(),
         "kernel": run.kernel,
+        "accuracy": run.accuracy,
+        "choice": run.choice,
         "device": run.device.to_json(),
         "replayed": run.replayed,
         "best": run.best_rating(),
+        "error": run.error,
         "trials": len(run.records),
         "counts": run.counts,
         "seconds": dict(run.seconds),

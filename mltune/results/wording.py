@@ -37,6 +37,15 @@ def percent(share: float | None, digits: int = 1) -> str:
     return f"{100 * share:.{digits}f} %" if abs(share) < MOST else f"{100 * share:.3g} %"
 
 
+def error(share: float | None) -> str:
+    """Write an error as a share of the bound on rounding errors, with two significant digits.
+
+    >>> error(0.0123), error(None)
+    ('0.012 of bound', '-')
+    """
+    return UNKNOWN if share is None else f"{share:.2g} of bound"
+
+
 def tflops(value: float | None) -> str:
     """Write TFLOPS with two decimals, values below 10 with three significant digits."""
     if value is None:

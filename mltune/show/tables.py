@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mltune.device.facts import Device
 from mltune.files.text import printable
+from mltune.problem.accuracy import STRICTEST
 from mltune.problem.kinds import problem_from_json
 from mltune.records.declaration import Declaration
 from mltune.results.rate import MS, Unit, speed, unit_of, units_of
@@ -17,6 +18,7 @@ from mltune.results.wording import (
     UNKNOWN,
     configuration,
     duration,
+    error,
     milliseconds,
     of_optimum,
     percent,
@@ -66,9 +68,10 @@ def _run_facts(document: Document, winner: Sequence[tuple[str, str]]) -> list[tu
         skipped += f"; wrong: {skips['false']} of {skips['audited']} audited (at most {bound}, 95 % confidence)"
     if skips["skipped"]:
         skipped += f"; saved {skips['saved_time_s']:.1f} s, less {skips['search_s']:.1f} s of searching"
+    strictest = document["accuracy"] == STRICTEST
     return [
         ("problem", f"{_problem(document).label} on {document['device']['name']}"),
-        ("kernel", document["kernel"]),
+        ("kernel", document["kernel"] + ("" if strictest else f" ({document['accuracy']})")),
         ("trials", f"{document['trials']}: {states(document['counts'])}"),
         *([("notice", printable(document["notice"]))] if document["notice"] else []),
         *([("ended by itself", printable(document["stopped"]))] if document["stopped"] else []),
@@ -79,8 +82,8 @@ def _run_facts(document: Document, winner: Sequence[tuple[str, str]]) -> list[tu
     ]
 
 
-def tuned(document: Document) -> Table:
-    """Show the result of ``mltune tune``."""
+def tuned(document: Document) -> list[RenderableType]:
+    """Show the result of ``mltune tune``: of the fastest kernel, and where several compete a table of all."""
     best = document["best"]
     winner = [("best", "none: no trial succeeded")]
     if best is not None:
@@ -88,7 +91,26 @@ def tuned(document: Document) -> Table:
         checked = verification(best.get("verified", False), document["replayed"])
         text = _declared(best, reference, checked) if "interval_s" in best else f"{speed(best)}, {checked}"
         winner = [("best", text), ("", configuration(best["configuration"]))]
-    return _facts([*_run_facts(document, winner), ("run", document["run"])])
+    facts = _facts([*_run_facts(document, winner), ("run", document["run"])])
+    return [facts, "", _kernels(document)] if "kernels" in document else [facts]
+
+
+def _kernels(document: Document) -> RenderableType:
+    """Return the table of the kernels that competed, the fastest first."""
+    entries, reference = document["kernels"], of_reference([_problem(document).reference])
+    units = units_of(entry["best"] or {} for entry in entries)
+    rows = [
+        {
+            "kernel": entry["kernel"],
+            "accuracy": entry["accuracy"],
+            **rated(entry["best"] or {}, units, reference),
+            ">error": error(entry["error"]),
+            ">trials": str(entry["trials"]),
+            ">time": duration(entry["seconds"]),
+        }
+        for entry in entries
+    ]
+    return FittingTable(rows, spare=[">of peak", ">time", ">trials"])
 
 
 def _declared(figures: Document, reference: str, checked: str) -> str:
@@ -148,11 +170,14 @@ def campaign_summary(document: Document) -> list[RenderableType]:
     """Show the result of ``mltune run``, and of ``mltune show`` on the directory of a campaign."""
     reference = of_reference(_problem(entry).reference for entry in document["problems"] if entry["problem"])
     units = units_of(entry["best"] or {} for entry in document["problems"])
+    several = any(entry["choice"] for entry in document["problems"])
     rows = [
         {
             "problem": entry["slug"],
             "state": entry["state"],
+            **({"fastest": "yes" if entry["chosen"] else ""} if several else {}),
             **rated(entry["best"] or {}, units, reference),
+            **({"accuracy": entry["accuracy"] or UNKNOWN, ">error": error(entry["error"])} if several else {}),
             ">trials": f"{entry['trials']}",
             ">time": duration(entry["seconds"].get("total", 0.0)),
             "by state": states(entry["counts"]),
@@ -160,8 +185,8 @@ def campaign_summary(document: Document) -> list[RenderableType]:
         for entry in document["problems"]
     ]
     running = "running" if document["running"] else "not running"
-    done = sum(entry["state"] in ("declared", "finished") for entry in document["problems"])
-    facts = f"{document['plan']}: {running}, {done} of {len(document['problems'])} problems have a winner"
+    done, count = document["with_winner"], document["distinct"]
+    facts = f"{document['plan']}: {running}, {done} of {count} problems have a winner"
     if any(entry["replayed"] for entry in document["problems"]):
         facts += f"; {REPLAYED}"
     details = [f"{entry['slug']}: {printable(entry['detail'])}" for entry in document["problems"] if entry["detail"]]
@@ -352,7 +377,7 @@ def predicted(document: Document) -> list[RenderableType]:
             f"{'spaces that the model had not seen' if of_model else 'recorded spaces'} "
             f"(lowest to highest: {expected['least']:.3f} to {expected['most']:.3f})"
         )
-    title = f"{document['problem']} on {document['device']}, without a measurement"
+    title = f"{document['problem']} on {document['device']}, {document['kernel']}, without a measurement"
     return [title, "", FittingTable(rows), "", quality, *(f"note: {notice}" for notice in document["notices"])]
 
 
@@ -427,6 +452,7 @@ def wisdom(document: Document) -> Iterator[RenderableType]:
     rows = [
         {
             "kernel": entry["kernel"],
+            "accuracy": entry["accuracy"],
             "problem": entry["label"],
             "device": entry["device"]["name"],
             "driver": entry["driver"] or UNKNOWN,
@@ -436,7 +462,7 @@ def wisdom(document: Document) -> Iterator[RenderableType]:
         }
         for entry in document["best"]
     ]
-    yield FittingTable(rows, texts=["configuration"], spare=["date", "driver", "device"])
+    yield FittingTable(rows, texts=["configuration"], spare=["date", "driver", "device", "accuracy"])
 
 
 def wisdom_check(document: Document) -> Iterator[RenderableType]:

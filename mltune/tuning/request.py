@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mltune.errors import BundleError, DatasetError, ProblemError, UsageError
 from mltune.files.text import did_you_mean, printable
+from mltune.kernel.choice import DEFAULT_KERNEL, candidates, check_accuracies
 from mltune.problem.problem import Problem
 from mltune.tuning.target import choose, parse_device
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from mltune.kernel.bundle import Kernel
     from mltune.learn.pretrained import Sweep
     from mltune.wisdom.entry import Entry
-
-DEFAULT_KERNEL = "gemm_simt"
 
 REPLAY_TRIALS = 300
 """Trials of a run in replay without a budget."""
@@ -80,6 +79,8 @@ class TuneRequest:
         What the other problems of a campaign have found so far: measured first as well.
     sweeps : tuple of Sweep
         What the most similar of them have measured so far: a model that is trained on it takes the place of `prior`.
+    choice : str
+        Name of the choice among kernels that the run belongs to; empty if there is none.
     """
 
     problem: Problem
@@ -98,6 +99,7 @@ class TuneRequest:
     wisdom: str | Path | None = None
     siblings: tuple[Entry, ...] = ()
     sweeps: tuple[Sweep, ...] = ()
+    choice: str = ""
 
     def __post_init__(self) -> None:
         whole_number("seed", self.seed, 0, LARGEST_SEED)
@@ -144,6 +146,7 @@ def tune_request(
     shape: Shape,
     *,
     kernel: str | Path | None = None,
+    accuracy: str | None = None,
     device: str = "auto",
     trials: int | None = None,
     time: str | float | None = None,
@@ -161,6 +164,8 @@ def tune_request(
         See :data:`Shape`. ``size`` may map names to sizes.
     kernel, device, trials
         See :class:`TuneRequest`.
+    accuracy : str, optional
+        The accuracy class of the kernel (:func:`named_problem`).
     time : str, float or None
         A duration, or seconds.
     **options
@@ -195,7 +200,7 @@ def tune_request(
         kernel = recorded.kernel if kernel is None else kernel
         found = _recorded(problem, shape, recorded.problem, device)
     else:
-        found, kernel = named_problem(problem, shape, kernel, device)
+        found, kernel = named_problem(problem, shape, kernel, device, accuracy)
     if target is None:
         any_shape = not shape and isinstance(problem, str)
         target = choose(load_kernel(kernel).name, found, any_shape=any_shape)
@@ -207,6 +212,7 @@ def tune_request(
     notices = [target.notice, notice]
     if target.dataset is not None:
         bundle = without_bundle or load_kernel(kernel)
+        check_accuracies([bundle], accuracy)
         notices.append(load_manifest(target.dataset).check_kernel(bundle))
         bundle.check_problem(found)
     return request, tuple(filter(None, notices))
@@ -262,9 +268,13 @@ def parse_duration(text: str) -> float:
 
 
 def named_problem(
-    problem: str | Problem | None, shape: Shape, kernel: str | Path | None = None, device: str = "auto"
+    problem: str | Problem | None,
+    shape: Shape,
+    kernel: str | Path | None = None,
+    device: str = "auto",
+    accuracy: str | None = None,
 ) -> tuple[Problem, str]:
-    """Return the problem to measure, and the name or folder of its kernel.
+    """Return the problem to measure, and the name or folder of its kernel: the first candidate where none is named.
 
     Parameters
     ----------
@@ -275,11 +285,14 @@ def named_problem(
     kernel : str, pathlib.Path or None
     device : str
         For messages.
+    accuracy : str, optional
+        The accuracy class of the kernel; without it that of a named kernel does not matter, and another one is of the
+        strictest.
 
     Raises
     ------
     UsageError
-        There is no such problem, or it has no such shape.
+        There is no such problem, it has no such shape, or the kernel is not of the class.
     """
     from mltune.kernel.reader import load_kernel
     from mltune.problem.kinds import problem_from_name
@@ -296,20 +309,21 @@ def named_problem(
                     f"a problem can be run, but the kernel {found.name} is only replayed; name recorded timings with "
                     "--device replay:NAME (see `mltune datasets`)."
                 )
+    check_accuracies([] if bundle is None else [bundle], accuracy)
     if bundle is not None and bundle.arrays is not None and problem in (None, bundle.name):
         return _of_arrays(bundle.arrays, shape), str(kernel)
-    named = DEFAULT_KERNEL if kernel is None else str(kernel)
     if isinstance(problem, str):
         if isinstance(shape.get("size"), Mapping):
             raise UsageError(f"--size of a GEMM is a number, got {printable(shape['size'], _LONGEST_VALUE)}.")
         try:
-            return problem_from_name(problem, **shape), named
+            gemm = problem_from_name(problem, **shape)
         except ProblemError as error:
             if is_gemm(problem):
                 raise
             raise ProblemError(
                 f"{error} It may also be a kernel with sizes of its own, or the folder of one."
             ) from error
+        return gemm, candidates(gemm, accuracy)[0] if kernel is None else str(kernel)
     if problem is None:
         raise UsageError(
             f"a problem must be named to be measured, such as sgemm, but there is none and the device is {device}; "
@@ -317,7 +331,7 @@ def named_problem(
         )
     if shape:
         raise UsageError(f"a problem has its own shape, but {problem.label} was given with {', '.join(shape)}.")
-    return problem, named
+    return problem, candidates(problem, accuracy)[0] if kernel is None else str(kernel)
 
 
 def is_gemm(name: str) -> bool:

@@ -130,6 +130,9 @@ def tune(
             if store.notice:
                 warnings.warn(store.notice, MltuneWarning, stacklevel=2)
             own.begin(store, request)
+        store.set_fact("accuracy", session.kernel.accuracy)
+        if request.choice:
+            store.set_fact("choice", request.choice)
         known = known_configurations(
             store,
             session,

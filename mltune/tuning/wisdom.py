@@ -206,6 +206,7 @@ def _facts(result: TuneResult, driver: str, record: TrialRecord) -> dict[str, An
     return {
         "kernel": header.kernel,
         "source_hash": header.source_hash,
+        "accuracy": result.accuracy,
         "problem": result.problem.to_json(),
         "device": Gpu.of(result.device),
         "driver": driver,

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mltune import assets
 from mltune.errors import MltuneError, UsageError
-from mltune.kernel.reader import load_kernel
+from mltune.kernel.reader import built_in, load_kernel
 from mltune.records.trial import Build, Measurement, TrialState
 from mltune.tuning.ranking import rank_records
 from mltune.tuning.session import open_session
@@ -115,7 +114,7 @@ def check_wisdom(
     UsageError
         The GPU or a folder does not exist.
     """
-    bundles = {bundle.name: bundle for bundle in map(load_kernel, (*_built_in(), *kernels))}
+    bundles = {bundle.name: bundle for bundle in map(load_kernel, (*built_in(), *kernels))}
     entries = wisdom.best()
     results: dict[int, Checked] = {}
     runnable: dict[int, tuple[Kernel, Problem]] = {}
@@ -139,10 +138,6 @@ def check_wisdom(
     for number in drawn:
         results[number] = _measured_again(entries[number], *runnable[number], target)
     return [results[number] for number in sorted(results)]
-
-
-def _built_in() -> Iterable[str]:
-    return sorted(path.parent.name for path in assets.folder("kernels").glob("*/kernel.toml"))
 
 
 def _device_and_problem(target: Target) -> tuple[Device, Problem | None]:

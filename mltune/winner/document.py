@@ -40,6 +40,7 @@ def describe(winner: Winner, files: Mapping[str, bytes], date: str) -> dict[str,
         "problem": {"kind": problem.kind, **problem.to_json()},
         "kernel": {
             "name": winner.kernel.name,
+            "accuracy": winner.kernel.accuracy,
             "entry": winner.kernel.entry,
             "function": winner.build.entry or winner.kernel.entry,
             "source_sha256": winner.kernel.source_hash,
@@ -52,7 +53,11 @@ def describe(winner: Winner, files: Mapping[str, bytes], date: str) -> dict[str,
         "lacks_code": winner.lacks_code,
         "build": _build(winner) if has_code else None,
         "launch": _launch(winner) if has_code else None,
-        "verified": {"passed": winner.declaration.verified, **winner.runnable.verification_document()}
+        "verified": {
+            "passed": winner.declaration.verified,
+            "error": None if record.measurement is None else record.measurement.error,
+            **winner.runnable.verification_document(),
+        }
         if has_code
         else None,
         "sha256": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},

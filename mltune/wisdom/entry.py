@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -23,6 +23,7 @@ from pydantic import (
 from mltune.device.facts import Device
 from mltune.errors import MltuneError
 from mltune.files.validation import matching
+from mltune.problem.accuracy import ACCURACIES, STRICTEST
 from mltune.problem.kinds import problem_from_json
 from mltune.problem.problem import Problem
 from mltune.records.header import LARGEST
@@ -105,6 +106,9 @@ class Outcome(BaseModel):
     device : Gpu
     driver : str
         The newest CUDA version that the driver supports, such as ``"13.0"``.
+    accuracy : str
+        Accuracy class of the kernel (:data:`mltune.problem.accuracy.ACCURACIES`). The strictest one is not written, as
+        before there were classes.
     configuration : mapping of str to int, float or str
         The value of every parameter.
     measured_at : str
@@ -120,6 +124,7 @@ class Outcome(BaseModel):
     problem: Annotated[dict[str, Any], AfterValidator(_complete)]
     device: Gpu
     driver: _Text
+    accuracy: Literal[ACCURACIES] = STRICTEST  # type: ignore[valid-type]
     configuration: Annotated[dict[_Name, _Value], Field(min_length=1, max_length=MOST_PARAMETERS)]
     measured_at: Annotated[StrictStr, matching(_Date, "be a date such as 2026-11-22T01:00:00Z")]
     versions: Annotated[dict[_Text, _Text], Field(max_length=100)] = {}
@@ -145,7 +150,7 @@ class Outcome(BaseModel):
 
     def to_json(self) -> dict[str, Any]:
         """Return the outcome as plain JSON values."""
-        return self.model_dump()
+        return self.model_dump(exclude={"accuracy"} if self.accuracy == STRICTEST else None)
 
 
 class Failure(Outcome):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from mltune.device.facts import NO_CUDA
+from mltune.problem.accuracy import accepts
 from mltune.wisdom.entry import Entry, Failure, Gpu, Outcome, canonical, choose
 from mltune.wisdom.file import default_file, locked, read, write
 
@@ -151,6 +152,10 @@ class Wisdom:
     def of_kernel(self, name: str) -> Wisdom:
         """Return the part that is of one kernel."""
         return Wisdom(entry for entry in self.entries if entry.kernel == name)
+
+    def of_accuracy(self, accuracy: str) -> Wisdom:
+        """Return the part that is of kernels of an accuracy class, and of stricter ones."""
+        return Wisdom(entry for entry in self.entries if accepts(accuracy, entry.accuracy))
 
     def best(self) -> list[Entry]:
         """Return the entries that are chosen: one for each kernel, problem, GPU and driver."""

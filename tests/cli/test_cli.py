@@ -116,6 +116,25 @@ def test_several_sizes_are_tuned_together_and_resumed(tmp_path):
     assert_refused(result_without_notice(mltune(*command[:4], "--run", tmp_path / "run")), "that of a plan")
 
 
+def test_kernels_compete_within_one_budget_and_are_resumed(tmp_path):
+    kernels = ("--kernel", "gemm_simt", "--kernel", "clblast_xgemm")
+    command = ("tune", "sgemm", *kernels, "--device", "replay", "--run", tmp_path / "run", "--trials")
+
+    first = answer(*command, 48)
+
+    assert (first["kernel"], first["accuracy"], first["run"]) == ("gemm_simt", "ieee", str(tmp_path / "run"))
+    assert [row["kernel"] for row in first["kernels"]] == ["gemm_simt"], "the other one cannot be as fast"
+    assert answer(*command, 64)["trials"] == 64
+    shown = answer("show", tmp_path / "run")
+    assert [(one["state"], one["chosen"]) for one in shown["problems"]] == [("declared", True), ("left out", False)]
+    assert (shown["distinct"], shown["with_winner"]) == (1, 1)
+    report = answer("report", tmp_path / "run")
+    assert (report["problems"], report["with_winner"]) == (1, 1)
+    table = mltune(*command, 64).stdout
+    assert "kernel   gemm_simt\n" in table
+    assert "gemm_simt  ieee" in table
+
+
 class TestBadInput:
     @pytest.mark.parametrize(
         ("arguments", "parts"),
@@ -212,6 +231,7 @@ class TestTune:
             "problem",
             "device",
             "kernel",
+            "accuracy",
             "replayed",
             "trials",
             "counts",
@@ -229,7 +249,8 @@ class TestTune:
         assert set(document["counts"]) <= {str(state) for state in TrialState}
         best = document["best"]
         rating = {"median_s", "gb_per_s", "tflops", "share_of_peak", "share_of_reference"}
-        assert set(best) == {"configuration", "interval_s", "interval_share_of_reference", "ties", "verified"} | rating
+        declared = {"configuration", "interval_s", "interval_share_of_reference", "ties", "verified", "error"}
+        assert set(best) == declared | rating
         assert math.isclose(best["tflops"], 2 * 4096**3 / best["median_s"] / 1e12)
         assert 0 < best["share_of_peak"] < 1
         assert set(document["seconds"]) == set(PHASES)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mltune.plan.gain import LEAST_GAIN, allot, deficits, gain_constants, last_doubling
+from mltune.plan.gain import HOPELESS, LEAST_GAIN, allot, chances, deficits, gain_constants, last_doubling
 from mltune.plan.plan import Standing, Task
 from mltune.problem.gemm import GemmProblem
 
@@ -62,6 +62,39 @@ class TestConstants:
 
     def test_before_anything_is_known_all_are_the_same(self):
         assert gain_constants([task("a"), task("b")], {"a": Standing("a"), "b": Standing("b")}) == {"a": 1.0, "b": 1.0}
+
+
+class TestChances:
+    """Of several kernels for one problem only the best counts."""
+
+    def factors(self, *best_s, constant=10.0):
+        tasks = [Task(f"k{at}", "k", GemmProblem("s", "N", "N", 8, 8, 8), None, 1, 1, choice="c") for at in range(3)]
+        standings = {one.slug: Standing(one.slug) for one in tasks}
+        standings |= {f"k{at}": standing(f"k{at}", time_s) for at, time_s in enumerate(best_s)}
+        return chances(tasks, standings, {one.slug: constant for one in tasks})
+
+    def test_a_task_on_its_own_and_the_fastest_kernel_have_all_of_theirs(self):
+        assert chances([task("a")], {"a": standing("a", 1.0)}, {"a": 1.0}) == {"a": 1.0}
+        assert self.factors(1.0, 1.1)["k0"] == 1.0
+
+    def test_one_that_has_not_begun_may_be_any(self):
+        assert self.factors(1.0)["k1"] == 1.0
+
+    def test_the_further_behind_the_less_and_at_last_nothing(self):
+        near, far = self.factors(1.0, 1.02)["k1"], self.factors(1.0, 1.2)["k1"]
+        assert 1.0 > near > far > 0.0
+        assert 0.1 * far >= HOPELESS > 0.1 * math.exp(-math.log(2.0) / 0.1)
+        assert self.factors(1.0, 2.0)["k1"] == 0.0
+
+    def test_who_may_still_gain_much_is_not_given_up(self):
+        assert self.factors(1.0, 2.0, constant=100.0)["k1"] > 0.4
+
+    def test_one_of_which_nothing_works_is_given_up_once_another_works(self):
+        tasks = [Task(slug, "k", GemmProblem("s", "N", "N", 8, 8, 8), None, 1, 1, choice="c") for slug in "ab"]
+        broken = Standing("b", 100.0)
+        constants = {"a": 1.0, "b": 1.0}
+        assert chances(tasks, {"a": standing("a", 1.0), "b": broken}, constants) == {"a": 1.0, "b": 0.0}
+        assert chances(tasks, {"a": Standing("a", 100.0), "b": broken}, constants) == {"a": 1.0, "b": 1.0}
 
 
 SHARES = st.lists(

@@ -90,3 +90,12 @@ def test_of_several_datasets_that_with_most_rows_is_taken():
     assert recorded_for([task]) == {"sgemm-nt-4096": "h200-sgemm-nt-4096-complete"}
     own = dataclasses.replace(task, dataset="h200-sgemm-nt-4096-random")
     assert recorded_for([own]) == {"sgemm-nt-4096": "h200-sgemm-nt-4096-random"}
+
+
+def test_kernels_that_cannot_be_measured_leave_their_minimum_to_the_others(gpu, monkeypatch):
+    plan = parse_plan(RECORDED.replace("precisions", 'kernel = ["gemm_simt", "gemm_shared"]\nprecisions'), "recorded")
+    assert [(one.choice != "", one.minimum) for one in place(plan, [gpu]).tasks] == [(True, 16.0)] * 4
+    replayed = place(plan, [])  # of gemm_shared nothing is recorded
+    assert [(one.kernel, one.choice, one.minimum) for one in replayed.tasks] == [("gemm_simt", "", 32.0)] * 2
+    monkeypatch.setattr("mltune.plan.placement.fits", lambda kernel, device: kernel.name == "gemm_shared")
+    assert [(one.kernel, one.choice) for one in place(plan, [gpu]).tasks] == [("gemm_shared", "")] * 2

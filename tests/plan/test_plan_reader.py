@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from mltune import assets
 from mltune.errors import PlanError
+from mltune.kernel.reader import load_kernel
 from mltune.plan.placement import recorded_for
 from mltune.plan.reader import MAX_BYTES, MAX_KERNELS, load_plan, parse_plan
 from mltune.problem.gemm import CASES
@@ -242,3 +243,49 @@ def test_slugs_are_unique_names_of_folders(sizes):
     slugs = [task.slug for task in parse_plan(text, "t").tasks]
     assert len(set(slugs)) == len(slugs) == 4 * len(sizes)
     assert all(re.fullmatch(r"[a-z0-9][a-z0-9.-]{0,99}", slug) for slug in slugs)
+
+
+class TestChoice:
+    def test_kernels_that_are_named_compete_and_share_the_minimum(self, text):
+        plan = parse_plan(text.replace('"gemm_simt"', '["gemm_simt", "gemm_shared"]'), "p")
+        assert [(one.kernel, one.minimum) for one in plan.tasks[:2]] == [("gemm_simt", 30.0), ("gemm_shared", 30.0)]
+        assert plan.tasks[0].choice == plan.tasks[1].choice != plan.tasks[2].choice
+        assert [one.slug for one in plan.tasks[:2]] == ["gemm-simt-sgemm-nn-512", "gemm-shared-sgemm-nn-512"]
+
+    def test_one_kernel_competes_with_nobody(self, text):
+        assert {one.choice for one in parse_plan(text, "p").tasks} == {""}
+
+    def test_without_a_kernel_the_candidates_compete(self, text, monkeypatch):
+        from mltune.plan import reader
+
+        monkeypatch.setattr(reader, "kernels_for", lambda problem, named, accuracy: ["gemm_simt", "gemm_shared"])
+        plan = parse_plan(text.replace('kernel = "gemm_simt"\n', ""), "p")
+        assert {one.kernel for one in plan.tasks} == {"gemm_simt", "gemm_shared"}
+
+    def test_a_named_kernel_is_of_the_accuracy(self, text, tmp_path):
+        folder = tmp_path / "split"
+        shutil.copytree(load_kernel("gemm_simt").folder, folder)
+        toml = folder / "kernel.toml"
+        toml.write_text(toml.read_text().replace("\nprecisions", '\naccuracy = "fp32"\nprecisions', 1))
+        changed = text.replace('"gemm_simt"', f'["gemm_simt", "{folder}"]\naccuracy = "fp32"')
+        assert len(parse_plan(changed, "p").tasks) == 2 * len(parse_plan(text, "p").tasks)
+        with pytest.raises(PlanError, match="of class fp32 and ieee was asked for"):
+            parse_plan(changed.replace('accuracy = "fp32"', 'accuracy = "ieee"'), "p")
+        with pytest.raises(PlanError, match="accuracy"):
+            parse_plan(changed.replace('accuracy = "fp32"', 'accuracy = "fp31"'), "p")
+
+
+class TestOptions:
+    def test_they_are_those_of_every_run(self, text):
+        plan = parse_plan(f'{text}\n[options]\nsearch = "random"\nenough = 0.9\n', "p")
+        assert plan.options == {"search": "random", "enough": 0.9}
+
+    @pytest.mark.parametrize("line", ['search = "luck"', "enough = 2", 'colour = "red"', "compilers = 0"])
+    def test_wrong_ones_are_refused(self, text, line):
+        with pytest.raises(PlanError, match="options"):
+            parse_plan(f"{text}\n[options]\n{line}\n", "p")
+
+
+def test_scalars_and_leading_dimensions_of_a_gemm(text):
+    changed = text.replace('["s", "z"]', '["s"]').replace('["NN", "NC"]', '["NN"]\nbeta = 1\nldc = 2000')
+    assert {(one.problem.beta, one.problem.ldc) for one in parse_plan(changed, "p").tasks} == {(1.0, 2000)}

@@ -205,3 +205,43 @@ def test_a_problem_slower_than_its_siblings_gets_more(make_plan):
     plan = dataclasses.replace(plan, tasks=tuple(tasks))
     at, _ = carry_out(plan, curve=lambda slug, spent: [(1.0, 1.0 if slug == "p0" else 1.0 + 8 * LEAST_GAIN)])
     assert at["p1"].spent > 2 * at["p0"].spent
+
+
+class TestChoice:
+    """Kernels that compete for one problem."""
+
+    @pytest.fixture
+    def choice(self, make_plan):
+        def make(count, budget=600, maximum=None, minimum=30.0):
+            plan = make_plan([minimum] * count, budget, maximum=maximum)
+            tasks = [
+                dataclasses.replace(task, problem=plan.tasks[0].problem, kernel=task.slug, choice="c")
+                for task in plan.tasks
+            ]
+            return dataclasses.replace(plan, tasks=tuple(tasks))
+
+        return make
+
+    def test_a_kernel_that_is_far_behind_has_its_first_slice_only(self, choice):
+        at, slices = carry_out(choice(2), curve=lambda slug, spent: [(1.0, 1.0 if slug == "p1" else 2.0)])
+        assert (at["p0"].spent, at["p1"].spent) == (30, 570)
+        assert [one.slug for one in slices] == ["p0", "p1", "p1"]
+
+    def test_kernels_that_are_close_share_the_rest(self, choice):
+        at, _ = carry_out(choice(2), curve=lambda slug, spent: [(1.0, 1.0 if slug == "p1" else 1.002)])
+        assert 0.2 < at["p0"].spent / at["p1"].spent < 1.0
+
+    def test_a_kernel_that_catches_up_gets_the_rest(self, choice):
+        def curve(slug, spent):
+            return [(1.0, 1.05 if slug == "p1" else 1.04), *([(50.0, 0.5)] if slug == "p1" and spent > 50 else [])]
+
+        at, _ = carry_out(choice(2), curve=curve)
+        assert at["p1"].spent > at["p0"].spent
+
+    def test_once_the_best_has_ended_by_itself_the_hopeless_get_nothing(self, choice):
+        at, _ = carry_out(choice(2), stops=["p1"], curve=lambda slug, spent: [(1.0, 1.0 if slug == "p1" else 2.0)])
+        assert (at["p0"].spent, at["p1"].spent) == (30, 30)
+
+    def test_they_share_the_maximum_of_their_problem(self, choice):
+        at, _ = carry_out(choice(2, maximum=100.0))
+        assert 85 <= sum(one.spent for one in at.values()) <= 100

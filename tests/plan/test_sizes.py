@@ -8,10 +8,11 @@ from mltune.kernel.reader import load_kernel
 from mltune.plan.placement import place
 from mltune.plan.reader import parse_plan
 from mltune.plan.sizes import plan_of_sizes
+from mltune.problem.gemm import GemmProblem
 
 
 def test_every_size_is_a_problem_in_the_order_that_was_given():
-    plan = plan_of_sizes("cgemm", [4096, 512], [H200], trans="NC", seed=7)
+    plan = plan_of_sizes("cgemm", [4096, 512], [H200], shape={"trans": "NC"}, kernels=["gemm_simt"], seed=7)
     assert [task.problem.label for task in plan.tasks] == ["cgemm NC 4096", "cgemm NC 512"]
     assert (plan.title, plan.seed, plan.devices) == ("cgemm NC at 2 sizes", 7, ("auto",))
     assert {task.kernel for task in plan.tasks} == {"gemm_simt"}
@@ -26,7 +27,9 @@ def test_sizes_by_name_and_the_folder_of_a_kernel(tmp_path):
 
 
 def test_its_text_is_the_same_plan():
-    plan = plan_of_sizes("sgemm", [512, 4096], [H200], time="1h", device="cuda:0")
+    plan = plan_of_sizes(
+        "sgemm", [512, 4096], [H200], time="1h", device="cuda:0", options={"skip": False, "search": "model"}
+    )
     assert parse_plan(plan.text, plan.name) == plan
 
 
@@ -53,3 +56,31 @@ def test_the_budget_is_shared(options, gpus, unit, budget, minimum):
 def test_equal_sizes_are_refused_also_where_one_is_the_default():
     with pytest.raises(UsageError, match="several sizes differ"):
         plan_of_sizes("transpose", [{"rows": 16384}, {"columns": 16384}], [H200])
+
+
+def test_kernels_compete_for_every_size_with_shorter_first_slices():
+    plan = plan_of_sizes("sgemm", [512, 4096], [H200], kernels=["gemm_simt", "gemm_shared"], time="80s")
+    assert [(task.problem.m, task.kernel) for task in plan.tasks] == [
+        (512, "gemm_simt"),
+        (512, "gemm_shared"),
+        (4096, "gemm_simt"),
+        (4096, "gemm_shared"),
+    ]
+    assert {task.minimum for task in plan.tasks} == {5.0}
+    assert len({task.choice for task in plan.tasks}) == 2
+
+
+def test_a_problem_with_scalars_and_leading_dimensions_is_written_out():
+    problem = GemmProblem("c", "N", "C", 10, 20, 30, alpha=2 - 1j, beta=1, ldc=64)
+    plan = plan_of_sizes(problem, [None], [H200], kernels=["gemm_simt", "gemm_shared"])
+    assert {task.problem for task in plan.tasks} == {problem}
+    assert plan.title == problem.label
+
+
+@pytest.mark.parametrize(
+    ("options", "minimum"),
+    [({"time": "1h"}, 20.0), ({"time": "8s"}, 1.0), ({"trials": 100}, 12), ({"trials": 9999}, 96)],
+)
+def test_the_first_slice_of_a_kernel_is_short(options, minimum):
+    plan = plan_of_sizes("sgemm", [None], [H200], kernels=["gemm_simt", "gemm_shared"], **options)
+    assert [task.minimum for task in plan.tasks] == [minimum, minimum]

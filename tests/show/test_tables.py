@@ -19,6 +19,10 @@ SLUGS = ["h200-sgemm-nt-4096-random", "convolution-4096x4096-filter-15x15", "gem
 def campaign():
     problem = {
         "state": "declared",
+        "choice": "",
+        "chosen": True,
+        "accuracy": "ieee",
+        "error": 0.025,
         "replayed": False,
         "detail": "",
         "problem": DATASETS[-1]["problem"],
@@ -27,7 +31,8 @@ def campaign():
         "counts": counts([TrialState.OK] * 3000 + [TrialState.SKIPPED] * 1000 + [TrialState.COMPILE_ERROR] * 96),
         "seconds": {"total": 3600.0},
     }
-    return {"plan": "runs/mine", "running": False, "problems": [problem | {"slug": slug} for slug in SLUGS]}
+    problems = [problem | {"slug": slug} for slug in SLUGS]
+    return {"plan": "runs/mine", "running": False, "distinct": 3, "with_winner": 3, "problems": problems}
 
 
 def mixed_campaign():
@@ -43,6 +48,14 @@ def mixed_campaign():
     slugs = ["sgemm-nt-4096", "transpose-8192x8192", "sort-1000", "waiting"]
     problems = [problem | {"slug": slug, "best": best} for slug, best in zip(slugs, rated, strict=True)]
     return document | {"problems": problems}
+
+
+def choice_campaign():
+    """Return a campaign of one problem with three kernels, of which one was left out."""
+    document = campaign()
+    problems = [entry | {"choice": "it", "chosen": at == 1} for at, entry in enumerate(document["problems"])]
+    problems[2] |= {"state": "left out", "best": None, "accuracy": None, "error": None, "chosen": False}
+    return document | {"problems": problems, "distinct": 1, "with_winner": 1}
 
 
 def devices():
@@ -75,6 +88,7 @@ def comparison():
 TABLES = {
     "datasets": (lambda: [tables.datasets(DATASETS)], [entry["name"] for entry in DATASETS]),
     "campaign": (lambda: tables.campaign_summary(campaign()), SLUGS),
+    "choice": (lambda: tables.campaign_summary(choice_campaign()), SLUGS),
     "mixed": (lambda: tables.campaign_summary(mixed_campaign()), ["transpose-8192x8192"]),
     "devices": (lambda: tables.devices(devices()), ["NVIDIA H200", "cuda:1", "13.5.37"]),
     "measured": (lambda: tables.devices(measured()), ["measured on NVIDIA H200", "L2 cache", "4400 GB/s"]),
@@ -126,6 +140,14 @@ def test_what_was_measured_is_shown_with_its_share_of_the_data_sheet(printed):
         "a launch 1.25 µs 5.0 % -",
         "not measured: FP16, two at a time: the worker [2J died",
     ]
+
+
+def test_kernels_that_compete_stand_side_by_side(printed):
+    title, _, heading, *rows = printed("choice", None)
+    assert "1 of 1 problems have a winner" in title
+    assert heading.split()[:3] == ["problem", "state", "fastest"]
+    assert ["yes" in row.split() for row in rows] == [False, True, False]
+    assert ["0.025 of bound" in row for row in rows] == [True, True, False]
 
 
 def test_a_pipe_gets_every_column(printed):

@@ -97,11 +97,11 @@ def test_result_names_what_the_command_prints(undisturbed):
 
     assert document.keys() == {
         "problem", "device", "kernel", "replayed", "trials", "counts", "best", "seconds", "run", "stopped", "notice",
-        "skips", "model",
+        "skips", "model", "accuracy",
     }  # fmt: skip
     assert document["best"].keys() == {
         "configuration", "median_s", "gb_per_s", "tflops", "share_of_peak", "share_of_reference",
-        "interval_s", "interval_share_of_reference", "ties", "verified",
+        "interval_s", "interval_share_of_reference", "ties", "verified", "error",
     }  # fmt: skip
     assert document["seconds"].keys() == set(PHASES)
 

@@ -249,3 +249,18 @@ class TestLookup:
         assert entry(16).codes({"MODE": ("column", "row")}) == {"TILE": 16, "MODE": 1}
         assert entry(16).codes({"MODE": ("column",)}) is None
         assert entry(16).codes({}) is None
+
+
+class TestAccuracy:
+    """An entry carries the accuracy class of its kernel."""
+
+    def test_the_strictest_class_is_that_of_entries_without_one_and_is_not_written(self):
+        plain, split = entry(16), entry(32, accuracy="fp32")
+        assert "accuracy" not in plain.to_json()
+        assert split.to_json()["accuracy"] == "fp32"
+        assert type(plain).model_validate(plain.to_json()).accuracy == "ieee"
+
+    def test_the_part_of_a_class_has_the_stricter_ones_too(self):
+        wisdom = Wisdom([entry(16), entry(32, accuracy="fp32")])
+        assert [one.accuracy for one in wisdom.of_accuracy("ieee")] == ["ieee"]
+        assert wisdom.of_accuracy("fp32") == wisdom

@@ -1,0 +1,157 @@
+"""A problem with several kernels: the budget goes to the better one, and nothing is lost by a kill."""
+
+import dataclasses
+import subprocess
+import sys
+import time
+from functools import partial
+
+import pytest
+
+from mltune.dataset.dataset import load_dataset, make_dataset, write_dataset
+from mltune.errors import MltuneWarning, RunDirectoryError
+from mltune.kernel.reader import load_kernel
+from mltune.plan import choice
+from mltune.plan.campaign import run_plan
+from mltune.plan.choice import fastest
+from mltune.plan.plan import Plan, Task
+from mltune.results.summary import summarise_campaign
+from tests.campaign.conftest import ROOT, events_of, kill, records_of, stored_trials, wait_until
+
+DATASET = "convolution_mi250x_gcd"
+TRIALS = 128
+
+
+def write_kernel(folder, name, slower, accuracy="ieee"):
+    """Write a bundle and recorded timings of it, which are slower than those of a shipped one by a factor."""
+    import pyarrow as pa
+
+    text = (load_kernel("convolution").folder / "kernel.toml").read_text()
+    (folder / name).mkdir(parents=True)
+    changed = text.replace('name = "convolution"', f'name = "{name}"\naccuracy = "{accuracy}"')
+    (folder / name / "kernel.toml").write_text(changed)
+    recorded = load_dataset(DATASET)
+    table, at = recorded.table, recorded.table.schema.get_field_index("median_s")
+    times = [None if one is None else slower * one for one in table["median_s"].to_pylist()]
+    table = table.set_column(at, table.schema.field(at), pa.array(times, table.schema.field(at).type))
+    manifest = recorded.manifest
+    kept = {key: getattr(manifest, key) for key in ("source_hash", "problem", "device", "created", "versions")}
+    facts = {"name": name, "kernel": name, "kind": manifest.kind, "seed": manifest.seed, **kept}
+    write_dataset(make_dataset(table, dict(manifest.parameters), **facts), folder)
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory):
+    """Return the folder of a kernel and of one that is half as fast."""
+    folder = tmp_path_factory.mktemp("kernels")
+    write_kernel(folder, "good", 1.0, "fp32")
+    write_kernel(folder, "poor", 2.0)
+    return folder
+
+
+def plan_of(folder, *names, budget=TRIALS, minimum=16.0):
+    """Return a placed plan of one problem with several kernels."""
+    problem = load_dataset(DATASET).manifest.problem
+    tasks = [
+        Task(name, str(folder / name), problem, str(folder / f"{name}.parquet"), 1.0, minimum, choice="it")
+        for name in names
+    ]
+    return Plan("choice", "Choice", "trials", float(budget), tuple(tasks), devices=("replay",))
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(kernels, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("choice") / "run"
+    run_plan(plan_of(kernels, "poor", "good"), directory)
+    return directory
+
+
+def test_every_kernel_begins_and_the_rest_goes_to_the_better_one(uninterrupted):
+    trials = {slug: len(records) for slug, records in records_of(uninterrupted).items()}
+    assert trials["poor"] == 16
+    assert trials["good"] == TRIALS - 16
+
+
+def test_the_better_one_gets_the_rest_at_once(uninterrupted):
+    slices = [
+        (event["slug"], event["limit"]) for event in events_of(uninterrupted) if event["event"] == "slice_started"
+    ]
+    assert slices == [("poor", 16), ("good", 16), ("good", TRIALS - 16)]
+
+
+def test_kernels_that_are_equally_fast_share_the_budget(kernels, tmp_path):
+    write_kernel(tmp_path, "good", 1.0)
+    write_kernel(tmp_path, "twin", 1.0)
+    run_plan(plan_of(tmp_path, "good", "twin"), tmp_path / "run")
+    assert {slug: len(records) for slug, records in records_of(tmp_path / "run").items()} == {"good": 64, "twin": 64}
+
+
+def test_the_result_is_that_of_the_fastest_with_its_rivals(uninterrupted):
+    result = fastest(uninterrupted)
+    assert (result.kernel, result.accuracy, result.slug) == ("good", "fp32", "good")
+    assert [(one.kernel, one.accuracy) for one in result.rivals] == [("good", "fp32"), ("poor", "ieee")]
+    assert result.best_time_s < result.rivals[1].best_time_s
+    summary = summarise_campaign(uninterrupted)
+    assert (summary["distinct"], summary["with_winner"]) == (1, 1)
+    assert [(one["slug"], one["chosen"]) for one in summary["problems"]] == [("poor", False), ("good", True)]
+
+
+def test_the_directory_of_several_problems_has_no_single_result(kernels, tmp_path):
+    plan = plan_of(kernels, "poor", "good", budget=32)
+    apart = tuple(dataclasses.replace(task, choice="") for task in plan.tasks)
+    run_plan(dataclasses.replace(plan, tasks=apart), tmp_path / "run")
+    with pytest.raises(RunDirectoryError, match=r"a result is that of one problem, but .* holds 2"):
+        fastest(tmp_path / "run")
+
+
+def test_killed_and_resumed_it_ends_with_the_same_records(kernels, uninterrupted, tmp_path):
+    directory = tmp_path / "run"
+    script = (
+        "import sys; from pathlib import Path; from mltune.plan.campaign import run_plan\n"
+        "from tests.campaign.test_competing_kernels import plan_of\n"
+        "run_plan(plan_of(Path(sys.argv[1]), 'poor', 'good'), Path(sys.argv[2]))\n"
+    )
+    for least in (5, 40):
+        with subprocess.Popen(
+            [sys.executable, "-c", script, str(kernels), str(directory)], cwd=ROOT, start_new_session=True
+        ) as process:
+            assert wait_until(partial(_enough, directory, least, process))
+            kill(process)
+        time.sleep(0.2)  # the worker ends with its parent
+    assert stored_trials(directory) > 0
+    run_plan(plan_of(kernels, "poor", "good"), directory)
+    assert records_of(directory) == records_of(uninterrupted)
+
+
+def _enough(directory, least, process):
+    return stored_trials(directory) >= least or process.poll() is not None
+
+
+def test_a_larger_budget_continues_where_it_ended(kernels, tmp_path):
+    run_plan(plan_of(kernels, "poor", "good", budget=64), tmp_path / "run")
+    before = records_of(tmp_path / "run")
+    run_plan(plan_of(kernels, "poor", "good", budget=96), tmp_path / "run")
+    after = records_of(tmp_path / "run")
+    assert sum(map(len, after.values())) == 96
+    assert all(after[slug][: len(records)] == records for slug, records in before.items())
+
+
+def test_the_winner_of_all_has_a_folder_of_its_own(kernels, tmp_path, monkeypatch):
+    """In replay nothing is compiled: a folder is put where a run on a GPU has its own."""
+
+    def run(plan, directory, **options):
+        result = run_plan(plan, directory, **options)
+        for slug in ("good", "poor"):
+            (directory / "problems" / slug / "winner").mkdir()
+            (directory / "problems" / slug / "winner/kernel.cu").write_text(slug)
+        return result
+
+    monkeypatch.setattr(choice, "run_plan", run)
+    monkeypatch.setattr(
+        choice, "plan_of_sizes", lambda *request, **options: plan_of(kernels, "poor", "good", budget=48)
+    )
+    monkeypatch.setattr(choice, "place", lambda plan, *gpus: plan)
+    with pytest.warns(MltuneWarning, match="no GPU found"):
+        result = choice.tune_choice("convolution", {}, ["poor", "good"], run=tmp_path / "run")
+    assert (result.kernel, len(result.rivals)) == ("good", 2)
+    assert (tmp_path / "run/winner/kernel.cu").read_text() == "good"
