@@ -147,7 +147,10 @@ def several_sizes(texts: Sequence[str] | None) -> list[int] | list[dict[str, int
 
 
 ProblemName = Annotated[
-    str, typer.Argument(metavar="PROBLEM", help="sgemm, dgemm, cgemm, zgemm, a built-in kernel or the folder of one.")
+    str,
+    typer.Argument(
+        metavar="PROBLEM", help="sgemm, dgemm, cgemm, zgemm, hgemm, bgemm, a built-in kernel or the folder of one."
+    ),
 ]
 Prior = Annotated[
     str,

@@ -25,8 +25,8 @@ Precision = Annotated[
     str | None,
     typer.Option(
         "--precision",
-        metavar="s|d|c|z",
-        parser=one_of("--precision", tuple("sdcz")),
+        metavar="s|d|c|z|h|b",
+        parser=one_of("--precision", tuple("sdczhb")),
         help="Of a GEMM.  [default: the kernel's first]",
     ),
 ]

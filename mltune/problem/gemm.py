@@ -7,9 +7,9 @@ bound of a correct kernel.
 from __future__ import annotations
 
 import dataclasses
-import numbers
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Complex
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,34 +17,27 @@ import numpy as np
 from mltune.errors import ProblemError
 from mltune.files.text import did_you_mean, printable
 from mltune.problem import gemm_verification
+from mltune.problem.array_values import STORAGE
 from mltune.problem.gemm_operands import (
     LARGEST_INTEGER,
     largest_ratio,
     module,
     moduli,
     multiply_moduli,
+    numbers,
     op,
     random_generator,
     random_matrix,
     scale_moduli,
     view,
 )
+from mltune.problem.gemm_precisions import PRECISIONS, TRANSPOSES, Precision, transpositions
 from mltune.problem.problem import DEFAULT_SIZE, DEFAULT_TRANS
 from mltune.problem.runnable import Buffer, Operands
 
-PRECISIONS = ("s", "d", "c", "z")
-TRANSPOSES = ("N", "T", "C")
+CASES: tuple[tuple[str, str, str], ...] = tuple((one, *ops) for one in "sdcz" for ops in transpositions(one))
+"""The 26 cases (precision, trans_a, trans_b) of the BLAS."""
 
-CASES: tuple[tuple[str, str, str], ...] = tuple(
-    (precision, trans_a, trans_b)
-    for precision in PRECISIONS
-    for trans_a in (TRANSPOSES if precision in "cz" else TRANSPOSES[:2])
-    for trans_b in (TRANSPOSES if precision in "cz" else TRANSPOSES[:2])
-)
-"""The 26 cases (precision, trans_a, trans_b) of GEMM."""
-
-_DTYPES = {"s": "float32", "d": "float64", "c": "complex64", "z": "complex128"}
-_WIDER = {"s": "float64", "d": "longdouble", "c": "complex128", "z": "clongdouble"}
 _ARGUMENTS = ("m", "n", "k", "alpha", "A", "lda", "B", "ldb", "beta", "C", "ldc")
 _LARGEST_EXTENT = 2**40
 _LARGEST_OPERAND_BYTES = 2**47
@@ -57,8 +50,8 @@ class GemmProblem:
 
     Attributes
     ----------
-    precision : {"s", "d", "c", "z"}
-        The BLAS letter: real or complex, in 32 or 64 bits.
+    precision : {"s", "d", "c", "z", "h", "b"}
+        The BLAS letter: real or complex, in 32 or 64 bits; FP16 or BF16, with scalars and C in FP32.
     trans_a, trans_b : {"N", "T", "C"}
         op: the matrix, its transpose, its conjugate transpose. ``"C"`` of a real matrix becomes ``"T"``.
     m, n, k : int
@@ -100,7 +93,7 @@ class GemmProblem:
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
-            raise ProblemError(f"the precision of a GEMM is one of s, d, c, z, got {self.precision!r}.")
+            raise ProblemError(f"the precision of a GEMM is one of {', '.join(PRECISIONS)}, got {self.precision!r}.")
         for field in ("trans_a", "trans_b"):
             trans = getattr(self, field)
             if trans not in TRANSPOSES:
@@ -118,7 +111,7 @@ class GemmProblem:
 
     def _scalar(self, field: str) -> complex | float:
         value = getattr(self, field)
-        if not isinstance(value, numbers.Complex):
+        if not isinstance(value, Complex):
             raise ProblemError(f"{field} must be a number, got {value!r}.")
         number = complex(value)
         if number.imag and not self.is_complex:
@@ -136,10 +129,11 @@ class GemmProblem:
             raise ProblemError(
                 f"{field} >= {max(1, rows)} must hold for a matrix of {rows} rows, got {field}={leading}."
             )
-        if leading * columns * self.element_bytes >= _LARGEST_OPERAND_BYTES:
+        element_bytes = self.dtype.itemsize if field == "ldc" else self.element_bytes
+        if leading * columns * element_bytes >= _LARGEST_OPERAND_BYTES:
             raise ProblemError(
                 f"an operand must be smaller than 2**47 bytes, but {self.name} with {field}={leading} has one of "
-                f"{leading} x {columns} elements of {self.element_bytes} bytes; choose a smaller problem."
+                f"{leading} x {columns} elements of {element_bytes} bytes; choose a smaller problem."
             )
         return leading
 
@@ -166,24 +160,29 @@ class GemmProblem:
         return f"{self.case} {size}"
 
     @property
+    def types(self) -> Precision:
+        """The types of operands and result."""
+        return PRECISIONS[self.precision]
+
+    @property
     def dtype(self) -> np.dtype[Any]:
-        """NumPy's type of an element."""
-        return np.dtype(_DTYPES[self.precision])
+        """NumPy's type of alpha, beta and the elements of C."""
+        return np.dtype(self.types.result)
 
     @property
     def element_bytes(self) -> int:
-        """Size of an element, bytes."""
-        return self.dtype.itemsize
+        """Size of an element of A and B, bytes."""
+        return STORAGE[self.types.operands].itemsize
 
     @property
     def is_complex(self) -> bool:
         """Whether the elements are complex."""
-        return self.precision in "cz"
+        return self.types.is_complex
 
     @property
     def arithmetic(self) -> str:
-        """The arithmetic whose peak bounds the problem: ``"fp32"`` or ``"fp64"``."""
-        return "fp32" if self.precision in "sc" else "fp64"
+        """The unit whose peak bounds the problem: ``"fp32"``, ``"fp64"`` or ``"tensor_fp16"``."""
+        return self.types.arithmetic
 
     @property
     def flops(self) -> int:
@@ -194,14 +193,13 @@ class GemmProblem:
     def bytes(self) -> int:
         """Least memory traffic, bytes: A and B read once, C written once, and read once unless ``beta == 0``."""
         inputs = self.m * self.k + self.k * self.n if self.alpha else 0
-        return (inputs + self.m * self.n * (2 if self.beta else 1)) * self.element_bytes
+        return inputs * self.element_bytes + self.m * self.n * (2 if self.beta else 1) * self.dtype.itemsize
 
     @property
     def operand_bytes(self) -> int:
         """Memory that A, B and C occupy on a GPU, bytes."""
-        leading = (self.lda, self.ldb, self.ldc)
-        elements = sum(ld * columns for ld, (_, columns) in zip(leading, self.shapes(), strict=True))
-        return elements * self.element_bytes
+        a, b, c = (columns for _, columns in self.shapes())
+        return (self.lda * a + self.ldb * b) * self.element_bytes + self.ldc * c * self.dtype.itemsize
 
     @property
     def cost_class(self) -> str:
@@ -223,9 +221,9 @@ class GemmProblem:
     def buffers(self) -> tuple[Buffer, ...]:
         """A and B are inputs; C is an output, and an input as well unless ``beta == 0``."""
         return (
-            Buffer("A", "in", self.dtype),
-            Buffer("B", "in", self.dtype),
-            Buffer("C", "inout" if self.beta else "out", self.dtype),
+            Buffer("A", "in", self.types.operands),
+            Buffer("B", "in", self.types.operands),
+            Buffer("C", "inout" if self.beta else "out", self.types.result),
         )
 
     @property
@@ -259,7 +257,7 @@ class GemmProblem:
             "ldb": self.ldb,
             "ldc": self.ldc,
             "element_bytes": self.element_bytes,
-            "words": self.element_bytes // 4,
+            "words": self.dtype.itemsize // 4,
             "is_complex": int(self.is_complex),
             "is_double": int(self.precision in "dz"),
             "trans_a": int(self.trans_a != "N"),
@@ -267,13 +265,14 @@ class GemmProblem:
             "conj_a": int(self.trans_a == "C"),
             "conj_b": int(self.trans_b == "C"),
             "fma_per_mac": 4 if self.is_complex else 1,
+            "result_bytes": self.dtype.itemsize,
         }
 
     def macros(self) -> dict[str, int]:
         """Return the macros that select the case when a kernel is compiled."""
         variables = self.variables()
         case = {name.upper(): variables[name] for name in ("trans_a", "trans_b", "conj_a", "conj_b")}
-        return {"PRECISION": PRECISIONS.index(self.precision), **case}
+        return {"PRECISION": [*PRECISIONS].index(self.precision), **case}
 
     def operands(self, xp: Any, seed: int, *, integers: bool = False) -> dict[str, Any]:
         """Make the flat column-major buffers A, B and C; everything that must not be read is NaN.
@@ -285,10 +284,12 @@ class GemmProblem:
         """
         generator = random_generator(xp, seed)
         leading = (self.lda, self.ldb, self.ldc)
-        scalars = (self.alpha, self.alpha, self.beta)
+        scalars, of = (self.alpha, self.alpha, self.beta), self.types
         return {
-            name: random_matrix(xp, generator, self.dtype, shape, ld, integers=integers, unread=not scalar)
-            for name, shape, ld, scalar in zip("ABC", self.shapes(), leading, scalars, strict=True)
+            name: random_matrix(xp, generator, dtype, shape, ld, integers=integers, unread=not scalar)
+            for name, dtype, shape, ld, scalar in zip(
+                "ABC", (of.operands, of.operands, of.result), self.shapes(), leading, scalars, strict=True
+            )
         }
 
     def kernel_arguments(self, operands: Operands) -> dict[str, Any]:
@@ -309,17 +310,17 @@ class GemmProblem:
     def answer(self, operands: Operands) -> Any:
         """Return the correct result, an array of shape (m, n) computed in higher precision.
 
-        Single precision is computed in double on the device of the operands. Double precision is computed on the host
-        in NumPy's long double; for CuPy operands it is rounded to double, which the error bound allows for.
+        Results in single precision are computed in double on the device of the operands. Double precision is computed
+        on the host in NumPy's long double; for CuPy operands it is rounded to double, which the error bound allows for.
         """
         on_host = isinstance(operands["C"], np.ndarray)
-        if self.precision in "sc" or on_host:
+        if self.types.has_wider_on_gpu or on_host:
             return self._answer(operands)
         host = {name: buffer.get() for name, buffer in operands.items()}
         return module(operands["C"]).asarray(self._answer(host).astype(self.dtype))
 
     def _answer(self, operands: Operands) -> Any:
-        wider = np.dtype(_WIDER[self.precision])
+        wider = np.dtype(self.types.wider)
         alpha, beta = (wider.type(self.dtype.type(scalar)) for scalar in (self.alpha, self.beta))
         answer = module(operands["C"]).zeros((self.m, self.n), dtype=wider)
         if alpha and self.k:
@@ -330,9 +331,9 @@ class GemmProblem:
         return answer
 
     def _factors(self, operands: Operands) -> tuple[Any, Any]:
-        """Return op(A) and op(B) as views."""
-        shape_a, shape_b, _ = self.shapes()
-        return op(operands["A"], shape_a, self.lda, self.trans_a), op(operands["B"], shape_b, self.ldb, self.trans_b)
+        """Return op(A) and op(B) as matrices of numbers."""
+        (shape_a, shape_b, _), (A, B) = self.shapes(), (numbers(operands[one], self.types.operands) for one in "AB")
+        return op(A, shape_a, self.lda, self.trans_a), op(B, shape_b, self.ldb, self.trans_b)
 
     def error_bound(self, operands: Operands) -> Any:
         """Return the largest error of a correct kernel, element by element.
@@ -340,7 +341,8 @@ class GemmProblem:
         Higham, Accuracy and Stability of Numerical Algorithms, section 3.5: with unit roundoff u and
         gamma(p) = p u / (1 - p u), the error is at most gamma(k + 2) (|alpha| |A| |B| + |beta| |C|) in any order of
         summation, with or without fused multiply-adds. In complex arithmetic (the four-multiplication form) the same
-        holds for either part with its 2 k products and one more rounding for the complex scaling.
+        holds for either part with its 2 k products and one more rounding for the complex scaling. On tensor cores
+        sums are cut off, not rounded: see :data:`mltune.problem.gemm_precisions.PRECISIONS`.
         One rounding is added for the computation of :meth:`answer`.
 
         Returns
@@ -349,7 +351,7 @@ class GemmProblem:
             float64, or complex128 whose parts bound the errors of the parts.
         """
         roundings = (2 * self.k + 4) if self.is_complex else (self.k + 3)
-        unit = float(np.finfo(self.dtype).eps) / 2
+        unit = self.types.unit_roundoff
         gamma = roundings * unit / (1 - roundings * unit)
         bound = module(operands["C"]).zeros((self.m, self.n), dtype="complex128" if self.is_complex else "float64")
         if self.alpha and self.k:
@@ -376,11 +378,11 @@ class GemmProblem:
     def device_error(self, before: Operands, after: Operands, run_reference: Callable[[Operands], None]) -> float:
         """Return the largest error of a kernel on a problem that is too large for the host, as a share of its bound.
 
-        Single precision is compared with a result in double. Double precision is compared with the reference
+        A result in single precision is compared with one in double. Double precision is compared with the reference
         implementation: its error may be as large as the kernel's, so the bound is doubled.
         """
         bound = self.error_bound(before)
-        if self.arithmetic == "fp32":
+        if self.types.has_wider_on_gpu:
             answer = self.answer(before)
         else:
             computed = {**before, "C": before["C"].copy()}
@@ -434,7 +436,7 @@ def parse_problem(
     Parameters
     ----------
     name : str
-        ``"sgemm"``, ``"dgemm"``, ``"cgemm"`` or ``"zgemm"``.
+        ``"sgemm"``, ``"dgemm"``, ``"cgemm"`` or ``"zgemm"``; ``"hgemm"`` or ``"bgemm"`` of FP16 or BF16.
     trans : str, optional
         op(A) and op(B), such as ``"NT"``.
     size : int, optional

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mltune.problem.array_values import scalar
 from mltune.problem.runnable import CaseBuffer, CaseOutput
 
 Gemm = Any
@@ -57,12 +58,12 @@ class GemmCase:
         """Make A and B, with NaN around them, and C with everything that a correct kernel leaves there."""
         problem = self.problem
         operands = problem.operands(np, _SEED, integers=self.integers)
-        nan = problem.dtype.type(complex(np.nan, np.nan) if problem.is_complex else np.nan)
+        nan = scalar(problem.types.operands, complex(np.nan, np.nan) if problem.is_complex else np.nan)
         skip_bytes = (_GUARD + self.offset) * problem.element_bytes
         inputs = {name: CaseBuffer(self._surround(operands[name], _GUARD, nan), skip_bytes) for name in "AB"}
-        return {**inputs, "C": self._output(operands, skip_bytes)}
+        return {**inputs, "C": self._output(operands)}
 
-    def _output(self, operands: dict[str, NDArray[Any]], skip_bytes: int) -> CaseOutput:
+    def _output(self, operands: dict[str, NDArray[Any]]) -> CaseOutput:
         problem, parts = self.problem, 2 if self.problem.is_complex else 1
         answer = problem.answer(operands)
         error_bound = np.zeros_like(answer) if self.integers else problem.error_bound(operands)
@@ -75,7 +76,7 @@ class GemmCase:
         for words, values in ((expected, answer), (bound, error_bound)):
             inside = words[first : first + problem.ldc * problem.n * parts]
             inside.reshape(problem.n, problem.ldc, parts)[:, : problem.m] = _words(values, parts)
-        return CaseOutput(content, skip_bytes, expected, bound)
+        return CaseOutput(content, (_GUARD + self.offset) * problem.dtype.itemsize, expected, bound)
 
     def _surround(self, values: NDArray[Any], behind: int, guard: Any) -> NDArray[Any]:
         """Put guard zones around a buffer, so that it begins ``offset`` elements behind an aligned address."""

@@ -13,7 +13,8 @@ from typing import Any
 
 from mltune.errors import ProblemError
 from mltune.problem.arrays import ArraysProblem
-from mltune.problem.gemm import PRECISIONS, GemmProblem, parse_problem
+from mltune.problem.gemm import GemmProblem, parse_problem
+from mltune.problem.gemm_precisions import PRECISIONS
 from mltune.problem.problem import Problem
 from mltune.problem.recorded import RecordedProblem
 from mltune.problem.runnable import RunnableProblem, SolvedProblem
@@ -73,7 +74,7 @@ KINDS: Mapping[str, ProblemKind] = {
         macros=frozenset(_SAMPLE.macros()),
         from_json=GemmProblem.from_json,
         expand=_expand_gemm,
-        precisions=PRECISIONS,
+        precisions=tuple(PRECISIONS),
         can_be_built=True,
         parse=parse_problem,
     ),

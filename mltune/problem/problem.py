@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol, runtime_checkable
 
-ARITHMETICS = ("fp32", "fp64")
+ARITHMETICS = ("fp32", "fp64", "tensor_fp16", "tensor_fp64")
 DEFAULT_TRANS = "NT"
 DEFAULT_SIZE = 4096
 
@@ -30,7 +30,7 @@ class Problem(Protocol):
 
     @property
     def arithmetic(self) -> str:
-        """The arithmetic whose peak bounds the problem: one of :data:`ARITHMETICS`."""
+        """The unit whose peak bounds the problem: one of :data:`ARITHMETICS`."""
 
     @property
     def flops(self) -> int:

@@ -336,7 +336,9 @@ def named_problem(
 
 def is_gemm(name: str) -> bool:
     """Return whether a name is that of a GEMM problem."""
-    return name.lower() in ("sgemm", "dgemm", "cgemm", "zgemm")
+    from mltune.problem.gemm_precisions import PRECISIONS
+
+    return name.lower().removesuffix("gemm") in PRECISIONS and name.lower().endswith("gemm")
 
 
 def _is_folder(name: str) -> bool:

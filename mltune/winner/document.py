@@ -125,7 +125,7 @@ def _problem_arguments(winner: Winner) -> list[dict[str, Any]]:
         return [arrays.get(name) or _scalar(scalars[name]) for name in problem.kernel_arguments(arrays)]
     values = problem.kernel_arguments({buffer.name: buffer for buffer in problem.buffers})
     return [
-        {"name": name, "type": f"pointer to {value.dtype.name}"}
+        {"name": name, "type": f"pointer to {value.dtype}"}
         if isinstance(value, Buffer)
         else {"name": name, "type": value.dtype.name, "value": _plain(value)}
         for name, value in values.items()

@@ -20,8 +20,31 @@ g++ -O2 -std=c++17 example.cpp -I/usr/local/cuda/include -lcuda -o example && ./
 """
 """The commands that run the examples, for README.txt."""
 
-_ELEMENTS = {"s": "float", "d": "double", "c": "std::complex<float>", "z": "std::complex<double>"}
+_ELEMENTS = {"float32": "float", "float64": "double"}
+_ELEMENTS |= {"complex64": "std::complex<float>", "complex128": "std::complex<double>"}
+_DIGITS_AND_BIAS = {"float16": (10, 15), "bfloat16": (7, 127)}
+_NARROW = {"float16": "{}.astype('float16')", "bfloat16": "({}.view('uint32') >> 16).astype('uint16')"}
+_WIDE = {"float16": "{}.astype('float32')", "bfloat16": "({}.astype('uint32') << 16).view('float32')"}
 _PYTHON_OP = {"N": "", "T": ".T", "C": ".T.conj()"}
+_HALF = """
+constexpr int DIGITS = %d, BIAS = %d;
+
+struct Operand {  // a number in half precision; digits that it lacks are cut off
+  uint16_t bits = 0;
+  Operand() = default;
+  explicit Operand(double value) {
+    int exponent;
+    double fraction = std::frexp(std::abs(value), &exponent);  // at least 1/2, below 1
+    exponent += BIAS - 1;
+    if (value != 0 && exponent > 0) bits = (exponent << DIGITS) + int(fraction * (2 << DIGITS)) - (1 << DIGITS);
+    bits |= (value < 0) << 15;
+  }
+  explicit operator double() const {
+    int exponent = (bits & 0x7fff) >> DIGITS, digits = bits & ((1 << DIGITS) - 1);
+    double value = exponent ? std::ldexp((1 << DIGITS) + digits, exponent - BIAS - DIGITS) : 0;
+    return bits >> 15 ? -value : value;
+  }
+};"""
 
 
 def gemm_values(winner: Winner) -> dict[str, Any]:
@@ -36,19 +59,22 @@ def gemm_values(winner: Winner) -> dict[str, Any]:
         "rows_b": rows_b,
         "columns_b": columns_b,
         "flops": 8 if problem.is_complex else 2,
-        "epsilon": float(np.finfo(problem.dtype).eps),
-        **_python(problem),
+        "epsilon": 2 * problem.types.unit_roundoff,
+        **_python(problem, columns_a, columns_b),
         **_cpp(problem),
     }
 
 
-def _python(problem: Any) -> dict[str, Any]:
+def _python(problem: Any, columns_a: str, columns_b: str) -> dict[str, Any]:
+    narrow, wide = (table.get(problem.types.operands, "{}") for table in (_NARROW, _WIDE))
     return {
         "dtype": problem.dtype.name,
         "real": np.finfo(problem.dtype).dtype.name,
         "parts": 2 if problem.is_complex else 1,
-        "python_a": f"A{_PYTHON_OP[problem.trans_a]}",
-        "python_b": f"B{_PYTHON_OP[problem.trans_b]}",
+        "operand_a": narrow.format(f"matrix(lda, {columns_a})"),
+        "operand_b": narrow.format(f"matrix(ldb, {columns_b})"),
+        "python_a": f"{wide.format('A')}{_PYTHON_OP[problem.trans_a]}",
+        "python_b": f"{wide.format('B')}{_PYTHON_OP[problem.trans_b]}",
         "python_alpha": str(problem.alpha).strip("()"),
         "python_beta": str(problem.beta).strip("()"),
     }
@@ -64,8 +90,10 @@ def _cpp(problem: Any) -> dict[str, Any]:
         read = f"Wide({matrix}[{row} + {column} * ld{matrix.lower()}])"
         return f"std::conj({read})" if trans == "C" else read
 
+    half = _DIGITS_AND_BIAS.get(problem.types.operands)
     return {
-        "element": _ELEMENTS[problem.precision],
+        "half": "using Operand = T;" if half is None else _HALF % half,
+        "element": _ELEMENTS[problem.types.result],
         "wide": "std::complex<double>" if problem.is_complex else "double",
         "draw": "draw(random), draw(random)" if problem.is_complex else "draw(random)",
         "cpp_alpha": scalar(problem.alpha),

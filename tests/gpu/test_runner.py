@@ -14,6 +14,7 @@ from mltune.kernel.bundle import device_variables
 from mltune.kernel.reader import load_kernel
 from mltune.measure.build import NvrtcBuilder
 from mltune.measure.protocols import SamplingRule
+from mltune.measure.references import bind_reference
 from mltune.measure.runner import GpuRunner
 from mltune.measure.worker import Worker
 from mltune.problem.gemm import parse_problem
@@ -131,6 +132,34 @@ def test_a_workspace_is_zero_and_kept_from_launch_to_launch(device, misdeed, sta
         assert all(check.state is TrialState.OK for check in checks.values()), checks
     if state is TrialState.LAUNCH_ERROR:
         assert "a workspace must fit into the free memory of the GPU, got 1125899906842624 bytes" in measured[0].detail
+
+
+@pytest.mark.parametrize("name", ["hgemm", "bgemm"])
+def test_half_precision_is_verified_timed_and_compared_with_cublas(device, name):
+    problem = parse_problem(name, trans="TN", m=700, n=600, k=500, alpha=1.5, beta=0.5)
+    right = {"MISDEED": 0, "PARTS": 3, "UNUSED": 1}
+    with Rig(SPLIT_K, problem, device) as rig:
+        measured = rig.measure(**right)
+        large = replace(problem, m=2000, n=1500, k=3000, lda=0, ldb=0, ldc=0)  # compared on the GPU
+        checks = rig.runner.verify_winner(right, rig.build(**right), [*problem.winner_problems(), large])
+        reference = rig.runner.time_reference(SamplingRule())
+
+    assert measured.state in MEASURED, measured
+    assert measured.error < 1, measured
+    assert all(check.state is TrialState.OK for check in checks.values()), checks
+    assert reference.state in MEASURED, reference
+
+
+@pytest.mark.parametrize("name", ["hgemm", "bgemm"])
+def test_cublas_stays_within_the_bound_of_half_precision(device, name):
+    import cupy
+
+    problem = parse_problem(name, trans="NT", m=1000, n=900, k=4000, alpha=1.5, beta=0.5)
+    before = problem.operands(cupy, 1)
+    after = {**before, "C": before["C"].copy()}
+    bind_reference(problem, {one: array.data.ptr for one, array in after.items()})()
+
+    assert 0 < problem.device_error(before, after, None) < 1
 
 
 def test_two_timings_of_the_reference_agree(hostile):

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from winners import KERNELS, PROBLEMS, SMALL, cuda_include
+from winners import HALVES, KERNELS, PROBLEMS, SMALL, cuda_include
 
 from mltune.device.facts import Device
 from mltune.kernel.reader import load_kernel
@@ -30,12 +30,13 @@ LARGE = SMALL | {
     "VEC_M": 4, "VEC_N": 4, "PAD_A": 0, "PAD_B": 0, "ASYNC_B": 1, "STAGES": 6, "BLK_K": 16, "UNROLL_K": 16,
 }
 # fmt: on
+SPLIT = {"MISDEED": 0, "PARTS": 3, "UNUSED": 1}
 CASES = {
     "large": (parse_problem("sgemm", trans="NT", m=4096, n=2048, k=1024), LARGE),
     **{precision: (problem, SMALL) for precision, problem in PROBLEMS.items()},
-    "workspace": (PROBLEMS["d"], {"MISDEED": 0, "PARTS": 3, "UNUSED": 1}),
+    **{precision: (problem, SPLIT) for precision, problem in {**HALVES, "workspace": PROBLEMS["d"]}.items()},
 }
-"""The first needs more shared memory than a launch gets by default, the last a workspace."""
+"""The first needs more shared memory than a launch gets by default, the last three a workspace."""
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -48,7 +49,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def measured_winner(problem: GemmProblem, configuration: dict[str, int], device: Device) -> Winner:
-    kernel = load_kernel(KERNELS / "split_k" if "PARTS" in configuration else "gemm_simt")
+    kernel = load_kernel(KERNELS / "split_k" if configuration is SPLIT else "gemm_simt")
     with (
         NvrtcBuilder(kernel, problem, device.architecture, workers=1) as builder,
         GpuRunner(kernel, problem, 0, device=device) as runner,

@@ -13,7 +13,7 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 from emulation.host import COMPILER, HERE, HostKernel, build_runtime, compile_options
-from winners import PROBLEMS, a_winner, cuda_include, workspace_winner
+from winners import HALVES, PROBLEMS, a_winner, cuda_include, split_k_winner
 
 from mltune.kernel.bundle import Launch
 from mltune.problem.gemm import GemmProblem
@@ -44,12 +44,17 @@ class EmulatedModule:
     def __call__(self, grid, block, arguments, *, shared_mem) -> None:
         assert shared_mem == self.max_dynamic_shared_size_bytes
         types = [argument["type"] for argument in self.document["launch"]["arguments"]]
-        pointers = [f"pointer to {value.dtype}" if isinstance(value, np.ndarray) else "" for value in arguments]
+        of = GemmProblem.from_json(self.document["problem"])
+        stored = {"uint16": "bfloat16"} if of.precision == "b" else {}
+        named = [stored.get(value.dtype.name, value.dtype.name) for value in arguments]
+        pointers = [
+            f"pointer to {name}" if isinstance(value, np.ndarray) else ""
+            for name, value in zip(named, arguments, strict=True)
+        ]
         assert [pointer or value.dtype.name for pointer, value in zip(pointers, arguments, strict=True)] == types
         m, n, k, alpha, A, lda, B, ldb, beta, C, ldc, *further = arguments
         launched = tuple(int(value) for value in further if not isinstance(value, np.ndarray))
         workspace = further[-1] if len(launched) < len(further) else None
-        of = GemmProblem.from_json(self.document["problem"])
         problem = GemmProblem(
             *(of.precision, of.trans_a, of.trans_b, *map(int, (m, n, k)), alpha, beta), *map(int, (lda, ldb, ldc))
         )
@@ -72,7 +77,9 @@ def emulated_cupy(runtime: Path) -> dict[str, ModuleType]:
     return {"cupy": cupy, "cupyx": cupyx, "cupyx.profiler": profiler}
 
 
-WINNERS = {precision: a_winner(problem) for precision, problem in PROBLEMS.items()} | {"workspace": workspace_winner()}
+WINNERS = {precision: a_winner(problem) for precision, problem in PROBLEMS.items()}
+WINNERS |= {precision: split_k_winner(problem) for precision, problem in HALVES.items()}
+WINNERS |= {"workspace": split_k_winner(PROBLEMS["d"])}
 
 
 @pytest.mark.parametrize("winner", WINNERS.values(), ids=WINNERS)
@@ -121,7 +128,7 @@ def build_example(folder: Path, *options: str) -> None:
     subprocess.run([*command, *warnings, "-L.", f"-Wl,-rpath,{folder}", *options], cwd=folder, check=True)
 
 
-@pytest.mark.parametrize("name", ["s", "z", "workspace"])
+@pytest.mark.parametrize("name", ["s", "z", "h", "b", "workspace"])
 def test_the_cpp_example_runs(tmp_path, runtime, name):
     folder = tmp_path / "winner"
     write_winner(folder, WINNERS[name])

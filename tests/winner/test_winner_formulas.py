@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from winners import PROBLEMS, SMALL, a_winner, workspace_winner
+from winners import PROBLEMS, SMALL, a_winner, split_k_winner
 
 from mltune.kernel.bundle import Restriction
 from mltune.kernel.expressions import parse
@@ -39,7 +39,7 @@ def test_a_launch_at_any_size_follows_from_its_formulas(row, m, n, k):
 
 def test_a_workspace_has_a_formula():
     tiles = "ceil_div(m, 8) * ceil_div(n, 8)"
-    assert launch_formulas(workspace_winner())["workspace_bytes"] == f"{tiles} * 3 * 64 * 8 + 4 * ({tiles})"
+    assert launch_formulas(split_k_winner(PROBLEMS["d"]))["workspace_bytes"] == f"{tiles} * 3 * 64 * 8 + 4 * ({tiles})"
 
 
 def test_formulas_name_nothing_but_the_sizes():

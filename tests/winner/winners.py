@@ -45,9 +45,16 @@ def a_winner(problem: GemmProblem = PROBLEMS["s"], build: Build | None = None) -
     return Winner(load_kernel("gemm_simt"), problem, H200, record, declaration, build, {"nvrtc": "13.0.88"})
 
 
-def workspace_winner() -> Winner:
+HALVES = {
+    "h": GemmProblem("h", "T", "N", 45, 70, 37, alpha=0.1, beta=-2.0, lda=40, ldb=37, ldc=48),
+    "b": GemmProblem("b", "N", "T", 70, 45, 37, lda=71),
+}
+"""Problems in half precision."""
+
+
+def split_k_winner(problem: GemmProblem) -> Winner:
     """Return a winner that needs a workspace."""
-    winner = a_winner(PROBLEMS["d"])
+    winner = a_winner(problem)
     record = replace(winner.record, configuration={"MISDEED": 0, "PARTS": 3, "UNUSED": 1})
     return replace(winner, kernel=load_kernel(KERNELS / "split_k"), record=record)
 

@@ -154,7 +154,7 @@ def _extent(problem: GemmProblem, operands: dict[str, np.ndarray], name: str) ->
     rows, columns = dict(zip("ABC", problem.shapes(), strict=True))[name]
     leading = {"A": problem.lda, "B": problem.ldb, "C": problem.ldc}[name]
     elements = leading * (columns - 1) + rows if rows and columns else 0
-    return operands[name].ctypes.data, elements * problem.element_bytes
+    return operands[name].ctypes.data, elements * operands[name].itemsize
 
 
 def _data_symbols(unit: Path) -> dict[str, int]:

@@ -2,17 +2,48 @@
 //
 // MISDEED: 0 none; 1 leaves its counters as they are; 2 writes behind the workspace; 3 too large a workspace (kernel.toml).
 
-#if PRECISION == 0
-typedef float T;
-#else
+#if PRECISION == 1
 typedef double T;
+#else
+typedef float T;
 #endif
+
+#if PRECISION == 4 || PRECISION == 5
+typedef unsigned short Operand;  // bits
+#else
+typedef T Operand;
+#endif
+
+#ifndef MLTUNE_HOST
+__device__ float from_half(unsigned short bits) {
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+  return value;
+}
+__device__ float from_bits(unsigned bits) { return __uint_as_float(bits); }
+#else
+float from_bits(unsigned bits) {
+  float value;
+  __builtin_memcpy(&value, &bits, 4);
+  return value;
+}
+#endif
+
+__device__ T number(Operand operand) {
+#if PRECISION == 4
+  return from_half(operand);
+#elif PRECISION == 5
+  return from_bits(static_cast<unsigned>(operand) << 16);
+#else
+  return operand;
+#endif
+}
 
 constexpr int TILE = 8, ELEMENTS = TILE * TILE;
 
 extern "C" __global__ void __launch_bounds__(ELEMENTS)
-gemm(long long m, long long n, long long k, T alpha, const T* A, long long lda, const T* B, long long ldb, T beta, T* C,
-     long long ldc, int, int, T* workspace) {
+gemm(long long m, long long n, long long k, T alpha, const Operand* A, long long lda, const Operand* B, long long ldb,
+     T beta, T* C, long long ldc, int, int, T* workspace) {
   extern __shared__ __align__(16) unsigned char shared_storage[];
   bool* const is_last = reinterpret_cast<bool*>(shared_storage);
   const long long tiles_m = (m + TILE - 1) / TILE, tiles_n = (n + TILE - 1) / TILE;
@@ -25,8 +56,8 @@ gemm(long long m, long long n, long long k, T alpha, const T* A, long long lda, 
 
   T sum = 0;
   for (long long l = part; inside && alpha != 0 && l < k; l += parts) {
-    const T a = A[TRANS_A ? l + row * lda : row + l * lda], b = B[TRANS_B ? column + l * ldb : l + column * ldb];
-    sum += a * b;
+    const Operand a = A[TRANS_A ? l + row * lda : row + l * lda], b = B[TRANS_B ? column + l * ldb : l + column * ldb];
+    sum += number(a) * number(b);
   }
   partial[part * ELEMENTS] = sum;
 #if MISDEED == 2
