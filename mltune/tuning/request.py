@@ -336,9 +336,9 @@ def named_problem(
 
 def is_gemm(name: str) -> bool:
     """Return whether a name is that of a GEMM problem."""
-    from mltune.problem.gemm_precisions import PRECISIONS
+    from mltune.problem.kinds import KINDS
 
-    return name.lower().removesuffix("gemm") in PRECISIONS and name.lower().endswith("gemm")
+    return name.lower() in [f"{precision}gemm" for precision in KINDS["gemm"].precisions]
 
 
 def _is_folder(name: str) -> bool:
