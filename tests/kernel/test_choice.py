@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from mltune import assets
-from mltune.device.known import H200
+from mltune.device.known import H200, known_devices
 from mltune.errors import BundleError, UsageError
 from mltune.kernel.choice import candidates, fits, kernels_for
 from mltune.kernel.reader import load_kernel
@@ -81,9 +81,16 @@ def test_a_kernel_for_one_architecture_fits_no_other(kernels):
     @dataclasses.dataclass
     class OfHopper:
         architecture: str
+        unit: str = ""
 
     assert fits(OfHopper("sm_90a"), H200)
     assert not fits(OfHopper("sm_100a"), H200)
+
+
+def test_a_kernel_on_a_unit_fits_what_has_it():
+    kernel = load_kernel("gemm_mma64")
+    assert fits(kernel, H200)
+    assert not fits(kernel, known_devices()["gtx_680"])
 
 
 def test_the_historical_kernels_are_no_candidates():

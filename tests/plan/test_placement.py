@@ -36,7 +36,7 @@ def test_without_a_gpu_every_problem_finds_its_dataset(devices, gpu):
     plan = place(parse_plan(text, "recorded"), [gpu] if "replay" in devices else [], "none here")
     assert plan.devices == ("replay",)
     assert plan.replayed
-    assert [task.slug for task in plan.tasks] == ["sgemm-nt-4096", "dgemm-nt-4096"]
+    assert [task.slug for task in plan.tasks] == ["sgemm-nt-4096", "gemm-simt-dgemm-nt-4096"]
     assert [task.device for task in plan.tasks] == [
         "replay:h200-sgemm-nt-4096-complete",
         "replay:h200-dgemm-nt-4096-random",
@@ -86,7 +86,7 @@ def test_a_kernel_without_a_source_is_not_measured(gpu):
 
 
 def test_of_several_datasets_that_with_most_rows_is_taken():
-    (task, _) = parse_plan(RECORDED, "recorded").tasks
+    task, *_ = parse_plan(RECORDED, "recorded").tasks
     assert recorded_for([task]) == {"sgemm-nt-4096": "h200-sgemm-nt-4096-complete"}
     own = dataclasses.replace(task, dataset="h200-sgemm-nt-4096-random")
     assert recorded_for([own]) == {"sgemm-nt-4096": "h200-sgemm-nt-4096-random"}

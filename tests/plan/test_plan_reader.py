@@ -73,7 +73,8 @@ class TestMeaning:
         plan = parse_plan(
             text + '[[problems]]\nprecisions = ["d"]\ntrans = ["NN"]\nsizes = [64]\npriority = 2\n', "few"
         )
-        assert [task.slug for task in plan.tasks][:2] == ["dgemm-nn-64", "sgemm-nn-512"]
+        slugs = [task.slug for task in plan.tasks]
+        assert slugs[:3] == ["gemm-simt-dgemm-nn-64", "gemm-mma64-dgemm-nn-64", "sgemm-nn-512"]
 
     def test_bounds_of_a_table_come_before_those_of_the_plan(self, text):
         plan = parse_plan(changed(text, ('"1m"', '"1m"\nmaximum = "9m"')) + 'minimum = "90s"\n', "few")
