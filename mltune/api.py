@@ -63,8 +63,9 @@ def tune(
     Parameters
     ----------
     problem : str, pathlib.Path or Problem, optional
-        ``"sgemm"``, ``"dgemm"``, ``"cgemm"``, ``"zgemm"`` or ``"ddgemm"``; a built-in kernel of another kind, or the
-        folder of one; or a problem, such as that of a result or a dataset. In replay the recorded one by default.
+        ``"sgemm"``, ``"dgemm"``, ``"cgemm"``, ``"zgemm"``, ``"hgemm"``, ``"bgemm"`` or ``"ddgemm"``; a built-in
+        kernel of another kind, or the folder of one; or a problem, such as that of a result or a dataset. In replay the
+        recorded one by default.
     trans : str, optional
         op(A) and op(B): two of N, T, C. NT by default.
     size : int or mapping of str to int, optional

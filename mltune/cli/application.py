@@ -149,7 +149,8 @@ def several_sizes(texts: Sequence[str] | None) -> list[int] | list[dict[str, int
 ProblemName = Annotated[
     str,
     typer.Argument(
-        metavar="PROBLEM", help="sgemm, dgemm, cgemm, zgemm, ddgemm, a built-in kernel or the folder of one."
+        metavar="PROBLEM",
+        help="sgemm, dgemm, cgemm, zgemm, hgemm, bgemm, ddgemm, a built-in kernel or the folder of one.",
     ),
 ]
 Prior = Annotated[

@@ -45,8 +45,8 @@ def tune(
         str | None,
         typer.Argument(
             metavar="[PROBLEM]",
-            help="sgemm, dgemm, cgemm, zgemm, ddgemm, a built-in kernel or the folder of one; in replay the recorded "
-            "one.",
+            help="sgemm, dgemm, cgemm, zgemm, hgemm, bgemm, ddgemm, a built-in kernel or the folder of one; in replay "
+            "the recorded one.",
             show_default=False,
         ),
     ] = None,

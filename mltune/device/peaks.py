@@ -68,7 +68,7 @@ def fma_per_clock(device: Device, unit: str) -> float:
     found = TENSOR_FMA_PER_CLOCK[unit].get(device.compute_capability or (0, 0))
     if found is None:
         raise DeviceError(
-            f"a device must have the unit {unit} of the kernel, but {device.name} has none that is known."
+            f"a device must have the unit {unit} of problem and kernel, but {device.name} has none that is known."
         )
     return float(found)
 

@@ -377,10 +377,8 @@ class Kernel:
         assert self.arrays is not None  # noqa: S101 - the caller has checked
         assert self.arrays.reference is not None  # noqa: S101
         reference = self.arrays.reference
-        shape = replace(
-            self, block=reference.block, grid=reference.grid, shared_bytes=_ZERO, arguments=(), workspace=None
-        )
-        return shape.launch(configuration, variables)
+        shape = replace(self, block=reference.block, grid=reference.grid, shared_bytes=_ZERO)
+        return replace(shape, arguments=(), workspace=None).launch(configuration, variables)
 
     def launch(self, configuration: Mapping[str, int], variables: Mapping[str, int]) -> Launch:
         """Return the launch of one configuration.
@@ -403,7 +401,7 @@ class Kernel:
             value = expression.evaluate(scope)
             if isinstance(value, np.ndarray) or not (0 <= value < MAX_INTEGER) or value != int(value):
                 raise ExpressionError(
-                    f"the shape of a launch must be integers >= 0, but `{printable(expression, 120)}` is {value}; "
+                    f"the sizes of a launch must be integers >= 0, but `{printable(expression, 120)}` is {value}; "
                     f"see {self.folder / 'kernel.toml'}."
                 )
             return int(value)

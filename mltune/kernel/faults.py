@@ -18,8 +18,10 @@ LARGEST_GRID = (2**31 - 1, 2**16 - 1, 2**16 - 1)
 """Most blocks of a grid along x, y and z, on every CUDA device."""
 
 LARGEST_BLOCK = (1024, 1024, 64)
-MOST_BYTES = 2**40
 """Most threads of a block along x, y and z, on every CUDA device."""
+
+LARGEST_WORKSPACE = 2**40
+"""Most bytes of a workspace, more than any device has."""
 
 
 class BundleFault(NamedTuple):
@@ -82,7 +84,8 @@ def _laws(kernel: Kernel, variables: Mapping[str, int]) -> Iterator[_Law]:
         f"resources.shared_bytes: a block has from 0 to {shared_bytes} bytes", [kernel.shared_bytes], 0, shared_bytes
     )
     if kernel.workspace is not None:
-        yield _Law(f"launch.workspace: a workspace has from 0 to {MOST_BYTES} bytes", [kernel.workspace], 0, MOST_BYTES)
+        law = f"launch.workspace: a workspace has from 0 to {LARGEST_WORKSPACE} bytes"
+        yield _Law(law, [kernel.workspace], 0, LARGEST_WORKSPACE)
     for name, expression in kernel.resources.items():
         yield _Law(f"resources.{name}: a resource is a number in every valid configuration", [expression])
     for name, access in kernel.accesses.items():

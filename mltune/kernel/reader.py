@@ -234,6 +234,7 @@ class _Reader:
         )
         resources = {key: self.expression(f"resources.{key}", text, known) for key, text in document.resources.items()}
         shared_bytes = resources.get("shared_bytes", parse("0"))
+        workspace = None if launch.workspace is None else self.expression("launch.workspace", launch.workspace, known)
         source = self.source()
         headers = self.headers(source)
         return Kernel(
@@ -267,7 +268,7 @@ class _Reader:
             block=self.shape("block", launch.block, known),
             grid=self.shape("grid", launch.grid, known),
             shared_bytes=shared_bytes,
-            workspace=self.expression("launch.workspace", launch.workspace, known) if launch.workspace else None,
+            workspace=workspace,
             options=tuple(document.kernel.options),
             accuracy=document.kernel.accuracy,
             candidate=document.kernel.candidate,

@@ -115,7 +115,7 @@ class PresetTable(_Table):
 
 
 class LaunchTable(_Table):
-    """``[launch]``: the shape of a launch, and the parameters that are passed at launch."""
+    """``[launch]``: the shape of a launch, the parameters that are passed at launch, and the workspace."""
 
     block: Annotated[list[ExpressionText], Field(min_length=1, max_length=3)] = ["1"]
     grid: Annotated[list[ExpressionText], Field(min_length=1, max_length=3)] = ["1"]

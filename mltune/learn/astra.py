@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mltune.device.occupancy import occupancy
-from mltune.errors import BundleError
+from mltune.errors import BundleError, UsageError
 from mltune.kernel.bundle import device_variables
 from mltune.kernel.columns import Columns, length
 
@@ -87,6 +87,8 @@ class AstraThresholds:
     ------
     BundleError
         The bundle does not define the resources.
+    UsageError
+        The paper has no thresholds for the problem's arithmetic.
     """
 
     def __init__(self, kernel: Kernel, problem: Problem, device: Device, thresholds: Thresholds | None = None) -> None:
@@ -98,7 +100,13 @@ class AstraThresholds:
             )
         variables = problem.variables()
         is_complex = bool(variables.get("is_complex", 0))
-        paper = LAWN_267[_PRECISIONS[problem.arithmetic, is_complex]]
+        precision = _PRECISIONS.get((problem.arithmetic, is_complex))
+        if precision is None:
+            raise UsageError(
+                f"ASTRA's thresholds are those of FP32 and FP64, but {problem.label} is bounded by "
+                f"{problem.arithmetic}; search without thresholds."
+            )
+        paper = LAWN_267[precision]
         share = device.max_threads_per_sm / KEPLER_THREADS_PER_SM
         self.thresholds = thresholds or replace(paper, threads_per_sm=paper.threads_per_sm * share)
         self._kernel = kernel

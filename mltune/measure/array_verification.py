@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mltune.measure.gpu import LoadedKernel, problem_arguments
+from mltune.measure.verification import runs_of
 from mltune.problem.array_values import STORAGE, initial_array
 from mltune.problem.arrays import Argument
 from mltune.records.trial import Measurement, TrialState
@@ -322,6 +323,8 @@ class ArrayVerification:
     def check(self, kernel: LoadedKernel, launches: Sequence[Launch]) -> Measurement:
         """Run a kernel on every case, each with its own launch, and compare the outputs.
 
+        A kernel with a workspace runs twice: what its first launch left there must not change the second result.
+
         Returns
         -------
         Measurement
@@ -333,8 +336,10 @@ class ArrayVerification:
             The kernel cannot be launched, or failed.
         """
         for case, launch in zip(self._cases, launches, strict=True):
-            case.prepare()
-            kernel.bind(launch, self._arguments(case), case.constants)()
+            launch_kernel = kernel.bind(launch, self._arguments(case), case.constants)
+            for _ in range(runs_of([launch])):
+                case.prepare()
+                launch_kernel()
         return self._compare()
 
     def _arguments(self, case: _Case) -> list[Any]:

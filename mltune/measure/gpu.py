@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from mltune.measure.fault_classification import Fault, classify
+from mltune.measure.fault_classification import OUT_OF_MEMORY, Fault, classify
 
 if TYPE_CHECKING:
     from mltune.kernel.bundle import Launch
@@ -55,6 +55,7 @@ class LoadedKernel:
         self._driver = driver
         self._module = _call(driver.cuModuleLoadData, cubin)
         self._function = _call(driver.cuModuleGetFunction, self._module, entry.encode())
+        self._shared_bytes = 0  # the most that a bound launch uses
 
     def __enter__(self) -> Self:
         return self
@@ -75,11 +76,12 @@ class LoadedKernel:
     ) -> Callable[[], None]:
         """Return a function that launches the kernel on the default stream and does not wait for it.
 
+        Each bound kernel has a workspace of its own, which is zero before the first launch.
+
         Parameters
         ----------
         launch : Launch
-            Shape of the launch, and the arguments after those of the problem. Its workspace is allocated here, filled
-            with zeros, and kept as long as the returned function.
+            Shape of the launch, the arguments after those of the problem, and the size of the workspace.
         arguments : sequence of ndarray
             The problem's arguments, one value per array (see :func:`problem_arguments`).
         constants : iterable of (str, int, int)
@@ -88,9 +90,8 @@ class LoadedKernel:
         Raises
         ------
         CudaError
-            The driver rejects the launch; the returned function also raises it.
-        MemoryError
-            There is no room for the workspace.
+            The driver rejects the launch, which the returned function also raises, or the workspace does not fit
+            into the memory.
         """
         driver = self._driver
         for symbol, address, size in constants:
@@ -101,7 +102,7 @@ class LoadedKernel:
                 f"blocks and threads must number from 1 to 2**31 - 1, got a grid of {launch.grid} "
                 f"and blocks of {launch.block}"
             )
-        if launch.shared_bytes:
+        if launch.shared_bytes > self._shared_bytes:
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             try:
                 _call(driver.cuFuncSetAttribute, self._function, attribute, min(launch.shared_bytes, _LARGEST_EXTENT))
@@ -111,16 +112,15 @@ class LoadedKernel:
                 raise _rejected(
                     f"the shared memory of a block must fit the device, got {launch.shared_bytes} bytes ({error})"
                 ) from error
+            self._shared_bytes = launch.shared_bytes
         values = [*arguments, *(np.array(value, dtype=np.int64) for value in launch.arguments)]
-        workspace = _zeros(launch.workspace_bytes)
-        if launch.workspace_bytes is not None:
-            values.append(np.array(0 if workspace is None else workspace.data.ptr, dtype=np.uint64))
+        workspace = None if launch.workspace_bytes is None else _zeros(launch.workspace_bytes)
+        if workspace is not None:
+            values.append(np.array(workspace.data.ptr, dtype=np.uint64))
         pointers = np.array([value.ctypes.data for value in values], dtype=np.uint64)
         address, shared_bytes, function = int(pointers.ctypes.data), launch.shared_bytes, self._function
 
-        def launch_kernel(
-            keep: Any = (values, pointers, workspace),
-        ) -> None:  # the driver reads the arguments from there
+        def launch_kernel(keep: Any = (values, pointers, workspace)) -> None:  # the driver reads the arguments there
             _call(driver.cuLaunchKernel, function, *extents, shared_bytes, 0, address, 0)
 
         return launch_kernel
@@ -145,13 +145,15 @@ def problem_arguments(problem: RunnableProblem, addresses: Mapping[str, int]) ->
     return [np.array(value) for value in problem.kernel_arguments(pointers).values()]
 
 
-def _zeros(size: int | None) -> Any:
-    """Return memory of the GPU that is filled with zeros; None where there is none to allocate."""
-    if not size:
-        return None
+def _zeros(size: int) -> Any:
+    """Return an array of zeros in memory of the GPU; CuPy takes it from what earlier ones have given back."""
     import cupy
 
-    return cupy.zeros(size, dtype=np.uint8)
+    try:
+        return cupy.zeros(size, dtype=cupy.uint8)
+    except MemoryError as error:
+        reason = f"a workspace must fit into the free memory of the GPU, got {size} bytes"
+        raise CudaError("launch", OUT_OF_MEMORY, reason) from error
 
 
 def _rejected(reason: str) -> CudaError:

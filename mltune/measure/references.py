@@ -18,6 +18,9 @@ _CUPY_THAT_FINDS_PACKAGES = 14
 """The major version of CuPy from which on it finds the cuBLAS of NVIDIA's packages, not only a toolkit's."""
 
 _LARGEST_INT = 2**31 - 1
+_HALVES = {"float16": 2, "bfloat16": 14}  # of cudaDataType
+_CUDA_R_32F = 0
+_COMPUTE_32F, _GEMM_DEFAULT = 68, -1  # of cublasComputeType_t and cublasGemmAlgo_t
 
 
 def bind_reference(problem: RunnableProblem, addresses: Mapping[str, int]) -> Callable[[], None]:
@@ -77,16 +80,21 @@ def _bind_cublas(problem: Any, addresses: Mapping[str, int]) -> Callable[[], Non
         raise DeviceError(f"cuBLAS counts rows and columns to 2**31 - 1, got {problem.label}; choose a smaller size.")
     handle = device.get_cublas_handle()
     cublas.setPointerMode(handle, cublas.CUBLAS_POINTER_MODE_HOST)
-    gemm = getattr(cublas, problem.name)
     ops = {"N": cublas.CUBLAS_OP_N, "T": cublas.CUBLAS_OP_T, "C": cublas.CUBLAS_OP_C}
     trans_a, trans_b = ops[problem.trans_a], ops[problem.trans_b]
-    scalars = np.array([problem.alpha, problem.beta], dtype=problem.dtype)
+    scalars = np.array([problem.alpha, problem.beta], dtype=problem.result_dtype)
     alpha = scalars.ctypes.data
-    beta = alpha + problem.element_bytes
+    beta = alpha + scalars.itemsize
     A, B, C = (addresses[name] for name in "ABC")
+    half = _HALVES.get(problem.types.operand)
+    gemm = getattr(cublas, problem.name if half is None else "gemmEx")
+    case = (handle, trans_a, trans_b, m, n, k, alpha)
+    arguments: tuple[int, ...] = (A, lda, B, ldb, beta, C, ldc)
+    if half is not None:
+        arguments = (A, half, lda, B, half, ldb, beta, C, _CUDA_R_32F, ldc, _COMPUTE_32F, _GEMM_DEFAULT)
 
     def launch(keep: Any = scalars) -> None:  # alpha and beta point into them
-        gemm(handle, trans_a, trans_b, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc)
+        gemm(*case, *arguments)
 
     return launch
 

@@ -6,7 +6,7 @@ its guard zones, the value that a correct kernel leaves there and the largest er
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -66,6 +66,11 @@ extern "C" __global__ void compare(const REAL* output, const REAL* before, const
 """
 
 
+def runs_of(launches: Iterable[Launch]) -> int:
+    """Return how often a verification runs a kernel: twice where a workspace lives on from launch to launch."""
+    return 1 if all(launch.workspace_bytes is None for launch in launches) else 2
+
+
 class Verification:
     """Operands, expected results and bounds of some cases on the GPU."""
 
@@ -105,6 +110,8 @@ class Verification:
     def check(self, kernel: LoadedKernel, launches: Sequence[Launch]) -> Measurement:
         """Run a kernel on every case, each with its own launch, and compare the outputs.
 
+        A kernel with a workspace runs twice: what its first launch left there must not change the second result.
+
         Returns
         -------
         Measurement
@@ -116,10 +123,15 @@ class Verification:
         CudaError, cupy.cuda.runtime.CUDARuntimeError
             The kernel cannot be launched, or failed.
         """
-        self._clear()
-        for case, launch, arguments in zip(self._cases, launches, self._arguments, strict=True):
-            if not case.problem.is_empty:
-                kernel.bind(launch, arguments)()
+        bound = [
+            kernel.bind(launch, arguments)
+            for case, launch, arguments in zip(self._cases, launches, self._arguments, strict=True)
+            if not case.problem.is_empty
+        ]
+        for _ in range(runs_of(launches)):
+            self._clear()
+            for launch_kernel in bound:
+                launch_kernel()
         result = self._compare()
         if result.state is TrialState.WRONG_RESULT:
             for _, copy, original in self._copies:  # a wrong kernel may have written into them

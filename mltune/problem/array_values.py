@@ -61,13 +61,13 @@ def initial_array(xp: Any, generator: Any, dtype: str, shape: tuple[int, ...], i
     if isinstance(initial, str) and initial.endswith(".npy"):
         return xp.asarray(_from_file(Path(initial), dtype, shape))
     if not isinstance(initial, str):
-        return xp.full(count, _stored(np, np.array([initial]), dtype)[0], dtype=STORAGE[dtype])
+        return xp.full(count, stored(np, np.array([initial]), dtype)[0], dtype=STORAGE[dtype])
     if initial == "arange":
-        return _stored(xp, xp.arange(count), dtype)
+        return stored(xp, xp.arange(count), dtype)
     if dtype in _COMPLEX:
         parts = _drawn(generator, "float64", 2 * count, initial).astype("float64")
         return parts.view("complex128").astype(dtype)
-    return _stored(xp, _drawn(generator, dtype, count, initial), dtype)
+    return stored(xp, _drawn(generator, dtype, count, initial), dtype)
 
 
 def _drawn(generator: Any, dtype: str, count: int, initial: str) -> Any:
@@ -87,7 +87,7 @@ def _drawn(generator: Any, dtype: str, count: int, initial: str) -> Any:
     return generator.integers(0 if dtype.startswith("u") else -_LARGEST_UNIFORM, _LARGEST_UNIFORM + 1, count)
 
 
-def _stored(xp: Any, values: Any, dtype: str) -> Any:
+def stored(xp: Any, values: Any, dtype: str) -> Any:
     """Return values in the storage of a type; integers wrap, and what exceeds a float becomes infinite."""
     if dtype == "bfloat16":
         return to_bfloat16(values.astype("float32"))
@@ -113,9 +113,9 @@ def to_bfloat16(values: Any) -> Any:
     return (rounded * ~is_nan + is_nan * np.uint32(0x7FC0)).astype("uint16")
 
 
-def scalar(dtype: str, value: float) -> Any:
+def scalar(dtype: str, value: complex | float) -> Any:
     """Return a NumPy scalar of a type, as a kernel's argument."""
-    return _stored(np, np.array([value]), dtype)[0]
+    return stored(np, np.array([value]), dtype)[0]
 
 
 def _from_file(path: Path, dtype: str, shape: tuple[int, ...]) -> Any:

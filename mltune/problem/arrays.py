@@ -204,9 +204,7 @@ class ArraysProblem:
     @property
     def buffers(self) -> tuple[Buffer, ...]:
         """The arrays, as stored in memory; those in constant memory are inputs."""
-        return tuple(
-            Buffer(one.name, "in" if one.role == "constant" else one.role, STORAGE[one.dtype]) for one in self.arrays
-        )
+        return tuple(Buffer(one.name, "in" if one.role == "constant" else one.role, one.dtype) for one in self.arrays)
 
     @property
     def is_empty(self) -> bool:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import numbers
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Complex
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,12 +18,14 @@ import numpy as np
 from mltune.errors import ProblemError
 from mltune.files.text import did_you_mean, printable
 from mltune.problem import double_double, gemm_verification
+from mltune.problem.array_values import STORAGE
 from mltune.problem.gemm_operands import (
     LARGEST_INTEGER,
     largest_ratio,
     module,
     moduli,
     multiply_moduli,
+    numbers,
     op,
     random_generator,
     random_matrix,
@@ -31,21 +33,12 @@ from mltune.problem.gemm_operands import (
     scale_moduli,
     view,
 )
-from mltune.problem.gemm_precisions import PRECISIONS, Precision
+from mltune.problem.gemm_precisions import PRECISIONS, TRANSPOSES, Precision, transpositions
 from mltune.problem.problem import DEFAULT_SIZE, DEFAULT_TRANS
 from mltune.problem.runnable import Buffer, Operands
 
-TRANSPOSES = ("N", "T", "C")
-
-
-def cases_of(precision: str) -> tuple[tuple[str, str, str], ...]:
-    """Return the cases (precision, trans_a, trans_b) of a precision: 9 where it is complex, else 4."""
-    ops = TRANSPOSES if PRECISIONS[precision].is_complex else TRANSPOSES[:2]
-    return tuple((precision, trans_a, trans_b) for trans_a in ops for trans_b in ops)
-
-
-CASES: tuple[tuple[str, str, str], ...] = tuple(case for precision in "sdcz" for case in cases_of(precision))
-"""The 26 cases (precision, trans_a, trans_b) of GEMM in the BLAS."""
+CASES: tuple[tuple[str, str, str], ...] = tuple((one, *ops) for one in "sdcz" for ops in transpositions(one))
+"""The 26 cases (precision, trans_a, trans_b) of the BLAS."""
 
 _ARGUMENTS = ("m", "n", "k", "alpha", "A", "lda", "B", "ldb", "beta", "C", "ldc")
 _LARGEST_EXTENT = 2**40
@@ -60,8 +53,9 @@ class GemmProblem:
 
     Attributes
     ----------
-    precision : {"s", "d", "c", "z", "dd"}
-        The BLAS letter: real or complex, in 32 or 64 bits; or double-double arithmetic, whose elements are real.
+    precision : {"s", "d", "c", "z", "h", "b", "dd"}
+        The BLAS letter: real or complex, in 32 or 64 bits; FP16 or BF16, with scalars and C in FP32; or double-double
+        arithmetic, whose elements are real.
     trans_a, trans_b : {"N", "T", "C"}
         op: the matrix, its transpose, its conjugate transpose. ``"C"`` of a real matrix becomes ``"T"``.
     m, n, k : int
@@ -120,7 +114,7 @@ class GemmProblem:
 
     def _scalar(self, field: str) -> complex | float:
         value = getattr(self, field)
-        if not isinstance(value, numbers.Complex):
+        if not isinstance(value, Complex):
             raise ProblemError(f"{field} must be a number, got {value!r}.")
         number = complex(value)
         if number.imag and not self.is_complex:
@@ -170,8 +164,8 @@ class GemmProblem:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """NumPy's type of an element of A and B."""
-        return np.dtype(self.types.operand)
+        """NumPy's type in which an element of A and B is stored; BF16 as its bits."""
+        return STORAGE[self.types.operand]
 
     @property
     def result_dtype(self) -> np.dtype[Any]:
@@ -185,7 +179,7 @@ class GemmProblem:
 
     @property
     def types(self) -> Precision:
-        """What the precision stands for."""
+        """The types of operands and result, and the error of the arithmetic."""
         return PRECISIONS[self.precision]
 
     @property
@@ -195,7 +189,7 @@ class GemmProblem:
 
     @property
     def arithmetic(self) -> str:
-        """The arithmetic whose peak bounds the problem: ``"fp32"`` or ``"fp64"``."""
+        """The unit whose peak bounds the problem: ``"fp32"``, ``"fp64"`` or ``"tensor_fp16"``."""
         return self.types.arithmetic
 
     @property
@@ -244,9 +238,9 @@ class GemmProblem:
     def buffers(self) -> tuple[Buffer, ...]:
         """A and B are inputs; C is an output, and an input as well unless ``beta == 0``."""
         return (
-            Buffer("A", "in", self.dtype),
-            Buffer("B", "in", self.dtype),
-            Buffer("C", "inout" if self.beta else "out", self.result_dtype),
+            Buffer("A", "in", self.types.operand),
+            Buffer("B", "in", self.types.operand),
+            Buffer("C", "inout" if self.beta else "out", self.types.result),
         )
 
     @property
@@ -280,7 +274,7 @@ class GemmProblem:
             "ldb": self.ldb,
             "ldc": self.ldc,
             "element_bytes": self.element_bytes,
-            "words": self.element_bytes // 4,
+            "words": self.result_dtype.itemsize // 4,
             "is_complex": int(self.is_complex),
             "is_double": int(self.arithmetic == "fp64"),
             "trans_a": int(self.trans_a != "N"),
@@ -288,6 +282,7 @@ class GemmProblem:
             "conj_a": int(self.trans_a == "C"),
             "conj_b": int(self.trans_b == "C"),
             "fma_per_mac": 4 if self.is_complex else 1,
+            "result_bytes": self.result_dtype.itemsize,
         }
 
     def macros(self) -> dict[str, int]:
@@ -307,13 +302,14 @@ class GemmProblem:
         """
         generator = random_generator(xp, seed)
         leading = (self.lda, self.ldb, self.ldc)
-        scalars = (self.alpha, self.alpha, self.beta)
-        types = (self.dtype, self.dtype, self.result_dtype)
+        scalars, types = (self.alpha, self.alpha, self.beta), self.types
         return {
             name: random_matrix(
-                xp, generator, dtype, shape, ld, integers=integers, unread=not scalar, is_sum=self.types.is_sum
+                xp, generator, dtype, shape, ld, integers=integers, unread=not scalar, is_sum=types.is_sum
             )
-            for name, shape, ld, scalar, dtype in zip("ABC", self.shapes(), leading, scalars, types, strict=True)
+            for name, dtype, shape, ld, scalar in zip(
+                "ABC", (types.operand, types.operand, types.result), self.shapes(), leading, scalars, strict=True
+            )
         }
 
     def kernel_arguments(self, operands: Operands) -> dict[str, Any]:
@@ -334,15 +330,15 @@ class GemmProblem:
     def answer(self, operands: Operands) -> Any:
         """Return the correct result, an array of shape (m, n) computed in higher precision.
 
-        Single precision is computed in double on the device of the operands. Double precision is computed on the host
-        in NumPy's long double; for CuPy operands it is rounded to double, which the error bound allows for.
+        Results in single precision are computed in double on the device of the operands. Double precision is computed
+        on the host in NumPy's long double; for CuPy operands it is rounded to double, which the error bound allows for.
         Double-double results are computed on the device of the operands, nearly exactly, and rounded.
         """
         on_host = isinstance(operands["C"], np.ndarray)
         if self.types.is_sum:
             (left, right), added = self._factors(operands), self.result(operands["C"])
             return double_double.gemm(module(added), self.alpha.real, left, right, self.beta.real, added)
-        if self.arithmetic == "fp32" or on_host:
+        if self.types.has_wider_on_gpu or on_host:
             return self._answer(operands)
         host = {name: buffer.get() for name, buffer in operands.items()}
         return module(operands["C"]).asarray(self._answer(host).astype(self.result_dtype))
@@ -359,9 +355,9 @@ class GemmProblem:
         return answer
 
     def _factors(self, operands: Operands) -> tuple[Any, Any]:
-        """Return op(A) and op(B) as views."""
-        shape_a, shape_b, _ = self.shapes()
-        return op(operands["A"], shape_a, self.lda, self.trans_a), op(operands["B"], shape_b, self.ldb, self.trans_b)
+        """Return op(A) and op(B) as matrices of numbers."""
+        (shape_a, shape_b, _), (A, B) = self.shapes(), (numbers(operands[one], self.types.operand) for one in "AB")
+        return op(A, shape_a, self.lda, self.trans_a), op(B, shape_b, self.ldb, self.trans_b)
 
     def error_bound(self, operands: Operands) -> Any:
         """Return the largest error of a correct kernel, element by element.
@@ -370,8 +366,9 @@ class GemmProblem:
         gamma(p) = p u / (1 - p u), the error is at most gamma(k + 2) (|alpha| |A| |B| + |beta| |C|) in any order of
         summation, with or without fused multiply-adds. In complex arithmetic (the four-multiplication form) the same
         holds for either part with its 2 k products and one more rounding for the complex scaling.
-        One rounding is added for the computation of :meth:`answer`. For double-double arithmetic the table of
-        precisions (:mod:`~mltune.problem.gemm_precisions`) derives the roundoff; the high parts alone make the bound.
+        One rounding is added for the computation of :meth:`answer`. The table of precisions
+        (:mod:`~mltune.problem.gemm_precisions`) derives the roundoff of tensor cores, which cut off sums, and that of
+        double-double arithmetic, for which the high parts alone make the bound.
 
         Returns
         -------
@@ -411,14 +408,14 @@ class GemmProblem:
     def device_error(self, before: Operands, after: Operands, run_reference: Callable[[Operands], None]) -> float:
         """Return the largest error of a kernel on a problem that is too large for the host, as a share of its bound.
 
-        Single precision is compared with a result in double. Double precision is compared with the reference
+        A result in single precision is compared with one in double. Double precision is compared with the reference
         implementation: its error may be as large as the kernel's, so the bound is doubled. Where there is none, some
         rows of some columns are computed, at least one in every 512th part of either; all others must be finite.
         """
         if not self.reference:
             return self._error_of_sample(before, after)
         bound = self.error_bound(before)
-        if self.arithmetic == "fp32":
+        if self.types.has_wider_on_gpu:
             answer = self.answer(before)
         else:
             computed = {**before, "C": before["C"].copy()}
@@ -487,7 +484,7 @@ def parse_problem(
     Parameters
     ----------
     name : str
-        ``"sgemm"``, ``"dgemm"``, ``"cgemm"``, ``"zgemm"`` or ``"ddgemm"``.
+        ``"sgemm"``, ``"dgemm"``, ``"cgemm"`` or ``"zgemm"``; ``"hgemm"`` or ``"bgemm"`` of FP16 or BF16; ``"ddgemm"``.
     trans : str, optional
         op(A) and op(B), such as ``"NT"``.
     size : int, optional

@@ -9,9 +9,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictFloat, 
 
 from mltune.errors import ProblemError
 from mltune.files.validation import matching
-from mltune.problem.gemm import GemmProblem, cases_of
-from mltune.problem.gemm_precisions import PRECISIONS
-from mltune.problem.problem import GEMM_PRECISIONS
+from mltune.problem.gemm import GemmProblem
+from mltune.problem.gemm_precisions import PRECISIONS, transpositions
 
 
 def _distinct(values: list[Any]) -> list[Any]:
@@ -25,13 +24,13 @@ _Extent = Annotated[StrictInt, Field(ge=1, le=2**40)]
 _Extents = Annotated[list[_Extent], Field(min_length=3, max_length=3)]
 _Scalar = StrictFloat | StrictInt | Annotated[list[StrictFloat | StrictInt], Field(min_length=2, max_length=2)]
 _Leading = Annotated[StrictInt, Field(ge=0, le=2**40)]
-_Precisions = list[Literal[GEMM_PRECISIONS]]  # type: ignore[valid-type]
+_Precisions = list[Literal[*PRECISIONS]]  # type: ignore[valid-type]
 
 
 class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    precisions: Annotated[_Precisions, Field(min_length=1, max_length=len(GEMM_PRECISIONS)), AfterValidator(_distinct)]
+    precisions: Annotated[_Precisions, Field(min_length=1), AfterValidator(_distinct)]
     trans: Annotated[list[_Ops], Field(min_length=1, max_length=9), AfterValidator(_distinct)] | Literal["all"]
     sizes: Annotated[list[_Extent | _Extents], Field(min_length=1, max_length=1000), AfterValidator(_distinct)]
     alpha: _Scalar = 1.0
@@ -83,6 +82,6 @@ def expand(table: Mapping[str, Any]) -> Iterator[GemmProblem]:
 def _ops(precision: str, trans: Sequence[str]) -> list[tuple[str, str]]:
     """Return the transpositions of a precision, each once."""
     if trans == "all":
-        return [(trans_a, trans_b) for _, trans_a, trans_b in cases_of(precision)]
+        return [*transpositions(precision)]
     pairs = trans if PRECISIONS[precision].is_complex else [ops.replace("C", "T") for ops in trans]
     return [(ops[0], ops[1]) for ops in dict.fromkeys(pairs)]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mltune.problem.array_values import stored
 from mltune.problem.double_double import random_low_parts
 
 LARGEST_INTEGER = 3
@@ -43,7 +44,7 @@ class _Repeating:
 def random_matrix(
     xp: Any,
     generator: Any,
-    dtype: np.dtype[Any],
+    dtype: str,
     shape: tuple[int, int],
     leading: int,
     *,
@@ -54,11 +55,13 @@ def random_matrix(
     """Make a flat column-major buffer of random elements, uniform in [-1, 1), with a generator of module ``xp``.
 
     The padding between the rows and the leading dimension is NaN, and so is all of a matrix that must stay ``unread``.
-    With ``integers`` the elements are integers up to :data:`LARGEST_INTEGER`. With ``is_sum`` the parts of an element
-    are those of a double-double number.
+    With ``integers`` the elements are integers up to :data:`LARGEST_INTEGER`. Half precision is rounded from single.
+    With ``is_sum`` the parts of an element are those of a double-double number.
     """
     rows, columns = shape
-    values = generator.random(leading * columns * (2 if dtype.kind == "c" else 1), dtype=dtype.char.lower())
+    is_half, is_complex = dtype in ("float16", "bfloat16"), dtype.startswith("complex")
+    drawn = np.dtype("float32" if is_half else dtype)
+    values = generator.random(leading * columns * (2 if is_complex else 1), dtype=drawn.char.lower())
     if integers:
         values *= 2 * LARGEST_INTEGER + 1
         xp.floor(values, out=values)
@@ -69,10 +72,15 @@ def random_matrix(
         values -= 1
     if is_sum:
         values[1::2] = 0 if integers else random_low_parts(xp, values[::2], values[1::2])
-    matrix = values.view(dtype)
-    nan = complex(math.nan, math.nan) if dtype.kind == "c" else math.nan
+    matrix = values.view(drawn)
+    nan = complex(math.nan, math.nan) if is_complex else math.nan
     matrix.reshape(columns, leading)[:, 0 if unread else rows :] = nan
-    return matrix
+    return stored(xp, matrix, dtype) if is_half else matrix
+
+
+def numbers(values: Any, dtype: str) -> Any:
+    """Return the values of a buffer of some type as numbers: of bfloat16, which is stored as its bits, in float32."""
+    return (values.astype("uint32") << 16).view("float32") if dtype == "bfloat16" else values
 
 
 def sampled_indices(extent: int, generator: np.random.Generator) -> NDArray[np.int64]:

@@ -17,12 +17,13 @@ class Precision:
     Attributes
     ----------
     number : int
-        The macro ``PRECISION`` of a kernel's source. 4 and 5 are reserved.
+        The macro ``PRECISION`` of a kernel's source.
     operand, result : str
-        NumPy's types of the elements of A and B, and of C, alpha and beta. An element that is the sum of two doubles is
-        stored as a ``complex128`` whose parts are the high and the low one.
-    arithmetic : {"fp32", "fp64"}
-        The arithmetic whose peak bounds the problem.
+        Types of the elements of A and B, and of C, alpha and beta: names of
+        :data:`mltune.problem.array_values.DTYPES`. An element that is the sum of two doubles is stored as a
+        ``complex128`` whose parts are the high and the low one.
+    arithmetic : {"fp32", "fp64", "tensor_fp16"}
+        The unit whose peak bounds the problem.
     roundoff : float
         Largest relative error of an operation in the error bound of a result.
     wider : str
@@ -45,17 +46,30 @@ class Precision:
     @property
     def is_complex(self) -> bool:
         """Whether the elements are complex numbers."""
-        return self.terms == 1 and np.dtype(self.result).kind == "c"
+        return self.terms == 1 and self.result.startswith("complex")
 
     @property
     def is_sum(self) -> bool:
         """Whether an element is the sum of two doubles."""
         return self.terms == 2
 
+    @property
+    def has_wider_on_gpu(self) -> bool:
+        """Whether a GPU has the wider type, too."""
+        return self.wider in ("float64", "complex128")
+
 
 def _of_blas(number: int, dtype: str, arithmetic: str, wider: str) -> Precision:
     return Precision(number, dtype, dtype, arithmetic, float(np.finfo(dtype).eps) / 2, wider)
 
+
+_TENSOR_CORES = 2.0**-22
+"""Products of two half-precision numbers are exact in FP32. Tensor cores add several of them to an FP32 number at once:
+they shift all terms to the exponent of the largest, cut off what lies below some bits beyond FP32, and cut off the sum,
+too (Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ Computer Science 7, 2021).
+A term loses less than a unit in the last place of FP32, 2**-23, of the largest sum of moduli, and a sum as much again:
+2**-22 for each product bounds both.
+"""
 
 _DOUBLE_DOUBLE = 2.0**-102
 """16 times the square of a double's roundoff u.
@@ -76,9 +90,25 @@ PRECISIONS: Mapping[str, Precision] = dict(
             _of_blas(1, "float64", "fp64", "longdouble"),
             _of_blas(2, "complex64", "fp32", "complex128"),
             _of_blas(3, "complex128", "fp64", "clongdouble"),
+            Precision(4, "float16", "float32", "tensor_fp16", _TENSOR_CORES, "float64"),
+            Precision(5, "bfloat16", "float32", "tensor_fp16", _TENSOR_CORES, "float64"),
             Precision(6, "complex128", "complex128", "fp64", _DOUBLE_DOUBLE, "", reference="", terms=2),
         ),
         strict=True,
     )
 )
 """The precisions by name."""
+
+TRANSPOSES = ("N", "T", "C")
+
+
+def transpositions(precision: str) -> tuple[tuple[str, str], ...]:
+    """Return the pairs (trans_a, trans_b) of a precision that differ; C of a real matrix is T.
+
+    Examples
+    --------
+    >>> transpositions("h")
+    (('N', 'N'), ('N', 'T'), ('T', 'N'), ('T', 'T'))
+    """
+    ops = TRANSPOSES if PRECISIONS[precision].is_complex else TRANSPOSES[:2]
+    return tuple((trans_a, trans_b) for trans_a in ops for trans_b in ops)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mltune.problem.array_values import scalar
 from mltune.problem.runnable import CaseBuffer, CaseOutput
 
 Gemm = Any
@@ -57,7 +58,8 @@ class GemmCase:
         """Make A and B, with NaN around them, and C with everything that a correct kernel leaves there."""
         problem = self.problem
         operands = problem.operands(np, _SEED, integers=self.integers)
-        begin, nan = _GUARD + self.offset, _filled(problem.dtype, np.nan)
+        begin = _GUARD + self.offset
+        nan = scalar(problem.types.operand, complex(np.nan, np.nan) if problem.dtype.kind == "c" else np.nan)
         inputs = {
             name: CaseBuffer(self._surround(operands[name], _GUARD, nan), begin * problem.element_bytes)
             for name in "AB"

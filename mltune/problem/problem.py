@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol, runtime_checkable
 
-ARITHMETICS = ("fp32", "fp64")
-GEMM_PRECISIONS = ("s", "d", "c", "z", "dd")
-"""The precisions of GEMM by the letters before its name: those of the BLAS, and double-double arithmetic."""
+ARITHMETICS = ("fp32", "fp64", "tensor_fp16", "tensor_fp64")
+GEMM_PRECISIONS = ("s", "d", "c", "z", "h", "b", "dd")
+"""The precisions of GEMM by the letters before its name: those of the BLAS, FP16, BF16, double-double arithmetic."""
 
 DEFAULT_TRANS = "NT"
 DEFAULT_SIZE = 4096
@@ -33,7 +33,7 @@ class Problem(Protocol):
 
     @property
     def arithmetic(self) -> str:
-        """The arithmetic whose peak bounds the problem: one of :data:`ARITHMETICS`."""
+        """The unit whose peak bounds the problem: one of :data:`ARITHMETICS`."""
 
     @property
     def flops(self) -> int:

@@ -24,13 +24,13 @@ class Buffer:
     name : str
     role : {"in", "out", "inout"}
         A kernel must not change an ``"in"`` buffer; an ``"inout"`` buffer is restored before a kernel is timed.
-    dtype : dtype
-        NumPy's type of an element.
+    dtype : str
+        Type of an element, a name of :data:`mltune.problem.array_values.DTYPES`.
     """
 
     name: str
     role: Literal["in", "out", "inout"]
-    dtype: np.dtype[Any]
+    dtype: str
 
 
 @dataclass(frozen=True, slots=True)

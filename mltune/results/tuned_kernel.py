@@ -27,8 +27,8 @@ class _Launch(BaseModel):
     grid: _Extents
     block: _Extents
     shared_bytes: Annotated[StrictInt, Field(ge=0, lt=2**31)]
+    workspace_bytes: Annotated[StrictInt, Field(ge=0, lt=2**53)] | None = None
     launched: Annotated[list[Annotated[StrictInt, Field(ge=-(2**31), lt=2**31)]], Field(max_length=60)]
-    workspace_bytes: Annotated[StrictInt, Field(ge=0, lt=2**40)] | None = None
 
 
 class _Document(BaseModel):
@@ -53,7 +53,7 @@ class TunedKernel:
     arguments : tuple of int
         Parameters passed at launch, after the arguments of a call.
     workspace : cupy.ndarray or None
-        Memory whose address is the last argument, for the launches of one stream at a time; None for a kernel without.
+        Memory that is passed last; None for a kernel that needs none.
     """
 
     function: Any
@@ -64,7 +64,7 @@ class TunedKernel:
     arguments: tuple[int, ...]
     workspace: Any = None
 
-    def __call__(self, *arguments: Any, grid: tuple[int, ...] | None = None) -> None:
+    def __call__(self, *arguments: Any, grid: tuple[int, ...] | None = None, workspace: Any = None) -> None:
         """Launch the kernel on the current stream.
 
         Parameters
@@ -73,12 +73,15 @@ class TunedKernel:
             Those of the kernel: CuPy arrays and NumPy scalars, in order.
         grid : tuple of int, optional
             Another number of blocks, for another size.
+        workspace : cupy.ndarray, optional
+            Other memory for the workspace, zero before its first launch: for another size, or for each further stream.
         """
         import numpy as np
 
-        launched = [np.int64(value) for value in self.arguments]
-        memory = [] if self.workspace is None else [self.workspace]
-        self.function(grid or self.grid, self.block, (*arguments, *launched, *memory), shared_mem=self.shared_bytes)
+        further: list[Any] = [np.int64(value) for value in self.arguments]
+        if self.workspace is not None:
+            further.append(self.workspace if workspace is None else workspace)
+        self.function(grid or self.grid, self.block, (*arguments, *further), shared_mem=self.shared_bytes)
 
 
 def load_winner(folder: Path) -> TunedKernel:
@@ -103,14 +106,13 @@ def load_winner(folder: Path) -> TunedKernel:
             function = module.get_function(document.kernel.function)  # loads it
         if launch.shared_bytes:
             function.max_dynamic_shared_size_bytes = launch.shared_bytes
-        size = launch.workspace_bytes
-        workspace = None if size is None else cupy.zeros(max(size, 1), dtype="uint8")
+        workspace = None if launch.workspace_bytes is None else cupy.zeros(launch.workspace_bytes, dtype="uint8")
     except ImportError as error:
         raise DeviceError(f"a tuned kernel runs with CuPy, but it cannot be imported: {error!s:.300}.") from error
     except Exception as error:  # each version of CuPy has its own errors where there is no GPU
         raise DeviceError(f"a tuned kernel needs a GPU of its architecture: {error!s:.300}.") from error
-    grid, block = tuple(launch.grid), tuple(launch.block)
-    return TunedKernel(function, module, grid, block, launch.shared_bytes, tuple(launch.launched), workspace)
+    shape = tuple(launch.grid), tuple(launch.block), launch.shared_bytes
+    return TunedKernel(function, module, *shape, tuple(launch.launched), workspace)
 
 
 def _read(folder: Path) -> tuple[_Document, bytes]:

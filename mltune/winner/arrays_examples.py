@@ -39,9 +39,7 @@ def arrays_values(winner: Winner) -> dict[str, Any]:
         "bytes": problem.bytes,
         "cpp_arguments": "\n".join(_declared(position, one) for position, one in enumerate(passed)),
         "cpp_constants": "\n".join(f'  constant(code, "{one.name}", {one.nbytes}ull);' for one in constants),
-        "cpp_pointers": "".join(f"&argument_{position}, " for position in range(len(passed))),
-        "cpp_launched": "".join(f"&launched[{position}], " for position in range(len(winner.launched)))
-        + ("" if winner.launch().workspace_bytes is None else "&workspace, "),
+        "cpp_pointers": ", ".join(f"&argument_{position}" for position in range(len(passed))),
     }
 
 

@@ -16,6 +16,7 @@ from mltune.results.rating import declared_rating
 from mltune.winner.formulas import launch_formulas, size_restrictions
 
 if TYPE_CHECKING:
+    from mltune.kernel.bundle import Launch
     from mltune.winner.winner import Winner
 
 FORMAT = 1
@@ -103,12 +104,12 @@ def _launch(winner: Winner) -> dict[str, Any]:
         "grid": list(launch.grid),
         "block": list(launch.block),
         "shared_bytes": launch.shared_bytes,
-        "launched": list(launch.arguments),
         "workspace_bytes": launch.workspace_bytes,
+        "launched": list(launch.arguments),
         "arguments": [
             *_problem_arguments(winner),
             *({"name": name, "type": "int32", "value": value} for name, value in winner.launched.items()),
-            *({"name": "workspace", "type": "pointer"} for size in [launch.workspace_bytes] if size is not None),
+            *_workspace(launch),
         ],
         "constants": _constants(winner),
         "at_other_sizes": launch_formulas(winner),
@@ -124,11 +125,18 @@ def _problem_arguments(winner: Winner) -> list[dict[str, Any]]:
         return [arrays.get(name) or _scalar(scalars[name]) for name in problem.kernel_arguments(arrays)]
     values = problem.kernel_arguments({buffer.name: buffer for buffer in problem.buffers})
     return [
-        {"name": name, "type": f"pointer to {value.dtype.name}"}
+        {"name": name, "type": f"pointer to {value.dtype}"}
         if isinstance(value, Buffer)
         else {"name": name, "type": value.dtype.name, "value": _plain(value)}
         for name, value in values.items()
     ]
+
+
+def _workspace(launch: Launch) -> list[dict[str, Any]]:
+    if launch.workspace_bytes is None:
+        return []
+    shape = [launch.workspace_bytes]
+    return [{"name": "workspace", "type": "pointer to uint8", "shape": shape, "role": "workspace", "initial": 0}]
 
 
 def _constants(winner: Winner) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from string import Template
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mltune.records.versions import __version__
 from mltune.results.rate import MS, speed, unit_of
@@ -14,6 +14,9 @@ from mltune.winner import arrays_examples, gemm_examples
 from mltune.winner.formulas import launch_formulas
 from mltune.winner.source import licence, nvcc
 from mltune.winner.winner import Winner, one_line
+
+if TYPE_CHECKING:
+    from mltune.kernel.bundle import Launch
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,23 +70,23 @@ def _launch(winner: Winner) -> dict[str, Any]:
         **_at_other_sizes(winner),
         "launched": ", ".join(f"{name} = {value}" for name, value in launched.items()),
         "launched_values": ", ".join(map(str, launched.values())) or "0",
-        "launched_python": "".join(f", numpy.int32({value})" for value in launched.values())
-        + ("" if launch.workspace_bytes is None else ", workspace"),
-        "launched_cpp": "".join(f", &launched[{position}]" for position in range(len(launched)))
-        + ("" if launch.workspace_bytes is None else ", &workspace"),
-        **_workspace(launch.workspace_bytes),
+        **_after_the_problem(launch),
     }
 
 
-def _workspace(size: int | None) -> dict[str, str]:
-    """Return the lines that allocate a kernel's workspace; none for a kernel without."""
-    if size is None:
-        return {"workspace_python": "", "workspace_cpp": ""}
-    size = max(size, 1)
+def _after_the_problem(launch: Launch) -> dict[str, str]:
+    """Return the arguments that follow those of the problem, in Python and in C++: integers, then the workspace."""
+    python = "".join(f", numpy.int32({value})" for value in launch.arguments)
+    cpp = "".join(f", &launched[{position}]" for position in range(len(launch.arguments)))
+    if launch.workspace_bytes is None:
+        return {"launched_python": python, "launched_cpp": cpp, "workspace_python": "", "workspace_cpp": ""}
+    size = max(launch.workspace_bytes, 1)
     return {
-        "workspace_python": f'workspace = cupy.zeros({size}, dtype="uint8")\n',
-        "workspace_cpp": f"  CUdeviceptr workspace;\n  check(cuMemAlloc(&workspace, {size}));\n"
-        f"  check(cuMemsetD8(workspace, 0, {size}));\n",
+        "launched_python": f"{python}, workspace",
+        "launched_cpp": f"{cpp}, &workspace",
+        "workspace_python": f'workspace = cupy.zeros({size}, dtype="uint8")  # zero before the first launch\n',
+        "workspace_cpp": "  CUdeviceptr workspace;  // zero before the first launch\n"
+        f"  check(cuMemAlloc(&workspace, {size}ull));\n  check(cuMemsetD8(workspace, 0, {size}ull));\n",
     }
 
 
@@ -98,9 +101,11 @@ def _at_other_sizes(winner: Winner) -> dict[str, str]:
             f"memory,\n          at other sizes {unknown}",
         }
     grid, block = (", ".join(formulas[shape]) for shape in ("grid", "block"))
+    workspace = formulas["workspace_bytes"]
     return {
         "grid_formula": grid,
-        "launch_formula": f"grid ({grid}), block ({block}), {formulas['shared_bytes']} bytes of dynamic shared memory",
+        "launch_formula": f"grid ({grid}), block ({block}), {formulas['shared_bytes']} bytes of dynamic shared memory"
+        + ("" if workspace is None else f",\n          a workspace of {workspace} bytes, zero before the first launch"),
     }
 
 

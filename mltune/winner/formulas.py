@@ -35,7 +35,7 @@ def formula(expression: Expression, known: Mapping[str, int | float | str], deri
 
 
 def launch_formulas(winner: Winner) -> dict[str, Any] | None:
-    """Return grid, block and dynamic shared memory as formulas of the problem's sizes.
+    """Return grid, block, dynamic shared memory and workspace as formulas of the problem's sizes.
 
     None for a kernel given in Python: its launch is computed there, and not known at other sizes.
     """
@@ -46,7 +46,7 @@ def launch_formulas(winner: Winner) -> dict[str, Any] | None:
         "grid": [formula(expression, known, kernel.derived) for expression in kernel.grid],
         "block": [formula(expression, known, kernel.derived) for expression in kernel.block],
         "shared_bytes": formula(kernel.shared_bytes, known, kernel.derived),
-        **({} if kernel.workspace is None else {"workspace_bytes": formula(kernel.workspace, known, kernel.derived)}),
+        "workspace_bytes": None if kernel.workspace is None else formula(kernel.workspace, known, kernel.derived),
     }
 
 
@@ -88,6 +88,8 @@ class _Substitution(ast.NodeTransformer):
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
         node = super().generic_visit(node)
+        if isinstance(node, ast.IfExp) and isinstance(node.test, ast.Constant):
+            return node.body if node.test.value else node.orelse
         if not isinstance(node, ast.expr) or isinstance(node, ast.Constant) or _names(node):
             return node
         try:

@@ -139,7 +139,7 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("arguments", "parts"),
         [
-            (("tune", "hgemm"), ("sgemm, dgemm, cgemm, zgemm", "'hgemm'")),
+            (("tune", "qgemm"), ("sgemm, dgemm, cgemm, zgemm", "'qgemm'")),
             (("tune", "sgemm", "--trans", "NX"), ("N, T, C", "'NX'")),
             (("tune", "sgemm", "--size", "-1"), ("-1",)),
             (("tune", "sgemm", "--size", str(2**60)), (str(2**60),)),
@@ -156,7 +156,7 @@ class TestBadInput:
             (("sweep", "sgemm", "--device", "replay:x"), ("a sweep times kernels on a GPU",)),
             (("sweep", "sgemm"), ("a sweep times kernels on a GPU",)),
             (("space", "no_such_kernel"), ("no_such_kernel",)),
-            (("space", "gemm_simt", "--precision", "h"), ("--precision", "s, d, c, z", "'h'")),
+            (("space", "gemm_simt", "--precision", "q"), ("--precision", "s, d, c, z, h, b", "'q'")),
             (("show", "no/such/run"), ("no/such/run",)),
         ],
     )

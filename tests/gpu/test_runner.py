@@ -2,9 +2,11 @@
 
 import statistics
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import Rig
 
 from mltune.device.peaks import peak_flops
 from mltune.device.query import available_devices
@@ -12,6 +14,7 @@ from mltune.kernel.bundle import device_variables
 from mltune.kernel.reader import load_kernel
 from mltune.measure.build import NvrtcBuilder
 from mltune.measure.protocols import SamplingRule
+from mltune.measure.references import bind_reference
 from mltune.measure.runner import GpuRunner
 from mltune.measure.worker import Worker
 from mltune.problem.gemm import parse_problem
@@ -111,6 +114,52 @@ def test_every_precision_is_verified_timed_and_checked_at_other_sizes(hostile_ke
     assert len(checks) == 7, checks
     assert reference.state in MEASURED, reference
     assert 0 < problem.flops / reference.median_s < 20 * peak_flops(device, problem.arithmetic), reference
+
+
+SPLIT_K = load_kernel(Path(__file__).parent.parent / "kernels" / "split_k")
+
+
+@pytest.mark.parametrize(("misdeed", "state"), [(0, None), (1, TrialState.WRONG_RESULT), (3, TrialState.LAUNCH_ERROR)])
+def test_a_workspace_is_zero_and_kept_from_launch_to_launch(device, misdeed, state):
+    problem = parse_problem("dgemm", trans="TN", m=300, n=200, k=100)
+    configuration = {"MISDEED": misdeed, "PARTS": 3, "UNUSED": 1}
+    with Rig(SPLIT_K, problem, device) as rig:
+        measured = [rig.measure(**configuration) for _ in range(2)]
+        checks = rig.runner.verify_winner(configuration, rig.build(**configuration))
+
+    assert all(one.state in (MEASURED if state is None else (state,)) for one in measured), measured
+    if state is None:
+        assert all(check.state is TrialState.OK for check in checks.values()), checks
+    if state is TrialState.LAUNCH_ERROR:
+        assert "a workspace must fit into the free memory of the GPU, got 1125899906842624 bytes" in measured[0].detail
+
+
+@pytest.mark.parametrize("name", ["hgemm", "bgemm"])
+def test_half_precision_is_verified_timed_and_compared_with_cublas(device, name):
+    problem = parse_problem(name, trans="TN", m=700, n=600, k=500, alpha=1.5, beta=0.5)
+    right = {"MISDEED": 0, "PARTS": 3, "UNUSED": 1}
+    with Rig(SPLIT_K, problem, device) as rig:
+        measured = rig.measure(**right)
+        large = replace(problem, m=2000, n=1500, k=3000, lda=0, ldb=0, ldc=0)  # compared on the GPU
+        checks = rig.runner.verify_winner(right, rig.build(**right), [*problem.winner_problems(), large])
+        reference = rig.runner.time_reference(SamplingRule())
+
+    assert measured.state in MEASURED, measured
+    assert measured.error < 1, measured
+    assert all(check.state is TrialState.OK for check in checks.values()), checks
+    assert reference.state in MEASURED, reference
+
+
+@pytest.mark.parametrize("name", ["hgemm", "bgemm"])
+def test_cublas_stays_within_the_bound_of_half_precision(device, name):
+    import cupy
+
+    problem = parse_problem(name, trans="NT", m=1000, n=900, k=4000, alpha=1.5, beta=0.5)
+    before = problem.operands(cupy, 1)
+    after = {**before, "C": before["C"].copy()}
+    bind_reference(problem, {one: array.data.ptr for one, array in after.items()})()
+
+    assert 0 < problem.device_error(before, after, None) < 1
 
 
 def test_two_timings_of_the_reference_agree(hostile):

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from winners import PROBLEMS, SMALL, cuda_include, of_problem
+from winners import HALVES, KERNELS, PROBLEMS, SMALL, cuda_include, of_problem
 
 from mltune.device.facts import Device
 from mltune.kernel.reader import load_kernel
@@ -30,11 +30,13 @@ LARGE = SMALL | {
     "VEC_M": 4, "VEC_N": 4, "PAD_A": 0, "PAD_B": 0, "ASYNC_B": 1, "STAGES": 6, "BLK_K": 16, "UNROLL_K": 16,
 }
 # fmt: on
+SPLIT = {"MISDEED": 0, "PARTS": 3, "UNUSED": 1}
 CASES = {
     "large": (parse_problem("sgemm", trans="NT", m=4096, n=2048, k=1024), LARGE),
     **{precision: (problem, of_problem(problem)[1]) for precision, problem in PROBLEMS.items()},
+    **{precision: (problem, SPLIT) for precision, problem in {**HALVES, "workspace": PROBLEMS["d"]}.items()},
 }
-"""The first needs more shared memory than a launch gets by default."""
+"""The first needs more shared memory than a launch gets by default, the last three a workspace."""
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -47,7 +49,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def measured_winner(problem: GemmProblem, configuration: dict[str, int], device: Device) -> Winner:
-    kernel = load_kernel(of_problem(problem)[0])
+    kernel = load_kernel(KERNELS / "split_k" if configuration is SPLIT else of_problem(problem)[0])
     with (
         NvrtcBuilder(kernel, problem, device.architecture, workers=1) as builder,
         GpuRunner(kernel, problem, 0, device=device) as runner,

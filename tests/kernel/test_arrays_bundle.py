@@ -232,7 +232,7 @@ def test_texts_are_only_compared(tmp_path: Path, text: str) -> None:
 
 def test_a_text_is_no_shape_of_a_launch(tmp_path: Path) -> None:
     kernel = loaded(tmp_path, ('block = ["THREADS"]', 'block = ["TYPE"]'))
-    with pytest.raises(ExpressionError, match="shape of a launch"):
+    with pytest.raises(ExpressionError, match="sizes of a launch"):
         kernel.launch(configuration(), {**DEVICE, "rows": 10, "columns": 1000})
 
 

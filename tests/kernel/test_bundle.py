@@ -9,6 +9,7 @@ import pytest
 from mltune.device.known import H200
 from mltune.errors import BundleError, ExpressionError
 from mltune.kernel.bundle import DEVICE_VARIABLES, Launch, device_variables
+from mltune.kernel.faults import find_faults
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace
 from mltune.problem.gemm import parse_problem
@@ -106,13 +107,21 @@ def test_a_launch(tmp_path: Path) -> None:
     assert load_kernel(bundle(tmp_path)).launch(configuration, VARIABLES) == expected
 
 
-def test_a_workspace_is_memory_of_a_launch(tmp_path: Path) -> None:
+def test_a_workspace_depends_on_problem_device_and_parameters(tmp_path: Path) -> None:
+    text = 'arguments = ["GROUP"]\nworkspace = "%s"'
+    path = bundle(tmp_path, ('arguments = ["GROUP"]', text % "min(ceil_div(m, BLK), sm_count) * GROUP * element_bytes"))
     configuration = {"BLK": 32, "DIM": 8, "VEC": 1, "GROUP": 2}
-    without = load_kernel(bundle(tmp_path))
-    kernel = load_kernel(bundle(tmp_path, ("[launch]\n", '[launch]\nworkspace = "64 * sm_count + DIM"\n')))
-    assert without.launch(configuration, VARIABLES).workspace_bytes is None
-    assert kernel.launch(configuration, VARIABLES).workspace_bytes == 64 * VARIABLES["sm_count"] + 8
-    assert kernel.source_hash == "" or kernel.source_hash != without.source_hash
+    kernel = load_kernel(path)
+    assert kernel.launch(configuration, VARIABLES).workspace_bytes == 4 * 2 * 4
+    assert kernel.launch(configuration, VARIABLES | {"sm_count": 3}).workspace_bytes == 3 * 2 * 4
+    columns = {name: np.array([value]) for name, value in configuration.items()}
+    assert find_faults(kernel, columns, VARIABLES) == []
+
+    lacking = load_kernel(bundle(tmp_path / "a", ('arguments = ["GROUP"]', text % "16 - 4 * DIM")))
+    (fault,) = find_faults(lacking, columns, VARIABLES)
+    assert fault.reason.startswith("launch.workspace: a workspace has from 0 to")
+    with pytest.raises(BundleError, match=r"launch\.workspace"):
+        load_kernel(bundle(tmp_path / "b", ('arguments = ["GROUP"]', text % "BLOCK")))
 
 
 def test_a_launch_is_of_integers(tmp_path: Path) -> None:

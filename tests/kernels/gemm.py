@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from emulation.host import EmulationError, HostKernel, place
+from emulation.host import EmulationError, HostKernel, empty_workspace, place
 
 from mltune.device.facts import Device
 from mltune.device.known import H200
@@ -67,12 +67,13 @@ def check(
 ) -> None:
     """Run one problem on random operands and on integers, and assert that the results are right."""
     launch = kernel.launch(configuration, problem.variables() | device_variables(device))
+    workspace = empty_workspace(launch)
     for integers in (False, True):
         made = problem.operands(np, seed=1, integers=integers)
         reference, bound = problem.answer(made), problem.error_bound(made)
         placed = zip(made.items(), offsets, strict=True)
         operands = {name: place(buffer, offset) for (name, buffer), offset in placed}
-        host.launch(problem, operands, launch)
+        host.launch(problem, operands, launch, workspace)
         result = problem.result(operands["C"])
         error = problem.worst_error(result, reference, bound)
         assert error <= 1, (

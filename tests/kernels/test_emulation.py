@@ -4,11 +4,16 @@ import numpy as np
 import pytest
 from emulation.arrays_host import HostArraysKernel
 from emulation.host import COMPILER_EXISTS, HERE, EmulationError, HostKernel, build_runtime, place
+from gemm import check_configurations
 
 from mltune.kernel.bundle import Launch
+from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import GemmProblem
 
 pytestmark = pytest.mark.skipif(not COMPILER_EXISTS, reason="needs g++")
+
+SPLIT_K = load_kernel(HERE.parent / "split_k")
+"""A kernel with a workspace."""
 
 FAULTS = {
     1: "while a copy to it is in flight",
@@ -63,6 +68,25 @@ def test_a_planted_fault_is_found(runtime, fault):
     operands = {name: place(matrix, 0) for name, matrix in operands.items()}
     with pytest.raises(EmulationError, match=FAULTS[fault]):
         launch(runtime, problem, operands, fault)
+
+
+@pytest.mark.parametrize("case", [("s", "N", "N"), ("d", "T", "T"), ("h", "T", "N"), ("b", "N", "T")], ids="".join)
+@pytest.mark.parametrize("parts", [1, 3])
+def test_a_kernel_with_a_workspace_is_right_again_and_again(runtime, case, parts):
+    configuration = {"MISDEED": 0, "PARTS": parts, "UNUSED": 1}
+    check_configurations(SPLIT_K, case, runtime, [configuration], lambda _: [(17, 9, 10), (8, 8, 2)])
+
+
+def test_what_a_workspace_keeps_from_launch_to_launch_is_found(runtime):
+    configuration = {"MISDEED": 1, "PARTS": 2, "UNUSED": 1}
+    with pytest.raises(pytest.fail.Exception, match="of the bound, first at"):
+        check_configurations(SPLIT_K, ("s", "N", "N"), runtime, [configuration], lambda _: [(8, 8, 2)])
+
+
+def test_an_access_behind_a_workspace_is_found(runtime):
+    configuration = {"MISDEED": 2, "PARTS": 2, "UNUSED": 1}
+    with pytest.raises(pytest.fail.Exception, match="out of bounds: 4 bytes at byte 516 of the workspace"):
+        check_configurations(SPLIT_K, ("s", "N", "N"), runtime, [configuration], lambda _: [(8, 8, 2)])
 
 
 def test_a_kernel_that_does_not_compile_is_an_error(runtime, tmp_path):

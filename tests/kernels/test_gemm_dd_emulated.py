@@ -14,11 +14,12 @@ from gemm import Configuration, check_configurations, sample
 from mltune.device.known import H200
 from mltune.kernel.bundle import Kernel, device_variables
 from mltune.kernel.reader import load_kernel
-from mltune.problem.gemm import GemmProblem, cases_of
+from mltune.problem.gemm import GemmProblem
+from mltune.problem.gemm_precisions import transpositions
 
 pytestmark = pytest.mark.skipif(not COMPILER_EXISTS, reason="needs g++")
 
-CASES = cases_of("dd")
+CASES = tuple(("dd", *ops) for ops in transpositions("dd"))
 SMALL = {
     "BLK_M": (16, 32, 48),
     "BLK_N": (16, 32, 48),

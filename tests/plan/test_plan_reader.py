@@ -134,7 +134,7 @@ class TestRefusals:
             (('"1m"', '"1m"\nproduce = ["gold"]'), ("plan.produce", "gold")),
             (('"1m"', '"1m"\nseed = -1'), ("plan.seed",)),
             (('"A few"', '"A\\u001b[31mfew"'), ("plan.title", "printable")),
-            (('["s", "z"]', '["h"]'), ("problems 1.precisions", "'h'")),
+            (('["s", "z"]', '["q"]'), ("problems 1.precisions", "'q'")),
             (('["s", "z"]', '["s", "s"]'), ("problems 1.precisions", "distinct")),
             (('"NC"', '"NX"'), ("problems 1.trans", "NX")),
             (("[512,", "[0,"), ("problems 1.sizes", "got 0")),

@@ -70,9 +70,9 @@ def test_a_problem_knows_its_arrays_and_scalars() -> None:
     assert PROBLEM.formula == "scale(out, x, sums, n, factor)"
     assert [one.name for one in PROBLEM.arrays] == ["out", "x", "sums", "filter"]
     assert PROBLEM.constants == ("filter",)
-    assert [(one.name, one.role, one.dtype.name) for one in PROBLEM.buffers] == [
+    assert [(one.name, one.role, one.dtype) for one in PROBLEM.buffers] == [
         ("out", "out", "float32"),
-        ("x", "in", "uint16"),
+        ("x", "in", "bfloat16"),
         ("sums", "inout", "float64"),
         ("filter", "in", "complex64"),
     ]

@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 
 from mltune.errors import ProblemError
 from mltune.problem import gemm_operands
+from mltune.problem.array_values import STORAGE
 from mltune.problem.gemm import CASES, GemmProblem, parse_problem
+from mltune.problem.gemm_precisions import PRECISIONS, transpositions
 from mltune.problem.gemm_verification import verification_problem
 from mltune.problem.runnable import RunnableProblem
 
-CASE_IDS = ["".join(case) for case in CASES]
-cases = pytest.mark.parametrize("case", CASES, ids=CASE_IDS)
+ALL = [(precision, *ops) for precision in PRECISIONS if precision != "dd" for ops in transpositions(precision)]
+cases = pytest.mark.parametrize("case", ALL, ids=["".join(case) for case in ALL])
 
 
 def nontrivial(case: tuple[str, str, str], *, exact: bool = False) -> GemmProblem:
@@ -30,7 +32,9 @@ def multiply(problem: GemmProblem, operands: dict[str, np.ndarray]) -> np.ndarra
     """GEMM in the precision of the problem, written independently of the module."""
 
     def stored(buffer: np.ndarray, rows: int, columns: int, leading: int) -> np.ndarray:
-        return np.array([[buffer[i + j * leading] for j in range(columns)] for i in range(rows)], dtype=problem.dtype)
+        return np.array(
+            [[buffer[i + j * leading] for j in range(columns)] for i in range(rows)], dtype=problem.result_dtype
+        )
 
     def op(trans: str, buffer: np.ndarray, rows: int, columns: int, leading: int) -> np.ndarray:
         if trans == "N":
@@ -39,11 +43,11 @@ def multiply(problem: GemmProblem, operands: dict[str, np.ndarray]) -> np.ndarra
         return matrix.conj() if trans == "C" else matrix
 
     m, n, k = problem.m, problem.n, problem.k
-    A, B = operands["A"], operands["B"]
+    A, B = (gemm_operands.numbers(operands[name], problem.types.operand) for name in "AB")
     product = op(problem.trans_a, A, m, k, problem.lda) @ op(problem.trans_b, B, k, n, problem.ldb)
-    product = problem.dtype.type(problem.alpha) * product
+    product = problem.result_dtype.type(problem.alpha) * product
     if problem.beta:
-        product = product + problem.dtype.type(problem.beta) * stored(operands["C"], m, n, problem.ldc)
+        product = product + problem.result_dtype.type(problem.beta) * stored(operands["C"], m, n, problem.ldc)
     return product
 
 
@@ -65,7 +69,7 @@ def test_a_wrong_element_exceeds_the_bound(case: tuple[str, str, str]) -> None:
     problem = nontrivial(case)
     operands = problem.operands(np, seed=1)
     result = multiply(problem, operands)
-    result[12, 8] *= 1 + 2000 * np.finfo(problem.dtype).eps
+    result[12, 8] *= 1 + 2000 * np.finfo(problem.result_dtype).eps
     assert problem.worst_error(result, problem.answer(operands), problem.error_bound(operands)) > 1
 
 
@@ -77,9 +81,10 @@ def test_integers_have_one_right_answer(case: tuple[str, str, str]) -> None:
     np.testing.assert_array_equal(multiply(problem, operands), problem.answer(operands))
 
 
-@pytest.mark.parametrize("precision", ["s", "d", "c", "z"])
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_integers_are_small_and_all_drawn(precision: str) -> None:
     A = GemmProblem(precision, "N", "N", 50, 1, 50).operands(np, seed=3, integers=True)["A"]
+    A = gemm_operands.numbers(A, PRECISIONS[precision].operand)
     assert set(A.real.tolist()) == {-3, -2, -1, 0, 1, 2, 3}
 
 
@@ -134,12 +139,13 @@ def test_operands_are_reproducible_and_within_range(case: tuple[str, str, str]) 
     problem = dataclasses.replace(nontrivial(case), lda=0, ldb=0, ldc=0)
     first, second, other = (problem.operands(np, seed=seed) for seed in (5, 5, 6))
     for name in "ABC":
-        matrix = first[name]
-        assert matrix.dtype == problem.dtype
-        np.testing.assert_array_equal(matrix, second[name])
-        assert (matrix != other[name]).any()
+        np.testing.assert_array_equal(first[name], second[name])
+        assert (first[name] != other[name]).any()
+        dtype = problem.types.result if name == "C" else problem.types.operand
+        assert first[name].dtype == STORAGE[dtype]
+        matrix = gemm_operands.numbers(first[name], dtype)
         assert (matrix.real >= -1).all()
-        assert (matrix.real < 1).all()
+        assert (matrix.real < 1).all() or dtype in ("float16", "bfloat16")  # rounded
         assert matrix.real.min() < -0.5 < 0.5 < matrix.real.max()
 
 
@@ -161,12 +167,42 @@ def test_facts_of_a_problem() -> None:
 def test_variables_and_macros() -> None:
     problem = GemmProblem("z", "T", "C", 2, 3, 4)
     assert problem.variables() == {
-        "m": 2, "n": 3, "k": 4, "lda": 4, "ldb": 3, "ldc": 2, "element_bytes": 16, "words": 4,
+        "m": 2, "n": 3, "k": 4, "lda": 4, "ldb": 3, "ldc": 2, "element_bytes": 16, "result_bytes": 16,
+        "words": 4,
         "is_complex": 1, "is_double": 1,
         "trans_a": 1, "trans_b": 1, "conj_a": 0, "conj_b": 1, "fma_per_mac": 4,
     }  # fmt: skip
     assert problem.macros() == {"PRECISION": 3, "TRANS_A": 1, "TRANS_B": 1, "CONJ_A": 0, "CONJ_B": 1}
     assert GemmProblem("s", "N", "C", 1, 1, 1) == GemmProblem("s", "N", "T", 1, 1, 1)
+
+
+def test_half_precision_has_scalars_and_a_result_in_single() -> None:
+    problem = parse_problem("bgemm", trans="NT", m=4096, n=512, k=64, beta=0.5)
+    assert (problem.label, problem.arithmetic, problem.element_bytes) == ("bgemm NT 4096x512x64", "tensor_fp16", 2)
+    assert problem.bytes == 2 * (4096 * 64 + 512 * 64) + 4 * 2 * 4096 * 512
+    assert problem.operand_bytes == 2 * (4096 * 64 + 512 * 64) + 4 * 4096 * 512
+    assert [buffer.dtype for buffer in problem.buffers] == ["bfloat16", "bfloat16", "float32"]
+    assert type(problem.kernel_arguments({"A": 0, "B": 0, "C": 0})["alpha"]) is np.float32
+    variables = problem.variables()
+    assert [variables[name] for name in ("element_bytes", "result_bytes", "words", "is_double")] == [2, 4, 1, 0]
+    assert [GemmProblem(one, "N", "N", 1, 1, 1).macros()["PRECISION"] for one in PRECISIONS] == [*range(7)]
+
+
+@pytest.mark.parametrize("precision", ["h", "b"])
+def test_sums_that_are_cut_off_stay_within_the_bound(precision: str) -> None:
+    """Tensor cores cut off every sum; all terms positive is their worst case."""
+    problem = GemmProblem(precision, "T", "N", 8, 8, 4096)
+    operands = problem.operands(np, seed=1)
+    for name in "AB":
+        operands[name] = abs(operands[name]) if precision == "h" else operands[name] & 0x7FFF
+    left, right = problem._factors(operands)
+    products = left[:, None].astype(np.float64) * right.T[None].astype(np.float64)
+    sums = np.zeros((8, 8))
+    for first in range(0, problem.k, 16):
+        sums = (sums + products[:, :, first : first + 16].sum(axis=2)).view(np.int64)
+        sums = (sums >> 29 << 29).view(np.float64)  # 24 bits are left, those of FP32
+    error = problem.worst_error(sums.astype(np.float32), problem.answer(operands), problem.error_bound(operands))
+    assert 0.001 < error < 1
 
 
 def test_kernel_arguments_are_in_order_and_typed() -> None:
@@ -222,7 +258,7 @@ def test_empty_extents(case: tuple[str, str, str], sizes: tuple[int, int, int]) 
     operands = problem.operands(np, seed=1)
     reference = problem.answer(operands)
     assert reference.shape == problem.error_bound(operands).shape == problem.result(operands["C"]).shape == sizes[:2]
-    assert problem.worst_error(reference.astype(problem.dtype), reference, problem.error_bound(operands)) < 1
+    assert problem.worst_error(reference.astype(problem.result_dtype), reference, problem.error_bound(operands)) < 1
     if not sizes[2]:
         np.testing.assert_array_equal(reference, problem.result(operands["C"]))
 
@@ -230,8 +266,9 @@ def test_empty_extents(case: tuple[str, str, str], sizes: tuple[int, int, int]) 
 @pytest.mark.parametrize(
     ("name", "keywords"),
     [
-        ("hgemm", {}),
+        ("qgemm", {}),
         ("gemm", {}),
+        ("hgemm", {"alpha": 1j}),
         ("sgemm", {"trans": "NX"}),
         ("sgemm", {"trans": "N"}),
         ("sgemm", {"trans": ""}),
@@ -277,9 +314,9 @@ def test_gemm_is_runnable_and_c_is_read_unless_beta_is_zero(beta: float, role: s
     problem = GemmProblem("d", "N", "C", 4, 5, 6, beta=beta)
     assert isinstance(problem, RunnableProblem)
     assert [(buffer.name, buffer.role, buffer.dtype) for buffer in problem.buffers] == [
-        ("A", "in", np.float64),
-        ("B", "in", np.float64),
-        ("C", role, np.float64),
+        ("A", "in", "float64"),
+        ("B", "in", "float64"),
+        ("C", role, "float64"),
     ]
     assert problem.formula == "C = alpha A B^T + beta C, column-major as in the BLAS"
     assert not problem.is_empty
@@ -294,7 +331,7 @@ def test_a_winner_is_verified_at_other_sizes_with_its_own_scalars() -> None:
     assert all(one.ldc == max(1, one.m) for one in others)
 
 
-@pytest.mark.parametrize("precision", ["s", "d", "c", "z"])
+@pytest.mark.parametrize("precision", "sdczhb")
 def test_an_error_on_the_device_is_a_share_of_the_bound(precision: str) -> None:
     """In double precision the kernel is compared with the reference implementation, whose error is allowed for."""
     problem = nontrivial((precision, "T", "N"))
@@ -306,7 +343,7 @@ def test_an_error_on_the_device_is_a_share_of_the_bound(precision: str) -> None:
     after = {**before, "C": before["C"].copy()}
     run(after)
     assert problem.device_error(before, after, run) < 1
-    problem.result(after["C"])[12, 8] *= 1 + 4000 * np.finfo(problem.dtype).eps
+    problem.result(after["C"])[12, 8] *= 1 + 4000 * np.finfo(problem.result_dtype).eps
     assert problem.device_error(before, after, run) > 1
     ran: list[object] = []
 
@@ -318,7 +355,7 @@ def test_an_error_on_the_device_is_a_share_of_the_bound(precision: str) -> None:
     assert len(ran) == (precision in "dz")
 
 
-@pytest.mark.parametrize("precision", "sdcz")
+@pytest.mark.parametrize("precision", "sdczhb")
 def test_operands_of_a_gpu_repeat_numbers_of_the_host_at_no_row(precision, monkeypatch):
     """A module that is not NumPy stands for that of a GPU."""
     monkeypatch.setattr(gemm_operands, "REPEATED", 1013)
@@ -333,5 +370,6 @@ def test_operands_of_a_gpu_repeat_numbers_of_the_host_at_no_row(precision, monke
         assert matrix[0].dtype == matrix[1].dtype
         rows = matrix[1].reshape(shape[1], -1)
         assert len(np.unique(rows, axis=0)) == len(rows)
-        parts = matrix[1].view(matrix[1].real.dtype)
+        elements = gemm_operands.numbers(matrix[1], problem.types.result if name == "C" else problem.types.operand)
+        parts = elements.view(elements.real.dtype)
         assert np.isnan(parts).all() if name == "C" else (np.abs(parts) <= 1).all() and parts.std() > 0.5

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from mltune.problem import gemm_operands
-from mltune.problem.gemm import GemmProblem, cases_of, parse_problem
+from mltune.problem.gemm import GemmProblem, parse_problem
 from mltune.problem.gemm_operands import sampled_indices
-from mltune.problem.gemm_precisions import PRECISIONS
+from mltune.problem.gemm_precisions import PRECISIONS, transpositions
 from mltune.problem.kinds import problem_from_json
 from mltune.problem.problem import GEMM_PRECISIONS
 
-CASES = cases_of("dd")
+CASES = tuple(("dd", *ops) for ops in transpositions("dd"))
 cases = pytest.mark.parametrize("case", CASES, ids="".join)
 
 

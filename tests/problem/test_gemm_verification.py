@@ -4,13 +4,15 @@ import numpy as np
 import pytest
 
 from mltune.problem.gemm import CASES, parse_problem
+from mltune.problem.gemm_operands import numbers
+from mltune.problem.gemm_precisions import PRECISIONS
 
 
 def cases_of(precision, trans):
     return parse_problem(f"{precision}gemm", trans=trans, m=4096, n=4096, k=4096).verification_cases()
 
 
-@pytest.mark.parametrize("precision", ["s", "d", "c", "z"])
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_every_fringe_alignment_and_kind_of_operand_occurs(precision):
     cases = cases_of(precision, "NT")
 
@@ -26,7 +28,7 @@ def test_every_fringe_alignment_and_kind_of_operand_occurs(precision):
         assert "aligned" in case.label
 
 
-@pytest.mark.parametrize(("precision", "trans_a", "trans_b"), CASES[::5])
+@pytest.mark.parametrize(("precision", "trans_a", "trans_b"), [*CASES[::5], ("h", "N", "T"), ("b", "T", "N")])
 def test_right_answer_passes_and_everything_else_is_guarded(precision, trans_a, trans_b):
     parts = 2 if precision in "cz" else 1
     for case in cases_of(precision, trans_a + trans_b):
@@ -34,9 +36,9 @@ def test_right_answer_passes_and_everything_else_is_guarded(precision, trans_a, 
         output = buffers["C"]
         operands = problem.operands(np, 20110, integers=case.integers)
         answer = output.content.copy()
-        first = output.skip_bytes // problem.element_bytes * parts
+        first = output.skip_bytes // problem.result_dtype.itemsize * parts
         window = answer[first : first + problem.ldc * problem.n * parts].reshape(problem.n, problem.ldc, parts)
-        right = np.ascontiguousarray(problem.answer(operands).astype(problem.dtype).T)
+        right = np.ascontiguousarray(problem.answer(operands).astype(problem.result_dtype).T)
         window[:, : problem.m] = right.view(answer.dtype).reshape(problem.n, problem.m, parts)
 
         guarded = output.bound < 0
@@ -48,8 +50,8 @@ def test_right_answer_passes_and_everything_else_is_guarded(precision, trans_a, 
         assert not case.integers or (error == 0).all()
         for buffer in buffers.values():
             assert (buffer.skip_bytes % 256 == 0) == (case.offset == 0)
-        assert np.isnan(buffers["A"].content[0])
-        assert np.isnan(buffers["B"].content[-1])
+        assert np.isnan(numbers(buffers["A"].content[:1], problem.types.operand))
+        assert np.isnan(numbers(buffers["B"].content[-1:], problem.types.operand))
         for name in "AB":
             first = buffers[name].skip_bytes // problem.element_bytes
             inside = buffers[name].content[first : first + operands[name].size]

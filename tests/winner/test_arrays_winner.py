@@ -156,7 +156,7 @@ def test_formulas_hold_at_other_sizes():
     ("text", "put"),
     [
         ("n * SHARE", "n * 0.25"),
-        ("ceil(n * SHARE) if KIND == 'half' else n", "ceil(n * 0.25) if 1 else n"),
+        ("ceil(n * SHARE) if KIND == 'half' else n", "ceil(n * 0.25)"),
         ("n + (2 if KIND != 'half' else 3)", "n + 3"),
         ("n // (4 * SHARE)", "n // 1"),
     ],

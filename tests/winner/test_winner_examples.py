@@ -12,8 +12,8 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
-from emulation.host import CHECKS, COMPILER, HERE, HostKernel, build_runtime
-from winners import PROBLEMS, a_winner, cuda_include
+from emulation.host import COMPILER, HERE, HostKernel, build_runtime, compile_options
+from winners import HALVES, PROBLEMS, a_winner, cuda_include, split_k_winner
 
 from mltune.kernel.bundle import Launch
 from mltune.problem.gemm import GemmProblem
@@ -44,22 +44,29 @@ class EmulatedModule:
     def __call__(self, grid, block, arguments, *, shared_mem) -> None:
         assert shared_mem == self.max_dynamic_shared_size_bytes
         types = [argument["type"] for argument in self.document["launch"]["arguments"]]
-        pointers = [f"pointer to {value.dtype}" if isinstance(value, np.ndarray) else "" for value in arguments]
-        assert [pointer or value.dtype.name for pointer, value in zip(pointers, arguments, strict=True)] == types
-        m, n, k, alpha, A, lda, B, ldb, beta, C, ldc, *launched = arguments
         of = GemmProblem.from_json(self.document["problem"])
+        stored = {"uint16": "bfloat16"} if of.precision == "b" else {}
+        named = [stored.get(value.dtype.name, value.dtype.name) for value in arguments]
+        pointers = [
+            f"pointer to {name}" if isinstance(value, np.ndarray) else ""
+            for name, value in zip(named, arguments, strict=True)
+        ]
+        assert [pointer or value.dtype.name for pointer, value in zip(pointers, arguments, strict=True)] == types
+        m, n, k, alpha, A, lda, B, ldb, beta, C, ldc, *further = arguments
+        launched = tuple(int(value) for value in further if not isinstance(value, np.ndarray))
+        workspace = further[-1] if len(launched) < len(further) else None
         problem = GemmProblem(
             *(of.precision, of.trans_a, of.trans_b, *map(int, (m, n, k)), alpha, beta), *map(int, (lda, ldb, ldc))
         )
-        launch = Launch(grid, block, shared_mem, tuple(map(int, launched)))
-        self.kernel.launch(problem, {"A": A, "B": B, "C": C}, launch)
+        launch = Launch(grid, block, shared_mem, launched, None if workspace is None else workspace.nbytes)
+        self.kernel.launch(problem, {"A": A, "B": B, "C": C}, launch, workspace)
         self.launches += 1
 
 
 def emulated_cupy(runtime: Path) -> dict[str, ModuleType]:
     """Return stand-ins for CuPy's modules that run the example with NumPy and the emulator."""
     cupy, cupyx, profiler = (ModuleType(name) for name in ("cupy", "cupyx", "cupyx.profiler"))
-    cupy.random, cupy.matmul = np.random, np.matmul
+    cupy.random, cupy.matmul, cupy.zeros = np.random, np.matmul, np.zeros
     cupy.RawModule = lambda path: EmulatedModule(path, runtime)
 
     def benchmark(function, arguments, keywords, *, n_repeat):
@@ -70,9 +77,14 @@ def emulated_cupy(runtime: Path) -> dict[str, ModuleType]:
     return {"cupy": cupy, "cupyx": cupyx, "cupyx.profiler": profiler}
 
 
-@pytest.mark.parametrize("precision", PROBLEMS)
-def test_the_python_example_runs(tmp_path, runtime, monkeypatch, capsys, precision):
-    write_winner(tmp_path / "winner", a_winner(PROBLEMS[precision]))
+WINNERS = {precision: a_winner(problem) for precision, problem in PROBLEMS.items()}
+WINNERS |= {precision: split_k_winner(problem) for precision, problem in HALVES.items()}
+WINNERS |= {"workspace": split_k_winner(PROBLEMS["d"])}
+
+
+@pytest.mark.parametrize("winner", WINNERS.values(), ids=WINNERS)
+def test_the_python_example_runs(tmp_path, runtime, monkeypatch, capsys, winner):
+    write_winner(tmp_path / "winner", winner)
     for name, module in emulated_cupy(runtime).items():
         monkeypatch.setitem(sys.modules, name, module)
 
@@ -80,7 +92,7 @@ def test_the_python_example_runs(tmp_path, runtime, monkeypatch, capsys, precisi
 
     assert names["kernel"].launches == 2
     assert 0 < names["error"] < names["allowed"] < 1e-2
-    assert capsys.readouterr().out.startswith(f"{PROBLEMS[precision].flops / 1e-3 / 1e12:.2f} TFLOPS")
+    assert capsys.readouterr().out.startswith(f"{winner.problem.flops / 1e-3 / 1e12:.2f} TFLOPS")
 
 
 def test_the_python_example_tells_a_wrong_kernel(tmp_path, runtime, monkeypatch):
@@ -97,11 +109,11 @@ def test_the_python_example_tells_a_wrong_kernel(tmp_path, runtime, monkeypatch)
 
 def emulated_driver(folder: Path, runtime: Path) -> None:
     """Build a libcuda.so in a folder that launches the kernel of its kernel.cu on the emulator."""
-    definition = f'-DKERNEL_SOURCE="{folder / "kernel.cu"}"'
+    compiled = compile_options(folder / "kernel.cu", {"KERNEL_ENTRY": "gemm"})
     kernel, driver = folder / "kernel.o", folder / "driver.o"
     include = f"-I{cuda_include()}"
     for command in (
-        [*COMPILER, "-O1", "-w", *CHECKS, definition, "-c", HERE / "gemm.cpp", "-o", kernel],
+        [*COMPILER, *compiled, "-o", kernel],
         [*COMPILER, "-O1", "-Wall", "-Wextra", "-Werror", include, "-c", HERE / "driver.cpp", "-o", driver],
         [*COMPILER, "-shared", kernel, driver, runtime, "-o", folder / "libcuda.so"],
     ):
@@ -116,10 +128,10 @@ def build_example(folder: Path, *options: str) -> None:
     subprocess.run([*command, *warnings, "-L.", f"-Wl,-rpath,{folder}", *options], cwd=folder, check=True)
 
 
-@pytest.mark.parametrize("precision", ["s", "z", "dd"])
-def test_the_cpp_example_runs(tmp_path, runtime, precision):
+@pytest.mark.parametrize("name", ["s", "z", "h", "b", "dd", "workspace"])
+def test_the_cpp_example_runs(tmp_path, runtime, name):
     folder = tmp_path / "winner"
-    write_winner(folder, a_winner(PROBLEMS[precision]))
+    write_winner(folder, WINNERS[name])
     emulated_driver(folder, runtime)
     build_example(folder)
 
@@ -142,7 +154,7 @@ def test_the_cpp_example_says_what_fails(tmp_path, runtime):
     assert "CUDA_ERROR" in done.stderr
 
 
-@pytest.mark.parametrize("precision", PROBLEMS)
-def test_the_cpp_example_compiles(tmp_path, precision):
-    write_winner(tmp_path / "winner", a_winner(PROBLEMS[precision]))
+@pytest.mark.parametrize("name", WINNERS)
+def test_the_cpp_example_compiles(tmp_path, name):
+    write_winner(tmp_path / "winner", WINNERS[name])
     build_example(tmp_path / "winner", "-fsyntax-only")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from mltune.records.declaration import Declaration, Finalist
 from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
 from mltune.winner.winner import Winner
 
+KERNELS = Path(__file__).parent.parent / "kernels"
 # fmt: off
 SMALL = {
     "BLK_M": 32, "BLK_N": 32, "BLK_K": 8, "DIM_X": 8, "DIM_Y": 8, "LANE_X": 8, "LANE_ORDER": 0,
@@ -52,6 +54,20 @@ def a_winner(problem: GemmProblem = PROBLEMS["s"], build: Build | None = None) -
     cublas = Finalist(-1, 2.2e-6, 2.1e-6, 2.3e-6, 1.1, 1.08, 1.12) if problem.reference else None
     declaration = Declaration(17, finalists, cublas, rounds=20, as_of=40, verified=True)
     return Winner(load_kernel(kernel), problem, H200, record, declaration, build, {"nvrtc": "13.0.88"})
+
+
+HALVES = {
+    "h": GemmProblem("h", "T", "N", 45, 70, 37, alpha=0.1, beta=-2.0, lda=40, ldb=37, ldc=48),
+    "b": GemmProblem("b", "N", "T", 70, 45, 37, lda=71),
+}
+"""Problems in half precision."""
+
+
+def split_k_winner(problem: GemmProblem) -> Winner:
+    """Return a winner that needs a workspace."""
+    winner = a_winner(problem)
+    record = replace(winner.record, configuration={"MISDEED": 0, "PARTS": 3, "UNUSED": 1})
+    return replace(winner, kernel=load_kernel(KERNELS / "split_k"), record=record)
 
 
 def built_winner(problem: GemmProblem) -> Winner:

@@ -9,32 +9,15 @@
 extern "C" {
 void emulation_add_range(const char* name, const void* begin, size_t bytes, int writable);
 const char* emulation_message();
-int emulation_launch(void* call, unsigned grid, unsigned block, unsigned long shared, long long limit);
+int emulation_launch(bool reference, void** arguments, const unsigned* grid, const unsigned* block, unsigned long shared,
+                     long long limit);
 }
 
 namespace {
 
-struct Call {  // as gemm.cpp has it
-  long long m, n, k;
-  const void *alpha, *A;
-  long long lda;
-  const void* B;
-  long long ldb;
-  const void *beta, *C;
-  long long ldc;
-  int raster_group;
-};
-
 int most_shared = 48 << 10;  // unless asked for, as on a GPU
-int matrices = 0;
+int allocated = 0;
 bool initialised = false, current = false;
-
-template <typename Value>
-Value get(void* argument) {
-  Value value;
-  std::memcpy(&value, argument, sizeof(value));
-  return value;
-}
 
 }  // namespace
 
@@ -72,7 +55,7 @@ CUresult CUDAAPI cuModuleLoad(CUmodule* code, const char* path) {
   if (file == nullptr) return CUDA_ERROR_FILE_NOT_FOUND;
   const size_t read = std::fread(magic, 1, sizeof(magic), file);
   std::fclose(file);
-  *code = reinterpret_cast<CUmodule>(&matrices);
+  *code = reinterpret_cast<CUmodule>(&allocated);
   return read == 4 && std::memcmp(magic, "\x7f" "ELF", 4) == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_IMAGE;
 }
 
@@ -90,9 +73,14 @@ CUresult CUDAAPI cuFuncSetAttribute(CUfunction, CUfunction_attribute attribute, 
 CUresult CUDAAPI cuMemAlloc(CUdeviceptr* address, size_t bytes) {
   if (!current || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   void* const memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-  const bool result = matrices++ == 2;  // A, B, C
-  emulation_add_range(result ? "C" : "an input", memory, bytes, result);
+  const bool writable = allocated++ >= 2;  // after A and B: C, and a workspace
+  emulation_add_range(writable ? "C or the workspace" : "an input", memory, bytes, writable);
   *address = reinterpret_cast<CUdeviceptr>(memory);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemsetD8(CUdeviceptr to, unsigned char value, size_t bytes) {
+  std::memset(reinterpret_cast<void*>(to), value, bytes);
   return CUDA_SUCCESS;
 }
 
@@ -110,11 +98,8 @@ CUresult CUDAAPI cuLaunchKernel(CUfunction, unsigned grid_x, unsigned grid_y, un
                                 unsigned block_y, unsigned block_z, unsigned shared, CUstream, void** arguments, void**) {
   if (!current || grid_x == 0 || grid_y != 1 || grid_z != 1 || block_y != 1 || block_z != 1) return CUDA_ERROR_INVALID_VALUE;
   if (static_cast<int>(shared) > most_shared) return CUDA_ERROR_INVALID_VALUE;
-  Call call = {get<long long>(arguments[0]),   get<long long>(arguments[1]),   get<long long>(arguments[2]),
-               arguments[3],                   get<const void*>(arguments[4]), get<long long>(arguments[5]),
-               get<const void*>(arguments[6]), get<long long>(arguments[7]),   arguments[8],
-               get<const void*>(arguments[9]), get<long long>(arguments[10]),  get<int>(arguments[11])};
-  if (emulation_launch(&call, grid_x, block_x, shared, 1000000000LL) == 0) return CUDA_SUCCESS;
+  const unsigned grid[] = {grid_x, grid_y, grid_z}, block[] = {block_x, block_y, block_z};
+  if (emulation_launch(false, arguments, grid, block, shared, 1000000000LL) == 0) return CUDA_SUCCESS;
   std::fprintf(stderr, "%s\n", emulation_message());
   return CUDA_ERROR_LAUNCH_FAILED;
 }

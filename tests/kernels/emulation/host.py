@@ -1,4 +1,4 @@
-"""Compile a GEMM kernel's CUDA source for the host and launch it on NumPy buffers; runtime.cpp has the checks."""
+"""Compile a kernel's CUDA source for the host and launch it; runtime.cpp has the checks. GEMMs run on NumPy buffers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ctypes
 import itertools
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,24 +26,6 @@ class EmulationError(Exception):
     """The kernel broke a rule of CUDA or C++; the message says which, and where."""
 
 
-class _Call(ctypes.Structure):
-    """The arguments of a GEMM kernel, as gemm.cpp has them."""
-
-    _fields_ = (
-        *((name, ctypes.c_longlong) for name in ("m", "n", "k")),
-        ("alpha", ctypes.c_void_p),
-        ("A", ctypes.c_void_p),
-        ("lda", ctypes.c_longlong),
-        ("B", ctypes.c_void_p),
-        ("ldb", ctypes.c_longlong),
-        ("beta", ctypes.c_void_p),
-        ("C", ctypes.c_void_p),
-        ("ldc", ctypes.c_longlong),
-        ("raster_group", ctypes.c_int),
-        ("workspace", ctypes.c_void_p),
-    )
-
-
 def build_runtime(folder: Path) -> Path:
     """Compile the runtime into a folder, once for all kernels, and return its object file."""
     target = folder / "runtime.o"
@@ -51,15 +33,15 @@ def build_runtime(folder: Path) -> Path:
     return target
 
 
-class HostKernel:
-    """One configuration of a GEMM kernel, compiled for the host.
+class HostLibrary:
+    """A kernel compiled for the host, with the runtime that checks it.
 
     Parameters
     ----------
     source : Path
         The CUDA source.
-    macros : mapping of str to int
-        The parameters that are compiled in, and the problem's macros.
+    macros : mapping of str to int or str
+        Macros of the compilation; ``KERNEL_ENTRY`` is the name of the kernel (see kernel.cpp).
     runtime : Path
         What :func:`build_runtime` returned; the library is written beside it.
 
@@ -69,58 +51,93 @@ class HostKernel:
         It does not compile.
     """
 
-    def __init__(self, source: Path, macros: Mapping[str, int], runtime: Path) -> None:
-        library = runtime.parent / f"kernel-{next(_names)}.so"
-        definitions = [f"-D{name}={value}" for name, value in macros.items()]
-        definitions.append(f'-DKERNEL_SOURCE="{source}"')
-        adapter = str(HERE / "gemm.cpp")
-        unit = library.with_suffix(".o")
-        _compile([*COMPILER, "-O1", "-w", *CHECKS, *definitions, "-c", adapter, "-o", str(unit)])
-        _compile([*COMPILER, "-shared", str(unit), str(runtime), "-o", str(library)])
-        self._library = ctypes.CDLL(str(library))
-        self._library.emulation_message.restype = ctypes.c_char_p
+    def __init__(self, source: Path, macros: Mapping[str, int | str], runtime: Path) -> None:
+        path = runtime.parent / f"kernel-{next(_names)}.so"
+        unit = path.with_suffix(".o")
+        _compile([*COMPILER, *compile_options(source, macros), "-o", str(unit)])
+        _compile([*COMPILER, "-shared", str(unit), str(runtime), "-o", str(path)])
+        self.library = ctypes.CDLL(str(path))
+        self.library.emulation_message.restype = ctypes.c_char_p
+        self.symbols = _data_symbols(unit)
+        self._texts: dict[str, bytes] = {}  # names of ranges, which the runtime keeps pointers to
         unit.unlink()
-        library.unlink()
+        path.unlink()
 
-    def launch(
-        self,
-        problem: GemmProblem,
-        operands: dict[str, np.ndarray],
-        launch: Launch,
-        *,
-        most_accesses: int = 10**9,
+    def address(self, name: str) -> int:
+        """Return the address of a variable of the kernel."""
+        return ctypes.addressof(ctypes.c_char.in_dll(self.library, name))
+
+    def add_range(self, name: str, address: int, size: int, *, writable: bool) -> None:
+        """Let the kernel access a range of global memory."""
+        text = self._texts.setdefault(name, name.encode())
+        self.library.emulation_add_range(text, ctypes.c_void_p(address), ctypes.c_size_t(size), ctypes.c_int(writable))
+
+    def run(
+        self, arguments: Sequence[np.ndarray], launch: Launch, *, reference: bool = False, most_accesses: int = 10**9
     ) -> None:
-        """Launch the kernel on NumPy operands and a workspace of zeros; C is changed in place.
+        """Launch the kernel or its reference; each argument is a value, or an address, in an array without dimensions.
 
         Raises
         ------
         EmulationError
             The kernel broke a rule.
         """
-        scalars = [np.array(scalar, dtype=problem.dtype) for scalar in (problem.alpha, problem.beta)]
-        self._library.emulation_forget_ranges()
-        for name, writable in (("A", 0), ("B", 0), ("C", 1)):
-            begin, size = _extent(problem, operands, name)
-            self._library.emulation_add_range(name.encode(), ctypes.c_void_p(begin), ctypes.c_size_t(size), writable)
-        workspace = place(np.zeros(launch.workspace_bytes or 0, dtype=np.uint8), 0)
-        self._library.emulation_add_range(
-            b"the workspace", ctypes.c_void_p(workspace.ctypes.data), ctypes.c_size_t(workspace.nbytes), 1
-        )
-        raster_group = launch.arguments[0] if launch.arguments else 0
-        call = _Call(
-            *(problem.m, problem.n, problem.k, scalars[0].ctypes.data),
-            *(operands["A"].ctypes.data, problem.lda, operands["B"].ctypes.data, problem.ldb),
-            *(scalars[1].ctypes.data, operands["C"].ctypes.data, problem.ldc, raster_group, workspace.ctypes.data),
-        )
-        failed = self._library.emulation_launch(
-            ctypes.byref(call),
-            launch.grid[0],
-            launch.block[0],
+        failed = self.library.emulation_launch(
+            ctypes.c_bool(reference),
+            (ctypes.c_void_p * len(arguments))(*(argument.ctypes.data for argument in arguments)),
+            *((ctypes.c_uint * 3)(*shape) for shape in (launch.grid, launch.block)),
             ctypes.c_size_t(launch.shared_bytes),
             ctypes.c_longlong(most_accesses),
         )
         if failed:
-            raise EmulationError(self._library.emulation_message().decode())
+            raise EmulationError(self.library.emulation_message().decode())
+
+
+class HostKernel(HostLibrary):
+    """One configuration of a GEMM kernel: a :class:`HostLibrary` whose macros are the parameters and the problem's."""
+
+    def __init__(self, source: Path, macros: Mapping[str, int], runtime: Path) -> None:
+        super().__init__(source, {**macros, "KERNEL_ENTRY": "gemm"}, runtime)
+
+    def launch(
+        self,
+        problem: GemmProblem,
+        operands: dict[str, np.ndarray],
+        launch: Launch,
+        workspace: np.ndarray | None = None,
+        *,
+        most_accesses: int = 10**9,
+    ) -> None:
+        """Launch the kernel on NumPy operands; C is changed in place.
+
+        The workspace is zero unless one is given, as an earlier launch has left it.
+
+        Raises
+        ------
+        EmulationError
+            The kernel broke a rule.
+        """
+        self.library.emulation_forget_ranges()
+        for name in "ABC":
+            self.add_range(name, *_extent(problem, operands, name), writable=name == "C")
+        addresses = {name: np.uint64(operand.ctypes.data) for name, operand in operands.items()}
+        arguments = [*problem.kernel_arguments(addresses).values(), *map(np.int32, launch.arguments)]
+        if launch.workspace_bytes is not None:
+            workspace = empty_workspace(launch) if workspace is None else workspace
+            self.add_range("the workspace", workspace.ctypes.data, launch.workspace_bytes, writable=True)
+            arguments.append(np.uint64(workspace.ctypes.data))
+        self.run([np.array(argument) for argument in arguments], launch, most_accesses=most_accesses)
+
+
+def compile_options(source: Path, macros: Mapping[str, int | str]) -> list[str]:
+    """Return the options that compile a kernel for the emulator, all but the name of the object file."""
+    definitions = [f"-D{name}={value}" for name, value in macros.items()]
+    return ["-O1", "-w", *CHECKS, *definitions, f'-DKERNEL_SOURCE="{source}"', "-c", str(HERE / "kernel.cpp")]
+
+
+def empty_workspace(launch: Launch) -> np.ndarray:
+    """Return a workspace as it is before the first launch; empty for a kernel without one."""
+    return place(np.zeros(launch.workspace_bytes or 0, dtype=np.uint8), 0)
 
 
 def place(buffer: np.ndarray, offset: int) -> np.ndarray:
@@ -137,7 +154,14 @@ def _extent(problem: GemmProblem, operands: dict[str, np.ndarray], name: str) ->
     rows, columns = dict(zip("ABC", problem.shapes(), strict=True))[name]
     leading = {"A": problem.lda, "B": problem.ldb, "C": problem.ldc}[name]
     elements = leading * (columns - 1) + rows if rows and columns else 0
-    return operands[name].ctypes.data, elements * problem.element_bytes
+    return operands[name].ctypes.data, elements * operands[name].itemsize
+
+
+def _data_symbols(unit: Path) -> dict[str, int]:
+    """Return the variables of a compiled unit with their sizes: its device and constant memory."""
+    listed = subprocess.run(["nm", "-S", "--defined-only", str(unit)], capture_output=True, text=True, check=True)
+    rows = [line.split() for line in listed.stdout.splitlines()]
+    return {row[3]: int(row[1], 16) for row in rows if len(row) == 4 and row[2] in "BDC"}
 
 
 def _compile(command: list[str]) -> None:

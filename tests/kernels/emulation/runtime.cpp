@@ -715,12 +715,6 @@ int emulation_run_grid(void (*function)(void*), void* arguments, const unsigned*
   return right ? 0 : 1;
 }
 
-int emulation_run(void (*function)(void*), void* arguments, unsigned grid, unsigned block, size_t shared,
-                  long long limit) {
-  const unsigned blocks[] = {grid, 1, 1}, threads[] = {block, 1, 1};
-  return emulation_run_grid(function, arguments, blocks, threads, shared, limit);
-}
-
 // ---- The hooks of -fsanitize=thread.
 
 #define ACCESS(BYTES)                                                                   \

@@ -1,10 +1,16 @@
-// The entries of an emulated kernel of arrays: its source, unmodified, and a function for the harness to call.
+// The entries of an emulated kernel: its source, unmodified, and a function for the harness to call.
 #include "cuda.hpp"
 
 #include <utility>
 
+#ifdef DEFINITIONS
 #include DEFINITIONS
+#endif
 #include KERNEL_SOURCE
+
+#ifndef KERNEL_REFERENCE
+#define KERNEL_REFERENCE KERNEL_ENTRY
+#endif
 
 extern "C" int emulation_run_grid(void (*function)(void*), void* arguments, const unsigned* grid, const unsigned* block,
                                   unsigned long shared, long long limit);
@@ -29,7 +35,7 @@ UNCHECKED void run_reference(void* arguments) { call(&KERNEL_REFERENCE, argument
 }  // namespace
 
 // Launches the kernel, or its reference, on pointers to its arguments.
-extern "C" int emulation_launch_arrays(bool reference, void** arguments, const unsigned* grid, const unsigned* block,
-                                       unsigned long shared, long long limit) {
+extern "C" int emulation_launch(bool reference, void** arguments, const unsigned* grid, const unsigned* block,
+                                unsigned long shared, long long limit) {
   return emulation_run_grid(reference ? run_reference : run_entry, arguments, grid, block, shared, limit);
 }
