@@ -1,0 +1,518 @@
+// GEMM of operands in half precision, with a result in FP32, on the tensor cores of Hopper (wgmma, tensor maps).
+//
+//     C = alpha * op(A) * op(B) + beta * C        op(X) = X or X^T
+//
+// Column-major with leading dimensions, BLAS meaning: beta = 0 never reads C, alpha = 0 never reads A and B, m, n, k >= 0.
+//
+// A block stays on its multiprocessor and takes one tile of C after the other. One of its warpgroups copies tiles of A and
+// B to shared memory, where they lie as tensor cores read them, swizzled; the others multiply. They make TEAMS teams with
+// a tile of C each, taken in turns: with two teams, one multiplies while the other stores its result.
+//
+// Tiles are copied by tensor maps, which fill with zeros what lies outside a matrix. Every block makes its own in the
+// workspace. Operands whose address or leading dimension is not a multiple of 16 bytes are copied element by element.
+// Blocks of a cluster lie one above the other: they share a tile of B, of which each copies a part to all.
+//
+// Every capital name that is not defined here is a macro: a parameter of kernel.toml, or a fact of the problem
+// (PRECISION 4 or 5 for FP16 or BF16; TRANS_A, TRANS_B).
+
+typedef unsigned short Half;  // the bits of an element of A or B
+typedef unsigned long long Bits64;
+
+constexpr int WARP = 32;
+constexpr int WARPGROUP = 128;
+constexpr int GROUPS = BLK_M / WG_M;         // warpgroups of a team
+constexpr int CONSUMERS = GROUPS * TEAMS;    // warpgroups that multiply; one more copies
+constexpr int THREADS = (CONSUMERS + 1) * WARPGROUP;
+constexpr int DEPTH = 16;                    // of a tensor core instruction along k
+constexpr int HIGH = 64;                     // rows of an instruction
+constexpr int LINE = 128;                    // bytes of a line in shared memory: the swizzled width
+constexpr int PER_LINE = LINE / 2;           // elements
+constexpr int CHUNK = 8;                     // elements of 16 bytes: what the swizzle moves
+constexpr int INSTRUCTIONS = WG_M / HIGH;    // of a warpgroup for DEPTH steps of k
+constexpr int SUMS = BLK_N / 2;              // sums of a thread, per instruction
+constexpr int ARRIVALS = GROUPS * WARPGROUP / WARP * CLUSTER;  // that free a stage
+static_assert(BLK_M % WG_M == 0 && WG_M % HIGH == 0 && BLK_K % PER_LINE == 0, "tiles are made of whole instructions");
+
+// Registers: those of the launch, and what the producer gives to the consumers.
+constexpr int LAUNCH_REGISTERS = 65536 / THREADS / 8 * 8;
+constexpr int SHARE = (LAUNCH_REGISTERS * THREADS - PRODUCER_REGISTERS * WARPGROUP) / (CONSUMERS * WARPGROUP) / 8 * 8;
+constexpr int CONSUMER_REGISTERS = SHARE < 240 ? SHARE : 240;
+
+// Describes a matrix to the copy engine.
+struct alignas(128) TensorMap { unsigned words[32]; };
+
+// ---- What the hardware does, in one place: an emulator on the host supplies its own.
+#ifndef MLTUNE_HOST
+
+__device__ __forceinline__ unsigned shared_address(const void* shared) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(shared));
+}
+
+template <typename V>
+__device__ __forceinline__ V load_global(const V* from) { return *from; }
+template <typename V>
+__device__ __forceinline__ void store_global(V* to, const V& value) { *to = value; }
+
+// Orders ordinary stores to shared memory before the reads of tensor cores.
+__device__ __forceinline__ void fence_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// -- Barriers in shared memory that count arrivals and bytes.
+
+__device__ __forceinline__ void barrier_init(Bits64* barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+
+__device__ __forceinline__ void barrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+__device__ __forceinline__ void barrier_expect(Bits64* barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
+}
+
+// Arrive at the barrier at the same place of a block of the cluster.
+__device__ __forceinline__ void barrier_arrive(Bits64* barrier, int block) {
+#if CLUSTER == 1
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+#else
+  asm volatile(
+      "{\n.reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(shared_address(barrier)), "r"(block) : "memory");
+#endif
+}
+
+__device__ __forceinline__ void barrier_wait(Bits64* barrier, unsigned parity) {
+  asm volatile(
+      "{\n.reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n}" ::"r"(shared_address(barrier)), "r"(parity) : "memory");
+}
+
+__device__ __forceinline__ void block_or_cluster_sync() {
+#if CLUSTER == 1
+  __syncthreads();
+#else
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ int cluster_rank() {
+#if CLUSTER == 1
+  return 0;
+#else
+  int rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+#endif
+}
+
+// -- Tensor maps.
+
+#define REPLACE_32(FIELD, VALUE) \
+  asm volatile("tensormap.replace.tile." FIELD ".shared::cta.b1024.b32 [%0], " VALUE ";" ::"l"(at) : "memory")
+#define REPLACE_32_OF(FIELD, INDEX, VALUE) \
+  asm volatile("tensormap.replace.tile." FIELD ".shared::cta.b1024.b32 [%0], " INDEX ", %1;" ::"l"(at), "r"(VALUE) : "memory")
+
+// Describes `outer` lines of `inner` contiguous elements, of which `box_outer` by PER_LINE are copied at a time. A whole
+// warp calls it; the map is made in shared memory and published to the copy engine in global memory.
+__device__ __forceinline__ void make_map(TensorMap* map, TensorMap* shared, const Half* X, unsigned inner, unsigned outer, Bits64 ld,
+                                         int box_outer) {
+  const int lane = threadIdx.x % WARP;
+  shared->words[lane] = 0;
+  __syncwarp();
+  if (lane == 0) {
+    const Bits64 at = __cvta_generic_to_shared(shared);
+    asm volatile("tensormap.replace.tile.global_address.shared::cta.b1024.b64 [%0], %1;" ::"l"(at), "l"(X) : "memory");
+    REPLACE_32("rank", "1");  // less one
+    REPLACE_32_OF("box_dim", "0", PER_LINE);
+    REPLACE_32_OF("box_dim", "1", box_outer);
+    REPLACE_32_OF("global_dim", "0", inner);
+    REPLACE_32_OF("global_dim", "1", outer);
+    asm volatile("tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%0], 0, %1;" ::"l"(at), "l"(ld * sizeof(Half)) : "memory");
+    REPLACE_32_OF("element_stride", "0", 1);
+    REPLACE_32_OF("element_stride", "1", 1);
+#if PRECISION == 4
+    REPLACE_32("elemtype", "6");  // FP16
+#else
+    REPLACE_32("elemtype", "10");  // BF16
+#endif
+    REPLACE_32("interleave_layout", "0");
+    REPLACE_32("swizzle_mode", "3");  // 128 bytes
+    REPLACE_32("fill_mode", "0");     // zeros
+  }
+  __syncwarp();
+  asm volatile("tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%0], [%1], 128;" ::"l"(map),
+               "r"(shared_address(shared))
+               : "memory");
+  asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
+}
+
+// To shared memory; to the same place of all blocks of the cluster if there are several TARGETS.
+template <int TARGETS>
+__device__ __forceinline__ void copy_box(void* shared, const TensorMap* map, int inner, int outer, Bits64* barrier) {
+  if constexpr (TARGETS == 1)
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
+                     shared_address(shared)),
+                 "l"(map), "r"(inner), "r"(outer), "r"(shared_address(barrier))
+                 : "memory");
+  else
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(
+            shared_address(shared)),
+        "l"(map), "r"(inner), "r"(outer), "r"(shared_address(barrier)), "h"(static_cast<unsigned short>((1 << TARGETS) - 1))
+        : "memory");
+}
+
+// -- Tensor cores.
+
+template <int REGISTERS>
+__device__ __forceinline__ void registers_give() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS)); }
+template <int REGISTERS>
+__device__ __forceinline__ void registers_take() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS)); }
+
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int PENDING>
+__device__ __forceinline__ void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory"); }
+
+// Keeps the compiler from moving a use of `value` across.
+__device__ __forceinline__ void hold(float& value) { asm volatile("" : "+f"(value)::"memory"); }
+
+// The operands of the instruction by its width: names of the sums, the sums, names of what follows them.
+#define NAMES_32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define NAMES_64 NAMES_32 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define NAMES_96 NAMES_64 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define NAMES_128 NAMES_96 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define NAMES_160 NAMES_128 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define NAMES_192 NAMES_160 ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define NAMES_224 NAMES_192 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
+#define NAMES_256 NAMES_224 ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define SUMS_32 SIXTEEN(0)
+#define SUMS_64 SUMS_32, SIXTEEN(16)
+#define SUMS_96 SUMS_64, SIXTEEN(32)
+#define SUMS_128 SUMS_96, SIXTEEN(48)
+#define SUMS_160 SUMS_128, SIXTEEN(64)
+#define SUMS_192 SUMS_160, SIXTEEN(80)
+#define SUMS_224 SUMS_192, SIXTEEN(96)
+#define SUMS_256 SUMS_224, SIXTEEN(112)
+#define REST_32 "%16, %17, 1, 1, 1, %18, %19"
+#define REST_64 "%32, %33, 1, 1, 1, %34, %35"
+#define REST_96 "%48, %49, 1, 1, 1, %50, %51"
+#define REST_128 "%64, %65, 1, 1, 1, %66, %67"
+#define REST_160 "%80, %81, 1, 1, 1, %82, %83"
+#define REST_192 "%96, %97, 1, 1, 1, %98, %99"
+#define REST_224 "%112, %113, 1, 1, 1, %114, %115"
+#define REST_256 "%128, %129, 1, 1, 1, %130, %131"
+#define FOUR(I) "+f"(d[I]), "+f"(d[I + 1]), "+f"(d[I + 2]), "+f"(d[I + 3])
+#define SIXTEEN(I) FOUR(I), FOUR(I + 4), FOUR(I + 8), FOUR(I + 12)
+#define JOIN_(A, B) A##B
+#define JOIN(A, B) JOIN_(A, B)
+#define TEXT_(A) #A
+#define TEXT(A) TEXT_(A)
+#if PRECISION == 4
+#define OPERANDS "f16.f16"
+#else
+#define OPERANDS "bf16.bf16"
+#endif
+
+// d += a * b: 64 x BLK_N sums, 16 steps of k. Lines lie along k, or, transposed, along the other index.
+template <bool TRANSPOSES_A, bool TRANSPOSES_B>
+__device__ __forceinline__ void wgmma(float (&d)[SUMS], Bits64 a, Bits64 b) {
+  asm volatile("wgmma.mma_async.sync.aligned.m64n" TEXT(BLK_N) "k16.f32." OPERANDS " {" JOIN(NAMES_, BLK_N) "}, " JOIN(REST_, BLK_N) ";"
+               : JOIN(SUMS_, BLK_N)
+               : "l"(a), "l"(b), "n"(TRANSPOSES_A), "n"(TRANSPOSES_B));
+}
+
+#endif
+
+// The place of an operand: lines of 128 bytes, swizzled, in groups of eight. `leading`: bytes from one line's block to the
+// next along m or n, where that is the contiguous index.
+__device__ __forceinline__ Bits64 describe(const void* shared, int leading) {
+  return Bits64(1) << 62 | Bits64(8 * LINE / 16) << 32 | Bits64(leading / 16) << 16 | (shared_address(shared) & 0x3ffff) / 16;
+}
+
+// ---- Copies of one operand.
+
+// PANEL lines of op(X) by BLK_K steps of k are an image: blocks of lines of 128 bytes that lie along the contiguous index.
+// SHARES: blocks of a cluster that copy a part each.
+template <bool K_CONTIGUOUS, int PANEL, int SHARES>
+struct Operand {
+  static constexpr int BLOCKS = K_CONTIGUOUS ? BLK_K / PER_LINE : (PANEL + PER_LINE - 1) / PER_LINE;
+  static constexpr int LINES = K_CONTIGUOUS ? PANEL : BLK_K;  // of a block
+  static constexpr int BLOCK = LINES * LINE;                  // bytes
+  static constexpr int IMAGE = BLOCKS * BLOCK;
+  static constexpr int PART = LINES / SHARES;                 // lines that a block copies
+  static_assert(LINES % (8 * SHARES) == 0, "groups of eight lines are swizzled as one");
+
+  const Half* X;
+  long long ld, inner, outer;  // elements along the contiguous index, and along the other
+  TensorMap* map;
+
+  __device__ __forceinline__ Operand(const Half* X, long long ld, long long count, long long k, TensorMap* map)
+      : X(X), ld(ld), inner(K_CONTIGUOUS ? k : count), outer(K_CONTIGUOUS ? count : k), map(map) {}
+
+  __device__ __forceinline__ bool is_aligned() const { return ld % CHUNK == 0 && reinterpret_cast<Bits64>(X) % 16 == 0; }
+
+  __device__ __forceinline__ void make(TensorMap* shared) const {
+    make_map(map, shared, X, static_cast<unsigned>(inner), static_cast<unsigned>(outer), ld, PART);
+  }
+
+  // By one thread.
+  __device__ __forceinline__ void copy(unsigned char* image, long long line, long long step, Bits64* barrier) const {
+    const int inner0 = static_cast<int>(K_CONTIGUOUS ? step : line), outer0 = static_cast<int>(K_CONTIGUOUS ? line : step);
+    const int first = SHARES > 1 ? cluster_rank() * PART : 0;
+#pragma unroll
+    for (int block = 0; block < BLOCKS; block++)
+      copy_box<SHARES>(image + block * BLOCK + first * LINE, map, inner0 + block * PER_LINE, outer0 + first, barrier);
+  }
+
+  // By the threads of a warpgroup, element by element.
+  __device__ __forceinline__ void copy_elements(unsigned char* image, long long line, long long step) const {
+    const long long inner0 = K_CONTIGUOUS ? step : line, outer0 = K_CONTIGUOUS ? line : step;
+    // Neighbours take neighbouring chunks, which are in the same line of memory.
+#pragma unroll 1
+    for (int i = threadIdx.x % WARPGROUP; i < BLOCKS * LINES * CHUNK; i += WARPGROUP) {
+      const int chunk = i % CHUNK, in_block = i / CHUNK % LINES, block = i / CHUNK / LINES;
+      const long long at = inner0 + block * PER_LINE + chunk * CHUNK, of = outer0 + in_block;
+      struct alignas(16) { Half at[CHUNK]; } halves;
+#pragma unroll
+      for (int e = 0; e < CHUNK; e++) halves.at[e] = of < outer && at + e < inner ? load_global(X + of * ld + at + e) : Half(0);
+      *reinterpret_cast<decltype(halves)*>(image + block * BLOCK + in_block * LINE + (chunk ^ in_block % 8) * 16) = halves;
+    }
+  }
+
+  // For tensor cores: lines from `line` on, 16 steps from the first on.
+  static __device__ __forceinline__ Bits64 place(const unsigned char* image, int line) {
+    return describe(image + (K_CONTIGUOUS ? line * LINE : line / PER_LINE * BLOCK), K_CONTIGUOUS ? 16 : BLOCK);
+  }
+
+  // In units of 16 bytes, from there to 16 steps from `step` on; and from the first lines to `line`.
+  static constexpr __device__ __forceinline__ Bits64 to_step(int step) {
+    return (K_CONTIGUOUS ? step / PER_LINE * BLOCK + step % PER_LINE * 2 : step * LINE) / 16;
+  }
+  static constexpr __device__ __forceinline__ Bits64 to_line(int line) {
+    return (K_CONTIGUOUS ? line * LINE : line / PER_LINE * BLOCK) / 16;
+  }
+};
+
+typedef Operand<TRANS_A == 1, BLK_M, 1> OperandA;
+typedef Operand<TRANS_B == 0, BLK_N, CLUSTER> OperandB;
+constexpr int STAGE = OperandA::IMAGE + OperandB::IMAGE;
+
+// ---- Order.
+
+// The place of a pipeline: which stage, and the parity of its barriers.
+struct Place {
+  int stage = 0;
+  unsigned parity = 0;
+
+  __device__ __forceinline__ void next() {
+    if (++stage == STAGES) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+
+  __device__ __forceinline__ void skip(long long tiles) {
+    const long long at = stage + tiles;
+    stage = static_cast<int>(at % STAGES);
+    parity ^= static_cast<unsigned>(at / STAGES) & 1;
+  }
+};
+
+// The tiles of C, in order: groups of raster_group rows, column by column, as compact as can be. A cluster takes CLUSTER
+// tiles, one above the other.
+struct Tiles {
+  int panels_m, panels_n, all, raster_group;
+
+  __device__ __forceinline__ Tiles(long long m, long long n, int raster_group)
+      : panels_m(static_cast<int>((m + CLUSTER * BLK_M - 1) / (CLUSTER * BLK_M))), panels_n(static_cast<int>((n + BLK_N - 1) / BLK_N)),
+        all(panels_m * panels_n), raster_group(min(raster_group, panels_m)) {}
+
+  // The first row and column of a tile.
+  __device__ __forceinline__ void locate(int number, long long& row, long long& column) const {
+    const int group_tiles = raster_group * panels_n, group = number / group_tiles, within = number % group_tiles;
+    const int height = min(raster_group, panels_m - group * raster_group);
+    row = static_cast<long long>((group * raster_group + within % height) * CLUSTER + cluster_rank()) * BLK_M;
+    column = static_cast<long long>(within / height) * BLK_N;
+  }
+};
+
+// ---- Multiply and store.
+
+// The sums of a thread. It holds of columns 8 j + 2 (lane % 4) + {0, 1} the rows lane / 4 + {0, 8} of its warp's 16.
+typedef float Sums[INSTRUCTIONS][SUMS];
+
+__device__ __forceinline__ void hold(Sums& sums) {
+#pragma unroll
+  for (int part = 0; part < INSTRUCTIONS; part++)
+#pragma unroll
+    for (int i = 0; i < SUMS; i++) hold(sums[part][i]);
+}
+
+__device__ __forceinline__ void multiply_tile(Sums& sums, Bits64 a, Bits64 b) {
+#pragma unroll
+  for (int step = 0; step < BLK_K; step += DEPTH)
+#pragma unroll
+    for (int part = 0; part < INSTRUCTIONS; part++)
+      wgmma<!TRANS_A, TRANS_B>(sums[part], a + OperandA::to_line(part * HIGH) + OperandA::to_step(step), b + OperandB::to_step(step));
+}
+
+struct Result {
+  long long m, n;
+  float alpha, beta;
+  float* C;
+  long long ldc;
+
+  // A warp's 16 rows of an instruction, from `row` and `column` on.
+  __device__ __forceinline__ void store(const float (&sums)[SUMS], long long row, long long column) const {
+    const bool inside = row + 16 <= m && column + BLK_N <= n;
+    if (inside && beta == 0.0f)
+      store<true, false>(sums, row, column);
+    else if (inside)
+      store<true, true>(sums, row, column);
+    else
+      store<false, true>(sums, row, column);
+  }
+
+  template <bool INSIDE, bool MAY_READ_C>
+  __device__ __forceinline__ void store(const float (&sums)[SUMS], long long row, long long column) const {
+    const int lane = threadIdx.x % WARP;
+    row += lane / 4;
+    column += lane % 4 * 2;
+    float* to[2] = {C + row + column * ldc, C + row + (column + 1) * ldc};
+#pragma unroll
+    for (int j = 0; j < SUMS; j += 4) {
+#pragma unroll
+      for (int e = 0; e < 4; e++)
+        if (INSIDE || (row + e / 2 * 8 < m && column + j * 2 + e % 2 < n)) {
+          float* const at = to[e % 2] + e / 2 * 8;
+          const float value = alpha * sums[j + e];
+          store_global(at, MAY_READ_C && beta != 0.0f ? value + beta * load_global(at) : value);
+        }
+      to[0] += 8 * ldc;
+      to[1] += 8 * ldc;
+    }
+  }
+};
+
+// ---- The kernel.
+
+#if CLUSTER > 1
+#define CLUSTERED __cluster_dims__(CLUSTER, 1, 1)
+#else
+#define CLUSTERED
+#endif
+
+extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1)
+gemm(long long m, long long n, long long k, float alpha, const Half* A, long long lda, const Half* B, long long ldb, float beta,
+     float* C, long long ldc, int raster_group, void* workspace) {
+  extern __shared__ __align__(1024) unsigned char shared_storage[];
+  TensorMap* const shared_map = reinterpret_cast<TensorMap*>(shared_storage + STAGES * STAGE);
+  Bits64* const full = reinterpret_cast<Bits64*>(shared_map + 1);
+  Bits64* const empty = full + STAGES;
+  Bits64* const turn = empty + STAGES;  // of each team to multiply
+
+  const long long depth = alpha == 0.0f ? 0 : k, tiles_k = (depth + BLK_K - 1) / BLK_K;
+  const Tiles tiles(m, n, raster_group);
+  const int cluster = blockIdx.x / CLUSTER, clusters = gridDim.x / CLUSTER;
+  if (cluster >= tiles.all) return;
+
+  TensorMap* const maps = static_cast<TensorMap*>(workspace) + 2 * blockIdx.x;
+  const OperandA a(A, lda, m, k, maps);
+  const OperandB b(B, ldb, n, k, maps + 1);
+  const bool aligned = a.is_aligned() && b.is_aligned();
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < STAGES; i++) {
+      barrier_init(&full[i], aligned ? 1 : WARPGROUP);
+      barrier_init(&empty[i], ARRIVALS);
+    }
+    for (int i = 0; i < TEAMS; i++) barrier_init(&turn[i], GROUPS * WARPGROUP / WARP);
+    barrier_init_fence();
+  }
+  block_or_cluster_sync();
+
+  const int warpgroup = threadIdx.x / WARPGROUP;
+  if (warpgroup == CONSUMERS) {  // the producer
+    registers_give<PRODUCER_REGISTERS>();
+    const bool first_warp = threadIdx.x < CONSUMERS * WARPGROUP + WARP, first_thread = threadIdx.x == CONSUMERS * WARPGROUP;
+    if (aligned && first_warp && tiles_k > 0) {
+      a.make(shared_map);
+      b.make(shared_map);
+    }
+    if (first_thread || !aligned) {
+      Place place;
+#pragma unroll 1
+      for (int number = cluster; number < tiles.all; number += clusters) {
+        long long row, column;
+        tiles.locate(number, row, column);
+#pragma unroll 1
+        for (long long tile = 0; tile < tiles_k; tile++, place.next()) {
+          unsigned char* const stage = shared_storage + place.stage * STAGE;
+          Bits64* const barrier = &full[place.stage];
+          barrier_wait(&empty[place.stage], place.parity ^ 1);
+          if (aligned) {
+            barrier_expect(barrier, STAGE);
+            a.copy(stage, row, tile * BLK_K, barrier);
+            b.copy(stage + OperandA::IMAGE, column, tile * BLK_K, barrier);
+          } else {
+            a.copy_elements(stage, row, tile * BLK_K);
+            b.copy_elements(stage + OperandA::IMAGE, column, tile * BLK_K);
+            fence_proxy();
+            barrier_arrive(barrier, cluster_rank());
+          }
+        }
+      }
+    }
+  } else {
+    registers_take<CONSUMER_REGISTERS>();
+    const int lane = threadIdx.x % WARP, team = warpgroup / GROUPS, first_row = warpgroup % GROUPS * WG_M;
+    const Bits64 from_a = OperandA::place(shared_storage, first_row), from_b = OperandB::place(shared_storage + OperandA::IMAGE, 0);
+    auto release = [&](int stage) {
+      if (lane < CLUSTER) barrier_arrive(&empty[stage], lane);
+    };
+    const Result result{m, n, alpha, beta, C, ldc};
+    Place place;
+    place.skip(team * tiles_k);
+    unsigned turns = team == 0;  // the parity of the barrier: the first team has the first turn
+#pragma unroll 1
+    for (int number = cluster + team * clusters; number < tiles.all; number += TEAMS * clusters) {
+      Sums sums;
+#pragma unroll
+      for (int part = 0; part < INSTRUCTIONS; part++)
+#pragma unroll
+        for (int i = 0; i < SUMS; i++) sums[part][i] = 0.0f;
+      // A team that waited for tiles of its own while another has not had all of its could not tell its turn of a stage
+      // from an earlier one.
+      if (TEAMS > 1) barrier_wait(&turn[team], turns);
+      turns ^= 1;
+      int last = 0;
+#pragma unroll 1
+      for (long long tile = 0; tile < tiles_k; tile++) {
+        barrier_wait(&full[place.stage], place.parity);
+        hold(sums);
+        wgmma_fence();
+        const Bits64 offset = static_cast<Bits64>(place.stage * (STAGE / 16));
+        multiply_tile(sums, from_a + offset, from_b + offset);
+        wgmma_commit();
+        wgmma_wait<1>();
+        if (tile > 0) release(last);
+        last = place.stage;
+        place.next();
+      }
+      if (TEAMS > 1 && lane == 0) barrier_arrive(&turn[(team + 1) % TEAMS], cluster_rank());
+      wgmma_wait<0>();
+      hold(sums);
+      if (tiles_k > 0) release(last);
+      place.skip((TEAMS - 1) * tiles_k);
+      long long row, column;
+      tiles.locate(number, row, column);
+      row += first_row + threadIdx.x % WARPGROUP / WARP * 16;
+#pragma unroll
+      for (int part = 0; part < INSTRUCTIONS; part++) result.store(sums[part], row + part * HIGH, column);
+    }
+  }
+#if CLUSTER > 1
+  block_or_cluster_sync();  // a block that has ended would not take arrivals
+#endif
+}

@@ -1,0 +1,66 @@
+"""kernels/gemm_wgmma itself, without a GPU: its source on the host, every access checked, its results against NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from emulation.host import COMPILER_EXISTS, build_runtime
+from gemm import Configuration, check_configurations, sample
+
+from mltune.device.known import H200
+from mltune.kernel.bundle import Kernel
+from mltune.kernel.reader import load_kernel
+from mltune.problem.gemm_precisions import transpositions
+
+pytestmark = pytest.mark.skipif(not COMPILER_EXISTS, reason="needs g++")
+
+CASES = [(precision, *ops) for precision in "hb" for ops in transpositions(precision)]
+SMALL = {"BLK_M": (64, 128), "BLK_N": (64, 96), "BLK_K": (64,), "STAGES": (2, 3), "CLUSTER": (1,)}
+"""Values of small tiles, which are quick to emulate; a cluster of one block is all that is emulated."""
+
+FEW = replace(H200, sm_count=1)
+"""So few multiprocessors that a block has more than one tile."""
+
+WAYS = (
+    lambda c: c["TEAMS"] == 1 and c["BLK_M"] == 128 and c["BLK_N"] == 96,
+    lambda c: c["TEAMS"] == 2 and c["BLK_M"] == 64 and c["BLK_N"] == 96,
+)
+"""A tile of two instructions or warpgroups; two teams."""
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Kernel:
+    return load_kernel("gemm_wgmma")
+
+
+@pytest.fixture(scope="module")
+def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_runtime(tmp_path_factory.mktemp("emulation"))
+
+
+def sizes(configuration: Configuration) -> Iterator[tuple[int, int, int]]:
+    """Sizes around a configuration's tile, from one element to several tiles, deeper than the pipeline and not as deep."""
+    m, n, k = (configuration[name] for name in ("BLK_M", "BLK_N", "BLK_K"))
+    yield m, n - 1, k + 8
+    yield m + 1, n, (configuration["STAGES"] + 1) * k + 1
+    yield 1, 1, 1
+    yield m - 1, 5, 0
+
+
+def run(kernel: Kernel, runtime: Path, case: tuple[str, str, str], configurations: list[Configuration]) -> None:
+    check_configurations(kernel, case, runtime, configurations, sizes, FEW)
+
+
+@pytest.mark.parametrize("case", CASES, ids="".join)
+def test_random_configurations(kernel: Kernel, runtime: Path, case: tuple[str, str, str]) -> None:
+    drawn = sample(kernel.with_values(SMALL), case, 64, seed=CASES.index(case))
+    run(kernel, runtime, case, [next(filter(WAYS[CASES.index(case) // 2 % 2], drawn))])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids="".join)
+def test_many_random_configurations(kernel: Kernel, runtime: Path, case: tuple[str, str, str]) -> None:
+    run(kernel, runtime, case, list(sample(kernel.with_values(SMALL), case, 8, seed=100 + CASES.index(case))))
