@@ -139,3 +139,17 @@ def pytest_terminal_summary(terminalreporter, config):
             _, commands, wall_s, grown = zip(*mine, strict=True)
             rows.append(f"| {kind} | {len(mine)} | {sum(commands)} | {max(wall_s):.1f} s | {max(grown) / 1e6:.0f} MB |")
         Path(path).write_text("\n".join(rows) + "\n")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark as slow all but a few of the cases of a test that is marked with how many are enough, evenly spread."""
+    cases = {}
+    for item in items:
+        if (mark := item.get_closest_marker("sampled")) is not None:
+            cases.setdefault((item.fspath, item.originalname), (mark.args[0], []))[1].append(item)
+    for few, found in cases.values():
+        kept = {round(i * (len(found) - 1) / max(few - 1, 1)) for i in range(few)}
+        for i, item in enumerate(found):
+            if i not in kept:
+                item.add_marker(pytest.mark.slow)

@@ -44,7 +44,7 @@ constexpr int IMAGE_A = BLK_M * BLK_K * 4 * PARTS;       // bytes of a tile: hig
 constexpr int IMAGE_B = BLK_N * BLK_K * 4 * PARTS;
 constexpr int STAGE = IMAGE_A + IMAGE_B;
 constexpr int SUMS = BLK_N / 2;                          // sums of a thread, per part
-constexpr int BARRIER_COUNT = CONSUMERS * WARPGROUP / WARP * CLUSTER;
+constexpr int ARRIVALS = CONSUMERS * WARPGROUP / WARP * CLUSTER;  // that free a stage
 static_assert(BLK_K * PARTS % 32 == 0 && PROMOTE_K % BLK_K == 0, "an image is made of whole blocks, a sum of whole tiles");
 
 // Registers: those of the launch, and what the producer gives to the consumers.
@@ -111,7 +111,7 @@ __device__ __forceinline__ void barrier_arrive(Bits64* barrier, int block) {
   asm volatile(
       "{\n.reg .b32 remote;\n"
       "mapa.shared::cluster.u32 remote, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}" ::"r"(shared_address(barrier)), "r"(block) : "memory");
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(shared_address(barrier)), "r"(block) : "memory");
 #endif
 }
 
@@ -123,8 +123,10 @@ __device__ __forceinline__ void barrier_wait(Bits64* barrier, unsigned parity) {
       "@!done bra again;\n}" ::"r"(shared_address(barrier)), "r"(parity) : "memory");
 }
 
-__device__ __forceinline__ void cluster_sync() {
-#if CLUSTER > 1
+__device__ __forceinline__ void block_or_cluster_sync() {
+#if CLUSTER == 1
+  __syncthreads();
+#else
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 #endif
 }
@@ -141,20 +143,19 @@ __device__ __forceinline__ int cluster_rank() {
 
 // -- Bulk copies.
 
+// To shared memory; to the same place of all blocks of the cluster if there are several TARGETS.
+template <int TARGETS>
 __device__ __forceinline__ void bulk_load(void* shared, const void* global, int bytes, Bits64* barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(shared)),
-               "l"(global), "r"(bytes), "r"(shared_address(barrier))
-               : "memory");
-}
-
-// To the same place of all blocks of the cluster.
-__device__ __forceinline__ void bulk_load_multicast(void* shared, const void* global, int bytes, Bits64* barrier) {
-  const unsigned short blocks = (1 << CLUSTER) - 1;
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::"r"(
-          shared_address(shared)),
-      "l"(global), "r"(bytes), "r"(shared_address(barrier)), "h"(blocks)
-      : "memory");
+  if constexpr (TARGETS == 1)
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(shared)),
+                 "l"(global), "r"(bytes), "r"(shared_address(barrier))
+                 : "memory");
+  else
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::"r"(
+            shared_address(shared)),
+        "l"(global), "r"(bytes), "r"(shared_address(barrier)), "h"(static_cast<unsigned short>((1 << TARGETS) - 1))
+        : "memory");
 }
 
 __device__ __forceinline__ void bulk_store(void* global, const void* shared, int bytes) {
@@ -175,11 +176,6 @@ template <int REGISTERS>
 __device__ __forceinline__ void registers_give() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS)); }
 template <int REGISTERS>
 __device__ __forceinline__ void registers_take() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS)); }
-
-// Lines of 128 bytes along k, swizzled, in groups of eight.
-__device__ __forceinline__ Bits64 describe(const void* shared) {
-  return Bits64(1) << 62 | Bits64(1024 / 16) << 32 | Bits64(1) << 16 | (shared_address(shared) & 0x3ffff) / 16;
-}
 
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -252,6 +248,11 @@ __device__ __forceinline__ void wgmma(float (&d)[SUMS], Bits64 a, Bits64 b, bool
 }
 
 #endif
+
+// Lines of 128 bytes along k, swizzled, in groups of eight.
+__device__ __forceinline__ Bits64 describe(const void* shared) {
+  return Bits64(1) << 62 | Bits64(1024 / 16) << 32 | Bits64(1) << 16 | (shared_address(shared) & 0x3ffff) / 16;
+}
 
 // ---- The workspace.
 
@@ -662,130 +663,85 @@ struct Product {
     sum.y += ai * b.x;
 #endif
   }
-
-  // One element in FP32, by a warp.
-  __device__ __forceinline__ T element(long long row, long long column) const {
-    T sum{};
-#pragma unroll 4
-    for (long long step = threadIdx.x % WARP; step < k; step += WARP) add(sum, a_at(row, step), b_at(step, column));
-#pragma unroll
-    for (int distance = WARP / 2; distance > 0; distance /= 2) {
-#if PRECISION == 0
-      sum += __shfl_xor_sync(0xffffffff, sum, distance);
-#else
-      sum.x += __shfl_xor_sync(0xffffffff, sum.x, distance);
-      sum.y += __shfl_xor_sync(0xffffffff, sum.y, distance);
-#endif
-    }
-    return sum;
-  }
 };
 
-__device__ __forceinline__ T element_of(const Sums& sums, int i, int exponent) {
-#if PRECISION == 0
-  return scale(sums[0][i], exponent);
-#else
-  return T{scale(sums[0][i], exponent), scale(sums[1][i], exponent)};
-#endif
-}
-
-constexpr int MANY = 64;  // elements of a warp's part of a tile, above which all of it is computed again
+constexpr int CHUNK = SUMS % 16 == 0 && PARTS == 1 ? 16 : 8;  // sums of a thread, per part, that are stored at a time
+constexpr int CHUNK_COLUMNS = CHUNK * 2;
 
 // A warp's part of a tile: 16 rows from `row0`, BLK_N columns from `column0`.
-__device__ __forceinline__ void store_tile(Sums& sums, const Product& product, const Line* lines_a, const Line* lines_b, long long row0,
+__device__ __forceinline__ void store_tile(const Sums& sums, const Product& product, const Line* lines_a, const Line* lines_b, long long row0,
                                            long long column0) {
   const int lane = threadIdx.x % WARP;
-  const long long row = row0 + lane / 4, column = column0 + lane % 4 * 2;
+  const long long row = row0 + lane / 4;
   const bool multiplied = product.k > 0;
   Line of_row[2] = {};
-  if (multiplied) {
-    if (row < product.m) of_row[0] = lines_a[row];
-    if (row + 8 < product.m) of_row[1] = lines_a[row + 8];
-  }
-
-  // Elements that are too small against what the split has lost, or not finite.
-  unsigned wrong[(SUMS + 31) / 32] = {};
-  int count = 0;
-  if (multiplied) {
 #pragma unroll
-    for (int i = 0; i < SUMS; i++) {
-      const long long at_row = row + i % 4 / 2 * 8, at_column = column + i / 4 * 8 + i % 2;
-      if (at_row < product.m && at_column < product.n) {
-        const float lost = product.k < LEAST_K ? float_of(INFINITE) : of_row[i % 4 / 2].lost + lines_b[at_column].lost;
-        const float least = 0x1p35f * lost;
-        float size = fabsf(sums[0][i]);
+  for (int h = 0; h < 2; h++)
+    if (multiplied && row + h * 8 < product.m) of_row[h] = lines_a[row + h * 8];
+
+#pragma unroll 1
+  for (int chunk = 0; chunk < SUMS / CHUNK && column0 + chunk * CHUNK_COLUMNS < product.n; chunk++) {
+    const long long column = column0 + chunk * CHUNK_COLUMNS + lane % 4 * 2;
+    // Registers cannot be indexed: those of the chunk are copied, so that what follows is compiled once.
+    float mine[PARTS][CHUNK];
+#pragma unroll
+    for (int c = 0; c < SUMS / CHUNK; c++)
+      if (c == chunk) {
+#pragma unroll
+        for (int p = 0; p < PARTS; p++)
+#pragma unroll
+          for (int i = 0; i < CHUNK; i++) mine[p][i] = sums[p][c * CHUNK + i];
+      }
+    auto row_of = [&](int i) { return row + i % 4 / 2 * 8; };
+    auto column_of = [&](int i) { return column + i / 4 * 8 + i % 2; };
+
+    Line of_column[CHUNK / 2] = {};
+#pragma unroll
+    for (int j = 0; j < CHUNK / 2; j++)
+      if (multiplied && column_of(j / 2 * 4 + j % 2) < product.n) of_column[j] = lines_b[column_of(j / 2 * 4 + j % 2)];
+
+    unsigned wrong = 0;  // elements that are too small against what the split has lost, or not finite
+#pragma unroll
+    for (int i = 0; i < CHUNK; i++)
+      if (row_of(i) < product.m && column_of(i) < product.n) {
+        const Line &r = of_row[i % 4 / 2], &c = of_column[i / 4 * 2 + i % 2];
+        const float least = 0x1p35f * (product.k < LEAST_K ? float_of(INFINITE) : r.lost + c.lost);
+        float size = fabsf(mine[0][i]);
         if constexpr (PARTS == 2) {
-          const float other = fabsf(sums[PARTS - 1][i]);
+          const float other = fabsf(mine[PARTS - 1][i]);
           size = size + other < float_of(INFINITE) ? max(size, other) : float_of(INFINITE);
         }
-        if (!(size >= least && size < float_of(INFINITE))) {
-          wrong[i / 32] |= 1u << i % 32;
-          count++;
+        if (multiplied && !(size >= least && size < float_of(INFINITE))) {
+          wrong |= 1u << i;
+        } else {
+          const int exponent = -(r.exponent + c.exponent);
+#if PRECISION == 0
+          product.store(row_of(i), column_of(i), scale(mine[0][i], exponent));
+#else
+          product.store(row_of(i), column_of(i), T{scale(mine[0][i], exponent), scale(mine[1][i], exponent)});
+#endif
         }
       }
-    }
-  }
-#pragma unroll
-  for (int distance = WARP / 2; distance > 0; distance /= 2) count += __shfl_xor_sync(0xffffffff, count, distance);
 
-  const bool again = count > MANY;
-  if (again) {  // all of it, in FP32
-#pragma unroll
-    for (int p = 0; p < PARTS; p++)
-#pragma unroll
-      for (int i = 0; i < SUMS; i++) sums[p][i] = 0.0f;
+    if (warp_ballot(wrong != 0) != 0) {  // the chunk again in FP32, to have these elements
+      T again[CHUNK] = {};
 #pragma unroll 1
-    for (long long step = 0; step < product.k; step++) {
-      T a[2] = {};
+      for (long long step = 0; step < product.k; step++) {
+        T a[2] = {};
 #pragma unroll
-      for (int h = 0; h < 2; h++)
-        if (row + h * 8 < product.m) a[h] = product.a_at(row + h * 8, step);
+        for (int h = 0; h < 2; h++)
+          if (row + h * 8 < product.m) a[h] = product.a_at(row + h * 8, step);
 #pragma unroll
-      for (int j = 0; j < SUMS; j += 4)
-#pragma unroll
-        for (int c = 0; c < 2; c++) {
+        for (int j = 0; j < CHUNK / 2; j++) {
           T b{};
-          if (column + j * 2 + c < product.n) b = product.b_at(step, column + j * 2 + c);
+          if (column_of(j / 2 * 4 + j % 2) < product.n) b = product.b_at(step, column_of(j / 2 * 4 + j % 2));
 #pragma unroll
-          for (int h = 0; h < 2; h++) {
-#if PRECISION == 0
-            Product::add(sums[0][j + h * 2 + c], a[h], b);
-#else
-            T sum{sums[0][j + h * 2 + c], sums[1][j + h * 2 + c]};
-            Product::add(sum, a[h], b);
-            sums[0][j + h * 2 + c] = sum.x;
-            sums[1][j + h * 2 + c] = sum.y;
-#endif
-          }
+          for (int h = 0; h < 2; h++) Product::add(again[j / 2 * 4 + h * 2 + j % 2], a[h], b);
         }
-    }
+      }
 #pragma unroll
-    for (int w = 0; w < (SUMS + 31) / 32; w++) wrong[w] = 0;
-  }
-
-#pragma unroll
-  for (int i = 0; i < SUMS; i++) {
-    const long long at_row = row + i % 4 / 2 * 8, at_column = column + i / 4 * 8 + i % 2;
-    if (at_row < product.m && at_column < product.n && !(wrong[i / 32] >> i % 32 & 1)) {
-      const int exponent = again || !multiplied ? 0 : -(of_row[i % 4 / 2].exponent + lines_b[at_column].exponent);
-      product.store(at_row, at_column, element_of(sums, i, exponent));
-    }
-  }
-
-  if (count > 0 && !again) {
-#pragma unroll 1
-    for (int i = 0; i < SUMS; i++) {
-      unsigned lanes = warp_ballot(wrong[0] & 1);
-#pragma unroll
-      for (int w = 0; w < (SUMS + 31) / 32; w++)
-        wrong[w] = wrong[w] >> 1 | (w + 1 < (SUMS + 31) / 32 ? wrong[(w + 1) % ((SUMS + 31) / 32)] << 31 : 0);
-#pragma unroll 1
-      for (int other = 0; lanes != 0; other++, lanes >>= 1)
-        if (lanes & 1) {
-          const long long at_row = row0 + other / 4 + i % 4 / 2 * 8, at_column = column0 + other % 4 * 2 + i / 4 * 8 + i % 2;
-          const T value = product.element(at_row, at_column);
-          if (lane == 0) product.store(at_row, at_column, value);
-        }
+      for (int i = 0; i < CHUNK; i++)
+        if (wrong >> i & 1) product.store(row_of(i), column_of(i), again[i]);
     }
   }
 }
@@ -818,7 +774,7 @@ gemm(long long m, long long n, long long k, T alpha, const T* A, long long lda, 
   if (threadIdx.x == 0) {
     for (int i = 0; i < STAGES; i++) {
       barrier_init(&full[i], 1);
-      barrier_init(&empty[i], BARRIER_COUNT);
+      barrier_init(&empty[i], ARRIVALS);
     }
     barrier_init_fence();
   }
@@ -854,10 +810,8 @@ gemm(long long m, long long n, long long k, T alpha, const T* A, long long lda, 
       workspace.maxima[i] = 0;
     if (threadIdx.x == 0 && atomicAdd(&counters.left, 1u) == gridDim.x - 1)
       counters = Counters{};  // all blocks have read them
-  } else {
-    __syncthreads();
   }
-  cluster_sync();
+  block_or_cluster_sync();
 
   const int cluster = blockIdx.x / CLUSTER, clusters = gridDim.x / CLUSTER;
   const Tiles tiles{(panels_m + CLUSTER - 1) / CLUSTER, panels_n, (panels_m + CLUSTER - 1) / CLUSTER * panels_n, raster_group};
@@ -876,14 +830,10 @@ gemm(long long m, long long n, long long k, T alpha, const T* A, long long lda, 
           unsigned char* const stage = shared_storage + place.stage * STAGE;
           barrier_wait(&empty[place.stage], place.parity ^ 1);
           barrier_expect(&full[place.stage], STAGE);
-          bulk_load(stage, from_a, IMAGE_A, &full[place.stage]);
-          if constexpr (CLUSTER == 1) {
-            bulk_load(stage + IMAGE_A, from_b, IMAGE_B, &full[place.stage]);
-          } else {  // a share, to all
-            constexpr int PIECE = IMAGE_B / CLUSTER;
-            const int offset = cluster_rank() * PIECE;
-            bulk_load_multicast(stage + IMAGE_A + offset, from_b + offset, PIECE, &full[place.stage]);
-          }
+          bulk_load<1>(stage, from_a, IMAGE_A, &full[place.stage]);
+          constexpr int PIECE = IMAGE_B / CLUSTER;  // a share, to all
+          const int offset = cluster_rank() * PIECE;
+          bulk_load<CLUSTER>(stage + IMAGE_A + offset, from_b + offset, PIECE, &full[place.stage]);
           from_a += IMAGE_A;
           from_b += IMAGE_B;
           place.next();
@@ -943,5 +893,5 @@ gemm(long long m, long long n, long long k, T alpha, const T* A, long long lda, 
       store_tile(totals, product, lines_a, lines_b, panel_m * BLK_M + warpgroup * 64 + threadIdx.x % WARPGROUP / WARP * 16, panel_n * BLK_N);
     }
   }
-  cluster_sync();  // a block that has ended would not take arrivals
+  if (CLUSTER > 1) block_or_cluster_sync();  // a block that has ended would not take arrivals
 }

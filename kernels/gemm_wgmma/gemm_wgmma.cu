@@ -512,7 +512,5 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
       for (int part = 0; part < INSTRUCTIONS; part++) result.store(sums[part], row + part * HIGH, column);
     }
   }
-#if CLUSTER > 1
-  block_or_cluster_sync();  // a block that has ended would not take arrivals
-#endif
+  if (CLUSTER > 1) block_or_cluster_sync();  // a block that has ended would not take arrivals
 }

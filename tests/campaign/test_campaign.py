@@ -132,6 +132,7 @@ def test_a_second_run_in_the_directory_is_refused_and_a_dead_one_holds_no_lock(t
     assert stored_trials(tmp_path) == 192
 
 
+@pytest.mark.slow
 def test_another_plan_is_refused_and_a_larger_budget_is_not(tmp_path):
     small = PLAN.replace("320", "192")
     run_plan(placed(small), tmp_path)

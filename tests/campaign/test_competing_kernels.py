@@ -127,6 +127,7 @@ def _enough(directory, least, process):
     return stored_trials(directory) >= least or process.poll() is not None
 
 
+@pytest.mark.slow
 def test_a_larger_budget_continues_where_it_ended(kernels, tmp_path):
     run_plan(plan_of(kernels, "poor", "good", budget=64), tmp_path / "run")
     before = records_of(tmp_path / "run")

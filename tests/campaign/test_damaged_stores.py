@@ -71,6 +71,7 @@ def others(directory: Path) -> dict[str, list]:
 
 
 @pytest.mark.parametrize("name", DAMAGES)
+@pytest.mark.sampled(13)
 def test_every_reader_of_a_campaign_sets_a_damaged_store_aside(name, campaign, plans):
     before = {entry["slug"]: entry for entry in summarise_campaign(campaign)["problems"]}
     DAMAGES[name](campaign / "problems" / DAMAGED)
@@ -93,6 +94,7 @@ def test_every_reader_of_a_campaign_sets_a_damaged_store_aside(name, campaign, p
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in FEW else [pytest.mark.hostile]) for name in DAMAGES]
 )
+@pytest.mark.slow
 def test_the_other_nine_are_as_in_an_undisturbed_campaign(name, campaign, plans, undisturbed):
     DAMAGES[name](campaign / "problems" / DAMAGED)
     messages: list[str | None] = []

@@ -37,6 +37,7 @@ FAULTS = {
 }
 
 ALIKE = {
+    *("the GPU is lost for two seconds", "the clock is set back by a week"),
     *("a worker is killed", "a worker faults", "only a worker is interrupted", "the clock is set forward by a week"),
     *("the disk is full for two seconds", "an unexpected exception", "a worker hangs"),
 }
@@ -66,6 +67,7 @@ def test_a_fault_changes_no_record(name, uninterrupted, tmp_path):
     assert len(os.listdir(f"{directory}-faults")) >= len(faults)
 
 
+@pytest.mark.slow
 def test_a_problem_whose_worker_always_dies_is_given_up_and_the_others_are_not(uninterrupted, tmp_path):
     """Its first measurement kills the worker, three times."""
     directory = tmp_path / "campaign"
@@ -86,6 +88,7 @@ def test_a_problem_whose_worker_always_dies_is_given_up_and_the_others_are_not(u
         *(pytest.param(one, marks=pytest.mark.slow) for one in ("faster than light", "zero", "negative", "infinite")),
     ],
 )
+@pytest.mark.sampled(1)
 def test_an_impossible_time_is_not_recorded(value, tmp_path):
     directory = tmp_path / "campaign"
     process = start(

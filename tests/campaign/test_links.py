@@ -54,6 +54,7 @@ def test_these_are_all_files_of_a_campaign(finished: Path) -> None:
     ("name", "target"),
     [(name, "what was there") for name in WRITTEN] + [(name, "a folder") for name in WRITTEN if name not in REPLACED],
 )
+@pytest.mark.sampled(6)
 def test_a_link_in_place_of_a_file_or_folder_is_not_followed(
     finished: Path, tmp_path: Path, name: str, target: str
 ) -> None:

@@ -46,6 +46,7 @@ def long(tmp_path_factory) -> tuple[Path, str]:
 
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGINT])
+@pytest.mark.slow
 def test_a_campaign_of_many_trials_ends_in_time_with_a_report(number, long, tmp_path):
     directory, text = long
     written = (directory / HTML).stat().st_mtime_ns

@@ -51,6 +51,7 @@ def test_the_event_log_says_where_it_comes_from(uninterrupted):
 
 
 @pytest.mark.parametrize("trials", [40, *(pytest.param(one, marks=pytest.mark.slow) for one in (20, 70))])
+@pytest.mark.slow
 def test_a_campaign_that_is_killed_and_resumed_proposes_the_same(trials, uninterrupted, tmp_path):
     process = start(tmp_path, PLAN)
     assert wait_until(lambda: stored_trials(tmp_path) >= trials)

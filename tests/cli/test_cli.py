@@ -116,6 +116,7 @@ def test_several_sizes_are_tuned_together_and_resumed(tmp_path):
     assert_refused(result_without_notice(mltune(*command[:4], "--run", tmp_path / "run")), "that of a plan")
 
 
+@pytest.mark.slow
 def test_kernels_compete_within_one_budget_and_are_resumed(tmp_path):
     kernels = ("--kernel", "gemm_simt", "--kernel", "clblast_xgemm")
     command = ("tune", "sgemm", *kernels, "--device", "replay", "--run", tmp_path / "run", "--trials")
@@ -156,10 +157,11 @@ class TestBadInput:
             (("sweep", "sgemm", "--device", "replay:x"), ("a sweep times kernels on a GPU",)),
             (("sweep", "sgemm"), ("a sweep times kernels on a GPU",)),
             (("space", "no_such_kernel"), ("no_such_kernel",)),
-            (("space", "gemm_simt", "--precision", "q"), ("--precision", "s, d, c, z, h, b", "'q'")),
+            (("space", "gemm_simt", "--precision", "q"), ("--precision", "s, d, c, z, h, b, dd", "'q'")),
             (("show", "no/such/run"), ("no/such/run",)),
         ],
     )
+    @pytest.mark.sampled(6)
     def test_names_the_law_and_the_fact(self, arguments, parts, tmp_path):
         assert_refused(mltune(*arguments, cwd=tmp_path), *parts)
 

@@ -271,6 +271,7 @@ def change_manifest(folder, **changes):
         ("registers", None, pa.string(), "registers: string, not int64"),
     ],
 )
+@pytest.mark.sampled(6)
 def test_impossible_tables_are_refused(written, tmp_path, column, value, kind, message):
     if kind == pa.string():
         path = tmp_path / "toy" / "sweep.parquet"

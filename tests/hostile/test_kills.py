@@ -59,6 +59,7 @@ def output(request):
 
 
 @pytest.mark.parametrize("search", [pytest.param("random", marks=pytest.mark.slow), "model"])
+@pytest.mark.slow
 def test_a_run_that_is_killed_while_its_store_is_opened_or_closed(search, victims, sandbox, tmp_path, counts, output):
     """Each run is killed, read in every way, resumed, and compared with one that was left alone."""
     runs, tally = Victims(victims, sandbox, tmp_path, search), Tally()

@@ -94,6 +94,7 @@ def test_the_search_ends_with_the_time_limit(tune):
     assert 15 <= len(results) <= 20  # simulated costs are 1.5 s for each, and starting counts
 
 
+@pytest.mark.slow
 def test_the_search_ends_when_everything_is_measured(tune):
     assert len(tune({"max_fevals": 10_000})) == math.prod(map(len, PARAMETERS.values()))
 

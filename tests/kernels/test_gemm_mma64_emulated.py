@@ -71,6 +71,7 @@ def run(kernel: Kernel, runtime: Path, case: tuple[str, str, str], configuration
 
 
 @pytest.mark.parametrize("case", [case for case in DOUBLE if "T" not in case[1:] or case[0] == "d"], ids="".join)
+@pytest.mark.sampled(4)
 def test_random_configurations(kernel: Kernel, runtime: Path, case: tuple[str, str, str]) -> None:
     drawn = list(sample(kernel.with_values(SMALL), case, 512, seed=CASES.index(case)))
     ways = list((WAYS if case[0] == "d" else COMPLEX).values())

@@ -42,7 +42,7 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def sizes(configuration: Configuration) -> Iterator[tuple[int, int, int]]:
-    """Sizes around a configuration's tile, from one element to several tiles, deeper than the pipeline and not as deep."""
+    """Sizes around a configuration's tile, from one element to several tiles; depths below and above the pipeline's."""
     m, n, k = (configuration[name] for name in ("BLK_M", "BLK_N", "BLK_K"))
     yield m, n - 1, k + 8
     yield m + 1, n, (configuration["STAGES"] + 1) * k + 1
@@ -55,6 +55,7 @@ def run(kernel: Kernel, runtime: Path, case: tuple[str, str, str], configuration
 
 
 @pytest.mark.parametrize("case", CASES, ids="".join)
+@pytest.mark.sampled(4)
 def test_random_configurations(kernel: Kernel, runtime: Path, case: tuple[str, str, str]) -> None:
     drawn = sample(kernel.with_values(SMALL), case, 64, seed=CASES.index(case))
     run(kernel, runtime, case, [next(filter(WAYS[CASES.index(case) // 2 % 2], drawn))])

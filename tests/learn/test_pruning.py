@@ -76,6 +76,7 @@ def test_audit_states_the_promise_and_a_bound(played):
     assert audit.false_share_at_most < FALSE_SHARE
 
 
+@pytest.mark.slow
 def test_decisions_do_not_depend_on_when_the_random_sample_arrives(space, played):
     again = play(Pruner(space[0], seed=1, promise=Promise(0.02)), space[1], late=True)
 
@@ -128,6 +129,7 @@ def test_space_in_which_everything_fails_is_measured_to_its_end():
     assert pruner.audit().measured == 300
 
 
+@pytest.mark.slow
 def test_features_without_information_are_no_reason_to_leave_anything_fast_out():
     """Speeds that no feature explains: whatever is left out, the audit bounds truly."""
     rng = np.random.default_rng(5)

@@ -119,6 +119,7 @@ def test_a_batch_in_flight_is_planned_without_the_results_of_those_before_it():
 
 
 @pytest.mark.parametrize(("batches", "cut"), [pytest.param(14, 4, marks=pytest.mark.slow), (14, 9)])
+@pytest.mark.slow
 def test_a_resumed_search_proposes_what_the_interrupted_one_would_have(batches, cut):
     """The gates skip in between, and a batch is interrupted in its middle."""
     whole = Replay(GATED, in_flight=gradually(3)).run(batches)

@@ -102,6 +102,7 @@ def test_an_entry_under_the_name_of_another_is_removed(folder: Path) -> None:
     assert not entry(folder, OTHER).exists()
 
 
+@pytest.mark.slow
 def test_an_entry_that_unfolds_to_gigabytes_is_removed(folder: Path) -> None:
     cache = CubinCache(folder)
     zeros, compressor = bytes(1 << 20), zlib.compressobj()

@@ -46,6 +46,7 @@ def test_its_text_is_the_same_plan():
         ({"device": "all", "time": "90s"}, 4, "s", 90.0, 60.0),
     ],
 )
+@pytest.mark.sampled(3)
 def test_the_budget_is_shared(options, gpus, unit, budget, minimum):
     plan = plan_of_sizes("sgemm", [512, 1024, 4096], [H200] * gpus, **options)
     assert (plan.unit, plan.budget, plan.tasks[0].minimum) == (unit, budget, minimum)

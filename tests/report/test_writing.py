@@ -152,6 +152,7 @@ def test_the_first_trials_are_enough(tmp_path, count):
         ("DROP TABLE facts", []),
     ],
 )
+@pytest.mark.sampled(8)
 def test_what_is_damaged_in_a_store_does_not_keep_the_others_from_the_report(campaign, statement, values):
     with sqlite3.connect(campaign / "problems/declared/run.sqlite") as connection:
         connection.execute(statement, values)

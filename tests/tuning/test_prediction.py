@@ -21,6 +21,7 @@ from mltune.tuning.request import named_problem
 SGEMM = problem_from_name("sgemm", trans="NT", size=2048)
 
 
+@pytest.mark.slow
 def test_choices_are_those_that_a_search_measures_first():
     device, _ = find_device("a100")
     found = predict(SGEMM, "gemm_simt", device, top=3, wisdom="none")

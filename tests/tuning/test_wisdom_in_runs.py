@@ -150,6 +150,7 @@ def test_a_wisdom_that_cannot_be_written_does_not_fail_the_run(tmp_path):
 
 
 @pytest.mark.parametrize("recorded", [7, [7], [{"BLK_M": "64"}], [{"BLK_M": 2**60}], [{}] * 6])
+@pytest.mark.sampled(2)
 def test_a_damaged_record_of_what_was_known_is_told(recorded, tmp_path):
     result = run(tmp_path / "run")
     with Store.open(result.directory) as store:

@@ -34,6 +34,7 @@ int emulation_lane();
 unsigned emulation_shuffle(unsigned value, int source, int line);
 
 double exp(double);
+float fabsf(float);
 }
 
 #define __syncthreads() emulation_barrier(__LINE__)

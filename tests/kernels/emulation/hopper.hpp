@@ -40,7 +40,9 @@ inline void barrier_wait(Bits* barrier, unsigned parity) {
 
 // ---- Bulk copies.
 
+template <int TARGETS>
 inline void bulk_load(void* shared, const void* global, int bytes, Bits* barrier) {
+  static_assert(TARGETS == 1, "a cluster has one block");
   emulation_check_aligned(shared, 16);
   emulation_check_aligned(global, 16);
   emulation_transfer_begin(barrier);
@@ -76,6 +78,7 @@ UNCHECKED void make_map(Map* map, Map*, const unsigned short* X, unsigned inner,
 // Lines of 64 elements, swizzled; zeros where there is no matrix.
 template <int TARGETS, typename Map>
 UNCHECKED void copy_box(void* shared, const Map* at, int inner, int outer, Bits* barrier) {
+  static_assert(TARGETS == 1, "a cluster has one block");
   const EmulatedMap& map = *reinterpret_cast<const EmulatedMap*>(at);
   emulation_check_aligned(shared, 128);
   emulation_transfer_begin(barrier);

@@ -1,0 +1,100 @@
+"""kernels/gemm_split itself, without a GPU: its source on the host, every access checked, its results against NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from emulation.host import COMPILER_EXISTS, HostKernel, build_runtime, place
+from gemm import Configuration, check_configurations, sample
+
+from mltune.device.known import H200
+from mltune.kernel.bundle import Kernel, device_variables
+from mltune.kernel.reader import load_kernel
+from mltune.problem.gemm import GemmProblem
+from mltune.problem.gemm_precisions import transpositions
+
+pytestmark = pytest.mark.skipif(not COMPILER_EXISTS, reason="needs g++")
+
+CASES = [(precision, *ops) for precision in "sc" for ops in transpositions(precision)]
+SMALL = {
+    "BLK_M": (64, 128),
+    "BLK_N": (32, 48, 64),
+    "STAGES": (3, 4, 5),
+    "LOADS": (2, 4),
+    "CLUSTER": (1,),
+    "PROMOTE_K": (32, 64),
+}
+"""Values of small tiles, which are quick to emulate; a cluster of one block is all that is emulated."""
+
+FEW = replace(H200, sm_count=1)
+"""So few multiprocessors that a block has more than one tile."""
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Kernel:
+    return load_kernel("gemm_split")
+
+
+@pytest.fixture(scope="module")
+def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_runtime(tmp_path_factory.mktemp("emulation"))
+
+
+def sizes(configuration: Configuration) -> Iterator[tuple[int, int, int]]:
+    """Sizes around a configuration's tile, from one element to several tiles; depths below and above the pipeline's."""
+    m, n, k = (configuration[name] for name in ("BLK_M", "BLK_N", "BLK_K"))
+    yield m, n - 1, k + 8
+    yield m + 1, n, (configuration["STAGES"] + 1) * k + 1
+    yield 1, 1, 15
+    yield m - 1, 5, 0
+
+
+def run(kernel: Kernel, runtime: Path, case: tuple[str, str, str], configurations: list[Configuration]) -> None:
+    check_configurations(kernel, case, runtime, configurations, sizes, FEW)
+
+
+@pytest.mark.parametrize("case", [("s", "N", "N"), ("s", "T", "T"), ("c", "T", "N"), ("c", "N", "C")], ids="".join)
+def test_random_configurations(kernel: Kernel, runtime: Path, case: tuple[str, str, str]) -> None:
+    run(kernel, runtime, case, list(sample(kernel.with_values(SMALL), case, 1, seed=CASES.index(case))))
+
+
+@pytest.mark.parametrize("case", [("s", "N", "T"), ("c", "C", "N")], ids="".join)
+def test_values_that_cannot_be_split(kernel: Kernel, runtime: Path, case: tuple[str, str, str]) -> None:
+    """Infinities, NaN, zeros, denormal numbers, and elements far below the largest one of their row or column."""
+    (configuration,) = sample(kernel.with_values(SMALL), case, 1, seed=1)
+    macros = GemmProblem(*case, 1, 1, 1).macros()
+    host = HostKernel(
+        kernel.folder / "gemm_split.cu", {name: configuration[name] for name in kernel.parameters} | macros, runtime
+    )
+    problem = GemmProblem(*case, 70, 50, 90, lda=90, ldb=90, ldc=71)
+    operands = {name: place(buffer, 0) for name, buffer in problem.operands(np, seed=1).items()}
+    rng = np.random.default_rng(2)
+    for name, columns in (("A", problem.shapes()[0][1]), ("B", problem.shapes()[1][1])):
+        matrix = operands[name].reshape(columns, -1)
+        lines = matrix if (case[1] != "N" if name == "A" else case[2] == "N") else matrix.T  # along k
+        lines[1] *= np.float32(2.0) ** rng.integers(-60, 60, len(lines[1]))
+        lines[3] = 0
+        lines[5] *= np.float32(1e-42)
+        lines[7, 11] = np.inf
+        lines[9, 13] = np.nan
+        lines[10] *= np.float32(1e30)
+        lines[11, ::2] *= np.float32(2.0**-30)
+    with np.errstate(all="ignore"):
+        answer, bound = problem.answer(operands), problem.error_bound(operands)
+    host.launch(problem, operands, kernel.launch(configuration, problem.variables() | device_variables(H200)))
+    result = problem.result(operands["C"])
+    finite = np.isfinite(answer) & (abs(answer) < 1e37)
+    underflow = problem.k * 2.0**-149 * (1 + 1j if problem.is_complex else 1)  # is no part of the bound
+    assert problem.worst_error(result[finite], answer[finite], bound[finite] + underflow) <= 1
+    assert not np.isfinite(result[~np.isfinite(answer)]).any()
+    assert 0.5 < finite.mean() < 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids="".join)
+def test_many_random_configurations(kernel: Kernel, runtime: Path, case: tuple[str, str, str]) -> None:
+    run(kernel, runtime, case, list(sample(kernel.with_values(SMALL), case, 8, seed=100 + CASES.index(case))))
