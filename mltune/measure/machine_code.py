@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import tempfile
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
@@ -104,7 +104,9 @@ def disassemble(cubin: bytes) -> str:
 
 
 def main_loop(text: str) -> LoopCode | None:
-    """Return the innermost loop with the most multiply-adds of a disassembled kernel; None where it has no loop.
+    """Return, of the loops of a disassembled kernel without a loop of multiply-adds in them, that with most of these.
+
+    None where there is no loop.
 
     Examples
     --------
@@ -120,7 +122,7 @@ def main_loop(text: str) -> LoopCode | None:
     """
     labels: dict[str, int] = {}
     code: list[tuple[str, str]] = []
-    loops: list[list[tuple[str, str]]] = []
+    loops: list[range] = []
     for line in text.splitlines():
         if label := _LABEL.match(line):
             labels[label[1]] = len(code)
@@ -128,11 +130,22 @@ def main_loop(text: str) -> LoopCode | None:
             code.append((instruction[1], instruction[2]))
             target = _BRANCH.search(instruction[2])
             if instruction[1].startswith("BRA") and target and target[1] in labels:
-                loops.append(code[labels[target[1]] :])
-    if not loops:
+                loops.append(range(labels[target[1]], len(code)))
+    counted = [(loop, LoopCode(_counts(code[loop.start : loop.stop]), 0)) for loop in loops]
+    multiplying = [loop for loop, found in counted if found.arithmetic]
+    innermost = [
+        (loop, found)
+        for loop, found in counted
+        if not any(one != loop and loop.start <= one.start and one.stop <= loop.stop for one in multiplying)
+    ]
+    if not innermost:
         return None
-    found = [LoopCode(dict(Counter(_kind(*one) for one in loop)), _conflicts(loop)) for loop in loops]
-    return max(found, key=lambda loop: (loop.arithmetic, -loop.total))
+    loop, found = max(innermost, key=lambda one: (one[1].arithmetic, -one[1].total))
+    return replace(found, conflicts=_conflicts(code[loop.start : loop.stop]))
+
+
+def _counts(loop: list[tuple[str, str]]) -> dict[str, int]:
+    return dict(Counter(_kind(*one) for one in loop))
 
 
 def _kind(opcode: str, operands: str) -> str:

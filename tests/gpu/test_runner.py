@@ -170,7 +170,13 @@ def test_two_timings_of_the_reference_agree(hostile):
 
 
 @pytest.mark.parametrize(
-    ("name", "precision"), [("gemm_simt", "s"), ("gemm_mma64", "d"), ("gemm_mma64", "z"), ("gemm_split", "s")]
+    ("name", "precision"),
+    [
+        ("gemm_simt", "s"),
+        *(("gemm_mma64", precision) for precision in "dz"),
+        ("gemm_split", "s"),
+        *(("gemm_wgmma", precision) for precision in "hb"),
+    ],
 )
 def test_random_configurations_are_right_and_quickly_verified(device, name, precision):
     from mltune.kernel.choice import fits

@@ -26,6 +26,24 @@ NESTED = """
 """
 
 
+def test_a_loop_around_two_others_does_not_count():
+    loop = main_loop(
+        """
+.L_x_1:
+        /*0010*/                   FADD R1, R1, R2 ;
+.L_x_2:
+        /*0020*/                   DFMA R8, R4, R6, R8 ;
+        /*0030*/                   DFMA R10, R4, R6, R10 ;
+        /*0040*/              @!P0 BRA `(.L_x_2) ;
+.L_x_3:
+        /*0050*/                   DFMA R8, R4, R6, R8 ;
+        /*0060*/              @!P0 BRA `(.L_x_3) ;
+        /*0070*/              @!P0 BRA `(.L_x_1) ;
+"""
+    )
+    assert loop.counts == {"DFMA": 2, "BRA": 1}
+
+
 def test_the_innermost_loop_counts():
     found = main_loop(NESTED)
     assert found is not None
