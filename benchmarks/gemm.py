@@ -25,7 +25,8 @@ from sharing import campaign
 
 from mltune.device.peaks import peak_flops
 from mltune.kernel.reader import load_kernel
-from mltune.problem.gemm import CASES, GemmProblem
+from mltune.problem.gemm import GemmProblem
+from mltune.problem.gemm_precisions import PRECISIONS, transpositions
 from mltune.results.run import TuneResult
 from mltune.tuning.target import find_gpus
 
@@ -52,7 +53,7 @@ def examine(run: TuneResult) -> dict[str, Any]:
 
 
 def errors(run: TuneResult) -> dict[str, float]:
-    """Return the errors of the tuned kernel and of cuBLAS on the same operands."""
+    """Return the errors of the tuned kernel and of cuBLAS on the same operands; none where there is no reference."""
     import cupy
 
     from mltune.measure.references import bind_reference
@@ -60,6 +61,8 @@ def errors(run: TuneResult) -> dict[str, float]:
     problem = run.problem
     if not isinstance(problem, GemmProblem):
         raise TypeError(problem.label)
+    if not problem.reference:
+        return {}
     operands = problem.operands(cupy, 1)
     exact, scale, where = sample(problem, operands)
 
@@ -94,20 +97,13 @@ def table(rows: list[dict[str, Any]]) -> str:
         if not row.get("kernel"):
             lines.append(f"| {row['problem']} | - |  |  |  |  |  |  |  |  | {row['trials']} |  |")
             continue
-        cells = [row["problem"], f"{row['tflops']:.1f}"]
-        cells += [
-            f"{row['reference_tflops']:.1f}",
-            f"{row['of_reference']:.3f}",
-            row["unit"],
-            f"{row['share_of_peak']:.3f}",
+        columns = [
+            *(("problem", "{}"), ("tflops", "{:.1f}"), ("reference_tflops", "{:.1f}"), ("of_reference", "{:.3f}")),
+            *(("unit", "{}"), ("share_of_peak", "{:.3f}"), ("error", "{:.1e}"), ("reference_error", "{:.1e}")),
+            *(("clock_mhz", "{}"), ("power_w", "{:.0f}"), ("trials", "{}"), ("kernel", "{}")),
         ]
-        cells += [
-            f"{row['error']:.1e}",
-            f"{row['reference_error']:.1e}",
-            f"{row['clock_mhz']}",
-            f"{row['power_w'] or 0:.0f}",
-        ]
-        lines.append("| " + " | ".join([*cells, f"{row['trials']}", row["kernel"]]) + " |")
+        cells = ["" if row.get(name) is None else form.format(row[name]) for name, form in columns]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -142,10 +138,11 @@ def write(folder: Path, name: str, document: dict[str, Any]) -> None:
 def main() -> None:
     """Tune the chosen problems, and write JSON and Markdown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", default="s,d,c,z", help="precisions, or cases such as dNN")
+    parser.add_argument("--cases", default="s,d,c,z", help="precisions, such as s, h or dd, or cases such as dNN")
     parser.add_argument("--sizes", default="4096", help="m = n = k, or m, n and k, such as 4096,16384x1024x1024")
     parser.add_argument("--time", type=float, default=20.0, help="seconds for each problem")
-    parser.add_argument("--kernel", help="bundle; without it, the problem's own")
+    parser.add_argument("--kernel", help="bundle; without it, all that compete")
+    parser.add_argument("--accuracy", default="ieee", help="the class of those that compete")
     parser.add_argument("--device", default="all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--name", default="gemm")
@@ -162,15 +159,15 @@ def main() -> None:
         )
         return
     os.environ["MLTUNE_WISDOM"] = "none"
-    known = {"".join(case): case for case in CASES}
-    cases = [case for one in arguments.cases.split(",") for name, case in known.items() if name.startswith(one)]
+    known = [(precision, *ops) for precision in PRECISIONS for ops in transpositions(precision)]
+    cases = [case for one in arguments.cases.split(",") for case in known if one in (case[0], "".join(case))]
     tables = [
         {
             "precisions": [precision],
             "trans": [trans_a + trans_b],
             "sizes": [extents[0] if len(extents) == 1 else extents],
         }
-        | ({"kernel": arguments.kernel} if arguments.kernel else {})
+        | ({"kernel": arguments.kernel} if arguments.kernel else {"accuracy": arguments.accuracy})
         for extents in ([int(one) for one in size.split("x")] for size in arguments.sizes.split(","))
         for precision, trans_a, trans_b in cases
     ]
