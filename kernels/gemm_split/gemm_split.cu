@@ -673,11 +673,8 @@ __device__ __forceinline__ void store_tile(const Sums& sums, const Product& prod
                                            long long column0) {
   const int lane = threadIdx.x % WARP;
   const long long row = row0 + lane / 4;
-  const bool multiplied = product.k > 0;
-  Line of_row[2] = {};
-#pragma unroll
-  for (int h = 0; h < 2; h++)
-    if (multiplied && row + h * 8 < product.m) of_row[h] = lines_a[row + h * 8];
+  const Line of_row[2] = {lines_a[row], lines_a[row + 8]};
+  const float lost = product.k < LEAST_K ? float_of(INFINITE) : 0.0f;
 
 #pragma unroll 1
   for (int chunk = 0; chunk < SUMS / CHUNK && column0 + chunk * CHUNK_COLUMNS < product.n; chunk++) {
@@ -695,23 +692,22 @@ __device__ __forceinline__ void store_tile(const Sums& sums, const Product& prod
     auto row_of = [&](int i) { return row + i % 4 / 2 * 8; };
     auto column_of = [&](int i) { return column + i / 4 * 8 + i % 2; };
 
-    Line of_column[CHUNK / 2] = {};
+    Line of_column[CHUNK / 2];
 #pragma unroll
-    for (int j = 0; j < CHUNK / 2; j++)
-      if (multiplied && column_of(j / 2 * 4 + j % 2) < product.n) of_column[j] = lines_b[column_of(j / 2 * 4 + j % 2)];
+    for (int j = 0; j < CHUNK / 2; j++) of_column[j] = lines_b[column_of(j / 2 * 4 + j % 2)];
 
     unsigned wrong = 0;  // elements that are too small against what the split has lost, or not finite
 #pragma unroll
     for (int i = 0; i < CHUNK; i++)
       if (row_of(i) < product.m && column_of(i) < product.n) {
         const Line &r = of_row[i % 4 / 2], &c = of_column[i / 4 * 2 + i % 2];
-        const float least = 0x1p35f * (product.k < LEAST_K ? float_of(INFINITE) : r.lost + c.lost);
+        const float least = 0x1p35f * (r.lost + c.lost + lost);
         float size = fabsf(mine[0][i]);
         if constexpr (PARTS == 2) {
           const float other = fabsf(mine[PARTS - 1][i]);
           size = size + other < float_of(INFINITE) ? max(size, other) : float_of(INFINITE);
         }
-        if (multiplied && !(size >= least && size < float_of(INFINITE))) {
+        if (!(size >= least && size < float_of(INFINITE))) {
           wrong |= 1u << i;
         } else {
           const int exponent = -(r.exponent + c.exponent);

@@ -33,7 +33,7 @@ MAX_COMBINATIONS = 1 << 25
 MAX_OPERATIONS = 1 << 29
 """Most operations on numbers that evaluate the restrictions for these combinations: some seconds.
 
-Counting takes at most a quarter as many: each takes longer.
+Counting takes at most half as many: each takes longer.
 """
 
 _CHUNK = 1 << 16
@@ -224,10 +224,10 @@ def _walk(order: Sequence[str], extents: Mapping[str, int], rules: Sequence[Rule
         wanted_bytes = _KEPT_BYTES * cells + n_states * (
             extents[name] * (_WORKING_BYTES + _COLUMN_BYTES * len(moved)) + _COLUMN_BYTES * len(states)
         )
-        if wanted_bytes > MAX_BYTES or work > MAX_OPERATIONS // 4:
+        if wanted_bytes > MAX_BYTES or work > MAX_OPERATIONS // 2:
             raise SpaceError(
                 f"restrictions must not couple too many parameters: counting takes at most {MAX_BYTES} bytes and "
-                f"{MAX_OPERATIONS // 4} operations, but before {name} is bound they distinguish {n_states} "
+                f"{MAX_OPERATIONS // 2} operations, but before {name} is bound they distinguish {n_states} "
                 f"combinations, which takes {wanted_bytes:.3g} and {work:.3g}; use fewer parameters in each"
             )
         alive = np.ones((n_states, extents[name]), dtype=bool)
