@@ -20,27 +20,25 @@ g++ -O2 -std=c++17 example.cpp -I/usr/local/cuda/include -lcuda -o example && ./
 """
 """The commands that run the examples, for README.txt."""
 
-_ELEMENTS = {"float32": "float", "float64": "double"}
-_ELEMENTS |= {"complex64": "std::complex<float>", "complex128": "std::complex<double>"}
-_DIGITS_AND_BIAS = {"float16": (10, 15), "bfloat16": (7, 127)}
-_NARROW = {"float16": "{}.astype('float16')", "bfloat16": "({}.view('uint32') >> 16).astype('uint16')"}
-_WIDE = {"float16": "{}.astype('float32')", "bfloat16": "({}.astype('uint32') << 16).view('float32')"}
-_DOUBLE_DOUBLE = """\
-struct alignas(16) DoubleDouble {  // the sum of two doubles
-  double hi, lo;
-  DoubleDouble(double hi = 0, double lo = 0) : hi(hi), lo(lo) {}
-  explicit operator double() const { return hi; }  // in which the example compares
-};
-
-"""
+_ELEMENTS = {
+    "s": "float",
+    "d": "double",
+    "c": "std::complex<float>",
+    "z": "std::complex<double>",
+    "h": "float",
+    "b": "float",
+    "dd": "DoubleDouble",
+}
+_NARROW = {"h": "{}.astype('float16')", "b": "({}.view('uint32') >> 16).astype('uint16')"}
+_WIDE = {"h": "{}.astype('float32')", "b": "({}.astype('uint32') << 16).view('float32')", "dd": "{}.real"}
 _PYTHON_OP = {"N": "", "T": ".T", "C": ".T.conj()"}
-_HALF = """
+_HALF = """\
 constexpr int DIGITS = %d, BIAS = %d;
 
-struct Operand {  // a number in half precision; digits that it lacks are cut off
+struct Half {  // a number in half precision; digits that it lacks are cut off
   uint16_t bits = 0;
-  Operand() = default;
-  explicit Operand(double value) {
+  Half() = default;
+  explicit Half(double value) {
     int exponent;
     double fraction = std::frexp(std::abs(value), &exponent);  // at least 1/2, below 1
     exponent += BIAS - 1;
@@ -52,7 +50,18 @@ struct Operand {  // a number in half precision; digits that it lacks are cut of
     double value = exponent ? std::ldexp((1 << DIGITS) + digits, exponent - BIAS - DIGITS) : 0;
     return bits >> 15 ? -value : value;
   }
-};"""
+};
+
+"""
+_DOUBLE_DOUBLE = """\
+struct alignas(16) DoubleDouble {  // the sum of two doubles
+  double hi, lo;
+  DoubleDouble(double hi = 0, double lo = 0) : hi(hi), lo(lo) {}
+  explicit operator double() const { return hi; }  // in which the example compares
+};
+
+"""
+_DEFINITIONS = {"h": _HALF % (10, 15), "b": _HALF % (7, 127), "dd": _DOUBLE_DOUBLE}
 
 
 def gemm_values(winner: Winner) -> dict[str, Any]:
@@ -67,20 +76,19 @@ def gemm_values(winner: Winner) -> dict[str, Any]:
         "rows_b": rows_b,
         "columns_b": columns_b,
         "flops": 8 if problem.is_complex else 2,
-        "epsilon": float(np.finfo(float).eps) if problem.types.is_sum else 2 * problem.types.roundoff,
+        "epsilon": max(2 * problem.types.roundoff, float(np.finfo("float64").eps)),  # dd is compared in double
         **_python(problem, columns_a, columns_b),
         **_cpp(problem),
     }
 
 
 def _python(problem: Any, columns_a: str, columns_b: str) -> dict[str, Any]:
-    types = problem.types
-    narrow, wide = (table.get(types.operand, "{}") for table in (_NARROW, _WIDE))
-    real, dtype, part = np.finfo(problem.result_dtype).dtype.name, types.result, ""
+    narrow, wide = (table.get(problem.precision, "{}") for table in (_NARROW, _WIDE))
+    real, dtype = np.finfo(problem.result_dtype).dtype.name, problem.result_dtype.name
     note, convert = "random columns of ld elements each", f'view("{dtype}")'
-    if types.is_sum:
+    if problem.types.is_sum:
         note = "columns of ld random doubles, as complex numbers of a high and a low part"
-        convert, part = f'astype("{dtype}")', ".real"
+        convert = f'astype("{dtype}")'
     return {
         "dtype": dtype,
         "real": real,
@@ -89,8 +97,8 @@ def _python(problem: Any, columns_a: str, columns_b: str) -> dict[str, Any]:
         "parts": 2 if problem.is_complex else 1,
         "operand_a": narrow.format(f"matrix(lda, {columns_a})"),
         "operand_b": narrow.format(f"matrix(ldb, {columns_b})"),
-        "python_a": f"{wide.format('A')}{_PYTHON_OP[problem.trans_a]}{part}",
-        "python_b": f"{wide.format('B')}{_PYTHON_OP[problem.trans_b]}{part}",
+        "python_a": f"{wide.format('A')}{_PYTHON_OP[problem.trans_a]}",
+        "python_b": f"{wide.format('B')}{_PYTHON_OP[problem.trans_b]}",
         "python_alpha": str(problem.alpha).strip("()"),
         "python_beta": str(problem.beta).strip("()"),
     }
@@ -106,11 +114,10 @@ def _cpp(problem: Any) -> dict[str, Any]:
         read = f"Wide({matrix}[{row} + {column} * ld{matrix.lower()}])"
         return f"std::conj({read})" if trans == "C" else read
 
-    half = _DIGITS_AND_BIAS.get(problem.types.operand)
     return {
-        "definition": _DOUBLE_DOUBLE if problem.types.is_sum else "",
-        "half": "using Operand = T;" if half is None else _HALF % half,
-        "element": "DoubleDouble" if problem.types.is_sum else _ELEMENTS[problem.types.result],
+        "definition": _DEFINITIONS.get(problem.precision, ""),
+        "element": _ELEMENTS[problem.precision],
+        "operand": "Half" if problem.precision in _NARROW else "T",
         "wide": "std::complex<double>" if problem.is_complex else "double",
         "draw": "draw(random), draw(random)" if problem.is_complex else "draw(random)",
         "cpp_alpha": scalar(problem.alpha),
