@@ -260,7 +260,7 @@ __device__ __forceinline__ Bits64 describe(const void* shared) {
 // of its elements so scaled, beyond the 2^-23 of each element that any number in FP32 may lose.
 struct alignas(8) Line { int exponent; float lost; };
 
-struct Counters { unsigned scan, scanned, split, splitted, left; };
+struct Counters { unsigned claimed[2], done[2], left; };  // units of the scan and of the split
 
 // Counters, maxima of all lines (zero between launches), lines, images of A, images of B; lines of A first.
 struct Workspace {
@@ -344,15 +344,10 @@ struct Side {
   }
   static __device__ __forceinline__ int run_of(int i) { return K_CONTIGUOUS ? i % RUNS : i / PANEL; }
 
-  __device__ __forceinline__ const T* at(long long line, long long step) const {
-    return X + (K_CONTIGUOUS ? step + line * ld : line + step * ld);
-  }
-
-  // A run, zeros where there is no matrix.
-  __device__ __forceinline__ void load(T (&run)[RUN], long long line, long long step) const {
-    const T* from = at(line, step);
-    if (line < count && step + RUN <= k && (!K_CONTIGUOUS || wide)) {
-      if constexpr (K_CONTIGUOUS) {
+  // What is at `from`: zeros but for the first `there` elements.
+  __device__ __forceinline__ void load(T (&run)[RUN], const T* from, int there) const {
+    if constexpr (K_CONTIGUOUS) {
+      if (wide && there >= RUN) {
         constexpr int EACH = 16 / sizeof(T);
 #pragma unroll
         for (int e = 0; e < RUN; e += EACH) {
@@ -360,31 +355,43 @@ struct Side {
 #pragma unroll
           for (int u = 0; u < EACH; u++) run[e + u] = value.at[u];
         }
-      } else {
-#pragma unroll
-        for (int e = 0; e < RUN; e++) run[e] = from[e * ld];
+        return;
       }
-    } else {
+    }
 #pragma unroll
-      for (int e = 0; e < RUN; e++) run[e] = line < count && step + e < k ? from[e * (K_CONTIGUOUS ? 1 : ld)] : T{};
+    for (int e = 0; e < RUN; e++) run[e] = e < there ? from[e * (K_CONTIGUOUS ? 1 : ld)] : T{};
+  }
+
+  // A thread's runs of a unit from the `first` one on.
+  __device__ __forceinline__ void load_runs(T (&runs)[HELD][RUN], int first, long long line0, long long step0) const {
+    const T* const from = X + (K_CONTIGUOUS ? step0 + line0 * ld : line0 + step0 * ld);
+    const int lines = static_cast<int>(min(count - line0, static_cast<long long>(PANEL)));
+    const int steps = static_cast<int>(min(k - step0, static_cast<long long>(TILES * BLK_K)));
+#pragma unroll
+    for (int h = 0; h < HELD; h++) {
+      const int i = first + h * THREADS, line = line_of(i), step = run_of(i) * RUN;
+      if (i < PANEL * RUNS) load(runs[h], from + (K_CONTIGUOUS ? step + line * ld : line + step * ld), line < lines ? steps - step : 0);
     }
   }
 
-  __device__ __forceinline__ void load_runs(T (&runs)[HELD][RUN], int first, long long line0, long long step0) const {
-#pragma unroll
-    for (int h = 0; h < HELD; h++) {
-      const int i = first + h * THREADS;
-      if (i < PANEL * RUNS) load(runs[h], line0 + line_of(i), step0 + run_of(i) * RUN);
-    }
+  // One unit of work: in phase 0 a scan, in phase 1 a split. Both are here, because what loads is compiled once for both.
+  __device__ __forceinline__ void work(int phase, int unit, unsigned* maxima, Line* lines, unsigned char* images, long long tiles_k,
+                                       unsigned char* shared, Scaling* scalings) const {
+    const int panel = unit / units_k, tile0 = unit % units_k * TILES;
+    const long long line0 = static_cast<long long>(panel) * PANEL, step0 = static_cast<long long>(tile0) * BLK_K;
+    T runs[HELD][RUN];
+    load_runs(runs, threadIdx.x, line0, step0);
+    if (phase == 0)
+      scan(runs, maxima + line0, lines + line0, line0, step0, reinterpret_cast<unsigned*>(shared));
+    else
+      split(runs, maxima + line0, lines + line0, line0, step0, images + (panel * tiles_k + tile0) * IMAGE,
+            static_cast<int>(min(static_cast<long long>(TILES), tiles_k - tile0)), shared, scalings);
   }
 
   // The largest elements of the lines of a unit, as bits of their magnitude.
-  __device__ __forceinline__ void scan(int unit, unsigned* maxima, Line* lines, unsigned char* shared) const {
-    unsigned* const largest = reinterpret_cast<unsigned*>(shared);
-    const int panel = unit / units_k;
-    const long long line0 = static_cast<long long>(panel) * PANEL, step0 = static_cast<long long>(unit % units_k) * TILES * BLK_K;
-    T runs[HELD][RUN];
-    load_runs(runs, threadIdx.x, line0, step0);
+  __device__ __forceinline__ void scan(T (&runs)[HELD][RUN], unsigned* maxima, Line* lines, long long line0, long long step0,
+                                       unsigned* largest) const {
+#pragma unroll 1
     for (int i = threadIdx.x; i < PANEL; i += THREADS) largest[i] = 0;
     __syncthreads();
 #pragma unroll 1
@@ -408,22 +415,20 @@ struct Side {
       }
     }
     __syncthreads();
+#pragma unroll 1
     for (int i = threadIdx.x; i < PANEL; i += THREADS) {
-      atomicMax(&maxima[line0 + i], largest[i]);
-      if (step0 == 0) lines[line0 + i].lost = 0.0f;
+      atomicMax(&maxima[i], largest[i]);
+      if (step0 == 0) lines[i].lost = 0.0f;
     }
     __syncthreads();
   }
 
   // A unit's lines, scaled and split, to their images.
-  __device__ __forceinline__ void split(int unit, const unsigned* maxima, Line* lines, unsigned char* images, long long tiles_k,
-                                        unsigned char* shared, Scaling* scalings) const {
-    const int panel = unit / units_k, tile0 = unit % units_k * TILES;
-    const long long line0 = static_cast<long long>(panel) * PANEL, step0 = static_cast<long long>(tile0) * BLK_K;
-    T runs[HELD][RUN];
-    load_runs(runs, threadIdx.x, line0, step0);
+  __device__ __forceinline__ void split(T (&runs)[HELD][RUN], const unsigned* maxima, Line* lines, long long line0, long long step0,
+                                        unsigned char* images, int tiles, unsigned char* shared, Scaling* scalings) const {
+#pragma unroll 1
     for (int i = threadIdx.x; i < PANEL; i += THREADS) {
-      const unsigned maximum = load_shared_by_blocks(&maxima[line0 + i]);
+      const unsigned maximum = load_shared_by_blocks(&maxima[i]);
       const int exponent = exponent_for(maximum), half = exponent / 2;
       const bool finite = maximum < INFINITE;
       Scaling& scaling = scalings[i];
@@ -431,8 +436,8 @@ struct Side {
       scaling.second = power_of_two(exponent - half);
       scaling.limit = finite ? bits_of(scale(0.25f, -exponent)) : 0xffffffff;
       if (step0 == 0) {
-        lines[line0 + i].exponent = exponent;
-        if (!finite) atomicAdd(&lines[line0 + i].lost, float_of(INFINITE));
+        lines[i].exponent = exponent;
+        if (!finite) atomicAdd(&lines[i].lost, float_of(INFINITE));
       }
     }
     if (threadIdx.x == 0) bulk_wait_read<1>();  // of the two buffers, the one to fill is free
@@ -440,17 +445,20 @@ struct Side {
 #pragma unroll 1
     for (int first = threadIdx.x; first < PANEL * RUNS; first += HELD * THREADS) {
       if (first >= HELD * THREADS) load_runs(runs, first, line0, step0);
-#pragma unroll
-      for (int h = 0; h < HELD; h++) {
+#pragma unroll 1
+      for (int h = 0; h < HELD; h++) {  // a loop that stays one, as in store_tile
         const int i = first + h * THREADS;
-        if (i < PANEL * RUNS) split_run(runs[h], line_of(i), run_of(i), shared, scalings[line_of(i)], &lines[line0 + line_of(i)].lost);
+        if (i < PANEL * RUNS) split_run(runs[0], line_of(i), run_of(i), shared, scalings[line_of(i)], &lines[line_of(i)].lost);
+#pragma unroll
+        for (int next = 1; next < HELD; next++)
+#pragma unroll
+          for (int e = 0; e < RUN; e++) runs[next - 1][e] = runs[next][e];
       }
     }
     fence_proxy();
     __syncthreads();
     if (threadIdx.x == 0) {
-      const long long tiles = min(static_cast<long long>(TILES), tiles_k - tile0);
-      bulk_store(images + (panel * tiles_k + tile0) * IMAGE, shared, static_cast<int>(tiles) * IMAGE);
+      bulk_store(images, shared, tiles * IMAGE);
       bulk_commit();
     }
   }
@@ -593,14 +601,17 @@ struct Place {
   }
 };
 
-// The tiles of a cluster, in order: groups of raster_group rows, column by column, as compact as can be.
+// The tiles of C, in order: groups of raster_group rows, column by column, as compact as can be. A cluster takes CLUSTER
+// tiles, one above the other.
 struct Tiles {
-  long long panels_m, panels_n, all;  // rows of tiles come CLUSTER at a time
-  int raster_group;
+  int panels_m, panels_n, all, raster_group;
 
-  __device__ __forceinline__ void locate(long long number, long long& panel_m, long long& panel_n) const {
-    const long long group_tiles = raster_group * panels_n, group = number / group_tiles, within = number % group_tiles;
-    const long long height = min(static_cast<long long>(raster_group), panels_m - group * raster_group);
+  __device__ __forceinline__ Tiles(int tiles_m, int tiles_n, int raster_group)
+      : panels_m((tiles_m + CLUSTER - 1) / CLUSTER), panels_n(tiles_n), all(panels_m * panels_n), raster_group(min(raster_group, panels_m)) {}
+
+  __device__ __forceinline__ void locate(int number, int& panel_m, int& panel_n) const {
+    const int group_tiles = raster_group * panels_n, group = number / group_tiles, within = number % group_tiles;
+    const int height = min(raster_group, panels_m - group * raster_group);
     panel_m = (group * raster_group + within % height) * CLUSTER + cluster_rank();
     panel_n = within / height;
   }
@@ -632,6 +643,9 @@ __device__ __forceinline__ T plus_scaled(T value, T beta, T old) {
 #endif
 }
 
+constexpr int MANY = 8;     // of 16 rows and 8 columns, elements above which all are computed again
+constexpr int AT_ONCE = 4;  // steps of k whose loads are in flight then
+
 struct Product {
   long long m, n, k;
   T alpha;
@@ -642,12 +656,6 @@ struct Product {
   T beta;
   T* C;
   long long ldc;
-
-  __device__ __forceinline__ void store(long long row, long long column, T value) const {
-    T* const to = C + row + column * ldc;
-    value = scaled(alpha, value);
-    *to = is_zero(beta) ? value : plus_scaled(value, beta, *to);
-  }
 
   __device__ __forceinline__ T a_at(long long row, long long step) const { return A[TRANS_A ? step + row * lda : row + step * lda]; }
   __device__ __forceinline__ T b_at(long long step, long long column) const { return B[TRANS_B ? column + step * ldb : step + column * ldb]; }
@@ -663,81 +671,135 @@ struct Product {
     sum.y += ai * b.x;
 #endif
   }
+
+  // One element in FP32, by a warp.
+  __device__ __forceinline__ T element(long long row, long long column) const {
+    T sum{};
+#pragma unroll 1
+    for (long long first = threadIdx.x % WARP; first < k; first += AT_ONCE * WARP) {
+      T a[AT_ONCE], b[AT_ONCE];
+#pragma unroll
+      for (int u = 0; u < AT_ONCE; u++) {
+        const long long step = first + u * WARP;
+        a[u] = step < k ? a_at(row, step) : T{};
+        b[u] = step < k ? b_at(step, column) : T{};
+      }
+#pragma unroll
+      for (int u = 0; u < AT_ONCE; u++) add(sum, a[u], b[u]);
+    }
+#pragma unroll
+    for (int distance = WARP / 2; distance > 0; distance /= 2) {
+#if PRECISION == 0
+      sum += __shfl_xor_sync(0xffffffff, sum, distance);
+#else
+      sum.x += __shfl_xor_sync(0xffffffff, sum.x, distance);
+      sum.y += __shfl_xor_sync(0xffffffff, sum.y, distance);
+#endif
+    }
+    return sum;
+  }
+
+  // Computes in FP32 what is `wrong`, a bit for each value, of a warp's 16 rows and 8 columns.
+  __device__ __forceinline__ void correct(T (&values)[4], unsigned wrong, long long row0, long long column0) const {
+    const int lane = threadIdx.x % WARP;
+    int count = 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++) count += __popc(warp_ballot(wrong >> i & 1));
+    if (count > MANY) {  // all of them, each thread its own; those outside of C mean nothing
+      const long long rows[2] = {min(row0 + lane / 4, m - 1), min(row0 + lane / 4 + 8, m - 1)};
+      const long long columns[2] = {min(column0 + lane % 4 * 2, n - 1), min(column0 + lane % 4 * 2 + 1, n - 1)};
+#pragma unroll
+      for (int i = 0; i < 4; i++) values[i] = T{};
+#pragma unroll 1
+      for (long long first = 0; first < k; first += AT_ONCE) {
+        T a[AT_ONCE][2], b[AT_ONCE][2];
+#pragma unroll
+        for (int i = 0; i < 2 * AT_ONCE; i++) {
+          const long long step = first + i / 2;
+          a[i / 2][i % 2] = step < k ? a_at(rows[i % 2], step) : T{};
+          b[i / 2][i % 2] = step < k ? b_at(step, columns[i % 2]) : T{};
+        }
+#pragma unroll
+        for (int i = 0; i < 4 * AT_ONCE; i++) add(values[i % 4], a[i / 4][i % 4 / 2], b[i / 4][i % 2]);
+      }
+    } else {  // one by one
+#pragma unroll 1
+      for (int i = 0; i < 4; i++) {
+        unsigned lanes = warp_ballot(wrong >> i & 1);
+#pragma unroll 1
+        for (int other = 0; lanes != 0; other++, lanes >>= 1)
+          if (lanes & 1) {
+            const T value = element(row0 + other / 4 + i / 2 * 8, column0 + other % 4 * 2 + i % 2);
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+              if (e == i && lane == other) values[e] = value;
+          }
+      }
+    }
+  }
 };
 
-constexpr int CHUNK = SUMS % 16 == 0 && PARTS == 1 ? 16 : 8;  // sums of a thread, per part, that are stored at a time
-constexpr int CHUNK_COLUMNS = CHUNK * 2;
+constexpr int CHUNK = SUMS % 16 == 0 ? 16 : 8;  // sums of a thread, per part, that are moved at a time
 
-// A warp's part of a tile: 16 rows from `row0`, BLK_N columns from `column0`.
+// A warp's part of a tile: 16 rows from `row0`, BLK_N columns from `column0`. Eight columns at a time, by loops that stay loops,
+// because unrolled they take seconds to compile. Registers have no index: sums move to those that are read, by chunks.
 __device__ __forceinline__ void store_tile(const Sums& sums, const Product& product, const Line* lines_a, const Line* lines_b, long long row0,
                                            long long column0) {
   const int lane = threadIdx.x % WARP;
   const long long row = row0 + lane / 4;
   const Line of_row[2] = {lines_a[row], lines_a[row + 8]};
-  const float lost = product.k < LEAST_K ? float_of(INFINITE) : 0.0f;
-
+  Line next[2] = {lines_b[column0 + lane % 4 * 2], lines_b[column0 + lane % 4 * 2 + 1]};
+  const bool adds = !is_zero(product.beta), all_wrong = product.k < LEAST_K;  // without any products, nobody wrote the lines
 #pragma unroll 1
-  for (int chunk = 0; chunk < SUMS / CHUNK && column0 + chunk * CHUNK_COLUMNS < product.n; chunk++) {
-    const long long column = column0 + chunk * CHUNK_COLUMNS + lane % 4 * 2;
-    // Registers cannot be indexed: those of the chunk are copied, so that what follows is compiled once.
+  for (int chunk = 0; chunk < SUMS; chunk += CHUNK) {
     float mine[PARTS][CHUNK];
 #pragma unroll
-    for (int c = 0; c < SUMS / CHUNK; c++)
+    for (int c = 0; c < SUMS; c += CHUNK)
       if (c == chunk) {
 #pragma unroll
         for (int p = 0; p < PARTS; p++)
 #pragma unroll
-          for (int i = 0; i < CHUNK; i++) mine[p][i] = sums[p][c * CHUNK + i];
+          for (int i = 0; i < CHUNK; i++) mine[p][i] = sums[p][c + i];
       }
-    auto row_of = [&](int i) { return row + i % 4 / 2 * 8; };
-    auto column_of = [&](int i) { return column + i / 4 * 8 + i % 2; };
-
-    Line of_column[CHUNK / 2];
-#pragma unroll
-    for (int j = 0; j < CHUNK / 2; j++) of_column[j] = lines_b[column_of(j / 2 * 4 + j % 2)];
-
-    unsigned wrong = 0;  // elements that are too small against what the split has lost, or not finite
-#pragma unroll
-    for (int i = 0; i < CHUNK; i++)
-      if (row_of(i) < product.m && column_of(i) < product.n) {
-        const Line &r = of_row[i % 4 / 2], &c = of_column[i / 4 * 2 + i % 2];
-        const float least = 0x1p35f * (r.lost + c.lost + lost);
-        float size = fabsf(mine[0][i]);
-        if constexpr (PARTS == 2) {
-          const float other = fabsf(mine[PARTS - 1][i]);
-          size = size + other < float_of(INFINITE) ? max(size, other) : float_of(INFINITE);
-        }
-        if (!(size >= least && size < float_of(INFINITE))) {
-          wrong |= 1u << i;
-        } else {
-          const int exponent = -(r.exponent + c.exponent);
-#if PRECISION == 0
-          product.store(row_of(i), column_of(i), scale(mine[0][i], exponent));
-#else
-          product.store(row_of(i), column_of(i), T{scale(mine[0][i], exponent), scale(mine[1][i], exponent)});
-#endif
-        }
-      }
-
-    if (warp_ballot(wrong != 0) != 0) {  // the chunk again in FP32, to have these elements
-      T again[CHUNK] = {};
 #pragma unroll 1
-      for (long long step = 0; step < product.k; step++) {
-        T a[2] = {};
+    for (int j = 0; j < CHUNK; j += 4) {
+      const long long column1 = column0 + (chunk + j) * 2, column = column1 + lane % 4 * 2;
+      const Line of_column[2] = {next[0], next[1]};
+      next[0] = lines_b[column + 8];  // those of the next columns, early; after the last there are the maxima
+      next[1] = lines_b[column + 9];
+      T* const to = product.C + row + column * product.ldc;
+      bool there[4];
+      T values[4], old[4] = {};
+      unsigned wrong = 0;  // too small against what the split has lost, or not finite
 #pragma unroll
-        for (int h = 0; h < 2; h++)
-          if (row + h * 8 < product.m) a[h] = product.a_at(row + h * 8, step);
-#pragma unroll
-        for (int j = 0; j < CHUNK / 2; j++) {
-          T b{};
-          if (column_of(j / 2 * 4 + j % 2) < product.n) b = product.b_at(step, column_of(j / 2 * 4 + j % 2));
-#pragma unroll
-          for (int h = 0; h < 2; h++) Product::add(again[j / 2 * 4 + h * 2 + j % 2], a[h], b);
-        }
+      for (int i = 0; i < 4; i++) {
+        there[i] = row + i / 2 * 8 < product.m && column + i % 2 < product.n;
+        if (adds && there[i]) old[i] = to[i / 2 * 8 + i % 2 * product.ldc];
       }
 #pragma unroll
-      for (int i = 0; i < CHUNK; i++)
-        if (wrong >> i & 1) product.store(row_of(i), column_of(i), again[i]);
+      for (int i = 0; i < 4; i++) {
+        const int exponent = -(of_row[i / 2].exponent + of_column[i % 2].exponent);
+        const float least = 0x1p35f * (of_row[i / 2].lost + of_column[i % 2].lost);
+        float size = fabsf(mine[0][i]);
+#if PRECISION == 0
+        values[i] = scale(mine[0][i], exponent);
+#else
+        values[i] = T{scale(mine[0][i], exponent), scale(mine[1][i], exponent)};
+        const float other = fabsf(mine[1][i]);
+        size = size + other < float_of(INFINITE) ? max(size, other) : float_of(INFINITE);
+#endif
+        if (there[i] && (all_wrong || !(size >= least && size < float_of(INFINITE)))) wrong |= 1u << i;
+      }
+      if (warp_ballot(wrong != 0) != 0) product.correct(values, wrong, row0, column1);
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        const T value = scaled(product.alpha, values[i]);
+        if (there[i]) to[i / 2 * 8 + i % 2 * product.ldc] = adds ? plus_scaled(value, product.beta, old[i]) : value;
+      }
+#pragma unroll
+      for (int p = 0; p < PARTS; p++)
+#pragma unroll
+        for (int i = 0; i + 4 < CHUNK; i++) mine[p][i] = mine[p][i + 4];
     }
   }
 }
@@ -760,12 +822,11 @@ gemm(long long m, long long n, long long k, T alpha, const T* A, long long lda, 
   unsigned* const slot = reinterpret_cast<unsigned*>(empty + STAGES);
 
   const long long depth = is_zero(alpha) ? 0 : k;
-  const long long panels_m = (m + BLK_M - 1) / BLK_M, panels_n = (n + BLK_N - 1) / BLK_N;
-  const long long tiles_k = (depth + PROMOTE_K - 1) / PROMOTE_K * (PROMOTE_K / BLK_K);
+  const int panels_m = static_cast<int>((m + BLK_M - 1) / BLK_M), panels_n = static_cast<int>((n + BLK_N - 1) / BLK_N);
+  const int tiles_k = static_cast<int>((depth + PROMOTE_K - 1) / PROMOTE_K * (PROMOTE_K / BLK_K));
   if (panels_m == 0 || panels_n == 0) return;
   const Workspace workspace(memory, panels_m, panels_n, tiles_k);
-  const Line* const lines_a = workspace.lines;
-  const Line* const lines_b = workspace.lines + panels_m * BLK_M;
+  Line* const lines_b = workspace.lines + static_cast<long long>(panels_m) * BLK_M;
 
   if (threadIdx.x == 0) {
     for (int i = 0; i < STAGES; i++) {
@@ -778,28 +839,22 @@ gemm(long long m, long long n, long long k, T alpha, const T* A, long long lda, 
   if (tiles_k > 0) {
     const SideA a(A, lda, m, k, tiles_k);
     const SideB b(B, ldb, n, k, tiles_k);
-    unsigned* const maxima_b = workspace.maxima + panels_m * BLK_M;
-    const int units_a = static_cast<int>(panels_m) * a.units_k, units = units_a + static_cast<int>(panels_n) * b.units_k;
+    unsigned* const maxima_b = workspace.maxima + static_cast<long long>(panels_m) * BLK_M;
+    const int units_a = panels_m * a.units_k, units = units_a + panels_n * b.units_k;
     Counters& counters = *workspace.counters;
-    const unsigned scanned = share(&counters.scan, units, slot, [&](int unit, unsigned) {
-      if (unit < units_a)
-        a.scan(unit, workspace.maxima, workspace.lines, shared_storage);
-      else
-        b.scan(unit - units_a, maxima_b, workspace.lines + panels_m * BLK_M, shared_storage);
-    });
-    wait_for_all(&counters.scanned, scanned, units);
-
-    // Backwards: what was read last is still in the cache.
-    const unsigned splitted = share(&counters.split, units, slot, [&](int claimed, unsigned mine) {
-      const int unit = units - 1 - claimed;
-      unsigned char* const buffer = shared_storage + mine % 2 * BUFFER;
-      if (unit < units_a)
-        a.split(unit, workspace.maxima, workspace.lines, workspace.images_a, tiles_k, buffer, scalings);
-      else
-        b.split(unit - units_a, maxima_b, workspace.lines + panels_m * BLK_M, workspace.images_b, tiles_k, buffer, scalings);
-    });
-    if (threadIdx.x == 0) bulk_wait();
-    wait_for_all(&counters.splitted, splitted, units);
+#pragma unroll 1
+    for (int phase = 0; phase < 2; phase++) {
+      const unsigned finished = share(&counters.claimed[phase], units, slot, [&](int claimed, unsigned mine) {
+        const int unit = phase == 0 ? claimed : units - 1 - claimed;  // backwards: what was read last is still in the cache
+        unsigned char* const buffer = shared_storage + mine % 2 * BUFFER;
+        if (unit < units_a)
+          a.work(phase, unit, workspace.maxima, workspace.lines, workspace.images_a, tiles_k, buffer, scalings);
+        else
+          b.work(phase, unit - units_a, maxima_b, lines_b, workspace.images_b, tiles_k, buffer, scalings);
+      });
+      if (threadIdx.x == 0) bulk_wait();
+      wait_for_all(&counters.done[phase], finished, units);
+    }
 
     // The workspace as the next launch expects it.
     for (long long i = static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x; i < workspace.all_lines; i += static_cast<long long>(gridDim.x) * THREADS)
@@ -809,20 +864,20 @@ gemm(long long m, long long n, long long k, T alpha, const T* A, long long lda, 
   }
   block_or_cluster_sync();
 
+  const Tiles tiles(panels_m, panels_n, raster_group);
   const int cluster = blockIdx.x / CLUSTER, clusters = gridDim.x / CLUSTER;
-  const Tiles tiles{(panels_m + CLUSTER - 1) / CLUSTER, panels_n, (panels_m + CLUSTER - 1) / CLUSTER * panels_n, raster_group};
   const int warpgroup = threadIdx.x / WARPGROUP;
   if (warpgroup == CONSUMERS) {  // the producer
     registers_give<PRODUCER_REGISTERS>();
     if (threadIdx.x == CONSUMERS * WARPGROUP) {
       Place place;
-      for (long long number = cluster; number < tiles.all; number += clusters) {
-        long long panel_m, panel_n;
+      for (int number = cluster; number < tiles.all; number += clusters) {
+        int panel_m, panel_n;
         tiles.locate(number, panel_m, panel_n);
-        const unsigned char* from_a = workspace.images_a + min(panel_m, panels_m - 1) * tiles_k * IMAGE_A;
-        const unsigned char* from_b = workspace.images_b + panel_n * tiles_k * IMAGE_B;
+        const unsigned char* from_a = workspace.images_a + static_cast<long long>(min(panel_m, panels_m - 1)) * tiles_k * IMAGE_A;
+        const unsigned char* from_b = workspace.images_b + static_cast<long long>(panel_n) * tiles_k * IMAGE_B;
 #pragma unroll 1
-        for (long long tile = 0; tile < tiles_k; tile++) {
+        for (int tile = 0; tile < tiles_k; tile++) {
           unsigned char* const stage = shared_storage + place.stage * STAGE;
           barrier_wait(&empty[place.stage], place.parity ^ 1);
           barrier_expect(&full[place.stage], STAGE);
@@ -846,16 +901,16 @@ gemm(long long m, long long n, long long k, T alpha, const T* A, long long lda, 
     };
     Place place;
 #pragma unroll 1
-    for (long long number = cluster; number < tiles.all; number += clusters) {
+    for (int number = cluster; number < tiles.all; number += clusters) {
       Sums totals, sums;
 #pragma unroll
       for (int p = 0; p < PARTS; p++)
 #pragma unroll
-        for (int i = 0; i < SUMS; i++) totals[p][i] = 0.0f;
+        for (int i = 0; i < SUMS; i++) totals[p][i] = sums[p][i] = 0.0f;  // without a value, `sums` would keep its registers
 #pragma unroll 1
-      for (long long tile = 0; tile < tiles_k; tile += PROMOTE_K / BLK_K) {
+      for (int tile = 0; tile < tiles_k; tile += PROMOTE_K / BLK_K) {
         int last = 0;
-#pragma unroll
+#pragma unroll 1  // a tile's instructions, with all their registers, are slow to compile
         for (int t = 0; t < PROMOTE_K / BLK_K; t++) {
           barrier_wait(&full[place.stage], place.parity);
 #pragma unroll
@@ -884,9 +939,10 @@ gemm(long long m, long long n, long long k, T alpha, const T* A, long long lda, 
 #pragma unroll
           for (int i = 0; i < SUMS; i++) totals[p][i] += sums[p][i];
       }
-      long long panel_m, panel_n;
+      int panel_m, panel_n;
       tiles.locate(number, panel_m, panel_n);
-      store_tile(totals, product, lines_a, lines_b, panel_m * BLK_M + warpgroup * 64 + threadIdx.x % WARPGROUP / WARP * 16, panel_n * BLK_N);
+      store_tile(totals, product, workspace.lines, lines_b, static_cast<long long>(panel_m) * BLK_M + threadIdx.x / WARP * 16,
+                 static_cast<long long>(panel_n) * BLK_N);
     }
   }
   if (CLUSTER > 1) block_or_cluster_sync();  // a block that has ended would not take arrivals

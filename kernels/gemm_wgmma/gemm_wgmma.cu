@@ -358,40 +358,51 @@ __device__ __forceinline__ void multiply_tile(Sums& sums, Bits64 a, Bits64 b) {
       wgmma<!TRANS_A, TRANS_B>(sums[part], a + OperandA::to_line(part * HIGH) + OperandA::to_step(step), b + OperandB::to_step(step));
 }
 
+constexpr int MOVED = 16;  // sums of a thread that are stored at a time
+
 struct Result {
   long long m, n;
   float alpha, beta;
   float* C;
   long long ldc;
 
-  // A warp's 16 rows of an instruction, from `row` and `column` on.
+  // A warp's 16 rows of an instruction, from `row` and `column` on. By a loop that stays one, because unrolled it takes longer
+  // to compile than all else. Registers have no index: sums move to those that are stored.
   __device__ __forceinline__ void store(const float (&sums)[SUMS], long long row, long long column) const {
-    const bool inside = row + 16 <= m && column + BLK_N <= n;
-    if (inside && beta == 0.0f)
-      store<true, false>(sums, row, column);
-    else if (inside)
-      store<true, true>(sums, row, column);
-    else
-      store<false, true>(sums, row, column);
+#pragma unroll 1
+    for (int chunk = 0; chunk < SUMS; chunk += MOVED, column += 2 * MOVED) {
+      float mine[MOVED];
+#pragma unroll
+      for (int c = 0; c < SUMS; c += MOVED)
+        if (c == chunk) {
+#pragma unroll
+          for (int i = 0; i < MOVED; i++) mine[i] = sums[c + i];
+        }
+      const bool inside = row + 16 <= m && column + 2 * MOVED <= n;
+      if (inside && beta == 0.0f)
+        store<true, false>(mine, row, column);
+      else
+        store<false, true>(mine, row, column);
+    }
   }
 
   template <bool INSIDE, bool MAY_READ_C>
-  __device__ __forceinline__ void store(const float (&sums)[SUMS], long long row, long long column) const {
+  __device__ __forceinline__ void store(const float (&mine)[MOVED], long long row, long long column) const {
     const int lane = threadIdx.x % WARP;
     row += lane / 4;
     column += lane % 4 * 2;
-    float* to[2] = {C + row + column * ldc, C + row + (column + 1) * ldc};
+    bool there[MOVED];
+    float *to[MOVED], old[MOVED];
 #pragma unroll
-    for (int j = 0; j < SUMS; j += 4) {
+    for (int i = 0; i < MOVED; i++) {
+      to[i] = C + row + i % 4 / 2 * 8 + (column + i / 4 * 8 + i % 2) * ldc;
+      there[i] = INSIDE || (row + i % 4 / 2 * 8 < m && column + i / 4 * 8 + i % 2 < n);
+      if (MAY_READ_C && beta != 0.0f && there[i]) old[i] = load_global(to[i]);
+    }
 #pragma unroll
-      for (int e = 0; e < 4; e++)
-        if (INSIDE || (row + e / 2 * 8 < m && column + j * 2 + e % 2 < n)) {
-          float* const at = to[e % 2] + e / 2 * 8;
-          const float value = alpha * sums[j + e];
-          store_global(at, MAY_READ_C && beta != 0.0f ? value + beta * load_global(at) : value);
-        }
-      to[0] += 8 * ldc;
-      to[1] += 8 * ldc;
+    for (int i = 0; i < MOVED; i++) {
+      const float value = alpha * mine[i];
+      if (there[i]) store_global(to[i], MAY_READ_C && beta != 0.0f ? value + beta * old[i] : value);
     }
   }
 };

@@ -21,8 +21,8 @@ from mltune.files.text import printable
 PACKAGE = "nvidia-cuda-nvdisasm"
 """The package with the disassembler."""
 
-ARITHMETIC = ("FFMA", "DFMA", "HFMA2", "HMMA", "DMMA", "IMMA", "HGMMA", "FFMA2")
-"""Multiply-adds, those of the tensor cores too."""
+ARITHMETIC = {"FFMA": 1, "DFMA": 1, "HFMA2": 2, "FFMA2": 2, "DMMA": 8, "HMMA": 16, "IMMA": 16, "HGMMA": 64}
+"""Instructions that multiply and add, those of the tensor cores too, and the least products of a thread by one."""
 
 BANKS = 2
 """Banks of the registers since Volta, by the last bit of a register's number; each gives two operands in a clock (Jia,
@@ -59,8 +59,13 @@ class LoopCode:
 
     @property
     def arithmetic(self) -> int:
-        """Multiply-adds, those of the tensor cores too."""
+        """Instructions that multiply and add, those of the tensor cores too."""
         return sum(count for name, count in self.counts.items() if name.split(".")[0] in ARITHMETIC)
+
+    @property
+    def products(self) -> int:
+        """Products of a thread, at least."""
+        return sum(count * ARITHMETIC.get(name.split(".")[0], 0) for name, count in self.counts.items())
 
 
 def find_disassembler() -> str:
@@ -140,7 +145,7 @@ def main_loop(text: str) -> LoopCode | None:
     ]
     if not innermost:
         return None
-    loop, found = max(innermost, key=lambda one: (one[1].arithmetic, -one[1].total))
+    loop, found = max(innermost, key=lambda one: (one[1].products, -one[1].total))
     return replace(found, conflicts=_conflicts(code[loop.start : loop.stop]))
 
 

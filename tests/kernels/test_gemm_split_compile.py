@@ -1,4 +1,4 @@
-"""Real compiles of kernels/gemm_split: nothing spills in its products, and the tensor cores' instructions are there."""
+"""Real compiles of kernels/gemm_split: wide tiles do not spill, the main loop has the products, the code is small."""
 
 import pytest
 
@@ -25,15 +25,19 @@ CONFIGURATION = {
 }
 
 
-@pytest.mark.parametrize(("precision", "op_a", "op_b"), [("s", "N", "T"), ("c", "C", "N")])
-def test_it_compiles_for_hopper(precision: str, op_a: str, op_b: str) -> None:
+@pytest.mark.parametrize(
+    ("precision", "op_a", "op_b", "width", "products"), [("s", "N", "T", 192, 6), ("c", "C", "N", 96, 24)]
+)
+def test_it_compiles_for_hopper(precision: str, op_a: str, op_b: str, width: int, products: int) -> None:
     with NvrtcBuilder(KERNEL, GemmProblem(precision, op_a, op_b, 512, 512, 512), "sm_90", workers=1) as builder:
-        build = builder.submit(CONFIGURATION).result(120)
+        build = builder.submit(CONFIGURATION | {"BLK_N": width}).result(120)
     assert (build.state, build.detail) == (TrialState.OK, "")
     assert build.spill_bytes == 0
     loop = main_loop(disassemble(build.cubin))
     assert loop is not None
-    assert loop.arithmetic
+    assert loop.arithmetic - loop.counts.get("FFMA", 0) == products
+    assert build.code_bytes is not None
+    assert build.code_bytes < 80_000, "a configuration must compile in about a second"
 
 
 def test_another_architecture_is_refused() -> None:

@@ -61,6 +61,34 @@ def test_random_configurations(kernel: Kernel, runtime: Path, case: tuple[str, s
     run(kernel, runtime, case, [next(filter(WAYS[CASES.index(case) // 2 % 2], drawn))])
 
 
+FAULTS = {
+    "products that are not awaited": ("wgmma_wait<1>();", "wgmma_wait<2>();", "error .* of the bound"),
+    "a stage that is not free": ("barrier_wait(&empty[place.stage], place.parity ^ 1);", "", "got more"),
+    "a stage that is not full": ("barrier_wait(&full[place.stage], place.parity);", "", "never written"),
+    "a stage that is never freed": ("if (tile > 0) release(last);", "", "waits for what no thread and no copy will do"),
+    "stores that tensor cores may not see": ("            fence_proxy();", "", "wrote without a fence after it"),
+    "turns that are not kept": (
+        "if (TEAMS > 1) barrier_wait(&turn[team], turns);",
+        "",
+        "while a copy to it is in flight|wait",
+    ),
+}
+"""A line of the source, what is there instead, and what the emulator says of it."""
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found(kernel: Kernel, runtime: Path, tmp_path: Path, fault: str) -> None:
+    line, instead, message = FAULTS[fault]
+    source = (kernel.folder / "gemm_wgmma.cu").read_text()
+    assert line in source
+    (tmp_path / "gemm_wgmma.cu").write_text(source.replace(line, instead))
+    configuration = {"BLK_M": 64, "BLK_N": 64, "BLK_K": 64, "WG_M": 64, "TEAMS": 2, "STAGES": 2, "CLUSTER": 1}
+    configuration |= {"PRODUCER_REGISTERS": 40, "RASTER_GROUP": 1}
+    broken = replace(kernel, folder=tmp_path)
+    with pytest.raises(pytest.fail.Exception, match=message):
+        check_configurations(broken, ("h", "N", "T"), runtime, [configuration], lambda _: [(130, 130, 300)], FEW)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids="".join)
 def test_many_random_configurations(kernel: Kernel, runtime: Path, case: tuple[str, str, str]) -> None:
