@@ -12,6 +12,9 @@
 // workspace. Operands whose address or leading dimension is not a multiple of 16 bytes are copied element by element.
 // Blocks of a cluster lie one above the other: they share a tile of B, of which each copies a part to all.
 //
+// With SPLIT_K parts of k a tile of C is computed in as many pieces. Their sums meet in the workspace, where the warp that
+// comes last adds them up in the order of the parts: the result has the same bits in every run, and nobody waits.
+//
 // Every capital name that is not defined here is a macro: a parameter of kernel.toml, or a fact of the problem
 // (PRECISION 4 or 5 for FP16 or BF16; TRANS_A, TRANS_B).
 
@@ -30,7 +33,8 @@ constexpr int PER_LINE = LINE / 2;           // elements
 constexpr int CHUNK = 8;                     // elements of 16 bytes: what the swizzle moves
 constexpr int INSTRUCTIONS = WG_M / HIGH;    // of a warpgroup for DEPTH steps of k
 constexpr int SUMS = BLK_N / 2;              // sums of a thread, per instruction
-constexpr int ARRIVALS = GROUPS * WARPGROUP / WARP * CLUSTER;  // that free a stage
+constexpr int WARPS = GROUPS * WARPGROUP / WARP;  // of a team
+constexpr int ARRIVALS = WARPS * CLUSTER;  // that free a stage
 static_assert(BLK_M % WG_M == 0 && WG_M % HIGH == 0 && BLK_K % PER_LINE == 0, "tiles are made of whole instructions");
 
 // Registers: those of the launch, and what the producer gives to the consumers.
@@ -52,6 +56,10 @@ template <typename V>
 __device__ __forceinline__ V load_global(const V* from) { return *from; }
 template <typename V>
 __device__ __forceinline__ void store_global(V* to, const V& value) { *to = value; }
+
+// Loads what other blocks have written: past L1.
+template <typename V>
+__device__ __forceinline__ V load_shared_by_blocks(const V* from) { return __ldcg(from); }
 
 // Orders ordinary stores to shared memory before the reads of tensor cores.
 __device__ __forceinline__ void fence_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
@@ -313,28 +321,28 @@ struct Place {
     }
   }
 
-  __device__ __forceinline__ void skip(long long tiles) {
-    const long long at = stage + tiles;
-    stage = static_cast<int>(at % STAGES);
+  __device__ __forceinline__ void skip(int tiles) {
+    const int at = stage + tiles;
+    stage = at % STAGES;
     parity ^= static_cast<unsigned>(at / STAGES) & 1;
   }
 };
 
-// The tiles of C, in order: groups of raster_group rows, column by column, as compact as can be. A cluster takes CLUSTER
-// tiles, one above the other.
+// The tiles of C, in order: groups of raster_group rows, column by column, as compact as can be, and of each the parts of k. A
+// cluster takes CLUSTER tiles, one above the other.
 struct Tiles {
   int panels_m, panels_n, all, raster_group;
 
   __device__ __forceinline__ Tiles(long long m, long long n, int raster_group)
       : panels_m(static_cast<int>((m + CLUSTER * BLK_M - 1) / (CLUSTER * BLK_M))), panels_n(static_cast<int>((n + BLK_N - 1) / BLK_N)),
-        all(panels_m * panels_n), raster_group(min(raster_group, panels_m)) {}
+        all(panels_m * panels_n * SPLIT_K), raster_group(min(raster_group, panels_m)) {}
 
-  // The first row and column of a tile.
-  __device__ __forceinline__ void locate(int number, long long& row, long long& column) const {
-    const int group_tiles = raster_group * panels_n, group = number / group_tiles, within = number % group_tiles;
+  // Where a tile is, in tiles.
+  __device__ __forceinline__ void locate(int number, int& panel_m, int& panel_n) const {
+    const int tile = number / SPLIT_K, group_tiles = raster_group * panels_n, group = tile / group_tiles, within = tile % group_tiles;
     const int height = min(raster_group, panels_m - group * raster_group);
-    row = static_cast<long long>((group * raster_group + within % height) * CLUSTER + cluster_rank()) * BLK_M;
-    column = static_cast<long long>(within / height) * BLK_N;
+    panel_m = (group * raster_group + within % height) * CLUSTER + cluster_rank();
+    panel_n = within / height;
   }
 };
 
@@ -357,6 +365,45 @@ __device__ __forceinline__ void multiply_tile(Sums& sums, Bits64 a, Bits64 b) {
     for (int part = 0; part < INSTRUCTIONS; part++)
       wgmma<!TRANS_A, TRANS_B>(sums[part], a + OperandA::to_line(part * HIGH) + OperandA::to_step(step), b + OperandB::to_step(step));
 }
+
+// The sums of the parts of k, by warps, and how many of each warp's have come.
+struct Meeting {
+  unsigned* arrived;
+  float* sums;
+
+  __device__ __forceinline__ Meeting(void* memory, const Tiles& tiles) {
+    arrived = static_cast<unsigned*>(memory);
+    sums = reinterpret_cast<float*>(arrived + tiles.panels_m * CLUSTER * tiles.panels_n * WARPS);
+  }
+
+  // Brings the sums of a part; true, with all in `sums`, for the last to come.
+  __device__ __forceinline__ bool join(Sums& mine, int tile, int warp, int part) const {
+    constexpr int SIZE = INSTRUCTIONS * SUMS * WARP;
+    const int lane = threadIdx.x % WARP, place = tile * WARPS + warp;
+    float* const parts = sums + static_cast<long long>(place) * SPLIT_K * SIZE + lane;
+#pragma unroll
+    for (int q = 0; q < INSTRUCTIONS; q++)
+#pragma unroll
+      for (int i = 0; i < SUMS; i++) {
+        store_global(parts + part * SIZE + (q * SUMS + i) * WARP, mine[q][i]);
+        mine[q][i] = 0.0f;
+      }
+    __threadfence();
+    __syncwarp();
+    unsigned before = 0;
+    if (lane == 0) before = atomicAdd(&arrived[place], 1u);
+    if (__shfl_sync(0xffffffff, before, 0) != SPLIT_K - 1) return false;
+    __threadfence();
+    if (lane == 0) arrived[place] = 0;  // for the next launch
+#pragma unroll 1
+    for (int other = 0; other < SPLIT_K; other++)
+#pragma unroll
+      for (int q = 0; q < INSTRUCTIONS; q++)
+#pragma unroll
+        for (int i = 0; i < SUMS; i++) mine[q][i] += load_shared_by_blocks(parts + other * SIZE + (q * SUMS + i) * WARP);
+    return true;
+  }
+};
 
 constexpr int MOVED = 16;  // sums of a thread that are stored at a time
 
@@ -424,7 +471,7 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
   Bits64* const empty = full + STAGES;
   Bits64* const turn = empty + STAGES;  // of each team to multiply
 
-  const long long depth = alpha == 0.0f ? 0 : k, tiles_k = (depth + BLK_K - 1) / BLK_K;
+  const int tiles_k = alpha == 0.0f ? 0 : static_cast<int>((k + BLK_K * SPLIT_K - 1) / (BLK_K * SPLIT_K));  // of a part
   const Tiles tiles(m, n, raster_group);
   const int cluster = blockIdx.x / CLUSTER, clusters = gridDim.x / CLUSTER;
   if (cluster >= tiles.all) return;
@@ -438,7 +485,7 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
       barrier_init(&full[i], aligned ? 1 : WARPGROUP);
       barrier_init(&empty[i], ARRIVALS);
     }
-    for (int i = 0; i < TEAMS; i++) barrier_init(&turn[i], GROUPS * WARPGROUP / WARP);
+    for (int i = 0; i < TEAMS; i++) barrier_init(&turn[i], WARPS);
     barrier_init_fence();
   }
   block_or_cluster_sync();
@@ -455,10 +502,12 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
       Place place;
 #pragma unroll 1
       for (int number = cluster; number < tiles.all; number += clusters) {
-        long long row, column;
-        tiles.locate(number, row, column);
+        int panel_m, panel_n;
+        tiles.locate(number, panel_m, panel_n);
+        const long long row = static_cast<long long>(panel_m) * BLK_M, column = static_cast<long long>(panel_n) * BLK_N;
+        const long long first = static_cast<long long>(number % SPLIT_K) * tiles_k;
 #pragma unroll 1
-        for (long long tile = 0; tile < tiles_k; tile++, place.next()) {
+        for (long long tile = first; tile < first + tiles_k; tile++, place.next()) {
           unsigned char* const stage = shared_storage + place.stage * STAGE;
           Bits64* const barrier = &full[place.stage];
           barrier_wait(&empty[place.stage], place.parity ^ 1);
@@ -483,6 +532,7 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
       if (lane < CLUSTER) barrier_arrive(&empty[stage], lane);
     };
     const Result result{m, n, alpha, beta, C, ldc};
+    const Meeting meeting(static_cast<TensorMap*>(workspace) + 2 * gridDim.x, tiles);
     Place place;
     place.skip(team * tiles_k);
     unsigned turns = team == 0;  // the parity of the barrier: the first team has the first turn
@@ -499,7 +549,7 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
       turns ^= 1;
       int last = 0;
 #pragma unroll 1
-      for (long long tile = 0; tile < tiles_k; tile++) {
+      for (int tile = 0; tile < tiles_k; tile++) {
         barrier_wait(&full[place.stage], place.parity);
         hold(sums);
         wgmma_fence();
@@ -516,11 +566,13 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
       hold(sums);
       if (tiles_k > 0) release(last);
       place.skip((TEAMS - 1) * tiles_k);
-      long long row, column;
-      tiles.locate(number, row, column);
-      row += first_row + threadIdx.x % WARPGROUP / WARP * 16;
+      int panel_m, panel_n;
+      tiles.locate(number, panel_m, panel_n);
+      const int warp = threadIdx.x / WARP % WARPS;
+      if (SPLIT_K > 1 && !meeting.join(sums, panel_m * tiles.panels_n + panel_n, warp, number % SPLIT_K)) continue;
+      const long long row = static_cast<long long>(panel_m) * BLK_M + first_row + threadIdx.x % WARPGROUP / WARP * 16;
 #pragma unroll
-      for (int part = 0; part < INSTRUCTIONS; part++) result.store(sums[part], row + part * HIGH, column);
+      for (int part = 0; part < INSTRUCTIONS; part++) result.store(sums[part], row + part * HIGH, static_cast<long long>(panel_n) * BLK_N);
     }
   }
   if (CLUSTER > 1) block_or_cluster_sync();  // a block that has ended would not take arrivals

@@ -61,6 +61,15 @@ def test_random_configurations(kernel: Kernel, runtime: Path, case: tuple[str, s
     run(kernel, runtime, case, [next(filter(WAYS[CASES.index(case) // 2 % 2], drawn))])
 
 
+@pytest.mark.parametrize(("teams", "split"), [(1, 2), (2, 3)])
+def test_k_is_divided(kernel: Kernel, runtime: Path, teams: int, split: int) -> None:
+    """The counters of the workspace are set back: each problem is launched twice with one workspace."""
+    configuration = {"BLK_M": 128, "BLK_N": 96, "BLK_K": 64, "WG_M": 128, "TEAMS": teams, "STAGES": 2, "CLUSTER": 1}
+    configuration |= {"PRODUCER_REGISTERS": 40, "RASTER_GROUP": 2, "SPLIT_K": split}
+    sizes = [(130, 100, 130 * split), (64, 97, 64), (5, 7, 0)]
+    check_configurations(kernel, ("h", "T", "N"), runtime, [configuration], lambda _: sizes, replace(H200, sm_count=2))
+
+
 FAULTS = {
     "products that are not awaited": ("wgmma_wait<1>();", "wgmma_wait<2>();", "error .* of the bound"),
     "a stage that is not free": ("barrier_wait(&empty[place.stage], place.parity ^ 1);", "", "got more"),
@@ -83,7 +92,7 @@ def test_a_planted_fault_is_found(kernel: Kernel, runtime: Path, tmp_path: Path,
     assert line in source
     (tmp_path / "gemm_wgmma.cu").write_text(source.replace(line, instead))
     configuration = {"BLK_M": 64, "BLK_N": 64, "BLK_K": 64, "WG_M": 64, "TEAMS": 2, "STAGES": 2, "CLUSTER": 1}
-    configuration |= {"PRODUCER_REGISTERS": 40, "RASTER_GROUP": 1}
+    configuration |= {"PRODUCER_REGISTERS": 40, "RASTER_GROUP": 1, "SPLIT_K": 1}
     broken = replace(kernel, folder=tmp_path)
     with pytest.raises(pytest.fail.Exception, match=message):
         check_configurations(broken, ("h", "N", "T"), runtime, [configuration], lambda _: [(130, 130, 300)], FEW)

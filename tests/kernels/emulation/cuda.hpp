@@ -117,6 +117,8 @@ inline V __shfl_down_sync(unsigned mask, V value, int distance, int line = __bui
   return emulation_shuffled(mask, value, lane + distance > 31 ? lane : lane + distance, line);
 }
 
+inline void __syncwarp(int line = __builtin_LINE()) { emulation_shuffle(0, emulation_lane(), line); }
+
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 
 inline unsigned warp_ballot(bool value, int line = __builtin_LINE()) {
