@@ -1,5 +1,5 @@
 // What Hopper adds: barriers that count bytes, bulk copies, tensor maps and products of a warpgroup. cuda.hpp includes it.
-// Clusters have one block.
+// Clusters have one block. Names are not in capitals: those are macros of kernels.
 #pragma once
 
 extern "C" {
@@ -40,9 +40,9 @@ inline void barrier_wait(Bits* barrier, unsigned parity) {
 
 // ---- Bulk copies.
 
-template <int TARGETS>
+template <int Targets>
 inline void bulk_load(void* shared, const void* global, int bytes, Bits* barrier) {
-  static_assert(TARGETS == 1, "a cluster has one block");
+  static_assert(Targets == 1, "a cluster has one block");
   emulation_check_aligned(shared, 16);
   emulation_check_aligned(global, 16);
   emulation_transfer_begin(barrier);
@@ -51,9 +51,9 @@ inline void bulk_load(void* shared, const void* global, int bytes, Bits* barrier
 
 inline void bulk_store(void* global, const void* shared, int bytes) { emulation_store(global, shared, bytes); }
 inline void bulk_commit() { emulation_store_commit(); }
-template <int PENDING>
+template <int Pending>
 inline void bulk_wait_read() {
-  emulation_store_wait(PENDING);
+  emulation_store_wait(Pending);
 }
 inline void bulk_wait() { emulation_store_wait(0); }
 
@@ -76,9 +76,9 @@ UNCHECKED void make_map(Map* map, Map*, const unsigned short* X, unsigned inner,
 }
 
 // Lines of 64 elements, swizzled; zeros where there is no matrix.
-template <int TARGETS, typename Map>
+template <int Targets, typename Map>
 UNCHECKED void copy_box(void* shared, const Map* at, int inner, int outer, Bits* barrier) {
-  static_assert(TARGETS == 1, "a cluster has one block");
+  static_assert(Targets == 1, "a cluster has one block");
   const EmulatedMap& map = *reinterpret_cast<const EmulatedMap*>(at);
   emulation_check_aligned(shared, 128);
   emulation_transfer_begin(barrier);
@@ -93,36 +93,36 @@ UNCHECKED void copy_box(void* shared, const Map* at, int inner, int outer, Bits*
 
 // ---- Products.
 
-template <int REGISTERS>
+template <int Registers>
 inline void registers_give() {
-  static_assert(REGISTERS % 8 == 0 && REGISTERS >= 24 && REGISTERS <= 256, "a number of registers that can be had");
+  static_assert(Registers % 8 == 0 && Registers >= 24 && Registers <= 256, "a number of registers that can be had");
 }
-template <int REGISTERS>
+template <int Registers>
 inline void registers_take() {
-  registers_give<REGISTERS>();
+  registers_give<Registers>();
 }
 
 inline void hold(float&) {}
 inline void wgmma_fence() { emulation_wgmma_fence(); }
 inline void wgmma_commit() { emulation_wgmma_commit(); }
-template <int PENDING>
+template <int Pending>
 inline void wgmma_wait() {
-  emulation_wgmma_wait(PENDING);
+  emulation_wgmma_wait(Pending);
 }
 
-template <int SIGN, int WIDTH>
-UNCHECKED inline void wgmma(float (&sums)[WIDTH], Bits a, Bits b, bool accumulates) {
-  emulation_wgmma(sums, WIDTH, SIGN, accumulates, a, b, false, false, false);
+template <int Sign, int Width>
+UNCHECKED inline void wgmma(float (&sums)[Width], Bits a, Bits b, bool accumulates) {
+  emulation_wgmma(sums, Width, Sign, accumulates, a, b, false, false, false);
 }
 
-template <bool TRANSPOSES_A, bool TRANSPOSES_B, int WIDTH>
-UNCHECKED inline void wgmma(float (&sums)[WIDTH], Bits a, Bits b) {
+template <bool TransposesA, bool TransposesB, int Width>
+UNCHECKED inline void wgmma(float (&sums)[Width], Bits a, Bits b) {
 #if PRECISION == 5
   constexpr bool is_bf16 = true;
 #else
   constexpr bool is_bf16 = false;
 #endif
-  emulation_wgmma(sums, WIDTH, 1, true, a, b, TRANSPOSES_A, TRANSPOSES_B, is_bf16);
+  emulation_wgmma(sums, Width, 1, true, a, b, TransposesA, TransposesB, is_bf16);
 }
 
 #undef UNCHECKED
