@@ -8,6 +8,8 @@ import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # pytest-xdist has a process for each core
+
 import pytest
 from hypothesis import settings
 
