@@ -37,6 +37,7 @@ def tune(
     m: int | None = None,
     n: int | None = None,
     k: int | None = None,
+    batch: int | None = None,
     kernel: str | Path | Sequence[str | Path] | None = None,
     accuracy: str | None = None,
     device: str = "auto",
@@ -72,6 +73,8 @@ def tune(
         m = n = k of a GEMM, 4096 by default; of another kernel its sizes by name.
     m, n, k : int, optional
         Extents, in place of `size`.
+    batch : int, optional
+        Number of A, of B and of C, which lie behind one another. 1 by default.
     kernel : str, pathlib.Path or sequence of these, optional
         A built-in kernel, or the folder of a bundle, or several that compete. By default the recorded one in replay;
         else all built-in kernels of the accuracy class that solve the problem. Several share `trials` or `time`, and
@@ -142,7 +145,7 @@ def tune(
     from mltune.tuning.request import tune_request
 
     problem = str(problem) if isinstance(problem, Path) else problem
-    shape = {"trans": trans, "size": size, "m": m, "n": n, "k": k}
+    shape = {"trans": trans, "size": size, "m": m, "n": n, "k": k, "batch": batch}
     directory = None if run is None else Path(run)
     limits: dict[str, Any] = {"accuracy": accuracy, "device": device, "trials": trials, "time": time, "seed": seed}
     options: dict[str, Any] = {

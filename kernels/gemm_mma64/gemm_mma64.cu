@@ -18,7 +18,7 @@
 // Work-centric parallel decomposition for dense matrix-matrix multiplication on the GPU", PPoPP 2023.)
 //
 // Every capital name that is not defined here is a macro: a parameter of kernel.toml, or a fact of the problem
-// (PRECISION 1 or 3 for D and Z; TRANS_A, TRANS_B; CONJ_A, CONJ_B).
+// (PRECISION 1 or 3 for D and Z; TRANS_A, TRANS_B; CONJ_A, CONJ_B; BATCHED, of many products: one for each blockIdx.z).
 
 typedef double Real;
 #if PRECISION == 1
@@ -430,7 +430,16 @@ struct Work {
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 gemm(long long m, long long n, long long k, T alpha, const T* A, long long lda, const T* B, long long ldb, T beta, T* C,
-     long long ldc, int raster_group, void* workspace) {
+     long long ldc,
+#ifdef BATCHED
+     long long stride_a, long long stride_b, long long stride_c,
+#endif
+     int raster_group, void* workspace) {
+#ifdef BATCHED
+  A += blockIdx.z * stride_a;
+  B += blockIdx.z * stride_b;
+  C += blockIdx.z * stride_c;
+#endif
   extern __shared__ __align__(16) unsigned char shared_storage[];
   T* const shared_a = reinterpret_cast<T*>(shared_storage);
   T* const shared_b = shared_a + STAGES * OperandA::STAGE;

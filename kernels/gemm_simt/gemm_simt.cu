@@ -12,7 +12,7 @@
 // address or leading dimension forbids wide loads, take a copy that works element by element and fills with zeros.
 //
 // Every capital name that is not defined here is a macro: a parameter of kernel.toml, or a fact of the problem
-// (PRECISION 0 to 3 for S, D, C, Z; TRANS_A, TRANS_B; CONJ_A, CONJ_B).
+// (PRECISION 0 to 3 for S, D, C, Z; TRANS_A, TRANS_B; CONJ_A, CONJ_B; BATCHED, of many products: one for each blockIdx.z).
 
 #if PRECISION == 0 || PRECISION == 2
 typedef float Real;
@@ -383,7 +383,16 @@ __device__ __forceinline__ void store_tile(const Real (&accumulator)[THR_M][THR_
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 gemm(long long m, long long n, long long k, T alpha, const T* A, long long lda, const T* B, long long ldb, T beta, T* C,
-     long long ldc, int raster_group) {
+     long long ldc,
+#ifdef BATCHED
+     long long stride_a, long long stride_b, long long stride_c,
+#endif
+     int raster_group) {
+#ifdef BATCHED
+  A += blockIdx.z * stride_a;
+  B += blockIdx.z * stride_b;
+  C += blockIdx.z * stride_c;
+#endif
   extern __shared__ __align__(16) unsigned char shared_storage[];
   T* const shared_a = reinterpret_cast<T*>(shared_storage);
   T* const shared_b = shared_a + STAGES * STAGE_A;

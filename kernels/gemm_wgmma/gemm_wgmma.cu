@@ -464,7 +464,16 @@ struct Result {
 
 extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1)
 gemm(long long m, long long n, long long k, float alpha, const Half* A, long long lda, const Half* B, long long ldb, float beta,
-     float* C, long long ldc, int raster_group, void* workspace) {
+     float* C, long long ldc,
+#ifdef BATCHED
+     long long stride_a, long long stride_b, long long stride_c,
+#endif
+     int raster_group, void* workspace) {
+#ifdef BATCHED
+  A += blockIdx.z * stride_a;
+  B += blockIdx.z * stride_b;
+  C += blockIdx.z * stride_c;
+#endif
   extern __shared__ __align__(1024) unsigned char shared_storage[];
   TensorMap* const shared_map = reinterpret_cast<TensorMap*>(shared_storage + STAGES * STAGE);
   Bits64* const full = reinterpret_cast<Bits64*>(shared_map + 1);
@@ -476,7 +485,7 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
   const int cluster = blockIdx.x / CLUSTER, clusters = gridDim.x / CLUSTER;
   if (cluster >= tiles.all) return;
 
-  TensorMap* const maps = static_cast<TensorMap*>(workspace) + 2 * blockIdx.x;
+  TensorMap* const maps = static_cast<TensorMap*>(workspace) + 2 * (blockIdx.x + gridDim.x * blockIdx.z);
   const OperandA a(A, lda, m, k, maps);
   const OperandB b(B, ldb, n, k, maps + 1);
   const bool aligned = a.is_aligned() && b.is_aligned();

@@ -202,6 +202,12 @@ N = Annotated[
 K = Annotated[
     int | None, typer.Option("--k", metavar="N", parser=whole("--k", 1), help="Inner dimension, in place of --size.")
 ]
+Batch = Annotated[
+    int | None,
+    typer.Option(
+        "--batch", metavar="N", parser=whole("--batch", 1, 65535), help="Number of A, of B and of C.  [default: 1]"
+    ),
+]
 Seed = Annotated[
     int,
     typer.Option(

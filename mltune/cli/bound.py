@@ -10,6 +10,7 @@ import typer
 from mltune.cli.application import (
     Accuracy,
     AsJson,
+    Batch,
     Facts,
     K,
     KernelName,
@@ -36,6 +37,7 @@ def bound(
     m: M = None,
     n: N = None,
     k: K = None,
+    batch: Batch = None,
     kernel: KernelName = None,
     accuracy: Accuracy = None,
     device: Facts = "auto",
@@ -58,7 +60,7 @@ def bound(
     from mltune.show.bound import bounded
     from mltune.tuning.bound import LimitedConfiguration, find_bound, read_code
 
-    shape = {"trans": trans, "size": sizes(size), "m": m, "n": n, "k": k}
+    shape = {"trans": trans, "size": sizes(size), "m": m, "n": n, "k": k, "batch": batch}
     named, bundle = named_problem(problem, shape, kernel, accuracy=accuracy)
     facts = device_of(device)
     found = find_bound(named, bundle, facts, configuration=None if config is None else _configuration(config))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mltune.cli.application import AsJson, K, M, N, Size, Trans, answer, app, one_of, path, sizes, whole
+from mltune.cli.application import AsJson, Batch, K, M, N, Size, Trans, answer, app, one_of, path, sizes, whole
 from mltune.errors import UsageError
 from mltune.show import terminal
 
@@ -84,6 +84,7 @@ def import_(
     m: M = None,
     n: N = None,
     k: K = None,
+    batch: Batch = None,
     flops: Annotated[
         int | None,
         typer.Option("--flops", metavar="N", parser=whole("--flops", 1), help="Operations of a problem of any name."),
@@ -142,7 +143,7 @@ def import_(
 
     bundle = load_kernel(kernel) if is_bundle(kernel) else kernel
     facts, facts_source = find_device(device)
-    shape = {"trans": trans, "size": sizes(size), "m": m, "n": n, "k": k}
+    shape = {"trans": trans, "size": sizes(size), "m": m, "n": n, "k": k, "batch": batch}
     layout = Layout(
         parameters=None if parameters is None else tuple(part.strip() for part in parameters.split(",")),
         time=time,

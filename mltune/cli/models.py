@@ -10,6 +10,7 @@ import typer
 from mltune.cli.application import (
     Accuracy,
     AsJson,
+    Batch,
     Facts,
     K,
     KernelName,
@@ -73,6 +74,7 @@ def predict(
     m: M = None,
     n: N = None,
     k: K = None,
+    batch: Batch = None,
     kernel: KernelName = None,
     accuracy: Accuracy = None,
     device: Facts = "auto",
@@ -98,7 +100,7 @@ def predict(
     from mltune.show import tables
     from mltune.tuning.prediction import predict as choose
 
-    shape = {"trans": trans, "size": sizes(size), "m": m, "n": n, "k": k}
+    shape = {"trans": trans, "size": sizes(size), "m": m, "n": n, "k": k, "batch": batch}
     named, bundle = named_problem(problem, shape, kernel, accuracy=accuracy)
     facts = device_of(device)
     found = choose(named, bundle, facts, top=top, prior=prior, wisdom=wisdom)

@@ -10,6 +10,7 @@ import typer
 from mltune.cli.application import (
     Accuracy,
     AsJson,
+    Batch,
     DeviceName,
     K,
     KernelName,
@@ -55,6 +56,7 @@ def tune(
     m: M = None,
     n: N = None,
     k: K = None,
+    batch: Batch = None,
     kernel: Annotated[
         list[str] | None,
         typer.Option(
@@ -137,7 +139,7 @@ def tune(
             problem,
             several,
             find_gpus()[0],
-            shape={"trans": trans},
+            shape={"trans": trans, "batch": batch},
             kernels=kernel or [],
             accuracy=accuracy,
             device=device,
@@ -155,6 +157,7 @@ def tune(
             m=m,
             n=n,
             k=k,
+            batch=batch,
             kernel=kernel,
             accuracy=accuracy,
             device=device,
@@ -225,6 +228,7 @@ def sweep(
     m: M = None,
     n: N = None,
     k: K = None,
+    batch: Batch = None,
     kernel: KernelName = None,
     seed: Seed = 0,
     run: NewRun = None,
@@ -240,7 +244,7 @@ def sweep(
     from mltune.show.live import RunDisplay
     from mltune.tuning.sweep import sweep as record_sweep
 
-    shape = {"trans": trans, "size": sizes(size), "m": m, "n": n, "k": k}
+    shape = {"trans": trans, "size": sizes(size), "m": m, "n": n, "k": k, "batch": batch}
     chosen = _values(only or [])
     if prune:
         if not complete:

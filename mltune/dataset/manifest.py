@@ -202,7 +202,7 @@ class Manifest:
                 f"a dataset must have its kernel's values, but the texts or fractions of {', '.join(self.labels)} in "
                 f"{self.name} are not those of {kernel.name}; record the dataset anew."
             )
-        if self.source_hash != kernel.source_hash:
+        if not kernel.is_version(self.source_hash):
             return f"dataset {self.name} was recorded with another version of the source of {kernel.name}"
         return ""
 

@@ -175,6 +175,10 @@ class Kernel:
         Promise about its error: one of :data:`mltune.problem.accuracy.ACCURACIES`.
     candidate : bool
         Whether it is among the kernels that are tuned where none is named.
+    batched : bool
+        Whether it solves batches of GEMMs, too.
+    same_as : frozenset of str
+        Further values of ``source_hash``: of versions that compile to the same machine code, and launch it alike.
     """
 
     name: str
@@ -209,6 +213,8 @@ class Kernel:
     preset: str = ""
     accuracy: str = STRICTEST
     candidate: bool = True
+    batched: bool = False
+    same_as: frozenset[str] = frozenset()
 
     has_formulas: ClassVar[bool] = True
     """Whether the shape of a launch is given by expressions, and so is known at every size."""
@@ -242,6 +248,8 @@ class Kernel:
                 f"a kernel solves problems of its own precisions, but {self.name} has {', '.join(self.precisions)} "
                 f"and {problem.name} was requested; {see}."
             )
+        if problem.kind == "gemm" and not self.batched and problem.variables()["batch"] > 1:
+            raise UsageError(f"a batch needs a kernel for batches, but {self.name} is not, got {problem.label}; {see}.")
         if self.arrays is not None and problem.name != self.name:
             raise UsageError(
                 f"a kernel solves problems of its own, but {problem.label} is one of another kernel than {self.name}; "
@@ -254,6 +262,17 @@ class Kernel:
                 f"does not give {', '.join(missing)} to {self.name}; leave the problem out for the recorded one, "
                 f"or give sizes of these names; {see}."
             )
+
+    def is_version(self, source_hash: str) -> bool:
+        """Return whether a hash is that of this source, or of one that compiles to the same machine code.
+
+        Examples
+        --------
+        >>> kernel = Kernel(name="toy", problem="recorded", parameters={}, source_hash="2b", same_as=frozenset({"1a"}))
+        >>> [kernel.is_version(one) for one in ("2b", "1a", "3c")]
+        [True, True, False]
+        """
+        return source_hash == self.source_hash or source_hash in self.same_as
 
     def architecture_on(self, device: str) -> str:
         """Return the architecture for which the kernel is compiled on a device of an architecture.

@@ -272,6 +272,8 @@ class _Reader:
             options=tuple(document.kernel.options),
             accuracy=document.kernel.accuracy,
             candidate=document.kernel.candidate,
+            batched=document.kernel.batched,
+            same_as=frozenset(document.kernel.same_as),
             labels=self.labels(),
             default=self.default({**parameters, **launch_parameters}),
             arrays=self.arrays(known) if self.is_arrays else None,

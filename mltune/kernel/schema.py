@@ -67,6 +67,7 @@ PlainFileName = Annotated[StrictStr, matching(_NAME_OF_FILE, _FILE_NAME)]
 _HEADER = rf"{_NAME_OF_FILE}\.(h|hh|hpp|hxx|cuh|inl|inc)"
 HeaderName = Annotated[StrictStr, matching(_HEADER, f"{_FILE_NAME}, with an ending such as .h or .cuh")]
 HEADER_PATH = re.compile(rf"({_NAME_OF_FILE}/){{0,30}}{_HEADER}")
+SourceHash = Annotated[StrictStr, matching("[0-9a-f]{64}", "be 64 hex digits")]
 IncludeFolder = Annotated[
     StrictStr,
     matching(
@@ -105,6 +106,8 @@ class KernelTable(_Table):
     options: Annotated[list[CompilerOption], Field(max_length=16)] = []
     accuracy: Literal[ACCURACIES] = STRICTEST  # type: ignore[valid-type]
     candidate: StrictBool = True
+    batched: StrictBool = False
+    same_as: Annotated[list[SourceHash], Field(max_length=16)] = []
 
 
 class PresetTable(_Table):

@@ -71,7 +71,7 @@ def load_cublas() -> Any:
 
 
 def _bind_cublas(problem: Any, addresses: Mapping[str, int]) -> Callable[[], None]:
-    """Bind cuBLAS's GEMM, whose interface counts rows and columns in 32 bits."""
+    """Bind cuBLAS's GEMM, or that of batches, whose interfaces count rows and columns in 32 bits."""
     cublas = load_cublas()
     from cupy.cuda import device
 
@@ -85,16 +85,21 @@ def _bind_cublas(problem: Any, addresses: Mapping[str, int]) -> Callable[[], Non
     scalars = np.array([problem.alpha, problem.beta], dtype=problem.result_dtype)
     alpha = scalars.ctypes.data
     beta = alpha + scalars.itemsize
-    A, B, C = (addresses[name] for name in "ABC")
-    half = _HALVES.get(problem.types.operand)
-    gemm = getattr(cublas, problem.name if half is None else "gemmEx")
-    case = (handle, trans_a, trans_b, m, n, k, alpha)
-    arguments: tuple[int, ...] = (A, lda, B, ldb, beta, C, ldc)
-    if half is not None:
-        arguments = (A, half, lda, B, half, ldb, beta, C, _CUDA_R_32F, ldc, _COMPUTE_32F, _GEMM_DEFAULT)
+    half, is_batched = _HALVES.get(problem.types.operand), problem.batch > 1
+    # What the interfaces for half precision and for batches have besides: a type, and a stride, of each matrix.
+    kinds = ([], [], []) if half is None else ([half], [half], [_CUDA_R_32F])
+    strides = [[stride] if is_batched else [] for stride in problem.strides]
+    a, b, c = (
+        (addresses[name], *kind, leading, *stride)
+        for name, kind, leading, stride in zip("ABC", kinds, (lda, ldb, ldc), strides, strict=True)
+    )
+    last = [*([problem.batch] if is_batched else []), *([] if half is None else [_COMPUTE_32F, _GEMM_DEFAULT])]
+    arguments = (handle, trans_a, trans_b, m, n, k, alpha, *a, *b, beta, *c, *last)
+    name = problem.name if half is None else "gemm"
+    gemm = getattr(cublas, f"{name}{'StridedBatched' if is_batched else ''}{'' if half is None else 'Ex'}")
 
     def launch(keep: Any = scalars) -> None:  # alpha and beta point into them
-        gemm(*case, *arguments)
+        gemm(*arguments)
 
     return launch
 

@@ -41,7 +41,9 @@ CASES: tuple[tuple[str, str, str], ...] = tuple((one, *ops) for one in "sdcz" fo
 """The 26 cases (precision, trans_a, trans_b) of the BLAS."""
 
 _ARGUMENTS = ("m", "n", "k", "alpha", "A", "lda", "B", "ldb", "beta", "C", "ldc")
+_STRIDES = ("stride_a", "stride_b", "stride_c")
 _LARGEST_EXTENT = 2**40
+_LARGEST_BATCH = 65535  # CUDA's limit of a grid along z
 _LARGEST_OPERAND_BYTES = 2**47
 _SCALAR_DENOMINATOR = 64
 _SAMPLE_SEED = 267
@@ -50,6 +52,8 @@ _SAMPLE_SEED = 267
 @dataclass(frozen=True, slots=True)
 class GemmProblem:
     """A GEMM: C = alpha op(A) op(B) + beta C, column-major, where op(A) is m x k, op(B) is k x n and C is m x n.
+
+    Or a batch of such: the same for many A, B and C, which lie behind one another.
 
     Attributes
     ----------
@@ -64,18 +68,22 @@ class GemmProblem:
         Scalars; as in the BLAS, A and B are not read when ``alpha == 0``, nor C when ``beta == 0``.
     lda, ldb, ldc : int
         Leading dimensions in elements; 0 is replaced by the smallest.
+    batch : int
+        Number of A, of B and of C, from 1 to 65,535.
 
     Raises
     ------
     ProblemError
-        An unknown precision or op, an impossible extent, leading dimension or scalar, or an operand of 2**47 bytes or
-        more.
+        An unknown precision or op, an impossible extent, leading dimension, batch or scalar, or an operand of 2**47
+        bytes or more.
 
     Examples
     --------
     >>> problem = GemmProblem("c", "N", "C", 4096, 512, 64)
     >>> problem.label, problem.flops, problem.ldb
     ('cgemm NC 4096x512x64', 1073741824, 512)
+    >>> GemmProblem("s", "N", "N", 64, 64, 64, batch=1000).label
+    'sgemm NN 64 batch 1000'
     """
 
     precision: str
@@ -89,9 +97,9 @@ class GemmProblem:
     lda: int = 0
     ldb: int = 0
     ldc: int = 0
+    batch: int = 1
 
     kind: ClassVar[str] = "gemm"
-    size_names: ClassVar[tuple[str, ...]] = ("m", "n", "k", "lda", "ldb", "ldc")
     follows_roofline: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -104,6 +112,9 @@ class GemmProblem:
             self._set(field, "T" if trans == "C" and not self.is_complex else trans)
         for field in ("m", "n", "k"):
             self._set(field, _extent(field, getattr(self, field)))
+        self._set("batch", _batch(self.batch))
+        if self.batch > 1 and self.types.is_sum:
+            raise ProblemError(f"there is no batched {self.name}, got batch={self.batch}.")
         for field in ("alpha", "beta"):
             self._set(field, self._scalar(field))
         for field, (rows, columns) in zip(("lda", "ldb", "ldc"), self.shapes(), strict=True):
@@ -133,18 +144,24 @@ class GemmProblem:
                 f"{field} >= {max(1, rows)} must hold for a matrix of {rows} rows, got {field}={leading}."
             )
         element_bytes = self.result_dtype.itemsize if field == "ldc" else self.element_bytes
-        if leading * columns * element_bytes >= _LARGEST_OPERAND_BYTES:
+        if leading * columns * self.batch * element_bytes >= _LARGEST_OPERAND_BYTES:
             raise ProblemError(
                 f"an operand must be smaller than 2**47 bytes, but {self.name} with {field}={leading} has one of "
-                f"{leading} x {columns} elements of {element_bytes} bytes; choose a smaller problem."
+                f"{leading} x {columns * self.batch} elements of {element_bytes} bytes; choose a smaller problem."
             )
         return leading
 
     def shapes(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
-        """Return rows and columns of A, B and C as stored in memory."""
+        """Return rows and columns of A, B and C as stored in memory, of each in a batch."""
         shape_a = (self.m, self.k) if self.trans_a == "N" else (self.k, self.m)
         shape_b = (self.k, self.n) if self.trans_b == "N" else (self.n, self.k)
         return shape_a, shape_b, (self.m, self.n)
+
+    @property
+    def strides(self) -> tuple[int, int, int]:
+        """Elements from each A to the next in a batch, and of B and C."""
+        (_, of_a), (_, of_b), (_, of_c) = self.shapes()
+        return self.lda * of_a, self.ldb * of_b, self.ldc * of_c
 
     @property
     def name(self) -> str:
@@ -158,9 +175,9 @@ class GemmProblem:
 
     @property
     def label(self) -> str:
-        """The case and its size, such as ``"sgemm NT 4096"`` or ``"sgemm NT 4096x512x64"`` (m x n x k)."""
+        """The case and its size, such as ``"sgemm NT 4096"`` or ``"sgemm NT 4096x512x64 batch 8"`` (m x n x k)."""
         size = f"{self.m}" if self.m == self.n == self.k else f"{self.m}x{self.n}x{self.k}"
-        return f"{self.case} {size}"
+        return f"{self.case} {size}{f' batch {self.batch}' if self.batch > 1 else ''}"
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -193,30 +210,35 @@ class GemmProblem:
         return self.types.arithmetic
 
     @property
+    def size_names(self) -> tuple[str, ...]:
+        """Extents and leading dimensions; of a batch its number as well. A kernel for one product solves no batch."""
+        return ("m", "n", "k", "lda", "ldb", "ldc", *(("batch",) if self.batch > 1 else ()))
+
+    @property
     def reference(self) -> str:
         """``"cuBLAS"``, or empty where that has no such GEMM."""
         return self.types.reference
 
     @property
     def flops(self) -> int:
-        """Floating-point operations: 2 m n k, and 8 m n k when complex.
+        """Floating-point operations: 2 m n k, and 8 m n k when complex, times the batch.
 
         In double-double arithmetic they are operations on double-double numbers.
         """
-        return (8 if self.is_complex else 2) * self.m * self.n * self.k
+        return (8 if self.is_complex else 2) * self.m * self.n * self.k * self.batch
 
     @property
     def bytes(self) -> int:
         """Least memory traffic, bytes: A and B read once, C written once, and read once unless ``beta == 0``."""
         inputs = self.m * self.k + self.k * self.n if self.alpha else 0
         outputs = self.m * self.n * (2 if self.beta else 1)
-        return inputs * self.element_bytes + outputs * self.result_dtype.itemsize
+        return (inputs * self.element_bytes + outputs * self.result_dtype.itemsize) * self.batch
 
     @property
     def operand_bytes(self) -> int:
         """Memory that A, B and C occupy on a GPU, bytes."""
-        (_, of_a), (_, of_b), (_, of_c) = self.shapes()
-        return (self.lda * of_a + self.ldb * of_b) * self.element_bytes + self.ldc * of_c * self.result_dtype.itemsize
+        of_a, of_b, of_c = self.strides
+        return ((of_a + of_b) * self.element_bytes + of_c * self.result_dtype.itemsize) * self.batch
 
     @property
     def cost_class(self) -> str:
@@ -224,15 +246,16 @@ class GemmProblem:
         return self.precision
 
     @property
-    def work_class(self) -> tuple[str, int, int, int]:
-        """Precision and extents: all transpositions of a size do the same work."""
-        return self.precision, self.m, self.n, self.k
+    def work_class(self) -> tuple[str, int, int, int, int]:
+        """Precision, extents and batch: all transpositions of a size do the same work."""
+        return self.precision, self.m, self.n, self.k, self.batch
 
     @property
     def formula(self) -> str:
         """The computation in one line: ``"C = alpha A B^T + beta C, column-major as in the BLAS"``."""
         ops = {"N": "", "T": "^T", "C": "^H"}
-        return f"C = alpha A{ops[self.trans_a]} B{ops[self.trans_b]} + beta C, column-major as in the BLAS"
+        batch = f" for {self.batch} A, B and C" if self.batch > 1 else ""
+        return f"C = alpha A{ops[self.trans_a]} B{ops[self.trans_b]} + beta C{batch}, column-major as in the BLAS"
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
@@ -283,13 +306,14 @@ class GemmProblem:
             "conj_b": int(self.trans_b == "C"),
             "fma_per_mac": 4 if self.is_complex else 1,
             "result_bytes": self.result_dtype.itemsize,
+            "batch": self.batch,
         }
 
     def macros(self) -> dict[str, int]:
-        """Return the macros that select the case when a kernel is compiled."""
+        """Return the macros that select the case when a kernel is compiled; ``BATCHED`` of a batch alone."""
         variables = self.variables()
         case = {name.upper(): variables[name] for name in ("trans_a", "trans_b", "conj_a", "conj_b")}
-        return {"PRECISION": self.types.number, **case}
+        return {"PRECISION": self.types.number, **case, **({"BATCHED": 1} if self.batch > 1 else {})}
 
     def operands(self, xp: Any, seed: int, *, integers: bool = False) -> dict[str, Any]:
         """Make the flat column-major buffers A, B and C; everything that must not be read is NaN.
@@ -305,30 +329,35 @@ class GemmProblem:
         scalars, types = (self.alpha, self.alpha, self.beta), self.types
         return {
             name: random_matrix(
-                xp, generator, dtype, shape, ld, integers=integers, unread=not scalar, is_sum=types.is_sum
+                xp, generator, dtype, rows, columns * self.batch, ld, integers, unread=not scalar, is_sum=types.is_sum
             )
-            for name, dtype, shape, ld, scalar in zip(
+            for name, dtype, (rows, columns), ld, scalar in zip(
                 "ABC", (types.operand, types.operand, types.result), self.shapes(), leading, scalars, strict=True
             )
         }
 
     def kernel_arguments(self, operands: Operands) -> dict[str, Any]:
-        """Return a kernel's arguments by name, in order: m, n, k, alpha, A, lda, B, ldb, beta, C, ldc."""
+        """Return a kernel's arguments by name, in order: m, n, k, alpha, A, lda, B, ldb, beta, C, ldc.
+
+        Those of a batch are followed by stride_a, stride_b and stride_c.
+        """
         extents = {name: np.int64(getattr(self, name)) for name in ("m", "n", "k", "lda", "ldb", "ldc")}
         scalars = {name: self.result_dtype.type(getattr(self, name)) for name in ("alpha", "beta")}
-        values = {**extents, **scalars, **operands}
-        return {name: values[name] for name in _ARGUMENTS}
+        strides = dict(zip(_STRIDES, map(np.int64, self.strides), strict=True)) if self.batch > 1 else {}
+        values = {**extents, **scalars, **operands, **strides}
+        return {name: values[name] for name in (*_ARGUMENTS, *strides)}
 
     def result(self, C: Any) -> Any:
-        """Return the m x n matrix in a flat buffer C, as a view of shape (m, n)."""
-        return view(C, self.m, self.n, self.ldc)
+        """Return the m x n matrices in a flat buffer C, as a view of shape (m, n), or (batch, m, n) of a batch."""
+        return view(C, (self.m, self.n), self.ldc, self.batch)
 
     def padding(self, C: Any) -> Any:
-        """Return the part of a flat buffer C that a kernel must not change, as a view of shape (ldc - m, n)."""
-        return C[: self.ldc * self.n].reshape(self.n, self.ldc)[:, self.m :].T
+        """Return the part of a flat buffer C that a kernel must not change, as a view of shape (ldc - m, n batch)."""
+        columns = self.n * self.batch
+        return C[: self.ldc * columns].reshape(columns, self.ldc)[:, self.m :].T
 
     def answer(self, operands: Operands) -> Any:
-        """Return the correct result, an array of shape (m, n) computed in higher precision.
+        """Return the correct result, an array of the shape of :meth:`result` computed in higher precision.
 
         Results in single precision are computed in double on the device of the operands. Double precision is computed
         on the host in NumPy's long double; for CuPy operands it is rounded to double, which the error bound allows for.
@@ -346,7 +375,7 @@ class GemmProblem:
     def _answer(self, operands: Operands) -> Any:
         wider = np.dtype(self.types.wider)
         alpha, beta = (wider.type(self.result_dtype.type(scalar)) for scalar in (self.alpha, self.beta))
-        answer = module(operands["C"]).zeros((self.m, self.n), dtype=wider)
+        answer = module(operands["C"]).zeros(self.result(operands["C"]).shape, dtype=wider)
         if alpha and self.k:
             left, right = self._factors(operands)
             answer = alpha * (left.astype(wider) @ right.astype(wider))
@@ -357,7 +386,7 @@ class GemmProblem:
     def _factors(self, operands: Operands) -> tuple[Any, Any]:
         """Return op(A) and op(B) as matrices of numbers."""
         (shape_a, shape_b, _), (A, B) = self.shapes(), (numbers(operands[one], self.types.operand) for one in "AB")
-        return op(A, shape_a, self.lda, self.trans_a), op(B, shape_b, self.ldb, self.trans_b)
+        return op(A, shape_a, self.lda, self.batch, self.trans_a), op(B, shape_b, self.ldb, self.batch, self.trans_b)
 
     def error_bound(self, operands: Operands) -> Any:
         """Return the largest error of a correct kernel, element by element.
@@ -372,13 +401,14 @@ class GemmProblem:
 
         Returns
         -------
-        array of shape (m, n)
+        array of the shape of :meth:`result`
             float64, or complex128 whose parts bound the errors of the parts.
         """
         roundings = (2 * self.k + 4) if self.is_complex else (self.k + 3)
         unit = self.types.roundoff
         gamma = roundings * unit / (1 - roundings * unit)
-        bound = module(operands["C"]).zeros((self.m, self.n), dtype="complex128" if self.is_complex else "float64")
+        shape, dtype = self.result(operands["C"]).shape, "complex128" if self.is_complex else "float64"
+        bound = module(operands["C"]).zeros(shape, dtype=dtype)
         if self.alpha and self.k:
             bound = scale_moduli(self.alpha, multiply_moduli(*map(self._leading_part, self._factors(operands))))
         if self.beta:
@@ -439,8 +469,10 @@ class GemmProblem:
         return sample.worst_error(computed, sample.answer(operands), sample.error_bound(operands))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the problem as plain JSON values; complex scalars as [real, imaginary]."""
+        """Return the problem as plain JSON values: complex scalars as [real, imaginary], without a batch of one."""
         document = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        if self.batch == 1:
+            del document["batch"]
         if self.is_complex:
             document |= {name: [document[name].real, document[name].imag] for name in ("alpha", "beta")}
         return document
@@ -477,6 +509,7 @@ def parse_problem(
     k: int | None = None,
     alpha: complex | float = 1.0,
     beta: complex | float = 0.0,
+    batch: int | None = None,
     default: GemmProblem | None = None,
 ) -> GemmProblem:
     """Make a problem from its BLAS name and options.
@@ -493,8 +526,10 @@ def parse_problem(
         Extents; each overrides ``size``.
     alpha, beta : float or complex
         Scalars.
+    batch : int, optional
+        Number of A, of B and of C.
     default : GemmProblem, optional
-        Source of the transposition and the extents that are not given; without it they are NT and 4096.
+        Source of transposition, extents and batch that are not given; without it they are NT, 4096 and 1.
 
     Raises
     ------
@@ -515,17 +550,25 @@ def parse_problem(
     if size is not None:
         extents = (_extent("size", size),) * 3
     m, n, k = (usual if given is None else given for given, usual in zip((m, n, k), extents, strict=True))
+    if batch is None:
+        batch = 1 if default is None else default.batch
     if trans is None:
         trans = DEFAULT_TRANS if default is None else default.trans_a + default.trans_b
     ops = trans.upper()
     if len(ops) != 2 or not set(ops) <= set(TRANSPOSES):
         raise ProblemError(f"trans is two of the letters N, T, C, such as NT, got {printable(repr(trans), 80)}.")
-    return GemmProblem(lowered.removesuffix("gemm"), ops[0], ops[1], m, n, k, alpha, beta)
+    return GemmProblem(lowered.removesuffix("gemm"), ops[0], ops[1], m, n, k, alpha, beta, batch=batch)
 
 
 def _extent(field: str, value: object) -> int:
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or not 0 <= value <= _LARGEST_EXTENT:
         raise ProblemError(f"{field} is a whole number from 0 to 2**40, got {printable(repr(value), 80)}.")
+    return int(value)
+
+
+def _batch(value: object) -> int:
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or not 1 <= value <= _LARGEST_BATCH:
+        raise ProblemError(f"batch is a whole number from 1 to {_LARGEST_BATCH}, got {printable(repr(value), 80)}.")
     return int(value)
 
 

@@ -38,6 +38,7 @@ class _Table(BaseModel):
     lda: _Leading = 0
     ldb: _Leading = 0
     ldc: _Leading = 0
+    batch: Annotated[StrictInt, Field(ge=1, le=65535)] = 1
 
 
 def expand(table: Mapping[str, Any]) -> Iterator[GemmProblem]:
@@ -47,8 +48,8 @@ def expand(table: Mapping[str, Any]) -> Iterator[GemmProblem]:
     ----------
     table : mapping
         ``precisions``, ``trans`` (pairs of N, T, C, or ``"all"``) and ``sizes`` (m = n = k, or m, n and k). C of a real
-        matrix is T. ``alpha``, ``beta`` (a complex one as real and imaginary part), ``lda``, ``ldb`` and ``ldc`` may be
-        left out.
+        matrix is T. ``alpha``, ``beta`` (a complex one as real and imaginary part), ``lda``, ``ldb``, ``ldc`` and
+        ``batch`` may be left out.
 
     Raises
     ------
@@ -70,7 +71,7 @@ def expand(table: Mapping[str, Any]) -> Iterator[GemmProblem]:
             f"{'is' if len(missing) == 1 else 'are'} missing{unknown}."
         )
     cases = _Table.model_validate(table)
-    scalars = cases.model_dump(include={"alpha", "beta", "lda", "ldb", "ldc"})
+    scalars = cases.model_dump(include={"alpha", "beta", "lda", "ldb", "ldc", "batch"})
     for size in cases.sizes:
         extents = (size, size, size) if isinstance(size, int) else size
         for precision in cases.precisions:

@@ -45,10 +45,11 @@ def random_matrix(
     xp: Any,
     generator: Any,
     dtype: str,
-    shape: tuple[int, int],
+    rows: int,
+    columns: int,
     leading: int,
-    *,
     integers: bool,
+    *,
     unread: bool,
     is_sum: bool = False,
 ) -> Any:
@@ -58,7 +59,6 @@ def random_matrix(
     With ``integers`` the elements are integers up to :data:`LARGEST_INTEGER`. Half precision is rounded from single.
     With ``is_sum`` the parts of an element are those of a double-double number.
     """
-    rows, columns = shape
     is_half, is_complex = dtype in ("float16", "bfloat16"), dtype.startswith("complex")
     drawn = np.dtype("float32" if is_half else dtype)
     values = generator.random(leading * columns * (2 if is_complex else 1), dtype=drawn.char.lower())
@@ -96,17 +96,19 @@ def module(array: Any) -> Any:
     return sys.modules[type(array).__module__.partition(".")[0]]
 
 
-def view(buffer: Any, rows: int, columns: int, leading: int) -> Any:
-    """View a flat column-major buffer as a matrix of shape (rows, columns)."""
-    return buffer[: leading * columns].reshape(columns, leading)[:, :rows].T
+def view(buffer: Any, shape: tuple[int, int], leading: int, batch: int) -> Any:
+    """View a flat column-major buffer as a matrix of a shape (rows, columns), or as a batch (batch, rows, columns)."""
+    rows, columns = shape
+    matrices = buffer[: batch * columns * leading].reshape(batch, columns, leading)[:, :, :rows].swapaxes(1, 2)
+    return matrices if batch > 1 else matrices[0]
 
 
-def op(buffer: Any, shape: tuple[int, int], leading: int, trans: str) -> Any:
-    """View a flat column-major buffer of a stored shape as op of its matrix."""
-    matrix = view(buffer, *shape, leading)
+def op(buffer: Any, shape: tuple[int, int], leading: int, batch: int, trans: str) -> Any:
+    """View a flat column-major buffer of a stored shape as op of its matrix, or of a batch."""
+    matrix = view(buffer, shape, leading, batch)
     if trans == "N":
         return matrix
-    return matrix.T.conj() if trans == "C" else matrix.T
+    return matrix.swapaxes(-2, -1).conj() if trans == "C" else matrix.swapaxes(-2, -1)
 
 
 def moduli(matrix: Any) -> Any:

@@ -75,11 +75,11 @@ class GemmCase:
         matrix = operands["C"].copy()
         problem.padding(matrix)[...] = canary
         content = self._surround(matrix, _GUARD_COLUMNS * problem.ldc, canary).view(dtype.char.lower())
-        first = (_GUARD + self.offset) * parts
+        first, columns = (_GUARD + self.offset) * parts, problem.n * problem.batch
         expected, bound = np.zeros(content.size), np.full(content.size, -1.0)
         for words, values in ((expected, answer), (bound, error_bound)):
-            inside = words[first : first + problem.ldc * problem.n * parts]
-            inside.reshape(problem.n, problem.ldc, parts)[:, : problem.m] = _words(values, parts)
+            inside = words[first : first + problem.ldc * columns * parts]
+            inside.reshape(columns, problem.ldc, parts)[:, : problem.m] = _words(values, columns, parts)
         return CaseOutput(content, skip_bytes, expected, bound, problem.types.terms)
 
     def _surround(self, values: NDArray[Any], behind: int, guard: Any) -> NDArray[Any]:
@@ -96,11 +96,11 @@ def verification_problem(problem: Gemm, *, aligned: bool) -> Gemm:
 
     Its extents are odd, so that tiles are cut at every edge; its scalars are neither 0 nor 1, and exact in every
     precision. Leading dimensions are multiples of 16 elements if aligned, so that wide loads are allowed; otherwise
-    they are odd, and ``beta == 0``, so that C starts as NaN.
+    they are odd, and ``beta == 0``, so that C starts as NaN. A batch has two.
     """
     alpha, beta = (1.25 - 0.5j, -0.75 + 0.25j) if problem.is_complex else (1.25, -0.75)
     scaled = dataclasses.replace(problem, alpha=alpha, beta=beta if aligned else 0.0)
-    small = dataclasses.replace(scaled, m=389, n=293, k=211, lda=0, ldb=0, ldc=0)
+    small = dataclasses.replace(scaled, m=389, n=293, k=211, lda=0, ldb=0, ldc=0, batch=min(problem.batch, 2))
     leading = [(rows // 16 + 1) * 16 if aligned else rows + 2 for rows, _ in small.shapes()]
     return dataclasses.replace(small, lda=leading[0], ldb=leading[1], ldc=leading[2])
 
@@ -119,15 +119,18 @@ def own_cases(problem: Gemm) -> tuple[GemmCase, ...]:
 
     There are none where the host would take too long to solve the problem in higher precision.
     """
-    products = problem.m * problem.n * max(problem.k, 1)
-    if products > _MOST_PRODUCTS or problem.ldc * problem.n > _MOST_ELEMENTS:
+    products = problem.batch * problem.m * problem.n * max(problem.k, 1)
+    if products > _MOST_PRODUCTS or problem.batch * problem.ldc * problem.n > _MOST_ELEMENTS:
         return ()
     return tuple(GemmCase(problem, integers, 0) for integers in (False, True) if not integers or problem.is_exact)
 
 
 def winner_problems(problem: Gemm) -> tuple[Gemm, ...]:
-    """Return the problems of :data:`WINNER_SIZES`, with the smallest leading dimensions."""
-    return tuple(dataclasses.replace(problem, m=m, n=n, k=k, lda=0, ldb=0, ldc=0) for m, n, k in WINNER_SIZES)
+    """Return the problems of :data:`WINNER_SIZES`, with the smallest leading dimensions; a batch has three."""
+    batch = min(problem.batch, 3)
+    return tuple(
+        dataclasses.replace(problem, m=m, n=n, k=k, lda=0, ldb=0, ldc=0, batch=batch) for m, n, k in WINNER_SIZES
+    )
 
 
 def verification_document(problem: Gemm) -> dict[str, Any]:
@@ -145,7 +148,7 @@ def _filled(dtype: np.dtype[Any], value: float) -> Any:
     return dtype.type(complex(value, value) if dtype.kind == "c" else value)
 
 
-def _words(matrix: NDArray[Any], parts: int) -> NDArray[np.float64]:
-    """Return a matrix of shape (m, n) as doubles of shape (n, m, parts)."""
-    wide = np.ascontiguousarray(matrix.T).astype("complex128" if parts == 2 else "float64")
-    return wide.view(np.float64).reshape(*wide.shape, parts)
+def _words(matrix: NDArray[Any], columns: int, parts: int) -> NDArray[np.float64]:
+    """Return matrices of n columns in all, each of shape (m, n), as doubles of shape (columns, m, parts)."""
+    wide = np.ascontiguousarray(matrix.swapaxes(-2, -1)).astype("complex128" if parts == 2 else "float64")
+    return wide.view(np.float64).reshape(columns, matrix.shape[-2], parts)

@@ -65,7 +65,7 @@ def _expand_recorded(table: Mapping[str, Any]) -> Iterator[Problem]:
     )
 
 
-_SAMPLE = GemmProblem("s", "N", "N", 1, 1, 1)
+_SAMPLE = GemmProblem("s", "N", "N", 1, 1, 1, batch=2)
 
 KINDS: Mapping[str, ProblemKind] = {
     GemmProblem.kind: ProblemKind(

@@ -127,5 +127,5 @@ def kernel_of(run: TuneResult) -> Kernel | None:
     if not _BUILT_IN.fullmatch(header.kernel) or not (folder("kernels") / header.kernel).is_dir():
         return None
     kernel = _load_once(header.kernel)
-    same = kernel.source_hash == header.source_hash and set(kernel.all_parameters) == set(header.parameters)
+    same = kernel.is_version(header.source_hash) and set(kernel.all_parameters) == set(header.parameters)
     return kernel if same else None

@@ -39,7 +39,7 @@ _LONGEST_VALUE = 60
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?")
 
 Shape = Mapping[str, Any]
-"""The options ``trans``, ``size``, ``m``, ``n`` and ``k`` of a problem; None where one is not given."""
+"""The options ``trans``, ``size``, ``m``, ``n``, ``k`` and ``batch`` of a problem; None where one is not given."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,7 @@ def _earlier_runs(session: Session, directory: Path) -> Iterator[TuneResult]:
         run = read_or_set_aside(folder.name, partial(read_run, folder))
         if isinstance(run, Unread) or run.device.name != session.device.name:
             continue
-        same_kernel = run.header.source_hash == session.kernel.source_hash
+        same_kernel = session.kernel.is_version(run.header.source_hash)
         if same_kernel and set(run.records.parameters) == set(session.space.names):
             yield run
 

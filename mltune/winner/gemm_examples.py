@@ -31,7 +31,6 @@ _ELEMENTS = {
 }
 _NARROW = {"h": "{}.astype('float16')", "b": "({}.view('uint32') >> 16).astype('uint16')"}
 _WIDE = {"h": "{}.astype('float32')", "b": "({}.astype('uint32') << 16).view('float32')", "dd": "{}.real"}
-_PYTHON_OP = {"N": "", "T": ".T", "C": ".T.conj()"}
 _HALF = """\
 constexpr int DIGITS = %d, BIAS = %d;
 
@@ -79,6 +78,7 @@ def gemm_values(winner: Winner) -> dict[str, Any]:
         "epsilon": max(2 * problem.types.roundoff, float(np.finfo("float64").eps)),  # dd is compared in double
         **_python(problem, columns_a, columns_b),
         **_cpp(problem),
+        **_batch(problem, columns_a, columns_b),
     }
 
 
@@ -89,7 +89,11 @@ def _python(problem: Any, columns_a: str, columns_b: str) -> dict[str, Any]:
     if problem.types.is_sum:
         note = "columns of ld random doubles, as complex numbers of a high and a low part"
         convert = f'astype("{dtype}")'
+    transposed = ".T" if problem.batch == 1 else ".swapaxes(-2, -1)"
+    op = {"N": "", "T": transposed, "C": f"{transposed}.conj()"}
     return {
+        "seen": "a matrix" if problem.batch == 1 else "matrices",
+        "transposed": transposed,
         "dtype": dtype,
         "real": real,
         "note": note,
@@ -97,8 +101,8 @@ def _python(problem: Any, columns_a: str, columns_b: str) -> dict[str, Any]:
         "parts": 2 if problem.is_complex else 1,
         "operand_a": narrow.format(f"matrix(lda, {columns_a})"),
         "operand_b": narrow.format(f"matrix(ldb, {columns_b})"),
-        "python_a": f"{wide.format('A')}{_PYTHON_OP[problem.trans_a]}",
-        "python_b": f"{wide.format('B')}{_PYTHON_OP[problem.trans_b]}",
+        "python_a": f"{wide.format('A')}{op[problem.trans_a]}",
+        "python_b": f"{wide.format('B')}{op[problem.trans_b]}",
         "python_alpha": str(problem.alpha).strip("()"),
         "python_beta": str(problem.beta).strip("()"),
     }
@@ -108,13 +112,15 @@ def _cpp(problem: Any) -> dict[str, Any]:
     def scalar(value: complex | float) -> str:
         return f"{value.real!r}, {value.imag!r}" if problem.is_complex else repr(float(value.real))
 
+    def place(matrix: str, row: str, column: str) -> str:
+        return f"{row} + {column} * ld{matrix}{f' + z * stride_{matrix}' if problem.batch > 1 else ''}"
+
     def element(matrix: str, row: str, column: str, trans: str) -> str:
-        if trans != "N":
-            row, column = column, row
-        read = f"Wide({matrix}[{row} + {column} * ld{matrix.lower()}])"
+        read = f"Wide({matrix}[{place(matrix.lower(), *((row, column) if trans == 'N' else (column, row)))}])"
         return f"std::conj({read})" if trans == "C" else read
 
     return {
+        "in_c": place("c", "i", "j"),
         "definition": _DEFINITIONS.get(problem.precision, ""),
         "element": _ELEMENTS[problem.precision],
         "operand": "Half" if problem.precision in _NARROW else "T",
@@ -125,3 +131,23 @@ def _cpp(problem: Any) -> dict[str, Any]:
         "cpp_a": element("A", "i", "l", problem.trans_a),
         "cpp_b": element("B", "l", "j", problem.trans_b),
     }
+
+
+def _batch(problem: Any, columns_a: str, columns_b: str) -> dict[str, str]:
+    """Return what the examples of a batch have besides; nothing for a single product."""
+    strides = {"a": f"lda * {columns_a}", "b": f"ldb * {columns_b}", "c": "ldc * n"}
+    declared = ", ".join(f"stride_{name} = {stride}" for name, stride in strides.items())
+    texts = {
+        "times_batch": " * batch",
+        "and_batch": ", batch",
+        "batch_value": f", {problem.batch}",
+        "batch_and": "batch, ",
+        "every": "..., ",
+        "whole": ", :",
+        "strides_python": f"strides = [numpy.int64(stride) for stride in ({', '.join(strides.values())})]\n",
+        "strides_passed_python": ", *strides",
+        "strides_cpp": f"  long long batch = {problem.batch}, {declared};\n",
+        "strides_passed_cpp": ", &stride_a, &stride_b, &stride_c",
+        "draw_batch": ", z = random() % batch",
+    }
+    return texts if problem.batch > 1 else dict.fromkeys(texts, "")

@@ -203,7 +203,7 @@ class Wisdom:
             The best first; empty where nothing is known.
         """
         gpu, wanted = Gpu.of(device), canonical(problem.to_json())
-        of_source = [one for one in self.entries if (one.kernel, one.source_hash) == (kernel.name, kernel.source_hash)]
+        of_source = [one for one in self.entries if one.kernel == kernel.name and kernel.is_version(one.source_hash)]
         failed = {
             one.named
             for one in of_source

@@ -6,7 +6,7 @@ import io
 import json
 import os
 import resource
-from types import SimpleNamespace
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,7 @@ from mltune.dataset.dataset import (
 )
 from mltune.device.known import H200
 from mltune.errors import DatasetError
+from mltune.kernel.bundle import Kernel
 from mltune.problem.gemm import parse_problem
 from mltune.records.header import RunHeader
 from mltune.records.store import Store
@@ -209,18 +210,16 @@ def test_names_stay_in_their_folder_and_nothing_is_overwritten_unasked(written, 
 
 
 def test_the_kernel_must_be_its_own(written):
-    kernel = SimpleNamespace(
-        name="toy", source_hash="ab" * 32, all_parameters={f"P_{index}": (1,) for index in reversed(range(5))}
-    )
+    parameters = {f"P_{index}": (1,) for index in reversed(range(5))}
+    kernel = Kernel(name="toy", problem="recorded", parameters=parameters, source_hash="ab" * 32)
     assert written.manifest.check_kernel(kernel) == ""
-    kernel.source_hash = "cd" * 32
-    assert "another version of the source" in written.manifest.check_kernel(kernel)
-    kernel.all_parameters["NEW"] = (1,)
+    changed = replace(kernel, source_hash="cd" * 32)
+    assert "another version of the source" in written.manifest.check_kernel(changed)
+    assert written.manifest.check_kernel(replace(changed, same_as=frozenset({"ab" * 32}))) == ""
     with pytest.raises(DatasetError, match="differ in NEW"):
-        written.manifest.check_kernel(kernel)
-    kernel.name = "other"
+        written.manifest.check_kernel(replace(kernel, parameters=parameters | {"NEW": (1,)}))
     with pytest.raises(DatasetError, match="is of toy, not of other"):
-        written.manifest.check_kernel(kernel)
+        written.manifest.check_kernel(replace(kernel, name="other"))
 
 
 def put(folder, column, value, kind=None):

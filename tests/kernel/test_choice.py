@@ -93,5 +93,14 @@ def test_a_kernel_on_a_unit_fits_what_has_it():
     assert not fits(kernel, known_devices()["gtx_680"])
 
 
+def test_a_batch_needs_a_kernel_for_batches():
+    problem = parse_problem("sgemm", trans="NN", size=64, batch=100)
+    assert candidates(problem, "fp32") == ["gemm_simt"]
+    with pytest.raises(
+        UsageError, match="a batch needs a kernel for batches, but gemm_split is not, got sgemm"
+    ):
+        load_kernel("gemm_split").check_problem(problem)
+
+
 def test_the_historical_kernels_are_no_candidates():
     assert not {"gemm_naive", "gemm_strip", "gemm_shared", "gemm_cached", "clblast_xgemm"} & set(candidates(SGEMM))

@@ -90,9 +90,11 @@ def check_configurations(
     configurations: Iterable[Configuration],
     sizes: Callable[[Configuration], Iterable[tuple[int, int, int]]],
     device: Device = H200,
+    *,
+    batch: int = 1,
 ) -> None:
     """Compile configurations and run each on all its problems; a failure contains everything needed to repeat it."""
-    macros = GemmProblem(*case, 1, 1, 1).macros()
+    macros = GemmProblem(*case, 1, 1, 1, batch=batch).macros()
 
     def build(configuration: Configuration) -> tuple[Configuration, HostKernel]:
         parameters = {name: configuration[name] for name in kernel.parameters}
@@ -100,7 +102,8 @@ def check_configurations(
 
     with ThreadPoolExecutor(2) as pool:
         for configuration, host in pool.map(build, configurations):
-            for problem, offsets in problems(case, sizes(configuration)):
+            for single, offsets in problems(case, sizes(configuration)):
+                problem = dataclasses.replace(single, batch=batch)
                 try:
                     check(kernel, host, problem, offsets, configuration, device)
                 except (EmulationError, AssertionError) as error:

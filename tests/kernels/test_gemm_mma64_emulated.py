@@ -79,6 +79,12 @@ def test_random_configurations(kernel: Kernel, runtime: Path, case: tuple[str, s
     run(kernel, runtime, case, [next(filter(ways[(number + i) % len(ways)], drawn)) for i in (0, len(ways) // 2)])
 
 
+def test_a_batch(kernel: Kernel, runtime: Path) -> None:
+    case = ("d", "N", "T")
+    drawn = filter(WAYS["a block a tile"], sample(kernel.with_values(SMALL), case, 64, seed=7))
+    check_configurations(kernel, case, runtime, [next(drawn)], lambda c: [*sizes(c)][:2], FEW, batch=3)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", DOUBLE, ids="".join)
 def test_many_random_configurations(kernel: Kernel, runtime: Path, case: tuple[str, str, str]) -> None:

@@ -65,6 +65,12 @@ def test_random_configurations(kernel: Kernel, runtime: Path, case: tuple[str, s
     check_configurations(kernel, case, runtime, chosen, sizes)
 
 
+def test_a_batch(kernel: Kernel, runtime: Path) -> None:
+    case = ("c", "T", "C")
+    drawn = sample(kernel.with_values(SMALL), case, 1, seed=7)
+    check_configurations(kernel, case, runtime, drawn, lambda c: [*sizes(c)][:2], batch=3)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids="".join)
 def test_many_random_configurations(kernel: Kernel, runtime: Path, case: tuple[str, str, str]) -> None:

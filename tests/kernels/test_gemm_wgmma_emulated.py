@@ -70,6 +70,12 @@ def test_k_is_divided(kernel: Kernel, runtime: Path, teams: int, split: int) -> 
     check_configurations(kernel, ("h", "T", "N"), runtime, [configuration], lambda _: sizes, replace(H200, sm_count=2))
 
 
+def test_a_batch(kernel: Kernel, runtime: Path) -> None:
+    case = ("h", "N", "T")
+    drawn = filter(WAYS[1], sample(kernel.with_values(SMALL), case, 64, seed=7))
+    check_configurations(kernel, case, runtime, [next(drawn)], lambda c: [*sizes(c)][:2], FEW, batch=3)
+
+
 FAULTS = {
     "products that are not awaited": ("wgmma_wait<1>();", "wgmma_wait<2>();", "error .* of the bound"),
     "a stage that is not free": ("barrier_wait(&empty[place.stage], place.parity ^ 1);", "", "got more"),

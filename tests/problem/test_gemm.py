@@ -14,6 +14,7 @@ from mltune.problem.array_values import STORAGE
 from mltune.problem.gemm import CASES, GemmProblem, parse_problem
 from mltune.problem.gemm_precisions import PRECISIONS, transpositions
 from mltune.problem.gemm_verification import verification_problem
+from mltune.problem.kinds import problem_from_json
 from mltune.problem.runnable import RunnableProblem
 
 ALL = [(precision, *ops) for precision in PRECISIONS if precision != "dd" for ops in transpositions(precision)]
@@ -171,9 +172,49 @@ def test_variables_and_macros() -> None:
         "words": 4,
         "is_complex": 1, "is_double": 1,
         "trans_a": 1, "trans_b": 1, "conj_a": 0, "conj_b": 1, "fma_per_mac": 4,
+        "batch": 1,
     }  # fmt: skip
     assert problem.macros() == {"PRECISION": 3, "TRANS_A": 1, "TRANS_B": 1, "CONJ_A": 0, "CONJ_B": 1}
     assert GemmProblem("s", "N", "C", 1, 1, 1) == GemmProblem("s", "N", "T", 1, 1, 1)
+
+
+def test_a_batch_is_products_of_matrices_that_lie_behind_one_another() -> None:
+    problem = parse_problem("cgemm", trans="CN", m=3, n=2, k=5, beta=0.5j, batch=4)
+    single = dataclasses.replace(problem, batch=1)
+    assert (problem.label, single.label) == ("cgemm CN 3x2x5 batch 4", "cgemm CN 3x2x5")
+    assert problem.macros() == single.macros() | {"BATCHED": 1}
+    for count in ("flops", "bytes", "operand_bytes"):
+        assert getattr(problem, count) == 4 * getattr(single, count)
+    assert "batch" in problem.size_names
+    assert "batch" not in single.size_names  # its kernel takes no strides
+    assert "batch" not in single.to_json()
+    assert problem_from_json(problem.to_json()) == problem
+
+    operands = problem.operands(np, seed=1)
+    answer, bound = problem.answer(operands), problem.error_bound(operands)
+    assert answer.shape == bound.shape == problem.result(operands["C"]).shape == (4, 3, 2)
+    for at, (matrix, limit) in enumerate(zip(answer, bound, strict=True)):
+        each = {
+            name: operands[name][at * stride : (at + 1) * stride]
+            for name, stride in zip("ABC", problem.strides, strict=True)
+        }
+        np.testing.assert_array_equal(single.answer(each), matrix)
+        np.testing.assert_allclose(single.error_bound(each), limit)
+
+    arguments = problem.kernel_arguments({"A": 0, "B": 0, "C": 0})
+    assert [*arguments][-4:] == ["ldc", "stride_a", "stride_b", "stride_c"]
+    assert [int(value) for value in [*arguments.values()][-3:]] == [15, 10, 6]
+
+
+@pytest.mark.parametrize("batch", [0, 65536, 1.5, True])
+def test_a_batch_is_a_number_that_a_grid_has(batch) -> None:
+    with pytest.raises(ProblemError, match="batch is a whole number from 1 to 65535"):
+        GemmProblem("s", "N", "N", 8, 8, 8, batch=batch)
+
+
+def test_double_double_numbers_have_no_batch() -> None:
+    with pytest.raises(ProblemError, match="there is no batched ddgemm"):
+        GemmProblem("dd", "N", "N", 8, 8, 8, batch=2)
 
 
 def test_half_precision_has_scalars_and_a_result_in_single() -> None:

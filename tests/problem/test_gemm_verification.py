@@ -8,8 +8,8 @@ from mltune.problem.gemm_operands import numbers
 from mltune.problem.gemm_precisions import PRECISIONS
 
 
-def cases_of(precision, trans):
-    return parse_problem(f"{precision}gemm", trans=trans, m=4096, n=4096, k=4096).verification_cases()
+def cases_of(precision, trans, batch=1):
+    return parse_problem(f"{precision}gemm", trans=trans, m=4096, n=4096, k=4096, batch=batch).verification_cases()
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -28,23 +28,27 @@ def test_every_fringe_alignment_and_kind_of_operand_occurs(precision):
         assert "aligned" in case.label
 
 
-@pytest.mark.parametrize(("precision", "trans_a", "trans_b"), [*CASES[::5], ("h", "N", "T"), ("b", "T", "N")])
-def test_right_answer_passes_and_everything_else_is_guarded(precision, trans_a, trans_b):
+@pytest.mark.parametrize(
+    ("precision", "trans", "batch"),
+    [*((one, a + b, 1) for one, a, b in CASES[::5]), ("h", "NT", 1), ("b", "TN", 1), ("s", "TN", 9), ("z", "CN", 2)],
+)
+def test_right_answer_passes_and_everything_else_is_guarded(precision, trans, batch):
     parts = 2 if precision in "cz" else 1
-    for case in cases_of(precision, trans_a + trans_b):
+    for case in cases_of(precision, trans, batch):
         buffers, problem = case.buffers(), case.problem
         output = buffers["C"]
         operands = problem.operands(np, 20110, integers=case.integers)
         answer = output.content.copy()
-        first = output.skip_bytes // problem.result_dtype.itemsize * parts
-        window = answer[first : first + problem.ldc * problem.n * parts].reshape(problem.n, problem.ldc, parts)
-        right = np.ascontiguousarray(problem.answer(operands).astype(problem.result_dtype).T)
-        window[:, : problem.m] = right.view(answer.dtype).reshape(problem.n, problem.m, parts)
+        assert problem.batch == min(batch, 2)
+        first, columns = output.skip_bytes // problem.result_dtype.itemsize * parts, problem.n * problem.batch
+        window = answer[first : first + problem.ldc * columns * parts].reshape(columns, problem.ldc, parts)
+        right = np.ascontiguousarray(problem.answer(operands).astype(problem.result_dtype).swapaxes(-2, -1))
+        window[:, : problem.m] = right.view(answer.dtype).reshape(columns, problem.m, parts)
 
         guarded = output.bound < 0
         error = abs(answer.astype(np.float64) - output.expected)[~guarded]
 
-        assert (~guarded).sum() == problem.m * problem.n * parts
+        assert (~guarded).sum() == problem.m * columns * parts
         assert (error <= output.bound[~guarded]).all()
         assert (answer[guarded] == output.content[guarded]).all()
         assert not case.integers or (error == 0).all()

@@ -53,10 +53,15 @@ class EmulatedModule:
         ]
         assert [pointer or value.dtype.name for pointer, value in zip(pointers, arguments, strict=True)] == types
         m, n, k, alpha, A, lda, B, ldb, beta, C, ldc, *further = arguments
+        if of.batch > 1:
+            strides, further = further[:3], further[3:]
+            assert tuple(map(int, strides)) == of.strides
         launched = tuple(int(value) for value in further if not isinstance(value, np.ndarray))
         workspace = further[-1] if len(launched) < len(further) else None
         problem = GemmProblem(
-            *(of.precision, of.trans_a, of.trans_b, *map(int, (m, n, k)), alpha, beta), *map(int, (lda, ldb, ldc))
+            *(of.precision, of.trans_a, of.trans_b, *map(int, (m, n, k)), alpha, beta),
+            *map(int, (lda, ldb, ldc)),
+            batch=of.batch,
         )
         launch = Launch(grid, block, shared_mem, launched, None if workspace is None else workspace.nbytes)
         self.kernel.launch(problem, {"A": A, "B": B, "C": C}, launch, workspace)
@@ -128,7 +133,7 @@ def build_example(folder: Path, *options: str) -> None:
     subprocess.run([*command, *warnings, "-L.", f"-Wl,-rpath,{folder}", *options], cwd=folder, check=True)
 
 
-@pytest.mark.parametrize("name", ["s", "z", "h", "b", "dd", "workspace"])
+@pytest.mark.parametrize("name", ["s", "z", "h", "b", "dd", "batch", "workspace"])
 def test_the_cpp_example_runs(tmp_path, runtime, name):
     folder = tmp_path / "winner"
     write_winner(folder, WINNERS[name])

@@ -35,6 +35,7 @@ PROBLEMS = {
     "c": GemmProblem("c", "T", "C", 33, 64, 50, alpha=1.25 - 0.5j, beta=0.0, lda=51, ldb=64, ldc=33),
     "z": GemmProblem("z", "C", "N", 64, 33, 31, alpha=-1.0j, beta=-0.75 + 0.25j, ldc=80),
     "dd": GemmProblem("dd", "T", "N", 45, 70, 37, alpha=0.1, beta=-2.0, lda=40, ldb=37, ldc=48),
+    "batch": GemmProblem("z", "C", "N", 20, 33, 31, alpha=-1.0j, beta=-0.75 + 0.25j, ldc=33, batch=3),
 }
 """Rectangular problems with larger leading dimensions and nontrivial scalars."""
 

@@ -96,7 +96,7 @@ CUresult CUDAAPI cuMemcpyDtoH(void* to, CUdeviceptr from, size_t bytes) {
 
 CUresult CUDAAPI cuLaunchKernel(CUfunction, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                                 unsigned block_y, unsigned block_z, unsigned shared, CUstream, void** arguments, void**) {
-  if (!current || grid_x == 0 || grid_y != 1 || grid_z != 1 || block_y != 1 || block_z != 1) return CUDA_ERROR_INVALID_VALUE;
+  if (!current || grid_x == 0 || grid_y != 1 || grid_z == 0 || block_y != 1 || block_z != 1) return CUDA_ERROR_INVALID_VALUE;
   if (static_cast<int>(shared) > most_shared) return CUDA_ERROR_INVALID_VALUE;
   const unsigned grid[] = {grid_x, grid_y, grid_z}, block[] = {block_x, block_y, block_z};
   if (emulation_launch(false, arguments, grid, block, shared, 1000000000LL) == 0) return CUDA_SUCCESS;

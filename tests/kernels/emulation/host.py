@@ -152,6 +152,7 @@ def place(buffer: np.ndarray, offset: int) -> np.ndarray:
 def _extent(problem: GemmProblem, operands: dict[str, np.ndarray], name: str) -> tuple[int, int]:
     """Return address and size of the memory that a kernel may touch: the last column ends with its last row."""
     rows, columns = dict(zip("ABC", problem.shapes(), strict=True))[name]
+    columns *= problem.batch
     leading = {"A": problem.lda, "B": problem.ldb, "C": problem.ldc}[name]
     elements = leading * (columns - 1) + rows if rows and columns else 0
     return operands[name].ctypes.data, elements * operands[name].itemsize
