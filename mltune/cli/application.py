@@ -171,6 +171,15 @@ KernelName = Annotated[
         show_default=False,
     ),
 ]
+AnyKernelName = Annotated[
+    str | None,
+    typer.Option(
+        "--kernel",
+        help="A built-in kernel, or the folder of a bundle.  [default: of all that solve the problem the one with the "
+        "highest upper bound]",
+        show_default=False,
+    ),
+]
 Accuracy = Annotated[
     str | None,
     typer.Option(

@@ -9,11 +9,11 @@ import typer
 
 from mltune.cli.application import (
     Accuracy,
+    AnyKernelName,
     AsJson,
     Batch,
     Facts,
     K,
-    KernelName,
     M,
     N,
     ProblemName,
@@ -26,7 +26,7 @@ from mltune.cli.application import (
 )
 from mltune.errors import UsageError
 from mltune.files.text import printable
-from mltune.tuning.request import named_problem
+from mltune.tuning.request import named_kernels
 
 
 @app.command()
@@ -38,7 +38,7 @@ def bound(
     n: N = None,
     k: K = None,
     batch: Batch = None,
-    kernel: KernelName = None,
+    kernel: AnyKernelName = None,
     accuracy: Accuracy = None,
     device: Facts = "auto",
     config: Annotated[
@@ -52,18 +52,23 @@ def bound(
 ) -> None:
     """Compute how fast a problem can be at best, without measuring it, and what limits it.
 
-    That is the limit of the hardware, the limit of the best configuration of a kernel, and with --config that of the
-    best that has these values. The facts of a GPU that was measured (mltune device --measure) bring it closer.
+    That is the limit of the hardware, the limit of the best configuration of each kernel that solves it, and with
+    --config that of the best that has these values. The facts of a GPU that was measured (mltune device --measure)
+    bring it closer.
     """
     from mltune.device.known import with_mixes
     from mltune.results.rate import rate_of
     from mltune.show.bound import bounded
-    from mltune.tuning.bound import LimitedConfiguration, find_bound, read_code
+    from mltune.tuning.bound import LimitedConfiguration, find_bound, find_bounds, read_code
 
     shape = {"trans": trans, "size": sizes(size), "m": m, "n": n, "k": k, "batch": batch}
-    named, bundle = named_problem(problem, shape, kernel, accuracy=accuracy)
+    named, kernels = named_kernels(problem, shape, kernel, accuracy)
     facts = device_of(device)
-    found = find_bound(named, bundle, facts, configuration=None if config is None else _configuration(config))
+    if config is None:
+        bounds = find_bounds(named, kernels, facts)
+    else:  # of a single kernel
+        bounds = {kernels[0]: find_bound(named, kernels[0], facts, configuration=_configuration(config))}
+    (bundle, found), *others = bounds.items()
 
     def described(one: LimitedConfiguration) -> dict[str, object]:
         limits = dict(one.limits)
@@ -73,12 +78,14 @@ def bound(
     document = {
         "problem": named.label,
         "device": facts.name,
-        "kernel": str(bundle),
+        "kernel": bundle,
+        "unit": found.unit,
         "hardware": dict(found.hardware),
         "best": described(found.best),
         "given": None if found.given is None else described(found.given),
         "examined": found.examined,
         "configurations": found.count,
+        "rivals": [{"kernel": name, "unit": one.unit, "best": described(one.best)} for name, one in others],
         "mixes": len(with_mixes(facts).mixes),
         "code": None
         if loop is None

@@ -9,11 +9,11 @@ import typer
 
 from mltune.cli.application import (
     Accuracy,
+    AnyKernelName,
     AsJson,
     Batch,
     Facts,
     K,
-    KernelName,
     M,
     N,
     Prior,
@@ -27,7 +27,7 @@ from mltune.cli.application import (
     whole,
 )
 from mltune.errors import UsageError
-from mltune.tuning.request import named_problem
+from mltune.tuning.request import named_kernels
 
 
 @app.command()
@@ -75,7 +75,7 @@ def predict(
     n: N = None,
     k: K = None,
     batch: Batch = None,
-    kernel: KernelName = None,
+    kernel: AnyKernelName = None,
     accuracy: Accuracy = None,
     device: Facts = "auto",
     top: Annotated[
@@ -98,11 +98,13 @@ def predict(
     from dataclasses import asdict
 
     from mltune.show import tables
+    from mltune.tuning.bound import find_bounds
     from mltune.tuning.prediction import predict as choose
 
     shape = {"trans": trans, "size": sizes(size), "m": m, "n": n, "k": k, "batch": batch}
-    named, bundle = named_problem(problem, shape, kernel, accuracy=accuracy)
+    named, kernels = named_kernels(problem, shape, kernel, accuracy)
     facts = device_of(device)
+    bundle = kernels[0] if len(kernels) == 1 else next(iter(find_bounds(named, kernels, facts)))
     found = choose(named, bundle, facts, top=top, prior=prior, wisdom=wisdom)
     document = {"problem": named.label, "device": facts.name, "kernel": bundle, **asdict(found)}
     answer(document, as_json, lambda: tables.predicted(document))

@@ -19,7 +19,8 @@ MOST_OPCODES = 6
 def bounded(document: Mapping[str, Any], rate: Rate) -> list[RenderableType]:
     """Show the result of ``mltune bound``."""
     hardware, best, given = document["hardware"], document["best"], document["given"]
-    columns = {"any kernel": hardware, "best configuration": best["limits"]}
+    columns = {f"any kernel, {document['unit']}": hardware, f"{document['kernel']}, best": best["limits"]}
+    columns |= {f"{one['kernel']}, best": one["best"]["limits"] for one in document["rivals"]}
     if given is not None:
         columns["with these values"] = given["limits"]
     rows = [
@@ -39,8 +40,8 @@ def bounded(document: Mapping[str, Any], rate: Rate) -> list[RenderableType]:
     fastest = max(hardware.values()) / best["time_s"]
     lines = [
         "",
-        f"* what limits most. The best of {found} can take {milliseconds(best['time_s'])} at least, "
-        f"{percent(fastest)} of the speed that the hardware allows:",
+        f"* what limits most. The best of {found} of {document['kernel']} can take {milliseconds(best['time_s'])} at "
+        f"least, {percent(fastest)} of the speed that the unit allows:",
         configuration(best["configuration"]),
     ]
     if given is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,8 +63,10 @@ class ProblemBound:
 
     Attributes
     ----------
+    unit : str
+        What does the operations, such as ``"tensor_fp64"``.
     hardware : mapping of str to float
-        Least time in seconds whatever the kernel, by ``"arithmetic"`` and ``"memory"``.
+        Least time in seconds of any kernel on that unit, by ``"arithmetic"`` and ``"memory"``.
     best : LimitedConfiguration
         The configuration of the kernel that can take the least time.
     given : LimitedConfiguration or None
@@ -73,6 +75,7 @@ class ProblemBound:
         Configurations among which the best was found, and those of the space.
     """
 
+    unit: str
     hardware: Mapping[str, float]
     best: LimitedConfiguration
     given: LimitedConfiguration | None
@@ -135,7 +138,32 @@ def find_bound(
     values = {} if configuration is None else {name: (value,) for name, value in configuration.items()}
     best, examined, count = _best(bundle, problem, device, seed)
     given = None if configuration is None else _best(bundle.with_values(values), problem, device, seed)[0]
-    return ProblemBound(hardware_limits(device, problem, bundle.unit or None), best, given, examined, count)
+    unit = bundle.unit or problem.arithmetic
+    return ProblemBound(unit, hardware_limits(device, problem, unit), best, given, examined, count)
+
+
+def find_bounds(problem: Problem, kernels: Sequence[str], device: Device) -> dict[str, ProblemBound]:
+    """Compute the upper bounds of the kernels that can be built for a device, that of the least time first.
+
+    Raises
+    ------
+    UsageError
+        There is none, or the device is unknown.
+
+    Examples
+    --------
+    >>> from mltune.device.known import H200
+    >>> from mltune.problem.kinds import problem_from_name
+    >>> [*find_bounds(problem_from_name("dgemm"), ["gemm_naive", "gemm_mma64"], H200)]
+    ['gemm_mma64', 'gemm_naive']
+    """
+    from mltune.kernel.choice import fits
+    from mltune.kernel.reader import load_kernel
+
+    found = {name: find_bound(problem, name, device) for name in kernels if fits(load_kernel(name), device)}
+    if not found:
+        raise UsageError(f"a kernel must fit the device, but none of {', '.join(kernels)} fits {device.name}.")
+    return dict(sorted(found.items(), key=lambda one: one[1].best.time_s))
 
 
 def _best(kernel: Kernel, problem: Problem, device: Device, seed: int) -> tuple[LimitedConfiguration, int, int]:

@@ -339,6 +339,20 @@ def is_gemm(name: str) -> bool:
     return name.lower() in {f"{precision}gemm" for precision in GEMM_PRECISIONS}
 
 
+def named_kernels(
+    problem: str | Problem | None, shape: Shape, kernel: str | Path | None = None, accuracy: str | None = None
+) -> tuple[Problem, list[str]]:
+    """Return the problem, and the kernels among which its is chosen: the named one, or all candidates.
+
+    Parameters and errors are those of :func:`named_problem`.
+    """
+    from mltune.problem.kinds import KINDS
+
+    found, own = named_problem(problem, shape, kernel, accuracy=accuracy)
+    several = kernel is None and KINDS[found.kind].parse is not None
+    return found, candidates(found, accuracy) if several else [own]
+
+
 def _is_folder(name: str) -> bool:
     return (Path(name) / "kernel.toml").is_file()
 

@@ -414,6 +414,14 @@ class TestBound:
         assert "with these values" in text
         assert "* what limits most. The best of all" in text
 
+    def test_the_kernels_that_solve_a_problem_stand_side_by_side(self):
+        arguments = ("dgemm", "--trans", "NT", "--device", "h200")
+        found = answer("bound", *arguments)
+        assert (found["kernel"], found["unit"]) == ("gemm_mma64", "tensor_fp64")
+        assert [one["kernel"] for one in found["rivals"]] == ["gemm_simt"]
+        assert found["rivals"][0]["best"]["time_s"] > 1.9 * found["best"]["time_s"]
+        assert answer("predict", *arguments, "--wisdom", "none")["kernel"] == "gemm_mma64"
+
     def test_a_measured_gpu_has_other_rates(self, tmp_path):
         facts = answer("device", "a100")["devices"][0]["device"]
         mix = {"arithmetic": "fp32", "load_bytes": 4, "per_load": 32.0, "threads": 1024, "dependent": True}
