@@ -82,9 +82,12 @@ def sample(problem: GemmProblem, operands: dict[str, Any]) -> tuple[Any, Any, An
     rows = np.sort(rng.choice(problem.m, min(SAMPLE, problem.m), replace=False))
     columns = np.sort(rng.choice(problem.n, min(SAMPLE, problem.n), replace=False))
     left, right = problem._factors(operands)
+    which: tuple[int, ...] = ()
+    if problem.batch > 1:  # the last product
+        which, left, right = (problem.batch - 1,), left[-1], right[-1]
     wide = np.clongdouble if problem.is_complex else np.longdouble
     a, b = left[rows].get().astype(wide), right[:, columns].get().astype(wide)
-    return a @ b, np.abs(a) @ np.abs(b), np.ix_(rows, columns)
+    return a @ b, np.abs(a) @ np.abs(b), (*which, *np.ix_(rows, columns))
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -112,9 +115,8 @@ def means(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     groups: dict[str, list[float]] = {}
     for row in rows:
         if row.get("of_reference"):
-            groups.setdefault(f"{row['problem'].split()[0]} {row['problem'].split()[2]}", []).append(
-                row["of_reference"]
-            )
+            name, _, size = row["problem"].split(maxsplit=2)
+            groups.setdefault(f"{name} {size}", []).append(row["of_reference"])
     return {
         name: {"cases": len(group), "geometric_mean": statistics.geometric_mean(group), "least": min(group)}
         for name, group in groups.items()
@@ -139,7 +141,7 @@ def main() -> None:
     """Tune the chosen problems, and write JSON and Markdown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default="s,d,c,z", help="precisions, such as s, h or dd, or cases such as dNN")
-    parser.add_argument("--sizes", default="4096", help="m = n = k, or m, n and k, such as 4096,16384x1024x1024")
+    parser.add_argument("--sizes", default="4096", help="m = n = k, or m x n x k, and a batch: 4096,64x64x32*1000")
     parser.add_argument("--time", type=float, default=20.0, help="seconds for each problem")
     parser.add_argument("--kernel", help="bundle; without it, all that compete")
     parser.add_argument("--accuracy", default="ieee", help="the class of those that compete")
@@ -166,9 +168,11 @@ def main() -> None:
             "precisions": [precision],
             "trans": [trans_a + trans_b],
             "sizes": [extents[0] if len(extents) == 1 else extents],
+            "batch": int(batch or 1),
         }
         | ({"kernel": arguments.kernel} if arguments.kernel else {"accuracy": arguments.accuracy})
-        for extents in ([int(one) for one in size.split("x")] for size in arguments.sizes.split(","))
+        for size, _, batch in (text.partition("*") for text in arguments.sizes.split(","))
+        for extents in [[int(one) for one in size.split("x")]]
         for precision, trans_a, trans_b in cases
     ]
     options = {"device": arguments.device, "seed": arguments.seed, "keep": arguments.keep}

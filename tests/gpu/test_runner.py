@@ -206,3 +206,26 @@ def test_random_configurations_are_right_and_quickly_verified(device, name, prec
     assert not wrong, wrong
     verify_s = statistics.median(found.verify_s for found in measured)
     assert verify_s < 4e-3, f"verification must take less than 4 ms, took {1e3 * verify_s:.2f} ms (median)"
+
+
+@pytest.mark.parametrize(("name", "precision"), [("gemm_simt", "c"), ("gemm_mma64", "d"), ("gemm_wgmma", "h")])
+def test_a_batch_is_verified_timed_and_compared_with_cublas(device, name, precision):
+    from mltune.kernel.choice import fits
+    from mltune.kernel.space import ConstrainedSpace
+
+    kernel = load_kernel(name)
+    if not fits(kernel, device):
+        pytest.skip(f"{device.name} has no {kernel.unit}")
+    problem = parse_problem(f"{precision}gemm", trans="TN", m=200, n=90, k=70, beta=0.5, batch=60)
+    space = ConstrainedSpace(kernel, {**problem.variables(), **device_variables(device)})
+    columns = space.rows(space.sample(6, np.random.default_rng(1)))
+    configurations = [{one: int(column[at]) for one, column in columns.items()} for at in range(6)]
+    with Rig(kernel, problem, device) as rig:
+        sound = [one for one in configurations if not rig.build(**one).spill_bytes]  # ptxas may be wrong about others
+        measured = [rig.measure(**configuration) for configuration in sound]
+        checks = rig.runner.verify_winner(sound[0], rig.build(**sound[0]))
+        reference = rig.runner.time_reference(SamplingRule())
+
+    assert all(one.state in MEASURED for one in measured), list(zip(sound, measured, strict=True))
+    assert all(check.state is TrialState.OK for check in checks.values()), checks
+    assert reference.state in MEASURED, reference
