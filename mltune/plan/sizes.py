@@ -129,7 +129,7 @@ def _described(problems: Sequence[Problem], sizes: Sizes) -> tuple[str, dict[str
         "precisions": [first.precision],
         "trans": [first.trans_a + first.trans_b],
         "sizes": [one[0] if len(set(one)) == 1 else one for one in extents],
-        **{name: value for name, value in first.to_json().items() if plain[name] != value},
+        **{name: value for name, value in first.to_json().items() if plain.get(name) != value},
     }
 
 

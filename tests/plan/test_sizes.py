@@ -71,6 +71,13 @@ def test_kernels_compete_for_every_size_with_shorter_first_slices():
     assert len({task.choice for task in plan.tasks}) == 2
 
 
+def test_a_batch_is_that_of_every_size():
+    plan = plan_of_sizes("dgemm", [64, 128], [H200], shape={"trans": "NN", "batch": 1000})
+    assert {(task.problem.label, task.kernel) for task in plan.tasks} == {
+        (f"dgemm NN {size} batch 1000", kernel) for size in (64, 128) for kernel in ("gemm_simt", "gemm_mma64")
+    }
+
+
 def test_a_problem_with_scalars_and_leading_dimensions_is_written_out():
     problem = GemmProblem("c", "N", "C", 10, 20, 30, alpha=2 - 1j, beta=1, ldc=64)
     plan = plan_of_sizes(problem, [None], [H200], kernels=["gemm_simt", "gemm_shared"])
