@@ -1,0 +1,30 @@
+"""The kernels that solve batches of GEMMs compile for them."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.bindings.nvrtc", reason="needs the Python bindings of NVRTC")
+
+from mltune.device.known import H200
+from mltune.kernel.bundle import device_variables
+from mltune.kernel.reader import built_in, load_kernel
+from mltune.kernel.space import ConstrainedSpace
+from mltune.measure.build import NvrtcBuilder
+from mltune.problem.gemm import parse_problem
+from mltune.records.trial import TrialState
+
+BATCHED = [kernel for kernel in map(load_kernel, built_in()) if kernel.batched]
+
+
+@pytest.mark.parametrize("kernel", BATCHED, ids=lambda kernel: kernel.name)
+def test_a_batch_compiles(kernel):
+    problem = parse_problem(f"{kernel.precisions[-1]}gemm", trans="NT", size=96, batch=60)
+    space = ConstrainedSpace(kernel, {**problem.variables(), **device_variables(H200)})
+    rows = space.rows(space.sample(2, np.random.default_rng(1)))
+    configurations = [{name: int(column[at]) for name, column in rows.items()} for at in range(2)]
+    with NvrtcBuilder(kernel, problem, "sm_90", workers=1) as builder:
+        futures = [builder.submit(configuration) for configuration in configurations]
+        builds = [future.result(120) for future in futures]
+    assert [(build.state, build.detail) for build in builds] == [(TrialState.OK, "")] * 2
+    launch = kernel.launch(configurations[0], {**problem.variables(), **device_variables(H200)})
+    assert launch.grid[2] == 60
