@@ -90,6 +90,8 @@ class _Substitution(ast.NodeTransformer):
         node = super().generic_visit(node)
         if isinstance(node, ast.IfExp) and isinstance(node.test, ast.Constant):
             return node.body if node.test.value else node.orelse
+        if isinstance(node, ast.BoolOp):
+            node = _decided(node)
         if not isinstance(node, ast.expr) or isinstance(node, ast.Constant) or _names(node):
             return node
         try:
@@ -97,3 +99,14 @@ class _Substitution(ast.NodeTransformer):
         except ExpressionError:  # a division by zero, for example, stays visible
             return node
         return _tree(str(int(value) if value == int(value) else float(value)))
+
+
+def _decided(node: ast.BoolOp) -> ast.expr:
+    """Leave out of a conjunction what is true, and of a disjunction what is false; the opposite decides it."""
+    is_and = isinstance(node.op, ast.And)
+    open_ones = [one for one in node.values if not isinstance(one, ast.Constant)]
+    if any(isinstance(one, ast.Constant) and bool(one.value) != is_and for one in node.values):
+        return _tree(str(int(not is_and)))
+    if len(open_ones) == 1 and isinstance(open_ones[0], ast.Compare | ast.BoolOp):
+        return open_ones[0]
+    return ast.BoolOp(node.op, open_ones) if len(open_ones) > 1 else node
