@@ -103,6 +103,17 @@ __device__ __forceinline__ void mma(float (&sum)[4], const unsigned* a, const un
 
 // ---- Copies from global to shared memory, one operand each.
 
+// Bits of the smallest modulus but zero, twice and less one: those of zero are then the largest. Below TINY, 2^-100, low
+// parts may be denormal numbers of TF32, or none.
+constexpr unsigned TINY = 27u << 24;
+__device__ __forceinline__ void survey(unsigned& least, const T& value) {
+#if PRECISION == 0
+  least = min(least, 2 * bits_of(value) - 1);
+#else
+  least = min(least, min(2 * bits_of(value.x) - 1, 2 * bits_of(value.y) - 1));
+#endif
+}
+
 constexpr int common_divisor(int a, int b) { return b == 0 ? a : common_divisor(b, a % b); }
 
 // One operand of the product. SPAN is the tile's extent along the index that is contiguous in memory, LINES its extent along
@@ -148,7 +159,21 @@ struct Operand {
     next += BLK_K * (ALONG_K ? 1 : ld);
   }
 
-  // The same for any tile, of which `depth` steps of k lie in the matrix, COUNT elements at a time. Rolled: it must cost
+  // Look at the elements of a stage that this thread has copied there.
+  static __device__ __forceinline__ void look(unsigned& least, const T* stage) {
+    const T* const at = stage + threadIdx.x % ACROSS * COPY + threadIdx.x / ACROSS * ROW;
+#pragma unroll
+    for (int i = 0; i < PER_THREAD; i++)
+#pragma unroll
+      for (int j = 0; j < PER_LINE; j++)
+        if (LINES % DOWN == 0 || i * DOWN + static_cast<int>(threadIdx.x) / ACROSS < LINES) {
+          const auto copied = *reinterpret_cast<const Vector<COPY>*>(at + i * DOWN * ROW + j * ACROSS * COPY);
+#pragma unroll
+          for (int e = 0; e < COPY; e++) survey(least, copied.at[e]);
+        }
+  }
+
+  // Start the copy of any tile, of which `depth` steps of k lie in the matrix, COUNT elements at a time. Rolled: it must cost
   // neither registers nor time to compile.
   template <int COUNT>
   __device__ __forceinline__ void fetch_any(long long ld, int depth, T* stage) {
@@ -161,6 +186,29 @@ struct Operand {
       cp_async_part<COUNT * sizeof(T)>(stage + s + l * ROW, tile + s + l * ld, valid * static_cast<int>(sizeof(T)));
     }
     next += BLK_K * (ALONG_K ? 1 : ld);
+  }
+
+  // Look at this thread's share of a stage, whoever copied it.
+  static __device__ __forceinline__ void look_any(unsigned& least, const T* stage) {
+#pragma unroll 1
+    for (int at = threadIdx.x; at < SPAN * LINES; at += THREADS) survey(least, stage[at % SPAN + at / SPAN * ROW]);
+  }
+
+  // Bits of the largest modulus among this thread's share of the block's rows of op(A), or columns of op(B).
+  __device__ __forceinline__ unsigned largest(const T* matrix, long long ld, long long start, long long depth) const {
+    const T* const panel = matrix + (ALONG_K ? start * ld : start);
+    const long long span = ALONG_K ? depth : inside, count = depth * inside;
+    unsigned most = 0;
+#pragma unroll 1
+    for (long long at = threadIdx.x; at < count; at += THREADS) {
+      const T value = panel[at % span + at / span * ld];
+#if PRECISION == 0
+      most = max(most, bits_of(value) & 0x7fffffff);
+#else
+      most = max(most, max(bits_of(value.x) & 0x7fffffff, bits_of(value.y) & 0x7fffffff));
+#endif
+    }
+    return most;
   }
 };
 
@@ -455,8 +503,9 @@ struct Product {
 };
 
 // A warp's tile, which begins at row0 and column0, by loops that stay loops: unrolled they take seconds to compile. Registers
-// have no index, so totals move to those that are read. Elements whose modulus is below `least` are computed again.
-__device__ __forceinline__ void store_tile(const Accumulator& total, const Product& product, long long row0, long long column0, Real least) {
+// have no index, so totals move to those that are read. Elements whose modulus is below the
+// threshold are computed again.
+__device__ __forceinline__ void store_tile(const Accumulator& total, const Product& product, long long row0, long long column0, Real threshold) {
   const int g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
   const bool few = product.k > 0 && product.k < LEAST_K;
 #pragma unroll 1
@@ -480,11 +529,11 @@ __device__ __forceinline__ void store_tile(const Accumulator& total, const Produ
 #if PRECISION == 0
           const T value = mine[0][0][element];
           const Real size = fabsf(value);
-          const bool right = size >= least && size <= LARGEST;
+          const bool right = size >= threshold && size <= LARGEST;
 #else
           const T value{mine[0][0][element], CONJ_A ? -mine[1][0][element] : mine[1][0][element]};
           const Real x = fabsf(value.x), y = fabsf(value.y);
-          const bool right = x >= least && y >= least && x <= LARGEST && y <= LARGEST;
+          const bool right = x >= threshold && y >= threshold && x <= LARGEST && y <= LARGEST;
 #endif
           if (right && !few)
             product.store(product.C + r + c * product.ldc, value);
@@ -549,6 +598,11 @@ gemm(long long m, long long n, long long k, T alpha, const T* A, long long lda, 
     load_fragment(fa[buffer], from_a + reading * OperandA::STAGE + place<A_ALONG_K, OperandA::ROW>(0, step * STEP_K));
     load_fragment(fb[buffer], from_b + reading * OperandB::STAGE + place<B_ALONG_K, OperandB::ROW>(0, step * STEP_K));
   };
+  unsigned least = 0xffffffff;
+  auto look = [&] {
+    OperandA::look(least, shared_a + reading * OperandA::STAGE);
+    OperandB::look(least, shared_b + reading * OperandB::STAGE);
+  };
   auto land = [] {
     cp_async_wait<STAGES - 2>();
     __syncthreads();  // the tile is complete for all, and all have left the stage to write
@@ -578,6 +632,7 @@ gemm(long long m, long long n, long long k, T alpha, const T* A, long long lda, 
 #if FRAGMENTS == 1
       land();
       fetch();
+      look();
 #endif
 #pragma unroll
       for (int step = 0; step < STEPS; step++) {
@@ -591,7 +646,10 @@ gemm(long long m, long long n, long long k, T alpha, const T* A, long long lda, 
           turn(reading);
         }
         if (step < STEPS - 1 || tile + 1 < end) load((step + 1) % 2, (step + 1) % STEPS);
-        if (step == 0) fetch();
+        if (step == 0) {
+          fetch();
+          look();
+        }
         multiply(total, sum, fa[step % 2], fb[step % 2], first, last);
 #endif
       }
@@ -629,6 +687,8 @@ gemm(long long m, long long n, long long k, T alpha, const T* A, long long lda, 
     for (; tile < tiles_k; tile++) {
       land();
       fetch_any();
+      OperandA::look_any(least, shared_a + reading * OperandA::STAGE);
+      OperandB::look_any(least, shared_b + reading * OperandB::STAGE);
 #pragma unroll 1
       for (int step = 0; step < STEPS; step++) {
         load(0, step);
@@ -638,6 +698,19 @@ gemm(long long m, long long n, long long k, T alpha, const T* A, long long lda, 
     }
   }
 
+  // Of elements below TINY up to 2^-125 is lost: in a sum k * 2^-124 times the largest element, for each of its products.
+  Real threshold = 0;
+  unsigned* const found = reinterpret_cast<unsigned*>(shared_storage);
+  __syncthreads();  // all have left the stages
+  if (threadIdx.x == 0) found[0] = found[1] = 0;
+  __syncthreads();
+  if (least < TINY) atomicMax(&found[0], 1u);
+  __syncthreads();
+  if (found[0] != 0) {  // rare
+    atomicMax(&found[1], max(a.largest(A, lda, block_m, depth), b.largest(B, ldb, block_n, depth)));
+    __syncthreads();
+    threshold = float_of(found[1]) * 0x1p-100f * static_cast<Real>(depth) * PARTS;
+  }
   const Product product{m, n, depth, alpha, A, lda, B, ldb, beta, C, ldc};
-  store_tile(total, product, block_m + warp_m, block_n + warp_n, Real(0));
+  store_tile(total, product, block_m + warp_m, block_n + warp_n, threshold);
 }

@@ -68,6 +68,89 @@ def test_random_configurations(kernel: Kernel, runtime: Path, case: tuple[str, s
     run(kernel, runtime, case, [next(filter(WAYS[SINGLE.index(case) // 3 % len(WAYS)], drawn))])
 
 
+def launch(
+    kernel: Kernel,
+    runtime: Path,
+    configuration: Configuration,
+    problem: GemmProblem,
+    operands: dict[str, np.ndarray],
+) -> np.ndarray:
+    """Run one configuration on operands, and return C."""
+    parameters = {name: configuration[name] for name in kernel.parameters}
+    host = HostKernel(kernel.folder / "gemm_tf32.cu", parameters | problem.macros(), runtime)
+    operands = {name: place(buffer, 0) for name, buffer in operands.items()}
+    host.launch(problem, operands, kernel.launch(configuration, problem.variables() | device_variables(H200)))
+    return problem.result(operands["C"])
+
+
+def lines(problem: GemmProblem, operands: dict[str, np.ndarray]) -> Iterator[np.ndarray]:
+    """Yield rows of op(A), then columns of op(B), as views whose last index is k."""
+    for name, (_, columns), along in zip("AB", problem.shapes(), (problem.trans_a, problem.trans_b), strict=False):
+        matrix = operands[name].reshape(columns, -1)
+        yield matrix if (along == "N") == (name == "B") else matrix.T
+
+
+@pytest.mark.parametrize("case", [("s", "N", "T"), ("s", "T", "N"), ("c", "C", "N")], ids="".join)
+def test_values_that_cannot_be_split(kernel: Kernel, runtime: Path, case: tuple[str, str, str]) -> None:
+    """Infinities, NaN, zeros, denormal numbers, the largest numbers, and lines that are small throughout."""
+    (configuration,) = sample(kernel.with_values(SMALL), case, 1, seed=1)
+    problem = GemmProblem(*case, 70, 50, 90, lda=90, ldb=90, ldc=71)
+    operands = problem.operands(np, seed=1)
+    rng = np.random.default_rng(2)
+    for matrix in lines(problem, operands):
+        matrix[1] *= np.float32(2.0) ** rng.integers(-60, 60, len(matrix[1]))
+        matrix[3] = 0
+        matrix[5] *= np.float32(1e-42)
+        matrix[7, 11] = np.inf
+        matrix[9, 13] = np.nan
+        matrix[10] *= np.float32(1e30)
+        matrix[11, ::2] *= np.float32(2.0**-30)
+        matrix[12] *= np.float32(2.0**-118)
+        matrix[14, 17] = np.finfo(np.float32).max
+        matrix[15, 19] = -np.inf
+    with np.errstate(all="ignore"):
+        answer, bound = problem.answer(operands), problem.error_bound(operands)
+    result = launch(kernel, runtime, configuration, problem, operands)
+    finite = np.isfinite(answer) & (abs(answer) < 1e37)
+    underflow = problem.k * 2.0**-149 * (1 + 1j if problem.is_complex else 1)  # is no part of the bound
+    assert problem.worst_error(result[finite], answer[finite], bound[finite] + underflow) <= 1
+    assert not np.isfinite(result[~np.isfinite(answer)]).any()
+    infinite = np.isinf(answer)
+    assert problem.is_complex or (infinite.any() and (result[infinite] == answer[infinite]).all())
+    assert 0.5 < finite.mean() < 1
+
+
+def fused(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Multiply two matrices in FP32, by one FMA after the other."""
+    total = np.zeros((left.shape[0], right.shape[1]), np.float32)
+    for column, row in zip(left.T.astype(np.float64), right.astype(np.float64), strict=True):
+        total = (total + np.outer(column, row)).astype(np.float32)
+    return total
+
+
+DATA = {
+    "zero mean": lambda rng, shape: rng.uniform(-1, 1, shape),
+    "positive": lambda rng, shape: rng.uniform(0, 1, shape),
+    "one binade": lambda rng, shape: rng.uniform(1, 2, shape),
+    "wide exponents": lambda rng, shape: rng.uniform(-1, 1, shape) * 2.0 ** rng.integers(-12, 13, shape),
+}
+
+
+@pytest.mark.parametrize("promote_k", [8, 16])
+def test_the_error_is_not_above_that_of_fp32(kernel: Kernel, runtime: Path, promote_k: int) -> None:
+    wanted = kernel.with_values(SMALL | {"BLK_M": (32,), "BLK_N": (32,), "PROMOTE_K": (promote_k,)})
+    (configuration,) = sample(wanted, ("s", "N", "N"), 1, seed=1)
+    for name, make in DATA.items():
+        rng = np.random.default_rng(1)
+        problem = GemmProblem("s", "N", "N", 32, 32, 400)
+        left, right = (make(rng, shape).astype(np.float32) for shape in ((32, 400), (400, 32)))
+        operands = {"A": left.T.ravel(), "B": right.T.ravel(), "C": np.zeros(32 * 32, np.float32)}
+        answer, size = problem.answer(operands), abs(left).astype(np.float64) @ abs(right).astype(np.float64)
+        result = launch(kernel, runtime, configuration, problem, operands)
+        error, usual = ((abs(one - answer) / size).max() for one in (result, fused(left, right)))
+        assert error < usual, name
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", SINGLE, ids="".join)
 def test_many_random_configurations(kernel: Kernel, runtime: Path, case: tuple[str, str, str]) -> None:
