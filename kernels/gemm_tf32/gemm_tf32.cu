@@ -22,6 +22,9 @@
 // Tiles inside the matrices run in a loop whose copies have neither tests nor branches. A second, rolled loop takes the
 // other tiles, with zeros for what lies outside, and operands that are not aligned for wide copies.
 //
+// With SPLIT_K > 1 as many blocks share a tile of C, each with its part of k. Their totals meet in the workspace, where the
+// block that comes last adds them up, in the order of the parts, so that the bits are the same in every run.
+//
 // Every capital name that is not defined here is a macro: a parameter of kernel.toml, or a fact of the problem
 // (PRECISION 0 or 2 for S and C; TRANS_A, TRANS_B; CONJ_A, CONJ_B).
 
@@ -80,6 +83,13 @@ __device__ __forceinline__ void cp_async_wait() { asm volatile("cp.async.wait_gr
 __device__ __forceinline__ unsigned bits_of(float value) { return __float_as_uint(value); }
 __device__ __forceinline__ float float_of(unsigned bits) { return __uint_as_float(bits); }
 __device__ __forceinline__ unsigned warp_ballot(bool value) { return __ballot_sync(0xffffffff, value); }
+
+// Loads of what other blocks have written: past L1.
+__device__ __forceinline__ float load_shared_by_blocks(const float* from) { return __ldcg(from); }
+__device__ __forceinline__ unsigned load_shared_by_blocks(const unsigned* from) { return __ldcg(from); }
+
+// No access to memory moves across.
+__device__ __forceinline__ void keep_order() { asm volatile("" ::: "memory"); }
 
 // sum = a b, or += a b, for 16 rows, 8 columns and a depth of 4 or 8. Lane 4 g + t has of a the rows g and g + 8 at
 // k = t + 4 q, of b the column g at the same k, of the sum the rows g and g + 8 of the columns 2 t and 2 t + 1. Operands
@@ -552,11 +562,50 @@ __device__ __forceinline__ void store_tile(const Accumulator& total, const Produ
   }
 }
 
+// ---- Parts of k, which meet in the workspace: counters of each tile, then the totals of each part.
+
+struct Meeting { unsigned arrived, small; };  // blocks; whether one of them has found an element below TINY
+
+// Leaves the totals of a part; in the block that comes last they are those of all parts, and `small` is that of all.
+__device__ __forceinline__ bool meet(void* workspace, unsigned tiles, unsigned tile, unsigned part, Accumulator& total, bool& small,
+                                     unsigned* slots) {
+  Meeting* const meeting = static_cast<Meeting*>(workspace) + tile;
+  const unsigned long long counters = (tiles * sizeof(Meeting) + 255) / 256 * 256;
+  constexpr int SUMS = PARTS * ELEMENTS;
+  Real* const first = reinterpret_cast<Real*>(static_cast<char*>(workspace) + counters) +
+                      static_cast<unsigned long long>(tile) * SPLIT_K * SUMS * THREADS + threadIdx.x;
+  Real* const mine = first + part * SUMS * THREADS;
+#pragma unroll
+  for (int e = 0; e < SUMS; e++) mine[e * THREADS] = (&total[0][0][0][0])[e];
+  if (small) atomicMax(&meeting->small, 1u);
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) slots[0] = atomicAdd(&meeting->arrived, 1u);
+  __syncthreads();
+  if (slots[0] != SPLIT_K - 1) return false;
+  __threadfence();
+#pragma unroll
+  for (int e = 0; e < SUMS; e++) (&total[0][0][0][0])[e] = Real(0);
+#pragma unroll 1
+  for (int other = 0; other < SPLIT_K; other++) {
+    const Real* const part_of_other = first + other * SUMS * THREADS;
+#pragma unroll
+    for (int e = 0; e < SUMS; e++) {
+      (&total[0][0][0][0])[e] += load_shared_by_blocks(&part_of_other[e * THREADS]);
+      if (e % 8 == 7) keep_order();  // or all loads would be in flight, each in registers of its own
+    }
+  }
+  small = load_shared_by_blocks(&meeting->small) != 0;
+  __syncthreads();  // all have read the meeting
+  if (threadIdx.x == 0) *meeting = Meeting{};  // as the next launch expects it
+  return true;
+}
+
 // ---- The kernel.
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 gemm(long long m, long long n, long long k, T alpha, const T* A, long long lda, const T* B, long long ldb, T beta, T* C,
-     long long ldc, int raster_group) {
+     long long ldc, int raster_group, void* workspace) {
   extern __shared__ __align__(16) unsigned char shared_storage[];
   T* const shared_a = reinterpret_cast<T*>(shared_storage);
   T* const shared_b = shared_a + STAGES * OperandA::STAGE;
@@ -570,22 +619,24 @@ gemm(long long m, long long n, long long k, T alpha, const T* A, long long lda, 
 
   const long long depth = is_zero(alpha) ? 0 : k;
   const int tiles_m = static_cast<int>((m + BLK_M - 1) / BLK_M), tiles_n = static_cast<int>((n + BLK_N - 1) / BLK_N);
-  const int tiles_k = static_cast<int>((depth + BLK_K - 1) / BLK_K);
-  const int rest = static_cast<int>(depth - static_cast<long long>(tiles_k - 1) * BLK_K);  // k of the last tile
+  const int all_k = static_cast<int>((depth + BLK_K - 1) / BLK_K), share = (all_k + SPLIT_K - 1) / SPLIT_K;
+  const unsigned number = blockIdx.x / SPLIT_K, part = blockIdx.x % SPLIT_K;
+  const int tiles_k = min(all_k, static_cast<int>(part + 1) * share);  // where this part ends
+  const int rest = static_cast<int>(depth - static_cast<long long>(all_k - 1) * BLK_K);  // k of the last tile
   const bool aligned = COPY == 1 || (OperandA::aligned(A, lda) && OperandB::aligned(B, ldb));
 
   // Tiles run down groups of raster_group tile rows, column by column, so that a wave of blocks covers a compact patch of C.
   const long long group_tiles = static_cast<long long>(raster_group) * tiles_n;
-  const int group = static_cast<int>(blockIdx.x / group_tiles), within = static_cast<int>(blockIdx.x % group_tiles);
+  const int group = static_cast<int>(number / group_tiles), within = static_cast<int>(number % group_tiles);
   const int height = min(raster_group, tiles_m - group * raster_group);
   const long long block_m = static_cast<long long>(group * raster_group + within % height) * BLK_M;
   const long long block_n = static_cast<long long>(within / height) * BLK_N;
 
   OperandA a;
   OperandB b;
-  a.begin(A, lda, block_m, m, 0);
-  b.begin(B, ldb, block_n, n, 0);
-  int tile = 0, fetched = 0, writing = 0, reading = 0;
+  int tile = min(tiles_k, static_cast<int>(part) * share), fetched = tile, writing = 0, reading = 0;
+  a.begin(A, lda, block_m, m, tile);
+  b.begin(B, ldb, block_n, n, tile);
   auto turn = [](int& stage) { stage = stage == STAGES - 1 ? 0 : stage + 1; };
 
   Accumulator total, sum;
@@ -610,7 +661,7 @@ gemm(long long m, long long n, long long k, T alpha, const T* A, long long lda, 
 
   // Tiles that lie inside the matrices.
   const bool inside = aligned && a.inside == BLK_M && b.inside == BLK_N;
-  const int end = inside ? (rest == BLK_K ? tiles_k : tiles_k - 1) : 0;
+  const int end = inside ? min(tiles_k, rest == BLK_K ? all_k : all_k - 1) : 0;
   auto fetch = [&] {
     if (fetched < end) {
       a.fetch(lda, shared_a + writing * OperandA::STAGE);
@@ -666,7 +717,7 @@ gemm(long long m, long long n, long long k, T alpha, const T* A, long long lda, 
     writing = reading = 0;
     auto fetch_any = [&] {
       if (fetched < tiles_k) {
-        const int steps = fetched == tiles_k - 1 ? rest : BLK_K;
+        const int steps = fetched == all_k - 1 ? rest : BLK_K;
         T* const to_a = shared_a + writing * OperandA::STAGE;
         T* const to_b = shared_b + writing * OperandB::STAGE;
         if (aligned) {
@@ -700,16 +751,18 @@ gemm(long long m, long long n, long long k, T alpha, const T* A, long long lda, 
 
   // Of elements below TINY up to 2^-125 is lost: in a sum k * 2^-124 times the largest element, for each of its products.
   Real threshold = 0;
-  unsigned* const found = reinterpret_cast<unsigned*>(shared_storage);
+  unsigned* const slots = reinterpret_cast<unsigned*>(shared_storage);
   __syncthreads();  // all have left the stages
-  if (threadIdx.x == 0) found[0] = found[1] = 0;
+  if (threadIdx.x == 0) slots[1] = slots[2] = 0;
   __syncthreads();
-  if (least < TINY) atomicMax(&found[0], 1u);
+  if (least < TINY) atomicMax(&slots[1], 1u);
   __syncthreads();
-  if (found[0] != 0) {  // rare
-    atomicMax(&found[1], max(a.largest(A, lda, block_m, depth), b.largest(B, ldb, block_n, depth)));
+  bool small = slots[1] != 0;
+  if (SPLIT_K > 1 && !meet(workspace, static_cast<unsigned>(tiles_m * tiles_n), number, part, total, small, slots)) return;
+  if (small) {  // rare
+    atomicMax(&slots[2], max(a.largest(A, lda, block_m, depth), b.largest(B, ldb, block_n, depth)));
     __syncthreads();
-    threshold = float_of(found[1]) * 0x1p-100f * static_cast<Real>(depth) * PARTS;
+    threshold = float_of(slots[2]) * 0x1p-100f * static_cast<Real>(depth) * PARTS;
   }
   const Product product{m, n, depth, alpha, A, lda, B, ldb, beta, C, ldc};
   store_tile(total, product, block_m + warp_m, block_n + warp_n, threshold);

@@ -68,6 +68,15 @@ def test_random_configurations(kernel: Kernel, runtime: Path, case: tuple[str, s
     run(kernel, runtime, case, [next(filter(WAYS[SINGLE.index(case) // 3 % len(WAYS)], drawn))])
 
 
+@pytest.mark.parametrize(("case", "split"), [(("s", "N", "T"), 3), (("c", "T", "N"), 2)], ids=["sNT", "cTN"])
+def test_k_is_divided(kernel: Kernel, runtime: Path, case: tuple[str, str, str], split: int) -> None:
+    """The counters of the workspace are set back: each problem is launched twice with one workspace."""
+    (configuration,) = sample(kernel.with_values(SMALL | {"SPLIT_K": (1,)}), case, 1, seed=1)
+    m, n, k = (configuration[name] for name in ("BLK_M", "BLK_N", "BLK_K"))
+    sizes = [(m + 1, n, 4 * k * split), (m, n - 1, 2 * k * split + 5), (5, 7, 33), (3, 2, 4), (5, 7, 0)]
+    check_configurations(kernel, case, runtime, [dict(configuration) | {"SPLIT_K": split}], lambda _: sizes)
+
+
 def launch(
     kernel: Kernel,
     runtime: Path,
@@ -90,10 +99,14 @@ def lines(problem: GemmProblem, operands: dict[str, np.ndarray]) -> Iterator[np.
         yield matrix if (along == "N") == (name == "B") else matrix.T
 
 
-@pytest.mark.parametrize("case", [("s", "N", "T"), ("s", "T", "N"), ("c", "C", "N")], ids="".join)
-def test_values_that_cannot_be_split(kernel: Kernel, runtime: Path, case: tuple[str, str, str]) -> None:
+SPECIAL = {"sNT": ("s", "N", "T", 1), "sTN": ("s", "T", "N", 2), "cCN": ("c", "C", "N", 1)}
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+def test_values_that_cannot_be_split(kernel: Kernel, runtime: Path, name: str) -> None:
     """Infinities, NaN, zeros, denormal numbers, the largest numbers, and lines that are small throughout."""
-    (configuration,) = sample(kernel.with_values(SMALL), case, 1, seed=1)
+    *case, split = SPECIAL[name]
+    (configuration,) = sample(kernel.with_values(SMALL | {"SPLIT_K": (1,)}), case, 1, seed=1)
     problem = GemmProblem(*case, 70, 50, 90, lda=90, ldb=90, ldc=71)
     operands = problem.operands(np, seed=1)
     rng = np.random.default_rng(2)
@@ -110,7 +123,7 @@ def test_values_that_cannot_be_split(kernel: Kernel, runtime: Path, case: tuple[
         matrix[15, 19] = -np.inf
     with np.errstate(all="ignore"):
         answer, bound = problem.answer(operands), problem.error_bound(operands)
-    result = launch(kernel, runtime, configuration, problem, operands)
+    result = launch(kernel, runtime, {**configuration, "SPLIT_K": split}, problem, operands)
     finite = np.isfinite(answer) & (abs(answer) < 1e37)
     underflow = problem.k * 2.0**-149 * (1 + 1j if problem.is_complex else 1)  # is no part of the bound
     assert problem.worst_error(result[finite], answer[finite], bound[finite] + underflow) <= 1
