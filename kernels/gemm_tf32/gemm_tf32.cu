@@ -204,18 +204,23 @@ struct Operand {
     for (int at = threadIdx.x; at < SPAN * LINES; at += THREADS) survey(least, stage[at % SPAN + at / SPAN * ROW]);
   }
 
-  // Bits of the largest modulus among this thread's share of the block's rows of op(A), or columns of op(B).
+  // Bits of the largest finite modulus among this thread's share of the block's rows of op(A), or columns of op(B).
   __device__ __forceinline__ unsigned largest(const T* matrix, long long ld, long long start, long long depth) const {
     const T* const panel = matrix + (ALONG_K ? start * ld : start);
     const long long span = ALONG_K ? depth : inside, count = depth * inside;
     unsigned most = 0;
+    auto add = [&](Real part) {
+      const unsigned bits = bits_of(part) & 0x7fffffff;
+      if (bits < 0x7f800000) most = max(most, bits);
+    };
 #pragma unroll 1
     for (long long at = threadIdx.x; at < count; at += THREADS) {
       const T value = panel[at % span + at / span * ld];
 #if PRECISION == 0
-      most = max(most, bits_of(value) & 0x7fffffff);
+      add(value);
 #else
-      most = max(most, max(bits_of(value.x) & 0x7fffffff, bits_of(value.y) & 0x7fffffff));
+      add(value.x);
+      add(value.y);
 #endif
     }
     return most;
