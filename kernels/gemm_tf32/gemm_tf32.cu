@@ -480,9 +480,9 @@ struct Product {
     return sum;
   }
 
-  __device__ __forceinline__ void store(T* to, T value) const {
+  __device__ __forceinline__ void store(T* to, T value, T old) const {
     value = scaled(alpha, value);
-    *to = is_zero(beta) ? value : plus_scaled(value, beta, *to);
+    *to = is_zero(beta) ? value : plus_scaled(value, beta, old);
   }
 
   // Computes in FP32 what is `wrong`, a bit for each of a lane's four elements: each lane its own, or all lanes one after
@@ -511,7 +511,8 @@ struct Product {
           value.y += __shfl_xor_sync(0xffffffff, value.y, distance);
 #endif
         }
-        if (each ? mine : lane == other) store(C + row + column * ldc, value);
+        T* const to = C + row + column * ldc;
+        if (each ? mine : lane == other) store(to, value, is_zero(beta) ? T{} : *to);
       }
     }
   }
@@ -522,7 +523,7 @@ struct Product {
 // threshold are computed again.
 __device__ __forceinline__ void store_tile(const Accumulator& total, const Product& product, long long row0, long long column0, Real threshold) {
   const int g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
-  const bool few = product.k > 0 && product.k < LEAST_K;
+  const bool few = product.k > 0 && product.k < LEAST_K, adds = !is_zero(product.beta);
 #pragma unroll 1
   for (int j = 0; j < NJ; j++) {
     Real mine[PARTS][MI][4];
@@ -535,11 +536,20 @@ __device__ __forceinline__ void store_tile(const Accumulator& total, const Produ
 #pragma unroll 1
     for (int i = 0; i < MI; i++) {
       const long long row = row0 + i * 16, column = column0 + (B_NEIGHBOURS ? j / 2 * 16 + j % 2 : j * 8);
-      unsigned wrong = 0;
+      T* to[4];
+      T old[4];
+      bool there[4];
 #pragma unroll
       for (int element = 0; element < 4; element++) {
         const long long r = row + row_of(element, g), c = column + column_of(element, t);
-        if (r < product.m && c < product.n) {
+        to[element] = product.C + r + c * product.ldc;
+        there[element] = r < product.m && c < product.n;
+        old[element] = adds && there[element] ? *to[element] : T{};
+      }
+      unsigned wrong = 0;
+#pragma unroll
+      for (int element = 0; element < 4; element++) {
+        if (there[element]) {
           constexpr Real LARGEST = 0x1.fffffep127f;
 #if PRECISION == 0
           const T value = mine[0][0][element];
@@ -551,7 +561,7 @@ __device__ __forceinline__ void store_tile(const Accumulator& total, const Produ
           const bool right = x >= threshold && y >= threshold && x <= LARGEST && y <= LARGEST;
 #endif
           if (right && !few)
-            product.store(product.C + r + c * product.ldc, value);
+            product.store(to[element], value, old[element]);
           else
             wrong |= 1u << element;
         }

@@ -154,7 +154,7 @@ def test_small_elements_among_others(kernel: Kernel, runtime: Path, case: tuple[
         matrix[5] = 0
     left, right = lines(problem, operands)
     left[6], right[6] = 0, 0
-    factor = np.float32(1.5 + 2.0**-11 + 2.0**-12)  # rounded up to TF32, twice: the product would overflow
+    factor = np.float32(1.5 + 2.0**-11 + 2.0**-12)  # rounded up to TF32; the product is almost the largest number
     left[6, 0], right[6, 0] = factor * np.float32(2.0**63), np.float32(2.0**64 / factor * (2 - 2.0**-20))
     answer, bound = problem.answer(operands), problem.error_bound(operands)
     result = multiply(kernel, build(kernel, runtime, configuration, case), configuration, problem, operands)
