@@ -10,7 +10,7 @@
 // An operand lies in shared memory as in global memory, whatever its op: with k as the slow index, or as the fast one.
 // Elements are split when they are in registers, x = high + low, where TF32 has 11 bits of either (Ootomo and Yokota 2022):
 //
-//     a * b = high_a * high_b + (high_a * low_b + low_a * high_b)        up to 2^-21, in the mean 2^-24
+//     a * b = high_a * high_b + (high_a * low_b + low_a * high_b)        up to 2^-21
 //
 // `high` is rounded: were it cut, all low parts would have the sign of x, and what is left out would add up. Tensor cores
 // truncate where they accumulate, so their sums are added to totals in FP32 every PROMOTE_K steps of k.
@@ -307,7 +307,8 @@ __device__ __forceinline__ void load_fragment(FragmentB& b, const T* mine) {
 
 // ---- Products.
 
-// A number in two of TF32; of the low one tensor cores see 11 bits. Where `high` is not finite, `low` is not a number.
+// A number in two of TF32; of the low one tensor cores see 11 bits. Where `high` is not finite, neither is `low`, nor any sum
+// of products with both.
 __device__ __forceinline__ void split(Real x, unsigned& high, unsigned& low) {
   high = (bits_of(x) + 0x1000) & 0xffffe000;
   low = bits_of(x - float_of(high));
