@@ -30,6 +30,12 @@ TENSOR_FMA_PER_CLOCK: dict[str, dict[tuple[int, int], int]] = {
         (9, 0): 2048,
         (10, 0): 4096,
     },
+    "tensor_tf32": {
+        **dict.fromkeys([(8, 6), (8, 9), (12, 0)], 256),
+        **dict.fromkeys([(8, 0), (8, 7)], 512),
+        (9, 0): 1024,
+        (10, 0): 2048,
+    },
 }
 """Multiply-adds per clock and multiprocessor of the tensor cores, without sparsity, by unit and compute capability.
 

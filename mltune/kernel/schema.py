@@ -97,7 +97,7 @@ class KernelTable(_Table):
     problem: Slug
     precisions: Annotated[list[StrictStr], Field(max_length=16)] = []
     architecture: Annotated[StrictStr, matching(r"sm_[0-9]{2,3}[af]?", "be like sm_90a")] | None = None
-    unit: Literal["fp32", "fp64", "tensor_fp16", "tensor_fp64"] | None = None
+    unit: Literal["fp32", "fp64", "tensor_fp16", "tensor_tf32", "tensor_fp64"] | None = None
     variables: Annotated[list[VariableName], Field(max_length=60)] = []
     source: PlainFileName | None = None
     headers: Annotated[list[HeaderName], Field(max_length=60)] = []

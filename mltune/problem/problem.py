@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol, runtime_checkable
 
-ARITHMETICS = ("fp32", "fp64", "tensor_fp16", "tensor_fp64")
+ARITHMETICS = ("fp32", "fp64", "tensor_fp16", "tensor_tf32", "tensor_fp64")
 GEMM_PRECISIONS = ("s", "d", "c", "z", "h", "b", "dd")
 """The precisions of GEMM by the letters before its name: those of the BLAS, FP16, BF16, double-double arithmetic."""
 

@@ -145,7 +145,7 @@ MISTAKES = [
     ("tune sgemm --kernel gemm_simd", "'gemm_simd'", "did you mean 'gemm_simt'?"),
     (
         "tune sgemm --kernel nope",
-        "gemm_shared, gemm_simt, gemm_split, gemm_strip",
+        "gemm_shared, gemm_simt, gemm_split, gemm_strip, gemm_tf32",
         "kernel.toml",
         "'nope'",
     ),

@@ -7,7 +7,7 @@ import pytest
 
 from mltune.device.facts import QUANTITIES, Device
 from mltune.device.known import H200, UNKNOWN
-from mltune.device.peaks import FMA_PER_CLOCK, data_sheet, peak_flops
+from mltune.device.peaks import FMA_PER_CLOCK, TENSOR_FMA_PER_CLOCK, data_sheet, peak_flops
 from mltune.errors import DeviceError
 
 
@@ -24,6 +24,18 @@ def test_peaks_of_other_generations(capability, sm_count, clock_hz, fp32):
     device = dataclasses.replace(H200, compute_capability=capability, sm_count=sm_count, clock_hz=clock_hz)
 
     assert peak_flops(device, "fp32") == pytest.approx(fp32, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("capability", "sm_count", "clock_hz", "tf32"),
+    [((8, 0), 108, 1.41e9, 156e12), ((8, 9), 142, 2.52e9, 183e12), ((12, 0), 188, 2.617e9, 251.9e12)],
+)
+def test_peaks_of_tf32_are_half_of_those_of_fp16(capability, sm_count, clock_hz, tf32):
+    device = dataclasses.replace(H200, compute_capability=capability, sm_count=sm_count, clock_hz=clock_hz)
+
+    assert peak_flops(device, "tensor_tf32") == pytest.approx(tf32, rel=0.01)
+    halves = TENSOR_FMA_PER_CLOCK["tensor_fp16"]
+    assert all(halves.get(one, 2 * fma) == 2 * fma for one, fma in TENSOR_FMA_PER_CLOCK["tensor_tf32"].items())
 
 
 def test_unknown_minor_version_is_taken_for_the_last_known_of_its_generation():

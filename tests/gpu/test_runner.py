@@ -175,6 +175,7 @@ def test_two_timings_of_the_reference_agree(hostile):
         ("gemm_simt", "s"),
         *(("gemm_mma64", precision) for precision in "dz"),
         ("gemm_split", "s"),
+        *(("gemm_tf32", precision) for precision in "sc"),
         *(("gemm_wgmma", precision) for precision in "hb"),
     ],
 )
