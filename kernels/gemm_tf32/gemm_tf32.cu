@@ -26,7 +26,7 @@
 // block that comes last adds them up, in the order of the parts, so that the bits are the same in every run.
 //
 // Every capital name that is not defined here is a macro: a parameter of kernel.toml, or a fact of the problem
-// (PRECISION 0 or 2 for S and C; TRANS_A, TRANS_B; CONJ_A, CONJ_B).
+// (PRECISION 0 or 2 for S and C; TRANS_A, TRANS_B; CONJ_A, CONJ_B; BATCHED, of many products: one for each blockIdx.z).
 
 typedef float Real;
 #if PRECISION == 0
@@ -520,9 +520,9 @@ struct Product {
 };
 
 // A warp's tile, which begins at row0 and column0, by loops that stay loops: unrolled they take seconds to compile. Registers
-// have no index, so totals move to those that are read. Elements whose modulus is below the
-// threshold are computed again.
-__device__ __forceinline__ void store_tile(const Accumulator& total, const Product& product, long long row0, long long column0, Real threshold) {
+// have no index, so totals move to those that are read. Elements whose modulus is below the threshold are computed again.
+__device__ __forceinline__ void store_tile(const Accumulator& total, const Product& product, long long row0, long long column0,
+                                           Real threshold) {
   const int g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
   const bool few = product.k > 0 && product.k < LEAST_K, adds = !is_zero(product.beta);
 #pragma unroll 1
@@ -621,7 +621,16 @@ __device__ __forceinline__ bool meet(void* workspace, unsigned tiles, unsigned t
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 gemm(long long m, long long n, long long k, T alpha, const T* A, long long lda, const T* B, long long ldb, T beta, T* C,
-     long long ldc, int raster_group, void* workspace) {
+     long long ldc,
+#ifdef BATCHED
+     long long stride_a, long long stride_b, long long stride_c,
+#endif
+     int raster_group, void* workspace) {
+#ifdef BATCHED
+  A += blockIdx.z * stride_a;
+  B += blockIdx.z * stride_b;
+  C += blockIdx.z * stride_c;
+#endif
   extern __shared__ __align__(16) unsigned char shared_storage[];
   T* const shared_a = reinterpret_cast<T*>(shared_storage);
   T* const shared_b = shared_a + STAGES * OperandA::STAGE;

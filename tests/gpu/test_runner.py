@@ -209,7 +209,9 @@ def test_random_configurations_are_right_and_quickly_verified(device, name, prec
     assert verify_s < 4e-3, f"verification must take less than 4 ms, took {1e3 * verify_s:.2f} ms (median)"
 
 
-@pytest.mark.parametrize(("name", "precision"), [("gemm_simt", "c"), ("gemm_mma64", "d"), ("gemm_wgmma", "h")])
+@pytest.mark.parametrize(
+    ("name", "precision"), [("gemm_simt", "c"), ("gemm_mma64", "d"), ("gemm_wgmma", "h"), ("gemm_tf32", "s")]
+)
 def test_a_batch_is_verified_timed_and_compared_with_cublas(device, name, precision):
     from mltune.kernel.choice import fits
     from mltune.kernel.space import ConstrainedSpace

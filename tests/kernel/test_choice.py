@@ -95,7 +95,7 @@ def test_a_kernel_on_a_unit_fits_what_has_it():
 
 def test_a_batch_needs_a_kernel_for_batches():
     problem = parse_problem("sgemm", trans="NN", size=64, batch=100)
-    assert candidates(problem, "fp32") == ["gemm_simt"]
+    assert candidates(problem, "fp32") == ["gemm_simt", "gemm_tf32"]
     with pytest.raises(UsageError, match="a batch needs a kernel for batches, but gemm_split is not, got sgemm"):
         load_kernel("gemm_split").check_problem(problem)
 

@@ -78,6 +78,12 @@ def test_k_is_divided(kernel: Kernel, runtime: Path, case: tuple[str, str, str],
     check_configurations(kernel, case, runtime, [dict(configuration) | {"SPLIT_K": split}], lambda _: sizes)
 
 
+def test_a_batch(kernel: Kernel, runtime: Path) -> None:
+    case = ("c", "N", "T")
+    drawn = sample(kernel.with_values(SMALL | {"SPLIT_K": (1,)}), case, 1, seed=7)
+    check_configurations(kernel, case, runtime, drawn, lambda c: [*sizes(c)][:2], batch=3)
+
+
 def build(kernel: Kernel, runtime: Path, configuration: Configuration, case: tuple[str, str, str]) -> HostKernel:
     """Compile one configuration for the host."""
     parameters = {name: configuration[name] for name in kernel.parameters}
