@@ -162,6 +162,7 @@ def test_the_site_builds_without_a_warning(tmp_path):
     assert fetched == []
 
 
+@pytest.mark.slow
 def test_the_tutorial_runs(tmp_path):
     blocks = BLOCK.findall((ROOT / "docs/tutorial.md").read_text())
     lines = chain.from_iterable(text.splitlines() for language, text in blocks if language == "")

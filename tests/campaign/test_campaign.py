@@ -52,6 +52,7 @@ def test_the_event_log_holds_beginning_end_and_every_time_slice(uninterrupted):
     assert not {"worker_died", "gpu_lost", "disk_full", "interrupted"} & set(logged)
 
 
+@pytest.mark.slow
 def test_it_is_followed_and_shown_by_the_share_of_its_budget(tmp_path):
     """The minimum of all problems is two thirds of the budget, and everything is counted when it has ended."""
     seen = []

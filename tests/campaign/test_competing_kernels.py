@@ -104,6 +104,7 @@ def test_the_directory_of_several_problems_has_no_single_result(kernels, tmp_pat
         fastest(tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_it_ends_with_the_same_records(kernels, uninterrupted, tmp_path):
     directory = tmp_path / "run"
     script = (

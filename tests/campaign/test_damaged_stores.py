@@ -71,7 +71,7 @@ def others(directory: Path) -> dict[str, list]:
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-@pytest.mark.sampled(13)
+@pytest.mark.sampled(5)
 def test_every_reader_of_a_campaign_sets_a_damaged_store_aside(name, campaign, plans):
     before = {entry["slug"]: entry for entry in summarise_campaign(campaign)["problems"]}
     DAMAGES[name](campaign / "problems" / DAMAGED)

@@ -48,6 +48,7 @@ EDITS = {
 
 
 @pytest.mark.parametrize("name", EDITS)
+@pytest.mark.sampled(1)
 def test_an_edited_plan_is_refused_with_what_differs(name, campaign):
     """The copy in the directory is edited, and the directory is resumed."""
     edit, difference = EDITS[name]

@@ -37,8 +37,8 @@ FAULTS = {
 }
 
 ALIKE = {
-    *("the GPU is lost for two seconds", "the clock is set back by a week"),
-    *("a worker is killed", "a worker faults", "only a worker is interrupted", "the clock is set forward by a week"),
+    *("a worker is killed twice", "the GPU is lost for two seconds", "the clock is set back by a week"),
+    *("a worker faults", "only a worker is interrupted", "the clock is set forward by a week"),
     *("the disk is full for two seconds", "an unexpected exception", "a worker hangs"),
 }
 """Those that another one is much like."""

@@ -81,6 +81,7 @@ class Interrupted:
         return self.calls_left < 0
 
 
+@pytest.mark.slow
 def test_a_report_that_would_be_late_is_left_out_with_a_message(long):
     directory, text = long
     report = (directory / HTML).read_bytes()

@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import sqlite3
-import statistics
 import subprocess
 import sys
 import time
@@ -77,7 +76,7 @@ class TestStart:
                 start = time.perf_counter()
                 subprocess.run(command, check=True, capture_output=True, env=ENVIRONMENT)
                 times.append(time.perf_counter() - start)
-            return statistics.median(times)
+            return min(times)
 
         bare = seconds(sys.executable, "-c", "pass")
         # A busy machine starts everything late: what counts is what mltune adds to a bare interpreter.
@@ -102,6 +101,7 @@ class TestStart:
         assert "Traceback" not in result.stderr
 
 
+@pytest.mark.slow
 def test_several_sizes_are_tuned_together_and_resumed(tmp_path):
     command = ("tune", "sgemm", "--size", 1024, "--size", 4096, "--run", tmp_path / "run", "--trials")
 
@@ -214,6 +214,7 @@ class TestTune:
         assert "replayed from recorded times: nothing was compiled or verified" in result.stdout
 
     @pytest.mark.parametrize("problem", ["dgemm", "cgemm", "zgemm"])
+    @pytest.mark.sampled(1)
     def test_every_precision_is_replayed_without_a_word_about_its_shape(self, problem, tmp_path):
         document = answer("tune", problem, "--trials", 20, "--run", tmp_path / "run")
         assert document["trials"] == 20
@@ -396,8 +397,9 @@ class TestSpace:
         assert "it can be replayed, but not built" in mltune("space", "clblast_xgemm").stdout
 
     def test_depends_on_precision_and_transposition(self):
-        assert answer("space", "gemm_simt")["valid"] != answer("space", "gemm_simt", "--precision", "z")["valid"]
-        assert answer("space", "gemm_simt")["valid"] != answer("space", "gemm_simt", "--trans", "TN")["valid"]
+        cases = ((), ("--precision", "z"), ("--trans", "TN"))
+        usual, *others = (answer("space", "gemm_mma64", *case)["valid"] for case in cases)
+        assert usual not in others
 
     def test_for_a_person(self):
         result = mltune("space", "gemm_simt", "--precision", "d")
@@ -420,7 +422,11 @@ class TestBound:
         assert (found["kernel"], found["unit"]) == ("gemm_mma64", "tensor_fp64")
         assert [one["kernel"] for one in found["rivals"]] == ["gemm_simt"]
         assert found["rivals"][0]["best"]["time_s"] > 1.9 * found["best"]["time_s"]
-        assert answer("predict", *arguments, "--wisdom", "none")["kernel"] == "gemm_mma64"
+
+    @pytest.mark.slow
+    def test_a_choice_is_that_of_the_kernel_that_can_be_the_fastest(self):
+        arguments = ("dgemm", "--trans", "NT", "--device", "h200", "--wisdom", "none")
+        assert answer("predict", *arguments)["kernel"] == "gemm_mma64"
 
     def test_a_measured_gpu_has_other_rates(self, tmp_path):
         facts = answer("device", "a100")["devices"][0]["device"]
@@ -532,7 +538,7 @@ class TestCompare:
                 return journal.execute("select count(*) from runs").fetchone()[0]
 
         until = time.monotonic() + 100
-        while ended() < 8 and time.monotonic() < until:
+        while ended() < 16 and time.monotonic() < until:
             time.sleep(0.1)
         os.killpg(process.pid, number)
         output, errors = process.communicate(timeout=100)

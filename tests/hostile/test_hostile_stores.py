@@ -10,7 +10,7 @@ KINDS = (
 )
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(8)
 def test_an_input_is_answered(case, tmp_path, base, sandbox, record_property):
     assert examine(case, tmp_path / "input", base, sandbox, record_property) == []
 

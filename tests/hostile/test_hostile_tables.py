@@ -11,7 +11,7 @@ KINDS = (
 )
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(6)
 def test_an_input_is_answered(case, tmp_path, base, sandbox, record_property):
     assert examine(case, tmp_path / "input", base, sandbox, record_property) == []
 

@@ -84,6 +84,7 @@ def make_storage(kind, folder):
 
 
 @pytest.mark.parametrize("jobs", [1, 3])
+@pytest.mark.sampled(2)
 def test_trials_are_valid_and_distinct_in_any_storage(sampler, storage, jobs):
     study = optuna.create_study(sampler=sampler, storage=storage)
     study.optimize(objective, n_trials=20, n_jobs=jobs)

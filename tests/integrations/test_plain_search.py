@@ -181,6 +181,7 @@ class TestSearch:
         "transformed",
         [lambda x: -1 / x, lambda x: x - 1e6, lambda x: 1e-9 * x - 1.0, lambda x: math.exp(8 * x), lambda x: x**3 - 40],
     )
+    @pytest.mark.sampled(2)
     def test_objectives_of_any_sign_and_size_are_searched(self, table, transformed):
         every = sorted(cost(table[row]) for row in range(len(table)))
         for seed in range(3):

@@ -23,7 +23,7 @@ SPACES = {
 }
 """Bounds of the number of valid configurations."""
 
-SAMPLED = 4
+SAMPLED = 2
 
 
 @pytest.fixture(params=SPACES)

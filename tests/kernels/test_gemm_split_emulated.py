@@ -58,6 +58,7 @@ def run(kernel: Kernel, runtime: Path, case: tuple[str, str, str], configuration
 
 
 @pytest.mark.parametrize("case", [("s", "N", "N"), ("s", "T", "T"), ("c", "T", "N"), ("c", "N", "C")], ids="".join)
+@pytest.mark.sampled(2)
 def test_random_configurations(kernel: Kernel, runtime: Path, case: tuple[str, str, str]) -> None:
     run(kernel, runtime, case, list(sample(kernel.with_values(SMALL), case, 1, seed=CASES.index(case))))
 

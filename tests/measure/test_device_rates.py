@@ -200,6 +200,7 @@ def test_mixes_are_measured_up_to_the_first_that_cannot_be(imaginary, monkeypatc
     assert dependent.per_clock == 2 * apart.per_clock
 
 
+@pytest.mark.slow
 def test_mixes_have_as_many_instructions_as_are_counted_and_do_not_spill():
     opcodes = {"fp32": "FFMA", "fp64": "DFMA", "tensor_fp64": "DMMA"}
     widths = {4: "LDS", 8: "LDS.64", 16: "LDS.128"}

@@ -99,7 +99,7 @@ def test_replay_satisfies_the_protocols(dataset):
 def test_an_answer_takes_microseconds(dataset):
     builder, runner = ReplayBuilder(dataset), ReplayRunner(dataset)
     configurations = [{"BLK_M": 16, "UNROLL": unroll} for unroll in range(1, 1000)]
-    start = time.perf_counter()
+    start = time.process_time()
     for configuration in configurations:
         runner.submit(configuration, builder.submit(configuration).result()).result()
-    assert (time.perf_counter() - start) / len(configurations) < 1e-3
+    assert (time.process_time() - start) / len(configurations) < 1e-3

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mltune import assets
@@ -245,6 +245,7 @@ class TestRefusals:
             parse_plan(text, "stranger")
 
 
+@settings(max_examples=20)
 @given(st.lists(st.integers(1, 2**20), min_size=1, max_size=20, unique=True))
 def test_slugs_are_unique_names_of_folders(sizes):
     table = f'[[problems]]\nprecisions = ["s"]\ntrans = "all"\nsizes = {sizes}\n'

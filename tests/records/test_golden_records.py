@@ -99,6 +99,7 @@ def test_what_only_format_2_has_is_read(copy_of):
 
 
 @pytest.mark.parametrize("name", ["run-format-1", "run-format-2"])
+@pytest.mark.sampled(1)
 def test_commands_show_report_and_export_every_format(copy_of, name, tmp_path):
     directory = copy_of(name)
 

@@ -208,6 +208,7 @@ def test_follow_tells_what_happens_until_the_end(tmp_path, make_run, make_trial,
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, None], ids=["killed", "to its end"])
+@pytest.mark.sampled(1)
 def test_a_real_run_is_watched_from_before_it_begins(tmp_path, end):
     budget = ["--trials", "64"] if end is None else ["--time", "10m"]
     arguments = ["tune", "sgemm", *budget, "--no-stop", "--run", tmp_path / "run"]

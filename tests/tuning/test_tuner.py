@@ -128,10 +128,10 @@ def test_same_seed_gives_the_same_trials_and_another_seed_others(undisturbed, tm
 @pytest.mark.parametrize(
     ("name", "share"),
     [
-        *(("undisturbed", 0.2), ("gated", 0.7)),
+        ("undisturbed", 0.2),
         *(
             pytest.param(*one, marks=pytest.mark.slow)
-            for one in (("undisturbed", 0.8), ("gated", 0.3), ("stopped", 0.6))
+            for one in (("undisturbed", 0.8), ("gated", 0.3), ("gated", 0.7), ("stopped", 0.6))
         ),
     ],
 )
