@@ -101,6 +101,7 @@ class TestTune:
         assert result.best_time_s == pytest.approx(result.best.median_s)
         assert len(result.to_dataframe()) == 60
 
+    @pytest.mark.slow
     def test_the_same_seed_finds_the_same_as_the_command(self):
         result = mltune.tune(trials=30, seed=3, device=REPLAY)
         command = [sys.executable, "-m", "mltune", "tune", "--trials=30", "--seed=3", f"--device={REPLAY}", "--run=cli"]

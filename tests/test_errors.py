@@ -4,7 +4,7 @@ import pickle
 import warnings
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mltune import errors
@@ -14,6 +14,7 @@ CLASSES = [found for found in vars(errors).values() if isinstance(found, type) a
 
 
 @given(st.sampled_from(CLASSES), st.text())
+@example(MltuneError, "\x1e\r")
 def test_a_message_has_no_control_characters(kind: type[Exception], text: str) -> None:
     error = kind(f"a kernel is called \x1b[2J{text}")
     assert all(line.isprintable() for line in str(error).split("\n"))

@@ -32,7 +32,7 @@ def printable(text: object, longest: int | None = None) -> str:
 
 def printable_lines(text: object, longest: int | None = None) -> str:
     """Return text of several lines without control characters other than the ends of lines."""
-    return "\n".join(printable(line) for line in _cut(str(text), longest).splitlines())
+    return "\n".join(printable(line) for line in _cut(str(text), longest).splitlines()).rstrip("\n")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -79,6 +79,7 @@ def test_the_better_one_gets_the_rest_at_once(uninterrupted):
     assert slices == [("poor", 16), ("good", 16), ("good", TRIALS - 16)]
 
 
+@pytest.mark.slow
 def test_kernels_that_are_equally_fast_share_the_budget(kernels, tmp_path):
     write_kernel(tmp_path, "good", 1.0)
     write_kernel(tmp_path, "twin", 1.0)

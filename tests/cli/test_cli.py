@@ -274,11 +274,13 @@ class TestTune:
         longer = answer("tune", "sgemm", "--trials", 45, "--run", directory)
         assert longer["trials"] == 45
 
+    @pytest.mark.slow
     def test_what_is_not_given_comes_from_the_dataset(self):
         entry = next(entry for entry in answer("datasets") if entry["label"].startswith("cgemm"))
         document = answer("tune", "cgemm", "--trials", 20, "--device", f"replay:{entry['name']}")
         assert document["problem"] == entry["problem"]
 
+    @pytest.mark.slow
     def test_time_is_a_budget(self):
         start = time.perf_counter()
         document = answer("tune", "sgemm", "--time", "3s", "--trials", 100_000)
@@ -428,6 +430,7 @@ class TestBound:
         arguments = ("dgemm", "--trans", "NT", "--device", "h200", "--wisdom", "none")
         assert answer("predict", *arguments)["kernel"] == "gemm_mma64"
 
+    @pytest.mark.slow
     def test_a_measured_gpu_has_other_rates(self, tmp_path):
         facts = answer("device", "a100")["devices"][0]["device"]
         mix = {"arithmetic": "fp32", "load_bytes": 4, "per_load": 32.0, "threads": 1024, "dependent": True}

@@ -106,6 +106,7 @@ def test_result_names_what_the_command_prints(undisturbed):
     assert document["seconds"].keys() == set(PHASES)
 
 
+@pytest.mark.slow
 def test_search_finds_better_than_chance(undisturbed, tmp_path):
     """In the median of three seeds it beats what a random search of as many trials is expected to find."""
     rate = 1.0 / load_dataset(DATASET).numbers("median_s")
