@@ -102,6 +102,14 @@ def make_trial():
 
 
 @pytest.fixture(scope="session")
+def runtime(tmp_path_factory):
+    """Return the object file of the emulator's runtime, for all kernels that are run on the host."""
+    from emulation.host import build_runtime
+
+    return build_runtime(tmp_path_factory.mktemp("emulation"))
+
+
+@pytest.fixture(scope="session")
 def wheel(tmp_path_factory):
     """Return the path of the wheel of this checkout."""
     folder = tmp_path_factory.mktemp("wheel")

@@ -83,6 +83,44 @@ def check(
         assert np.isnan(problem.padding(operands["C"])).all(), "the padding of C was written"
 
 
+def lines(problem: GemmProblem, operands: Mapping[str, np.ndarray]) -> Iterator[np.ndarray]:
+    """Yield rows of op(A), then columns of op(B), as views whose last index is k."""
+    for name, (_, columns), along in zip("AB", problem.shapes(), (problem.trans_a, problem.trans_b), strict=False):
+        matrix = operands[name].reshape(columns, -1)
+        yield matrix if (along == "N") == (name == "B") else matrix.T
+
+
+def spoil(line: np.ndarray, rng: np.random.Generator) -> None:
+    """Put into rows or columns what is hard to split: infinities, NaN, zeros, denormal and widely spread numbers."""
+    line[1] *= np.float32(2.0) ** rng.integers(-60, 60, len(line[1]))
+    line[3] = 0
+    line[5] *= np.float32(1e-42)
+    line[7, 11] = np.inf
+    line[9, 13] = np.nan
+    line[10] *= np.float32(1e30)
+    line[11, ::2] *= np.float32(2.0**-30)
+
+
+def check_spoilt(problem: GemmProblem, operands: Mapping[str, np.ndarray], launch: Callable[[], np.ndarray]) -> None:
+    """Assert that a kernel is right where the answer is finite, and not finite elsewhere."""
+    with np.errstate(all="ignore"):
+        answer, bound = problem.answer(operands), problem.error_bound(operands)
+    result = launch()
+    finite = np.isfinite(answer) & (abs(answer) < 1e37)
+    underflow = problem.k * 2.0**-149 * (1 + 1j if problem.is_complex else 1)  # is no part of the bound
+    assert problem.worst_error(result[finite], answer[finite], bound[finite] + underflow) <= 1
+    assert not np.isfinite(result[~np.isfinite(answer)]).any()
+    assert 0.5 < finite.mean() < 1
+    infinite = np.isinf(answer)
+    assert problem.is_complex or (infinite.any() and (result[infinite] == answer[infinite]).all())
+
+
+def build_host(kernel: Kernel, runtime: Path, configuration: Configuration, problem: GemmProblem) -> HostKernel:
+    """Compile one configuration for the host."""
+    parameters = {name: configuration[name] for name in kernel.parameters}
+    return HostKernel(kernel.folder / f"{kernel.name}.cu", parameters | problem.macros(), runtime)
+
+
 def check_configurations(
     kernel: Kernel,
     case: tuple[str, str, str],
@@ -94,11 +132,10 @@ def check_configurations(
     batch: int = 1,
 ) -> None:
     """Compile configurations and run each on all its problems; a failure contains everything needed to repeat it."""
-    macros = GemmProblem(*case, 1, 1, 1, batch=batch).macros()
+    smallest = GemmProblem(*case, 1, 1, 1, batch=batch)
 
     def build(configuration: Configuration) -> tuple[Configuration, HostKernel]:
-        parameters = {name: configuration[name] for name in kernel.parameters}
-        return configuration, HostKernel(kernel.folder / f"{kernel.name}.cu", parameters | macros, runtime)
+        return configuration, build_host(kernel, runtime, configuration, smallest)
 
     with ThreadPoolExecutor(2) as pool:
         for configuration, host in pool.map(build, configurations):

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from arrays import Argument, ArraysBundle, Configuration
 from emulation.arrays_host import HostArraysKernel
-from emulation.host import COMPILER_EXISTS, EmulationError, build_runtime, place
+from emulation.host import COMPILER_EXISTS, EmulationError, place
 
 from mltune.kernel.bundle import Launch
 
@@ -172,11 +172,6 @@ CASES = {
         ),
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_runtime(tmp_path_factory.mktemp("emulation"))
 
 
 def filled(argument: Argument, rng: np.random.Generator, offset: int) -> np.ndarray:

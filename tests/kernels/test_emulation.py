@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from emulation.arrays_host import HostArraysKernel
-from emulation.host import COMPILER_EXISTS, HERE, EmulationError, HostKernel, build_runtime, place
+from emulation.host import COMPILER_EXISTS, HERE, EmulationError, HostKernel, place
 from gemm import check_configurations
 
 from mltune.kernel.bundle import Launch
@@ -35,11 +35,6 @@ FAULTS = {
     18: "which another thread read since the last barrier",
     17: "memory is .* out of bounds: 4 bytes at byte .* of C",
 }
-
-
-@pytest.fixture(scope="module")
-def runtime(tmp_path_factory):
-    return build_runtime(tmp_path_factory.mktemp("emulation"))
 
 
 def launch(runtime, problem: GemmProblem, operands: dict[str, np.ndarray], fault: int = 0) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from emulation.host import COMPILER_EXISTS, HostKernel, build_runtime
+from emulation.host import COMPILER_EXISTS, HostKernel
 from gemm import Configuration, check_configurations, sample
 
 from mltune.device.known import H200
@@ -33,11 +33,6 @@ SMALL = {
 @pytest.fixture(scope="module")
 def kernel() -> Kernel:
     return load_kernel("gemm_dd")
-
-
-@pytest.fixture(scope="module")
-def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_runtime(tmp_path_factory.mktemp("emulation"))
 
 
 def sizes(configuration: Configuration) -> Iterator[tuple[int, int, int]]:

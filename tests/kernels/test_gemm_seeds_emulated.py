@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from emulation.host import COMPILER_EXISTS, build_runtime
+from emulation.host import COMPILER_EXISTS
 from gemm import Configuration, check_configurations, sample
 
 from mltune.device.known import H200
@@ -29,11 +29,6 @@ SMALL = {
 """Values of small blocks, which are quick to emulate."""
 
 SIZES = ((32, 32, 32), (37, 35, 19), (65, 33, 40), (1, 1, 1), (5, 3, 0))
-
-
-@pytest.fixture(scope="module")
-def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_runtime(tmp_path_factory.mktemp("emulation"))
 
 
 QUICK = [("s", "T", "N"), ("z", "C", "N")]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from emulation.host import COMPILER_EXISTS, build_runtime
+from emulation.host import COMPILER_EXISTS
 from gemm import Configuration, check_configurations, sample
 
 from mltune.kernel.bundle import Kernel
@@ -38,11 +38,6 @@ PIPELINES = {
 @pytest.fixture(scope="module")
 def kernel() -> Kernel:
     return load_kernel("gemm_simt")
-
-
-@pytest.fixture(scope="module")
-def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_runtime(tmp_path_factory.mktemp("emulation"))
 
 
 def sizes(configuration: Configuration) -> Iterator[tuple[int, int, int]]:

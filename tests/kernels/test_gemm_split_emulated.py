@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from emulation.host import COMPILER_EXISTS, HostKernel, build_runtime, place
-from gemm import Configuration, check_configurations, sample
+from emulation.host import COMPILER_EXISTS, place
+from gemm import Configuration, build_host, check_configurations, check_spoilt, lines, sample, spoil
 
 from mltune.device.known import H200
 from mltune.kernel.bundle import Kernel, device_variables
@@ -39,11 +39,6 @@ def kernel() -> Kernel:
     return load_kernel("gemm_split")
 
 
-@pytest.fixture(scope="module")
-def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_runtime(tmp_path_factory.mktemp("emulation"))
-
-
 def sizes(configuration: Configuration) -> Iterator[tuple[int, int, int]]:
     """Sizes around a configuration's tile, from one element to several tiles; depths below and above the pipeline's."""
     m, n, k = (configuration[name] for name in ("BLK_M", "BLK_N", "BLK_K"))
@@ -67,32 +62,18 @@ def test_random_configurations(kernel: Kernel, runtime: Path, case: tuple[str, s
 def test_values_that_cannot_be_split(kernel: Kernel, runtime: Path, case: tuple[str, str, str]) -> None:
     """Infinities, NaN, zeros, denormal numbers, and elements far below the largest one of their row or column."""
     (configuration,) = sample(kernel.with_values(SMALL), case, 1, seed=1)
-    macros = GemmProblem(*case, 1, 1, 1).macros()
-    host = HostKernel(
-        kernel.folder / "gemm_split.cu", {name: configuration[name] for name in kernel.parameters} | macros, runtime
-    )
     problem = GemmProblem(*case, 70, 50, 90, lda=90, ldb=90, ldc=71)
+    host = build_host(kernel, runtime, configuration, problem)
     operands = {name: place(buffer, 0) for name, buffer in problem.operands(np, seed=1).items()}
     rng = np.random.default_rng(2)
-    for name, columns in (("A", problem.shapes()[0][1]), ("B", problem.shapes()[1][1])):
-        matrix = operands[name].reshape(columns, -1)
-        lines = matrix if (case[1] != "N" if name == "A" else case[2] == "N") else matrix.T  # along k
-        lines[1] *= np.float32(2.0) ** rng.integers(-60, 60, len(lines[1]))
-        lines[3] = 0
-        lines[5] *= np.float32(1e-42)
-        lines[7, 11] = np.inf
-        lines[9, 13] = np.nan
-        lines[10] *= np.float32(1e30)
-        lines[11, ::2] *= np.float32(2.0**-30)
-    with np.errstate(all="ignore"):
-        answer, bound = problem.answer(operands), problem.error_bound(operands)
-    host.launch(problem, operands, kernel.launch(configuration, problem.variables() | device_variables(H200)))
-    result = problem.result(operands["C"])
-    finite = np.isfinite(answer) & (abs(answer) < 1e37)
-    underflow = problem.k * 2.0**-149 * (1 + 1j if problem.is_complex else 1)  # is no part of the bound
-    assert problem.worst_error(result[finite], answer[finite], bound[finite] + underflow) <= 1
-    assert not np.isfinite(result[~np.isfinite(answer)]).any()
-    assert 0.5 < finite.mean() < 1
+    for line in lines(problem, operands):
+        spoil(line, rng)
+
+    def launch() -> np.ndarray:
+        host.launch(problem, operands, kernel.launch(configuration, problem.variables() | device_variables(H200)))
+        return problem.result(operands["C"])
+
+    check_spoilt(problem, operands, launch)
 
 
 @pytest.mark.slow

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from emulation.host import COMPILER_EXISTS, HostKernel, build_runtime, place
-from gemm import Configuration, check_configurations, sample
+from emulation.host import COMPILER_EXISTS, HostKernel, place
+from gemm import Configuration, build_host, check_configurations, check_spoilt, lines, sample, spoil
 
 from mltune.device.known import H200
 from mltune.kernel.bundle import Kernel, device_variables
@@ -39,11 +39,6 @@ WAYS = (
 @pytest.fixture(scope="module")
 def kernel() -> Kernel:
     return load_kernel("gemm_tf32")
-
-
-@pytest.fixture(scope="module")
-def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_runtime(tmp_path_factory.mktemp("emulation"))
 
 
 def sizes(configuration: Configuration) -> Iterator[tuple[int, int, int]]:
@@ -84,12 +79,6 @@ def test_a_batch(kernel: Kernel, runtime: Path) -> None:
     check_configurations(kernel, case, runtime, drawn, lambda c: [*sizes(c)][:2], batch=3)
 
 
-def build(kernel: Kernel, runtime: Path, configuration: Configuration, case: tuple[str, str, str]) -> HostKernel:
-    """Compile one configuration for the host."""
-    parameters = {name: configuration[name] for name in kernel.parameters}
-    return HostKernel(kernel.folder / "gemm_tf32.cu", parameters | GemmProblem(*case, 1, 1, 1).macros(), runtime)
-
-
 def multiply(
     kernel: Kernel,
     host: HostKernel,
@@ -101,13 +90,6 @@ def multiply(
     operands = {name: place(buffer, 0) for name, buffer in operands.items()}
     host.launch(problem, operands, kernel.launch(configuration, problem.variables() | device_variables(H200)))
     return problem.result(operands["C"])
-
-
-def lines(problem: GemmProblem, operands: dict[str, np.ndarray]) -> Iterator[np.ndarray]:
-    """Yield rows of op(A), then columns of op(B), as views whose last index is k."""
-    for name, (_, columns), along in zip("AB", problem.shapes(), (problem.trans_a, problem.trans_b), strict=False):
-        matrix = operands[name].reshape(columns, -1)
-        yield matrix if (along == "N") == (name == "B") else matrix.T
 
 
 SPECIAL = {"sNT": ("s", "N", "T", 1), "sTN": ("s", "T", "N", 2), "cCN": ("c", "C", "N", 1)}
@@ -122,28 +104,13 @@ def test_values_that_cannot_be_split(kernel: Kernel, runtime: Path, name: str) -
     operands = problem.operands(np, seed=1)
     rng = np.random.default_rng(2)
     for matrix in lines(problem, operands):
-        matrix[1] *= np.float32(2.0) ** rng.integers(-60, 60, len(matrix[1]))
-        matrix[3] = 0
-        matrix[5] *= np.float32(1e-42)
-        matrix[7, 11] = np.inf
-        matrix[9, 13] = np.nan
-        matrix[10] *= np.float32(1e30)
-        matrix[11, ::2] *= np.float32(2.0**-30)
+        spoil(matrix, rng)
         matrix[12] *= np.float32(2.0**-128)
         matrix[14, 17] = np.finfo(np.float32).max
         matrix[15, 19] = -np.inf
-    with np.errstate(all="ignore"):
-        answer, bound = problem.answer(operands), problem.error_bound(operands)
     configuration = dict(configuration) | {"SPLIT_K": split}
-    host = build(kernel, runtime, configuration, tuple(case))
-    result = multiply(kernel, host, configuration, problem, operands)
-    finite = np.isfinite(answer) & (abs(answer) < 1e37)
-    underflow = problem.k * 2.0**-149 * (1 + 1j if problem.is_complex else 1)  # is no part of the bound
-    assert problem.worst_error(result[finite], answer[finite], bound[finite] + underflow) <= 1
-    assert not np.isfinite(result[~np.isfinite(answer)]).any()
-    infinite = np.isinf(answer)
-    assert problem.is_complex or (infinite.any() and (result[infinite] == answer[infinite]).all())
-    assert 0.5 < finite.mean() < 1
+    host = build_host(kernel, runtime, configuration, problem)
+    check_spoilt(problem, operands, lambda: multiply(kernel, host, configuration, problem, operands))
 
 
 @pytest.mark.parametrize("case", [("s", "T", "T"), ("c", "N", "T")], ids="".join)
@@ -163,7 +130,7 @@ def test_small_elements_among_others(kernel: Kernel, runtime: Path, case: tuple[
     factor = np.float32(1.5 + 2.0**-11 + 2.0**-12)  # rounded up to TF32; the product is almost the largest number
     left[6, 0], right[6, 0] = factor * np.float32(2.0**63), np.float32(2.0**64 / factor * (2 - 2.0**-20))
     answer, bound = problem.answer(operands), problem.error_bound(operands)
-    result = multiply(kernel, build(kernel, runtime, configuration, case), configuration, problem, operands)
+    result = multiply(kernel, build_host(kernel, runtime, configuration, problem), configuration, problem, operands)
     underflow = problem.k * 2.0**-149 * (1 + 1j if problem.is_complex else 1)  # is no part of the bound
     assert problem.worst_error(result, answer, bound + underflow) <= 1
 
@@ -188,7 +155,7 @@ DATA = {
 def test_the_error_is_not_above_that_of_fp32(kernel: Kernel, runtime: Path, promote_k: int) -> None:
     wanted = kernel.with_values(SMALL | {"BLK_M": (32,), "BLK_N": (32,), "PROMOTE_K": (promote_k,)})
     (configuration,) = sample(wanted, ("s", "N", "N"), 1, seed=1)
-    host = build(kernel, runtime, configuration, ("s", "N", "N"))
+    host = build_host(kernel, runtime, configuration, GemmProblem("s", "N", "N", 1, 1, 1))
     for k, (name, make) in product((3, 400), DATA.items()):
         rng = np.random.default_rng(1)
         problem = GemmProblem("s", "N", "N", 32, 32, k)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from emulation.host import COMPILER_EXISTS, build_runtime
+from emulation.host import COMPILER_EXISTS
 from gemm import Configuration, check_configurations, sample
 
 from mltune.device.known import H200
@@ -34,11 +34,6 @@ WAYS = (
 @pytest.fixture(scope="module")
 def kernel() -> Kernel:
     return load_kernel("gemm_wgmma")
-
-
-@pytest.fixture(scope="module")
-def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_runtime(tmp_path_factory.mktemp("emulation"))
 
 
 def sizes(configuration: Configuration) -> Iterator[tuple[int, int, int]]:

@@ -12,7 +12,7 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
-from emulation.host import COMPILER, HERE, HostKernel, build_runtime, compile_options
+from emulation.host import COMPILER, HERE, HostKernel, compile_options
 from winners import HALVES, PROBLEMS, a_winner, cuda_include, split_k_winner
 
 from mltune.kernel.bundle import Launch
@@ -20,11 +20,6 @@ from mltune.problem.gemm import GemmProblem
 from mltune.winner.folder import write_winner
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
-
-
-@pytest.fixture(scope="module")
-def runtime(tmp_path_factory):
-    return build_runtime(tmp_path_factory.mktemp("emulation"))
 
 
 class EmulatedModule:
