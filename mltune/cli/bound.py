@@ -62,7 +62,7 @@ def bound(
     from mltune.tuning.bound import LimitedConfiguration, find_bound, find_bounds, read_code
 
     shape = {"trans": trans, "size": sizes(size), "m": m, "n": n, "k": k, "batch": batch}
-    named, kernels = named_kernels(problem, shape, kernel, accuracy)
+    named, kernels = named_kernels(problem, shape, [] if kernel is None else [kernel], accuracy)
     facts = device_of(device)
     if config is None:
         bounds = find_bounds(named, kernels, facts)

@@ -102,7 +102,7 @@ def predict(
     from mltune.tuning.prediction import predict as choose
 
     shape = {"trans": trans, "size": sizes(size), "m": m, "n": n, "k": k, "batch": batch}
-    named, kernels = named_kernels(problem, shape, kernel, accuracy)
+    named, kernels = named_kernels(problem, shape, [] if kernel is None else [kernel], accuracy)
     facts = device_of(device)
     bundle = kernels[0] if len(kernels) == 1 else next(iter(find_bounds(named, kernels, facts)))
     found = choose(named, bundle, facts, top=top, prior=prior, wisdom=wisdom)

@@ -9,16 +9,15 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from mltune.errors import UsageError
-from mltune.kernel.choice import kernels_for
 from mltune.plan.plan import REPLAY, Plan
 from mltune.plan.reader import parse_plan
 from mltune.problem.gemm import GemmProblem
-from mltune.problem.kinds import KINDS
 from mltune.tuning.request import (
     GPU_TIME_S,
     REPLAY_TRIALS,
     Shape,
     TuneRequest,
+    named_kernels,
     named_problem,
     parse_duration,
     whole_number,
@@ -95,12 +94,10 @@ def plan_of_sizes(
             "the recorded timings of each."
         )
     given = [shape or {} if size is None else {**(shape or {}), "size": size} for size in sizes]
-    named = [named_problem(problem, one, kernels[0] if kernels else None, accuracy=accuracy) for one in given]
-    problems, own = [one for one, _ in named], named[0][1]
+    problems = [named_problem(problem, one, kernels[0] if kernels else None, accuracy=accuracy)[0] for one in given]
     if len({repr(one) for one in problems}) < len(problems):
         raise UsageError(f"several sizes differ, but one was given twice: {', '.join(map(_text, sizes))}.")
-    chosen = kernels or KINDS[problems[0].kind].parse is not None
-    names = kernels_for(problems[0], kernels, accuracy) if chosen else [own]
+    _, names = named_kernels(problem, given[0], kernels, accuracy)
     title, table = _described(problems, sizes)
     replayed = device == REPLAY or (device in ("auto", "all") and not gpus)
     devices = len(gpus) if device == "all" and gpus else 1

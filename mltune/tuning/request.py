@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mltune.errors import BundleError, DatasetError, ProblemError, UsageError
 from mltune.files.text import did_you_mean, printable
-from mltune.kernel.choice import DEFAULT_KERNEL, candidates, check_accuracies
+from mltune.kernel.choice import DEFAULT_KERNEL, candidates, check_accuracies, kernels_for
 from mltune.problem.problem import GEMM_PRECISIONS, Problem
 from mltune.tuning.target import choose, parse_device
 
@@ -340,17 +340,17 @@ def is_gemm(name: str) -> bool:
 
 
 def named_kernels(
-    problem: str | Problem | None, shape: Shape, kernel: str | Path | None = None, accuracy: str | None = None
+    problem: str | Problem | None, shape: Shape, kernels: Sequence[str | Path] = (), accuracy: str | None = None
 ) -> tuple[Problem, list[str]]:
-    """Return the problem, and the kernels among which its is chosen: the named one, or all candidates.
+    """Return the problem, and the kernels among which its is chosen: those that are named, or all candidates.
 
     Parameters and errors are those of :func:`named_problem`.
     """
     from mltune.problem.kinds import KINDS
 
-    found, own = named_problem(problem, shape, kernel, accuracy=accuracy)
-    several = kernel is None and KINDS[found.kind].parse is not None
-    return found, candidates(found, accuracy) if several else [own]
+    found, own = named_problem(problem, shape, kernels[0] if kernels else None, accuracy=accuracy)
+    chosen = kernels or KINDS[found.kind].parse is not None
+    return found, kernels_for(found, kernels, accuracy) if chosen else [own]
 
 
 def _is_folder(name: str) -> bool:
