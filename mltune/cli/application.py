@@ -15,7 +15,7 @@ from mltune.errors import UsageError
 from mltune.files.text import did_you_mean, printable
 from mltune.kernel.choice import DEFAULT_KERNEL
 from mltune.problem.accuracy import ACCURACIES, STRICTEST
-from mltune.problem.problem import DEFAULT_SIZE, DEFAULT_TRANS
+from mltune.problem.problem import DEFAULT_SIZE, DEFAULT_TRANS, LARGEST_BATCH
 from mltune.records.versions import __version__
 from mltune.show import terminal
 from mltune.tuning.request import LARGEST_SEED, whole_number
@@ -214,7 +214,10 @@ K = Annotated[
 Batch = Annotated[
     int | None,
     typer.Option(
-        "--batch", metavar="N", parser=whole("--batch", 1, 65535), help="Number of A, of B and of C.  [default: 1]"
+        "--batch",
+        metavar="N",
+        parser=whole("--batch", 1, LARGEST_BATCH),
+        help="Number of A, of B and of C.  [default: 1]",
     ),
 ]
 Seed = Annotated[

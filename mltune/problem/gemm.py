@@ -34,7 +34,7 @@ from mltune.problem.gemm_operands import (
     view,
 )
 from mltune.problem.gemm_precisions import PRECISIONS, TRANSPOSES, Precision, transpositions
-from mltune.problem.problem import DEFAULT_SIZE, DEFAULT_TRANS
+from mltune.problem.problem import DEFAULT_SIZE, DEFAULT_TRANS, LARGEST_BATCH
 from mltune.problem.runnable import Buffer, Operands
 
 CASES: tuple[tuple[str, str, str], ...] = tuple((one, *ops) for one in "sdcz" for ops in transpositions(one))
@@ -43,7 +43,6 @@ CASES: tuple[tuple[str, str, str], ...] = tuple((one, *ops) for one in "sdcz" fo
 _ARGUMENTS = ("m", "n", "k", "alpha", "A", "lda", "B", "ldb", "beta", "C", "ldc")
 _STRIDES = ("stride_a", "stride_b", "stride_c")
 _LARGEST_EXTENT = 2**40
-_LARGEST_BATCH = 65535  # CUDA's limit of a grid along z
 _LARGEST_OPERAND_BYTES = 2**47
 _SCALAR_DENOMINATOR = 64
 _SAMPLE_SEED = 267
@@ -112,7 +111,7 @@ class GemmProblem:
             self._set(field, "T" if trans == "C" and not self.is_complex else trans)
         for field in ("m", "n", "k"):
             self._set(field, _extent(field, getattr(self, field)))
-        self._set("batch", _batch(self.batch))
+        self._set("batch", _whole("batch", self.batch, 1, LARGEST_BATCH, str(LARGEST_BATCH)))
         if self.batch > 1 and self.types.is_sum:
             raise ProblemError(f"there is no batched {self.name}, got batch={self.batch}.")
         for field in ("alpha", "beta"):
@@ -561,14 +560,12 @@ def parse_problem(
 
 
 def _extent(field: str, value: object) -> int:
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or not 0 <= value <= _LARGEST_EXTENT:
-        raise ProblemError(f"{field} is a whole number from 0 to 2**40, got {printable(repr(value), 80)}.")
-    return int(value)
+    return _whole(field, value, 0, _LARGEST_EXTENT, "2**40")
 
 
-def _batch(value: object) -> int:
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or not 1 <= value <= _LARGEST_BATCH:
-        raise ProblemError(f"batch is a whole number from 1 to {_LARGEST_BATCH}, got {printable(repr(value), 80)}.")
+def _whole(field: str, value: object, least: int, most: int, written: str) -> int:
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or not least <= value <= most:
+        raise ProblemError(f"{field} is a whole number from {least} to {written}, got {printable(repr(value), 80)}.")
     return int(value)
 
 

@@ -11,6 +11,7 @@ from mltune.errors import ProblemError
 from mltune.files.validation import matching
 from mltune.problem.gemm import GemmProblem
 from mltune.problem.gemm_precisions import PRECISIONS, transpositions
+from mltune.problem.problem import LARGEST_BATCH
 
 
 def _distinct(values: list[Any]) -> list[Any]:
@@ -38,7 +39,7 @@ class _Table(BaseModel):
     lda: _Leading = 0
     ldb: _Leading = 0
     ldc: _Leading = 0
-    batch: Annotated[StrictInt, Field(ge=1, le=65535)] = 1
+    batch: Annotated[StrictInt, Field(ge=1, le=LARGEST_BATCH)] = 1
 
 
 def expand(table: Mapping[str, Any]) -> Iterator[GemmProblem]:
