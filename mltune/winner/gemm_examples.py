@@ -29,7 +29,10 @@ _ELEMENTS = {
     "b": "float",
     "dd": "DoubleDouble",
 }
-_NARROW = {"h": "{}.astype('float16')", "b": "({}.view('uint32') >> 16).astype('uint16')"}
+_NARROW = {  # CuPy's operators return arrays in C's order: those of "b" get arrays in C's order
+    "h": "{}.astype('float16')",
+    "b": "({}{transposed}.view('uint32') >> 16).astype('uint16'){transposed}",
+}
 _WIDE = {"h": "{}.astype('float32')", "b": "({}.astype('uint32') << 16).view('float32')", "dd": "{}.real"}
 _HALF = """\
 constexpr int DIGITS = %d, BIAS = %d;
@@ -99,8 +102,8 @@ def _python(problem: Any, columns_a: str, columns_b: str) -> dict[str, Any]:
         "note": note,
         "convert": convert,
         "parts": 2 if problem.is_complex else 1,
-        "operand_a": narrow.format(f"matrix(lda, {columns_a})"),
-        "operand_b": narrow.format(f"matrix(ldb, {columns_b})"),
+        "operand_a": narrow.format(f"matrix(lda, {columns_a})", transposed=transposed),
+        "operand_b": narrow.format(f"matrix(ldb, {columns_b})", transposed=transposed),
         "python_a": f"{wide.format('A')}{op[problem.trans_a]}",
         "python_b": f"{wide.format('B')}{op[problem.trans_b]}",
         "python_alpha": str(problem.alpha).strip("()"),
