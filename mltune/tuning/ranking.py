@@ -19,6 +19,7 @@ CONFIDENCE = 0.95
 UNKNOWN_NOISE = 0.005
 """Assumed relative noise of a median of unknown samples, or of one sample: the noise at which sampling ends."""
 
+_FARTHEST = 27.0  # logarithm of a time in seconds or of a ratio: a store holds those from 1e-12 to 1e12
 _FEW = 6  # with fewer samples no interval of order statistics reaches 95 %
 _NORMAL_MEDIAN = math.sqrt(math.pi / 2)  # standard error of a normal sample's median over that of its mean
 
@@ -32,8 +33,8 @@ class Interval:
     high: float
 
     def exp(self) -> Interval:
-        """Return the interval of the exponential."""
-        return Interval(math.exp(self.center), math.exp(self.low), math.exp(self.high))
+        """Return the interval of the exponential, its ends within what a store holds."""
+        return Interval(math.exp(self.center), math.exp(max(self.low, -_FARTHEST)), math.exp(min(self.high, _FARTHEST)))
 
 
 def median_interval(values: Sequence[float]) -> Interval:
@@ -89,7 +90,9 @@ def rank_race(times_s: Mapping[int, Sequence[float]]) -> tuple[tuple[Finalist, .
     for number in (*order, *([REFERENCE] if REFERENCE in times_s else [])):
         logs = [math.log(time_s / best_s) for time_s, best_s in zip(times_s[number], winner_s, strict=True)]
         ratio = Interval(1.0, 1.0, 1.0) if number == order[0] else median_interval(logs).exp()
-        finalists.append(_finalist(number, median_interval(times_s[number]), ratio))
+        finalists.append(
+            _finalist(number, _log_interval(statistics.median(times_s[number]), times_s[number]).exp(), ratio)
+        )
     count = len(order)
     return tuple(finalists[:count]), finalists[count] if len(finalists) > count else None
 
@@ -128,11 +131,16 @@ def _recorded(measured: Measurement) -> Interval:
     """Return the logarithm of a recorded median and its interval."""
     if measured.median_s is None:
         raise ValueError("only a measurement with a median can be ranked")
-    center = math.log(measured.median_s)
-    if len(measured.samples_s) < 2:
+    return _log_interval(measured.median_s, measured.samples_s)
+
+
+def _log_interval(median_s: float, samples_s: Sequence[float]) -> Interval:
+    """Return the logarithm of a median and its interval: times are above 0, and so are both ends."""
+    center = math.log(median_s)
+    if len(samples_s) < 2:
         half = statistics.NormalDist().inv_cdf((1 + CONFIDENCE) / 2) * UNKNOWN_NOISE
         return Interval(center, center - half, center + half)
-    found = median_interval([math.log(sample_s) for sample_s in measured.samples_s])
+    found = median_interval([math.log(sample_s) for sample_s in samples_s])
     return Interval(center, min(center, found.low), max(center, found.high))
 
 

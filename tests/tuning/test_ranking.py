@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mltune.records.declaration import Declaration
 from mltune.records.trial import Measurement, TrialState
+from mltune.results.checks import checked_declaration
 from mltune.tuning.ranking import REFERENCE, median_interval, rank_race, rank_records
 
 
@@ -53,6 +55,15 @@ def test_the_fastest_wins_though_rounds_differ_more_than_runners():
     assert found[1].ratio_low > 1, "2 % are detected although the rounds vary by 5 %: times are paired"
     assert found[2].ratio == pytest.approx(1.25, rel=0.005)
     assert reference is None
+
+
+@given(st.lists(st.tuples(*[st.floats(1e-7, 100.0)] * 3), min_size=2, max_size=9))
+def test_a_store_holds_the_ranking_of_any_race(rounds):
+    first, second, reference = ([one[runner] for one in rounds] for runner in range(3))
+    found, raced = rank_race({0: first, 1: second, REFERENCE: reference})
+    declared = Declaration(found[0].number, found, raced, rounds=len(rounds))
+
+    assert checked_declaration(declared.to_json(), [0, 1], replayed=False) == declared
 
 
 def test_indistinguishable_trials_are_ties():
