@@ -385,7 +385,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 gemm(long long m, long long n, long long k, T alpha, const T* A, long long lda, const T* B, long long ldb, T beta, T* C,
      long long ldc,
 #ifdef BATCHED
-     long long stride_a, long long stride_b, long long stride_c,
+     long long stride_a, long long stride_b, long long stride_c, long long,
 #endif
      int raster_group) {
 #ifdef BATCHED

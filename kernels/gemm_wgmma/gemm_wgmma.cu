@@ -9,14 +9,15 @@
 // a tile of C each, taken in turns: with two teams, one multiplies while the other stores its result.
 //
 // Tiles are copied by tensor maps, which fill with zeros what lies outside a matrix. Every block makes its own in the
-// workspace. Operands whose address or leading dimension is not a multiple of 16 bytes are copied element by element.
+// workspace. Operands whose address, leading dimension or stride is not a multiple of 16 bytes are copied element by
+// element. The tiles of all products of a batch are taken one after the other, so a block needs its maps and its start once.
 // Blocks of a cluster lie one above the other: they share a tile of B, of which each copies a part to all.
 //
 // With SPLIT_K parts of k a tile of C is computed in as many pieces. Their sums meet in the workspace, where the warp that
 // comes last adds them up in the order of the parts: the result has the same bits in every run, and nobody waits.
 //
 // Every capital name that is not defined here is a macro: a parameter of kernel.toml, or a fact of the problem
-// (PRECISION 4 or 5 for FP16 or BF16; TRANS_A, TRANS_B).
+// (PRECISION 4 or 5 for FP16 or BF16; TRANS_A, TRANS_B; BATCHED, of many products).
 
 typedef unsigned short Half;  // the bits of an element of A or B
 typedef unsigned long long Bits64;
@@ -121,17 +122,34 @@ __device__ __forceinline__ int cluster_rank() {
 #define REPLACE_32_OF(FIELD, INDEX, VALUE) \
   asm volatile("tensormap.replace.tile." FIELD ".shared::cta.b1024.b32 [%0], " INDEX ", %1;" ::"l"(at), "r"(VALUE) : "memory")
 
-// Describes `outer` lines of `inner` contiguous elements, of which `box_outer` by PER_LINE are copied at a time. A whole
-// warp calls it; the map is made in shared memory and published to the copy engine in global memory.
+#ifdef BATCHED
+#define DIMENSIONS "3d"
+#define AT "{%2, %3, %4}"
+#else
+#define DIMENSIONS "2d"
+#define AT "{%2, %3}"
+#endif
+
+// Describes `outer` lines of `inner` contiguous elements, of which `box_outer` by PER_LINE are copied at a time, and of a batch
+// so many products. A whole warp calls it; the map is made in shared memory and published in global memory.
 __device__ __forceinline__ void make_map(TensorMap* map, TensorMap* shared, const Half* X, unsigned inner, unsigned outer, Bits64 ld,
-                                         int box_outer) {
+                                         int box_outer, unsigned products, Bits64 stride) {
   const int lane = threadIdx.x % WARP;
   shared->words[lane] = 0;
   __syncwarp();
   if (lane == 0) {
     const Bits64 at = __cvta_generic_to_shared(shared);
     asm volatile("tensormap.replace.tile.global_address.shared::cta.b1024.b64 [%0], %1;" ::"l"(at), "l"(X) : "memory");
-    REPLACE_32("rank", "1");  // less one
+#ifdef BATCHED
+    REPLACE_32("rank", "2");  // less one
+    REPLACE_32_OF("box_dim", "2", 1);
+    REPLACE_32_OF("global_dim", "2", products);
+    asm volatile("tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%0], 1, %1;" ::"l"(at), "l"(stride * sizeof(Half))
+                 : "memory");
+    REPLACE_32_OF("element_stride", "2", 1);
+#else
+    REPLACE_32("rank", "1");
+#endif
     REPLACE_32_OF("box_dim", "0", PER_LINE);
     REPLACE_32_OF("box_dim", "1", box_outer);
     REPLACE_32_OF("global_dim", "0", inner);
@@ -152,22 +170,27 @@ __device__ __forceinline__ void make_map(TensorMap* map, TensorMap* shared, cons
   asm volatile("tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%0], [%1], 128;" ::"l"(map),
                "r"(shared_address(shared))
                : "memory");
+}
+
+// By the thread that copies, before its first copy.
+__device__ __forceinline__ void acquire_map(const TensorMap* map) {
   asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
 }
 
 // To shared memory; to the same place of all blocks of the cluster if there are several TARGETS.
 template <int TARGETS>
-__device__ __forceinline__ void copy_box(void* shared, const TensorMap* map, int inner, int outer, Bits64* barrier) {
+__device__ __forceinline__ void copy_box(void* shared, const TensorMap* map, int inner, int outer, int product, Bits64* barrier) {
   if constexpr (TARGETS == 1)
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
+    asm volatile("cp.async.bulk.tensor." DIMENSIONS ".shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, " AT "], [%5];" ::"r"(
                      shared_address(shared)),
-                 "l"(map), "r"(inner), "r"(outer), "r"(shared_address(barrier))
+                 "l"(map), "r"(inner), "r"(outer), "r"(product), "r"(shared_address(barrier))
                  : "memory");
   else
     asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(
+        "cp.async.bulk.tensor." DIMENSIONS
+        ".shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, " AT "], [%5], %6;" ::"r"(
             shared_address(shared)),
-        "l"(map), "r"(inner), "r"(outer), "r"(shared_address(barrier)), "h"(static_cast<unsigned short>((1 << TARGETS) - 1))
+        "l"(map), "r"(inner), "r"(outer), "r"(product), "r"(shared_address(barrier)), "h"(static_cast<unsigned short>((1 << TARGETS) - 1))
         : "memory");
 }
 
@@ -254,28 +277,33 @@ struct Operand {
 
   const Half* X;
   long long ld, inner, outer;  // elements along the contiguous index, and along the other
+  long long stride, products;
   TensorMap* map;
 
-  __device__ __forceinline__ Operand(const Half* X, long long ld, long long count, long long k, TensorMap* map)
-      : X(X), ld(ld), inner(K_CONTIGUOUS ? k : count), outer(K_CONTIGUOUS ? count : k), map(map) {}
+  __device__ __forceinline__ Operand(const Half* X, long long ld, long long count, long long k, long long stride, long long products,
+                                     TensorMap* map)
+      : X(X), ld(ld), inner(K_CONTIGUOUS ? k : count), outer(K_CONTIGUOUS ? count : k), stride(stride), products(products), map(map) {}
 
-  __device__ __forceinline__ bool is_aligned() const { return ld % CHUNK == 0 && reinterpret_cast<Bits64>(X) % 16 == 0; }
+  __device__ __forceinline__ bool is_aligned() const {
+    return ld % CHUNK == 0 && stride % CHUNK == 0 && reinterpret_cast<Bits64>(X) % 16 == 0;
+  }
 
   __device__ __forceinline__ void make(TensorMap* shared) const {
-    make_map(map, shared, X, static_cast<unsigned>(inner), static_cast<unsigned>(outer), ld, PART);
+    make_map(map, shared, X, static_cast<unsigned>(inner), static_cast<unsigned>(outer), ld, PART, static_cast<unsigned>(products), stride);
   }
 
   // By one thread.
-  __device__ __forceinline__ void copy(unsigned char* image, long long line, long long step, Bits64* barrier) const {
+  __device__ __forceinline__ void copy(unsigned char* image, long long line, long long step, int product, Bits64* barrier) const {
     const int inner0 = static_cast<int>(K_CONTIGUOUS ? step : line), outer0 = static_cast<int>(K_CONTIGUOUS ? line : step);
     const int first = SHARES > 1 ? cluster_rank() * PART : 0;
 #pragma unroll
     for (int block = 0; block < BLOCKS; block++)
-      copy_box<SHARES>(image + block * BLOCK + first * LINE, map, inner0 + block * PER_LINE, outer0 + first, barrier);
+      copy_box<SHARES>(image + block * BLOCK + first * LINE, map, inner0 + block * PER_LINE, outer0 + first, product, barrier);
   }
 
   // By the threads of a warpgroup, element by element.
-  __device__ __forceinline__ void copy_elements(unsigned char* image, long long line, long long step) const {
+  __device__ __forceinline__ void copy_elements(unsigned char* image, long long line, long long step, int product) const {
+    const Half* const matrix = X + product * stride;
     const long long inner0 = K_CONTIGUOUS ? step : line, outer0 = K_CONTIGUOUS ? line : step;
     // Neighbours take neighbouring chunks, which are in the same line of memory.
 #pragma unroll 1
@@ -284,7 +312,7 @@ struct Operand {
       const long long at = inner0 + block * PER_LINE + chunk * CHUNK, of = outer0 + in_block;
       struct alignas(16) { Half at[CHUNK]; } halves;
 #pragma unroll
-      for (int e = 0; e < CHUNK; e++) halves.at[e] = of < outer && at + e < inner ? load_global(X + of * ld + at + e) : Half(0);
+      for (int e = 0; e < CHUNK; e++) halves.at[e] = of < outer && at + e < inner ? load_global(matrix + of * ld + at + e) : Half(0);
       *reinterpret_cast<decltype(halves)*>(image + block * BLOCK + in_block * LINE + (chunk ^ in_block % 8) * 16) = halves;
     }
   }
@@ -328,18 +356,25 @@ struct Place {
   }
 };
 
-// The tiles of C, in order: groups of raster_group rows, column by column, as compact as can be, and of each the parts of k. A
-// cluster takes CLUSTER tiles, one above the other.
+// The tiles of C, in order: groups of raster_group rows, column by column, as compact as can be, and of each the parts of k; then
+// those of the next product. A cluster takes CLUSTER tiles, one above the other.
 struct Tiles {
   int panels_m, panels_n, all, raster_group;
 
-  __device__ __forceinline__ Tiles(long long m, long long n, int raster_group)
+  __device__ __forceinline__ Tiles(long long m, long long n, long long products, int raster_group)
       : panels_m(static_cast<int>((m + CLUSTER * BLK_M - 1) / (CLUSTER * BLK_M))), panels_n(static_cast<int>((n + BLK_N - 1) / BLK_N)),
-        all(panels_m * panels_n * SPLIT_K), raster_group(min(raster_group, panels_m)) {}
+        all(panels_m * panels_n * SPLIT_K * static_cast<int>(products)), raster_group(min(raster_group, panels_m)) {}
 
-  // Where a tile is, in tiles.
-  __device__ __forceinline__ void locate(int number, int& panel_m, int& panel_n) const {
-    const int tile = number / SPLIT_K, group_tiles = raster_group * panels_n, group = tile / group_tiles, within = tile % group_tiles;
+  // Where a tile is, in tiles, and of which product.
+  __device__ __forceinline__ void locate(int number, int& panel_m, int& panel_n, int& product) const {
+    int tile = number / SPLIT_K;
+#ifdef BATCHED
+    product = tile / (panels_m * panels_n);
+    tile -= product * panels_m * panels_n;
+#else
+    product = 0;
+#endif
+    const int group_tiles = raster_group * panels_n, group = tile / group_tiles, within = tile % group_tiles;
     const int height = min(raster_group, panels_m - group * raster_group);
     panel_m = (group * raster_group + within % height) * CLUSTER + cluster_rank();
     panel_n = within / height;
@@ -466,29 +501,27 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1)
 gemm(long long m, long long n, long long k, float alpha, const Half* A, long long lda, const Half* B, long long ldb, float beta,
      float* C, long long ldc,
 #ifdef BATCHED
-     long long stride_a, long long stride_b, long long stride_c,
+     long long stride_a, long long stride_b, long long stride_c, long long batch,
 #endif
      int raster_group, void* workspace) {
-#ifdef BATCHED
-  A += blockIdx.z * stride_a;
-  B += blockIdx.z * stride_b;
-  C += blockIdx.z * stride_c;
+#ifndef BATCHED
+  constexpr long long stride_a = 0, stride_b = 0, stride_c = 0, batch = 1;
 #endif
   extern __shared__ __align__(1024) unsigned char shared_storage[];
-  TensorMap* const shared_map = reinterpret_cast<TensorMap*>(shared_storage + STAGES * STAGE);
-  Bits64* const full = reinterpret_cast<Bits64*>(shared_map + 1);
+  TensorMap* const shared_maps = reinterpret_cast<TensorMap*>(shared_storage + STAGES * STAGE);
+  Bits64* const full = reinterpret_cast<Bits64*>(shared_maps + 2);
   Bits64* const empty = full + STAGES;
   Bits64* const turn = empty + STAGES;  // of each team to multiply
 
   const int tiles_k = alpha == 0.0f ? 0 : static_cast<int>((k + BLK_K * SPLIT_K - 1) / (BLK_K * SPLIT_K));  // of a part
-  const Tiles tiles(m, n, raster_group);
+  const Tiles tiles(m, n, batch, raster_group);
   const int cluster = blockIdx.x / CLUSTER, clusters = gridDim.x / CLUSTER;
   if (cluster >= tiles.all) return;
 
-  TensorMap* const maps = static_cast<TensorMap*>(workspace) + 2 * (blockIdx.x + gridDim.x * blockIdx.z);
-  const OperandA a(A, lda, m, k, maps);
-  const OperandB b(B, ldb, n, k, maps + 1);
-  const bool aligned = a.is_aligned() && b.is_aligned();
+  TensorMap* const maps = static_cast<TensorMap*>(workspace) + 2 * blockIdx.x;
+  const OperandA a(A, lda, m, k, stride_a, batch, maps);
+  const OperandB b(B, ldb, n, k, stride_b, batch, maps + 1);
+  const bool aligned = a.is_aligned() && b.is_aligned(), mapped = aligned && tiles_k > 0;
   if (threadIdx.x == 0) {
     for (int i = 0; i < STAGES; i++) {
       barrier_init(&full[i], aligned ? 1 : WARPGROUP);
@@ -497,22 +530,24 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
     for (int i = 0; i < TEAMS; i++) barrier_init(&turn[i], WARPS);
     barrier_init_fence();
   }
+  if (mapped && threadIdx.x / WARP == 1) a.make(shared_maps);
+  if (mapped && threadIdx.x / WARP == 2) b.make(shared_maps + 1);
   block_or_cluster_sync();
 
   const int warpgroup = threadIdx.x / WARPGROUP;
   if (warpgroup == CONSUMERS) {  // the producer
     registers_give<PRODUCER_REGISTERS>();
-    const bool first_warp = threadIdx.x < CONSUMERS * WARPGROUP + WARP, first_thread = threadIdx.x == CONSUMERS * WARPGROUP;
-    if (aligned && first_warp && tiles_k > 0) {
-      a.make(shared_map);
-      b.make(shared_map);
+    const bool first_thread = threadIdx.x == CONSUMERS * WARPGROUP;
+    if (mapped && first_thread) {
+      acquire_map(maps);
+      acquire_map(maps + 1);
     }
     if (first_thread || !aligned) {
       Place place;
 #pragma unroll 1
       for (int number = cluster; number < tiles.all; number += clusters) {
-        int panel_m, panel_n;
-        tiles.locate(number, panel_m, panel_n);
+        int panel_m, panel_n, product;
+        tiles.locate(number, panel_m, panel_n, product);
         const long long row = static_cast<long long>(panel_m) * BLK_M, column = static_cast<long long>(panel_n) * BLK_N;
         const long long first = static_cast<long long>(number % SPLIT_K) * tiles_k;
 #pragma unroll 1
@@ -522,11 +557,11 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
           barrier_wait(&empty[place.stage], place.parity ^ 1);
           if (aligned) {
             barrier_expect(barrier, STAGE);
-            a.copy(stage, row, tile * BLK_K, barrier);
-            b.copy(stage + OperandA::IMAGE, column, tile * BLK_K, barrier);
+            a.copy(stage, row, tile * BLK_K, product, barrier);
+            b.copy(stage + OperandA::IMAGE, column, tile * BLK_K, product, barrier);
           } else {
-            a.copy_elements(stage, row, tile * BLK_K);
-            b.copy_elements(stage + OperandA::IMAGE, column, tile * BLK_K);
+            a.copy_elements(stage, row, tile * BLK_K, product);
+            b.copy_elements(stage + OperandA::IMAGE, column, tile * BLK_K, product);
             fence_proxy();
             barrier_arrive(barrier, cluster_rank());
           }
@@ -540,7 +575,6 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
     auto release = [&](int stage) {
       if (lane < CLUSTER) barrier_arrive(&empty[stage], lane);
     };
-    const Result result{m, n, alpha, beta, C, ldc};
     const Meeting meeting(static_cast<TensorMap*>(workspace) + 2 * gridDim.x, tiles);
     Place place;
     place.skip(team * tiles_k);
@@ -575,11 +609,12 @@ gemm(long long m, long long n, long long k, float alpha, const Half* A, long lon
       hold(sums);
       if (tiles_k > 0) release(last);
       place.skip((TEAMS - 1) * tiles_k);
-      int panel_m, panel_n;
-      tiles.locate(number, panel_m, panel_n);
+      int panel_m, panel_n, product;
+      tiles.locate(number, panel_m, panel_n, product);
       const int warp = threadIdx.x / WARP % WARPS;
       if (SPLIT_K > 1 && !meeting.join(sums, panel_m * tiles.panels_n + panel_n, warp, number % SPLIT_K)) continue;
       const long long row = static_cast<long long>(panel_m) * BLK_M + first_row + threadIdx.x % WARPGROUP / WARP * 16;
+      const Result result{m, n, alpha, beta, C + product * stride_c, ldc};
 #pragma unroll
       for (int part = 0; part < INSTRUCTIONS; part++) result.store(sums[part], row + part * HIGH, static_cast<long long>(panel_n) * BLK_N);
     }

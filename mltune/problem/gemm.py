@@ -338,13 +338,13 @@ class GemmProblem:
     def kernel_arguments(self, operands: Operands) -> dict[str, Any]:
         """Return a kernel's arguments by name, in order: m, n, k, alpha, A, lda, B, ldb, beta, C, ldc.
 
-        Those of a batch are followed by stride_a, stride_b and stride_c.
+        Those of a batch are followed by stride_a, stride_b, stride_c and batch.
         """
         extents = {name: np.int64(getattr(self, name)) for name in ("m", "n", "k", "lda", "ldb", "ldc")}
         scalars = {name: self.result_dtype.type(getattr(self, name)) for name in ("alpha", "beta")}
-        strides = dict(zip(_STRIDES, map(np.int64, self.strides), strict=True)) if self.batch > 1 else {}
-        values = {**extents, **scalars, **operands, **strides}
-        return {name: values[name] for name in (*_ARGUMENTS, *strides)}
+        of_batch = dict(zip((*_STRIDES, "batch"), map(np.int64, (*self.strides, self.batch)), strict=True))
+        values = {**extents, **scalars, **operands, **of_batch}
+        return {name: values[name] for name in (*_ARGUMENTS, *(of_batch if self.batch > 1 else ()))}
 
     def result(self, C: Any) -> Any:
         """Return the m x n matrices in a flat buffer C, as a view of shape (m, n), or (batch, m, n) of a batch."""

@@ -148,9 +148,9 @@ def _batch(problem: Any, columns_a: str, columns_b: str) -> dict[str, str]:
         "every": "..., ",
         "whole": ", :",
         "strides_python": f"strides = [numpy.int64(stride) for stride in ({', '.join(strides.values())})]\n",
-        "strides_passed_python": ", *strides",
+        "strides_passed_python": ", *strides, numpy.int64(batch)",
         "strides_cpp": f"  long long batch = {problem.batch}, {declared};\n",
-        "strides_passed_cpp": ", &stride_a, &stride_b, &stride_c",
+        "strides_passed_cpp": ", &stride_a, &stride_b, &stride_c, &batch",
         "draw_batch": ", z = random() % batch",
     }
     return texts if problem.batch > 1 else dict.fromkeys(texts, "")

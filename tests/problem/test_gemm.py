@@ -202,8 +202,8 @@ def test_a_batch_is_products_of_matrices_that_lie_behind_one_another() -> None:
         np.testing.assert_allclose(single.error_bound(each), limit)
 
     arguments = problem.kernel_arguments({"A": 0, "B": 0, "C": 0})
-    assert [*arguments][-4:] == ["ldc", "stride_a", "stride_b", "stride_c"]
-    assert [int(value) for value in [*arguments.values()][-3:]] == [15, 10, 6]
+    assert [*arguments][-5:] == ["ldc", "stride_a", "stride_b", "stride_c", "batch"]
+    assert [int(value) for value in [*arguments.values()][-4:]] == [15, 10, 6, 4]
 
 
 @pytest.mark.parametrize("batch", [0, 65536, 1.5, True])

@@ -49,8 +49,8 @@ class EmulatedModule:
         assert [pointer or value.dtype.name for pointer, value in zip(pointers, arguments, strict=True)] == types
         m, n, k, alpha, A, lda, B, ldb, beta, C, ldc, *further = arguments
         if of.batch > 1:
-            strides, further = further[:3], further[3:]
-            assert tuple(map(int, strides)) == of.strides
+            of_batch, further = further[:4], further[4:]
+            assert tuple(map(int, of_batch)) == (*of.strides, of.batch)
         launched = tuple(int(value) for value in further if not isinstance(value, np.ndarray))
         workspace = further[-1] if len(launched) < len(further) else None
         problem = GemmProblem(

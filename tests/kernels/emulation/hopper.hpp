@@ -62,22 +62,28 @@ struct EmulatedMap {
   const unsigned short* X;
   long long inner, outer, ld;
   int box_outer;
+  long long products, stride;
 };
 
 #define UNCHECKED __attribute__((no_sanitize("thread", "undefined")))  // it is the copy engine's, not the thread's
 
 template <typename Map>
-UNCHECKED void make_map(Map* map, Map*, const unsigned short* X, unsigned inner, unsigned outer, Bits ld, int box_outer) {
+UNCHECKED void make_map(Map* map, Map*, const unsigned short* X, unsigned inner, unsigned outer, Bits ld, int box_outer,
+                        unsigned products, Bits stride) {
   static_assert(sizeof(Map) == 128 && alignof(Map) >= 64, "a tensor map has 128 bytes");
   emulation_check_aligned(X, 16);
-  emulation_check_aligned(reinterpret_cast<const void*>(ld * 2), 16);
+  for (Bits bytes : {ld * 2, stride * 2}) emulation_check_aligned(reinterpret_cast<const void*>(bytes), 16);
   emulation_check_store(map, sizeof(Map));
-  if (emulation_lane() == 0) *reinterpret_cast<EmulatedMap*>(map) = {X, inner, outer, static_cast<long long>(ld), box_outer};
+  if (emulation_lane() == 0)
+    *reinterpret_cast<EmulatedMap*>(map) = {
+        X, inner, outer, static_cast<long long>(ld), box_outer, products, static_cast<long long>(stride)};
 }
+
+inline void acquire_map(const void*) {}
 
 // Lines of 64 elements, swizzled; zeros where there is no matrix.
 template <int Targets, typename Map>
-UNCHECKED void copy_box(void* shared, const Map* at, int inner, int outer, Bits* barrier) {
+UNCHECKED void copy_box(void* shared, const Map* at, int inner, int outer, int product, Bits* barrier) {
   static_assert(Targets == 1, "a cluster has one block");
   const EmulatedMap& map = *reinterpret_cast<const EmulatedMap*>(at);
   emulation_check_aligned(shared, 128);
@@ -86,8 +92,9 @@ UNCHECKED void copy_box(void* shared, const Map* at, int inner, int outer, Bits*
     for (int element = 0; element < 64; element += 8) {
       const unsigned long logical = shared_address(shared) + line * 128 + element * 2;
       const long long x = static_cast<long long>(inner) + element, y = static_cast<long long>(outer) + line;
-      const long long valid = y < map.outer && x < map.inner ? map.inner - x : 0;
-      emulation_transfer_piece(logical ^ (logical >> 7 & 7) << 4, map.X + y * map.ld + x, valid < 8 ? valid * 2 : 16, 16);
+      const long long valid = y < map.outer && x < map.inner && product < map.products ? map.inner - x : 0;
+      const unsigned short* const from = map.X + product * map.stride + y * map.ld + x;
+      emulation_transfer_piece(logical ^ (logical >> 7 & 7) << 4, from, valid < 8 ? valid * 2 : 16, 16);
     }
 }
 
