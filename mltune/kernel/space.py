@@ -295,10 +295,11 @@ class TableSpace:
         missing = np.flatnonzero(found < 0)
         for start in range(0, len(missing), 64):
             some = missing[start : start + 64]
-            distance = np.zeros((len(some), self.count), dtype=np.float32)
+            distance = np.zeros((self.count, len(some)), dtype=np.float32)
             for name, code in self._codes.items():
-                distance += self._lists[name].distances(wanted[name][some], len(self.names))[:, code]
-            found[some] = np.argmin(distance, axis=1)
+                distances = self._lists[name].distances(wanted[name][some], len(self.names))
+                distance += np.ascontiguousarray(distances.T)[code]  # whole lines are read
+            found[some] = np.argmin(distance, axis=0)
         return found
 
     def _keys(self, codes: Codes) -> NDArray[np.bytes_]:
