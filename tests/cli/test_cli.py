@@ -19,29 +19,10 @@ from mltune.records.seconds import PHASES
 from mltune.records.store import Store
 from mltune.records.trial import TrialState
 from mltune.tuning.request import parse_duration
+from tests.cli.program import answer, command
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
-
-
-def mltune(*arguments, cwd=None):
-    """Run the program to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "mltune", *map(str, arguments)],
-        cwd=cwd,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
-def answer(*arguments, cwd=None):
-    """Run the program with --json and return the document that it printed."""
-    result = mltune(*arguments, "--json", cwd=cwd)
-    assert result.returncode == 0, result.stderr
-    return json.loads(result.stdout)
 
 
 def assert_refused(result, *parts):
@@ -64,10 +45,10 @@ def tuned(tmp_path_factory):
 
 class TestStart:
     def test_help_names_every_command(self):
-        result = mltune("--help")
+        result = command("--help")
         assert result.returncode == 0
-        for command in ("init", "tune", "sweep", "show", "dashboard", "compare", "space", "device", "datasets"):
-            assert f"\n  {command} " in result.stdout
+        for name in ("init", "tune", "sweep", "show", "dashboard", "compare", "space", "device", "datasets"):
+            assert f"\n  {name} " in result.stdout
 
     def test_help_answers_at_once(self):
         def seconds(*command):
@@ -88,7 +69,7 @@ class TestStart:
         assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
     def test_version(self):
-        result = mltune("--version")
+        result = command("--version")
         assert result.returncode == 0
         assert result.stdout.startswith("mltune 0.")
 
@@ -96,7 +77,7 @@ class TestStart:
         "arguments", [("polish",), ("tune",), ("tune", "sgemm", "--colour"), ("tune", "sgemm", "--trials", 0)]
     )
     def test_misuse_is_exit_code_2(self, arguments):
-        result = mltune(*arguments)
+        result = command(*arguments)
         assert result.returncode == 2
         assert "Traceback" not in result.stderr
 
@@ -113,7 +94,7 @@ def test_several_sizes_are_tuned_together_and_resumed(tmp_path):
     more = answer(*command, 64)
     assert sum(one["trials"] for one in more["problems"]) == 64
     assert answer("run", tmp_path / "run")["problems"] == more["problems"]
-    assert_refused(result_without_notice(mltune(*command[:4], "--run", tmp_path / "run")), "that of a plan")
+    assert_refused(result_without_notice(command(*command[:4], "--run", tmp_path / "run")), "that of a plan")
 
 
 @pytest.mark.slow
@@ -131,7 +112,7 @@ def test_kernels_compete_within_one_budget_and_are_resumed(tmp_path):
     assert (shown["distinct"], shown["with_winner"]) == (1, 1)
     report = answer("report", tmp_path / "run")
     assert (report["problems"], report["with_winner"]) == (1, 1)
-    table = mltune(*command, 64).stdout
+    table = command(*command, 64).stdout
     assert "kernel   gemm_simt\n" in table
     assert "gemm_simt  ieee" in table
 
@@ -163,26 +144,26 @@ class TestBadInput:
     )
     @pytest.mark.sampled(6)
     def test_names_the_law_and_the_fact(self, arguments, parts, tmp_path):
-        assert_refused(mltune(*arguments, cwd=tmp_path), *parts)
+        assert_refused(command(*arguments, cwd=tmp_path), *parts)
 
     def test_a_malformed_kernel_toml(self, tmp_path):
         bundle = tmp_path / "bundle"
         bundle.mkdir()
         (bundle / "kernel.toml").write_text("[kernel]\nname = 'x'\nprecissions = ['s']\n")
-        assert_refused(mltune("space", bundle), "kernel.toml", "precissions")
+        assert_refused(command("space", bundle), "kernel.toml", "precissions")
 
     def test_a_dataset_of_another_problem(self):
         name = next(entry["name"] for entry in answer("datasets") if entry["label"].startswith("cgemm"))
-        assert_refused(mltune("tune", "sgemm", "--device", f"replay:{name}"), "cgemm", "sgemm", name)
+        assert_refused(command("tune", "sgemm", "--device", f"replay:{name}"), "cgemm", "sgemm", name)
 
     def test_a_run_directory_of_another_run(self, tuned):
         _, directory = tuned
-        result = mltune("tune", "sgemm", "--trials", 50, "--seed", 7, "--run", directory)
+        result = command("tune", "sgemm", "--trials", 50, "--seed", 7, "--run", directory)
         assert_refused(result_without_notice(result), "seed")
 
     def test_a_run_directory_that_is_a_file(self, tmp_path):
         (tmp_path / "file").write_text("mine")
-        result = mltune("tune", "sgemm", "--trials", 5, "--run", tmp_path / "file")
+        result = command("tune", "sgemm", "--trials", 5, "--run", tmp_path / "file")
         assert_refused(result_without_notice(result), "file")
         assert (tmp_path / "file").read_text() == "mine"
 
@@ -204,7 +185,7 @@ def trials_in(run: Path) -> int:
 
 class TestTune:
     def test_without_a_gpu_it_says_so_in_one_line_and_replays(self):
-        result = mltune("tune", "sgemm", "--trials", 30)
+        result = command("tune", "sgemm", "--trials", 30)
         assert result.returncode == 0
         (line,) = result.stderr.splitlines()
         assert line.startswith("no GPU found (")
@@ -259,7 +240,7 @@ class TestTune:
         assert set(document["seconds"]) == set(PHASES)
         assert Path(document["run"]) == directory
         assert f"% of the dataset's optimum ({1e3 * document['optimum']['median_s']:.4f} ms), rank " in (
-            mltune("show", directory).stdout
+            command("show", directory).stdout
         )
 
     def test_the_same_seed_finds_the_same(self, tuned, tmp_path):
@@ -326,7 +307,7 @@ class TestTune:
 class TestShow:
     def test_exports_the_trials_as_a_dataset_that_can_be_replayed(self, tuned, tmp_path):
         _, directory = tuned
-        result = mltune("show", directory, "--export", tmp_path, "--json")
+        result = command("show", directory, "--export", tmp_path, "--json")
         assert result.returncode == 0, result.stderr
         again = answer("tune", "sgemm", "--trials", 5, "--device", f"replay:{tmp_path / 'run.parquet'}", cwd=tmp_path)
         assert again["trials"] == 5
@@ -346,14 +327,14 @@ class TestShow:
 
     def test_for_a_person(self, tuned):
         _, directory = tuned
-        result = mltune("show", directory)
+        result = command("show", directory)
         assert result.returncode == 0
         assert "sgemm NT 4096 on NVIDIA H200" in result.stdout
         assert "of cuBLAS" in result.stdout
 
     def test_follows_a_run_that_has_ended_and_shows_it(self, tuned):
         document, directory = tuned
-        result = mltune("show", directory, "--follow", "--top", 1)
+        result = command("show", directory, "--follow", "--top", 1)
         assert result.returncode == 0, result.stderr
         assert "best so far" in result.stdout
         assert f"trials   {document['trials']}" in result.stdout
@@ -370,7 +351,7 @@ class TestShow:
         assert (process.returncode, errors) == (0, b"")
 
     def test_following_is_for_people(self, tuned):
-        assert_refused(mltune("show", tuned[1], "--follow", "--json"), "--json", "events.jsonl")
+        assert_refused(command("show", tuned[1], "--follow", "--json"), "--json", "events.jsonl")
 
     def test_a_plan_is_a_table_of_its_problems(self, tuned, tmp_path):
         document, directory = tuned
@@ -379,8 +360,8 @@ class TestShow:
         (shown,) = answer("show", tmp_path)["problems"]
         assert (shown["slug"], shown["state"], shown["trials"]) == ("sgemm-nt-4096", "declared", document["trials"])
         assert shown["best"]["tflops"] == document["best"]["tflops"]
-        assert "sgemm-nt-4096" in mltune("show", tmp_path).stdout
-        assert mltune("show", tmp_path, "--export", tmp_path / "datasets").returncode == 0
+        assert "sgemm-nt-4096" in command("show", tmp_path).stdout
+        assert command("show", tmp_path, "--export", tmp_path / "datasets").returncode == 0
         assert (tmp_path / "datasets/sgemm-nt-4096.parquet").exists()
 
 
@@ -396,7 +377,7 @@ class TestSpace:
     def test_a_kernel_that_is_only_replayed(self):
         assert answer("space", "convolution")["valid"] == 4362
         assert not answer("space", "clblast_xgemm")["has_source"]
-        assert "it can be replayed, but not built" in mltune("space", "clblast_xgemm").stdout
+        assert "it can be replayed, but not built" in command("space", "clblast_xgemm").stdout
 
     def test_depends_on_precision_and_transposition(self):
         cases = ((), ("--precision", "z"), ("--trans", "TN"))
@@ -404,7 +385,7 @@ class TestSpace:
         assert usual not in others
 
     def test_for_a_person(self):
-        result = mltune("space", "gemm_simt", "--precision", "d")
+        result = command("space", "gemm_simt", "--precision", "d")
         assert result.returncode == 0
         assert "dgemm NT 4096" in result.stdout
         assert "a block is made of whole warps" in result.stdout
@@ -412,7 +393,7 @@ class TestSpace:
 
 class TestBound:
     def test_prints_what_limits_the_hardware_and_the_kernel(self):
-        text = mltune("bound", "sgemm", "--kernel", "gemm_shared", "--device", "h200", "--config", "BLK_M=64").stdout
+        text = command("bound", "sgemm", "--kernel", "gemm_shared", "--device", "h200", "--config", "BLK_M=64").stdout
         assert "66.91 TFLOPS *" in text
         assert "any kernel" in text
         assert "with these values" in text
@@ -450,7 +431,7 @@ class TestDevice:
         assert document["devices"] == []
         assert document["reason"]
         assert {"NVIDIA driver", "NVRTC", "cuBLAS"} <= {library["name"] for library in document["libraries"]}
-        shown = mltune("device").stdout
+        shown = command("device").stdout
         assert shown.startswith("no GPU found: ")
         assert "NVRTC" in shown
 
@@ -466,7 +447,7 @@ class TestDevice:
         ],
     )
     def test_what_cannot_be_measured_or_written_is_refused(self, arguments, parts, tmp_path):
-        assert_refused(mltune("device", *arguments, cwd=tmp_path), *parts)
+        assert_refused(command("device", *arguments, cwd=tmp_path), *parts)
         assert list(tmp_path.iterdir()) == []
 
     def test_facts_are_written_to_a_file_that_is_read_again(self, tmp_path):
@@ -474,7 +455,7 @@ class TestDevice:
         assert json.loads((tmp_path / "gpu.json").read_text()) == document
         (entry,) = answer("device", tmp_path / "gpu.json")["devices"]
         assert entry["device"] == document["devices"][0]["device"]
-        assert mltune("device", "a100", "--out", tmp_path / "gpu.json").stdout.endswith(
+        assert command("device", "a100", "--out", tmp_path / "gpu.json").stdout.endswith(
             f"written: {tmp_path / 'gpu.json'}\n"
         )
 
@@ -496,7 +477,7 @@ class TestDatasets:
         assert all(entry["source"] and entry["licence"].startswith("MIT") for entry in foreign)
 
     def test_for_a_person(self):
-        result = mltune("datasets")
+        result = command("datasets")
         assert result.returncode == 0
         assert "sgemm NT 4096" in result.stdout
 
@@ -509,7 +490,7 @@ class TestCompare:
         for found in document["strategies"].values():
             assert {"at", "to", "score", "seeds", "seconds"} <= found.keys()
         assert (tmp_path / "table.md").exists()
-        again = mltune("compare", *options, "--seeds", 2, "--jobs", 1, "--output", tmp_path)
+        again = command("compare", *options, "--seeds", 2, "--jobs", 1, "--output", tmp_path)
         assert again.returncode == 0
         assert "random" in again.stdout
 
@@ -555,7 +536,7 @@ class TestCompare:
         assert "own ms: milliseconds" in output
         (folder,) = tmp_path.glob("runs/*")
         assert json.loads((folder / "summary.json").read_text())["missing"] > 9000
-        again = mltune(*table, *options, "--seeds", 3, cwd=tmp_path)
+        again = command(*table, *options, "--seeds", 3, cwd=tmp_path)
         assert again.returncode == 0
         assert f"6 runs in runs/{folder.name}, of which 6 are there" in again.stderr
         assert [*tmp_path.glob("runs/*")] == [folder]
@@ -572,11 +553,11 @@ class TestCompare:
         assert not (tmp_path / "executed").exists()
 
     def test_refuses_in_one_line(self, table, tmp_path):
-        assert_refused(mltune("compare", "--strategies", "nosuch"), "nosuch", "hybrid_vndx")
-        assert_refused(mltune("compare", "--strategies", "random", "--datasets", "nosuch"), "nosuch")
+        assert_refused(command("compare", "--strategies", "nosuch"), "nosuch", "hybrid_vndx")
+        assert_refused(command("compare", "--strategies", "random", "--datasets", "nosuch"), "nosuch")
         forgotten = [*table[:-3], "a,b", *table[-2:]]
-        assert_refused(mltune(*forgotten, cwd=tmp_path), "c also varies: is it a parameter?", "--aggregate")
-        merged = mltune(*forgotten, "--aggregate", "--strategies", "random", "--seeds", 2, cwd=tmp_path)
+        assert_refused(command(*forgotten, cwd=tmp_path), "c also varies: is it a parameter?", "--aggregate")
+        merged = command(*forgotten, "--aggregate", "--strategies", "random", "--seeds", 2, cwd=tmp_path)
         assert "257 rows, 64 distinct, 1 failed" in merged.stderr
         assert "contradict each other: 1 configurations both succeeded and failed" in merged.stderr
 
@@ -597,7 +578,7 @@ class TestDuration:
 
 def test_report_writes_one_page_and_prints_where(make_run, make_trial, tmp_path):
     make_run(tmp_path / "run", *map(make_trial, range(5)))
-    result = mltune("report", tmp_path / "run")
+    result = command("report", tmp_path / "run")
     assert result.returncode == 0, result.stderr
     files = [Path(line) for line in result.stdout.splitlines()]
     assert [file.name for file in files] == ["report.html", "report.md", "winners.json"]
@@ -608,6 +589,6 @@ def test_report_writes_one_page_and_prints_where(make_run, make_trial, tmp_path)
 
 
 def test_report_needs_a_run(tmp_path):
-    result = mltune("report", tmp_path)
+    result = command("report", tmp_path)
     assert result.returncode == 2
     assert len(result.stderr.splitlines()) == 1

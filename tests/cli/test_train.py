@@ -1,14 +1,13 @@
 """mltune train, and runs that start from its model."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 import mltune
 from mltune.errors import ModelError, RunDirectoryError
 from mltune.results.messages import message
+from tests.cli.program import command
 
 DATASET = "h200-transpose-8192x8192-random"
 
@@ -17,12 +16,6 @@ DATASET = "h200-transpose-8192x8192-random"
 def trained(tmp_path_factory):
     path = tmp_path_factory.mktemp("models") / "mine"
     return json.loads(command("train", DATASET, "--out", path, "--json").stdout)
-
-
-def command(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "mltune", *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False
-    )
 
 
 def tune(run, prior, trials=24):

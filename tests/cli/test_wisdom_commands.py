@@ -1,32 +1,14 @@
 """``mltune wisdom`` and ``mltune tune --wisdom`` as separate processes, without a GPU."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.cli.program import answer, command
+
 ROOT = Path(__file__).resolve().parents[2]
 DEVICE = "replay:h200-sgemm-nt-4096-random"
-
-
-def mltune(*arguments, **environment):
-    return subprocess.run(
-        [sys.executable, "-m", "mltune", *map(str, arguments)],
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)} | environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
-def answer(*arguments, code=0, **environment):
-    result = mltune(*arguments, "--json", **environment)
-    assert result.returncode == code, result.stderr
-    return json.loads(result.stdout)
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +27,13 @@ def test_show(files):
     assert [entry["label"] for entry in document["best"]] == ["sgemm NT 4096"]
     assert document["entries"] >= 1
     assert answer("wisdom", "show", MLTUNE_WISDOM=str(files[0])) == document
-    table = mltune("wisdom", "show", files[0]).stdout
+    table = command("wisdom", "show", files[0]).stdout
     assert "NVIDIA H200" in table
     assert "BLK_M=" in table
 
 
 def test_nothing_is_known_at_first(tmp_path):
-    result = mltune("wisdom", "show", MLTUNE_WISDOM=str(tmp_path / "none.json"))
+    result = command("wisdom", "show", MLTUNE_WISDOM=str(tmp_path / "none.json"))
     assert (result.returncode, result.stdout) == (0, f"No entries in {tmp_path / 'none.json'}.\n")
     assert answer("wisdom", "show", MLTUNE_WISDOM=str(tmp_path / "none.json"))["best"] == []
 
@@ -69,10 +51,10 @@ def test_merge_does_not_depend_on_the_order(files, tmp_path):
 
 def test_export(files, tmp_path):
     out = tmp_path / "gemm.json"
-    result = mltune("wisdom", "export", "--kernel", "gemm_simt", "--wisdom", files[0], "--out", out)
+    result = command("wisdom", "export", "--kernel", "gemm_simt", "--wisdom", files[0], "--out", out)
     assert result.stdout.startswith(f"written: {out} (")
     assert out.read_bytes() == files[0].read_bytes()
-    refused = mltune("wisdom", "export", "--kernel", "gemm_sim", "--wisdom", files[0], "--out", out)
+    refused = command("wisdom", "export", "--kernel", "gemm_sim", "--wisdom", files[0], "--out", out)
     assert refused.returncode == 2
     assert "did you mean 'gemm_simt'?" in refused.stderr
 
@@ -93,7 +75,7 @@ def test_check_passes_and_finds_what_has_rotted(files, tmp_path):
     for entry in content["entries"]:
         entry["source_hash"] = "00" * 32
     rotten.write_text(json.dumps(content))
-    result = mltune(*check, rotten)
+    result = command(*check, rotten)
     assert result.returncode == 1
     assert "stale" in result.stdout
     assert result.stdout.endswith("1 entries, 0 measured, 1 missed\n")
@@ -122,15 +104,15 @@ def test_a_wisdom_of_which_nothing_can_be_checked_does_not_pass(files, tmp_path)
     ],
 )
 def test_mistakes_are_told_in_one_line(arguments, part):
-    result = mltune("wisdom", *arguments, MLTUNE_WISDOM="none")
+    result = command("wisdom", *arguments, MLTUNE_WISDOM="none")
     assert (result.returncode, result.stdout) == (2, "")
     assert part in result.stderr
     assert len(result.stderr.splitlines()) == 1
 
 
 def test_help():
-    assert "\n  wisdom " in mltune("--help").stdout
-    result = mltune("wisdom")
+    assert "\n  wisdom " in command("--help").stdout
+    result = command("wisdom")
     assert result.returncode == 2
-    for command in ("show", "merge", "export", "check"):
-        assert f"\n  {command} " in result.stderr
+    for name in ("show", "merge", "export", "check"):
+        assert f"\n  {name} " in result.stderr

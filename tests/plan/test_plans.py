@@ -1,10 +1,7 @@
 """The shipped plans, and the command ``mltune plan`` in its own process."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +12,7 @@ from mltune.plan.forecast import forecast
 from mltune.plan.placement import place
 from mltune.plan.reader import load_plan
 from mltune.problem.gemm import CASES
+from tests.cli.program import command
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted(assets.folder("search").glob("*.toml"))
@@ -22,15 +20,7 @@ FILES = sorted(assets.folder("search").glob("*.toml"))
 
 def plan(*arguments, cwd=None):
     """Run ``mltune plan``."""
-    return subprocess.run(
-        [sys.executable, "-m", "mltune", "plan", *map(str, arguments)],
-        cwd=cwd,
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return command("plan", *arguments, cwd=cwd)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

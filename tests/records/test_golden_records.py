@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from mltune.records.events import EVENTS, EVERYWHERE, FILE, read_events
 from mltune.records.reference import Reference, drifts
 from mltune.records.store import Store
 from mltune.records.trial import TrialState
+from tests.cli.program import command
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden"
@@ -31,10 +30,8 @@ def copy_of(tmp_path):
     return copy
 
 
-def mltune(*arguments, cwd=ROOT):
-    done = subprocess.run(
-        [sys.executable, "-m", "mltune", *map(str, arguments)], cwd=cwd, capture_output=True, text=True, timeout=120
-    )
+def output(*arguments, cwd=ROOT):
+    done = command(*arguments, cwd=cwd)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -103,9 +100,9 @@ def test_what_only_format_2_has_is_read(copy_of):
 def test_commands_show_report_and_export_every_format(copy_of, name, tmp_path):
     directory = copy_of(name)
 
-    shown = json.loads(mltune("show", directory, "--json"))
-    mltune("report", directory, "--output", tmp_path / "report")
-    mltune("show", directory, "--export", tmp_path / "exported")
+    shown = json.loads(output("show", directory, "--json"))
+    output("report", directory, "--output", tmp_path / "report")
+    output("show", directory, "--export", tmp_path / "exported")
 
     assert shown["best"][0]["trial"] == 35
     assert "sgemm NT 4096" in (tmp_path / "report" / "report.md").read_text()
@@ -136,8 +133,8 @@ def test_progress_and_dead_workers_have_the_names_of_today():
 def test_commands_show_and_report_a_campaign(copy_of, tmp_path):
     directory = copy_of("campaign")
 
-    shown = json.loads(mltune("show", directory, "--json"))
-    mltune("report", directory, "--output", tmp_path / "report")
+    shown = json.loads(output("show", directory, "--json"))
+    output("report", directory, "--output", tmp_path / "report")
 
     assert [problem["slug"] for problem in shown["problems"]] == ["h200-sgemm-nt-4096-random", "convolution-mi250x-gcd"]
     assert [problem["trials"] for problem in shown["problems"]] == [40, 40]

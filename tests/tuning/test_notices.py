@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from mltune.report.reading import read_input
 from mltune.report.writing import write_winners
 from mltune.results.summary import summarise_campaign
 from tests.campaign.conftest import placed
+from tests.cli.program import command
 from tests.conftest import few_rows
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,12 +35,6 @@ def changed(tmp_path_factory) -> Path:
     """Return a dataset of another version of the source."""
     folder = tmp_path_factory.mktemp("changed")
     return few_rows(folder, "h200-sgemm-nt-4096-random", rows=40, source_hash="cd" * 32)
-
-
-def command(*arguments: object) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-m", "mltune", *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, timeout=120
-    )
 
 
 def test_tune_says_that_the_source_has_changed(changed, tmp_path):

@@ -1,9 +1,6 @@
 """Choices without a measurement."""
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import asdict
 
 import numpy as np
@@ -17,6 +14,7 @@ from mltune.problem.kinds import problem_from_name
 from mltune.show import tables, terminal
 from mltune.tuning.prediction import predict
 from mltune.tuning.request import named_problem
+from tests.cli.program import command
 
 SGEMM = problem_from_name("sgemm", trans="NT", size=2048)
 
@@ -74,22 +72,15 @@ def test_what_is_not_possible_is_refused():
         predict(SGEMM, "gemm_simt", find_device("a100")[0], top=9, wisdom="none")
 
 
-def mltune(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "mltune", "predict", *arguments],
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": "", "COLUMNS": "160"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+def prediction(*arguments):
+    return command("predict", *arguments, COLUMNS="160")
 
 
 def test_the_command():
-    document = json.loads(mltune("transpose", "--device", "h100", "--top", "2", "--json").stdout)
+    document = json.loads(prediction("transpose", "--device", "h100", "--top", "2", "--json").stdout)
     assert len(document["choices"]) == 2
     assert document["device"].startswith("NVIDIA H100")
-    refused = mltune("transpose")
+    refused = prediction("transpose")
     assert refused.returncode == 2
     assert "no GPU was found" in refused.stderr
 

@@ -1,0 +1,64 @@
+"""The command ``mltune`` in a process of its own, which starts with third-party modules imported: most of its start."""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SERVER = """
+import importlib, json, os, runpy, signal, sys
+
+for name in ("optuna", "pandas", "pyarrow.parquet", "rich.console", "scipy.optimize", "sklearn.ensemble", "sqlalchemy"):
+    importlib.import_module(name)
+for line in sys.stdin:
+    call = json.loads(line)
+    child = os.fork()
+    if not child:
+        os.chdir(call["cwd"])
+        os.environ.clear()
+        os.environ.update(call["environment"])
+        for stream, path in enumerate((os.devnull, *call["streams"])):
+            os.dup2(os.open(path, os.O_WRONLY if stream else os.O_RDONLY), stream)
+        signal.alarm(120)
+        sys.argv = ["mltune", *call["arguments"]]
+        runpy.run_module("mltune", run_name="__main__", alter_sys=True)
+        sys.exit()
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+def command(*arguments, cwd=None, **environment):
+    """Run the program to its end, without a GPU."""
+    server = _server()
+    with tempfile.TemporaryDirectory() as scratch:
+        streams = [Path(scratch) / name for name in ("stdout", "stderr")]
+        for stream in streams:
+            stream.touch()
+        call = {
+            "arguments": [*map(str, arguments)],
+            "cwd": str(cwd or ROOT),
+            "environment": os.environ | {"CUDA_VISIBLE_DEVICES": ""} | environment,
+            "streams": [*map(str, streams)],
+        }
+        server.stdin.write(json.dumps(call) + "\n")
+        server.stdin.flush()
+        code = int(server.stdout.readline())
+        return subprocess.CompletedProcess(call["arguments"], code, *(stream.read_text() for stream in streams))
+
+
+def answer(*arguments, code=0, cwd=None, **environment):
+    """Run the program with --json and return the document that it printed."""
+    result = command(*arguments, "--json", cwd=cwd, **environment)
+    assert result.returncode == code, result.stderr
+    return json.loads(result.stdout)
+
+
+@functools.cache
+def _server():
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-P", "-c", SERVER]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
