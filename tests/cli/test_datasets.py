@@ -5,7 +5,8 @@ import json
 import pytest
 
 from mltune.dataset.dataset import load_dataset, load_manifest, shipped_datasets, shipped_searches
-from tests.cli.test_cli import answer, assert_refused, mltune
+from tests.cli.program import answer, command
+from tests.cli.test_cli import assert_refused
 
 TABLE = "block,tile,time_ms\n" + "\n".join(
     f"{block},{tile},{block / 7 + tile}" for block in (16, 32, 64) for tile in (1, 2)
@@ -37,28 +38,30 @@ def test_the_problem_is_by_default_that_of_the_kernels_recordings(tmp_path):
     table = load_dataset("convolution_w6600").to_dataframe().assign(time_ms=lambda rows: 1e3 * rows.pop("median_s"))
     names = list(load_manifest("convolution_w6600").parameters)
     table[[*names, "time_ms"]].dropna().to_csv(tmp_path / "t.csv", index=False)
-    command = ("datasets", "import", "t.csv", "--kernel", "convolution", "--device", "a100", "--time", "time_ms")
+    words = ("datasets", "import", "t.csv", "--kernel", "convolution", "--device", "a100", "--time", "time_ms")
     for named in ((), ("--problem", "convolution")):
-        answer(*command, *named, "--parameters", ",".join(names), "--out", "mine", "--overwrite", cwd=tmp_path)
+        answer(*words, *named, "--parameters", ",".join(names), "--out", "mine", "--overwrite", cwd=tmp_path)
         assert load_manifest(tmp_path / "mine" / "t.json").problem == load_manifest("convolution_w6600").problem
-    refused = mltune(*command, "--problem", "other", "--parameters", ",".join(names), "--out", "other", cwd=tmp_path)
+    refused = command(*words, "--problem", "other", "--parameters", ",".join(names), "--out", "other", cwd=tmp_path)
     assert_refused(refused, "does not give element_bytes", "leave the problem out")
 
 
 def test_what_is_there_is_not_replaced(tmp_path):
     (tmp_path / "t.csv").write_text(TABLE)
-    command = ("datasets", "import", "t.csv", *OPTIONS, "--device", "unknown", "--out")
-    assert_refused(mltune(*command, ".", cwd=tmp_path), "what is read is not replaced", "t.csv")
-    assert mltune(*command, "mine", cwd=tmp_path).returncode == 0
-    assert_refused(mltune(*command, "mine", cwd=tmp_path), "mine/t.json exists")
-    assert mltune(*command, "mine", "--overwrite", cwd=tmp_path).returncode == 0
-    assert_refused(mltune("datasets", "export", "mine/t.json", "t.csv", "--format", "t4", cwd=tmp_path), "t.csv exists")
+    words = ("datasets", "import", "t.csv", *OPTIONS, "--device", "unknown", "--out")
+    assert_refused(command(*words, ".", cwd=tmp_path), "what is read is not replaced", "t.csv")
+    assert command(*words, "mine", cwd=tmp_path).returncode == 0
+    assert_refused(command(*words, "mine", cwd=tmp_path), "mine/t.json exists")
+    assert command(*words, "mine", "--overwrite", cwd=tmp_path).returncode == 0
+    assert_refused(
+        command("datasets", "export", "mine/t.json", "t.csv", "--format", "t4", cwd=tmp_path), "t.csv exists"
+    )
 
 
 def test_a_problem_of_any_name_has_named_sizes(tmp_path):
     (tmp_path / "t.csv").write_text(TABLE)
-    command = ("datasets", "import", "t.csv", "--kernel", "vecAdd", "--size", 4096, "--device", "a100", "--out", "mine")
-    assert_refused(mltune(*command, cwd=tmp_path), "only a GEMM has one size", "--size NAME=N")
+    words = ("datasets", "import", "t.csv", "--kernel", "vecAdd", "--size", 4096, "--device", "a100", "--out", "mine")
+    assert_refused(command(*words, cwd=tmp_path), "only a GEMM has one size", "--size NAME=N")
 
 
 def test_all_that_is_shipped_is_verified():
@@ -69,10 +72,10 @@ def test_all_that_is_shipped_is_verified():
 
 def test_a_damaged_dataset_is_named_and_the_exit_code_is_1(tmp_path):
     (tmp_path / "t.csv").write_text(TABLE)
-    mltune("datasets", "import", "t.csv", *OPTIONS, "--device", "a100", "--out", "mine", cwd=tmp_path)
+    command("datasets", "import", "t.csv", *OPTIONS, "--device", "a100", "--out", "mine", cwd=tmp_path)
     with (tmp_path / "mine/t.parquet").open("ab") as file:
         file.write(b"x")
-    found = mltune("datasets", "verify", "mine", cwd=tmp_path)
+    found = command("datasets", "verify", "mine", cwd=tmp_path)
     assert found.returncode == 1
     assert "mine/t.json: mine/t.parquet must have the sha256 of its manifest" in found.stdout
     assert "1 datasets, 1 with problems" in found.stdout

@@ -8,7 +8,8 @@ import pytest
 from mltune.errors import UsageError
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.skeleton import new_bundle
-from tests.cli.test_cli import answer, assert_refused, mltune
+from tests.cli.program import answer, command
+from tests.cli.test_cli import assert_refused
 
 needs_nvrtc = pytest.mark.skipif(importlib.util.find_spec("cuda") is None, reason="needs the Python bindings of NVRTC")
 
@@ -28,10 +29,10 @@ def test_the_new_bundle_loads(tmp_path):
 
 @needs_nvrtc
 def test_the_commands_that_it_prints_find_nothing_wrong(tmp_path):
-    lines = mltune("init", "transpose", cwd=tmp_path).stdout.splitlines()
+    lines = command("init", "transpose", cwd=tmp_path).stdout.splitlines()
     assert lines[1:] == ["mltune check ./transpose", "mltune tune ./transpose"]
 
-    checked = mltune(*lines[1].split()[1:], "--time", "60s", "--json", cwd=tmp_path)
+    checked = command(*lines[1].split()[1:], "--time", "60s", "--json", cwd=tmp_path)
 
     document = json.loads(checked.stdout)
     assert (checked.returncode, document["passed"], document["valid"]) == (0, True, 20), checked.stdout
@@ -41,7 +42,7 @@ def test_the_commands_that_it_prints_find_nothing_wrong(tmp_path):
 def test_a_folder_with_files_is_refused_and_left_as_it_is(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("kept")
-    assert_refused(mltune("init", "mine", cwd=tmp_path), "mine holds files", "another name")
+    assert_refused(command("init", "mine", cwd=tmp_path), "mine holds files", "another name")
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
 
 
@@ -69,4 +70,4 @@ def test_the_name_is_made_from_that_of_the_folder(folder, name, tmp_path):
 
 @pytest.mark.parametrize("arguments", [("init",), ("init", ""), ("init", "a", "b")])
 def test_misuse_is_one_line(arguments):
-    assert_refused(mltune(*arguments))
+    assert_refused(command(*arguments))
