@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,8 @@ from mltune.plan.scheduler import Scheduler
 from mltune.report.reading import read_input
 from mltune.results.summary import summarise_campaign
 from mltune.show.follow import Watch
-from tests.campaign.conftest import ROOT, events_of, placed, records_of
+from tests.campaign.conftest import events_of, placed, records_of
+from tests.cli.program import command
 from tests.conftest import few_rows
 from tests.damages import DAMAGES
 
@@ -122,14 +121,10 @@ def test_the_commands_go_on_and_say_what_failed(campaign, plans, tmp_path):
     plan.write_text(plans[1].replace('maximum = "32', 'maximum = "16').replace('minimum = "32', 'minimum = "16'))
     DAMAGES["half of it cut off"](campaign / "problems" / DAMAGED)
 
-    def mltune(*arguments):
-        command = [sys.executable, "-m", "mltune", *map(str, arguments)]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
-
-    tuned = mltune("run", plan, "--run", campaign)
-    shown = mltune("show", campaign, "--export", tmp_path / "exported")
-    document = json.loads(mltune("show", campaign, "--json").stdout)
-    reported = mltune("report", campaign, "--json")
+    tuned = command("run", plan, "--run", campaign)
+    shown = command("show", campaign, "--export", tmp_path / "exported")
+    document = json.loads(command("show", campaign, "--json").stdout)
+    reported = command("report", campaign, "--json")
 
     assert (tuned.returncode, shown.returncode, reported.returncode) == (1, 1, 1)
     assert f"{DAMAGED}: set aside: not readable: " in tuned.stderr

@@ -57,6 +57,17 @@ def answer(*arguments, code=0, cwd=None, **environment):
     return json.loads(result.stdout)
 
 
+def assert_refused(result, *parts):
+    """Assert that the program ended with one clear line on stderr and exit code 2."""
+    assert result.returncode == 2, result.stderr
+    assert result.stdout == ""
+    assert result.stderr.startswith("mltune: ")
+    assert "Traceback" not in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    for part in parts:
+        assert part in result.stderr
+
+
 @functools.cache
 def _server():
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}

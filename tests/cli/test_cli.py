@@ -19,21 +19,10 @@ from mltune.records.seconds import PHASES
 from mltune.records.store import Store
 from mltune.records.trial import TrialState
 from mltune.tuning.request import parse_duration
-from tests.cli.program import answer, command
+from tests.cli.program import answer, assert_refused, command
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
-
-
-def assert_refused(result, *parts):
-    """Assert that the program ended with one clear line on stderr and exit code 2."""
-    assert result.returncode == 2, result.stderr
-    assert result.stdout == ""
-    assert result.stderr.startswith("mltune: ")
-    assert "Traceback" not in result.stderr
-    assert len(result.stderr.splitlines()) == 1
-    for part in parts:
-        assert part in result.stderr
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from mltune.dataset.dataset import load_dataset, load_manifest, shipped_datasets, shipped_searches
-from tests.cli.program import answer, command
-from tests.cli.test_cli import assert_refused
+from tests.cli.program import answer, assert_refused, command
 
 TABLE = "block,tile,time_ms\n" + "\n".join(
     f"{block},{tile},{block / 7 + tile}" for block in (16, 32, 64) for tile in (1, 2)

@@ -8,8 +8,7 @@ import pytest
 from mltune.errors import UsageError
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.skeleton import new_bundle
-from tests.cli.program import answer, command
-from tests.cli.test_cli import assert_refused
+from tests.cli.program import answer, assert_refused, command
 
 needs_nvrtc = pytest.mark.skipif(importlib.util.find_spec("cuda") is None, reason="needs the Python bindings of NVRTC")
 

@@ -1,13 +1,11 @@
 """``mltune wisdom`` and ``mltune tune --wisdom`` as separate processes, without a GPU."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 from tests.cli.program import answer, command
 
-ROOT = Path(__file__).resolve().parents[2]
 DEVICE = "replay:h200-sgemm-nt-4096-random"
 
 

@@ -17,7 +17,6 @@ from tests.campaign.conftest import placed
 from tests.cli.program import command
 from tests.conftest import few_rows
 
-ROOT = Path(__file__).resolve().parents[2]
 NOTICE = "dataset few was recorded with another version of the source of gemm_simt"
 PLAN = """
 [plan]
