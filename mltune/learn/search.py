@@ -288,7 +288,7 @@ class Search:
         self._builds = KnownBuilds()
         self._gates: Gates | None = None
         self._open: dict[int, Batch] = {}
-        self._recorded: dict[int, list[TrialRecord]] = {}
+        self._recorded: dict[int, dict[int, Proposal]] = {}
         self._next = 0
         self._learned = 0
 
@@ -300,8 +300,8 @@ class Search:
     def resume(self, trials: Trials) -> int:
         """Continue a run from its trials, before the first :meth:`ask`.
 
-        The results of all batches that the next batch is planned from are learned. The batches after them follow again:
-        complete ones with the proposals on record, incomplete ones planned again with the same outcome.
+        The results of all batches that the next batch is planned from are learned. The batches after them follow again,
+        with the proposals on record; what is missing of the last ones is planned again, with the same outcome.
 
         Parameters
         ----------
@@ -318,8 +318,9 @@ class Search:
         complete = int(unknown[0] if len(unknown) else len(trials)) // self.batch
         self._next = max(0, complete + 1 - self._in_flight(complete))
         self._learned = self._next * self.batch
-        for number in range(self._next, complete):
-            self._recorded[number] = list(trials[number * self.batch : (number + 1) * self.batch])
+        for record in trials[self._learned :]:
+            number, place = divmod(record.number, self.batch)
+            self._recorded.setdefault(number, {})[place] = Proposal(record.index, record.proposed_by, record.predicted)
         past = trials[: self._learned]
         found = [self._score(*one) for one in zip(past.column("state"), past.column("median_s").tolist(), strict=True)]
         scores = np.array(found, dtype=np.float64)
@@ -345,14 +346,15 @@ class Search:
         number = self._next
         if self.verdict():
             return Batch(number)
-        recorded = self._recorded.get(number)
-        if recorded is None and self._best >= self._enough:
+        recorded = self._recorded.get(number, {})
+        if not recorded and self._best >= self._enough:
             self.stopping = replace(self.stopping, reason=ENOUGH, batch=number - 1)
             return Batch(number)
-        if recorded is not None:
-            proposals = [Proposal(record.index, record.proposed_by, record.predicted) for record in recorded]
+        is_complete = len(recorded) == self.batch
+        if is_complete:
+            proposals = [recorded[place] for place in range(self.batch)]
         else:
-            proposals = self._sampler.plan(self._study, number, self.batch)
+            proposals = _completed(recorded, self._sampler.plan(self._study, number, self.batch))
         if not proposals:
             text = f"nothing is left to try: all {self._space.count:,} configurations are on record"
             self.stopping = replace(self.stopping, reason=text, batch=number - 1)
@@ -360,7 +362,7 @@ class Search:
         proposals = proposals[:count]
         self._sampler.enqueue(proposals)
         trials = tuple(self._study.ask(self._sampler.distributions) for _ in proposals)
-        history = self._sampler.history if recorded is None and (self._skip or self._stop) else None
+        history = self._sampler.history if not is_complete and (self._skip or self._stop) else None
         gates = self._gates = Gates(self._features, history, self._builds, self._space, self._seed, self._gates)
         if self._stop and gates.fitted_to > self.stopping.fitted_to:
             self._apply_stopping_rule(gates)
@@ -444,6 +446,17 @@ class Search:
             near=gates.optimistic(space.rows(near)) if len(near) else None,
         )
         self.stopping = Stopping(gates.fitted_to, self._rule.streak, str(reason or ""), self._next)
+
+
+def _completed(recorded: Mapping[int, Proposal], planned: Sequence[Proposal]) -> list[Proposal]:
+    """Return a batch of the proposals on record, by their places, and of what was planned for the others.
+
+    The plan contains those on record, unless what it follows from was lost, such as a model.
+    """
+    known = {one.index for one in recorded.values()}
+    others = (one for one in planned if one.index not in known)
+    places = range(max([len(planned), *(place + 1 for place in recorded)]))
+    return [found for place in places if (found := recorded.get(place) or next(others, None)) is not None]
 
 
 def _sources(space: SearchSpace, features: Features, pretrained: PretrainedModel | None) -> list[Source]:

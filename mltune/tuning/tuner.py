@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mltune.errors import DeviceLostError, MltuneWarning, RunDirectoryError
+from mltune.errors import DeviceLostError, MltuneWarning
 from mltune.learn.model_choice import AUTO, NONE, choose_model
 from mltune.measure.pipeline import Pipeline
 from mltune.measure.race import budget_after
@@ -331,21 +331,13 @@ class Tuner:
         """Submit the candidates that are neither on record nor skipped."""
         skipped = []
         for candidate in candidates:
-            known = self._records.get(candidate.number)
-            if known is not None:
-                self._check_same(known, candidate)
-            elif candidate.is_skipped:
+            if candidate.number in self._records:
+                continue
+            if candidate.is_skipped:
                 skipped.append(candidate.record(TrialState.SKIPPED))
             else:
                 self._pipeline.submit(candidate)
         self._keep(skipped)
-
-    def _check_same(self, record: TrialRecord, candidate: Candidate) -> None:
-        if dict(record.configuration) != candidate.configuration:
-            raise RunDirectoryError(
-                f"a resumed run must propose the recorded configurations, but trial {record.number} in "
-                f"{self._store.directory} has another one: another version recorded it; start a new run."
-            )
 
     def _decide(self, built: Sequence[tuple[Candidate, Build]]) -> list[Candidate]:
         """Apply the gate after compiling."""

@@ -134,6 +134,22 @@ def test_a_resumed_search_proposes_what_the_interrupted_one_would_have(batches, 
     assert min(skipped) < cut * 16 < max(skipped) or cut < 5
 
 
+def test_a_batch_that_was_interrupted_keeps_what_is_on_record_though_the_plan_is_another():
+    whole = Replay(GATED).run(2)
+    rng = np.random.default_rng(0)
+    kept = [record for record in whole if record.number < 16 or rng.random() < 0.5]
+    resumed = Replay(GATED, seed=1)
+    resumed.search.resume(Trials.from_records(kept, resumed.search._space.names))
+    batch = resumed.search.ask()
+
+    found = {one.number: one.index for one in batch.candidates}
+    recorded = {one.number: one.index for one in kept if one.number >= 16}
+    assert sorted(found) == list(range(16, 32))
+    assert recorded.items() <= found.items()
+    assert len(set(found.values()) - {one.index for one in whole if one.number < 16}) == 16
+    assert set(found.values()) != {one.index for one in whole if one.number >= 16}
+
+
 def test_a_shorter_batch_can_be_asked_for():
     replay = Replay(GATED)
     assert len(replay.search.ask(5).candidates) == 5
