@@ -195,8 +195,8 @@ class Evidence:
     @cached_property
     def cells(self) -> Cells | None:
         """The best found over two parameters; None where there are no two of them, or too many values to show."""
-        names = self._block_shape() or self._two_most_important()
-        if names is None or not self.measured:
+        names = (self._block_shape() or self._two_most_important()) if self.measured else None
+        if names is None:
             return None
         first, second = (self.measured.parameter(name) for name in names)
         rows, columns = tuple(np.unique(first).tolist()), tuple(np.unique(second).tolist())
@@ -210,12 +210,12 @@ class Evidence:
         return Cells(names, rows, columns, rate.unit, values)
 
     def _block_shape(self) -> tuple[str, str] | None:
-        """Return the two parameters that the launch grid is computed from: the tile of a block."""
+        """Return the two parameters that the launch grid is computed from, and that were varied: the tile of a block."""
         kernel = kernel_of(self.run)
         if kernel is None or kernel.source is None:
             return None
         names = kernel.parameters_of(name for expression in kernel.grid for name in expression.names)
-        ordered = [name for name in kernel.all_parameters if name in names]
+        ordered = [name for name in kernel.all_parameters if name in names and np.ptp(self.measured.parameter(name))]
         return (ordered[0], ordered[1]) if len(ordered) == 2 else None
 
     def _two_most_important(self) -> tuple[str, str] | None:
