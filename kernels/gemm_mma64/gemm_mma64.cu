@@ -11,7 +11,9 @@
 // copies are wide, and nothing is transposed: a lane of an mma takes single elements, which it finds in either layout. Tiles
 // inside the matrices run in a loop whose copies have neither tests nor branches, so that the compiler spreads them between
 // the mma: on an H200, whose power limits its clock here, a test for each copy costs 10 % of the speed. A second, rolled loop
-// takes the other tiles, with zeros for what lies outside, and operands that are not aligned for wide copies.
+// takes the end of k, with zeros for what lies outside, matrices smaller than a tile, and operands that are not aligned for
+// wide copies. A tile that would stick out of C moves inwards: it computes again some of its neighbour's elements, and does not
+// store them.
 //
 // With STREAM_K the blocks stay. Whole waves of tiles go one to a block; the steps of the tiles that are left are divided
 // evenly among all blocks, and parts of a tile meet in the workspace. (Osama, Merrill, Cecka, Garland, Owens: "Stream-K:
@@ -133,15 +135,14 @@ struct Operand {
   const T* next;  // this thread's first element of the tile to fetch
   int inside;     // rows of op(A), or columns of op(B), of the tile that lie in the matrix
 
-  static __device__ __forceinline__ bool aligned(const T* matrix, long long ld) {
-    return ld % COPY == 0 && reinterpret_cast<unsigned long long>(matrix) % BYTES == 0;
-  }
-
-  // Go to the tile that begins at row or column `start` of `extent`; the first to fetch is number `first` along k.
-  __device__ __forceinline__ void begin(const T* matrix, long long ld, long long start, long long extent, int first) {
+  // Go to the tile that begins at row or column `start` of `extent`; the first to fetch is number `first` along k. Returns
+  // whether it is aligned for wide copies.
+  __device__ __forceinline__ bool begin(const T* matrix, long long ld, long long start, long long extent, int first) {
     inside = static_cast<int>(min(extent - start, static_cast<long long>(BLK)));
     const long long k = static_cast<long long>(first) * BLK_K;
-    next = matrix + (ALONG_K ? k + start * ld : start + k * ld) + threadIdx.x % ACROSS * COPY + threadIdx.x / ACROSS * ld;
+    const T* const tile = matrix + (ALONG_K ? k + start * ld : start + k * ld);
+    next = tile + threadIdx.x % ACROSS * COPY + threadIdx.x / ACROSS * ld;
+    return COPY == 1 || (ld % COPY == 0 && reinterpret_cast<unsigned long long>(tile) % BYTES == 0);
   }
 
   // Start the copy of the next tile, which lies inside the matrix, to a stage.
@@ -322,9 +323,20 @@ __device__ __forceinline__ T plus_scaled(T value, T beta, T old) {
 #endif
 }
 
-// `tile` is the warp's first element of C, `rows` and `columns` what is left of C from there.
+// Where a tile begins: inwards by what would stick out of C, if C has room for it.
+__device__ __forceinline__ long long inwards(long long start, int block, long long extent) {
+  return max(min(start, extent - block), 0ll);
+}
+
+// Its first rows or columns that belong to the tile before.
+__device__ __forceinline__ int overlap(long long start, int block, long long extent) {
+  return start + block == extent ? static_cast<int>((extent + block - 1) / block * block - extent) : 0;
+}
+
+// `tile` is the warp's first element of C, `rows` and `columns` what is left of C from there. The block stores what is at least
+// -own_row and -own_column from there.
 __device__ __forceinline__ void store_tile(const Accumulator& sum, T alpha, T beta, T* tile, long long ldc, long long rows,
-                                           long long columns, int g, int t) {
+                                           long long columns, int own_row, int own_column, int g, int t) {
   const bool reads = !is_zero(beta);
 #pragma unroll
   for (int j = 0; j < NJ; j++)
@@ -336,11 +348,11 @@ __device__ __forceinline__ void store_tile(const Accumulator& sum, T alpha, T be
       for (int i = 0; i < MI; i++) {
         const int row = i * 16 + (A_NEIGHBOURS ? 2 * g : g);
         constexpr int NEXT = A_NEIGHBOURS ? 1 : 8;
-        if (row < rows && column < columns) {
+        if (row < rows && column < columns && ((row + own_row) | (column + own_column)) >= 0) {
           const T value = result(alpha, sum, i, j, e);
           line[row] = reads ? plus_scaled(value, beta, line[row]) : value;
         }
-        if (row + NEXT < rows && column < columns) {
+        if (row + NEXT < rows && column < columns && ((row + NEXT + own_row) | (column + own_column)) >= 0) {
           const T value = result(alpha, sum, i, j, 2 + e);
           line[row + NEXT] = reads ? plus_scaled(value, beta, line[row + NEXT]) : value;
         }
@@ -455,20 +467,19 @@ gemm(long long m, long long n, long long k, T alpha, const T* A, long long lda, 
   const int tiles_m = static_cast<int>((m + BLK_M - 1) / BLK_M), tiles_n = static_cast<int>((n + BLK_N - 1) / BLK_N);
   Work work(tiles_m * tiles_n, static_cast<int>((depth + BLK_K - 1) / BLK_K));
   const int rest = static_cast<int>(depth - static_cast<long long>(work.per_tile - 1) * BLK_K);  // k of a last tile
-  const bool aligned = COPY == 1 || (OperandA::aligned(A, lda) && OperandB::aligned(B, ldb));
 #pragma unroll 1
   while (work.next()) {
     // Tiles run down groups of raster_group tile rows, column by column, so that a wave of blocks covers a compact patch of C.
     const long long group_tiles = static_cast<long long>(raster_group) * tiles_n;
     const int group = static_cast<int>(work.tile / group_tiles), within = static_cast<int>(work.tile % group_tiles);
     const int height = min(raster_group, tiles_m - group * raster_group);
-    const long long block_m = static_cast<long long>(group * raster_group + within % height) * BLK_M;
-    const long long block_n = static_cast<long long>(within / height) * BLK_N;
+    const long long block_m = inwards(static_cast<long long>(group * raster_group + within % height) * BLK_M, BLK_M, m);
+    const long long block_n = inwards(static_cast<long long>(within / height) * BLK_N, BLK_N, n);
 
     OperandA a;
     OperandB b;
-    a.begin(A, lda, block_m, m, work.first);
-    b.begin(B, ldb, block_n, n, work.first);
+    const bool aligned_a = a.begin(A, lda, block_m, m, work.first), aligned_b = b.begin(B, ldb, block_n, n, work.first);
+    const bool aligned = aligned_a && aligned_b;
     int tile = work.first, fetched = tile, writing = 0, reading = 0;
     auto turn = [](int& stage) { stage = stage == STAGES - 1 ? 0 : stage + 1; };
 
@@ -579,7 +590,8 @@ gemm(long long m, long long n, long long k, T alpha, const T* A, long long lda, 
         add_part(workspace, sum, --block);
 #endif
       const long long row = block_m + warp_m, column = block_n + warp_n;
-      store_tile(sum, alpha, beta, C + row + column * ldc, ldc, m - row, n - column, g, t);
+      store_tile(sum, alpha, beta, C + row + column * ldc, ldc, m - row, n - column, warp_m - overlap(block_m, BLK_M, m),
+                 warp_n - overlap(block_n, BLK_N, n), g, t);
 #if STREAM_K
     }
     __syncthreads();  // all have left the stages

@@ -8,8 +8,11 @@
 //     global --copy--> shared [k][m], [k][n] --fragments--> registers --multiply--> accumulators --store--> global
 //
 // Both operands lie in shared memory with k as the slow index, so an operand that is contiguous along k in global memory
-// (A when op(A) != N, B when op(B) = N) is transposed by its copy. Tiles that stick out of a matrix, and operands whose
-// address or leading dimension forbids wide loads, take a copy that works element by element and fills with zeros.
+// (A when op(A) != N, B when op(B) = N) is transposed by its copy. A tile that would stick out of C moves inwards: it computes
+// again some of its neighbour's elements, and does not store them. The end of k, matrices smaller than a tile, and operands
+// whose address or leading dimension forbids wide loads take a copy that works element by element and fills with zeros.
+//
+// With SPLIT_K > 1 as many blocks share the depth of a tile. Their sums meet in the workspace, and the last part stores them.
 //
 // Every capital name that is not defined here is a macro: a parameter of kernel.toml, or a fact of the problem
 // (PRECISION 0 to 3 for S, D, C, Z; TRANS_A, TRANS_B; CONJ_A, CONJ_B; BATCHED, of many products: one for each blockIdx.z).
@@ -87,7 +90,74 @@ __device__ __forceinline__ Vector<COUNT> load_global(const Vector<COUNT>* from) 
 #endif
 }
 
+// Indices that are read again: what follows from them need not wait in registers during the main loop.
+__device__ __forceinline__ unsigned block_again() {
+  unsigned value;
+  asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(value));
+  return value;
+}
+
+__device__ __forceinline__ int thread_again() {
+  int value;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(value));
+  return value;
+}
+
+// No access to memory moves across.
+__device__ __forceinline__ void keep_order() { asm volatile("" ::: "memory"); }
+
+// A flag that another block waits for: what was written before it is raised is seen once it is found raised.
+__device__ __forceinline__ void raise(unsigned* flag, unsigned value) {
+  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
+}
+
+__device__ __forceinline__ bool is_raised(const unsigned* flag) {
+  unsigned value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
+  return value != 0;
+}
+
 #endif
+
+// ---- What a block computes, and which part of it a thread.
+
+// Where a tile of C begins. One that would stick out moves inwards, if C has room for it; its first `rows` and `columns` belong
+// to the tiles before.
+struct Tile {
+  long long m, n;
+  int rows, columns;
+
+  // Blocks run down groups of raster_group tile rows, column by column, so that a wave of blocks covers a compact patch of C.
+  __device__ __forceinline__ Tile(unsigned block, long long all_m, long long all_n, int raster_group) {
+    const unsigned tiles_m = static_cast<unsigned>((all_m + BLK_M - 1) / BLK_M);
+    const unsigned tiles_n = static_cast<unsigned>((all_n + BLK_N - 1) / BLK_N);
+    const unsigned most = min(static_cast<unsigned>(raster_group), tiles_m);
+    const unsigned group = block / (most * tiles_n), within = block % (most * tiles_n);
+    const unsigned height = min(most, tiles_m - group * most);
+    const long long start_m = static_cast<long long>(group * most + within % height) * BLK_M;
+    const long long start_n = static_cast<long long>(within / height) * BLK_N;
+    m = max(min(start_m, all_m - BLK_M), 0ll);
+    n = max(min(start_n, all_n - BLK_N), 0ll);
+    rows = static_cast<int>(start_m - m);
+    columns = static_cast<int>(start_n - n);
+  }
+};
+
+// Place of a thread in the grid of DIM_X x DIM_Y threads.
+struct Lane {
+  int x, y;
+
+  __device__ __forceinline__ explicit Lane(int thread) {
+    const int lane = thread % WARP, warp = thread / WARP;
+#if LANE_ORDER == 0
+    const int lane_x = lane % LANE_X, lane_y = lane / LANE_X;
+#else  // neighbouring lanes alternate between two rows, so that eight lanes form a 4 x 2 patch
+    const int lane_x = lane / 2 % LANE_X, lane_y = lane / 2 / LANE_X * 2 + lane % 2;
+#endif
+    x = warp % (DIM_X / LANE_X) * LANE_X + lane_x;
+    y = warp / (DIM_X / LANE_X) * LANE_Y + lane_y;
+  }
+};
 
 // ---- Copies from global to shared memory, one operand each.
 
@@ -117,12 +187,14 @@ struct Operand {
   int wide_tiles;    // tiles along k that lie inside the matrix and may be read VEC elements at once
   Vector<VEC> staged[ASYNC ? 1 : PER_THREAD * PER_LINE];
 
-  __device__ __forceinline__ Operand(const T* matrix, long long ld_, long long start, long long end, long long k, T* shared)
+  // `first` is the number of the first tile to fetch.
+  __device__ __forceinline__ Operand(const T* matrix, long long ld_, long long start, long long end, long long k, int first,
+                                     T* shared)
       : tile(matrix + (K_CONTIGUOUS ? start * ld_ : start)), ld(ld_), inside(end - start) {
-    const bool aligned = ld_ % VEC == 0 && reinterpret_cast<unsigned long long>(matrix) % sizeof(Vector<VEC>) == 0;
+    const bool aligned = ld_ % VEC == 0 && reinterpret_cast<unsigned long long>(tile) % sizeof(Vector<VEC>) == 0;
     wide_tiles = inside >= BLK && aligned ? static_cast<int>(k / BLK_K) : 0;
     const int span = threadIdx.x % DIM_S * VEC, line = threadIdx.x / DIM_S * STORE;
-    next = tile + span + line * ld;
+    next = tile + span + line * ld + first * (K_CONTIGUOUS ? BLK_K : BLK_K * ld);
     to = shared + place(span, line);
   }
 
@@ -329,15 +401,18 @@ constexpr int divisor(int whole, int most) {
   return most;
 }
 
-// A tile that lies inside C is stored in vectors. One that sticks out goes through shared memory, a few elements of each
-// thread at a time, so that its bounds checks stand in a rolled loop: unrolled they would be half of the machine code.
+// Stores a tile, of which `rows` and `columns` lie in C, in vectors. If it sticks out, C is not aligned, or a part of it must
+// be left out, it goes through shared memory, a few elements of each thread at a time, so that the tests of bounds stand in a
+// rolled loop: unrolled they would be half of the machine code. What belongs to other tiles, before first_row and
+// first_column, is left out if C is read; otherwise it is stored twice with the same values.
 __device__ __forceinline__ void store_tile(const Real (&accumulator)[THR_M][THR_N][PARTS], T alpha, T beta, T* tile, long long ldc,
-                                           long long rows, long long columns, int tx, int ty, T* shared) {
+                                           int first_row, int first_column, long long rows, long long columns, Lane lane,
+                                           T* shared) {
   const bool reads = !is_zero(beta);
-  const bool wide = rows >= BLK_M && columns >= BLK_N && ldc % VEC_M == 0 &&
+  const bool wide = rows >= BLK_M && columns >= BLK_N && (!reads || (first_row | first_column) == 0) && ldc % VEC_M == 0 &&
                     reinterpret_cast<unsigned long long>(tile) % sizeof(Vector<VEC_M>) == 0;
   if (wide) {
-    tile += tx * VEC_M + ty * VEC_N * ldc;
+    tile += lane.x * VEC_M + lane.y * VEC_N * ldc;
 #pragma unroll
     for (int j = 0; j < THR_N; j++) {
       T* const line = tile + (j / VEC_N * DIM_Y * VEC_N + j % VEC_N) * ldc;
@@ -367,9 +442,9 @@ __device__ __forceinline__ void store_tile(const Real (&accumulator)[THR_M][THR_
 #pragma unroll 1
       for (int e = 0; e < CHUNK; e++) {
         const int i = (e0 + e) % THR_M, j = (e0 + e) / THR_M;
-        const int row = (i / VEC_M * DIM_X + tx) * VEC_M + i % VEC_M;
-        const int column = (j / VEC_N * DIM_Y + ty) * VEC_N + j % VEC_N;
-        if (row < rows && column < columns) {
+        const int row = (i / VEC_M * DIM_X + lane.x) * VEC_M + i % VEC_M;
+        const int column = (j / VEC_N * DIM_Y + lane.y) * VEC_N + j % VEC_N;
+        if (first_row <= row && row < rows && first_column <= column && column < columns) {
           T* const to = tile + row + column * ldc;
           const T value = scaled(alpha, slot[e * THREADS]);
           *to = reads ? plus_scaled(value, beta, *to) : value;
@@ -377,6 +452,47 @@ __device__ __forceinline__ void store_tile(const Real (&accumulator)[THR_M][THR_
       }
     }
   }
+}
+
+// ---- Parts of a tile, which meet in the workspace: a flag and a tile of sums for each block but those of the last part.
+
+constexpr int SUMS = THR_M * THR_N * PARTS;  // of a thread
+
+__device__ __forceinline__ unsigned number_of_part(int part) {
+  return (blockIdx.z * (SPLIT_K - 1) + part) * gridDim.x + blockIdx.x;
+}
+
+__device__ __forceinline__ Real* sums_of(void* workspace, unsigned number) {
+  const unsigned long long flags = (gridDim.x * gridDim.z * (SPLIT_K - 1) * sizeof(unsigned) + 255) / 256 * 256;
+  return reinterpret_cast<Real*>(static_cast<char*>(workspace) + flags) + static_cast<unsigned long long>(number) * SUMS * THREADS +
+         threadIdx.x;
+}
+
+__device__ __forceinline__ void leave_part(void* workspace, const Real (&accumulator)[THR_M][THR_N][PARTS]) {
+  const unsigned number = number_of_part(blockIdx.y);
+  Real* const sums = sums_of(workspace, number);
+#pragma unroll
+  for (int e = 0; e < SUMS; e++) sums[e * THREADS] = (&accumulator[0][0][0])[e];
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) raise(static_cast<unsigned*>(workspace) + number, 1);
+}
+
+// Blocks of earlier parts have smaller numbers, so they started earlier: to wait for them ends.
+__device__ __forceinline__ void add_part(void* workspace, Real (&accumulator)[THR_M][THR_N][PARTS], int part) {
+  const unsigned number = number_of_part(part);
+  unsigned* const flag = static_cast<unsigned*>(workspace) + number;
+  if (threadIdx.x == 0)
+    while (!is_raised(flag)) {
+    }
+  __syncthreads();
+  const Real* const sums = sums_of(workspace, number);
+#pragma unroll
+  for (int e = 0; e < SUMS; e++) {
+    (&accumulator[0][0][0])[e] += sums[e * THREADS];
+    if (e % 8 == 7) keep_order();  // or all loads would be in flight, each in a register of its own
+  }
+  if (threadIdx.x == 0) raise(flag, 0);  // for the next launch
 }
 
 // ---- The kernel.
@@ -387,7 +503,7 @@ gemm(long long m, long long n, long long k, T alpha, const T* A, long long lda, 
 #ifdef BATCHED
      long long stride_a, long long stride_b, long long stride_c, long long,
 #endif
-     int raster_group) {
+     int raster_group, void* workspace) {
 #ifdef BATCHED
   A += blockIdx.z * stride_a;
   B += blockIdx.z * stride_b;
@@ -397,28 +513,18 @@ gemm(long long m, long long n, long long k, T alpha, const T* A, long long lda, 
   T* const shared_a = reinterpret_cast<T*>(shared_storage);
   T* const shared_b = shared_a + STAGES * STAGE_A;
 
-  const int thread = threadIdx.x;
-  const int lane = thread % WARP, warp = thread / WARP;
-#if LANE_ORDER == 0
-  const int lane_x = lane % LANE_X, lane_y = lane / LANE_X;
-#else  // neighbouring lanes alternate between two rows, so that eight lanes form a 4 x 2 patch
-  const int lane_x = lane / 2 % LANE_X, lane_y = lane / 2 / LANE_X * 2 + lane % 2;
-#endif
-  const int tx = warp % (DIM_X / LANE_X) * LANE_X + lane_x;
-  const int ty = warp / (DIM_X / LANE_X) * LANE_Y + lane_y;
+  const Lane lane(threadIdx.x);
+  const Tile tile(blockIdx.x, m, n, raster_group);
+  const long long depth = is_zero(alpha) ? 0 : k;
+  const int all_tiles = static_cast<int>((depth + BLK_K - 1) / BLK_K);
+  const int share = (all_tiles + SPLIT_K - 1) / SPLIT_K;
+  const int first = SPLIT_K == 1 ? 0 : blockIdx.y * share;
+  const int tiles = SPLIT_K == 1 ? all_tiles : min(first + share, all_tiles);  // the end of this block's
 
-  // Blocks run down groups of raster_group tile rows, column by column, so that a wave of blocks covers a compact patch of C.
-  const int tiles_m = static_cast<int>((m + BLK_M - 1) / BLK_M), tiles_n = static_cast<int>((n + BLK_N - 1) / BLK_N);
-  const long long group_tiles = static_cast<long long>(raster_group) * tiles_n;
-  const int group = static_cast<int>(blockIdx.x / group_tiles), within = static_cast<int>(blockIdx.x % group_tiles);
-  const int height = min(raster_group, tiles_m - group * raster_group);
-  const long long block_m = static_cast<long long>(group * raster_group + within % height) * BLK_M;
-  const long long block_n = static_cast<long long>(within / height) * BLK_N;
-
-  OperandA a(A, lda, block_m, m, k, shared_a);
-  OperandB b(B, ldb, block_n, n, k, shared_b);
-  const T* from_a = shared_a + tx * VEC_M;  // this thread's first elements of the stage to multiply
-  const T* from_b = shared_b + ty * VEC_N;
+  OperandA a(A, lda, tile.m, m, k, first, shared_a);
+  OperandB b(B, ldb, tile.n, n, k, first, shared_b);
+  const T* from_a = shared_a + lane.x * VEC_M;  // this thread's first elements of the stage to multiply
+  const T* from_b = shared_b + lane.y * VEC_N;
 
   Real accumulator[THR_M][THR_N][PARTS];
 #pragma unroll
@@ -428,13 +534,11 @@ gemm(long long m, long long n, long long k, T alpha, const T* A, long long lda, 
 #pragma unroll
       for (int p = 0; p < PARTS; p++) accumulator[i][j][p] = Real(0);
 
-  const long long depth = is_zero(alpha) ? 0 : k;
-  const int tiles = static_cast<int>((depth + BLK_K - 1) / BLK_K);
   // While all tiles in flight are wide the main loop runs, free of any test of bounds; what is left (the end of k, tiles that
   // stick out, operands that are not aligned) takes the same steps in a rolled loop.
   const int wide = min(tiles, min(a.wide_tiles, b.wide_tiles));
   const int ahead = STAGES == 1 ? 1 : STAGES - 1;  // tiles from the one multiplied to the one fetched
-  const int main_tiles = wide == tiles ? tiles : max(wide - ahead, 0);
+  const int main_tiles = wide == tiles ? tiles : wide - ahead;
 
   auto fetch = [&](auto is_wide, int t) {
     if (t < tiles) {
@@ -463,8 +567,8 @@ gemm(long long m, long long n, long long k, T alpha, const T* A, long long lda, 
     land(is_main, t + 1);
     __syncthreads();
   };
-  fetch(No{}, 0);
-  land(No{}, 0);
+  fetch(No{}, first);
+  land(No{}, first);
   __syncthreads();
 #else  // STAGES tiles in flight; one barrier a tile
   int reading = 0;
@@ -482,18 +586,28 @@ gemm(long long m, long long n, long long k, T alpha, const T* A, long long lda, 
     reading = wrap ? 0 : reading + 1;
   };
 #pragma unroll 1
-  for (int t = 0; t < ahead; t++) {
+  for (int t = first; t < first + ahead; t++) {
     fetch(No{}, t);
     land(No{}, t);
     a.turn(false);
     b.turn(false);
   }
 #endif
-  int t = 0;
+  int t = first;
 #pragma unroll 1
   for (; t < main_tiles; t++) step(Yes{}, t);
 #pragma unroll 1
   for (; t < tiles; t++) step(No{}, t);
 
-  store_tile(accumulator, alpha, beta, C + block_m + block_n * ldc, ldc, m - block_m, n - block_n, tx, ty, shared_a);
+#if SPLIT_K > 1
+  if (blockIdx.y < SPLIT_K - 1) {
+    leave_part(workspace, accumulator);
+    return;
+  }
+#pragma unroll 1
+  for (int part = 0; part < SPLIT_K - 1; part++) add_part(workspace, accumulator, part);
+#endif
+  const Tile place(block_again(), m, n, raster_group);
+  store_tile(accumulator, alpha, beta, C + place.m + place.n * ldc, ldc, place.rows, place.columns, m - place.m, n - place.n,
+             Lane(thread_again()), shared_a);
 }

@@ -25,7 +25,7 @@ CLASSIC = {
     "BLK_M": 128, "BLK_N": 128, "BLK_K": 8, "DIM_X": 16, "DIM_Y": 16, "LANE_X": 8, "LANE_ORDER": 0,
     "DIM_XA": 32, "DIM_XB": 32, "VEC_A": 4, "VEC_B": 4, "VEC_M": 4, "VEC_N": 4, "PAD_A": 0, "PAD_B": 0,
     "STORE_A": 1, "STORE_B": 1, "ASYNC_A": 0, "ASYNC_B": 0, "STAGES": 1, "FRAGMENTS": 1, "UNROLL_K": 8,
-    "ORDER": 1, "READ": 0, "MIN_BLOCKS": 1, "RASTER_GROUP": 1,
+    "ORDER": 1, "READ": 0, "MIN_BLOCKS": 1, "SPLIT_K": 1, "RASTER_GROUP": 1,
 }
 SMALL = CLASSIC | {
     "BLK_M": 32, "BLK_N": 32, "BLK_K": 8, "DIM_X": 8, "DIM_Y": 8, "DIM_XA": 8, "DIM_XB": 8,

@@ -33,6 +33,8 @@ PIPELINES = {
     "asynchronous": lambda c: c["ASYNC_A"] and c["ASYNC_B"],
     "mixed": lambda c: c["ASYNC_A"] != c["ASYNC_B"],
 }
+PARTS = (1, 4, 2, 1)
+"""Parts of a tile's depth, by pipeline: more than there are tiles along k, too."""
 
 
 @pytest.fixture(scope="module")
@@ -56,14 +58,19 @@ def sizes(configuration: Configuration) -> Iterator[tuple[int, int, int]]:
 @pytest.mark.sampled(4)
 def test_random_configurations(kernel: Kernel, runtime: Path, case: tuple[str, str, str]) -> None:
     drawn = list(sample(kernel.with_values(SMALL), case, 512, seed=CASES.index(case)))
-    chosen = [next(filter(pipeline, drawn)) for pipeline in PIPELINES.values()]
+    turn = CASES.index(case)
+    chosen = [
+        {**next(filter(pipeline, drawn)), "SPLIT_K": PARTS[(number + turn) % len(PARTS)]}
+        for number, pipeline in enumerate(PIPELINES.values())
+    ]
     check_configurations(kernel, case, runtime, chosen, sizes)
 
 
 def test_a_batch(kernel: Kernel, runtime: Path) -> None:
     case = ("c", "T", "C")
-    drawn = sample(kernel.with_values(SMALL), case, 1, seed=7)
-    check_configurations(kernel, case, runtime, drawn, lambda c: [*sizes(c)][:2], batch=3)
+    (drawn,) = sample(kernel.with_values(SMALL), case, 1, seed=7)
+    chosen = [{**drawn, "SPLIT_K": parts} for parts in (1, 2)]
+    check_configurations(kernel, case, runtime, chosen, lambda c: [*sizes(c)][:2], batch=3)
 
 
 @pytest.mark.slow

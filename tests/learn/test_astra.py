@@ -35,7 +35,7 @@ def tile(**changes):
         "BLK_M": 64, "BLK_N": 64, "BLK_K": 16, "DIM_X": 16, "DIM_Y": 16, "LANE_X": 8, "LANE_ORDER": 0,
         "DIM_XA": 16, "DIM_XB": 16, "VEC_A": 1, "VEC_B": 1, "VEC_M": 1, "VEC_N": 1, "PAD_A": 0, "PAD_B": 0,
         "STORE_A": 1, "STORE_B": 1, "ASYNC_A": 1, "ASYNC_B": 1, "STAGES": 2, "FRAGMENTS": 1, "UNROLL_K": 16,
-        "ORDER": 0, "READ": 0, "MIN_BLOCKS": 2, "RASTER_GROUP": 1,
+        "ORDER": 0, "READ": 0, "MIN_BLOCKS": 2, "SPLIT_K": 1, "RASTER_GROUP": 1,
     }  # fmt: skip
     return {name: np.array([value]) for name, value in (classic | changes).items()}
 

@@ -58,6 +58,7 @@ def test_a_folder_holds_what_was_timed_and_says_how_to_launch_it(tmp_path):
         ("beta", "complex128", [-0.75, 0.25]),
         *(("C", "pointer to complex128", None), ("ldc", "int64", 80)),
         ("RASTER_GROUP", "int32", 2),
+        ("workspace", "pointer to uint8", None),
     ]
 
 

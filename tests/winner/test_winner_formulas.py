@@ -48,7 +48,7 @@ def test_formulas_name_nothing_but_the_sizes():
         "grid": ["ceil_div(m, 32) * ceil_div(n, 32)", "1", "1"],
         "block": ["64", "1", "1"],
         "shared_bytes": str(3 * 8 * (33 + 33) * 8),
-        "workspace_bytes": None,
+        "workspace_bytes": "0",
     }
 
 

@@ -22,7 +22,7 @@ SMALL = {
     "BLK_M": 32, "BLK_N": 32, "BLK_K": 8, "DIM_X": 8, "DIM_Y": 8, "LANE_X": 8, "LANE_ORDER": 0,
     "DIM_XA": 8, "DIM_XB": 8, "VEC_A": 1, "VEC_B": 1, "VEC_M": 1, "VEC_N": 1, "PAD_A": 1, "PAD_B": 1,
     "STORE_A": 1, "STORE_B": 1, "ASYNC_A": 1, "ASYNC_B": 0, "STAGES": 3, "FRAGMENTS": 1, "UNROLL_K": 4,
-    "ORDER": 1, "READ": 0, "MIN_BLOCKS": 1, "RASTER_GROUP": 2,
+    "ORDER": 1, "READ": 0, "MIN_BLOCKS": 1, "SPLIT_K": 1, "RASTER_GROUP": 2,
 }
 SMALL_SUMS = {
     "BLK_M": 32, "BLK_N": 16, "BLK_K": 8, "DIM_X": 8, "DIM_Y": 8, "DIM_XA": 8, "DIM_XB": 8, "PAD_A": 1, "PAD_B": 0,

@@ -160,6 +160,8 @@ inline V load_shared_by_blocks(const V* from) {
 
 inline void __threadfence() {}
 inline void keep_order() {}
+inline unsigned block_again() { return blockIdx.x; }
+inline int thread_again() { return threadIdx.x; }
 
 // Flags between blocks. Blocks run one after the other, the smaller numbers first: who waits for a later one waits forever.
 inline void raise(unsigned* flag, unsigned value) { *flag = value; }
