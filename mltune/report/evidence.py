@@ -210,7 +210,7 @@ class Evidence:
         return Cells(names, rows, columns, rate.unit, values)
 
     def _block_shape(self) -> tuple[str, str] | None:
-        """Return the two parameters that the launch grid is computed from, and that were varied: the tile of a block."""
+        """Return the two parameters that were varied of those that make the launch grid: the tile of a block."""
         kernel = kernel_of(self.run)
         if kernel is None or kernel.source is None:
             return None
