@@ -1,14 +1,14 @@
 """Finals: time the fastest trials again, side by side, verify them, and declare the winner with its uncertainty.
 
-First the race, then the verification of the winner and of the trials that tie with it. A trial that fails is excluded,
-and the remaining ones are ranked again from the same race. Other trials are not verified, which takes longer than
-racing.
+First a heat, from which the finalists come, then their race, then the verification of the winner and of its ties. A
+trial that fails is excluded, and the remaining ones are ranked again from the same race. Other trials are not verified,
+which takes longer than racing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,14 @@ if TYPE_CHECKING:
 
 
 FINALISTS = 5
-"""Number of trials with the fastest recorded medians that are timed again."""
+"""Number of trials in a race."""
+
+CANDIDATES = 20
+"""Number of trials with the fastest recorded medians that are in a heat. A trial takes milliseconds, a race seconds: a
+kernel that draws more power than the GPU may is slower then, others are not (double precision on an H200: 0 to 9 %)."""
+
+HEAT = 1 / 3
+"""Share of the seconds of a race that a heat may take."""
 
 DOUBTFUL = 3
 """Most further trials that are timed again because their recorded times are in doubt."""
@@ -97,10 +104,11 @@ def declare(
     rejected: dict[int, str] = {}
     for _ in range(ATTEMPTS):
         left = trials.take(~np.isin(trials.column("number"), list(rejected))) if rejected else trials
-        fastest = left.fastest(FINALISTS)
-        others = doubtful(trials, found, fastest, rejected)
+        fastest = list(left.fastest(CANDIDATES))
+        others = doubtful(trials, found, fastest[:FINALISTS], rejected)
+        entrants = {record.number: record for record in (*fastest, *others)}
         times = _time(session, fastest, others, rejected, race_s, stop)
-        verified = _verify(session, {record.number: record for record in (*fastest, *others)}, times, rejected, stop)
+        verified = _verify(session, entrants, times, rejected, stop)
         ranked, reference = times.rank(rejected)
         if ranked:
             return Declaration(
@@ -149,29 +157,34 @@ def doubtful(
 def _time(
     session: Session,
     fastest: Sequence[TrialRecord],
-    others: Sequence[TrialRecord],
+    others: Iterable[TrialRecord],
     rejected: dict[int, str],
     race_s: float,
     stop: Callable[[], bool],
 ) -> _Times:
-    """Race as many trials as fit into the time of a race, or return the recorded measurements of the fastest.
+    """Race the finalists, as many as fit into the time of a race, or return the recorded measurements of the fastest.
 
-    Where every time is in doubt, so are these.
+    They are the best of a heat of all candidates, where there is time for that; otherwise the fastest on record, and
+    those whose time is in doubt. Where every time is in doubt, these count.
     """
-    counted = fastest or others
+    finalists = list({record.number: record for record in (*fastest[:FINALISTS], *others)}.values())
+    candidates = list({record.number: record for record in (*fastest, *others)}.values())
+    counted = fastest[:FINALISTS] or finalists
     recorded = _Times({}, {record.number: record.measurement for record in counted if record.measurement is not None})
     if session.gpu is None:
         return recorded
-    entries: list[tuple[TrialRecord, Build]] = []
-    for record in sorted((*fastest, *others), key=lambda record: (record.median_s or 0.0, record.number)):
-        if stop():
+    heat_s = HEAT * race_s
+    has_heat = how_many_fit(_medians(candidates), heat_s) == len(candidates) > FINALISTS
+    entries = _built(session, candidates if has_heat else finalists, rejected, stop)
+    if entries is None:
+        return recorded
+    if has_heat:
+        heat = session.gpu.race([(record.configuration, build) for record, build in entries], heat_s)
+        if heat.rounds < 1 or stop():
             return recorded
-        build = session.builder.submit(record.configuration).result()
-        if build.state is TrialState.OK:
-            entries.append((record, build))
-        else:
-            rejected[record.number] = f"cannot be built again: {build.state} {build.detail}"
-    fit = how_many_fit([record.median_s or 0.0 for record, _ in entries], race_s)
+        order = np.argsort(np.median(heat.samples_s, axis=0), kind="stable")
+        entries, race_s = [entries[at] for at in order[:FINALISTS]], race_s - heat_s
+    fit = how_many_fit(_medians(record for record, _ in entries), race_s)
     if fit < min(2, len(entries)) or not entries:
         return recorded
     result = session.gpu.race([(record.configuration, build) for record, build in entries[:fit]], race_s)
@@ -180,6 +193,30 @@ def _time(
     columns = zip(*result.samples_s, strict=True)
     raced_s = {record.number: times_s for (record, _), times_s in zip(entries, columns, strict=False)}
     return _Times(raced_s | ({REFERENCE: result.reference_s} if result.reference_s else {}), recorded.recorded)
+
+
+def _medians(records: Iterable[TrialRecord]) -> list[float]:
+    return sorted(record.median_s or 0.0 for record in records)
+
+
+def _built(
+    session: Session, records: Sequence[TrialRecord], rejected: dict[int, str], stop: Callable[[], bool]
+) -> list[tuple[TrialRecord, Build]] | None:
+    """Return trials with their builds, the fastest first; None where it was stopped. Others are rejected."""
+    if stop():
+        return None
+    found = []
+    ordered = sorted(records, key=lambda record: (record.median_s or 0.0, record.number))
+    builds = [session.builder.submit(record.configuration) for record in ordered]
+    for record, future in zip(ordered, builds, strict=True):
+        if stop():
+            return None
+        build = future.result()
+        if build.state is TrialState.OK:
+            found.append((record, build))
+        else:
+            rejected[record.number] = f"cannot be built again: {build.state} {build.detail}"
+    return found
 
 
 def _verify(

@@ -15,7 +15,7 @@ from mltune.records.declaration import Declaration
 from mltune.records.reference import Drift, Reference
 from mltune.records.trial import Measurement, TrialRecord, TrialState
 from mltune.records.trials import Trials
-from mltune.tuning.finals import FINALISTS, declare, doubtful
+from mltune.tuning.finals import CANDIDATES, FINALISTS, declare, doubtful
 from mltune.tuning.session import Session, open_session
 from mltune.tuning.target import parse_device
 
@@ -149,7 +149,7 @@ def test_when_stopped_it_declares_what_is_on_record_and_leaves_the_gpu_alone(ima
 
 
 def test_when_stopped_after_the_race_it_declares_the_race(imagined):
-    answers = iter([False, False])  # one before each build
+    answers = iter([False, False, False])  # before the builds, and before each of them ends
     with imagined({0: {"time_s": 2e-3}, 1: {"time_s": 1.9e-3}}) as session:
         found = declared(session, [trial(0, 2e-3), trial(1, 2e-3)], stop=lambda: next(answers, True))
 
@@ -181,17 +181,39 @@ def test_a_lost_gpu_is_an_error(imagined):
 
 
 def test_what_was_slow_while_the_gpu_was_slow_gets_a_second_chance(imagined):
-    """Trials 6 and 7 ran while the reference took 20 % longer; timed again, 7 is the fastest."""
-    times_s = [2.0e-3, 2.01e-3, 2.02e-3, 2.03e-3, 2.04e-3, 2.5e-3, 2.3e-3, 2.35e-3]
+    """The last two trials ran while the reference took 20 % longer; timed again, the last is the fastest."""
+    times_s = [2.0e-3 + 1e-6 * number for number in range(CANDIDATES)] + [2.5e-3, 2.3e-3, 2.35e-3]
     records = [trial(number, time_s) for number, time_s in enumerate(times_s)]
-    references = [Reference(after, 0.0, time_s) for after, time_s in ((0, 3e-3), (6, 3e-3), (8, 3.6e-3))]
-    behaviours = {number: {"time_s": time_s} for number, time_s in enumerate(times_s)} | {7: {"time_s": 1.9e-3}}
+    slowed, last = CANDIDATES + 1, CANDIDATES + 2
+    references = [Reference(after, 0.0, time_s) for after, time_s in ((0, 3e-3), (slowed, 3e-3), (last + 1, 3.6e-3))]
+    behaviours = {number: {"time_s": time_s} for number, time_s in enumerate(times_s)}
+    behaviours |= {slowed: {"time_s": 1.95e-3}, last: {"time_s": 1.9e-3}}
     with imagined(behaviours) as session:
         found = declared(session, records, references=references)
 
-    assert found.number == 7
-    assert {6, 7} <= {one.number for one in found.finalists}
-    assert 5 not in {one.number for one in found.finalists}
+    assert found.number == last
+    assert slowed in {one.number for one in found.finalists}
+    assert len(found.finalists) == FINALISTS
+
+
+@pytest.mark.parametrize(("race_s", "first"), [(3.0, 12), (0.05, 0)])
+def test_finalists_are_the_best_of_a_heat_if_there_is_time(imagined, race_s, first):
+    """The longer a kernel runs, the slower is that which draws much power: on record only the others were slower."""
+    records = [trial(number, 2e-3 + 1e-6 * number) for number in range(15)]
+    with imagined({number: {"time_s": 2e-3 if number == 12 else 2.2e-3} for number in range(15)}) as session:
+        found = declared(session, records, race_s=race_s)
+
+    assert found.rounds >= 2
+    assert found.number == first
+    assert len(found.finalists) == FINALISTS
+
+
+def test_a_heat_that_kills_its_worker_leaves_what_is_on_record(imagined):
+    behaviours = {number: {} for number in range(8)} | {7: {"deed": "die in a race"}}
+    with imagined(behaviours) as session:
+        found = declared(session, [trial(number, 2e-3 + 1e-5 * number) for number in range(8)])
+
+    assert (found.number, found.rounds, len(found.finalists)) == (0, 0, FINALISTS)
 
 
 def test_a_noisy_time_gets_a_second_chance(imagined):
