@@ -99,7 +99,7 @@ def test_readme_gives_two_commands_that_do_all_the_set_up():
     commands = re.findall(r"```\n(python3 .*)\n```", (ROOT / "README.md").read_text())
     assert [command.rpartition("bin/")[2] for command in commands] == [
         "mltune tune sgemm",
-        "pytest -n auto --dist loadfile",
+        "pytest -n auto --dist worksteal",
     ]
 
 
