@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, StrictStr, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError, model_validator
 
 from mltune.errors import ModelError
 from mltune.files.atomic import write_file_atomically
@@ -28,6 +28,7 @@ from mltune.files.reading import read_file, reason
 from mltune.files.text import printable
 from mltune.files.validation import matching, problems_of
 from mltune.learn.pretrained import Member, PretrainedModel
+from mltune.records.header import LARGEST
 
 TRUSTED = ("sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",)
 """The types that a model may have besides those that skops knows to be safe."""
@@ -49,6 +50,7 @@ _MOST_FLOPS = 1e30
 _COUNT = re.compile("[1-9][0-9]{0,5}")
 
 Name = Annotated[StrictStr, Field(min_length=1, max_length=200)]
+_Value = Annotated[StrictInt, Field(ge=-LARGEST, le=LARGEST)]
 
 
 class _CardMember(BaseModel):
@@ -59,6 +61,7 @@ class _CardMember(BaseModel):
     case: Annotated[StrictStr, Field(max_length=200)] = ""
     cost_class: Annotated[StrictStr, Field(max_length=200)] = ""
     flops: Annotated[float, Field(ge=0.0, le=_MOST_FLOPS)] = 0.0
+    fastest: Annotated[list[dict[Name, _Value]], Field(max_length=10)] = []
 
 
 class Origin(NamedTuple):
@@ -92,7 +95,8 @@ class Card(BaseModel):
     kernel : str
     parameters : list of str
     members : list
-        For each regressor the sweep, the architecture of its device, and case, class and operations of its problem.
+        For each regressor the sweep, the architecture of its device, case, class and operations of its problem, and its
+        fastest configurations.
     sha256 : str
         Of the file of regressors.
     facts : dict
@@ -178,6 +182,7 @@ def save_model(model: PretrainedModel, path: Path) -> None:
                 case=one.case,
                 cost_class=one.cost_class,
                 flops=one.flops,
+                fastest=[dict(configuration) for configuration in one.fastest],
             )
             for one in model.members
         ],
@@ -238,11 +243,19 @@ def load_model(path: Path) -> PretrainedModel:
             f"{printable(trained, 200)})."
         ) from error
     members = tuple(
-        Member(known.sweep, known.architecture, known.case, known.cost_class, known.flops, regressor)
+        Member(
+            known.sweep,
+            known.architecture,
+            known.case,
+            known.cost_class,
+            known.flops,
+            regressor,
+            tuple(known.fastest),
+        )
         for known, regressor in zip(card.members, regressors, strict=True)
     )
     parameters = tuple(card.parameters)
-    return PretrainedModel(card.kernel, parameters, members, card.facts, card.sha256)
+    return PretrainedModel(card.kernel, parameters, members, facts=card.facts, digest=card.sha256)
 
 
 def _skops_io() -> Any:

@@ -8,6 +8,7 @@ device (benchmarks/transfer.py).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,15 @@ FAR = 30.0
 EMPHASIS = 2.0
 """A configuration counts as much as the EMPHASIS-th power of its relative speed: the fast ones matter."""
 
+
+REMEMBERED = 3
+"""Fastest configurations of a sweep that a model remembers."""
+
+DIFFERENT = 3
+"""Parameters in which they differ from each other, at least."""
+
+FIRST = 4
+"""Most configurations of those that are remembered of the closest sweeps, which a search measures first."""
 
 IMPORTANCE_ROWS = 1000
 """Most configurations of a sweep from which the importance of parameters is estimated."""
@@ -81,7 +91,7 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Member:
-    """The regressor of one sweep."""
+    """The regressor of one sweep, and its fastest configurations, which differ from each other."""
 
     sweep: str
     architecture: str
@@ -89,6 +99,7 @@ class Member:
     cost_class: str
     flops: float
     regressor: Any
+    fastest: tuple[Mapping[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,6 +112,8 @@ class PretrainedModel:
     parameters : tuple of str
         The features of the regressors: log2(1 + value) of each.
     members : tuple of Member
+    first : tuple of mapping of str to int
+        Configurations that are worth to be measured first, for the problem and the device that it was chosen for.
     facts : mapping
         Further content of the card: datasets, versions, scores.
     digest : str
@@ -110,6 +123,7 @@ class PretrainedModel:
     kernel: str
     parameters: tuple[str, ...]
     members: tuple[Member, ...]
+    first: tuple[Mapping[str, int], ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     digest: str = ""
 
@@ -118,15 +132,19 @@ class PretrainedModel:
 
         Of the sweeps with CUDA, or of those without, as the device is: those of the problem's class, if there are any;
         of these, those of its case or of a similar number of operations (:data:`FAR`), if there are any; and of these,
-        those of the device's architecture, if there are any. None where there is no sweep with CUDA, or none without:
-        such orders mislead (a convolution, from AMD's GPUs to NVIDIA's: .6 to .7 of the optimum with the first choice,
-        where physics alone has .9).
+        those of the device's architecture, if there are any. The fastest configurations of those of that architecture
+        and of a similar number of operations come first, those of the problem's case before others. None where there
+        is no sweep with CUDA, or none without: such orders mislead (a convolution, from AMD's GPUs to NVIDIA's: .6 to
+        .7 of the optimum with the first choice, where physics alone has .9).
         """
         left = [one for one in self.members if is_comparable(one.architecture, device)]
         left = [one for one in left if one.cost_class == problem.cost_class] or left
         left = [one for one in left if one.case == problem.case != "" or are_near(one.flops, problem.flops)] or left
         left = [one for one in left if one.architecture == device.architecture] or left
-        return replace(self, members=tuple(left)) if left else None
+        near = [one for one in left if one.flops == problem.flops or are_near(one.flops, problem.flops)]
+        near = [one for one in near if one.architecture == device.architecture]
+        near.sort(key=lambda one: (one.case != problem.case, _ratio(one.flops, problem.flops)))
+        return replace(self, members=tuple(left), first=_in_turn([one.fastest for one in near])) if left else None
 
     def predict(self, columns: Columns) -> Floats:
         """Return the expected logs of speeds relative to the fastest: ndarray of shape (n_configs,)."""
@@ -148,6 +166,38 @@ def are_near(flops: float, others: float) -> bool:
     (True, False, False)
     """
     return 0.0 < flops <= FAR * others and others <= FAR * flops
+
+
+def _ratio(flops: float, others: float) -> float:
+    return abs(math.log(max(flops, 1.0) / max(others, 1.0)))
+
+
+def _in_turn(lists: Sequence[Sequence[Mapping[str, int]]]) -> tuple[Mapping[str, int], ...]:
+    """Return the first of each list, then the second of each, without repetitions, at most :data:`FIRST`."""
+    found: list[Mapping[str, int]] = []
+    for rank in range(REMEMBERED):
+        found += [one[rank] for one in lists if rank < len(one) and one[rank] not in found]
+    return tuple(found[:FIRST])
+
+
+def fastest_of(sweep: Sweep) -> tuple[dict[str, int], ...]:
+    """Return the fastest configurations of a sweep that differ in some parameters, the fastest first.
+
+    Examples
+    --------
+    >>> columns = {name: np.array(column) for name, column in zip("abc", ([1, 1, 2], [1, 2, 2], [1, 1, 2]))}
+    >>> fastest_of(Sweep("one", "one", "sm_90", "", "", 0.0, columns, np.array([1.0, 1.1, 1.2])))
+    ({'a': 1, 'b': 1, 'c': 1}, {'a': 2, 'b': 2, 'c': 2})
+    """
+    names = list(sweep.columns)
+    table = np.column_stack([sweep.columns[name] for name in names])
+    chosen: list[int] = []
+    for row in np.argsort(sweep.median_s, kind="stable")[:FASTEST]:
+        if len(chosen) == REMEMBERED or not np.isfinite(sweep.median_s[row]):
+            break
+        if all((table[row] != table[other]).sum() >= min(DIFFERENT, len(names)) for other in chosen):
+            chosen.append(int(row))
+    return tuple(dict(zip(names, table[row].tolist(), strict=True)) for row in chosen)
 
 
 def is_comparable(architecture: str, device: Device) -> bool:
@@ -174,7 +224,8 @@ def fit_member(sweep: Sweep, parameters: Sequence[str], *, seed: int = 0) -> Mem
     regressor.fit(
         features(sweep.columns, parameters)[rows], target[rows], sample_weight=np.exp(EMPHASIS * target[rows])
     )
-    return Member(sweep.name, sweep.architecture, sweep.case, sweep.cost_class, sweep.flops, regressor)
+    known = fastest_of(sweep)
+    return Member(sweep.name, sweep.architecture, sweep.case, sweep.cost_class, sweep.flops, regressor, known)
 
 
 def importance(model: PretrainedModel, sweeps: Sequence[Sweep], *, seed: int = 0) -> dict[str, float]:

@@ -275,7 +275,8 @@ class Search:
         self._best = -math.inf
         self._compilers = compilers
         sources = _sources(space, features, pretrained)
-        proposer, first = _proposer(search, space, features), _first(space, default, known)
+        proposer = _proposer(search, space, features)
+        first = _first(space, default, known, () if pretrained is None or proposer is not None else pretrained.first)
         self._sampler = BatchSampler(space, sources, seed=seed, proposer=proposer, first=first)
         self._study = new_study(self._sampler)
         self._peak_flops = _peak_flops(features)
@@ -483,16 +484,24 @@ def _proposer(search: str, space: SearchSpace, features: Features) -> Proposer |
     raise ValueError(f"a search is one of {', '.join(SEARCHES)}, got {search!r}")
 
 
-def _first(space: SearchSpace, default: Mapping[str, int] | None, known: Sequence[Mapping[str, int]]) -> dict[int, str]:
+def _first(
+    space: SearchSpace,
+    default: Mapping[str, int] | None,
+    known: Sequence[Mapping[str, int]],
+    remembered: Sequence[Mapping[str, int]],
+) -> dict[int, str]:
     """Return the indices of the configurations that are proposed first, and their sources.
 
-    The best one known comes before the default: where measurements take long, there may be time for one only.
+    The best one known comes before the default: where measurements take long, there may be time for one only. What a
+    model remembers comes last, in place of what is not known from a wisdom.
     """
+    best, others, left = known[:1], known[1:], remembered[len(known) :]
     first: dict[int, str] = {}
-    for configuration in [*known[:1], default, *known[1:]]:
-        if configuration and configuration.keys() == set(space.names):
-            index = int(space.index_of({name: np.array([value]) for name, value in configuration.items()})[0])
-            first.setdefault(index, "default" if configuration == default else "wisdom")
+    for source, configurations in (("wisdom", best), ("default", [default]), ("wisdom", others), ("start", left)):
+        for configuration in configurations:
+            if configuration and configuration.keys() == set(space.names):
+                index = int(space.index_of({name: np.array([value]) for name, value in configuration.items()})[0])
+                first.setdefault(index, source)
     first.pop(-1, None)  # outside the space
     return first
 

@@ -31,7 +31,8 @@ def regressor(iterations=5, **options):
 @pytest.fixture
 def path(tmp_path):
     members = tuple(
-        Member(name, "sm_90", "sgemm NT", "s", 1e9, regressor(random_state=seed)) for seed, name in enumerate("ab")
+        Member(name, "sm_90", "sgemm NT", "s", 1e9, regressor(random_state=seed), ({"P": 2, "Q": seed},))
+        for seed, name in enumerate("ab")
     )
     save_model(PretrainedModel("toy", ("P", "Q"), members, facts={"versions": {"skops": "1"}}), tmp_path / "toy")
     return tmp_path / "toy.skops"
@@ -58,6 +59,7 @@ def test_what_is_written_is_read(path):
     expected = PretrainedModel("toy", ("P", "Q"), members).predict(columns)
     np.testing.assert_array_equal(model.predict(columns), expected)
     assert (model.kernel, model.parameters, [one.sweep for one in model.members]) == ("toy", ("P", "Q"), ["a", "b"])
+    assert [one.fastest for one in model.members] == [({"P": 2, "Q": 0},), ({"P": 2, "Q": 1},)]
     assert model.digest == load_card(path).sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
@@ -130,6 +132,8 @@ def test_figures_of_a_card_are_read(path):
         ({"weight": -1}, "weight"),
         ({"parameters": []}, "parameters"),
         ({"members": [{"sweep": "a"}]}, "list of 1 regressors"),
+        ({"members": [{"sweep": "a", "fastest": [{"P": 2**60}]}, {"sweep": "b"}]}, "fastest"),
+        ({"members": [{"sweep": "a", "fastest": [{"P": 0.5}]}, {"sweep": "b"}]}, "fastest"),
         ({"parameters": ["P"]}, "uses 1 features"),
         ({"extra": 1}, "extra"),
         ({"sha256": "0"}, "sha256"),

@@ -1,11 +1,13 @@
 """Pretrained models rank configurations by what was fast in sweeps of the same class of problems."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from mltune.device.facts import NO_CUDA
 from mltune.device.lookup import find_device
-from mltune.learn.pretrained import SLOWEST, PretrainedModel, Sweep, features, fit_member
+from mltune.learn.pretrained import FIRST, SLOWEST, PretrainedModel, Sweep, fastest_of, features, fit_member
 from mltune.problem.kinds import problem_from_name
 
 RNG = np.random.default_rng(0)
@@ -80,6 +82,30 @@ def test_sweeps_with_cuda_say_nothing_of_gpus_without():
     assert counting(cuda, "mi250x_gcd", "sgemm", "NT") is None
     assert counting(other, "h200", "sgemm", "NT") is None
     assert counting(model(sweep(2), sweep(4, architecture=NO_CUDA)), "mi250x_gcd", "sgemm", "NT") == [4]
+
+
+def test_the_fastest_of_the_same_architecture_come_first_those_of_the_case_before_others():
+    near, far, apart = (float(gemm("sgemm").flops * times) for times in (2, 20, 200))
+    several = model(
+        sweep(1, "sgemm NN", flops=far),
+        sweep(2, "sgemm TN", flops=near),
+        sweep(3, "sgemm NN", flops=near),
+        sweep(4, "sgemm NN", "sm_80", flops=near),
+        sweep(5, "sgemm NN", flops=apart),
+    )
+    found = several.closest(gemm("sgemm", "NN"), find_device("h200")[0]).first
+    assert [int(np.log2(one["TILE"])) for one in found[:3]] == [3, 1, 2]
+    assert len(found) == FIRST
+    assert len({tuple(one.items()) for one in found}) == FIRST
+    assert several.closest(gemm("sgemm", "NN"), find_device("rtx_a4000")[0]).first == ()
+
+
+def test_a_sweep_is_remembered_by_configurations_that_differ_and_ran():
+    fastest = fit_member(sweep(3), tuple(COLUMNS)).fastest
+    assert (fastest[0]["TILE"], fastest[0]["UNROLL"]) == (8, 1)
+    assert all(one["TILE"] != fastest[0]["TILE"] and one["UNROLL"] != 1 for one in fastest[1:])
+    nothing = replace(sweep(3), median_s=np.append(np.full(len(COLUMNS["TILE"]) - 1, np.nan), 1.0))
+    assert len(fastest_of(nothing)) == 1
 
 
 def test_the_source_is_never_above_zero():

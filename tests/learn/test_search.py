@@ -20,6 +20,7 @@ from mltune.problem.gemm import GemmProblem
 from mltune.problem.recorded import RecordedProblem
 from mltune.records.trial import Measurement, TrialState
 from mltune.records.trials import Trials
+from mltune.transfer.training import train
 
 PROBLEM = GemmProblem("s", "N", "T", 4096, 4096, 4096)
 GATED = "h200-sgemm-nt-4096-complete"
@@ -250,6 +251,23 @@ def test_the_best_known_configuration_precedes_the_default_and_no_gate_skips_the
     assert first[3][1] == "start"
     assert not any(one.is_skipped for one in batch.candidates[:3])
     assert all(exempt_proposals(["wisdom"], gate).all() for gate in GATES)
+
+
+def test_what_a_model_remembers_comes_after_the_default_in_place_of_what_a_wisdom_knows():
+    space = load_dataset(SMALL).space
+    rows = [{key: int(column[0]) for key, column in space.rows(np.array([at])).items()} for at in (77, 5, 9)]
+    model = train([load_dataset(SMALL)]).closest(load_dataset(SMALL).manifest.problem, H200)
+    model = replace(model, first=(rows[1], dict.fromkeys(space.names, 10**6), rows[2]))
+
+    alone = Replay(SMALL, default=rows[0], pretrained=model).search.ask()
+    beside = Replay(SMALL, default=rows[0], pretrained=model, known=[rows[0], rows[0]]).search.ask()
+
+    assert [(one.index, one.proposed_by) for one in alone.candidates[:3]] == [
+        (77, "default"),
+        (5, "start"),
+        (9, "start"),
+    ]
+    assert [one.index for one in beside.candidates[:2]] == [77, 9]
 
 
 def test_known_configurations_that_do_not_fit_a_batch_follow_in_the_next():
