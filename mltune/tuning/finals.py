@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mltune.kernel.bundle import device_variables
 from mltune.measure.race import BUDGET_S, how_many_fit
 from mltune.records.declaration import Declaration, Finalist
 from mltune.records.reference import Drift, Reference, drifts
@@ -22,8 +23,11 @@ from mltune.records.trials import Trials
 from mltune.tuning.ranking import REFERENCE, rank_race, rank_records
 
 if TYPE_CHECKING:
+    from mltune.measure.runner import GpuRunner
     from mltune.tuning.session import Session
 
+Entry = tuple[TrialRecord, Build]
+"""A trial, and what it was built to again."""
 
 FINALISTS = 5
 """Number of trials in a race."""
@@ -34,6 +38,9 @@ kernel that draws more power than the GPU may is slower then, others are not (do
 
 HEAT = 1 / 3
 """Share of the seconds of a race that a heat may take."""
+
+MEMORY = 1 / 8
+"""Share of the memory of a GPU that the workspaces of a heat may take."""
 
 DOUBTFUL = 3
 """Most further trials that are timed again because their recorded times are in doubt."""
@@ -173,26 +180,44 @@ def _time(
     recorded = _Times({}, {record.number: record.measurement for record in counted if record.measurement is not None})
     if session.gpu is None:
         return recorded
-    heat_s = HEAT * race_s
-    has_heat = how_many_fit(_medians(candidates), heat_s) == len(candidates) > FINALISTS
-    entries = _built(session, candidates if has_heat else finalists, rejected, stop)
+    heat_s = HEAT * race_s if _fits_a_heat(session, candidates, HEAT * race_s) else 0.0
+    entries = _built(session, candidates if heat_s else finalists, rejected, stop)
     if entries is None:
         return recorded
-    if has_heat:
-        heat = session.gpu.race([(record.configuration, build) for record, build in entries], heat_s)
-        if heat.rounds < 1 or stop():
+    if heat_s:
+        entries = _best_of_heat(session.gpu, entries, finalists, heat_s)
+        if stop():
             return recorded
-        order = np.argsort(np.median(heat.samples_s, axis=0), kind="stable")
-        entries, race_s = [entries[at] for at in order[:FINALISTS]], race_s - heat_s
-    fit = how_many_fit(_medians(record for record, _ in entries), race_s)
+    fit = how_many_fit(_medians(record for record, _ in entries), race_s - heat_s)
     if fit < min(2, len(entries)) or not entries:
         return recorded
-    result = session.gpu.race([(record.configuration, build) for record, build in entries[:fit]], race_s)
+    result = session.gpu.race([(record.configuration, build) for record, build in entries[:fit]], race_s - heat_s)
     if result.rounds < 2:
         return recorded
     columns = zip(*result.samples_s, strict=True)
     raced_s = {record.number: times_s for (record, _), times_s in zip(entries, columns, strict=False)}
     return _Times(raced_s | ({REFERENCE: result.reference_s} if result.reference_s else {}), recorded.recorded)
+
+
+def _fits_a_heat(session: Session, candidates: Sequence[TrialRecord], heat_s: float) -> bool:
+    """Return whether all candidates can be run in turns in the time of a heat, each with its workspace."""
+    if len(candidates) <= FINALISTS or how_many_fit(_medians(candidates), heat_s) < len(candidates):
+        return False
+    variables = {**device_variables(session.device), **session.problem.variables()}
+    launches = [session.kernel.launch(record.configuration, variables) for record in candidates]
+    return sum(one.workspace_bytes or 0 for one in launches) <= MEMORY * session.device.memory_bytes
+
+
+def _best_of_heat(
+    gpu: GpuRunner, entries: Sequence[Entry], finalists: Sequence[TrialRecord], heat_s: float
+) -> list[Entry]:
+    """Return the finalists: the fastest of a heat, or those on record where it failed."""
+    heat = gpu.race([(record.configuration, build) for record, build in entries], heat_s)
+    if not heat.rounds:
+        on_record = {record.number for record in finalists}
+        return [entry for entry in entries if entry[0].number in on_record]
+    order = np.argsort(np.median(heat.samples_s, axis=0), kind="stable")
+    return [entries[at] for at in order[:FINALISTS]]
 
 
 def _medians(records: Iterable[TrialRecord]) -> list[float]:
@@ -201,11 +226,11 @@ def _medians(records: Iterable[TrialRecord]) -> list[float]:
 
 def _built(
     session: Session, records: Sequence[TrialRecord], rejected: dict[int, str], stop: Callable[[], bool]
-) -> list[tuple[TrialRecord, Build]] | None:
+) -> list[Entry] | None:
     """Return trials with their builds, the fastest first; None where it was stopped. Others are rejected."""
     if stop():
         return None
-    found = []
+    found: list[Entry] = []
     ordered = sorted(records, key=lambda record: (record.median_s or 0.0, record.number))
     builds = [session.builder.submit(record.configuration) for record in ordered]
     for record, future in zip(ordered, builds, strict=True):

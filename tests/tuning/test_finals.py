@@ -208,12 +208,25 @@ def test_finalists_are_the_best_of_a_heat_if_there_is_time(imagined, race_s, fir
     assert len(found.finalists) == FINALISTS
 
 
-def test_a_heat_that_kills_its_worker_leaves_what_is_on_record(imagined):
-    behaviours = {number: {} for number in range(8)} | {7: {"deed": "die in a race"}}
+def test_where_a_heat_fails_the_fastest_on_record_race(imagined):
+    records = [trial(number, 2e-3 + 1e-5 * number) for number in range(8)]
+    behaviours = {number: {"time_s": 2e-3 - 1e-5 * number} for number in range(8)} | {7: {"deed": "die in a race"}}
     with imagined(behaviours) as session:
-        found = declared(session, [trial(number, 2e-3 + 1e-5 * number) for number in range(8)])
+        found = declared(session, records)
 
-    assert (found.number, found.rounds, len(found.finalists)) == (0, 0, FINALISTS)
+    assert found.rounds >= 2
+    assert sorted(one.number for one in found.finalists) == [*range(FINALISTS)]
+    assert found.number == FINALISTS - 1
+
+
+def test_workspaces_that_fill_the_memory_are_not_entered_in_a_heat(imagined, monkeypatch):
+    records = [trial(number, 2e-3 + 1e-6 * number) for number in range(8)]
+    with imagined({number: {"time_s": 2e-3 if number == 7 else 2.2e-3} for number in range(8)}) as session:
+        assert declared(session, records).number == 7
+        launch = session.kernel.launch({"MISDEED": 0, "REPEAT": 1}, PROBLEM.variables())
+        large = replace(launch, workspace_bytes=int(H200.memory_bytes / 60))
+        monkeypatch.setattr(type(session.kernel), "launch", lambda *_: large)
+        assert declared(session, records).number < FINALISTS
 
 
 def test_a_noisy_time_gets_a_second_chance(imagined):
