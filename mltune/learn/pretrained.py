@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -143,7 +144,7 @@ class PretrainedModel:
         left = [one for one in left if one.architecture == device.architecture] or left
         near = [one for one in left if one.flops == problem.flops or are_near(one.flops, problem.flops)]
         near = [one for one in near if one.architecture == device.architecture]
-        near.sort(key=lambda one: (one.case != problem.case, _ratio(one.flops, problem.flops)))
+        near.sort(key=lambda one: (one.case != problem.case, distance(one.flops, problem.flops)))
         return replace(self, members=tuple(left), first=_in_turn([one.fastest for one in near])) if left else None
 
     def predict(self, columns: Columns) -> Floats:
@@ -168,15 +169,17 @@ def are_near(flops: float, others: float) -> bool:
     return 0.0 < flops <= FAR * others and others <= FAR * flops
 
 
-def _ratio(flops: float, others: float) -> float:
+def distance(flops: float, others: float) -> float:
+    """Return the absolute log of the ratio of two numbers of operations."""
     return abs(math.log(max(flops, 1.0) / max(others, 1.0)))
 
 
 def _in_turn(lists: Sequence[Sequence[Mapping[str, int]]]) -> tuple[Mapping[str, int], ...]:
     """Return the first of each list, then the second of each, without repetitions, at most :data:`FIRST`."""
     found: list[Mapping[str, int]] = []
-    for rank in range(REMEMBERED):
-        found += [one[rank] for one in lists if rank < len(one) and one[rank] not in found]
+    for configuration in chain.from_iterable(zip_longest(*lists)):
+        if configuration is not None and configuration not in found:
+            found.append(configuration)
     return tuple(found[:FIRST])
 
 

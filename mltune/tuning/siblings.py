@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mltune.errors import MltuneWarning, ModelError
-from mltune.learn.pretrained import PretrainedModel, Sweep, are_near, fit_member
+from mltune.learn.pretrained import PretrainedModel, Sweep, are_near, distance, fit_member
 from mltune.records.directory import FILE, PROBLEMS
 from mltune.records.trial import TrialState
 from mltune.results.reader import read_run
@@ -60,7 +59,6 @@ def sweep_for(problem: Problem, run: TuneResult) -> NearSweep | None:
     is_far, of_another_case = not are_near(other.flops, problem.flops), other.case != problem.case
     if other.cost_class != problem.cost_class or (is_far and of_another_case) or trials.succeeded.sum() < FEWEST:
         return None
-    ratio = abs(math.log(max(other.flops, 1) / max(problem.flops, 1)))
     ran = ~trials.in_state(TrialState.SKIPPED)
     sweep = Sweep(
         run.slug,
@@ -72,7 +70,7 @@ def sweep_for(problem: Problem, run: TuneResult) -> NearSweep | None:
         {name: trials.parameter(name)[ran].astype(np.int64) for name in trials.parameters},
         np.where(trials.succeeded, trials.column("median_s"), np.nan)[ran],
     )
-    return NearSweep((is_far, of_another_case, ratio, run.slug), sweep)
+    return NearSweep((is_far, of_another_case, distance(other.flops, problem.flops), run.slug), sweep)
 
 
 def nearest(found: Iterable[NearSweep | None]) -> tuple[Sweep, ...]:

@@ -100,6 +100,13 @@ def test_the_fastest_of_the_same_architecture_come_first_those_of_the_case_befor
     assert several.closest(gemm("sgemm", "NN"), find_device("rtx_a4000")[0]).first == ()
 
 
+def test_what_several_sweeps_remember_is_measured_once():
+    flops = float(gemm("sgemm").flops)
+    several = model(*(sweep(3, f"sgemm {ops}", flops=flops) for ops in ("NN", "NT", "TN")))
+    found = several.closest(gemm("sgemm", "NN"), find_device("h200")[0]).first
+    assert found == several.members[0].fastest
+
+
 def test_a_sweep_is_remembered_by_configurations_that_differ_and_ran():
     fastest = fit_member(sweep(3), tuple(COLUMNS)).fastest
     assert (fastest[0]["TILE"], fastest[0]["UNROLL"]) == (8, 1)
