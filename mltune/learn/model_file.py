@@ -61,7 +61,7 @@ class _CardMember(BaseModel):
     case: Annotated[StrictStr, Field(max_length=200)] = ""
     cost_class: Annotated[StrictStr, Field(max_length=200)] = ""
     flops: Annotated[float, Field(ge=0.0, le=_MOST_FLOPS)] = 0.0
-    fastest: Annotated[list[dict[Name, _Value]], Field(max_length=10)] = []
+    fastest: Annotated[tuple[dict[Name, _Value], ...], Field(max_length=10)] = ()
 
 
 class Origin(NamedTuple):
@@ -176,15 +176,7 @@ def save_model(model: PretrainedModel, path: Path) -> None:
         kernel=model.kernel,
         parameters=list(model.parameters),
         members=[
-            _CardMember(
-                sweep=one.sweep,
-                architecture=one.architecture,
-                case=one.case,
-                cost_class=one.cost_class,
-                flops=one.flops,
-                fastest=[dict(configuration) for configuration in one.fastest],
-            )
-            for one in model.members
+            _CardMember(**{name: getattr(one, name) for name in _CardMember.model_fields}) for one in model.members
         ],
         sha256=hashlib.sha256(content).hexdigest(),
         facts=dict(model.facts),
@@ -243,16 +235,7 @@ def load_model(path: Path) -> PretrainedModel:
             f"{printable(trained, 200)})."
         ) from error
     members = tuple(
-        Member(
-            known.sweep,
-            known.architecture,
-            known.case,
-            known.cost_class,
-            known.flops,
-            regressor,
-            tuple(known.fastest),
-        )
-        for known, regressor in zip(card.members, regressors, strict=True)
+        Member(**dict(known), regressor=regressor) for known, regressor in zip(card.members, regressors, strict=True)
     )
     parameters = tuple(card.parameters)
     return PretrainedModel(card.kernel, parameters, members, facts=card.facts, digest=card.sha256)

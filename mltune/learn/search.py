@@ -352,10 +352,8 @@ class Search:
             self.stopping = replace(self.stopping, reason=ENOUGH, batch=number - 1)
             return Batch(number)
         is_complete = len(recorded) == self.batch
-        if is_complete:
-            proposals = [recorded[place] for place in range(self.batch)]
-        else:
-            proposals = _completed(recorded, self._sampler.plan(self._study, number, self.batch))
+        planned = [] if is_complete else self._sampler.plan(self._study, number, self.batch)
+        proposals = _completed(recorded, planned)
         if not proposals:
             text = f"nothing is left to try: all {self._space.count:,} configurations are on record"
             self.stopping = replace(self.stopping, reason=text, batch=number - 1)

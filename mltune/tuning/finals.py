@@ -113,9 +113,9 @@ def declare(
         left = trials.take(~np.isin(trials.column("number"), list(rejected))) if rejected else trials
         fastest = list(left.fastest(CANDIDATES))
         others = doubtful(trials, found, fastest[:FINALISTS], rejected)
-        entrants = {record.number: record for record in (*fastest, *others)}
-        times = _time(session, fastest, others, rejected, race_s, stop)
-        verified = _verify(session, entrants, times, rejected, stop)
+        candidates = {record.number: record for record in (*fastest, *others)}
+        times = _time(session, candidates, fastest[:FINALISTS], others, rejected, race_s, stop)
+        verified = _verify(session, candidates, times, rejected, stop)
         ranked, reference = times.rank(rejected)
         if ranked:
             return Declaration(
@@ -163,6 +163,7 @@ def doubtful(
 
 def _time(
     session: Session,
+    candidates: Mapping[int, TrialRecord],
     fastest: Sequence[TrialRecord],
     others: Iterable[TrialRecord],
     rejected: dict[int, str],
@@ -174,14 +175,13 @@ def _time(
     They are the best of a heat of all candidates, where there is time for that; otherwise the fastest on record, and
     those whose time is in doubt. Where every time is in doubt, these count.
     """
-    finalists = list({record.number: record for record in (*fastest[:FINALISTS], *others)}.values())
-    candidates = list({record.number: record for record in (*fastest, *others)}.values())
-    counted = fastest[:FINALISTS] or finalists
+    finalists = [*fastest, *others]
+    counted = fastest or finalists
     recorded = _Times({}, {record.number: record.measurement for record in counted if record.measurement is not None})
     if session.gpu is None:
         return recorded
-    heat_s = HEAT * race_s if _fits_a_heat(session, candidates, HEAT * race_s) else 0.0
-    entries = _built(session, candidates if heat_s else finalists, rejected, stop)
+    heat_s = HEAT * race_s if _fits_a_heat(session, candidates.values(), HEAT * race_s) else 0.0
+    entries = _built(session, candidates.values() if heat_s else finalists, rejected, stop)
     if entries is None:
         return recorded
     if heat_s:
@@ -199,7 +199,7 @@ def _time(
     return _Times(raced_s | ({REFERENCE: result.reference_s} if result.reference_s else {}), recorded.recorded)
 
 
-def _fits_a_heat(session: Session, candidates: Sequence[TrialRecord], heat_s: float) -> bool:
+def _fits_a_heat(session: Session, candidates: Collection[TrialRecord], heat_s: float) -> bool:
     """Return whether all candidates can be run in turns in the time of a heat, each with its workspace."""
     if len(candidates) <= FINALISTS or how_many_fit(_medians(candidates), heat_s) < len(candidates):
         return False
@@ -225,7 +225,7 @@ def _medians(records: Iterable[TrialRecord]) -> list[float]:
 
 
 def _built(
-    session: Session, records: Sequence[TrialRecord], rejected: dict[int, str], stop: Callable[[], bool]
+    session: Session, records: Iterable[TrialRecord], rejected: dict[int, str], stop: Callable[[], bool]
 ) -> list[Entry] | None:
     """Return trials with their builds, the fastest first; None where it was stopped. Others are rejected."""
     if stop():
