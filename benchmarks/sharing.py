@@ -35,6 +35,7 @@ from mltune.plan.reader import parse_plan
 from mltune.problem.gemm import CASES
 from mltune.process.signals import Interrupt
 from mltune.records.directory import runs_in
+from mltune.results.choice import by_problem
 from mltune.results.run import TuneResult
 from mltune.tuning.target import find_gpus
 
@@ -71,7 +72,8 @@ def campaign(
         for run in runs if keep else ():
             if run.best is not None:
                 export_run(run.directory, keep)
-        return {run.problem.label: row(run) | (examine(run) if examine else {}) for run in runs}
+        fastest = [group[0] for group in by_problem(runs)]
+        return {run.problem.label: row(run) | (examine(run) if examine else {}) for run in fastest}
 
 
 def lines(table: dict[str, Any]) -> str:

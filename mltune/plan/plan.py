@@ -121,7 +121,8 @@ class Standing:
     limit : float or None
         Limit of an unfinished time slice, in the unit of the plan; None when the last one has ended.
     curve : sequence of (float, float)
-        The steps of the best time so far: (spent, seconds of the kernel).
+        The steps of the best time so far: (spent, seconds of the kernel). Noisy times count: a kernel at the limit of
+        the GPU's power may have no others, and finals decide what it is worth.
     stopped : str
         Why its search has ended by itself: nothing faster is expected, or nothing is left to try. Empty if it has not.
     failed : str

@@ -267,7 +267,7 @@ def standing_of(run: TuneResult, unit: Unit) -> Standing:
         run.slug,
         spent=float(len(run.records)) if unit == "trials" else run.elapsed_s,
         limit=None if run.limit is None else run.limit["trials" if unit == "trials" else "time_s"],
-        curve=run.improvements(by_time=unit == "s"),
+        curve=run.improvements(by_time=unit == "s", noisy=True),
         stopped=run.stopped if run.limit is None else "",  # one that was killed after that has trials to finish
         trials=len(run.records),
         total_s=run.elapsed_s,

@@ -122,8 +122,13 @@ class Trials(Sequence[TrialRecord]):
     @property
     def succeeded(self) -> NDArray[np.bool_]:
         """Which trials are OK and have a time: ndarray of shape (n_trials,)."""
-        timed: NDArray[np.bool_] = ~np.isnan(self.column("median_s"))
-        return self.in_state(TrialState.OK) & timed
+        return self.timed & self.in_state(TrialState.OK)
+
+    @property
+    def timed(self) -> NDArray[np.bool_]:
+        """Which trials have a time, also one that was too noisy to count: ndarray of shape (n_trials,)."""
+        known: NDArray[np.bool_] = ~np.isnan(self.column("median_s"))
+        return (self.in_state(TrialState.OK) | self.in_state(TrialState.UNSTABLE)) & known
 
     def fastest(self, count: int | None = None) -> Trials:
         """Return the trials that succeeded, fastest first."""

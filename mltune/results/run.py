@@ -193,20 +193,22 @@ class TuneResult:
         """Return the trials that succeeded, by number."""
         return self.records.take(self.records.succeeded)
 
-    def improvements(self, *, by_time: bool) -> list[tuple[float, float]]:
+    def improvements(self, *, by_time: bool, noisy: bool = False) -> list[tuple[float, float]]:
         """Return the steps of the best time so far.
 
         Parameters
         ----------
         by_time : bool
             Whether to order trials by the time at which they ended, not by number.
+        noisy : bool
+            Whether times count that were too noisy for a trial to succeed.
 
         Returns
         -------
         list of (float, float)
             When (seconds of the run, or number of trials), and the best median time from then on, seconds.
         """
-        measured = self.measured()
+        measured = self.records.take(self.records.timed) if noisy else self.measured()
         ends = measured.column("elapsed_s") if by_time else measured.column("number") + 1.0
         order = np.argsort(ends, kind="stable")
         medians = measured.column("median_s")[order]

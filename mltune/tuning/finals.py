@@ -154,9 +154,8 @@ def doubtful(
         ratios[drift.first : drift.last] = max(drift.ratio, 1.0)
     times_s = trials.column("median_s") / ratios
     slowest_s = (fastest[-1].median_s if fastest else None) or math.inf
-    timed = trials.in_state(TrialState.OK) | trials.in_state(TrialState.UNSTABLE)
     known = np.isin(trials.column("number"), [*excluded, *(record.number for record in fastest)])
-    rows = np.flatnonzero(timed & ~known & (times_s <= slowest_s))
+    rows = np.flatnonzero(trials.timed & ~known & (times_s <= slowest_s))
     order = np.lexsort((trials.column("number")[rows], times_s[rows]))
     return trials.take(rows[order[:DOUBTFUL]])
 

@@ -289,9 +289,7 @@ class Tuner:
         self._store.set_fact("limit", {"trials": request.trials, "time_s": request.time_s})
         self._know_reference(self._session.recorded_reference_s)
         known = self._reader.ended
-        timed = known.in_state(TrialState.OK) | known.in_state(TrialState.UNSTABLE)
-        medians = known.column("median_s")[timed]
-        self._pipeline.best_s = min(medians[~np.isnan(medians)].tolist(), default=None)
+        self._pipeline.best_s = min(known.column("median_s")[known.timed].tolist(), default=None)
         self._asked = self._search.resume(known)
         self._records = {record.number: record for record in known.take(known.column("number") >= self._asked)}
         self._seconds.restart()  # loading, and learning what is on record, take none of the budget

@@ -8,9 +8,10 @@ import pytest
 
 from mltune.dataset.dataset import load_manifest
 from mltune.errors import RunDirectoryError
+from mltune.plan.scheduler import standing_of
 from mltune.records.declaration import Declaration, Finalist
 from mltune.records.store import FILE, Store
-from mltune.records.trial import Skip, TrialState
+from mltune.records.trial import Measurement, Skip, TrialState
 from mltune.results.reader import RunReader, read_run
 
 DECLARED = Declaration(1, (Finalist(1, 2.1e-3, 2e-3, 2.2e-3), Finalist(0, 2.2e-3, 2.2e-3, 2.3e-3)), as_of=3)
@@ -55,6 +56,13 @@ class TestReading:
         run = read_run(directory)
         assert run.improvements(by_time=True) == [(0.5, 3e-3), (1.0, 2e-3)]
         assert run.improvements(by_time=False) == [(1.0, 3e-3), (2.0, 2e-3)]
+
+    def test_improvements_may_count_noisy_times(self, tmp_path, make_run, make_trial):
+        noisy = replace(make_trial(0, TrialState.UNSTABLE), measurement=Measurement(TrialState.UNSTABLE, median_s=2e-3))
+        run = read_run(make_run(tmp_path, noisy, make_trial(1), make_trial(2, TrialState.UNSTABLE)))
+        assert run.improvements(by_time=False) == [(2.0, 3e-3)]
+        assert run.improvements(by_time=False, noisy=True) == [(1.0, 2e-3)]
+        assert standing_of(run, "trials").curve == [(1.0, 2e-3)], "one whose times are all noisy is not given up"
 
     def test_a_reader_reads_each_trial_once(self, directory, make_run, make_trial, monkeypatch):
         read = []
