@@ -50,6 +50,7 @@ def tune(
     enough: float | None = None,
     run: str | Path | None = None,
     compilers: int | None = None,
+    compile_on: str = "",
     prior: str | Path = "auto",
     wisdom: str | Path | None = None,
     progress: Report | Literal["auto"] | None = "auto",
@@ -103,6 +104,8 @@ def tune(
         Directory of the run; an existing run is resumed. By default a new one under ``runs/``.
     compilers : int, optional
         Compile processes; by default one per core.
+    compile_on : str
+        Address or scheduler file of a Dask cluster whose compile workers help (docs/how-to/use-a-cluster.md).
     prior : str or pathlib.Path
         The pretrained model that the search starts from: ``"none"``, the name of one that comes with mltune, which is
         that of its kernel, or the file of one (``mltune train``). In replay, those that come with mltune have seen the
@@ -162,10 +165,24 @@ def tune(
     if len(kernels) > 1:
         with _progress_bar(progress, "RunDisplay") as report, _interruptible(interrupt) as interrupted:
             return tune_choice(
-                problem, shape, kernels, run=directory, progress=report, stop=interrupted, options=options, **limits
+                problem,
+                shape,
+                kernels,
+                run=directory,
+                progress=report,
+                stop=interrupted,
+                compile_on=compile_on,
+                options=options,
+                **limits,
             )
     request, notices = tune_request(
-        problem, shape, kernel=kernels[0] if kernels else None, run=directory, **limits, **options
+        problem,
+        shape,
+        kernel=kernels[0] if kernels else None,
+        run=directory,
+        compile_on=compile_on,
+        **limits,
+        **options,
     )
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "IProgress not found")  # Optuna's progress bars, in notebooks, are not used

@@ -21,7 +21,7 @@ FLOORS: tuple[set[str], ...] = (
     {"kernel"},
     {"learn", "dataset", "wisdom"},
     {"measure", "results", "comparison", "transfer"},
-    {"show", "report", "winner"},
+    {"show", "report", "winner", "cluster"},
     {"tuning"},
     {"plan"},
     {"api"},
@@ -47,13 +47,14 @@ ONLY_IN: dict[str, set[str]] = {
     "kernel_tuner": {"comparison", "integrations"},
     "torch": {"comparison"},
     "triton": {"integrations"},
+    "distributed": {"cluster"},
     "typer": {"cli"},
     "rich": {"cli", "show"},
 }
 """Packages that only these rooms import."""
 
 HEAVY = {"sklearn", "skops", "pandas", "pyarrow", "scipy", "cupy", "cupy_backends", "cuda", "pynvml"}
-HEAVY |= {"matplotlib", "jinja2", "kernel_tuner", "torch", "triton"}
+HEAVY |= {"matplotlib", "jinja2", "distributed", "kernel_tuner", "torch", "triton"}
 """Packages that are imported inside functions only. (Optuna's base classes are subclassed, which cannot wait.)"""
 
 

@@ -232,6 +232,15 @@ Seed = Annotated[
 Facts = Annotated[
     str, typer.Option("--device", metavar="FACTS", help="auto, cuda:N, a known GPU, or a file (mltune device).")
 ]
+CompileOn = Annotated[
+    str,
+    typer.Option(
+        "--compile-on",
+        metavar="CLUSTER",
+        help="A Dask cluster whose compile workers help: address or file of its scheduler.",
+        show_default=False,
+    ),
+]
 DeviceName = Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cuda:N or replay:DATASET.")]
 NewRun = Annotated[
     Path | None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mltune.cli.application import AsJson, answer, app, path
+from mltune.cli.application import AsJson, CompileOn, answer, app, path
 from mltune.show import terminal
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def run(
             help="Directory of the run; a run of the same plan there is resumed.",
         ),
     ] = None,
+    compile_on: CompileOn = "",
     as_json: AsJson = False,
 ) -> None:
     """Carry out a plan: tune many problems, unattended.
@@ -44,10 +45,10 @@ def run(
 
     if is_plan(Path(plan)):
         directory, plan = directory or Path(plan), str(Path(plan) / PLAN_FILE)
-    carry_out(load_plan(plan), directory, as_json)
+    carry_out(load_plan(plan), directory, as_json, compile_on)
 
 
-def carry_out(loaded: Plan, directory: Path | None, as_json: bool) -> None:
+def carry_out(loaded: Plan, directory: Path | None, as_json: bool, compile_on: str = "") -> None:
     """Carry out a plan in a directory, by default a new one, and show the result."""
     from mltune.plan.campaign import run_plan
     from mltune.plan.placement import notices, place
@@ -65,7 +66,7 @@ def carry_out(loaded: Plan, directory: Path | None, as_json: bool) -> None:
     directory = directory or new_directory(loaded.name)
     terminal.write(f"run directory: {directory}; `mltune run {directory}` resumes it", stderr=True)
     with RunDisplay() as progress, Interrupt() as interrupt:
-        result = run_plan(placed, directory, progress=progress, stop=interrupt)
+        result = run_plan(placed, directory, progress=progress, stop=interrupt, compile_on=compile_on)
     document = result.to_json()
     answer(document, as_json, lambda: tables.campaign_summary(document))
     if result.report is not None:

@@ -11,6 +11,7 @@ from mltune.cli.application import (
     Accuracy,
     AsJson,
     Batch,
+    CompileOn,
     DeviceName,
     K,
     KernelName,
@@ -108,6 +109,7 @@ def tune(
             show_default=False,
         ),
     ] = None,
+    compile_on: CompileOn = "",
     as_json: AsJson = False,
 ) -> None:
     """Find the fastest configuration of a kernel; of several kernels, the fastest of all.
@@ -148,7 +150,7 @@ def tune(
             seed=seed,
             options=options,
         )
-        return carry_out(plan, run, as_json)
+        return carry_out(plan, run, as_json, compile_on)
     with RunDisplay() as progress, Interrupt() as interrupt:
         result = api.tune(
             problem,
@@ -169,6 +171,7 @@ def tune(
             stop=stop,
             enough=enough,
             run=run,
+            compile_on=compile_on,
             prior=prior,
             wisdom=wisdom,
             progress=progress,

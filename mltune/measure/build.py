@@ -1,28 +1,20 @@
-"""The builder: NVRTC on all cores, in processes that can be killed, with a cache of cubins."""
+"""The builder: from a configuration of a kernel to what NVRTC compiles, on all cores."""
 
 from __future__ import annotations
 
-import contextlib
 import operator
-import os
-import queue
 import re
-import threading
-import time
 from collections.abc import Mapping
-from concurrent.futures import Future, wait
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Self
 
-from mltune.errors import BundleError, DeviceError, SpaceError, WorkerError
+from mltune.errors import BundleError, DeviceError, SpaceError
 from mltune.kernel.names import check_macro_name
+from mltune.measure.compile_pool import CompilePool, available_cores
 from mltune.measure.compiler import Source, accepts_option, nvrtc_version, supported_architectures
-from mltune.measure.cubin_cache import CubinCache, cache_key, default_cache
+from mltune.measure.cubin_cache import default_cache
 from mltune.measure.toolkit_headers import toolkit_headers
-from mltune.process.child import Child, ChildDiedError, ChildTimeoutError
-from mltune.process.child_pool import ChildPool, ThreadedChild
-from mltune.records.trial import Build, TrialState
+from mltune.records.trial import Build
 
 if TYPE_CHECKING:
     from mltune.kernel.bundle import Kernel
@@ -31,17 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["NvrtcBuilder", "available_cores", "compile_options", "default_cache", "nvrtc_version"]
 
 _ARCHITECTURE = re.compile(r"sm_(\d+)a?")
-_LOST = (TrialState.TIMEOUT, TrialState.CRASHED)
-_COMPILER = "mltune.measure.compiler:make_compiler"
-
-
-def available_cores() -> int:
-    """Return the number of cores that this process may use: its affinity, limited by the CPU quota of its container."""
-    cores = len(os.sched_getaffinity(0))
-    with contextlib.suppress(OSError, ValueError):
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        cores = min(cores, max(1, int(quota) // int(period)))
-    return cores
 
 
 def compile_options(architecture: str) -> tuple[str, ...]:
@@ -101,10 +82,8 @@ def definitions(macros: Mapping[str, int | float | str]) -> str:
 class NvrtcBuilder:
     """Compile configurations of a kernel to cubins, with one compile process per core. A context manager.
 
-    Configurations that differ only in launch parameters share one build, even while it is being compiled. A compile
-    that exceeds its time is killed and becomes ``TIMEOUT``; a compiler that dies, ``CRASHED``; neither affects other
-    builds. A compiler that is killed from outside is replaced: only a configuration that two were killed with is
-    ``CRASHED``.
+    Configurations that differ only in launch parameters share one build
+    (:class:`~mltune.measure.compile_pool.CompilePool`).
 
     Parameters
     ----------
@@ -114,16 +93,8 @@ class NvrtcBuilder:
         Its macros select the case, such as precision and transposition.
     architecture : str
         That of the device, such as ``"sm_90"``; a kernel for ``"sm_90a"`` is compiled for that.
-    cache : pathlib.Path or None
-        Folder of cubins, such as :func:`default_cache`; None caches nothing.
-    workers : int or None
-        Number of compile processes; None is one per core.
-    timeout_s : float
-        Seconds allowed per compile.
-    memory_bytes : int
-        Memory allowed per compile process.
-    pool : ChildPool, optional
-        Where compile processes are taken from and given back to; without one they end with the builder.
+    **compilers
+        Arguments of :class:`~mltune.measure.compile_pool.CompilePool`: ``cache``, ``workers``, ``pool``, ``farm``, ...
 
     Raises
     ------
@@ -135,67 +106,26 @@ class NvrtcBuilder:
         NVRTC is missing, or does not compile for the architecture.
     """
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        problem: RunnableProblem,
-        architecture: str,
-        *,
-        cache: Path | None = None,
-        workers: int | None = None,
-        timeout_s: float = 60.0,
-        memory_bytes: int = 4 << 30,
-        pool: ChildPool | None = None,
-    ) -> None:
-        self._source = _source(kernel, compile_options(kernel.architecture_on(architecture)))
+    def __init__(self, kernel: Kernel, problem: RunnableProblem, architecture: str, **compilers: Any) -> None:
+        source = _source(kernel, compile_options(kernel.architecture_on(architecture)))
         self._kernel = kernel
         self._problem_macros = dict(problem.macros())
         definitions(self._problem_macros | dict.fromkeys(kernel.parameters, 0))
-        self._version = nvrtc_version()
-        self._timeout_s = timeout_s
-        self._cache = CubinCache(cache) if cache is not None else None
-        self._lock = threading.Lock()
-        self._jobs: dict[str, _Job] = {}
-        self._lost: dict[str, Build] = {}
-        self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._open = False
-        self._count = max(1, workers if workers is not None else available_cores())
-        self._memory_bytes = memory_bytes
-        self._pool, self._keeps = pool or ChildPool(), pool is not None
-        self._compilers: list[ThreadedChild] = []
-        self._served: list[Future[None]] = []
-        self._compiling: set[Child] = set()
+        self._pool = CompilePool(source, **compilers)
 
     @property
     def workers(self) -> int:
-        """Number of compile processes."""
-        return self._count
+        """Number of builds made at the same time."""
+        return self._pool.workers
 
     def __enter__(self) -> Self:
         """Start the compile processes, without waiting for them."""
-        self._open = True
-        arguments = self._source, self._memory_bytes
-        self._compilers = [self._pool.take(_COMPILER, arguments) for _ in range(self._count)]
-        self._served = [one.thread.submit(self._work, one.child) for one in self._compilers]
+        self._pool.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
         """Stop at once: waiting builds are cancelled, running compilers are killed and their builds cancelled."""
-        with self._lock:
-            self._open = False
-            waiting = [future for job in self._jobs.values() for future in job.futures]
-        for future in waiting:
-            future.cancel()
-        for _ in self._served:
-            self._queue.put(None)
-        for served, compiler in zip(self._served, self._compilers, strict=True):
-            while not served.done():
-                if not self._keeps or compiler.child in self._compiling:
-                    compiler.child.interrupt()  # its thread reaps it
-                wait([served], timeout=0.05)
-            self._pool.give_back(compiler)
-        if not self._keeps:
-            self._pool.close()
+        self._pool.__exit__(*error)
 
     def submit(self, configuration: Mapping[str, int]) -> Future[Build]:
         """Queue one configuration.
@@ -208,8 +138,7 @@ class NvrtcBuilder:
         Returns
         -------
         concurrent.futures.Future of Build
-            Already done when the cubin is in the cache. Raises :class:`~mltune.errors.WorkerError` when no compile
-            process can be started; cancelled when the builder is closed.
+            See :meth:`~mltune.measure.compile_pool.CompilePool.submit`.
 
         Raises
         ------
@@ -221,101 +150,12 @@ class NvrtcBuilder:
         macros = definitions(self._macros(configuration))
         if self._kernel.is_generated:
             macros += f"#line 1\n{self._kernel.source_of(configuration)}\n"
-        key = cache_key(self._source, macros, self._version)
-        future: Future[Build] = Future()
-        with self._lock:
-            if not self._open:
-                raise WorkerError("a builder must be open, but this one is not; use it in a `with` statement.")
-            job = self._jobs.get(key)
-            if job is not None:
-                job.futures.append(future)
-                return future
-            known = self._lost.get(key) or (self._cache.get(key) if self._cache is not None else None)
-            if known is not None:
-                future.set_result(replace(known, cached=True))
-                return future
-            job = self._jobs[key] = _Job(key, macros, [future])
-        self._queue.put(job)
-        return future
+        return self._pool.submit(macros)
 
     def _macros(self, configuration: Mapping[str, int]) -> dict[str, int | float | str]:
         if missing := [name for name in self._kernel.parameters if name not in configuration]:
             raise SpaceError(f"a configuration must contain every parameter, but lacks {', '.join(missing)}.")
         return self._kernel.macros(configuration) | self._problem_macros
-
-    def _work(self, child: Child) -> None:
-        """Serve the queue with one compile process, in a thread."""
-        with contextlib.suppress(WorkerError):  # the first job tries again, and reports the error
-            child.start()
-        while (job := self._queue.get()) is not None:
-            if not self._is_wanted(job, child):
-                continue
-            try:
-                build = self._compile(child, job)
-            except WorkerError as error:
-                self._finish(job, error)
-                continue
-            finally:
-                self._compiling.discard(child)
-            if self._cache is not None:
-                self._cache.put(job.key, build)
-            self._finish(job, build)
-
-    def _is_wanted(self, job: _Job, child: Child) -> bool:
-        """Return whether anything still waits for a job, which the child compiles then; drop it otherwise."""
-        with self._lock:
-            if self._open and not all(future.cancelled() for future in job.futures):
-                self._compiling.add(child)
-                return True
-            del self._jobs[job.key]
-        for future in job.futures:
-            if future.cancel():
-                future.set_running_or_notify_cancel()
-        return False
-
-    def _compile(self, child: Child, job: _Job, *, again: bool = False) -> Build:
-        try:
-            child.start()
-        except WorkerError:
-            if again or not self._open:
-                raise
-            return self._compile(child, job, again=True)
-        started = time.monotonic()
-        try:
-            build = child.call(job.macros, self._timeout_s)
-        except ChildTimeoutError:
-            detail = f"a compile must end within {self._timeout_s:g} s"
-            return Build(TrialState.TIMEOUT, detail, compile_s=time.monotonic() - started)
-        except ChildDiedError as error:
-            if error.was_killed and self._open and not again:
-                return self._compile(child, job, again=True)
-            return Build(TrialState.CRASHED, f"the compiler died: {error}", compile_s=time.monotonic() - started)
-        assert isinstance(build, Build)  # noqa: S101
-        if build.state is TrialState.CRASHED:
-            child.kill()  # NVRTC failed internally or ran out of memory: the process is not used again
-        return build
-
-    def _finish(self, job: _Job, outcome: Build | WorkerError) -> None:
-        with self._lock:
-            del self._jobs[job.key]
-            if isinstance(outcome, Build) and outcome.state in _LOST and self._open:
-                self._lost[job.key] = outcome
-        for position, future in enumerate(job.futures):
-            if not future.set_running_or_notify_cancel():
-                continue
-            if isinstance(outcome, WorkerError):
-                future.set_exception(outcome)
-            else:
-                future.set_result(replace(outcome, cached=True) if position else outcome)
-
-
-@dataclass(slots=True)
-class _Job:
-    """One build and the futures that wait for it, which may be cancelled until it is done."""
-
-    key: str
-    macros: str  # with the source, where each configuration has its own
-    futures: list[Future[Build]]
 
 
 def _source(kernel: Kernel, options: tuple[str, ...]) -> Source:

@@ -47,8 +47,12 @@ def default_cache() -> Path:
 
 def cache_key(source: Source, definitions: str, compiler: str) -> str:
     """Return the name of a build: a hash of all that NVRTC reads, and of the compiler's version."""
-    digest = _digest(source.text, source.entry, source.options, tuple(sorted(source.headers.items())))
-    return hashlib.sha256(json.dumps([_FORMAT, digest, definitions, compiler]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([_FORMAT, source_digest(source), definitions, compiler]).encode()).hexdigest()
+
+
+def source_digest(source: Source) -> str:
+    """Return a hash of a source with its headers and options."""
+    return _digest(source.text, source.entry, source.options, tuple(sorted(source.headers.items())))
 
 
 @functools.lru_cache(maxsize=8)

@@ -51,6 +51,7 @@ def run_plan(
     worker: str = DEVICE_WORKER,
     heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
     siblings: bool = True,
+    compile_on: str = "",
 ) -> CampaignResult:
     """Carry out a plan, or resume it.
 
@@ -70,6 +71,8 @@ def run_plan(
         Seconds without a message after which a worker is killed and replaced.
     siblings : bool
         Whether a problem that begins measures first what other problems of its kernel have found so far.
+    compile_on : str
+        Cluster whose compile workers help (:func:`mltune.cluster.connection.connect`); empty for none.
 
     Raises
     ------
@@ -86,7 +89,9 @@ def run_plan(
     lock = lock_directory(directory)
     try:
         claim_directory(plan, directory)
-        campaign = Campaign(plan, directory, progress, stop, worker, heartbeat_timeout_s, siblings=siblings)
+        campaign = Campaign(
+            plan, directory, progress, stop, worker, heartbeat_timeout_s, siblings=siblings, compile_on=compile_on
+        )
         with contextlib.closing(campaign):
             campaign.run()
         return campaign.finish()
@@ -110,12 +115,14 @@ class Campaign:
         heartbeat_timeout_s: float,
         *,
         siblings: bool,
+        compile_on: str,
     ) -> None:
         self._plan = plan
         self._directory = directory
         self._progress = progress
         self._stop = stop
         self._siblings = siblings
+        self._compile_on = compile_on
         self._log = EventLog(directory)
         self._outdone: set[str] = set()
         self._workers = [DeviceWorker(device, Child(worker), heartbeat_timeout_s) for device in plan.devices]
@@ -230,6 +237,7 @@ class Campaign:
             choice=task.choice,
             **{
                 "compilers": self._compilers(),
+                "compile_on": self._compile_on,
                 "siblings": self._scheduler.siblings(task) if self._siblings else (),
                 "sweeps": self._scheduler.sweeps(task) if self._siblings else (),
                 **self._plan.options,

@@ -35,6 +35,7 @@ def tune_choice(
     run: Path | None = None,
     progress: CampaignReport | None = None,
     stop: Callable[[], bool] = bool,
+    compile_on: str = "",
     **plan: Any,
 ) -> TuneResult:
     """Tune a problem with several kernels, and return the result of the fastest one.
@@ -47,7 +48,7 @@ def tune_choice(
         At least two.
     run : pathlib.Path, optional
         Directory of the campaign; by default a new one.
-    progress, stop
+    progress, stop, compile_on
         See :func:`mltune.plan.campaign.run_plan`.
     **plan
         Further arguments of :func:`mltune.plan.sizes.plan_of_sizes`.
@@ -65,7 +66,7 @@ def tune_choice(
     for notice in (*missing, *notices(placed)):
         warnings.warn(notice, MltuneWarning, stacklevel=3)
     directory = run or new_directory(placed.tasks[0].problem.label)
-    campaign = run_plan(placed, directory, progress=progress, stop=stop)
+    campaign = run_plan(placed, directory, progress=progress, stop=stop, compile_on=compile_on)
     if not runs_in(directory):
         reasons = "; ".join(f"{slug}: {failure}" for slug, failure in campaign.failed.items())
         raise RunError(

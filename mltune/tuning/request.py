@@ -70,6 +70,8 @@ class TuneRequest:
         Directory of the run; None makes a new one under ``runs/``.
     compilers : int or None
         Compile processes; None is one per core.
+    compile_on : str
+        Cluster whose compile workers help (:func:`mltune.cluster.connection.connect`); empty for none.
     prior : str
         The pretrained model that the search starts from (:func:`mltune.learn.model_choice.choose_model`).
     wisdom : str, pathlib.Path or None
@@ -95,6 +97,7 @@ class TuneRequest:
     enough: float | None = None
     run: Path | None = None
     compilers: int | None = None
+    compile_on: str = ""
     prior: str = "auto"
     wisdom: str | Path | None = None
     siblings: tuple[Entry, ...] = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from mltune.errors import BundleError, UsageError
+from mltune.errors import BundleError, MltuneWarning, UsageError, WorkerError
 from mltune.kernel.bundle import Kernel, device_variables
 from mltune.kernel.columns import row
 from mltune.kernel.reader import load_kernel
@@ -29,6 +30,7 @@ from mltune.tuning.python_kernel import PythonKernel
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from mltune.cluster.compile_farm import CompileFarm
     from mltune.dataset.dataset import Dataset
     from mltune.device.facts import Device
     from mltune.measure.array_verification import Baseline
@@ -134,6 +136,7 @@ def open_session(
     *,
     values: Mapping[str, Sequence[int]] | None = None,
     compilers: int | None = None,
+    compile_on: str = "",
     pool: ChildPool | None = None,
 ) -> Session:
     """Make the session of a kernel, a problem and a target.
@@ -148,6 +151,8 @@ def open_session(
         Values of some parameters: a sub-space.
     compilers : int or None
         Compile processes; None is one per core.
+    compile_on : str
+        Cluster whose compile workers help; empty for none.
     pool : ChildPool, optional
         Where compile processes and the worker of the GPU wait for the next session.
 
@@ -175,7 +180,8 @@ def open_session(
             f"only a kernel with a source can be built, but {bundle.name} has none; replay recorded timings with "
             "--device replay:DATASET (see `mltune datasets`)."
         )
-    return _on_gpu(bundle.with_values(values) if values else bundle, problem, target.cuda or 0, compilers, pool)
+    part = bundle.with_values(values) if values else bundle
+    return _on_gpu(part, problem, target.cuda or 0, {"workers": compilers, "pool": pool}, compile_on)
 
 
 def _replay(kernel: Kernel, problem: Problem, name: str) -> Session:
@@ -202,7 +208,7 @@ def _replay(kernel: Kernel, problem: Problem, name: str) -> Session:
 
 
 def _on_gpu(
-    kernel: Kernel, problem: RunnableProblem, index: int, compilers: int | None, pool: ChildPool | None
+    kernel: Kernel, problem: RunnableProblem, index: int, compilers: Mapping[str, Any], compile_on: str
 ) -> Session:
     from mltune.device.packages import cupy_packages
     from mltune.device.query import driver_version, query_device
@@ -214,11 +220,12 @@ def _on_gpu(
     check_fits_driver(cuda)
     space = make_space(kernel, {**problem.variables(), **device_variables(device)})
     kernel = replace(kernel, default=default_configuration(kernel, space))
-    builder = NvrtcBuilder(kernel, problem, device.architecture, cache=default_cache(), workers=compilers, pool=pool)
+    farm = _farm(compile_on) if compile_on else None
+    builder = NvrtcBuilder(kernel, problem, device.architecture, cache=default_cache(), farm=farm, **compilers)
     baseline = None
     if isinstance(problem, ArraysProblem):
         baseline = partial(make_baseline, kernel, problem, device, builder)
-    runner = GpuRunner(kernel, problem, index, device=device, baseline=baseline, pool=pool)
+    runner = GpuRunner(kernel, problem, index, device=device, baseline=baseline, pool=compilers["pool"])
     return Session(
         kernel,
         problem,
@@ -233,6 +240,17 @@ def _on_gpu(
         compilers=builder.workers,
         default=kernel.default,
     )
+
+
+def _farm(where: str) -> CompileFarm | None:
+    """Return the compile workers of a cluster; None where it has none now: a run does not fail for that."""
+    from mltune.cluster.compile_farm import CompileFarm
+
+    try:
+        return CompileFarm(where)
+    except WorkerError as error:
+        warnings.warn(f"this host compiles alone: {error}", MltuneWarning, stacklevel=2)
+        return None
 
 
 def batch_size(problem: Problem, device: Device) -> int:

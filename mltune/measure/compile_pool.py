@@ -1,0 +1,321 @@
+"""The compile processes of a builder, one for each core, which are killed when a compile is too slow, and cubins kept.
+
+A farm of compilers on other hosts may take a part of the builds (:mod:`mltune.cluster.compile_farm`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol, Self
+
+from mltune.errors import WorkerError
+from mltune.measure.compiler import Source, nvrtc_version
+from mltune.measure.cubin_cache import CubinCache, cache_key
+from mltune.process.child import Child, ChildDiedError, ChildTimeoutError
+from mltune.process.child_pool import ChildPool, ThreadedChild
+from mltune.records.trial import Build, TrialState
+
+TIMEOUT_S = 60.0
+"""Seconds allowed for a compile."""
+
+MEMORY_BYTES = 4 << 30
+"""Memory allowed for a compile process."""
+
+SLOW_S = 10.0
+"""Seconds after which a build that a farm has not returned is made here too: the first result counts."""
+
+_WAIT_S = 0.1  # for room on the farm, and for work
+_LOST = (TrialState.TIMEOUT, TrialState.CRASHED)
+_COMPILER = "mltune.measure.compiler:make_compiler"
+
+
+Job = tuple[str, str]
+"""A build: its key in the cache of cubins, and its macros."""
+
+Done = Callable[[str, Build | None], None]
+"""Receives the key of a build, and the build; None where it must be made elsewhere."""
+
+
+class Farm(Protocol):
+    """Compilers on other hosts."""
+
+    @property
+    def cores(self) -> int:
+        """Builds that they make at the same time."""
+
+    @property
+    def room(self) -> int:
+        """Builds that they can be given now; below 1 where they are busy or cannot be reached."""
+
+    def compile(self, source: Source, jobs: Sequence[Job], done: Done) -> None:
+        """Begin builds.
+
+        Parameters
+        ----------
+        source : Source
+        jobs : sequence of Job
+        done : Done
+            Called from any thread.
+        """
+
+    def close(self) -> None:
+        """Give up what is under way."""
+
+
+def available_cores() -> int:
+    """Return the number of cores that this process may use: its affinity, limited by the CPU quota of its container."""
+    cores = len(os.sched_getaffinity(0))
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        cores = min(cores, max(1, int(quota) // int(period)))
+    return cores
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """One build and the futures that wait for it, which may be cancelled until it is done."""
+
+    key: str
+    macros: str  # with the source, where each configuration has its own
+    futures: list[Future[Build]]
+    begun: float = field(default=0.0)  # on the farm
+
+
+class CompilePool:
+    """Compile processes for one source. A context manager.
+
+    Builds with equal macros are one build, even while it is being made. A compile that exceeds its time is killed and
+    becomes ``TIMEOUT``; a compiler that dies, ``CRASHED``; neither affects other builds. A compiler that is killed from
+    outside is replaced: only a build that two were killed with is ``CRASHED``.
+
+    Parameters
+    ----------
+    source : Source
+    cache : pathlib.Path or None
+        Folder of cubins; None caches nothing.
+    workers : int or None
+        Number of compile processes; None is one per core.
+    timeout_s : float
+        Seconds allowed per compile.
+    memory_bytes : int
+        Memory allowed per compile process.
+    pool : ChildPool, optional
+        Where compile processes are taken from and given back to; without one they end with this pool.
+    farm : Farm, optional
+        Compilers on other hosts, which take builds besides; closed with this pool.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        cache: Path | None = None,
+        workers: int | None = None,
+        timeout_s: float = TIMEOUT_S,
+        memory_bytes: int = MEMORY_BYTES,
+        pool: ChildPool | None = None,
+        farm: Farm | None = None,
+    ) -> None:
+        self._source = source
+        self._version = nvrtc_version()
+        self._timeout_s = timeout_s
+        self._cache = CubinCache(cache) if cache is not None else None
+        self._lock = threading.Lock()
+        self._jobs: dict[str, _Job] = {}
+        self._lost: dict[str, Build] = {}
+        self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._open = False
+        self._count = max(1, workers if workers is not None else available_cores())
+        self._memory_bytes = memory_bytes
+        self._pool, self._keeps = pool or ChildPool(), pool is not None
+        self._compilers: list[ThreadedChild] = []
+        self._served: list[Future[None]] = []
+        self._compiling: set[Child] = set()
+        self._farm = farm
+        self._dispatcher = threading.Thread(target=self._dispatch, name="mltune-farm", daemon=True)
+
+    @property
+    def workers(self) -> int:
+        """Number of builds made at the same time."""
+        return self._count + (0 if self._farm is None else self._farm.cores)
+
+    def __enter__(self) -> Self:
+        """Start the compile processes, without waiting for them."""
+        self._open = True
+        arguments = self._source, self._memory_bytes
+        self._compilers = [self._pool.take(_COMPILER, arguments) for _ in range(self._count)]
+        self._served = [one.thread.submit(self._work, one.child) for one in self._compilers]
+        if self._farm is not None:
+            self._dispatcher.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Stop at once: waiting builds are cancelled, running compilers are killed and their builds cancelled."""
+        with self._lock:
+            self._open = False
+            waiting = [future for job in self._jobs.values() for future in job.futures]
+        for future in waiting:
+            future.cancel()
+        if self._farm is not None:
+            self._dispatcher.join()
+            self._farm.close()
+        for _ in self._served:
+            self._queue.put(None)
+        for served, compiler in zip(self._served, self._compilers, strict=True):
+            while not served.done():
+                if not self._keeps or compiler.child in self._compiling:
+                    compiler.child.interrupt()  # its thread reaps it
+                wait([served], timeout=0.05)
+            self._pool.give_back(compiler)
+        if not self._keeps:
+            self._pool.close()
+
+    def submit(self, macros: str) -> Future[Build]:
+        """Queue a build.
+
+        Returns
+        -------
+        concurrent.futures.Future of Build
+            Already done when the cubin is in the cache. Raises :class:`~mltune.errors.WorkerError` when no compile
+            process can be started; cancelled when the pool is closed.
+
+        Raises
+        ------
+        WorkerError
+            The pool is not open.
+        """
+        key = cache_key(self._source, macros, self._version)
+        future: Future[Build] = Future()
+        with self._lock:
+            if not self._open:
+                raise WorkerError("a builder must be open, but this one is not; use it in a `with` statement.")
+            job = self._jobs.get(key)
+            if job is not None:
+                job.futures.append(future)
+                return future
+            known = self._lost.get(key) or (self._cache.get(key) if self._cache is not None else None)
+            if known is not None:
+                future.set_result(replace(known, cached=True))
+                return future
+            job = self._jobs[key] = _Job(key, macros, [future])
+        self._queue.put(job)
+        return future
+
+    def _work(self, child: Child) -> None:
+        """Serve the queue with one compile process, in a thread."""
+        with contextlib.suppress(WorkerError):  # the first job tries again, and reports the error
+            child.start()
+        while (job := self._queue.get()) is not None:
+            if not self._is_wanted(job, child):
+                continue
+            try:
+                build = self._compile(child, job)
+            except WorkerError as error:
+                self._finish(job, error)
+                continue
+            finally:
+                self._compiling.discard(child)
+            self._keep(job, build)
+
+    def _dispatch(self) -> None:
+        """Give builds to the farm while it has room, and make here too what it does not return, in a thread."""
+        assert self._farm is not None  # noqa: S101
+        out: dict[str, _Job] = {}
+
+        def done(key: str, build: Build | None) -> None:
+            job = out.pop(key, None)
+            if job is None:
+                return
+            if build is None:
+                self._queue.put(job)
+            else:
+                self._keep(job, build)
+
+        while self._open:
+            for job in list(out.values()):
+                if time.monotonic() - job.begun > SLOW_S:
+                    job.begun = float("inf")
+                    self._queue.put(job)
+            batch = self._taken(self._farm.room)
+            if not batch:
+                time.sleep(_WAIT_S if self._farm.room < 1 else 0.0)
+                continue
+            out.update((job.key, job) for job in batch)
+            self._farm.compile(self._source, [(job.key, job.macros) for job in batch], done)
+
+    def _taken(self, room: int) -> list[_Job]:
+        """Take as many wanted builds from the queue as there is room for, waiting a little for the first."""
+        batch: list[_Job] = []
+        with contextlib.suppress(queue.Empty):
+            while len(batch) < room:
+                job = self._queue.get(timeout=_WAIT_S) if not batch else self._queue.get_nowait()
+                if job is not None and self._is_wanted(job):
+                    job.begun = time.monotonic()
+                    batch.append(job)
+        return batch
+
+    def _is_wanted(self, job: _Job, child: Child | None = None) -> bool:
+        """Return whether anything still waits for a build, which the child makes then; drop it otherwise."""
+        with self._lock:
+            if self._jobs.get(job.key) is not job:  # the farm has made it meanwhile, or another compiler
+                return False
+            if self._open and not all(future.cancelled() for future in job.futures):
+                if child is not None:
+                    self._compiling.add(child)
+                return True
+            del self._jobs[job.key]
+        for future in job.futures:
+            if future.cancel():
+                future.set_running_or_notify_cancel()
+        return False
+
+    def _compile(self, child: Child, job: _Job, *, again: bool = False) -> Build:
+        try:
+            child.start()
+        except WorkerError:
+            if again or not self._open:
+                raise
+            return self._compile(child, job, again=True)
+        started = time.monotonic()
+        try:
+            build = child.call(job.macros, self._timeout_s)
+        except ChildTimeoutError:
+            detail = f"a compile must end within {self._timeout_s:g} s"
+            return Build(TrialState.TIMEOUT, detail, compile_s=time.monotonic() - started)
+        except ChildDiedError as error:
+            if error.was_killed and self._open and not again:
+                return self._compile(child, job, again=True)
+            return Build(TrialState.CRASHED, f"the compiler died: {error}", compile_s=time.monotonic() - started)
+        assert isinstance(build, Build)  # noqa: S101
+        if build.state is TrialState.CRASHED:
+            child.kill()  # NVRTC failed internally or ran out of memory: the process is not used again
+        return build
+
+    def _keep(self, job: _Job, build: Build) -> None:
+        """Keep a build in the cache, and finish its job."""
+        if self._cache is not None:
+            self._cache.put(job.key, build)
+        self._finish(job, build)
+
+    def _finish(self, job: _Job, outcome: Build | WorkerError) -> None:
+        with self._lock:
+            if self._jobs.get(job.key) is not job:
+                return
+            del self._jobs[job.key]
+            if isinstance(outcome, Build) and outcome.state in _LOST and self._open:
+                self._lost[job.key] = outcome
+        for position, future in enumerate(job.futures):
+            if not future.set_running_or_notify_cancel():
+                continue
+            if isinstance(outcome, WorkerError):
+                future.set_exception(outcome)
+            else:
+                future.set_result(replace(outcome, cached=True) if position else outcome)
