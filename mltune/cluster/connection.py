@@ -137,3 +137,10 @@ def workers_with(client: Client, resource: str) -> dict[str, dict[str, Any]]:
     """Return what the scheduler knows of the workers that have a resource, by address."""
     known = client.scheduler_info(n_workers=-1)["workers"]
     return {address: facts for address, facts in known.items() if facts["resources"].get(resource, 0) >= 1}
+
+
+def worker_folder() -> str:
+    """Return the folder of the worker in which a task runs."""
+    from distributed import get_worker
+
+    return str(get_worker().local_directory)

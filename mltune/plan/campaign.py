@@ -12,14 +12,16 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mltune.plan.device_worker import DEVICE_WORKER, HEARTBEAT_TIMEOUT_S, DeviceWorker, Outcome, SliceRequest
 from mltune.plan.identity import claim_directory
 from mltune.plan.plan import Plan
 from mltune.plan.products import Products
+from mltune.plan.remote_worker import remote_workers
 from mltune.plan.result import CampaignResult
 from mltune.plan.scheduler import Scheduler
 from mltune.process.child import Child
@@ -28,6 +30,10 @@ from mltune.records.events import EventLog
 from mltune.records.versions import __version__
 from mltune.results.progress import CampaignProgress, CampaignReport
 from mltune.tuning.request import TuneRequest
+
+if TYPE_CHECKING:
+    from mltune.cluster.gpu_workers import Cluster
+    from mltune.device.facts import Device
 
 STOP_TIMEOUT_S = 4.5
 """Seconds that workers have to end when the campaign is interrupted."""
@@ -52,6 +58,7 @@ def run_plan(
     heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
     siblings: bool = True,
     compile_on: str = "",
+    cluster: Cluster | None = None,
 ) -> CampaignResult:
     """Carry out a plan, or resume it.
 
@@ -73,6 +80,8 @@ def run_plan(
         Whether a problem that begins measures first what other problems of its kernel have found so far.
     compile_on : str
         Cluster whose compile workers help (:func:`mltune.cluster.connection.connect`); empty for none.
+    cluster : Cluster, optional
+        The cluster whose workers are the devices of the plan (:func:`mltune.plan.placement.place_on_workers`).
 
     Raises
     ------
@@ -89,9 +98,12 @@ def run_plan(
     lock = lock_directory(directory)
     try:
         claim_directory(plan, directory)
-        campaign = Campaign(
-            plan, directory, progress, stop, worker, heartbeat_timeout_s, siblings=siblings, compile_on=compile_on
-        )
+        if cluster is None:
+            workers = [DeviceWorker(device, Child(worker), heartbeat_timeout_s) for device in plan.devices]
+            gpus: dict[str, Device] = {}
+        else:
+            workers, gpus = remote_workers(cluster, plan, worker, heartbeat_timeout_s)
+        campaign = Campaign(plan, directory, progress, stop, workers, gpus, siblings=siblings, compile_on=compile_on)
         with contextlib.closing(campaign):
             campaign.run()
         return campaign.finish()
@@ -102,7 +114,8 @@ def run_plan(
 class Campaign:
     """A plan that is carried out by this process; :meth:`close` ends the workers.
 
-    The parameters are those of :func:`run_plan`; the directory is locked and holds the plan.
+    The parameters are those of :func:`run_plan`, and the workers with the facts of their GPUs, where they are on other
+    hosts; the directory is locked and holds the plan.
     """
 
     def __init__(
@@ -111,8 +124,8 @@ class Campaign:
         directory: Path,
         progress: CampaignReport | None,
         stop: Callable[[], bool],
-        worker: str,
-        heartbeat_timeout_s: float,
+        workers: Sequence[DeviceWorker],
+        gpus: Mapping[str, Device],
         *,
         siblings: bool,
         compile_on: str,
@@ -125,8 +138,9 @@ class Campaign:
         self._compile_on = compile_on
         self._log = EventLog(directory)
         self._outdone: set[str] = set()
-        self._workers = [DeviceWorker(device, Child(worker), heartbeat_timeout_s) for device in plan.devices]
-        self._scheduler = Scheduler(plan, directory, stop)
+        self._workers = list(workers)
+        self._gpus = gpus
+        self._scheduler = Scheduler(plan, directory, stop, gpus)
         self._elapsed_before_s = sum(one.total_s for one in self._scheduler.standings.values()) / len(plan.devices)
         self._started = time.monotonic()
 
@@ -221,7 +235,7 @@ class Campaign:
     def _start_slice(self, worker: DeviceWorker) -> None:
         """Start the next time slice on a free worker, if there is one."""
         running = [worker.time_slice.slug for worker in self._workers if worker.time_slice is not None]
-        time_slice = self._scheduler.next(running, self.left_s)
+        time_slice = self._scheduler.next([*running, *self._of_other_models(worker)], self.left_s)
         self._note_outdone()
         if time_slice is None:
             return
@@ -229,7 +243,7 @@ class Campaign:
         request = TuneRequest(
             task.problem,
             task.kernel,
-            task.device or worker.device,
+            task.device or ("cuda:0" if worker.device in self._gpus else worker.device),
             trials=time_slice.trials,
             time_s=time_slice.time_s,
             seed=self._plan.seed,
@@ -254,6 +268,11 @@ class Campaign:
                 elapsed_s=self.elapsed_s,
             )
         worker.start(time_slice, SliceRequest(request, task.slug, self._directory, repair))
+
+    def _of_other_models(self, worker: DeviceWorker) -> list[str]:
+        """Return the tasks that are for GPUs of other models."""
+        gpu = self._gpus.get(worker.device)
+        return [] if gpu is None else [task.slug for task in self._plan.tasks if task.model not in ("", gpu.name)]
 
     def _note_outdone(self) -> None:
         """Log the tasks that have ended before they began: another kernel is faster than theirs can be."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -9,11 +10,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from mltune.errors import DeviceError, DeviceLostError, DiskFullError, UsageError, WorkerError
 from mltune.plan.plan import TimeSlice
-from mltune.process.child import Child, ChildDiedError, ChildTimeoutError, send_to_parent
+from mltune.process.child import ChildDiedError, ChildTimeoutError, send_to_parent
 from mltune.process.child_pool import ChildPool
 from mltune.process.signals import Interrupt
 from mltune.records.events import EventLog
@@ -73,6 +74,22 @@ class SliceResult:
     detail: str = ""
 
 
+class Process(Protocol):
+    """What runs time slices: a :class:`mltune.process.child.Child`, or its like on another host."""
+
+    def start(self) -> None:
+        """Start it if it is not running."""
+
+    def call(self, request: Any, timeout_s: float, on_message: Callable[[Any], None]) -> Any:
+        """Run a time slice."""
+
+    def interrupt(self, number: signal.Signals = signal.SIGKILL) -> None:
+        """Send it a signal, from another thread than the one that calls it."""
+
+    def kill(self) -> object:
+        """End it."""
+
+
 @dataclass(slots=True)
 class DeviceWorker:
     """A device of a campaign and its child process, as seen by the campaign.
@@ -80,9 +97,10 @@ class DeviceWorker:
     Attributes
     ----------
     device : str
-        The device specification.
-    child : Child
-        Created with :data:`DEVICE_WORKER`; killed after ``heartbeat_timeout_s`` seconds without a message.
+        The device specification, or the name of a worker of a cluster.
+    child : Process
+        A child created with :data:`DEVICE_WORKER`, or a worker of a cluster; killed after ``heartbeat_timeout_s``
+        seconds without a message.
     time_slice, future, progress
         The time slice under way, its result, and its last progress.
     missing : Outcome or None
@@ -91,7 +109,7 @@ class DeviceWorker:
     """
 
     device: str
-    child: Child
+    child: Process
     heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S
     thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(max_workers=1))
     time_slice: TimeSlice | None = None

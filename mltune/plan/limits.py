@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from mltune.device.facts import Device
 
 
-def least_time(task: Task, devices: Sequence[str]) -> float:
+def least_time(task: Task, devices: Sequence[str | Device]) -> float:
     """Return the least time in seconds that the kernel of a task can take on any device; 0 where that is not known.
 
     Parameters
     ----------
     task : Task
-    devices : sequence of str
-        Those of a placed plan (:func:`mltune.plan.placement.place`).
+    devices : sequence of str or Device
+        Those of a placed plan (:func:`mltune.plan.placement.place`), or their facts.
     """
     try:
         found = [_device(task, spec) for spec in devices]
@@ -30,11 +30,13 @@ def least_time(task: Task, devices: Sequence[str]) -> float:
         return 0.0
 
 
-def _device(task: Task, spec: str) -> Device:
+def _device(task: Task, spec: str | Device) -> Device:
     if task.dataset is not None:
         from mltune.dataset.dataset import load_manifest
 
         return load_manifest(task.dataset).device
     from mltune.device.query import query_device
 
+    if not isinstance(spec, str):
+        return spec
     return query_device(int(spec.removeprefix("cuda:")))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -44,9 +45,53 @@ def place(plan: Plan, gpus: Sequence[Device], reason: str = "") -> Plan:
         placed = replace(plan, tasks=tuple(_recorded(plan, gpus, reason)), devices=devices)
     else:
         placed = replace(plan, tasks=_buildable(plan, [gpus[_index(device)] for device in devices]), devices=devices)
-        _check_gpus(placed, gpus)
+        _check_gpus(placed, [gpus[_index(device)] for device in devices])
     check_budget(placed)
     return placed
+
+
+def place_on_workers(plan: Plan, gpus: Mapping[str, Device | None]) -> Plan:
+    """Return a plan with the workers of a cluster as its devices.
+
+    GPUs of different models have their own tasks, whose slugs then name the model. Where no worker has a GPU, or the
+    plan is a replay, all of them replay recorded timings.
+
+    Parameters
+    ----------
+    plan : Plan
+        Its ``devices`` matter only if they are ``("replay",)``.
+    gpus : mapping of str to Device
+        The GPU of each worker, by name; None where it has none.
+
+    Raises
+    ------
+    PlanError
+        See :func:`place`.
+    """
+    models: dict[str, list[str]] = {}
+    for name, gpu in gpus.items():
+        if gpu is not None and plan.devices != (REPLAY,):
+            models.setdefault(gpu.name, []).append(name)
+    if not models:
+        placed = replace(plan, tasks=tuple(_recorded(plan, (), "no worker has one")), devices=tuple(gpus))
+        check_budget(placed)
+        return placed
+    tasks: list[Task] = []
+    for model, names in models.items():
+        found = [gpu for name in names if (gpu := gpus[name]) is not None]
+        own = _buildable(plan, found)
+        _check_gpus(replace(plan, tasks=own), found)
+        tasks += own if len(models) == 1 else [_of_model(task, model) for task in own]
+    placed = replace(plan, tasks=tuple(tasks), devices=tuple(name for names in models.values() for name in names))
+    check_budget(placed)
+    return placed
+
+
+def _of_model(task: Task, model: str) -> Task:
+    """Return a task for the GPUs of one model."""
+    suffix = re.sub("[^a-z0-9]+", "-", model.lower()).strip("-")
+    choice = f"{task.choice}-{suffix}" if task.choice else ""
+    return replace(task, slug=f"{task.slug}-{suffix}", choice=choice, model=model)
 
 
 def notices(plan: Plan) -> list[str]:
@@ -166,8 +211,7 @@ def _index(device: str) -> int:
 
 def _check_gpus(plan: Plan, gpus: Sequence[Device]) -> None:
     """Check that every kernel has a source, and every problem fits into every GPU of the plan."""
-    used = [gpus[_index(device)] for device in plan.devices]
-    smallest = min(used, key=lambda device: device.memory_bytes)
+    smallest = min(gpus, key=lambda device: device.memory_bytes)
     for name in dict.fromkeys(task.kernel for task in plan.tasks):
         if load_kernel(name).source is None:
             raise PlanError(

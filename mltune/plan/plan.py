@@ -37,6 +37,8 @@ class Task:
     choice : str
         Name of a choice among kernels: its tasks are one problem with several kernels, of which only the best counts,
         and which share the maximum. Empty for a task on its own.
+    model : str
+        The model of the GPUs that it is tuned for, where a cluster has several; empty for any.
     """
 
     slug: str
@@ -47,6 +49,7 @@ class Task:
     minimum: float
     maximum: float | None = None
     choice: str = ""
+    model: str = ""
 
     @property
     def device(self) -> str | None:
@@ -72,7 +75,8 @@ class Plan:
         By priority, then in the order of the file.
     devices : tuple of str
         As written: ``("auto",)``, ``("all",)``, ``("replay",)`` or ``"cuda:N"`` each; after
-        :func:`mltune.plan.placement.place` ``("replay",)`` or ``"cuda:N"`` each.
+        :func:`mltune.plan.placement.place` ``("replay",)`` or ``"cuda:N"`` each, after
+        :func:`mltune.plan.placement.place_on_workers` the names of workers.
     seed : int
         Seed of every search.
     produce : frozenset of str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from mltune.tuning.wisdom import found_so_far
 from mltune.wisdom.entry import Entry
 
 if TYPE_CHECKING:
+    from mltune.device.facts import Device
     from mltune.learn.pretrained import Sweep
 
 T = TypeVar("T")
@@ -46,6 +47,8 @@ class Scheduler:
     directory : pathlib.Path
     stop : callable
         Once it is true, no further run is read at the start: a campaign that is interrupted has only seconds.
+    gpus : mapping of str to Device, optional
+        The facts of the plan's devices, where they are on other hosts.
 
     Attributes
     ----------
@@ -55,8 +58,11 @@ class Scheduler:
         The tasks whose runs were not read because the campaign was interrupted, by slug.
     """
 
-    def __init__(self, plan: Plan, directory: Path, stop: Callable[[], bool] = bool) -> None:
+    def __init__(
+        self, plan: Plan, directory: Path, stop: Callable[[], bool] = bool, gpus: Mapping[str, Device] | None = None
+    ) -> None:
         self._plan = plan
+        self._gpus = gpus or {}
         self._directory = directory
         self._readers = {task.slug: RunReader(self.folder(task), task.slug) for task in plan.tasks}
         self._runs: dict[str, TuneResult] = {}  # the standings are of these
@@ -167,7 +173,9 @@ class Scheduler:
         for task in self._plan.tasks:
             wanted = task.choice == choice if choice else bool(task.choice)
             if wanted and task.slug not in self._least_s and not self.standings[task.slug].trials:
-                self._least_s[task.slug] = least_time(task, self._plan.devices)
+                devices = [self._gpus.get(device, device) for device in self._plan.devices]
+                fitting = [one for one in devices if isinstance(one, str) or task.model in ("", one.name)]
+                self._least_s[task.slug] = least_time(task, fitting)
                 return True
         return False
 

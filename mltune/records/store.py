@@ -190,6 +190,11 @@ class Store:
         with _on_file(self.directory):
             return None if text is None else parse_json(text)
 
+    def facts(self) -> dict[str, Any]:
+        """Return all facts of the run."""
+        names = [name for name, _ in self._read("facts") if name != _CLOSED]
+        return {name: self.fact(name) for name in names}
+
     def set_fact(self, name: str, value: Any) -> None:
         """Write or replace a fact of the run, such as ``"reference_median_s"``: a plain JSON value."""
         with _on_file(self.directory), self._transaction():

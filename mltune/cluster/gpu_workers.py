@@ -1,0 +1,282 @@
+"""The GPU workers of a cluster: who they are, and tasks on one of them that can be heard and signalled."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future as LocalFuture
+from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import TimeoutError as LocalTimeoutError
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mltune.cluster.connection import GPU, connect, versions, workers_with
+from mltune.cluster.mailbox import send_signal, take
+from mltune.device.facts import Device
+from mltune.errors import MltuneError, UsageError, WorkerError
+from mltune.files.text import printable
+from mltune.process.child import Child, ChildDiedError, ChildTimeoutError
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+POLL_S = 0.5
+"""Seconds between two questions to a task."""
+
+GONE_S = 15.0
+"""Seconds after which a worker that the scheduler does not know is lost: its nanny may be starting it again."""
+
+_ANSWER_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class GpuWorker:
+    """A worker with a GPU.
+
+    Attributes
+    ----------
+    name : str
+        Its name, which it keeps when its nanny starts it again.
+    device : Device or None
+        The facts of its GPU; None where it has none, for replays.
+    reason : str
+        Why it has none.
+    host : str
+        The address of its host.
+    """
+
+    name: str
+    device: Device | None
+    reason: str = ""
+    host: str = ""
+
+
+class Cluster:
+    """A connection to a cluster with GPU workers; it is made again when it was lost.
+
+    Parameters
+    ----------
+    where : str
+        See :func:`mltune.cluster.connection.connect`.
+    """
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._client: Client | None = None
+        self._lock = threading.Lock()
+
+    def client(self) -> Client:
+        """Return the connection.
+
+        Raises
+        ------
+        WorkerError
+            The scheduler does not answer.
+        """
+        with self._lock:
+            if self._client is not None and self._client.status not in ("running", "connecting"):
+                self._client = None
+            if self._client is None:
+                self._client = connect(self._where)
+            return self._client
+
+    def workers(self) -> list[GpuWorker]:
+        """Return the GPU workers, by name.
+
+        Raises
+        ------
+        UsageError
+            There is none, or one has another version of mltune.
+        """
+        client = self.client()
+        found = workers_with(client, GPU)
+        if not found:
+            raise UsageError(
+                f"a campaign on a cluster needs workers with the resource {GPU}, but {self._where} has none: "
+                f"CUDA_VISIBLE_DEVICES=0 dask worker {self._where} --nthreads 1 --resources GPU=1."
+            )
+        ours, facts = versions(), client.run(_facts, workers=list(found), on_error="return")
+        workers = []
+        for address, answer in facts.items():
+            if not isinstance(answer, tuple):
+                raise UsageError(f"every GPU worker must have mltune, but {address} answers: {printable(answer)}.")
+            theirs, devices, reason = answer
+            if theirs["mltune"] != ours["mltune"]:
+                raise UsageError(
+                    f"all hosts must have the same version of mltune, but this one has {ours['mltune']} and "
+                    f"{address} has {theirs['mltune']}."
+                )
+            device, known = devices[0] if devices else None, found[address]
+            workers.append(GpuWorker(str(known["name"]), device, reason, known["host"]))
+        return sorted(workers, key=lambda worker: worker.name)
+
+    def address_of(self, name: str) -> str:
+        """Return the address of a worker.
+
+        Raises
+        ------
+        WorkerError
+            It is not in the cluster.
+        """
+        known = workers_with(self.client(), GPU)
+        for address, facts in known.items():
+            if str(facts["name"]) == name:
+                return address
+        raise WorkerError(f"the worker {name} has left the cluster {self._where}")
+
+    def close(self) -> None:
+        """Leave the cluster."""
+        if self._client is not None:
+            with contextlib.suppress(Exception):
+                self._client.close(timeout=2.0)
+
+
+class RemoteTask:
+    """A task on one worker, whose messages are heard while it runs.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    name : str
+        The name of the worker.
+    """
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self._cluster = cluster
+        self._name = name
+        self._key = ""
+        self._address = ""
+        self._future: Future[None] | None = None
+        self._given_up = threading.Event()
+        self._asking = ThreadPoolExecutor(max_workers=4, thread_name_prefix=f"mltune-{name}")
+
+    def run(
+        self, function: Callable[[Any, str], None], argument: Any, timeout_s: float, on_message: Callable[[Any], bool]
+    ) -> None:
+        """Run a function on the worker until its last message.
+
+        Parameters
+        ----------
+        function : callable
+            Called on the worker with the argument and the key of its task, under which its mailbox is.
+        argument : Any
+            Picklable.
+        timeout_s : float
+            Seconds without an answer of the worker after which its nanny is asked to start it again.
+        on_message : callable
+            Receives each message once, in order; returns whether it was the last.
+
+        Raises
+        ------
+        ChildDiedError
+            The worker or the scheduler is lost.
+        ChildTimeoutError
+            The worker does not answer.
+        """
+        self._given_up.clear()
+        try:
+            client = self._cluster.client()
+            self._address = self._cluster.address_of(self._name)
+            self._key = f"mltune-slice-{uuid.uuid4().hex}"
+            self._future = client.submit(
+                function, argument, self._key,
+                key=self._key, workers=[self._address], resources={GPU: 1}, retries=0, pure=False,
+            )  # fmt: skip
+            self._hear(client, timeout_s, on_message)
+        except MltuneError as error:
+            raise ChildDiedError(str(error)) from error
+        finally:
+            self.cancel()
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the task, without waiting; after SIGKILL nothing more is heard of it."""
+        if number == signal.SIGKILL:
+            self._given_up.set()
+        if self._key:
+            with contextlib.suppress(Exception):
+                client = self._cluster.client()
+                self._asking.submit(client.run, send_signal, self._key, number, workers=[self._address])
+
+    def cancel(self) -> None:
+        """Tell the scheduler that the task is not wanted: it ends by itself."""
+        future, self._future, self._key = self._future, None, ""
+        if future is not None:
+            with contextlib.suppress(Exception):
+                future.cancel()
+
+    def _hear(self, client: Client, timeout_s: float, on_message: Callable[[Any], bool]) -> None:
+        """Ask the task for its messages until the last one."""
+        received, heard, begun = 0, time.monotonic(), False
+        while True:
+            messages = self._ask(client, received, timeout_s)
+            if messages is not None:
+                begun, heard = True, time.monotonic()
+                for message in messages:
+                    received += 1
+                    if on_message(message):
+                        return
+            self._check(client, begun=begun and messages is None, silent_s=time.monotonic() - heard)
+            time.sleep(POLL_S)
+
+    def _ask(self, client: Client, received: int, timeout_s: float) -> list[Any] | None:
+        """Return what is new, or None where the task does not run."""
+        asked: LocalFuture[Mapping[str, Any]] = self._asking.submit(
+            client.run, take, self._key, received, workers=[self._address], on_error="return"
+        )
+        deadline = time.monotonic() + timeout_s
+        while not asked.done() and time.monotonic() < deadline:
+            wait([asked], timeout=POLL_S)
+            if self._given_up.is_set():
+                raise ChildDiedError("it was given up")
+        try:
+            answer = asked.result(timeout=0.0).get(self._address)
+        except LocalTimeoutError:
+            with contextlib.suppress(Exception):
+                client.restart_workers([self._address], timeout=_ANSWER_S, raise_for_error=False)
+            raise ChildTimeoutError(f"{self._name} did not answer within {timeout_s:g} s") from None
+        except Exception as error:
+            raise ChildDiedError(f"the scheduler is lost: {printable(error)}") from error
+        return answer if isinstance(answer, list) else None
+
+    def _check(self, client: Client, *, begun: bool, silent_s: float) -> None:
+        """Check that a task of which nothing is heard can still be heard of."""
+        future = self._future
+        if self._given_up.is_set():
+            raise ChildDiedError("it was given up")
+        if future is None or client.status != "running":
+            raise ChildDiedError("the scheduler is lost")
+        if future.status in ("error", "cancelled", "lost") or begun:
+            error = None
+            if future.status == "error":
+                error = future.exception(timeout=_ANSWER_S)
+            raise ChildDiedError(f"the worker {self._name} has lost the task: {printable(error or future.status)}")
+        if silent_s > GONE_S and self._address not in workers_with(client, GPU):
+            raise ChildDiedError(f"the worker {self._name} has left the cluster")
+
+
+def _facts() -> tuple[dict[str, str], tuple[Device, ...], str]:
+    """Return the versions of a worker, its GPUs, and why it has none; the driver is asked in another process."""
+    child = Child("mltune.cluster.gpu_workers:make_query")
+    try:
+        answer = child.call(None, _ANSWER_S)
+    finally:
+        child.kill()
+    return answer  # type: ignore[no-any-return]
+
+
+def make_query() -> Callable[[None], tuple[dict[str, str], tuple[Device, ...], str]]:
+    """Return the function that a process for :func:`_facts` serves."""
+    from mltune.device.query import available_devices
+
+    def query(_: None) -> tuple[dict[str, str], tuple[Device, ...], str]:
+        try:
+            found = available_devices()
+        except MltuneError as error:
+            return versions(), (), str(error).removesuffix(".")
+        return versions(), found, "" if found else "the NVIDIA driver shows none"
+
+    return query

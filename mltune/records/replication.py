@@ -1,0 +1,75 @@
+"""The records of a run on their way from one store to another: all of them, or what is new."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mltune.records.header import RunHeader
+from mltune.records.reference import Reference
+from mltune.records.store import Store
+from mltune.records.trial import TrialRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a store has and another may lack.
+
+    Attributes
+    ----------
+    header : RunHeader
+    after, references_after : int
+        Numbers of trials and of timings of the reference kernel that come before these.
+    trials : tuple of TrialRecord
+        In the order of recording.
+    references : tuple of Reference
+    facts, seconds : mapping
+        All facts of the run, and the seconds of its phases.
+    """
+
+    header: RunHeader
+    after: int = 0
+    references_after: int = 0
+    trials: tuple[TrialRecord, ...] = ()
+    references: tuple[Reference, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, store: Store, after: int = 0, references_after: int = 0) -> Changes:
+        """Return what a store has besides its first trials and timings of the reference kernel."""
+        return cls(
+            store.header,
+            after,
+            references_after,
+            tuple(store.records(after)),
+            tuple(store.references()[references_after:]),
+            store.facts(),
+            store.seconds(),
+        )
+
+    @property
+    def upto(self) -> tuple[int, int]:
+        """Numbers of trials and of timings of the reference kernel of a store that has these."""
+        return self.after + len(self.trials), self.references_after + len(self.references)
+
+    def write(self, store: Store) -> None:
+        """Write what a store lacks; what it has is not written again.
+
+        Raises
+        ------
+        ValueError
+            Trials between those of the store and these are missing.
+        StoreError
+            The disk is full or broken.
+        """
+        trials, references = len(store), len(store.references())
+        if trials < self.after or references < self.references_after:
+            raise ValueError(f"changes must follow what a store has, but it has {trials} trials, not {self.after}")
+        store.append(*self.trials[trials - self.after :])
+        for reference in self.references[references - self.references_after :]:
+            store.append_reference(reference)
+        for name, value in self.facts.items():
+            store.set_fact(name, value)
+        store.set_seconds(self.seconds)
