@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,7 @@ from mltune.cli.application import AsJson, CompileOn, answer, app, path
 from mltune.show import terminal
 
 if TYPE_CHECKING:
+    from mltune.cluster.gpu_workers import Cluster
     from mltune.plan.plan import Plan
 
 
@@ -32,11 +34,21 @@ def run(
         ),
     ] = None,
     compile_on: CompileOn = "",
+    cluster: Annotated[
+        str,
+        typer.Option(
+            "--cluster",
+            metavar="CLUSTER",
+            help="The GPU workers of a Dask cluster are the devices: address or file of its scheduler.",
+            show_default=False,
+        ),
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Carry out a plan: tune many problems, unattended.
 
     The time is shared out by expected gain. `mltune run DIR` resumes a run that was interrupted or killed.
+    On a cluster (docs/how-to/use-a-cluster.md) the records still come to this host while they are made.
     Ctrl-C and SIGTERM end it within 10 s, with a report; a second one at once. Exits with 1 when a problem has no
     winner or was set aside.
     """
@@ -45,28 +57,39 @@ def run(
 
     if is_plan(Path(plan)):
         directory, plan = directory or Path(plan), str(Path(plan) / PLAN_FILE)
-    carry_out(load_plan(plan), directory, as_json, compile_on)
+    if not cluster:
+        return carry_out(load_plan(plan), directory, as_json, compile_on)
+    from mltune.cluster.gpu_workers import WAIT_S, Cluster
+
+    with contextlib.closing(Cluster(cluster)) as found:
+        found.workers(WAIT_S)
+        return carry_out(load_plan(plan), directory, as_json, compile_on, found)
 
 
-def carry_out(loaded: Plan, directory: Path | None, as_json: bool, compile_on: str = "") -> None:
+def carry_out(
+    loaded: Plan, directory: Path | None, as_json: bool, compile_on: str = "", cluster: Cluster | None = None
+) -> None:
     """Carry out a plan in a directory, by default a new one, and show the result."""
     from mltune.plan.campaign import run_plan
-    from mltune.plan.placement import notices, place
+    from mltune.plan.placement import notices, place, place_on_workers
     from mltune.process.signals import Interrupt
     from mltune.records.directory import new_directory
     from mltune.show import tables
     from mltune.show.live import RunDisplay
     from mltune.tuning.target import find_gpus
 
-    placed = place(loaded, *find_gpus())
-    if placed.replayed and loaded.devices != placed.devices:
+    if cluster is None:
+        placed = place(loaded, *find_gpus())
+    else:
+        placed = place_on_workers(loaded, {name: worker.device for name, worker in cluster.known.items()})
+    if all(task.dataset for task in placed.tasks) and loaded.devices != placed.devices:
         terminal.write("no GPU found: every problem is replayed from recorded timings", stderr=True)
     for notice in notices(placed):
         terminal.write(notice, stderr=True)
     directory = directory or new_directory(loaded.name)
     terminal.write(f"run directory: {directory}; `mltune run {directory}` resumes it", stderr=True)
     with RunDisplay() as progress, Interrupt() as interrupt:
-        result = run_plan(placed, directory, progress=progress, stop=interrupt, compile_on=compile_on)
+        result = run_plan(placed, directory, progress=progress, stop=interrupt, compile_on=compile_on, cluster=cluster)
     document = result.to_json()
     answer(document, as_json, lambda: tables.campaign_summary(document))
     if result.report is not None:

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 POLL_S = 0.5
 """Seconds between two questions to a task."""
 
+WAIT_S = 60.0
+"""Seconds that a campaign waits for the first GPU worker."""
+
 GONE_S = 15.0
 """Seconds after which a worker that the scheduler does not know is lost: its nanny may be starting it again."""
 
@@ -62,9 +65,15 @@ class Cluster:
     ----------
     where : str
         See :func:`mltune.cluster.connection.connect`.
+
+    Attributes
+    ----------
+    known : dict of str to GpuWorker
+        The GPU workers that were found last, by name.
     """
 
     def __init__(self, where: str) -> None:
+        self.known: dict[str, GpuWorker] = {}
         self._where = where
         self._client: Client | None = None
         self._lock = threading.Lock()
@@ -84,16 +93,22 @@ class Cluster:
                 self._client = connect(self._where)
             return self._client
 
-    def workers(self) -> list[GpuWorker]:
+    def workers(self, wait_s: float = 0.0) -> list[GpuWorker]:
         """Return the GPU workers, by name.
+
+        Parameters
+        ----------
+        wait_s : float
+            Seconds to wait for the first one: a batch system may be starting it.
 
         Raises
         ------
         UsageError
             There is none, or one has another version of mltune.
         """
-        client = self.client()
-        found = workers_with(client, GPU)
+        client, deadline = self.client(), time.monotonic() + wait_s
+        while not (found := workers_with(client, GPU)) and time.monotonic() < deadline:
+            time.sleep(POLL_S)
         if not found:
             raise UsageError(
                 f"a campaign on a cluster needs workers with the resource {GPU}, but {self._where} has none: "
@@ -112,7 +127,8 @@ class Cluster:
                 )
             device, known = devices[0] if devices else None, found[address]
             workers.append(GpuWorker(str(known["name"]), device, reason, known["host"]))
-        return sorted(workers, key=lambda worker: worker.name)
+        self.known = {worker.name: worker for worker in sorted(workers, key=lambda worker: worker.name)}
+        return list(self.known.values())
 
     def address_of(self, name: str) -> str:
         """Return the address of a worker.
@@ -173,9 +189,11 @@ class RemoteTask:
         Raises
         ------
         ChildDiedError
-            The worker or the scheduler is lost.
+            The worker has lost the task.
         ChildTimeoutError
             The worker does not answer.
+        WorkerError
+            The scheduler does not answer, or the worker is not there.
         """
         self._given_up.clear()
         try:
@@ -187,8 +205,6 @@ class RemoteTask:
                 key=self._key, workers=[self._address], resources={GPU: 1}, retries=0, pure=False,
             )  # fmt: skip
             self._hear(client, timeout_s, on_message)
-        except MltuneError as error:
-            raise ChildDiedError(str(error)) from error
         finally:
             self.cancel()
 
@@ -212,7 +228,7 @@ class RemoteTask:
         """Ask the task for its messages until the last one."""
         received, heard, begun = 0, time.monotonic(), False
         while True:
-            messages = self._ask(client, received, timeout_s)
+            messages = self._ask(client, received, timeout_s) if self._is_there(client) else None
             if messages is not None:
                 begun, heard = True, time.monotonic()
                 for message in messages:
@@ -221,6 +237,13 @@ class RemoteTask:
                         return
             self._check(client, begun=begun and messages is None, silent_s=time.monotonic() - heard)
             time.sleep(POLL_S)
+
+    def _is_there(self, client: Client) -> bool:
+        """Return whether the scheduler knows the worker: to ask one that is gone takes half a minute."""
+        try:
+            return self._address in client.nthreads(workers=[self._address])
+        except Exception as error:
+            raise WorkerError(f"the scheduler is lost: {printable(error)}") from error
 
     def _ask(self, client: Client, received: int, timeout_s: float) -> list[Any] | None:
         """Return what is new, or None where the task does not run."""
@@ -239,7 +262,7 @@ class RemoteTask:
                 client.restart_workers([self._address], timeout=_ANSWER_S, raise_for_error=False)
             raise ChildTimeoutError(f"{self._name} did not answer within {timeout_s:g} s") from None
         except Exception as error:
-            raise ChildDiedError(f"the scheduler is lost: {printable(error)}") from error
+            raise WorkerError(f"the scheduler is lost: {printable(error)}") from error
         return answer if isinstance(answer, list) else None
 
     def _check(self, client: Client, *, begun: bool, silent_s: float) -> None:
@@ -248,14 +271,14 @@ class RemoteTask:
         if self._given_up.is_set():
             raise ChildDiedError("it was given up")
         if future is None or client.status != "running":
-            raise ChildDiedError("the scheduler is lost")
+            raise WorkerError("the scheduler is lost")
         if future.status in ("error", "cancelled", "lost") or begun:
             error = None
             if future.status == "error":
                 error = future.exception(timeout=_ANSWER_S)
             raise ChildDiedError(f"the worker {self._name} has lost the task: {printable(error or future.status)}")
-        if silent_s > GONE_S and self._address not in workers_with(client, GPU):
-            raise ChildDiedError(f"the worker {self._name} has left the cluster")
+        if silent_s > GONE_S and not self._is_there(client):
+            raise WorkerError(f"the worker {self._name} has left the cluster")
 
 
 def _facts() -> tuple[dict[str, str], tuple[Device, ...], str]:

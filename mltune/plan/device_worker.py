@@ -222,7 +222,7 @@ def _run_slice(tune: Tune, interrupt: Interrupt, request: SliceRequest) -> Slice
     log = partial(EventLog(request.log).write, slug=request.slug, device=request.request.device)
     try:
         if request.repair:
-            _repair(request.request.run)
+            repair(request.request.run)
         else:
             tune(request.request, progress=send, stop=stop, slug=request.slug, events=log)
     except (DeviceLostError, DeviceError) as error:  # the device existed when the plan was placed
@@ -234,8 +234,8 @@ def _run_slice(tune: Tune, interrupt: Interrupt, request: SliceRequest) -> Slice
     return SliceResult(Outcome.INTERRUPTED if interrupt() else Outcome.DONE)
 
 
-def _repair(directory: Path | None) -> None:
-    """Open a store for writing and read it.
+def repair(directory: Path | None) -> None:
+    """Open a store for writing, which repairs what a kill has left, and read it.
 
     Raises
     ------

@@ -191,6 +191,8 @@ def _serve(child: ThreadedChild, request: SliceRequest, mailbox: Mailbox, told: 
     try:
         result = future.result()
         assert isinstance(result, SliceResult)  # noqa: S101
+        if result.outcome is Outcome.INTERRUPTED:  # it stays so: the next time slice needs a new process
+            child.thread.submit(child.child.kill).result()
         return result
     except (ChildDiedError, ChildTimeoutError, RunError) as error:
         return SliceResult(Outcome.DIED, str(error))

@@ -11,12 +11,13 @@ from typing import Any
 
 from mltune.cluster.gpu_workers import Cluster, RemoteTask
 from mltune.device.facts import Device
-from mltune.errors import DiskFullError
-from mltune.plan.device_worker import DeviceWorker, Outcome, SliceRequest, SliceResult
+from mltune.errors import DiskFullError, RunError, UsageError, WorkerError
+from mltune.plan.device_worker import DeviceWorker, Outcome, SliceRequest, SliceResult, repair
 from mltune.plan.plan import Plan
 from mltune.plan.remote_slice import SlicePackage, SliceReport, files_in, put_files, run_remote_slice
 from mltune.records.directory import FILE
 from mltune.records.events import EventLog
+from mltune.records.header import REPLAY
 from mltune.records.replication import Changes
 from mltune.records.store import Store
 from mltune.results.progress import Progress
@@ -56,10 +57,23 @@ class RemoteChild:
         """
         directory = request.request.run
         assert directory is not None  # noqa: S101 - a task has a run directory
-        wisdom = file_of_run(request.request.wisdom, replayed=request.request.device.startswith("replay:"))
-        with _Receiver(request, directory, wisdom, on_message) as receiver:
-            self._task.run(run_remote_slice, receiver.package(self._target, self._sharing), timeout_s, receiver.receive)
-            return receiver.result
+        wisdom = file_of_run(request.request.wisdom, replayed=request.request.device.startswith(REPLAY))
+        try:
+            if request.repair:
+                repair(directory)
+                return SliceResult(Outcome.DONE)
+            with _Receiver(request, directory, wisdom, on_message) as receiver:
+                package = receiver.package(self._target, self._sharing)
+                self._task.run(run_remote_slice, package, timeout_s, receiver.receive)
+                return receiver.result
+        except WorkerError as error:
+            return SliceResult(Outcome.GPU_LOST, str(error))
+        except DiskFullError as error:
+            return SliceResult(Outcome.DISK_FULL, str(error))
+        except UsageError as error:
+            return SliceResult(Outcome.FAILED, str(error))
+        except (RunError, ValueError) as error:
+            return SliceResult(Outcome.DIED, str(error))
 
     def interrupt(self, number: signal.Signals = signal.SIGKILL) -> None:
         """Send a signal to the process of the device."""
@@ -107,13 +121,9 @@ class _Receiver:
     def receive(self, message: Any) -> bool:
         """Write what a message says; return whether it was the last."""
         if isinstance(message, Changes):
-            try:
-                if self._store is None:
-                    self._store = Store.open(self._directory, message.header)
-                message.write(self._store)
-            except DiskFullError as error:
-                self.result = SliceResult(Outcome.DISK_FULL, str(error))
-                return True
+            if self._store is None:
+                self._store = Store.open(self._directory, message.header)
+            message.write(self._store)
         elif isinstance(message, Progress):
             self._on_message(message)
         elif isinstance(message, SliceReport):
@@ -132,7 +142,7 @@ def remote_workers(
     cluster: Cluster, plan: Plan, target: str, heartbeat_timeout_s: float
 ) -> tuple[list[DeviceWorker], dict[str, Device]]:
     """Return the device workers of a plan on a cluster, and the facts of their GPUs by the names of the workers."""
-    found = {worker.name: worker for worker in cluster.workers()}
+    found = cluster.known
     hosts = Counter(found[name].host for name in plan.devices)
     workers = [
         DeviceWorker(name, RemoteChild(cluster, name, target, hosts[found[name].host]), heartbeat_timeout_s)

@@ -39,15 +39,16 @@ class Changes:
     @classmethod
     def of(cls, store: Store, after: int = 0, references_after: int = 0) -> Changes:
         """Return what a store has besides its first trials and timings of the reference kernel."""
-        return cls(
-            store.header,
-            after,
-            references_after,
-            tuple(store.records(after)),
-            tuple(store.references()[references_after:]),
-            store.facts(),
-            store.seconds(),
-        )
+        with store.at_once():
+            return cls(
+                store.header,
+                after,
+                references_after,
+                tuple(store.records(after)),
+                tuple(store.references()[references_after:]),
+                store.facts(),
+                store.seconds(),
+            )
 
     @property
     def upto(self) -> tuple[int, int]:
@@ -67,9 +68,10 @@ class Changes:
         trials, references = len(store), len(store.references())
         if trials < self.after or references < self.references_after:
             raise ValueError(f"changes must follow what a store has, but it has {trials} trials, not {self.after}")
-        store.append(*self.trials[trials - self.after :])
-        for reference in self.references[references - self.references_after :]:
-            store.append_reference(reference)
-        for name, value in self.facts.items():
-            store.set_fact(name, value)
-        store.set_seconds(self.seconds)
+        with store.at_once():
+            store.append(*self.trials[trials - self.after :])
+            for reference in self.references[references - self.references_after :]:
+                store.append_reference(reference)
+            for name, value in self.facts.items():
+                store.set_fact(name, value)
+            store.set_seconds(self.seconds)

@@ -209,6 +209,12 @@ class Store:
         """Return the timings of the reference kernel in order of measurement."""
         return [] if self._format == 1 else [Reference(*row) for row in self._read("reference_timings")]
 
+    @contextlib.contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Read everything as it was at one moment; or where the store is written, write everything or nothing."""
+        with _on_file(self.directory), self._transaction("DEFERRED" if self._lock is None else "IMMEDIATE"):
+            yield
+
     def close(self) -> None:
         """Close the file and release the run directory. Appended records are on file already."""
         if self._lock is not None:
@@ -278,6 +284,9 @@ class Store:
 
     @contextlib.contextmanager
     def _transaction(self, kind: str = "IMMEDIATE") -> Iterator[None]:
+        if self._connection.in_transaction:
+            yield
+            return
         try:
             self._connection.execute(f"BEGIN {kind}")
             yield

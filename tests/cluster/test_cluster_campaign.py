@@ -1,14 +1,21 @@
 """A campaign on a cluster has the records of one on this host, whoever dies meanwhile."""
 
 import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from mltune.cluster.gpu_workers import Cluster
 from mltune.plan.campaign import run_plan
 from mltune.plan.placement import place_on_workers
 from mltune.plan.reader import parse_plan
-from tests.campaign.conftest import declarations_of, events_of, placed, records_of
+from tests.campaign.conftest import declarations_of, events_of, placed, records_of, stored_trials, wait_until
 
 PLAN = """
 [plan]
@@ -54,3 +61,104 @@ def test_the_records_are_those_of_this_host(cluster, alone, tmp_path):
     assert declarations_of(directory) == declarations_of(alone)
     started = [event for event in events_of(directory) if event["event"] == "slice_started"]
     assert len(started) >= 3
+
+
+CARRY_OUT = """
+import contextlib, sys
+from pathlib import Path
+from mltune.cluster.gpu_workers import Cluster
+from mltune.plan.campaign import run_plan
+from mltune.plan.placement import place_on_workers
+from mltune.plan.reader import parse_plan
+from mltune.process.signals import Interrupt
+
+with contextlib.closing(Cluster(sys.argv[1])) as cluster, Interrupt() as stop:
+    workers = {worker.name: worker.device for worker in cluster.workers(60.0)}
+    plan = place_on_workers(parse_plan(sys.argv[3], "test"), workers)
+    run_plan(plan, Path(sys.argv[2]), cluster=cluster, stop=stop)
+"""
+
+
+class Killer:
+    """Kills what belongs to a campaign on a cluster, and starts it again as a supervisor does."""
+
+    def __init__(self, cluster, directory):
+        self.cluster, self.directory = cluster, directory
+        self.process = None
+        self.start()
+
+    def start(self):
+        command = [sys.executable, "-P", "-c", CARRY_OUT, self.cluster.address, str(self.directory), PLAN]
+        self.process = subprocess.Popen(command, cwd=Path(__file__).resolve().parents[2], stderr=subprocess.DEVNULL)
+
+    def worker(self, name):
+        """Kill a worker; its nanny starts it again."""
+        os.kill(self.cluster.worker_pid(name), signal.SIGKILL)
+
+    def nanny(self, name):
+        """Kill a worker with its nanny, and start both again."""
+        self.cluster.kill(name)
+        self.cluster.start_worker(name, "GPU=1")
+
+    def host(self):
+        """Kill the process of the campaign, and start it again."""
+        self.process.kill()
+        self.process.wait()
+        self.start()
+
+    def scheduler(self):
+        """Kill the scheduler, and start it and the workers again."""
+        for name in ("scheduler", "gpu-a", "gpu-b"):
+            self.cluster.kill(name)
+        self.cluster.start_scheduler()
+        for name in ("gpu-a", "gpu-b"):
+            self.cluster.start_worker(name, "GPU=1")
+
+    def partition(self, name, seconds):
+        """Stop the process of a worker for a while: nobody hears of it, and it goes on then."""
+        pid = self.cluster.worker_pid(name)
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(seconds)
+        os.kill(pid, signal.SIGCONT)
+
+
+def check(killer, alone):
+    assert killer.process.wait(timeout=180) == 0
+    assert records_of(killer.directory) == records_of(alone)
+    assert declarations_of(killer.directory) == declarations_of(alone)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        lambda killer: killer.worker("gpu-a"),
+        lambda killer: killer.nanny("gpu-b"),
+        lambda killer: killer.host(),
+        lambda killer: killer.scheduler(),
+        lambda killer: killer.partition("gpu-a", 5.0),
+        pytest.param(lambda killer: killer.partition("gpu-a", 30.0), marks=pytest.mark.slow),
+    ],
+    ids=["worker", "nanny", "host", "scheduler", "partition of 5 s", "partition of 30 s"],
+)
+def test_a_fault_changes_no_record(fault, cluster, alone, tmp_path):
+    killer = Killer(cluster, tmp_path / "campaign")
+    wait_until(lambda: stored_trials(killer.directory) >= 16)
+    fault(killer)
+    check(killer, alone)
+
+
+@pytest.mark.slow
+def test_fifty_kills_change_no_record(cluster, alone, tmp_path):
+    """Of workers, nannies and the process of the campaign, at random moments; one that ends is followed by another."""
+    rng, kills, campaigns = np.random.default_rng(0), 0, 0
+    while kills < 50:
+        campaigns += 1
+        killer = Killer(cluster, tmp_path / f"campaign-{campaigns}")
+        while killer.process.poll() is None and kills < 50:
+            time.sleep(rng.uniform(0.5, 4.0))
+            if killer.process.poll() is None:
+                kill, name = rng.choice(["worker", "nanny", "host"]), rng.choice(["gpu-a", "gpu-b"])
+                with contextlib.suppress(StopIteration):  # of a worker that is starting
+                    killer.host() if kill == "host" else getattr(killer, kill)(name)
+                    kills += 1
+        check(killer, alone)
