@@ -107,28 +107,34 @@ class Cluster:
             There is none, or one has another version of mltune.
         """
         client, deadline = self.client(), time.monotonic() + wait_s
-        while not (found := workers_with(client, GPU)) and time.monotonic() < deadline:
+        while not (workers := self._answering(client)):
+            if time.monotonic() >= deadline:
+                raise UsageError(
+                    f"a campaign on a cluster needs workers with the resource {GPU}, but {self._where} has none: "
+                    f"CUDA_VISIBLE_DEVICES=0 dask worker {self._where} --nthreads 1 --resources GPU=1."
+                )
             time.sleep(POLL_S)
-        if not found:
-            raise UsageError(
-                f"a campaign on a cluster needs workers with the resource {GPU}, but {self._where} has none: "
-                f"CUDA_VISIBLE_DEVICES=0 dask worker {self._where} --nthreads 1 --resources GPU=1."
-            )
-        ours, facts = versions(), client.run(_facts, workers=list(found), on_error="return")
-        workers = []
-        for address, answer in facts.items():
+        self.known = {worker.name: worker for worker in sorted(workers, key=lambda worker: worker.name)}
+        return list(self.known.values())
+
+    def _answering(self, client: Client) -> list[GpuWorker]:
+        """Return the GPU workers that answer now; one that is being killed does not."""
+        found, ours, workers = workers_with(client, GPU), versions(), []
+        answers = client.run(_facts, workers=list(found), on_error="return") if found else {}
+        for address, answer in answers.items():
+            if isinstance(answer, ImportError | AttributeError):
+                raise UsageError(f"every GPU worker must have mltune, but {address} says: {printable(answer)}.")
             if not isinstance(answer, tuple):
-                raise UsageError(f"every GPU worker must have mltune, but {address} answers: {printable(answer)}.")
+                continue
             theirs, devices, reason = answer
             if theirs["mltune"] != ours["mltune"]:
                 raise UsageError(
                     f"all hosts must have the same version of mltune, but this one has {ours['mltune']} and "
                     f"{address} has {theirs['mltune']}."
                 )
-            device, known = devices[0] if devices else None, found[address]
-            workers.append(GpuWorker(str(known["name"]), device, reason, known["host"]))
-        self.known = {worker.name: worker for worker in sorted(workers, key=lambda worker: worker.name)}
-        return list(self.known.values())
+            device, facts = devices[0] if devices else None, found[address]
+            workers.append(GpuWorker(str(facts["name"]), device, reason, facts["host"]))
+        return workers
 
     def address_of(self, name: str) -> str:
         """Return the address of a worker.
@@ -189,11 +195,11 @@ class RemoteTask:
         Raises
         ------
         ChildDiedError
-            The worker has lost the task.
+            The task was given up (:meth:`signal`).
         ChildTimeoutError
             The worker does not answer.
         WorkerError
-            The scheduler does not answer, or the worker is not there.
+            The scheduler does not answer, or the worker is not there any more.
         """
         self._given_up.clear()
         try:
@@ -276,7 +282,7 @@ class RemoteTask:
             error = None
             if future.status == "error":
                 error = future.exception(timeout=_ANSWER_S)
-            raise ChildDiedError(f"the worker {self._name} has lost the task: {printable(error or future.status)}")
+            raise WorkerError(f"the worker {self._name} has lost its task: {printable(error or 'it was killed')}")
         if silent_s > GONE_S and not self._is_there(client):
             raise WorkerError(f"the worker {self._name} has left the cluster")
 
