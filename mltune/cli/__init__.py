@@ -11,14 +11,26 @@ from typing import Any, cast
 
 import typer
 
-from mltune.cli import bound, comparison, datasets, inventory, models, plans, runs, tuning, wisdom
+from mltune.cli import bound, cluster, comparison, datasets, inventory, models, plans, runs, tuning, wisdom
 from mltune.cli.application import app
 from mltune.errors import MltuneError, MltuneWarning, UsageError
 from mltune.files.reading import reason
 from mltune.files.text import printable_lines
 from mltune.show import terminal
 
-__all__ = ["bound", "comparison", "datasets", "inventory", "main", "models", "plans", "runs", "tuning", "wisdom"]
+__all__ = [
+    "bound",
+    "cluster",
+    "comparison",
+    "datasets",
+    "inventory",
+    "main",
+    "models",
+    "plans",
+    "runs",
+    "tuning",
+    "wisdom",
+]
 
 _Misuse = cast("type[Exception]", typer.BadParameter.__mro__[1])
 """Typer's class of errors in the options, which has no public name."""

@@ -120,7 +120,7 @@ class Cluster:
     def _answering(self, client: Client) -> list[GpuWorker]:
         """Return the GPU workers that answer now; one that is being killed does not."""
         found, ours, workers = workers_with(client, GPU), versions(), []
-        answers = client.run(_facts, workers=list(found), on_error="return") if found else {}
+        answers = client.run(worker_facts, workers=list(found), on_error="return") if found else {}
         for address, answer in answers.items():
             if isinstance(answer, ImportError | AttributeError):
                 raise UsageError(f"every GPU worker must have mltune, but {address} says: {printable(answer)}.")
@@ -287,7 +287,7 @@ class RemoteTask:
             raise WorkerError(f"the worker {self._name} has left the cluster")
 
 
-def _facts() -> tuple[dict[str, str], tuple[Device, ...], str]:
+def worker_facts() -> tuple[dict[str, str], tuple[Device, ...], str]:
     """Return the versions of a worker, its GPUs, and why it has none; the driver is asked in another process."""
     child = Child("mltune.cluster.gpu_workers:make_query")
     try:
@@ -298,7 +298,7 @@ def _facts() -> tuple[dict[str, str], tuple[Device, ...], str]:
 
 
 def make_query() -> Callable[[None], tuple[dict[str, str], tuple[Device, ...], str]]:
-    """Return the function that a process for :func:`_facts` serves."""
+    """Return the function that a process for :func:`worker_facts` serves."""
     from mltune.device.query import available_devices
 
     def query(_: None) -> tuple[dict[str, str], tuple[Device, ...], str]:

@@ -147,10 +147,19 @@ class NvrtcBuilder:
         WorkerError
             The builder is not open.
         """
+        return self._pool.submit(self.definitions(configuration))
+
+    @property
+    def source(self) -> Source:
+        """What is compiled, without the definitions of a configuration."""
+        return self._pool.source
+
+    def definitions(self, configuration: Mapping[str, int]) -> str:
+        """Return what a configuration puts before the source: macros, and where it is generated the source itself."""
         macros = definitions(self._macros(configuration))
         if self._kernel.is_generated:
             macros += f"#line 1\n{self._kernel.source_of(configuration)}\n"
-        return self._pool.submit(macros)
+        return macros
 
     def _macros(self, configuration: Mapping[str, int]) -> dict[str, int | float | str]:
         if missing := [name for name in self._kernel.parameters if name not in configuration]:

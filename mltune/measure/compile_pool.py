@@ -111,6 +111,10 @@ class CompilePool:
         Where compile processes are taken from and given back to; without one they end with this pool.
     farm : Farm, optional
         Compilers on other hosts, which take builds besides; closed with this pool.
+
+    Attributes
+    ----------
+    source : Source
     """
 
     def __init__(
@@ -124,7 +128,7 @@ class CompilePool:
         pool: ChildPool | None = None,
         farm: Farm | None = None,
     ) -> None:
-        self._source = source
+        self.source = source
         self._version = nvrtc_version()
         self._timeout_s = timeout_s
         self._cache = CubinCache(cache) if cache is not None else None
@@ -150,7 +154,7 @@ class CompilePool:
     def __enter__(self) -> Self:
         """Start the compile processes, without waiting for them."""
         self._open = True
-        arguments = self._source, self._memory_bytes
+        arguments = self.source, self._memory_bytes
         self._compilers = [self._pool.take(_COMPILER, arguments) for _ in range(self._count)]
         self._served = [one.thread.submit(self._work, one.child) for one in self._compilers]
         if self._farm is not None:
@@ -192,7 +196,7 @@ class CompilePool:
         WorkerError
             The pool is not open.
         """
-        key = cache_key(self._source, macros, self._version)
+        key = cache_key(self.source, macros, self._version)
         future: Future[Build] = Future()
         with self._lock:
             if not self._open:
@@ -249,7 +253,7 @@ class CompilePool:
                 time.sleep(_WAIT_S if self._farm.room < 1 else 0.0)
                 continue
             out.update((job.key, job) for job in batch)
-            self._farm.compile(self._source, [(job.key, job.macros) for job in batch], done)
+            self._farm.compile(self.source, [(job.key, job.macros) for job in batch], done)
 
     def _taken(self, room: int) -> list[_Job]:
         """Take as many wanted builds from the queue as there is room for, waiting a little for the first."""

@@ -17,6 +17,7 @@ from concurrent.futures import FIRST_COMPLETED, wait
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mltune.cluster.connection import address_of
 from mltune.plan.device_worker import DEVICE_WORKER, HEARTBEAT_TIMEOUT_S, DeviceWorker, Outcome, SliceRequest
 from mltune.plan.identity import claim_directory
 from mltune.plan.plan import Plan
@@ -135,7 +136,7 @@ class Campaign:
         self._progress = progress
         self._stop = stop
         self._siblings = siblings
-        self._compile_on = compile_on
+        self._compile_on = address_of(compile_on) if compile_on else ""  # a file may not be there on other hosts
         self._log = EventLog(directory)
         self._outdone: set[str] = set()
         self._workers = list(workers)

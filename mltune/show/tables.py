@@ -444,6 +444,34 @@ def devices(document: Document) -> Iterator[RenderableType]:
     yield from ["", *(f"problem: {problem}" for problem in problems)] if problems else ()
 
 
+def cluster(document: Document) -> Iterator[RenderableType]:
+    """Show the result of ``mltune cluster check``."""
+    rows = [
+        {
+            "worker": entry["name"],
+            "address": entry["address"],
+            "resources": ", ".join(f"{name} {count:g}" for name, count in entry["resources"].items()),
+            "versions": ", ".join(f"{name} {value}" for name, value in entry["versions"].items()),
+            "as here": "yes" if entry["fits"] else "no",
+            "device": entry["device"] or "",
+        }
+        for entry in document["workers"]
+    ]
+    yield f"scheduler {printable(document['scheduler'])}, {len(rows)} workers with a GPU or that compile"
+    if document["latency_s"] is not None:
+        yield f"latency {document['latency_s'] * 1e3:.1f} ms"
+    if rows:
+        yield FittingTable(rows, texts=["address", "versions"])
+    rate = document["compile"]
+    if rate is None:
+        yield "no worker compiles with the versions of this host"
+    else:
+        yield (
+            f"{rate['per_second']:.1f} configurations/s on {rate['cores']} cores "
+            f"({rate['builds']} builds of gemm_simt in {rate['seconds']:.1f} s)"
+        )
+
+
 def wisdom(document: Document) -> Iterator[RenderableType]:
     """Show the result of ``mltune wisdom show``."""
     if not document["best"]:

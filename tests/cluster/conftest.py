@@ -17,7 +17,8 @@ pytest.importorskip("distributed")
 class Cluster:
     """Processes of ``dask scheduler`` and ``dask worker``, which a test may kill, stop and start again."""
 
-    def __init__(self, folder, environment):
+    def __init__(self, folder, environment, protocol="tcp"):
+        self.protocol = protocol
         self.file = folder / "scheduler.json"
         self.environment = {**os.environ, **environment}
         self.processes = {}
@@ -27,7 +28,7 @@ class Cluster:
     def start_scheduler(self):
         """Start the scheduler, at the same port as before."""
         self.file.unlink(missing_ok=True)
-        options = ["--host", "127.0.0.1", "--port", str(self.port), "--no-dashboard", "--no-show"]
+        options = ["--host", f"{self.protocol}://127.0.0.1", "--port", str(self.port), "--no-dashboard", "--no-show"]
         self._start("scheduler", "scheduler", *options, "--scheduler-file", str(self.file))
         wait_for(self.file.is_file)
         if not self.port:
@@ -43,7 +44,14 @@ class Cluster:
         """Start a worker with its nanny."""
         options = ["--name", name, "--resources", resources, "--nthreads", str(threads), "--no-dashboard"]
         self._start(
-            name, "worker", f"tcp://127.0.0.1:{self.port}", *options, "--memory-limit", "0", "--death-timeout", "60"
+            name,
+            "worker",
+            f"{self.protocol}://127.0.0.1:{self.port}",
+            *options,
+            "--memory-limit",
+            "0",
+            "--death-timeout",
+            "60",
         )
 
     def wait_for_workers(self, count):
@@ -91,10 +99,11 @@ def start_cluster(tmp_path):
     """Return the function that starts a cluster."""
     with contextlib.ExitStack() as stack:
 
-        def start(**environment):
+        def start(protocol="tcp", **environment):
             folder = tmp_path / "cluster"
             folder.mkdir()
-            cluster = Cluster(folder, {"XDG_CACHE_HOME": str(tmp_path / "cache of the workers"), **environment})
+            environment["XDG_CACHE_HOME"] = str(tmp_path / "cache of the workers")
+            cluster = Cluster(folder, environment, protocol)
             stack.callback(cluster.close)
             return cluster
 

@@ -102,18 +102,11 @@ def test_equal_builds_are_one_task(cluster):
     seen, (one,) = [], configurations(1)
     for farm in farms:
         with NvrtcBuilder(KERNEL, PROBLEM, "sm_90", workers=1, farm=farm) as builder:
-            source = builder._pool._source
-            farm.compile(source, [("k" * 64, compile_macros(one))], lambda _, build: seen.append(build))
+            farm.compile(builder.source, [("k" * 64, builder.definitions(one))], lambda _, build: seen.append(build))
             deadline = time.monotonic() + 60
             while len(seen) < 1 + farms.index(farm) and time.monotonic() < deadline:
                 time.sleep(0.05)
     assert [build.cached for build in seen] == [False, True]
-
-
-def compile_macros(configuration):
-    from mltune.measure.build import definitions
-
-    return definitions(KERNEL.macros(configuration) | PROBLEM.macros())
 
 
 def test_a_worker_with_another_compiler_is_left_out(start_cluster):
