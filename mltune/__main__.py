@@ -10,4 +10,5 @@ if not sys.flags.safe_path:  # `-m` put the working directory first: like the co
 
 from mltune.cli import main
 
-main()
+if __name__ == "__main__":  # a process of multiprocessing imports this module again
+    main()

@@ -39,7 +39,7 @@ def run(
         typer.Option(
             "--cluster",
             metavar="CLUSTER",
-            help="The GPU workers of a Dask cluster are the devices: address or file of its scheduler.",
+            help="The GPU workers of a Dask cluster are the devices: address or file of its scheduler, or local.",
             show_default=False,
         ),
     ] = "",
@@ -60,8 +60,10 @@ def run(
     if not cluster:
         return carry_out(load_plan(plan), directory, as_json, compile_on)
     from mltune.cluster.gpu_workers import WAIT_S, Cluster
+    from mltune.cluster.local import named_cluster
+    from mltune.tuning.target import find_gpus
 
-    with contextlib.closing(Cluster(cluster)) as found:
+    with named_cluster(cluster, len(find_gpus()[0])) as address, contextlib.closing(Cluster(address)) as found:
         found.workers(WAIT_S)
         return carry_out(load_plan(plan), directory, as_json, compile_on, found)
 

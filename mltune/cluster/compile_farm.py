@@ -93,13 +93,15 @@ class CompileFarm:
         try:
             if name not in self._sources:  # a task, not data: if its holder dies, the scheduler knows how to make it
                 self._sources[name] = self._client.submit(_same, source, key=f"mltune-source-{name}", **options)
-            begun = [
-                self._client.submit(
-                    compile_here, self._sources[name], name, macros,
-                    key=f"mltune-build-{key}", resources={COMPILE: 1}, **options,
-                )
-                for key, macros in jobs
-            ]  # fmt: skip
+            begun = self._client.map(
+                compile_here,
+                [self._sources[name]] * len(jobs),
+                [name] * len(jobs),
+                [macros for _, macros in jobs],
+                key=[f"mltune-build-{key}" for key, _ in jobs],
+                resources={COMPILE: 1},
+                **options,
+            )
         except Exception as error:  # of any kind, from a connection that is lost
             self._leave(error)
             for key, _ in jobs:

@@ -51,20 +51,33 @@ def connect(where: str, *, timeout_s: float = TIMEOUT_S) -> Client:
     --------
     >>> connect("tcp://127.0.0.1:8786").cancel([])  # doctest: +SKIP
     """
-    try:
-        from distributed import Client
-    except ImportError:
-        raise UsageError(
-            "a cluster needs Dask's distributed, which is not installed; pip install 'mltune-gpu[cluster]'."
-        ) from None
+    distributed = import_distributed()
     address = address_of(where)
     check_encrypted(address)
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what it means for a run is said by the run
     try:
-        return Client(address, timeout=timeout_s, set_as_default=False)
+        client: Client = distributed.Client(address, timeout=timeout_s, set_as_default=False)
+        return client
     except (OSError, ValueError, TypeError) as error:
         law = "a cluster is reached through its scheduler"
         raise WorkerError(f"{law}, but {address} does not answer: {error}") from error
+
+
+def import_distributed() -> Any:
+    """Return the package distributed.
+
+    Raises
+    ------
+    UsageError
+        It is not installed.
+    """
+    try:
+        import distributed
+    except ImportError:
+        raise UsageError(
+            "a cluster needs Dask's distributed, which is not installed; pip install 'mltune-gpu[cluster]'."
+        ) from None
+    return distributed
 
 
 def address_of(where: str) -> str:

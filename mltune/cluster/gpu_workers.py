@@ -7,10 +7,10 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future as LocalFuture
-from concurrent.futures import ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as LocalTimeoutError
+from concurrent.futures import wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -174,7 +174,6 @@ class RemoteTask:
         self._address = ""
         self._future: Future[None] | None = None
         self._given_up = threading.Event()
-        self._asking = ThreadPoolExecutor(max_workers=4, thread_name_prefix=f"mltune-{name}")
 
     def run(
         self, function: Callable[[Any, str], None], argument: Any, timeout_s: float, on_message: Callable[[Any], bool]
@@ -221,7 +220,7 @@ class RemoteTask:
         if self._key:
             with contextlib.suppress(Exception):
                 client = self._cluster.client()
-                self._asking.submit(client.run, send_signal, self._key, number, workers=[self._address])
+                _in_thread(client.run, send_signal, self._key, number, workers=[self._address])
 
     def cancel(self) -> None:
         """Tell the scheduler that the task is not wanted: it ends by itself."""
@@ -253,9 +252,7 @@ class RemoteTask:
 
     def _ask(self, client: Client, received: int, timeout_s: float) -> list[Any] | None:
         """Return what is new, or None where the task does not run."""
-        asked: LocalFuture[Mapping[str, Any]] = self._asking.submit(
-            client.run, take, self._key, received, workers=[self._address], on_error="return"
-        )
+        asked = _in_thread(client.run, take, self._key, received, workers=[self._address], on_error="return")
         deadline = time.monotonic() + timeout_s
         while not asked.done() and time.monotonic() < deadline:
             wait([asked], timeout=POLL_S)
@@ -285,6 +282,20 @@ class RemoteTask:
             raise WorkerError(f"the worker {self._name} has lost its task: {printable(error or 'it was killed')}")
         if silent_s > GONE_S and not self._is_there(client):
             raise WorkerError(f"the worker {self._name} has left the cluster")
+
+
+def _in_thread(function: Callable[..., Any], *arguments: Any, **options: Any) -> LocalFuture[Any]:
+    """Call a function in a thread of its own, which does not keep the program from ending."""
+    future: LocalFuture[Any] = LocalFuture()
+
+    def call() -> None:
+        try:
+            future.set_result(function(*arguments, **options))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=call, name="mltune-cluster", daemon=True).start()
+    return future
 
 
 def worker_facts() -> tuple[dict[str, str], tuple[Device, ...], str]:

@@ -16,6 +16,7 @@ from mltune.plan.campaign import run_plan
 from mltune.plan.placement import place_on_workers
 from mltune.plan.reader import parse_plan
 from tests.campaign.conftest import declarations_of, events_of, placed, records_of, stored_trials, wait_until
+from tests.cli import program
 
 PLAN = """
 [plan]
@@ -61,6 +62,14 @@ def test_the_records_are_those_of_this_host(cluster, alone, tmp_path):
     assert declarations_of(directory) == declarations_of(alone)
     started = [event for event in events_of(directory) if event["event"] == "slice_started"]
     assert len(started) >= 3
+
+
+def test_the_command_line_starts_a_cluster_on_this_machine(alone, tmp_path):
+    plan = tmp_path / "plan.toml"
+    plan.write_text(PLAN)
+    document = program.answer("run", plan, "--cluster", "local", "--run", tmp_path / "campaign")
+    assert document["failed"] == {}
+    assert records_of(tmp_path / "campaign") == records_of(alone)
 
 
 CARRY_OUT = """
@@ -145,6 +154,19 @@ def test_a_fault_changes_no_record(fault, cluster, alone, tmp_path):
     wait_until(lambda: stored_trials(killer.directory) >= 16)
     fault(killer)
     check(killer, alone)
+
+
+def test_an_interrupt_ends_a_campaign_also_with_a_worker_that_does_not_answer(cluster, tmp_path):
+    killer = Killer(cluster, tmp_path / "campaign")
+    wait_until(lambda: stored_trials(killer.directory) >= 16)
+    stopped = cluster.worker_pid("gpu-a")
+    os.kill(stopped, signal.SIGSTOP)
+    begun = time.monotonic()
+    killer.process.send_signal(signal.SIGINT)
+    assert killer.process.wait(timeout=60) == 0
+    assert time.monotonic() - begun < 15.0
+    os.kill(stopped, signal.SIGCONT)
+    assert events_of(killer.directory)[-1]["event"] in ("plan_ended", "report_written")
 
 
 @pytest.mark.slow
