@@ -5,11 +5,10 @@ proposals of a batch and the batches in flight, and on no clock, so that cluster
 number of compile cores. Traces are kept in ``--work``. A search ends at ``--evaluations`` measurements, or at the
 optimum.
 
-Four ways to widen a search are compared:
+Three ways to widen a search are compared:
 
 - ``constant``: batches of 16, all of them in flight from the start;
 - ``gradual``: batches of 16, one more in flight with each third batch (:func:`mltune.learn.search.gradually`);
-- ``quick``: batches of 16, one more in flight with each batch;
 - ``large``: larger batches, up to three in flight gradually.
 
     OMP_NUM_THREADS=1 python benchmarks/search_width.py [--seeds 8] [--output benchmarks/results/search_width.json]
@@ -109,9 +108,6 @@ def widths() -> dict[str, Width]:
     """Return the widths by name."""
     found = {f"constant {most}": Width(BATCH, lambda number, most=most: most // BATCH) for most in WIDTHS}
     found |= {f"gradual {most}": Width(BATCH, gradually(most // BATCH)) for most in (48, 96, 192)}
-    found |= {
-        f"quick {most}": Width(BATCH, lambda number, most=most: min(most // BATCH, 1 + number)) for most in WIDTHS[2:]
-    }
     return found | {f"large {most}": Width(most // 3, gradually(3)) for most in WIDTHS[3:]}
 
 
