@@ -90,11 +90,11 @@ def deficits(tasks: Sequence[Task], standings: Mapping[str, Standing]) -> dict[s
         if task.slug in standings and task.problem.work_class is not None and task.dataset is None:
             family = (task.kernel, task.problem.work_class)
             families.setdefault(family, []).append((task.slug, standings[task.slug].curve[-1][1]))
-    behind = {}
-    for family in families.values():
-        fastest_s = min(best_s for _, best_s in family)
-        if len(family) > 1:
-            behind |= {slug: math.log(best_s / fastest_s) for slug, best_s in family}
+    behind: dict[str, float] = {}
+    for members in families.values():
+        fastest_s = min(best_s for _, best_s in members)
+        if len(members) > 1:
+            behind |= {slug: math.log(best_s / fastest_s) for slug, best_s in members}
     return behind
 
 
