@@ -11,6 +11,7 @@ from mltune.device.lookup import find_device
 from mltune.errors import MltuneWarning
 from mltune.learn.model_choice import choose_model
 from mltune.plan.campaign import run_plan
+from mltune.plan.scheduler import Scheduler
 from mltune.problem.kinds import problem_from_name
 from mltune.records.directory import FILE
 from mltune.results.reader import read_run
@@ -116,3 +117,17 @@ def test_the_nearest_count(uninterrupted):
     assert FEWEST <= len(sweep.median_s) <= len(run.records)  # without what was skipped
     assert np.nanmin(sweep.median_s) == run.best_time_s
     assert len(nearest([near, None, *[near] * 9])) == 4
+
+
+def test_a_problem_that_begins_is_told_what_was_read_of_the_others_some_seconds_ago(uninterrupted, tmp_path):
+    directory = Path(shutil.copytree(uninterrupted, tmp_path / "campaign"))
+    shutil.rmtree(directory / "problems" / SECOND)
+    plan = placed(PLAN)
+    scheduler = Scheduler(plan, directory)
+    told = scheduler.siblings(plan.task(SECOND)), scheduler.sweeps(plan.task(SECOND))
+    (directory / "problems" / FIRST / FILE).write_bytes(b"nothing")
+
+    assert [len(some) > 0 for some in told] == [True, True]
+    assert scheduler.siblings(plan.task(SECOND)) == told[0]
+    assert [one.name for one in scheduler.sweeps(plan.task(SECOND))] == [one.name for one in told[1]]
+    assert scheduler.siblings(plan.task(FIRST)) == ()  # which has trials
