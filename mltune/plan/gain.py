@@ -18,8 +18,13 @@ gap(t) that is expected to be gap(t) exp(-d / gap(t)): its constant is c exp(-d 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Hashable, Mapping, Sequence
+from operator import itemgetter
 
+import numpy as np
+
+from mltune.kernel.columns import Floats
 from mltune.plan.plan import Standing, Task
 
 LEAST_GAIN = 0.01
@@ -70,8 +75,8 @@ def last_doubling(standing: Standing) -> float:
 
     If nothing was found in the first half, best(t / 2) is the first time that was found.
     """
-    before = [best_s for spent, best_s in standing.curve if spent <= standing.spent / 2]
-    return max(0.0, math.log((before or [standing.curve[0][1]])[-1] / standing.curve[-1][1]))
+    at = bisect_right(standing.curve, standing.spent / 2, key=itemgetter(0))
+    return max(0.0, math.log(standing.curve[max(at - 1, 0)][1] / standing.curve[-1][1]))
 
 
 def deficits(tasks: Sequence[Task], standings: Mapping[str, Standing]) -> dict[str, float]:
@@ -85,16 +90,19 @@ def deficits(tasks: Sequence[Task], standings: Mapping[str, Standing]) -> dict[s
         if task.slug in standings and task.problem.work_class is not None and task.dataset is None:
             family = (task.kernel, task.problem.work_class)
             families.setdefault(family, []).append((task.slug, standings[task.slug].curve[-1][1]))
-    return {
-        slug: math.log(best_s / min(of_all for _, of_all in family))
-        for family in families.values()
-        if len(family) > 1
-        for slug, best_s in family
-    }
+    behind: dict[str, float] = {}
+    for members in families.values():
+        fastest_s = min(best_s for _, best_s in members)
+        if len(members) > 1:
+            behind |= {slug: math.log(best_s / fastest_s) for slug, best_s in members}
+    return behind
 
 
 def allot(room: float, spent: Sequence[float], weights: Sequence[float], most: Sequence[float]) -> list[float]:
     """Share out a budget in proportion to weights, within a lower and an upper bound for each.
+
+    The sum of the shares is linear in the level between two levels at which a share reaches a bound: a bisection finds
+    the two, and the rest is a division.
 
     Parameters
     ----------
@@ -110,13 +118,21 @@ def allot(room: float, spent: Sequence[float], weights: Sequence[float], most: S
     >>> [round(share, 6) for share in allot(90.0, [10.0, 10.0, 70.0], [1.0, 1.0, 1.0], [30.0, 100.0, 100.0])]
     [30.0, 75.0, 75.0]
     """
-    tops = [max(has, top) for has, top in zip(spent, most, strict=True)]
+    if not weights:
+        return []
+    bottom, weight = np.array(spent, dtype=np.float64), np.array(weights, dtype=np.float64)
+    top = np.maximum(bottom, np.array(most, dtype=np.float64))
+    enters, leaves = bottom / weight, top / weight  # the levels between which a share is level * weight
 
-    def filled(level: float) -> list[float]:
-        return [min(max(has, level * w), top) for has, w, top in zip(spent, weights, tops, strict=True)]
+    def filled(level: float) -> Floats:
+        return np.minimum(np.maximum(bottom, level * weight), top)
 
-    low, high = 0.0, (sum(spent) + room + 1.0) / min(weights) if weights else 0.0
-    for _ in range(200):
-        level = (low + high) / 2
-        low, high = (level, high) if sum(filled(level)) - sum(spent) <= room else (low, level)
-    return filled(low)
+    total = float(bottom.sum()) + room
+    levels = np.unique(np.concatenate([enters, leaves[np.isfinite(leaves)]]))
+    at = bisect_right(levels, total, key=lambda level: float(filled(level).sum())) - 1
+    level = max(float(levels[max(at, 0)]), 0.0)
+    growing = float(weight[(enters <= level) & (leaves > level)].sum())
+    if growing:
+        level += max(0.0, total - float(filled(level).sum())) / growing
+    shares: list[float] = filled(level).tolist()
+    return shares

@@ -121,7 +121,7 @@ class _State:
         """Return the largest budget of a task: what its maximum leaves to it beside the other kernels of its choice."""
         if task.maximum is None:
             return math.inf
-        others = [one for one in self.plan.tasks if task.choice and one.choice == task.choice and one != task]
+        others = [one for one in self.plan.tasks if one.choice == task.choice and one != task] if task.choice else []
         return task.maximum - sum(map(self.spent, others))
 
     def allotted(self, tasks: Sequence[Task], weights: Sequence[float], most: Sequence[float]) -> list[float]:

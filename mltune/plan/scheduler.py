@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from mltune.errors import RunError
 from mltune.plan.device_worker import Outcome, SliceResult
@@ -21,7 +22,7 @@ from mltune.results.reader import RunReader
 from mltune.results.run import TuneResult
 from mltune.results.unread import Unread, read_or_set_aside
 from mltune.results.wording import milliseconds
-from mltune.tuning.siblings import nearest, sweep_for
+from mltune.tuning.siblings import near_run, nearest
 from mltune.tuning.wisdom import found_so_far
 from mltune.wisdom.entry import Entry
 
@@ -29,13 +30,15 @@ if TYPE_CHECKING:
     from mltune.device.facts import Device
     from mltune.learn.pretrained import Sweep
 
-T = TypeVar("T")
-
 MAX_FAILURES = 3
 """Failures without a new trial after which a task comes last, or is set aside if its worker died."""
 
 MAX_IDLE = 5
 """Time slices without a failure, a new trial or a reason to stop after which a task is set aside."""
+
+FRESH_S = 20.0
+"""Seconds for which a problem that begins is told of a run what was read of it last: with 64 devices, all others have
+new trials whenever one asks."""
 
 
 class Scheduler:
@@ -66,6 +69,8 @@ class Scheduler:
         self._directory = directory
         self._readers = {task.slug: RunReader(self.folder(task), task.slug) for task in plan.tasks}
         self._runs: dict[str, TuneResult] = {}  # the standings are of these
+        self._seen: dict[str, tuple[float, TuneResult | None]] = {}  # what siblings are told, and when it was read
+        self._entries: dict[str, tuple[TuneResult, list[Entry]]] = {}
         self.standings = {task.slug: Standing(task.slug) for task in plan.tasks}
         self.left_out: set[str] = set()
         for task in plan.tasks:
@@ -73,6 +78,7 @@ class Scheduler:
                 self.left_out.add(task.slug)
             self.standings[task.slug] = self._read(task)
         self._least_s: dict[str, float] = {}
+        self._has_choices = any(task.choice for task in plan.tasks)
         self._failures: Counter[str] = Counter()
         self._idle = ""  # the last time slice was of this task and brought no trial: another one comes first
         self._undeclared = {slug for slug, standing in self.standings.items() if standing.spent}
@@ -105,11 +111,11 @@ class Scheduler:
 
     def siblings(self, task: Task) -> tuple[Entry, ...]:
         """Return what the other problems of a task's kernel have found so far; nothing once the task has trials."""
-        return tuple(entry for found in self._from_others(task, found_so_far) for entry in found)
+        return tuple(entry for run in self._others(task) for entry in self._found(run))
 
     def sweeps(self, task: Task) -> tuple[Sweep, ...]:
         """Return what the most similar of them have measured so far; nothing once the task has trials."""
-        return nearest(self._from_others(task, partial(sweep_for, task.problem)))
+        return nearest(near_run(task.problem, run) for run in self._others(task))
 
     def next(self, running: Collection[str], left_s: float | None) -> TimeSlice | None:
         """Choose the time slice of a free device; None if there is nothing for it to do.
@@ -181,6 +187,8 @@ class Scheduler:
 
     def _end_outdone(self) -> None:
         """End the tasks whose kernel has not begun, and cannot be as fast as another of its choice already is."""
+        if not self._has_choices:
+            return
         best_s: dict[str, float] = {}
         for task in self._plan.tasks:
             curve = self.standings[task.slug].curve
@@ -197,6 +205,8 @@ class Scheduler:
 
     def _ordered(self) -> Plan:
         """Return the plan with the kernels of each choice by their least times: the most promising one begins."""
+        if not self._has_choices:
+            return self._plan
         first = {task.choice or task.slug: at for at, task in reversed(list(enumerate(self._plan.tasks)))}
         tasks = sorted(
             self._plan.tasks, key=lambda task: (first[task.choice or task.slug], self._least_s.get(task.slug, 0.0))
@@ -212,21 +222,32 @@ class Scheduler:
         for task in self._plan.tasks:
             self.standings[task.slug] = self._read(task)
 
-    def _from_others(self, task: Task, take: Callable[[TuneResult], T]) -> Iterator[T]:
-        """Take something from the runs of the other problems of a task's kernel, as far as they can be read.
+    def _others(self, task: Task) -> list[TuneResult]:
+        """Return the runs of the other problems of a task's kernel, as far as they can be read.
 
-        Nothing once the task has trials.
+        None once the task has trials.
         """
-
-        def taken(one: Task) -> T:
-            return take(self.read(self.folder(one), one.slug))
-
         others = [] if self.standings[task.slug].trials else self._plan.tasks
-        for one in others:
-            if one.kernel == task.kernel and one.slug != task.slug and os.path.lexists(self.folder(one) / FILE):
-                found = read_or_set_aside(one.slug, partial(taken, one))
-                if not isinstance(found, Unread):
-                    yield found
+        runs = (self._recent(one) for one in others if one.kernel == task.kernel and one.slug != task.slug)
+        return [run for run in runs if run is not None]
+
+    def _recent(self, task: Task) -> TuneResult | None:
+        """Return the run of a task as it was some seconds ago (:data:`FRESH_S`), if it can be read."""
+        read_s, run = self._seen.get(task.slug, (-math.inf, None))
+        if time.monotonic() - read_s > FRESH_S and os.path.lexists(self.folder(task) / FILE):
+            found = read_or_set_aside(task.slug, partial(self.read, self.folder(task), task.slug))
+            run = None if isinstance(found, Unread) else found
+            self._seen[task.slug] = time.monotonic(), run
+        return run
+
+    def _found(self, run: TuneResult) -> list[Entry]:
+        """Return what a run has found; it is computed once for each state of the run."""
+        before, entries = self._entries.get(run.slug, (None, []))
+        if before is not run:
+            found = read_or_set_aside(run.slug, partial(found_so_far, run))
+            entries = [] if isinstance(found, Unread) else found
+            self._entries[run.slug] = run, entries
+        return entries
 
     def _failure(self, time_slice: TimeSlice, standing: Standing, result: SliceResult) -> str:
         """Return why a task is set aside after a time slice; empty if it is not.
@@ -251,6 +272,7 @@ class Scheduler:
 
         def read() -> Standing:
             run = self.read(self.folder(task), task.slug)
+            self._seen[task.slug] = time.monotonic(), run
             if run is self._runs.get(task.slug):
                 return replace(known, unread="")
             standing = standing_of(run, self._plan.unit)

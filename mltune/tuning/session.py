@@ -75,7 +75,8 @@ class Session:
         Proposals of a batch (:func:`batch_size`).
     batches : int
         Batches of proposals in flight. On a GPU, three keep the compile pool busy while one batch is planned and
-        another runs; in replay, two run the same code.
+        another runs; in replay, two run the same code. Neither this nor `batch` rises with the compilers: what is
+        planned from fewer results costs more than busier compilers bring (docs/explanation/cluster-scaling.md).
     compilers : float
         Builds made in parallel; infinite in replay, where builds take no time.
     default : mapping of str to int

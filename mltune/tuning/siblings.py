@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -42,40 +43,46 @@ LARGEST_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class NearSweep:
-    """What a run has measured so far, with its distance from another problem; smaller is nearer."""
+class NearRun:
+    """A run that says something of another problem, with its distance from it; smaller is nearer."""
 
     distance: tuple[bool, bool, float, str]
-    sweep: Sweep
+    run: TuneResult
 
 
-def sweep_for(problem: Problem, run: TuneResult) -> NearSweep | None:
-    """Return what a run has measured so far, if that says something of a problem.
+def near_run(problem: Problem, run: TuneResult) -> NearRun | None:
+    """Return a run with its distance from a problem, if it says something of that.
 
     It does if it is of the problem's class, and of its case or of not many times more or fewer operations. Runs of such
     a size are nearer than others, then those of its case.
     """
-    other, trials = run.problem, run.records
+    other = run.problem
     is_far, of_another_case = not are_near(other.flops, problem.flops), other.case != problem.case
-    if other.cost_class != problem.cost_class or (is_far and of_another_case) or trials.succeeded.sum() < FEWEST:
+    if other.cost_class != problem.cost_class or (is_far and of_another_case):
         return None
+    return NearRun((is_far, of_another_case, distance(other.flops, problem.flops), run.slug), run)
+
+
+def nearest(found: Iterable[NearRun | None]) -> tuple[Sweep, ...]:
+    """Return what the nearest runs have measured so far, at most :data:`MOST`; without those that have hardly begun."""
+    runs = (one.run for one in sorted(filter(None, found), key=lambda one: one.distance))
+    known = (run for run in runs if run.records.succeeded.sum() >= FEWEST)
+    return tuple(_sweep(run) for run in itertools.islice(known, MOST))
+
+
+def _sweep(run: TuneResult) -> Sweep:
+    trials = run.records
     ran = ~trials.in_state(TrialState.SKIPPED)
-    sweep = Sweep(
+    return Sweep(
         run.slug,
         run.slug,
         run.device.architecture,
-        other.case,
-        other.cost_class,
-        float(other.flops),
+        run.problem.case,
+        run.problem.cost_class,
+        float(run.problem.flops),
         {name: trials.parameter(name)[ran].astype(np.int64) for name in trials.parameters},
         np.where(trials.succeeded, trials.column("median_s"), np.nan)[ran],
     )
-    return NearSweep((is_far, of_another_case, distance(other.flops, problem.flops), run.slug), sweep)
-
-
-def nearest(found: Iterable[NearSweep | None]) -> tuple[Sweep, ...]:
-    """Return the nearest sweeps, at most :data:`MOST`."""
-    return tuple(one.sweep for one in sorted(filter(None, found), key=lambda one: one.distance)[:MOST])
 
 
 def earlier_sweeps(session: Session, directory: Path) -> tuple[Sweep, ...]:
@@ -83,7 +90,7 @@ def earlier_sweeps(session: Session, directory: Path) -> tuple[Sweep, ...]:
 
     Runs that cannot be read, and large ones, are left out.
     """
-    return nearest(sweep_for(session.problem, run) for run in _earlier_runs(session, directory.resolve()))
+    return nearest(near_run(session.problem, run) for run in _earlier_runs(session, directory.resolve()))
 
 
 def _earlier_runs(session: Session, directory: Path) -> Iterator[TuneResult]:

@@ -11,12 +11,13 @@ from mltune.device.lookup import find_device
 from mltune.errors import MltuneWarning
 from mltune.learn.model_choice import choose_model
 from mltune.plan.campaign import run_plan
+from mltune.plan.scheduler import Scheduler
 from mltune.problem.kinds import problem_from_name
 from mltune.records.directory import FILE
 from mltune.results.reader import read_run
 from mltune.tuning.request import TuneRequest
 from mltune.tuning.session import open_session
-from mltune.tuning.siblings import FEWEST, earlier_sweeps, nearest, sibling_model, sweep_for
+from mltune.tuning.siblings import FEWEST, earlier_sweeps, near_run, nearest, sibling_model
 from mltune.tuning.target import Target
 from mltune.tuning.tuner import tune
 from tests.campaign.conftest import events_of, kill, placed, records_of, start, stored_trials, wait_until
@@ -104,14 +105,29 @@ def test_the_nearest_count(uninterrupted):
     run = read_run(uninterrupted / "problems" / FIRST, FIRST)
 
     def distance(name, trans, size):
-        found = sweep_for(problem_from_name(name, trans=trans, size=size), run)
+        found = near_run(problem_from_name(name, trans=trans, size=size), run)
         return found and found.distance
 
     assert distance("sgemm", "NN", 4096) < distance("sgemm", "NN", 2048) < distance("sgemm", "NT", 4096)
     assert distance("sgemm", "NT", 4096) < distance("sgemm", "NN", 512)
     assert distance("dgemm", "NN", 4096) is None
     assert distance("sgemm", "NT", 512) is None
-    near = sweep_for(run.problem, run)
-    assert FEWEST <= len(near.sweep.median_s) <= len(run.records)  # without what was skipped
-    assert np.nanmin(near.sweep.median_s) == run.best_time_s
+    near = near_run(run.problem, run)
+    (sweep,) = nearest([near])
+    assert FEWEST <= len(sweep.median_s) <= len(run.records)  # without what was skipped
+    assert np.nanmin(sweep.median_s) == run.best_time_s
     assert len(nearest([near, None, *[near] * 9])) == 4
+
+
+def test_a_problem_that_begins_is_told_what_was_read_of_the_others_some_seconds_ago(uninterrupted, tmp_path):
+    directory = Path(shutil.copytree(uninterrupted, tmp_path / "campaign"))
+    shutil.rmtree(directory / "problems" / SECOND)
+    plan = placed(PLAN)
+    scheduler = Scheduler(plan, directory)
+    told = scheduler.siblings(plan.task(SECOND)), scheduler.sweeps(plan.task(SECOND))
+    (directory / "problems" / FIRST / FILE).write_bytes(b"nothing")
+
+    assert [len(some) > 0 for some in told] == [True, True]
+    assert scheduler.siblings(plan.task(SECOND)) == told[0]
+    assert [one.name for one in scheduler.sweeps(plan.task(SECOND))] == [one.name for one in told[1]]
+    assert scheduler.siblings(plan.task(FIRST)) == ()  # which has trials
