@@ -141,7 +141,7 @@ def check(killer, alone):
     "fault",
     [
         lambda killer: killer.worker("gpu-a"),
-        lambda killer: killer.nanny("gpu-b"),
+        pytest.param(lambda killer: killer.nanny("gpu-b"), marks=pytest.mark.slow),
         lambda killer: killer.host(),
         lambda killer: killer.scheduler(),
         lambda killer: killer.partition("gpu-a", 5.0),
