@@ -15,10 +15,12 @@ from typing import Any
 
 from mltune.cluster.mailbox import Mailbox
 from mltune.errors import RunError, UsageError
+from mltune.files.atomic import write_file_atomically
 from mltune.measure.compile_pool import available_cores
 from mltune.plan.device_worker import HEARTBEAT_TIMEOUT_S, Outcome, SliceRequest, SliceResult
 from mltune.process.child import ChildDiedError, ChildTimeoutError
 from mltune.process.child_pool import ThreadedChild
+from mltune.records.declaration import FACT as DECLARATION
 from mltune.records.directory import EVENT_LOG, FILE, LOCK, WINNER
 from mltune.records.events import read_events
 from mltune.records.replication import Changes
@@ -70,19 +72,25 @@ class SlicePackage:
 
 
 @dataclass(frozen=True, slots=True)
+class RunFiles:
+    """The files in the directory of a run besides its store. They come before the declaration of their winner."""
+
+    files: Mapping[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
 class SliceReport:
-    """The last message of a time slice: its result, and the files in the directory of its run."""
+    """The last message of a time slice: its result, and what it has added to the wisdom."""
 
     result: SliceResult
-    files: Mapping[str, bytes]
     wisdom: Wisdom | None
 
 
 def run_remote_slice(package: SlicePackage, key: str) -> None:
     """Run a time slice in a task of a Dask worker; everything that it says goes into its mailbox.
 
-    That is progress, events, :class:`~mltune.records.replication.Changes` in the order of recording, and at the end a
-    :class:`SliceReport`.
+    That is progress, events, :class:`RunFiles`, :class:`~mltune.records.replication.Changes` in the order of recording,
+    and at the end a :class:`SliceReport`.
     """
     child = _children.setdefault(package.target, ThreadedChild(package.target, ()))
     with Mailbox(key, lambda number: child.child.interrupt(signal.Signals(number))) as mailbox, _scratch() as scratch:
@@ -106,7 +114,8 @@ def run_remote_slice(package: SlicePackage, key: str) -> None:
         result = _serve(child, replace(package.request, request=request, log=log), mailbox, told)
         told.tell(mailbox)
         found = Wisdom.load(wisdom) if wisdom.is_file() else None
-        mailbox.put(SliceReport(result, dict(files_in(run, with_winner=True)), found))
+        mailbox.put(RunFiles(dict(files_in(run, with_winner=True))))
+        mailbox.put(SliceReport(result, found))
         deadline = time.monotonic() + RECEIVE_S
         while not mailbox.is_empty and mailbox.is_wanted and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -125,7 +134,7 @@ def files_in(directory: Path, *, with_winner: bool = False) -> Iterator[tuple[st
 
 
 def put_files(directory: Path, files: Mapping[str, bytes]) -> None:
-    """Write files into the directory of a run.
+    """Write files into the directory of a run; where some are of a winner, others of an earlier one are removed.
 
     Raises
     ------
@@ -140,7 +149,12 @@ def put_files(directory: Path, files: Mapping[str, bytes]) -> None:
         if target.is_file() and target.read_bytes() == content:
             continue
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(content)
+        write_file_atomically(target, content)
+    known = {directory / name for name in files}
+    if any(target.is_relative_to(directory / WINNER) for target in known):
+        for found in (directory / WINNER).rglob("*"):
+            if found.is_file() and found not in known:
+                found.unlink()
 
 
 class _Told:
@@ -152,6 +166,7 @@ class _Told:
         self._upto = upto
         self._offset = 0
         self._last: tuple[Mapping[str, Any], Mapping[str, float]] | None = None
+        self._declared: Any = None
 
     def tell(self, mailbox: Mailbox) -> None:
         """Tell what is new."""
@@ -162,6 +177,9 @@ class _Told:
             return
         with contextlib.suppress(RunError, UsageError), Store.read_only(self._run) as store:
             new = Changes.of(store, *self._upto)
+            if new.facts.get(DECLARATION) != self._declared:
+                self._declared = new.facts[DECLARATION]
+                mailbox.put(RunFiles(dict(files_in(self._run, with_winner=True))))
             if new.upto != self._upto or (new.facts, new.seconds) != self._last:
                 mailbox.put(new)
                 self._upto, self._last = new.upto, (new.facts, new.seconds)

@@ -14,7 +14,7 @@ from mltune.device.facts import Device
 from mltune.errors import DiskFullError, RunError, UsageError, WorkerError
 from mltune.plan.device_worker import DeviceWorker, Outcome, SliceRequest, SliceResult, repair
 from mltune.plan.plan import Plan
-from mltune.plan.remote_slice import SlicePackage, SliceReport, files_in, put_files, run_remote_slice
+from mltune.plan.remote_slice import RunFiles, SlicePackage, SliceReport, files_in, put_files, run_remote_slice
 from mltune.records.directory import FILE
 from mltune.records.events import EventLog
 from mltune.records.header import REPLAY
@@ -126,8 +126,9 @@ class _Receiver:
             message.write(self._store)
         elif isinstance(message, Progress):
             self._on_message(message)
-        elif isinstance(message, SliceReport):
+        elif isinstance(message, RunFiles):
             put_files(self._directory, message.files)
+        elif isinstance(message, SliceReport):
             if message.wisdom is not None and self._wisdom is not None and len(message.wisdom):
                 message.wisdom.add_to(self._wisdom)
             self.result = message.result
