@@ -22,31 +22,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from distributed import Nanny, Scheduler, SpecCluster
 
+from mltune.cluster.check import random_builds
 from mltune.cluster.compile_farm import CompileFarm
 from mltune.cluster.connection import COMPILE, versions
-from mltune.device.lookup import find_device
-from mltune.kernel.bundle import device_variables
-from mltune.kernel.columns import row
-from mltune.kernel.reader import load_kernel
-from mltune.measure.build import NvrtcBuilder
 from mltune.measure.compile_pool import CompilePool, available_cores
-from mltune.problem.gemm import parse_problem
-from mltune.tuning.session import make_space
 
 FRESH = itertools.count(time.time_ns())
-
-
-def builds(count: int, seed: int) -> tuple[Any, list[str]]:
-    """Return a source, and what random configurations of sgemm NT put before it."""
-    kernel, problem = load_kernel("gemm_simt"), parse_problem("sgemm", trans="NT", size=4096)
-    device, _ = find_device("h200")
-    space = make_space(kernel, {**problem.variables(), **device_variables(device)})
-    rows = space.rows(space.sample(count, np.random.default_rng(seed)))
-    builder = NvrtcBuilder(kernel, problem, "sm_90", workers=1)
-    return builder.source, [builder.definitions(row(rows, at)) for at in range(count)]
 
 
 def seconds(submit: Any, macros: list[str]) -> float:
@@ -85,7 +68,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
     arguments = parser.parse_args()
     counts = [int(one) for one in arguments.workers.split(",")]
-    source, macros = builds(arguments.builds, 0)
+    source, macros = random_builds(arguments.builds)
     times_s: dict[str, list[float]] = {f"{kind} {count}": [] for count in counts for kind in ("pool", "farm")}
     with tempfile.TemporaryDirectory() as scratch:
         for _ in range(arguments.rounds):

@@ -252,6 +252,20 @@ Run = Annotated[Path, typer.Argument(metavar="RUN", parser=path("RUN"), help="Di
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
+def command_group(name: str, summary: str) -> typer.Typer:
+    """Return a group of commands, such as ``mltune wisdom``, which shows its help where no command is named."""
+    group = typer.Typer(invoke_without_command=True, rich_markup_mode=None, add_completion=False)
+
+    @group.callback(help=summary)
+    def _help(context: typer.Context) -> None:
+        if context.invoked_subcommand is None:
+            terminal.write(context.get_help(), stderr=True)
+            raise typer.Exit(2)
+
+    app.add_typer(group, name=name)
+    return group
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
         terminal.write(f"mltune {__version__}")

@@ -7,27 +7,17 @@ from typing import Annotated
 
 import typer
 
-from mltune.cli.application import AsJson, DeviceName, Seed, answer, app, one_of, path, whole
+from mltune.cli.application import AsJson, DeviceName, Seed, answer, command_group, one_of, path, whole
 from mltune.errors import UsageError
 from mltune.problem.accuracy import ACCURACIES
-from mltune.show import terminal
 
-group = typer.Typer(invoke_without_command=True, rich_markup_mode=None, add_completion=False)
-app.add_typer(group, name="wisdom")
+group = command_group("wisdom", "Show, merge, export or check the best known configurations.")
 
 OfWisdom = Annotated[
     Path | None,
     typer.Option("--wisdom", metavar="FILE", parser=path("--wisdom"), help="A wisdom.  [default: the user's file]"),
 ]
 Out = Annotated[Path, typer.Option("--out", metavar="FILE", parser=path("--out"), help="The file that is written.")]
-
-
-@group.callback()
-def _help(context: typer.Context) -> None:
-    """Show, merge, export or check the best known configurations."""
-    if context.invoked_subcommand is None:
-        terminal.write(context.get_help(), stderr=True)
-        raise typer.Exit(2)
 
 
 @group.command()

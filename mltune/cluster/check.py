@@ -8,13 +8,22 @@ import statistics
 import time
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from mltune.cluster.compile_farm import CompileFarm
 from mltune.cluster.connection import COMPILE, GPU, connect, versions, workers_with
 from mltune.cluster.gpu_workers import worker_facts
+from mltune.device.lookup import find_device
 from mltune.errors import WorkerError
+from mltune.kernel.bundle import device_variables
+from mltune.kernel.columns import row
+from mltune.kernel.reader import load_kernel
+from mltune.kernel.space import ConstrainedSpace
+from mltune.measure.build import NvrtcBuilder
 from mltune.measure.compile_pool import Job
 from mltune.measure.compiler import Source
 from mltune.measure.cubin_cache import cache_key
+from mltune.problem.gemm import parse_problem
 from mltune.records.trial import Build
 
 if TYPE_CHECKING:
@@ -29,16 +38,15 @@ LONGEST_S = 60.0
 """Most seconds of the builds."""
 
 
-def check_cluster(where: str, source: Source, macros: Sequence[str]) -> dict[str, Any]:
+def check_cluster(where: str, builds: int) -> dict[str, Any]:
     """Return what a cluster is, as plain JSON values.
 
     Parameters
     ----------
     where : str
         See :func:`mltune.cluster.connection.connect`.
-    source : Source
-    macros : sequence of str
-        Builds by which the rate of compiling is measured; they are made anew, whatever is cached.
+    builds : int
+        Builds by which the rate of compiling is measured, at least two; they are made anew, whatever is cached.
 
     Returns
     -------
@@ -64,7 +72,17 @@ def check_cluster(where: str, source: Source, macros: Sequence[str]) -> dict[str
         }
     finally:
         client.close()
-    return {**document, "compile": _rate(where, source, macros)}
+    return {**document, "compile": _rate(where, *random_builds(builds))}
+
+
+def random_builds(count: int) -> tuple[Source, list[str]]:
+    """Return a source, and the macros of random configurations: of ``gemm_simt`` for sgemm NT 4096 on an H200."""
+    kernel, problem = load_kernel("gemm_simt"), parse_problem("sgemm", trans="NT", size=4096)
+    device, _ = find_device("h200")
+    space = ConstrainedSpace(kernel, {**problem.variables(), **device_variables(device)})
+    rows = space.rows(space.sample(count, np.random.default_rng(0)))
+    builder = NvrtcBuilder(kernel, problem, device.architecture, workers=1)
+    return builder.source, [builder.definitions(row(rows, at)) for at in range(count)]
 
 
 def _workers(client: Client) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What a compile worker of a cluster does: it compiles in processes of its own, which can be killed."""
+"""The task of a compile worker: a build in processes of its own, which can be killed."""
 
 from __future__ import annotations
 

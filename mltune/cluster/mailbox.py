@@ -1,4 +1,4 @@
-"""What a task on a worker says while it runs: the host that gave the task asks for it.
+"""Messages of a task that runs on a worker, for the host that gave the task.
 
 Messages wait on the worker until they are asked for, so the scheduler keeps nothing, and a message that is lost on its
 way is sent again.

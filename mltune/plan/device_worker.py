@@ -75,7 +75,7 @@ class SliceResult:
 
 
 class Process(Protocol):
-    """What runs time slices: a :class:`mltune.process.child.Child`, or its like on another host."""
+    """A process that runs time slices: a :class:`mltune.process.child.Child`, or its like on another host."""
 
     def start(self) -> None:
         """Start it if it is not running."""
