@@ -3,7 +3,9 @@
 Each arm makes the same builds, which no cache knows: 1, 2, ... processes of a pool, and as many Dask workers
 of one core.
 
-    python benchmarks/compile_farm.py --workers 1,2 --builds 48 --rounds 3
+    python benchmarks/compile_farm.py --workers 1,2 --builds 24 --rounds 3
+
+The results are written after every round.
 """
 
 from __future__ import annotations
@@ -58,58 +60,71 @@ def farm_seconds(farm: CompileFarm, source: Any, macros: list[str]) -> float:
     return time.perf_counter() - begun
 
 
+def seconds_of_pool(source: Any, macros: list[str], count: int) -> float:
+    """Return the seconds that processes of this host take for builds."""
+    with CompilePool(source, workers=count) as pool:
+        seconds(pool.submit, macros[:count])  # the processes start
+        return seconds(pool.submit, macros)
+
+
+def seconds_of_cluster(source: Any, macros: list[str], count: int) -> float:
+    """Return the seconds that workers of one core take for builds."""
+    scheduler = {"cls": Scheduler, "options": {"host": "127.0.0.1", "port": 0, "dashboard": False}}
+    with tempfile.TemporaryDirectory() as scratch:
+        options = {
+            "host": "127.0.0.1",
+            "nthreads": 1,
+            "resources": {COMPILE: 1},
+            "memory_limit": 0,
+            "dashboard": False,
+            "env": {"XDG_CACHE_HOME": scratch},
+            "silence_logs": logging.CRITICAL,
+        }
+        workers = {f"c{at}": {"cls": Nanny, "options": options | {"name": f"c{at}"}} for at in range(count)}
+        with SpecCluster(workers=workers, scheduler=scheduler, silence_logs=logging.CRITICAL) as cluster:
+            farm = CompileFarm(cluster.scheduler_address)
+            farm_seconds(farm, source, macros[: 2 * count])  # the processes start
+            taken_s = farm_seconds(farm, source, macros)
+            farm.close()
+            return taken_s
+
+
 def main() -> None:
     """Measure in turns, and write JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", default="1,2", help="numbers of workers, and of processes of the pool")
-    parser.add_argument("--builds", type=int, default=48)
+    parser.add_argument("--builds", type=int, default=24, help="builds for each worker")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--name", default="compile_farm")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
     arguments = parser.parse_args()
     counts = [int(one) for one in arguments.workers.split(",")]
-    source, macros = random_builds(arguments.builds)
     times_s: dict[str, list[float]] = {f"{kind} {count}": [] for count in counts for kind in ("pool", "farm")}
-    with tempfile.TemporaryDirectory() as scratch:
-        for _ in range(arguments.rounds):
-            for count in counts:
-                with CompilePool(source, workers=count) as pool:
-                    seconds(pool.submit, macros[:count])  # the processes start
-                    times_s[f"pool {count}"].append(seconds(pool.submit, macros))
-                scheduler = {"cls": Scheduler, "options": {"host": "127.0.0.1", "port": 0, "dashboard": False}}
-                options = {
-                    "host": "127.0.0.1",
-                    "nthreads": 1,
-                    "resources": {COMPILE: 1},
-                    "memory_limit": 0,
-                    "dashboard": False,
-                    "env": {"XDG_CACHE_HOME": scratch},
-                    "silence_logs": logging.CRITICAL,
-                }
-                workers = {f"c{at}": {"cls": Nanny, "options": options | {"name": f"c{at}"}} for at in range(count)}
-                with SpecCluster(workers=workers, scheduler=scheduler) as cluster:
-                    farm = CompileFarm(cluster.scheduler_address)
-                    farm_seconds(farm, source, macros[: 2 * count])
-                    times_s[f"farm {count}"].append(farm_seconds(farm, source, macros))
-                    farm.close()
-    rates = {arm: [arguments.builds / one for one in found] for arm, found in times_s.items()}
-    document = {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": " ".join(["python", *sys.argv]),
-        "cores": available_cores(),
-        "versions": versions() | {"python": platform.python_version()},
-        "builds": arguments.builds,
-        "per_second": {
-            arm: {"median": statistics.median(found), "least": min(found), "most": max(found)}
-            for arm, found in rates.items()
-        },
-        "farm_over_pool": {
-            count: statistics.median(rates[f"farm {count}"]) / statistics.median(rates[f"pool {count}"])
-            for count in counts
-        },
-    }
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    (arguments.output / f"{arguments.name}.json").write_text(json.dumps(document, indent=1) + "\n")
+    for _ in range(arguments.rounds):
+        for count in counts:
+            source, macros = random_builds(arguments.builds * count)
+            times_s[f"pool {count}"].append(seconds_of_pool(source, macros, count))
+            times_s[f"farm {count}"].append(seconds_of_cluster(source, macros, count))
+            print(count, times_s[f"pool {count}"], times_s[f"farm {count}"], flush=True)
+        rates = {arm: [arguments.builds * int(arm.split()[1]) / one for one in found] for arm, found in times_s.items()}
+        document = {
+            "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "command": " ".join(["python", *sys.argv]),
+            "cores": available_cores(),
+            "versions": versions() | {"python": platform.python_version()},
+            "builds_for_each_worker": arguments.builds,
+            "rounds": len(times_s[f"pool {counts[0]}"]),
+            "per_second": {
+                arm: {"median": statistics.median(found), "least": min(found), "most": max(found)}
+                for arm, found in rates.items()
+            },
+            "farm_over_pool": {
+                count: statistics.median(rates[f"farm {count}"]) / statistics.median(rates[f"pool {count}"])
+                for count in counts
+            },
+        }
+        arguments.output.mkdir(parents=True, exist_ok=True)
+        (arguments.output / f"{arguments.name}.json").write_text(json.dumps(document, indent=1) + "\n")
     print(json.dumps(document, indent=1))
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
 POLL_S = 0.5
-"""Seconds between two questions to a task."""
+"""Seconds between two looks at whether something has begun or was given up."""
 
 WAIT_S = 60.0
 """Seconds that a campaign waits for the first GPU worker."""
@@ -34,6 +34,7 @@ GONE_S = 15.0
 """Seconds after which a worker that the scheduler does not know is lost: its nanny may be starting it again."""
 
 _ANSWER_S = 30.0
+_BEGIN_S = 0.05  # between two questions to a task that has not begun
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,15 +234,19 @@ class RemoteTask:
         """Ask the task for its messages until the last one."""
         received, heard, begun = 0, time.monotonic(), False
         while True:
-            messages = self._ask(client, received, timeout_s) if self._is_there(client) else None
-            if messages is not None:
+            is_there = self._is_there(client)
+            messages = self._ask(client, received, timeout_s) if is_there else None
+            for message in messages or ():
+                received += 1
+                if on_message(message):
+                    return
+            if messages is not None:  # the question has waited on the worker for something new
                 begun, heard = True, time.monotonic()
-                for message in messages:
-                    received += 1
-                    if on_message(message):
-                        return
-            self._check(client, begun=begun and messages is None, silent_s=time.monotonic() - heard)
-            time.sleep(POLL_S)
+            elif begun or self._future_has_ended() or (not is_there and time.monotonic() - heard > GONE_S):
+                raise self._loss(is_there)
+            else:
+                time.sleep(_BEGIN_S)
+            self._check(client)
 
     def _is_there(self, client: Client) -> bool:
         """Return whether the scheduler knows the worker: to ask one that is gone takes half a minute."""
@@ -268,20 +273,22 @@ class RemoteTask:
             raise WorkerError(f"the scheduler is lost: {printable(error)}") from error
         return answer if isinstance(answer, list) else None
 
-    def _check(self, client: Client, *, begun: bool, silent_s: float) -> None:
-        """Check that a task of which nothing is heard can still be heard of."""
-        future = self._future
+    def _check(self, client: Client) -> None:
+        """Check that the task is wanted, and can be heard of."""
         if self._given_up.is_set():
             raise ChildDiedError("it was given up")
-        if future is None or client.status != "running":
+        if self._future is None or client.status != "running":
             raise WorkerError("the scheduler is lost")
-        if future.status in ("error", "cancelled", "lost") or begun:
-            error = None
-            if future.status == "error":
-                error = future.exception(timeout=_ANSWER_S)
-            raise WorkerError(f"the worker {self._name} has lost its task: {printable(error or 'it was killed')}")
-        if silent_s > GONE_S and not self._is_there(client):
-            raise WorkerError(f"the worker {self._name} has left the cluster")
+
+    def _future_has_ended(self) -> bool:
+        return self._future is not None and self._future.status in ("error", "cancelled", "lost")
+
+    def _loss(self, is_there: bool) -> WorkerError:
+        """Return why nothing more is heard of the task."""
+        if self._future is not None and self._future.status == "error":
+            error = self._future.exception(timeout=_ANSWER_S)
+            return WorkerError(f"the worker {self._name} has lost its task: {printable(error)}")
+        return WorkerError(f"the worker {self._name} has {'lost its task' if is_there else 'left the cluster'}")
 
 
 def _in_thread(function: Callable[..., Any], *arguments: Any, **options: Any) -> LocalFuture[Any]:

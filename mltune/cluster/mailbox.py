@@ -1,15 +1,22 @@
 """Messages of a task that runs on a worker, for the host that gave the task.
 
 Messages wait on the worker until they are asked for, so the scheduler keeps nothing, and a message that is lost on its
-way is sent again.
+way is sent again. A question waits until there is one, so that a host hears of it at once.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
+
+HOLD_S = 0.5
+"""Seconds that a question waits for a message."""
+
+_LOOK_S = 0.02
 
 _open: dict[str, Mailbox] = {}
 
@@ -70,10 +77,15 @@ class Mailbox:
         self._on_signal(number)
 
 
-def take(key: str, received: int) -> list[Any] | None:
+async def take(key: str, received: int) -> list[Any] | None:
     """Return the messages of a task after the first ``received``; None where the task does not run here."""
-    box = _open.get(key)
-    return None if box is None else box.take(received)
+    deadline = time.monotonic() + HOLD_S
+    while (box := _open.get(key)) is not None:
+        messages = box.take(received)
+        if messages or time.monotonic() > deadline:
+            return messages
+        await asyncio.sleep(_LOOK_S)
+    return None
 
 
 def send_signal(key: str, number: int) -> None:
