@@ -49,6 +49,7 @@ def tune(
     stop: bool = True,
     enough: float | None = None,
     run: str | Path | None = None,
+    store: str = "",
     compilers: int | None = None,
     compile_on: str = "",
     prior: str | Path = "auto",
@@ -102,6 +103,9 @@ def tune(
         Ends the run once the best reaches this share of the upper bound on the problem (docs/explanation/bound.md).
     run : str or pathlib.Path, optional
         Directory of the run; an existing run is resumed. By default a new one under ``runs/``.
+    store : str
+        URL of the PostgreSQL database for the records of a new run (docs/how-to/share-a-database.md). By default they
+        are in a file in its directory.
     compilers : int, optional
         Compile processes; by default one per core.
     compile_on : str
@@ -169,6 +173,7 @@ def tune(
                 shape,
                 kernels,
                 run=directory,
+                store=store,
                 progress=report,
                 stop=interrupted,
                 compile_on=compile_on,
@@ -180,6 +185,7 @@ def tune(
         shape,
         kernel=kernels[0] if kernels else None,
         run=directory,
+        store=store,
         compile_on=compile_on,
         **limits,
         **options,

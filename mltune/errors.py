@@ -20,7 +20,8 @@
         ├── WorkerError         a worker process cannot be started or kept alive
         ├── DeviceLostError     the GPU cannot be used now: it is gone, or another process holds it
         └── StoreError          records cannot be written
-            └── DiskFullError   the disk is full or broken
+            ├── DiskFullError   the disk is full or broken
+            └── DatabaseLostError   the database does not answer
 
 The failure of one configuration (compile error, crash, wrong result, timeout) is the state of a trial, not an
 exception. A message states the law, then the facts, then the next step. It is made printable, because it may quote
@@ -106,6 +107,10 @@ class StoreError(RunError):
 
 class DiskFullError(StoreError):
     """Records cannot be written because the disk is full or broken."""
+
+
+class DatabaseLostError(StoreError):
+    """Records cannot be read or written because the database does not answer."""
 
 
 class MltuneWarning(UserWarning):

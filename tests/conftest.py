@@ -164,3 +164,27 @@ def pytest_collection_modifyitems(items):
         for i, item in enumerate(found):
             if i not in kept:
                 item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory):
+    """Return a PostgreSQL server of this process."""
+    from tests.postgres import programs, server
+
+    if programs() is None:
+        pytest.skip("PostgreSQL is not installed")
+    os.environ["XDG_DATA_HOME"] = str(tmp_path_factory.mktemp("data"))  # where the databases are noted that were named
+    with server() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def database_url(postgres):
+    """Return the URL of a PostgreSQL database."""
+    return postgres.url("runs")
+
+
+@pytest.fixture(scope="session", params=["file", "postgresql"])
+def database(request):
+    """Return where a store is created: nowhere else than in its directory, or in a database."""
+    return request.getfixturevalue("database_url") if request.param == "postgresql" else ""

@@ -48,6 +48,9 @@ ONLY_IN: dict[str, set[str]] = {
     "torch": {"comparison"},
     "triton": {"integrations"},
     "distributed": {"cluster"},
+    "sqlalchemy": {"records"},
+    "alembic": {"records"},
+    "psycopg": {"records"},
     "typer": {"cli"},
     "rich": {"cli", "show"},
 }

@@ -76,6 +76,22 @@ def path(option: str) -> Callable[[str | Path], Path]:
     return parse
 
 
+def run_directory(text: str | Path) -> Path:
+    """Return the directory that RUN names: that of a run in a database is made."""
+    if not is_database(str(text)):
+        return path("RUN")(text)
+    from mltune.records.database_runs import directory_of
+
+    if "#" not in str(text):
+        raise UsageError("RUN is one run of a database, DATABASE#RUN; list them: mltune show DATABASE.")
+    return directory_of(str(text))
+
+
+def is_database(text: str) -> bool:
+    """Return whether a text is meant as the URL of a PostgreSQL database."""
+    return text.startswith(("postgresql:", "postgres:", "postgresql+"))
+
+
 def share(option: str, least: float, most: float) -> Callable[[str | float], float]:
     """Return the parser of an option whose value is a percentage, such as 2% or 2: a share from 0 to 1."""
 
@@ -248,7 +264,20 @@ NewRun = Annotated[
         "--run", metavar="DIR", parser=path("--run"), help="Directory of the run; an existing run is resumed."
     ),
 ]
-Run = Annotated[Path, typer.Argument(metavar="RUN", parser=path("RUN"), help="Directory of a run, or of a plan.")]
+Run = Annotated[
+    Path,
+    typer.Argument(metavar="RUN", parser=run_directory, help="Directory of a run, or of a plan; or DATABASE#RUN."),
+]
+StoreUrl = Annotated[
+    str,
+    typer.Option(
+        "--store",
+        metavar="DATABASE",
+        help="The PostgreSQL database for the records of a new run, such as postgresql://host/name.  [default: a file "
+        "in its directory]",
+        show_default=False,
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 

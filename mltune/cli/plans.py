@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mltune.cli.application import AsJson, CompileOn, answer, app, path
+from mltune.cli.application import AsJson, CompileOn, StoreUrl, answer, app, path
 from mltune.show import terminal
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def run(
             help="Directory of the run; a run of the same plan there is resumed.",
         ),
     ] = None,
+    store: StoreUrl = "",
     compile_on: CompileOn = "",
     cluster: Annotated[
         str,
@@ -58,18 +59,23 @@ def run(
     if is_plan(Path(plan)):
         directory, plan = directory or Path(plan), str(Path(plan) / PLAN_FILE)
     if not cluster:
-        return carry_out(load_plan(plan), directory, as_json, compile_on)
+        return carry_out(load_plan(plan), directory, as_json, store, compile_on)
     from mltune.cluster.gpu_workers import WAIT_S, Cluster
     from mltune.cluster.local import named_cluster
     from mltune.tuning.target import find_gpus
 
     with named_cluster(cluster, len(find_gpus()[0])) as address, contextlib.closing(Cluster(address)) as found:
         found.workers(WAIT_S)
-        return carry_out(load_plan(plan), directory, as_json, compile_on, found)
+        return carry_out(load_plan(plan), directory, as_json, store, compile_on, found)
 
 
 def carry_out(
-    loaded: Plan, directory: Path | None, as_json: bool, compile_on: str = "", cluster: Cluster | None = None
+    loaded: Plan,
+    directory: Path | None,
+    as_json: bool,
+    store: str = "",
+    compile_on: str = "",
+    cluster: Cluster | None = None,
 ) -> None:
     """Carry out a plan in a directory, by default a new one, and show the result."""
     from mltune.plan.campaign import run_plan
@@ -84,14 +90,22 @@ def carry_out(
         placed = place(loaded, *find_gpus())
     else:
         placed = place_on_workers(loaded, {name: worker.device for name, worker in cluster.known.items()})
-    if all(task.dataset for task in placed.tasks) and loaded.devices != placed.devices:
+    if placed.replayed and loaded.devices != placed.devices:
         terminal.write("no GPU found: every problem is replayed from recorded timings", stderr=True)
     for notice in notices(placed):
         terminal.write(notice, stderr=True)
     directory = directory or new_directory(loaded.name)
     terminal.write(f"run directory: {directory}; `mltune run {directory}` resumes it", stderr=True)
     with RunDisplay() as progress, Interrupt() as interrupt:
-        result = run_plan(placed, directory, progress=progress, stop=interrupt, compile_on=compile_on, cluster=cluster)
+        result = run_plan(
+            placed,
+            directory,
+            progress=progress,
+            stop=interrupt,
+            store=store,
+            compile_on=compile_on,
+            cluster=cluster,
+        )
     document = result.to_json()
     answer(document, as_json, lambda: tables.campaign_summary(document))
     if result.report is not None:

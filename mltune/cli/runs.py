@@ -8,14 +8,17 @@ from typing import Annotated
 
 import typer
 
-from mltune.cli.application import AsJson, Run, answer, app, path, whole
+from mltune.cli.application import AsJson, Run, answer, app, is_database, path, run_directory, whole
 from mltune.errors import DamagedRunError, UsageError
 from mltune.show import terminal
 
 
 @app.command()
 def show(
-    run: Run,
+    run: Annotated[
+        str,
+        typer.Argument(metavar="RUN", help="Directory of a run, or of a plan; DATABASE, or DATABASE#RUN."),
+    ],
     top: Annotated[
         int, typer.Option("--top", metavar="N", parser=whole("--top", 0), help="How many of the best configurations.")
     ] = 10,
@@ -35,14 +38,23 @@ def show(
 
     Its best configurations, its trials by state, and its seconds by phase; of a plan, the progress of each problem.
     --follow shows a run that is under way in another terminal, and waits for one that has not started. Exits with 1
-    when a problem of a plan cannot be read.
+    when a problem of a plan cannot be read. DATABASE is the URL of one, such as postgresql://host/name, whose runs are
+    listed; DATABASE#RUN is one of them, by the first digits of its number.
     """
     from mltune.records.directory import is_plan, runs_in
     from mltune.show import tables
 
-    if follow and not _follow(run, as_json):
+    if is_database(run) and "#" not in run:
+        from mltune.records.database_runs import list_runs
+        from mltune.results.summary import describe_stored_run
+
+        documents = [describe_stored_run(one) for one in list_runs(run)]
+        answer(documents, as_json, lambda: [tables.stored_runs(documents)])
         return
-    folders = runs_in(run)
+    directory = run_directory(run)
+    if follow and not _follow(directory, as_json):
+        return
+    folders = runs_in(directory)
     if export is not None:
         from mltune.dataset.dataset import export_run
 
@@ -50,13 +62,13 @@ def show(
             try:
                 terminal.write(f"written: {export_run(folder, export)}", stderr=True)
             except DamagedRunError as error:
-                if not is_plan(run):
+                if not is_plan(directory):
                     raise
                 terminal.write(f"{folder.name}: not readable: {error}", stderr=True)
-    if is_plan(run):
+    if is_plan(directory):
         from mltune.results.summary import summarise_campaign
 
-        document = summarise_campaign(run)
+        document = summarise_campaign(directory)
         answer(document, as_json, lambda: tables.campaign_summary(document))
         if any(problem["state"] == "unreadable" for problem in document["problems"]):
             raise typer.Exit(1)
@@ -64,7 +76,7 @@ def show(
         from mltune.results.reader import read_run
         from mltune.results.summary import summarise_run
 
-        document = summarise_run(read_run(run), top)
+        document = summarise_run(read_run(directory), top)
         answer(document, as_json, lambda: tables.run_summary(document))
 
 

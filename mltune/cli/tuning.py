@@ -22,6 +22,7 @@ from mltune.cli.application import (
     ProblemName,
     Seed,
     Size,
+    StoreUrl,
     Trans,
     answer,
     app,
@@ -98,6 +99,7 @@ def tune(
     ] = None,
     prior: Prior = "auto",
     run: NewRun = None,
+    store: StoreUrl = "",
     device: DeviceName = "auto",
     wisdom: Annotated[
         str | None,
@@ -150,7 +152,7 @@ def tune(
             seed=seed,
             options=options,
         )
-        return carry_out(plan, run, as_json, compile_on)
+        return carry_out(plan, run, as_json, store, compile_on)
     with RunDisplay() as progress, Interrupt() as interrupt:
         result = api.tune(
             problem,
@@ -171,6 +173,7 @@ def tune(
             stop=stop,
             enough=enough,
             run=run,
+            store=store,
             compile_on=compile_on,
             prior=prior,
             wisdom=wisdom,
@@ -235,6 +238,7 @@ def sweep(
     kernel: KernelName = None,
     seed: Seed = 0,
     run: NewRun = None,
+    store: StoreUrl = "",
     device: DeviceName = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -254,14 +258,21 @@ def sweep(
             raise UsageError("--prune leaves out a part of all configurations: write --complete --prune.")
         options = {"within": within, "confidence": confidence}
         promise = {name: value for name, value in options.items() if value is not None}
-        target = {"kernel": kernel, "device": device, "seed": seed, "run": run, "prior": prior or "none"}
+        target = {
+            "kernel": kernel,
+            "device": device,
+            "seed": seed,
+            "run": run,
+            "store": store,
+            "prior": prior or "none",
+        }
         _prune(problem, shape, promise, target, chosen, as_json)
         return
     for name, value in (("--within", within), ("--confidence", confidence), ("--prior", prior)):
         if value is not None:
             raise UsageError(f"{name} is an option of a pruned sweep: write --complete --prune {name} ...")
     named, bundle = named_problem(problem, shape, kernel)
-    request = TuneRequest(named, bundle, device, seed=seed, run=run)
+    request = TuneRequest(named, bundle, device, seed=seed, run=run, store=store)
     with RunDisplay() as progress:
         path = record_sweep(request, None if complete else count, values=chosen, progress=progress)
     answer({"dataset": str(path)}, as_json, lambda: [str(path)])

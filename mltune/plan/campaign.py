@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mltune.cluster.connection import address_of
-from mltune.plan.device_worker import DEVICE_WORKER, HEARTBEAT_TIMEOUT_S, DeviceWorker, Outcome, SliceRequest
+from mltune.plan.device_worker import BACK, DEVICE_WORKER, HEARTBEAT_TIMEOUT_S, DeviceWorker, Outcome, SliceRequest
 from mltune.plan.identity import claim_directory
 from mltune.plan.plan import Plan
 from mltune.plan.products import Products
@@ -26,8 +26,9 @@ from mltune.plan.remote_worker import remote_workers
 from mltune.plan.result import CampaignResult
 from mltune.plan.scheduler import Scheduler
 from mltune.process.child import Child
-from mltune.records.directory import lock_directory
+from mltune.records.directory import lock_directory, runs_in
 from mltune.records.events import EventLog
+from mltune.records.pointer import database_of
 from mltune.records.versions import __version__
 from mltune.results.progress import CampaignProgress, CampaignReport
 from mltune.tuning.request import TuneRequest
@@ -58,6 +59,7 @@ def run_plan(
     worker: str = DEVICE_WORKER,
     heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
     siblings: bool = True,
+    store: str = "",
     compile_on: str = "",
     cluster: Cluster | None = None,
 ) -> CampaignResult:
@@ -79,6 +81,9 @@ def run_plan(
         Seconds without a message after which a worker is killed and replaced.
     siblings : bool
         Whether a problem that begins measures first what other problems of its kernel have found so far.
+    store : str
+        URL of the PostgreSQL database for the records of problems that begin. By default it is that of the others, or
+        they are in files.
     compile_on : str
         Cluster whose compile workers help (:func:`mltune.cluster.connection.connect`); empty for none.
     cluster : Cluster, optional
@@ -104,7 +109,17 @@ def run_plan(
             gpus: dict[str, Device] = {}
         else:
             workers, gpus = remote_workers(cluster, plan, worker, heartbeat_timeout_s)
-        campaign = Campaign(plan, directory, progress, stop, workers, gpus, siblings=siblings, compile_on=compile_on)
+        campaign = Campaign(
+            plan,
+            directory,
+            progress,
+            stop,
+            workers,
+            gpus,
+            siblings=siblings,
+            store=database_of(runs_in(directory), store),
+            compile_on=compile_on,
+        )
         with contextlib.closing(campaign):
             campaign.run()
         return campaign.finish()
@@ -129,6 +144,7 @@ class Campaign:
         gpus: Mapping[str, Device],
         *,
         siblings: bool,
+        store: str,
         compile_on: str,
     ) -> None:
         self._plan = plan
@@ -136,6 +152,7 @@ class Campaign:
         self._progress = progress
         self._stop = stop
         self._siblings = siblings
+        self._store = store
         self._compile_on = address_of(compile_on) if compile_on else ""  # a file may not be there on other hosts
         self._log = EventLog(directory)
         self._outdone: set[str] = set()
@@ -251,6 +268,7 @@ class Campaign:
             run=self._scheduler.folder(task),
             choice=task.choice,
             **{
+                "store": self._store,
                 "compilers": self._compilers(),
                 "compile_on": self._compile_on,
                 "siblings": self._scheduler.siblings(task) if self._siblings else (),
@@ -293,13 +311,13 @@ class Campaign:
         return max(1, available_cores() // len(self._workers))
 
     def _check_recovery(self, worker: DeviceWorker, *, works: bool = False) -> None:
-        """Log that the GPU or the disk of a worker is back: a time slice has new trials, or ``works``."""
+        """Log that what a worker missed is back: a time slice has new trials, or ``works``."""
         if worker.missing is None:
             return
         if worker.time_slice is not None and worker.progress is not None:
             works = works or worker.progress.trials > self._scheduler.standings[worker.time_slice.slug].trials
         if works:
-            event = "gpu_back" if worker.missing is Outcome.GPU_LOST else "disk_back"
+            event = BACK[worker.missing]
             self._scheduler.forget_failures()
             self._log.write(event, lost_s=worker.recover(), device=worker.device, elapsed_s=self.elapsed_s)
 
@@ -318,7 +336,7 @@ class Campaign:
         else:
             if outcome is Outcome.DIED:
                 self._log.write("worker_died", detail=detail, **where)
-            elif outcome in (Outcome.GPU_LOST, Outcome.DISK_FULL) and worker.pause(outcome):
+            elif outcome in BACK and worker.pause(outcome):
                 self._log.write(str(outcome), detail=detail, **where)
             if not standing.failed:
                 self._report(f"{slug}: {outcome.replace('_', ' ')}: {detail}")

@@ -35,6 +35,7 @@ def tune_choice(
     run: Path | None = None,
     progress: CampaignReport | None = None,
     stop: Callable[[], bool] = bool,
+    store: str = "",
     compile_on: str = "",
     **plan: Any,
 ) -> TuneResult:
@@ -48,7 +49,7 @@ def tune_choice(
         At least two.
     run : pathlib.Path, optional
         Directory of the campaign; by default a new one.
-    progress, stop, compile_on
+    progress, stop, store, compile_on
         See :func:`mltune.plan.campaign.run_plan`.
     **plan
         Further arguments of :func:`mltune.plan.sizes.plan_of_sizes`.
@@ -66,7 +67,7 @@ def tune_choice(
     for notice in (*missing, *notices(placed)):
         warnings.warn(notice, MltuneWarning, stacklevel=3)
     directory = run or new_directory(placed.tasks[0].problem.label)
-    campaign = run_plan(placed, directory, progress=progress, stop=stop, compile_on=compile_on)
+    campaign = run_plan(placed, directory, progress=progress, stop=stop, store=store, compile_on=compile_on)
     if not runs_in(directory):
         reasons = "; ".join(f"{slug}: {failure}" for slug, failure in campaign.failed.items())
         raise RunError(

@@ -12,7 +12,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from mltune.errors import DeviceError, DeviceLostError, DiskFullError, UsageError, WorkerError
+from mltune.errors import (
+    DatabaseLostError,
+    DeviceError,
+    DeviceLostError,
+    DiskFullError,
+    MltuneError,
+    UsageError,
+    WorkerError,
+)
 from mltune.plan.plan import TimeSlice
 from mltune.process.child import ChildDiedError, ChildTimeoutError, send_to_parent
 from mltune.process.child_pool import ChildPool
@@ -36,8 +44,11 @@ HEARTBEAT_EVERY_S = 1.0
 HEARTBEAT_TIMEOUT_S = 300.0
 """Seconds without a message after which a worker is killed: longer than any deadline inside it."""
 
+BACK = {"gpu_lost": "gpu_back", "disk_full": "disk_back", "database_lost": "database_back"}
+"""The outcomes after which a worker pauses, and the event when what was missing is back."""
+
 PAUSES_S = (2.0, 5.0, 10.0, 30.0, 60.0, 120.0)
-"""Pauses after a lost GPU or a full disk, by the number of failures in a row; the last one repeats."""
+"""Pauses after an outcome of :data:`BACK`, by the number of failures in a row; the last one repeats."""
 
 
 class Outcome(StrEnum):
@@ -47,6 +58,7 @@ class Outcome(StrEnum):
     INTERRUPTED = "interrupted"
     GPU_LOST = "gpu_lost"
     DISK_FULL = "disk_full"
+    DATABASE_LOST = "database_lost"
     FAILED = "failed"
     """The request cannot be met; another attempt would fail in the same way."""
     DIED = "died"
@@ -104,7 +116,7 @@ class DeviceWorker:
     time_slice, future, progress
         The time slice under way, its result, and its last progress.
     missing : Outcome or None
-        ``GPU_LOST`` or ``DISK_FULL`` after a time slice with that outcome, until one works again. It began at
+        One of :data:`BACK` after a time slice with that outcome, until one works again. It began at
         ``missing_since`` and was the outcome of ``failures`` time slices in a row; the pause ends at ``ready_at``.
     """
 
@@ -127,7 +139,7 @@ class DeviceWorker:
 
     @property
     def is_paused(self) -> bool:
-        """Whether it waits for its GPU, or for room on the disk."""
+        """Whether it waits for its GPU, for room on the disk, or for the database."""
         return self.future is None and time.monotonic() < self.ready_at
 
     def prepare(self) -> None:
@@ -147,7 +159,7 @@ class DeviceWorker:
         return result
 
     def pause(self, missing: Outcome) -> bool:
-        """Pause, longer after each failure; return whether the GPU or the disk was available until now."""
+        """Pause, longer after each failure; return whether what is missing was there until now."""
         first = self.missing is not missing
         if self.missing is None:
             self.missing_since = time.monotonic()
@@ -225,13 +237,23 @@ def _run_slice(tune: Tune, interrupt: Interrupt, request: SliceRequest) -> Slice
             repair(request.request.run)
         else:
             tune(request.request, progress=send, stop=stop, slug=request.slug, events=log)
-    except (DeviceLostError, DeviceError) as error:  # the device existed when the plan was placed
-        return SliceResult(Outcome.GPU_LOST, str(error))
-    except DiskFullError as error:
-        return SliceResult(Outcome.DISK_FULL, str(error))
-    except UsageError as error:
-        return SliceResult(Outcome.FAILED, str(error))
+    except MltuneError as error:
+        if (outcome := outcome_of(error)) is Outcome.DIED:
+            raise
+        return SliceResult(outcome, str(error))
     return SliceResult(Outcome.INTERRUPTED if interrupt() else Outcome.DONE)
+
+
+def outcome_of(error: MltuneError) -> Outcome:
+    """Return the outcome of a time slice that ended with an error."""
+    kinds = {
+        DeviceLostError: Outcome.GPU_LOST,
+        DeviceError: Outcome.GPU_LOST,  # the device existed when the plan was placed
+        DiskFullError: Outcome.DISK_FULL,
+        DatabaseLostError: Outcome.DATABASE_LOST,
+        UsageError: Outcome.FAILED,
+    }
+    return next((outcome for kind, outcome in kinds.items() if isinstance(error, kind)), Outcome.DIED)
 
 
 def repair(directory: Path | None) -> None:

@@ -14,7 +14,7 @@ from mltune.files.text import printable
 from mltune.kernel.reader import load_kernel
 from mltune.plan.plan import Plan
 from mltune.plan.reader import load_plan
-from mltune.records.directory import IDENTITY_FILE, PLAN_FILE
+from mltune.records.directory import IDENTITY_FILE, PLAN_FILE, is_begun
 
 MAX_BYTES = 2**22
 """Largest file that is read: a thousand problems take a tenth of it."""
@@ -43,7 +43,7 @@ def claim_directory(plan: Plan, directory: Path) -> None:
         _check_same(ours, _stored(identity), directory)
     elif text.is_file():
         _check_same(ours, _identity(load_plan(text)), directory)
-    elif any(directory.glob("*.sqlite")):
+    elif is_begun(directory):
         raise RunDirectoryError(f"a directory belongs to one plan, but {directory} is that of a single run.")
     try:
         write_file_atomically(identity, (json.dumps(ours, indent=1) + "\n").encode())

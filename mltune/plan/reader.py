@@ -20,7 +20,7 @@ from mltune.kernel.choice import DEFAULT_KERNEL, kernels_for
 from mltune.kernel.reader import load_kernel
 from mltune.plan.plan import REPLAY, Plan, Task, Unit
 from mltune.problem.kinds import KINDS
-from mltune.records.directory import FILE
+from mltune.records.directory import is_begun
 from mltune.tuning.request import TuneRequest, parse_duration
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def find_plan(name_or_path: str | Path) -> Path:
     path = Path(name_or_path)
     if path.is_file():
         return path
-    hint = "; the directory of a single run is resumed by its `mltune tune` command." if (path / FILE).is_file() else ""
+    hint = "; the directory of a single run is resumed by its `mltune tune` command." if is_begun(path) else ""
     raise PlanError(
         f"a plan is a shipped one ({', '.join(ours) or 'none'}) or a TOML file, got {str(name_or_path)!r}"
         f"{hint or did_you_mean(str(name_or_path), ours) or '.'}"

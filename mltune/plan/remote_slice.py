@@ -21,7 +21,7 @@ from mltune.plan.device_worker import HEARTBEAT_TIMEOUT_S, Outcome, SliceRequest
 from mltune.process.child import ChildDiedError, ChildTimeoutError
 from mltune.process.child_pool import ThreadedChild
 from mltune.records.declaration import FACT as DECLARATION
-from mltune.records.directory import EVENT_LOG, FILE, LOCK, WINNER
+from mltune.records.directory import EVENT_LOG, FILE, LOCK, POINTER, WINNER, is_begun
 from mltune.records.events import read_events
 from mltune.records.replication import Changes
 from mltune.records.store import Store
@@ -38,7 +38,7 @@ RECEIVE_S = 120.0
 """Seconds that the last messages of a slice wait to be asked for."""
 
 _LARGEST_FILE = 1 << 26
-_STORE_FILES = tuple(f"{FILE}{suffix}" for suffix in ("", "-wal", "-shm", "-journal"))
+_STORE_FILES = (POINTER, *(f"{FILE}{suffix}" for suffix in ("", "-wal", "-shm", "-journal")))
 
 _children: dict[str, ThreadedChild] = {}
 
@@ -173,7 +173,7 @@ class _Told:
         events, self._offset = read_events(self._events, self._offset)
         for event in events:
             mailbox.put(event)
-        if not (self._run / FILE).is_file():
+        if not is_begun(self._run):
             return
         with contextlib.suppress(RunError, UsageError), Store.read_only(self._run) as store:
             new = Changes.of(store, *self._upto)

@@ -11,11 +11,11 @@ from typing import Any
 
 from mltune.cluster.gpu_workers import Cluster, RemoteTask
 from mltune.device.facts import Device
-from mltune.errors import DiskFullError, RunError, UsageError, WorkerError
-from mltune.plan.device_worker import DeviceWorker, Outcome, SliceRequest, SliceResult, repair
+from mltune.errors import MltuneError, WorkerError
+from mltune.plan.device_worker import DeviceWorker, Outcome, SliceRequest, SliceResult, outcome_of, repair
 from mltune.plan.plan import Plan
 from mltune.plan.remote_slice import RunFiles, SlicePackage, SliceReport, files_in, put_files, run_remote_slice
-from mltune.records.directory import FILE
+from mltune.records.directory import is_begun
 from mltune.records.events import EventLog
 from mltune.records.header import REPLAY
 from mltune.records.replication import Changes
@@ -68,11 +68,9 @@ class RemoteChild:
                 return receiver.result
         except WorkerError as error:
             return SliceResult(Outcome.GPU_LOST, str(error))
-        except DiskFullError as error:
-            return SliceResult(Outcome.DISK_FULL, str(error))
-        except UsageError as error:
-            return SliceResult(Outcome.FAILED, str(error))
-        except (RunError, ValueError) as error:
+        except MltuneError as error:
+            return SliceResult(outcome_of(error), str(error))
+        except ValueError as error:
             return SliceResult(Outcome.DIED, str(error))
 
     def interrupt(self, number: signal.Signals = signal.SIGKILL) -> None:
@@ -99,7 +97,7 @@ class _Receiver:
         self.result = SliceResult(Outcome.DIED, "it has sent no result")
 
     def __enter__(self) -> _Receiver:
-        if (self._directory / FILE).is_file():
+        if is_begun(self._directory):
             self._store = Store.open(self._directory)
         return self
 
@@ -110,7 +108,7 @@ class _Receiver:
     def package(self, target: str, sharing: int) -> SlicePackage:
         """Return what the worker needs."""
         return SlicePackage(
-            replace(self._request, request=replace(self._request.request, run=None)),
+            replace(self._request, request=replace(self._request.request, run=None, store="")),
             target,
             None if self._store is None else Changes.of(self._store),
             dict(files_in(self._directory)),
@@ -122,7 +120,7 @@ class _Receiver:
         """Write what a message says; return whether it was the last."""
         if isinstance(message, Changes):
             if self._store is None:
-                self._store = Store.open(self._directory, message.header)
+                self._store = Store.open(self._directory, message.header, self._request.request.store)
             message.write(self._store)
         elif isinstance(message, Progress):
             self._on_message(message)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
@@ -17,7 +16,7 @@ from mltune.plan.device_worker import Outcome, SliceResult
 from mltune.plan.limits import least_time
 from mltune.plan.plan import Plan, Standing, Task, TimeSlice, Unit
 from mltune.plan.schedule import next_slice
-from mltune.records.directory import FILE, PROBLEMS
+from mltune.records.directory import PROBLEMS, is_begun
 from mltune.results.reader import RunReader
 from mltune.results.run import TuneResult
 from mltune.results.unread import Unread, read_or_set_aside
@@ -234,7 +233,7 @@ class Scheduler:
     def _recent(self, task: Task) -> TuneResult | None:
         """Return the run of a task as it was some seconds ago (:data:`FRESH_S`), if it can be read."""
         read_s, run = self._seen.get(task.slug, (-math.inf, None))
-        if time.monotonic() - read_s > FRESH_S and os.path.lexists(self.folder(task) / FILE):
+        if time.monotonic() - read_s > FRESH_S and is_begun(self.folder(task)):
             found = read_or_set_aside(task.slug, partial(self.read, self.folder(task), task.slug))
             run = None if isinstance(found, Unread) else found
             self._seen[task.slug] = time.monotonic(), run
@@ -267,7 +266,7 @@ class Scheduler:
     def _read(self, task: Task) -> Standing:
         """Read the standing of a task; one that was set aside stays so, as does what is known of an unreadable one."""
         known = self.standings[task.slug]
-        if known.failed or not os.path.lexists(self.folder(task) / FILE):
+        if known.failed or not is_begun(self.folder(task)):
             return known
 
         def read() -> Standing:

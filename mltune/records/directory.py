@@ -21,6 +21,9 @@ from mltune.files.text import printable
 FILE = "run.sqlite"
 """The store, in the directory of a run."""
 
+POINTER = "run.json"
+"""The database that holds the store, in place of :data:`FILE`."""
+
 WINNER = "winner"
 """The folder with the winner's source and machine code, in the directory of a run."""
 
@@ -56,7 +59,7 @@ SLUG = re.compile(r"[a-z0-9][a-z0-9.-]{0,127}")
 
 _FOLDERS = (PROBLEMS, WINNERS, WINNER, DATASETS)
 _WRITTEN_IN_PLACE = (*(f"{FILE}{suffix}" for suffix in ("", "-wal", "-shm", "-journal")), LOCK, EVENT_LOG)
-_REPLACED = (PLAN_FILE, IDENTITY_FILE, STUDY, HTML, MARKDOWN, JSON)  # as a whole
+_REPLACED = (POINTER, PLAN_FILE, IDENTITY_FILE, STUDY, HTML, MARKDOWN, JSON)  # as a whole
 _ATTEMPTS = 5
 _ATTEMPT_EVERY_S = 0.02
 
@@ -106,18 +109,23 @@ def runs_in(directory: Path) -> list[Path]:
     """
     directory = Path(directory)
     if is_plan(directory):
-        found = (path.parent for path in directory.glob(f"{PROBLEMS}/*/{FILE}"))
+        found = {path.parent for name in (FILE, POINTER) for path in directory.glob(f"{PROBLEMS}/*/{name}")}
         return sorted(path for path in found if SLUG.fullmatch(path.name))
-    if (directory / FILE).is_file():
+    if holds_run(directory):
         return [directory]
     facts = f"there is neither in {directory}" if directory.is_dir() else f"there is no directory {directory}"
     raise RunDirectoryError(f"the directory of a run holds {FILE}, that of a plan {PLAN_FILE}, but {facts}.")
 
 
-def store_file(directory: Path) -> Path:
-    """Return the path of a run's store, which need not exist; errors are those of :func:`check_directory`."""
+def is_begun(directory: Path) -> bool:
+    """Return whether a directory holds a run, without a check of what lies there."""
+    return any(os.path.lexists(directory / name) for name in (FILE, POINTER))
+
+
+def holds_run(directory: Path) -> list[str]:
+    """Return which of :data:`FILE` and :data:`POINTER` a directory holds; errors are of :func:`check_directory`."""
     check_directory(directory)
-    return directory / FILE
+    return [name for name in (FILE, POINTER) if (directory / name).exists()]
 
 
 def check_directory(directory: Path, *, writing: bool = False) -> None:

@@ -45,6 +45,8 @@ EVENTS: dict[str, frozenset[str]] = {
     "worker_died": frozenset({"detail", "exit"}),
     "disk_full": frozenset({"detail"}),
     "disk_back": frozenset({"lost_s"}),
+    "database_lost": frozenset({"detail"}),
+    "database_back": frozenset({"lost_s"}),
     "declared": frozenset(
         {"number", "median_s", "gb_per_s", "tflops", "share_of_reference", "share_of_peak", "ties", "rejected"}
     ),

@@ -1,37 +1,28 @@
-"""The store of a run: one SQLite file with every trial, written before the search receives the result."""
+"""The store of a run: every trial, written before the search receives the result.
+
+The records are in a file in the directory of the run (:mod:`mltune.records.file_store`), or in a database that a file
+in it names (:mod:`mltune.records.database_store`).
+"""
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import dataclasses
-import errno
 import json
-import os
-import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from mltune.errors import DamagedRunError, DiskFullError, RunDirectoryError, StoreError
+from mltune.errors import DamagedRunError, RunDirectoryError
 from mltune.files.documents import parse_json
-from mltune.files.reading import reason
 from mltune.files.text import printable
-from mltune.records.directory import FILE, lock_directory, store_file
+from mltune.records.directory import FILE, POINTER, holds_run, in_use
 from mltune.records.header import RunHeader
-from mltune.records.opening import connect, connected_for_reading, create_file, wal_is_missing
 from mltune.records.reference import Reference
-from mltune.records.rows import SINCE_FORMAT_2, to_row
-from mltune.records.schema import (
-    FORMAT,
-    check_tables,
-    check_trials,
-    checksum,
-    create_tables,
-    read_rows,
-    sealed,
-    trial_columns,
-)
+from mltune.records.rows import to_row
+from mltune.records.schema import checksum, sealed
 from mltune.records.trial import TrialRecord
 
 if TYPE_CHECKING:
@@ -40,49 +31,35 @@ if TYPE_CHECKING:
 MOST_TRIALS = 1_000_000
 """Trials of a run."""
 
-_OLD_FACTS = {"reference_median_s": "cublas_median_s"}  # names in stores written before version 0.2
-_CLOSED = "closed"  # a fact: whether the last process that wrote to the store closed it
-_NO_ROOM = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
-_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_ERROR}
-_AT_ONCE = 5_000  # rows read together
-_LONGEST = 500  # characters of an error of SQLite, which may quote the file
+LONGEST = 500
+"""Characters that are shown of an error, which may quote a store."""
 
 
-class Store:
-    """The records of one run, in its directory.
+class Store(abc.ABC):
+    """The records of one run.
 
     A context manager, created by :meth:`open` or :meth:`read_only`. Records survive the death of the process once
     :meth:`append` has returned. One process at a time writes; others may read at the same time.
-
-    Stores of formats 1 and 2 can be read: what they lack is returned as unknown. They cannot be written.
 
     Attributes
     ----------
     directory : pathlib.Path
         The directory of the run.
     header : RunHeader
-        The header on file: that of the first :meth:`open`.
+        The header on record: that of the first :meth:`open`.
     notice : str
         What may be missing from the store although all of it can be read; empty if nothing is.
     """
 
-    def __init__(self, directory: Path, connection: sqlite3.Connection, lock: int | None = None) -> None:
+    def __init__(self, directory: Path, header: RunHeader) -> None:
         self.directory = directory
-        self._connection = connection
-        self._lock = lock
-        self._undo = contextlib.ExitStack()
-        with self._transaction("DEFERRED"):
-            self._format = check_tables(connection)
-            self.header = RunHeader.from_json(
-                {name: parse_json(value) for name, value in read_rows(connection, "header", self._format)}
-            )
-            check_trials(connection, self._format, self.header.parameters)
-        self._names = tuple(self.header.parameters)
-        self.notice = _LOST if self.fact(_CLOSED) is False and wal_is_missing(directory) else ""
+        self.header = header
+        self.notice = ""
+        self._names = tuple(header.parameters)
 
-    @classmethod
-    def open(cls, directory: Path, header: RunHeader | None = None) -> Self:
-        """Open the store of a run for writing; what a killed process left beside it is recovered.
+    @staticmethod
+    def open(directory: Path, header: RunHeader | None = None, database: str = "") -> Store:
+        """Open the store of a run for writing; what a killed process left is recovered.
 
         Parameters
         ----------
@@ -90,37 +67,34 @@ class Store:
         header : RunHeader, optional
             The header of the run; its store is created if the directory holds none. Without a header the directory
             must hold a run, which is resumed.
+        database : str
+            URL of the PostgreSQL database of a new run, such as ``"postgresql://host/name"``. An existing run stays
+            where it is.
 
         Raises
         ------
         RunDirectoryError
-            The directory is in use, belongs to a run with another header, or cannot be written.
+            The directory is in use, belongs to a run with another header or in another database, or cannot be written.
         DamagedRunError
             The store is damaged. It is not changed.
         StoreError
-            The store cannot be created on a full disk.
+            The store cannot be created: the disk is full, or the database cannot be used.
+        UsageError
+            The URL is none of a PostgreSQL database.
         """
         directory = Path(directory)
-        if header is None:
-            _must_exist(directory)
-        with contextlib.ExitStack() as undo:
-            lock = lock_directory(directory)
-            undo.callback(os.close, lock)
-            if header is not None and not os.path.lexists(directory / FILE):
-                _create(directory, header)
-            with _on_file(directory):
-                notice = _LOST if wal_is_missing(directory) else ""
-                connection = connect(directory)
-                undo.callback(connection.close)
-                store = cls(directory, connection, lock)  # checks the file before anything is written to it
-                store._check_can_be_written(header)
-                store.notice = notice if store.fact(_CLOSED) is False else ""
-                store._mark(closed=False)
-            undo.pop_all()
-            return store
+        if _kept_in_database(directory, required=header is None) or (database and not (directory / FILE).exists()):
+            from mltune.records.database_store import DatabaseStore
 
-    @classmethod
-    def read_only(cls, directory: Path) -> Self:
+            return DatabaseStore.for_writing(directory, header, database)
+        if database:
+            raise elsewhere(directory, FILE)
+        from mltune.records.file_store import FileStore
+
+        return FileStore.for_writing(directory, header)
+
+    @staticmethod
+    def read_only(directory: Path) -> Store:
         """Open the store of a run for reading, also while the run goes on or after its process was killed.
 
         Raises
@@ -129,14 +103,17 @@ class Store:
             The directory holds no run.
         DamagedRunError
             The store is damaged.
+        StoreError
+            The database cannot be used.
         """
         directory = Path(directory)
-        _must_exist(directory)
-        with contextlib.ExitStack() as undo, _on_file(directory):
-            connection = undo.enter_context(connected_for_reading(directory))
-            store = cls(directory, connection)
-            store._undo = undo.pop_all()
-            return store
+        if _kept_in_database(directory, required=True):
+            from mltune.records.database_store import DatabaseStore
+
+            return DatabaseStore.for_reading(directory)
+        from mltune.records.file_store import FileStore
+
+        return FileStore.for_reading(directory)
 
     def append(self, *records: TrialRecord) -> None:
         """Write records in one transaction: all of them or, if that fails, none.
@@ -147,9 +124,8 @@ class Store:
             The disk is full or broken, or the number of a record exists already. Earlier records are unchanged.
         """
         rows = [sealed(to_row(record, self._names)) for record in records]
-        columns = [*trial_columns(self._names), "checksum"]
-        with _on_file(self.directory), self._transaction():
-            self._insert(f"trials ({', '.join(columns)})", rows)
+        with self._writing():
+            self._insert("trials", rows)
 
     def records(self, after: int = 0) -> Trials:
         """Return all trials in order of appending, without the first ``after``.
@@ -161,72 +137,61 @@ class Store:
         """
         from mltune.records.trials import Trials
 
-        with _on_file(self.directory), self._transaction("DEFERRED"):
-            count = len(self)
+        with self._reading():
+            count = self._count()
             if count > MOST_TRIALS:
                 raise ValueError(f"a run has at most {MOST_TRIALS} trials, but it has {count}")
             parts = [
-                Trials.from_rows(rows, self._names, self.header.parameters) for rows in self._rows(after, count - after)
+                Trials.from_rows(rows, self._names, self.header.parameters)
+                for rows in self._checked_rows(after, count - after)
             ]
         return Trials.concatenate(parts or [Trials.from_rows([], self._names)])
 
     def __len__(self) -> int:
-        with _on_file(self.directory):
-            return int(self._connection.execute("SELECT COUNT(*) FROM trials").fetchone()[0])
+        with self._reading():
+            return self._count()
 
     def seconds(self) -> dict[str, float]:
         """Return the seconds spent in every phase of the run; see :mod:`mltune.records.seconds`."""
-        return dict(self._read("seconds"))
+        with self._reading():
+            return dict(self._read("seconds"))
 
     def set_seconds(self, seconds: Mapping[str, float]) -> None:
         """Replace the seconds spent in some phases."""
-        with _on_file(self.directory), self._transaction():
+        with self._writing():
             self._insert("seconds", [sealed((name, float(value))) for name, value in seconds.items()])
 
     def fact(self, name: str) -> Any:
         """Return a fact of the run, or None if it is unknown."""
-        facts = dict(self._read("facts"))
-        text = facts.get(name, facts.get(_OLD_FACTS.get(name, "")))
-        with _on_file(self.directory):
-            return None if text is None else parse_json(text)
+        return self.facts().get(name)
 
     def facts(self) -> dict[str, Any]:
         """Return all facts of the run."""
-        names = [name for name, _ in self._read("facts") if name != _CLOSED]
-        return {name: self.fact(name) for name in names}
+        with self._reading():
+            return {name: parse_json(text) for name, text in self._read("facts")}
 
     def set_fact(self, name: str, value: Any) -> None:
         """Write or replace a fact of the run, such as ``"reference_median_s"``: a plain JSON value."""
-        with _on_file(self.directory), self._transaction():
+        with self._writing():
             self._insert("facts", [sealed((name, json.dumps(value)))])
 
     def append_reference(self, reference: Reference) -> None:
         """Append a timing of the reference kernel."""
-        with _on_file(self.directory), self._transaction():
+        with self._writing():
             self._insert("reference_timings", [sealed(dataclasses.astuple(reference))])
 
     def references(self) -> list[Reference]:
         """Return the timings of the reference kernel in order of measurement."""
-        return [] if self._format == 1 else [Reference(*row) for row in self._read("reference_timings")]
+        with self._reading():
+            return [Reference(*row) for row in self._read("reference_timings")]
 
-    @contextlib.contextmanager
-    def at_once(self) -> Iterator[None]:
+    @abc.abstractmethod
+    def at_once(self) -> contextlib.AbstractContextManager[None]:
         """Read everything as it was at one moment; or where the store is written, write everything or nothing."""
-        with _on_file(self.directory), self._transaction("DEFERRED" if self._lock is None else "IMMEDIATE"):
-            yield
 
+    @abc.abstractmethod
     def close(self) -> None:
-        """Close the file and release the run directory. Appended records are on file already."""
-        if self._lock is not None:
-            with contextlib.suppress(StoreError, sqlite3.Error):  # a reader may hold the file: nothing is lost
-                self._connection.execute("PRAGMA busy_timeout = 100")
-                self._mark(closed=True)
-        self._undo.close()
-        with contextlib.suppress(sqlite3.Error):
-            self._connection.close()
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        """Close the store and release the run directory. Appended records are on record already."""
 
     def __enter__(self) -> Self:
         return self
@@ -236,12 +201,32 @@ class Store:
     ) -> None:
         self.close()
 
-    def _check_can_be_written(self, header: RunHeader | None) -> None:
-        if self._format != FORMAT:
-            raise RunDirectoryError(
-                f"a run that is resumed has a store of format {FORMAT}, but {self.directory / FILE} is of format "
-                f"{self._format}, which can only be read; choose another directory."
-            )
+    @abc.abstractmethod
+    def _reading(self) -> contextlib.AbstractContextManager[None]:
+        """Read in one transaction; errors become those of mltune."""
+
+    @abc.abstractmethod
+    def _writing(self) -> contextlib.AbstractContextManager[None]:
+        """Write in one transaction; errors become those of mltune."""
+
+    @abc.abstractmethod
+    def _count(self) -> int:
+        """Return the number of trials."""
+
+    @abc.abstractmethod
+    def _rows(self, after: int) -> Generator[Sequence[tuple[Any, ...]]]:
+        """Yield rows of trials, some at a time: position, cells, and checksum or None."""
+
+    @abc.abstractmethod
+    def _read(self, table: str) -> list[tuple[Any, ...]]:
+        """Return the checked rows of any table but the trials, in the order of writing, without checksums."""
+
+    @abc.abstractmethod
+    def _insert(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Write sealed rows; those of a name replace earlier ones."""
+
+    def _check_header(self, header: RunHeader | None) -> None:
+        """Check that a run is continued as it began."""
         difference = "" if header is None else self.header.difference(header)
         if difference:
             raise RunDirectoryError(
@@ -249,107 +234,57 @@ class Store:
                 "choose another directory, or repeat the command that began the run."
             )
 
-    def _mark(self, *, closed: bool) -> None:
-        """Write to the main file, not to that beside it, whether the store was closed."""
-        self.set_fact(_CLOSED, closed)
-        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-
-    def _rows(self, after: int, count: int) -> Iterator[list[tuple[Any, ...]]]:
-        """Yield the rows of the trials, some at a time, and check them."""
-        lacking = {f'"{name}"' for name in SINCE_FORMAT_2} if self._format == 1 else frozenset()
-        columns = ["NULL" if column in lacking else column for column in trial_columns(self._names)]
-        columns = ["sequence", *columns, "checksum" if self._format == FORMAT else "NULL"]
-        text = f"SELECT {', '.join(columns)} FROM trials WHERE sequence > ? ORDER BY sequence"  # noqa: S608
-        cursor, found = self._connection.execute(text, (after,)), 0
-        while rows := cursor.fetchmany(_AT_ONCE):
-            for position, row in enumerate(rows, after + found + 1):
-                if row[0] != position or found >= count:
-                    raise ValueError(f"trial {position} in the order of recording is missing")
-                if self._format == FORMAT and checksum(row[1:-1]) != row[-1]:
-                    raise ValueError(f"trial {row[1]!r:.30} has changed since it was recorded")
-            found += len(rows)
-            yield [row[1:-1] for row in rows]
+    def _checked_rows(self, after: int, count: int) -> Iterator[list[tuple[Any, ...]]]:
+        """Yield the cells of the trials, some at a time, and check them."""
+        found = 0
+        with contextlib.closing(self._rows(after)) as parts:
+            for rows in parts:
+                for position, row in enumerate(rows, after + found + 1):
+                    if row[0] != position or found >= count:
+                        raise ValueError(f"trial {position} in the order of recording is missing")
+                    if row[-1] is not None and checksum(row[1:-1]) != row[-1]:
+                        raise ValueError(f"trial {row[1]!r:.30} has changed since it was recorded")
+                found += len(rows)
+                yield [row[1:-1] for row in rows]
         if found != count:
             raise ValueError(f"it has {count + after} trials, but {found + after} can be read")
 
-    def _insert(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        if rows:
-            marks = ", ".join("?" * len(rows[0]))
-            verb = "INSERT" if table.startswith("trials") else "INSERT OR REPLACE"
-            self._connection.executemany(f"{verb} INTO {table} VALUES ({marks})", rows)
 
-    def _read(self, table: str) -> list[tuple[Any, ...]]:
-        with _on_file(self.directory):
-            return read_rows(self._connection, table, self._format)
+def is_written(directory: Path) -> bool:
+    """Return whether a process writes to the run in a directory, on any host that uses its database."""
+    if in_use(directory):
+        return True
+    if not (directory / POINTER).exists():
+        return False
+    from mltune.records.database_store import is_locked
 
-    @contextlib.contextmanager
-    def _transaction(self, kind: str = "IMMEDIATE") -> Iterator[None]:
-        if self._connection.in_transaction:
-            yield
-            return
-        try:
-            self._connection.execute(f"BEGIN {kind}")
-            yield
-            self._connection.execute("COMMIT")
-        except BaseException:
-            with contextlib.suppress(sqlite3.Error):
-                self._connection.execute("ROLLBACK")
-            raise
+    return is_locked(directory)
 
 
-_LOST = f"the process that wrote this run did not close it, and {FILE}-wal is missing: the trials that it held are lost"
-
-
-@contextlib.contextmanager
-def _on_file(directory: Path) -> Iterator[None]:
-    """Convert what can go wrong with the file of a store to the exceptions of mltune."""
-    path = directory / FILE
-    try:
-        yield
-    except sqlite3.IntegrityError as error:
-        raise StoreError(f"a trial's number must be new to its run, but {path} refused: {error}.") from error
-    except (sqlite3.Error, OSError, OverflowError) as error:
-        code, text = getattr(error, "sqlite_errorcode", 0) & 0xFF, printable(error, _LONGEST)
-        undecodable = isinstance(error, sqlite3.DatabaseError) and not code  # text that is not UTF-8
-        if code in _DAMAGED or undecodable:
-            raise _damaged(path, text) from error
-        if code in _NO_ROOM:
-            raise DiskFullError(
-                f"every trial must be recorded, but {path} cannot be used: {text}; the trials recorded before are "
-                "safe: make room on the disk, then repeat the command to go on."
-            ) from error
-        raise StoreError(f"every trial must be recorded, but {path} cannot be used: {text}.") from error
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        raise _damaged(path, printable(error, _LONGEST)) from error
-
-
-def _damaged(path: Path, reason: str) -> DamagedRunError:
+def damaged(store: object, error: object) -> DamagedRunError:
+    """Return the error of a store that holds what mltune never writes."""
     return DamagedRunError(
-        f"{path} must be an undamaged store of mltune, but {reason}; restore a copy, or choose another directory."
+        f"{store} must be an undamaged store of mltune, but {printable(error, LONGEST)}; restore a copy, or choose "
+        "another directory."
     )
 
 
-def _must_exist(directory: Path) -> None:
-    if not store_file(directory).exists():
+def elsewhere(directory: Path, place: str) -> RunDirectoryError:
+    """Return the error of a run that is not in the database that was named."""
+    return RunDirectoryError(
+        f"a run stays where it was begun, but the records of {directory} are in {printable(place, 200)}; choose "
+        "another directory, or leave out --store."
+    )
+
+
+def _kept_in_database(directory: Path, *, required: bool) -> bool:
+    """Return whether a directory names a database that holds its run."""
+    kept = holds_run(directory)
+    if required and not kept:
         raise RunDirectoryError(f"a run directory holds a file {FILE}, but there is none in {directory}.")
-
-
-def _create(directory: Path, header: RunHeader) -> None:
-    try:
-        create_file(directory, lambda connection: _fill(connection, header))
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
-            raise DiskFullError(f"a run needs room on the disk, but {directory} has none: {reason(error)}.") from error
-        raise RunDirectoryError(
-            f"a run directory must be writable, but {directory} is not: {reason(error)}."
-        ) from error
-
-
-def _fill(connection: sqlite3.Connection, header: RunHeader) -> None:
-    """Create the tables and write the header."""
-    document = header.to_json()
-    rows = [sealed((name, json.dumps(value))) for name, value in document.items()]
-    connection.execute("BEGIN IMMEDIATE")
-    create_tables(connection, header.parameters)
-    connection.executemany("INSERT INTO header VALUES (?, ?, ?)", rows)
-    connection.execute("COMMIT")
+    if len(kept) > 1:
+        raise DamagedRunError(
+            f"a run has its records in a file or in a database, but {directory} holds both {FILE} and {POINTER}; "
+            "remove the one that does not belong to it."
+        )
+    return kept == [POINTER]

@@ -7,7 +7,6 @@ are read.
 from __future__ import annotations
 
 import functools
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from mltune.files.documents import parse_toml
 from mltune.files.reading import read_file
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.reader import load_kernel
-from mltune.records.directory import FILE, PLAN_FILE, PROBLEMS, SLUG, is_plan, runs_in
+from mltune.records.directory import PLAN_FILE, PROBLEMS, SLUG, is_begun, is_plan, runs_in
 from mltune.records.events import FILE as EVENTS_FILE
 from mltune.records.events import planned, read_events
 from mltune.results.reader import read_run
@@ -116,7 +115,7 @@ def _title(text: str) -> str:
 
 def _read(directory: Path, slug: str, read: Callable[[Path, str], TuneResult]) -> TuneResult | Unread:
     """Read one run; ``slug`` is empty for a run outside a plan."""
-    if slug and not os.path.lexists(directory / FILE):
+    if slug and not is_begun(directory):
         return Unread(slug, "not begun")
     return read_or_set_aside(slug or directory.resolve().name, lambda: read(directory, slug))
 

@@ -24,12 +24,14 @@ from mltune.results.audit import SkipAudit
 from mltune.results.choice import by_problem
 from mltune.results.messages import message
 
-NOTABLE = {"resumed", "interrupted", "drift", "gpu_lost", "gpu_back", "worker_died", "disk_full", "disk_back"}
+NOTABLE = {"resumed", "interrupted", "drift", "worker_died", "gpu_lost", "gpu_back"}
+NOTABLE |= {"disk_full", "disk_back", "database_lost", "database_back"}
 """Events that the report lists, besides those of other versions."""
 
 ALARMING = {
     "gpu_lost": "the GPU was lost",
     "disk_full": "the disk was full",
+    "database_lost": "the database did not answer",
     "worker_died": "a worker process died",
 }
 """Events that are listed at the top of the report."""

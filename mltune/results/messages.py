@@ -36,6 +36,8 @@ MESSAGES: dict[str, str] = {
     "worker_died": "worker process died ({exit}): {detail}",
     "disk_full": "disk full: {detail}",
     "disk_back": "disk has room again after {lost_s}",
+    "database_lost": "database lost: {detail}",
+    "database_back": "database back after {lost_s}",
     "declared": "winner declared: trial {number}, {rated}",
     "interrupted": "interrupted by {signal}",
     "report_written": "report written: {path}",

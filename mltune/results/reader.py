@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,9 @@ class RunReader:
         return _result(store, self.ended, self._slug)
 
     def _stamp_now(self) -> tuple[Any, ...]:
-        return tuple(_stamp(self._directory / f"{FILE}{suffix}") for suffix in ("", "-wal"))
+        """Return values that change whenever the file of the store does; of a database nothing is known."""
+        files = tuple(_stamp(self._directory / f"{FILE}{suffix}") for suffix in ("", "-wal"))
+        return files if files[0] is not None else (time.monotonic_ns(),)
 
 
 def read_run(directory: Path | str, slug: str = "") -> TuneResult:

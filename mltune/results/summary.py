@@ -7,8 +7,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mltune.records.directory import in_use, runs_in
+from mltune.device.facts import Device
+from mltune.files.text import printable
+from mltune.problem.kinds import problem_from_json
+from mltune.records.directory import runs_in
 from mltune.records.events import FILE, planned, read_events
+from mltune.records.store import is_written
 from mltune.records.trial import TrialRecord
 from mltune.results.choice import kernel_rows
 from mltune.results.optimum import optimum
@@ -19,6 +23,7 @@ from mltune.results.unread import Unread, read_or_set_aside
 
 if TYPE_CHECKING:
     from mltune.dataset.manifest import Manifest
+    from mltune.records.database_runs import StoredRun
 
 
 _RATED = ("median_s", "tflops", "gb_per_s", "share_of_peak", "share_of_reference")
@@ -103,7 +108,7 @@ def summarise_campaign(directory: Path, read: Callable[[Path, str], TuneResult] 
     won = {entry["choice"] or entry["slug"] for entry in problems if entry["state"] in ("declared", "finished")}
     return {
         "plan": str(directory),
-        "running": in_use(directory),
+        "running": is_written(directory),
         "distinct": len(of_choice),
         "with_winner": len(won),
         "problems": problems,
@@ -155,13 +160,32 @@ def _problem(run: TuneResult) -> dict[str, Any]:
 
 
 def _state(run: TuneResult) -> str:
-    if in_use(run.directory):
+    if is_written(run.directory):
         return "running"
     if run.records and run.best is None:
         return "failed"
     if run.declaration is None or run.declaration.as_of != len(run.records):
         return "begun"
     return "finished" if run.stopped else "declared"
+
+
+def describe_stored_run(run: StoredRun) -> dict[str, Any]:
+    """Describe a run in a database: an entry of the output of ``mltune show postgresql://...``."""
+    header = run.header
+
+    def facts() -> dict[str, Any]:
+        assert header is not None  # noqa: S101 - else it is unreadable
+        problem, device = problem_from_json(dict(header.problem)), Device.from_json(dict(header.device))
+        return {"kernel": printable(header.kernel, 200), "label": problem.label, "device": device.name}
+
+    known = read_or_set_aside("", facts)
+    return {
+        "run": str(run.run),
+        "readable": not isinstance(known, Unread),
+        **(dict.fromkeys(("kernel", "label", "device")) if isinstance(known, Unread) else known),
+        **{name: getattr(run, name) for name in ("owner", "host", "directory", "trials", "best_s", "running")},
+        "created": run.created_at.isoformat(timespec="seconds"),
+    }
 
 
 def describe_dataset(manifest: Manifest) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from mltune.errors import MltuneError
 from mltune.files.text import printable
 from mltune.records import events
-from mltune.records.directory import FILE, in_use, is_plan, runs_in
+from mltune.records.directory import is_begun, is_plan, runs_in
+from mltune.records.store import is_written
 from mltune.results.checks import time_of
 from mltune.results.messages import message
 from mltune.results.progress import CampaignProgress, Observer, Progress
@@ -101,14 +102,14 @@ class Watch:
 
     def look(self) -> Snapshot:
         """Read what is new."""
-        running = in_use(self._directory)  # first: whatever a run writes before it lets go of the lock is read below
+        running = is_written(self._directory)  # first: what a run writes before it lets go of the lock is read below
         before = self._offset
         news, self._offset = events.read_events(self._directory / events.FILE, before)
         for event in news:
             self._events.add(event)
         shown = [event for event in news if event["event"] != "progress"][0 if self._looked else -LATEST :]
         self._looked = self._offset - before < events.MOST_BYTES  # a longer log is read in parts
-        begun = is_plan(self._directory) or (self._directory / FILE).is_file()
+        begun = is_plan(self._directory) or is_begun(self._directory)
         if running or not begun:
             self._free_since = None
         elif self._free_since is None:
@@ -129,7 +130,7 @@ class Watch:
             runs = () if found is None else (found,)
             return {"runs": runs, "elapsed_s": found.elapsed_s if found else 0.0}
         folders = runs_in(self._directory)
-        active = [folder for folder in folders if in_use(folder)]
+        active = [folder for folder in folders if is_written(folder)]
         seen = [self._run(folder, folder.name).progress(self._events.devices.get(folder.name, "")) for folder in active]
         last = self._events.progress
         trials = self._events.trials | {progress.slug: progress.trials for progress in seen if progress is not None}

@@ -303,6 +303,26 @@ def datasets(documents: Sequence[Document]) -> RenderableType:
     return FittingTable(rows, spare=spare)
 
 
+def stored_runs(documents: Sequence[Document]) -> RenderableType:
+    """Show the result of ``mltune show`` on a database."""
+    rows = [
+        {
+            "run": entry["run"][:8],
+            "kernel": entry["kernel"] or "unreadable",
+            "problem": entry["label"] or "",
+            "device": entry["device"] or "",
+            ">trials": f"{entry['trials']:,}",
+            ">best": UNKNOWN if entry["best_s"] is None else milliseconds(entry["best_s"]),
+            "state": "running" if entry["running"] else "",
+            "owner": entry["owner"],
+            "host": entry["host"],
+            "begun": entry["created"][:16].replace("T", " "),
+        }
+        for entry in documents
+    ]
+    return FittingTable(rows, spare=["begun", "host", "device", "kernel", "owner"]) if rows else "No runs."
+
+
 def training(document: Document, report: bool = False) -> list[RenderableType]:
     """Show the result of ``mltune train``; with ``report`` all that is known of the quality of the model."""
     from mltune.learn.model_choice import TOLERATED_LOSS

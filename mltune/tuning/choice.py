@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mltune.kernel.choice import fits, kernels_for
 from mltune.kernel.reader import load_kernel
 from mltune.problem.kinds import KINDS
-from mltune.records.directory import FILE
+from mltune.records.directory import is_begun
 from mltune.records.header import REPLAY
 from mltune.records.store import Store
 from mltune.tuning.request import Shape, named_problem
@@ -64,7 +64,7 @@ def competing_kernels(
         return []
     found, first = named_problem(problem, shape, accuracy=accuracy)
     names = [] if KINDS[found.kind].parse is None else kernels_for(found, accuracy=accuracy)
-    if len(names) > 1 and run is not None and (run / FILE).is_file():
+    if len(names) > 1 and run is not None and is_begun(run):
         with Store.read_only(run) as store:
             names = [name for name in names if name == store.header.kernel]
     return names if len(names) < 2 else _measurable(names, found, device) or [first]

@@ -68,6 +68,8 @@ class TuneRequest:
         The run ends once the best reaches this share of the upper bound (:mod:`mltune.learn.bound`); None never.
     run : pathlib.Path or None
         Directory of the run; None makes a new one under ``runs/``.
+    store : str
+        URL of the PostgreSQL database for the records of a new run; empty for a file in its directory.
     compilers : int or None
         Compile processes; None is one per core.
     compile_on : str
@@ -96,6 +98,7 @@ class TuneRequest:
     stop: bool = True
     enough: float | None = None
     run: Path | None = None
+    store: str = ""
     compilers: int | None = None
     compile_on: str = ""
     prior: str = "auto"

@@ -15,9 +15,10 @@ import numpy as np
 
 from mltune.errors import MltuneWarning, ModelError
 from mltune.learn.pretrained import PretrainedModel, Sweep, are_near, distance, fit_member
-from mltune.records.directory import FILE, PROBLEMS
+from mltune.records.directory import FILE, POINTER, PROBLEMS
+from mltune.records.store import Store
 from mltune.records.trial import TrialState
-from mltune.results.reader import read_run
+from mltune.results.reader import RunReader
 from mltune.results.unread import Unread, read_or_set_aside
 
 if TYPE_CHECKING:
@@ -38,8 +39,8 @@ FEWEST = 32
 LATEST = 24
 """Most earlier runs that are read."""
 
-LARGEST_BYTES = 16 << 20
-"""Largest store of an earlier run that is read, some 15,000 trials: a run should begin soon."""
+MOST_TRIALS = 15_000
+"""Most trials of an earlier run that is read: a run should begin soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,19 +95,26 @@ def earlier_sweeps(session: Session, directory: Path) -> tuple[Sweep, ...]:
 
 
 def _earlier_runs(session: Session, directory: Path) -> Iterator[TuneResult]:
-    parent, found = directory.parent, []
-    for store in (*parent.glob(f"*/{FILE}"), *parent.glob(f"*/{PROBLEMS}/*/{FILE}")):
+    patterns, found = [f"{at}/{name}" for at in ("*", f"*/{PROBLEMS}/*") for name in (FILE, POINTER)], []
+    for path in itertools.chain.from_iterable(map(directory.parent.glob, patterns)):
         with contextlib.suppress(OSError):
-            facts = store.stat()
-            if store.parent != directory and facts.st_size <= LARGEST_BYTES:
-                found.append((facts.st_mtime, store.parent))
+            if path.parent != directory:
+                found.append((path.stat().st_mtime, path.parent))
     for _, folder in sorted(found, reverse=True)[:LATEST]:
-        run = read_or_set_aside(folder.name, partial(read_run, folder))
-        if isinstance(run, Unread) or run.device.name != session.device.name:
-            continue
-        same_kernel = session.kernel.is_version(run.header.source_hash)
-        if same_kernel and set(run.records.parameters) == set(session.space.names):
+        run = read_or_set_aside(folder.name, partial(_of_this_kernel, session, folder))
+        if run is not None and not isinstance(run, Unread):
             yield run
+
+
+def _of_this_kernel(session: Session, folder: Path) -> TuneResult | None:
+    """Read a run, unless it is of another kernel or GPU, or large."""
+    with Store.read_only(folder) as store:
+        header = store.header
+        if header.device.get("name") != session.device.name or not session.kernel.is_version(header.source_hash):
+            return None
+        if set(header.parameters) != set(session.space.names) or len(store) > MOST_TRIALS:
+            return None
+        return RunReader(folder).read_from(store)
 
 
 def sibling_model(

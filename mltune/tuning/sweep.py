@@ -80,7 +80,7 @@ def sweep(
     directory = request.run or new_directory(request.problem.label)
     kind: Literal["complete", "random"] = "complete" if count is None else "random"
     header = run_header(session, request.seed, {"sweep": kind, "count": count})
-    with Store.open(directory, header) as store, session:
+    with Store.open(directory, header, request.store) as store, session:
         indices = choose_configurations(session, count, request.seed)
         records = measure_all(session, store, Everything(indices), progress)
         dataset = dataset_from_records(
@@ -140,7 +140,7 @@ def pruned_sweep(
         "prior": "none" if model is None else model.card.sha256,
     }
     header = run_header(session, request.seed, settings)
-    with Store.open(directory, header) as store, session:
+    with Store.open(directory, header, request.store) as store, session:
         pruner = Pruner(features, seed=request.seed, promise=promise, expected=expected)
         records = measure_all(session, store, pruner, progress)
         compilers = 1 if math.isinf(session.compilers) else int(session.compilers)

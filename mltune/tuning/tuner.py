@@ -122,7 +122,7 @@ def tune(
         },
     )
     own = RunEventLog(directory, progress) if events is None else None
-    with Store.open(directory, header) as store, session:
+    with Store.open(directory, header, request.store) as store, session:
         observer = Observer(
             session.problem,
             session.device,

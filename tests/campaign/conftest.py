@@ -56,11 +56,11 @@ def records_of(directory: Path, without: str = "") -> dict[str, list[TrialRecord
 
 
 def stored_trials(directory: Path) -> int:
-    """Return the number of trials on file, also while a store is being created."""
+    """Return the number of trials on record, also while a store is being created."""
     count = 0
-    for path in directory.glob("problems/*/run.sqlite"):
+    for folder in directory.glob("problems/*"):
         try:
-            with Store.read_only(path.parent) as store:
+            with Store.read_only(folder) as store:
                 count += len(store)
         except RunDirectoryError:
             continue

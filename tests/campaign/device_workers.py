@@ -21,6 +21,7 @@ from typing import Any
 from mltune.errors import DeviceLostError
 from mltune.measure.protocols import Runner
 from mltune.plan.device_worker import Outcome, SliceRequest, SliceResult, make_device_worker
+from mltune.records import database
 from mltune.records.trial import Build, Measurement
 from mltune.results.run import TuneResult
 from mltune.tuning import tuner
@@ -61,6 +62,12 @@ def faulty_worker() -> Callable[[SliceRequest], SliceResult]:
 
     tuner.open_session = open_faulty_session
     return make_device_worker(tune)
+
+
+def impatient_worker() -> Callable[[SliceRequest], SliceResult]:
+    """Return a worker that gives a database up at once."""
+    database.PATIENCE_S = 0.2
+    return make_device_worker()
 
 
 class Faults:

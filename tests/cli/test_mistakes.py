@@ -218,7 +218,7 @@ MISTAKES = [
     (f"show {RUN} --export ''", "--export is a path"),
     (f"show {RUN} --follow --json", "--follow is for people", "events.jsonl"),
     ("dashboard nope", "there is no directory nope", "run.sqlite"),
-    (f"dashboard {FILE}", "there is no directory a_file"),
+    (f"dashboard {FILE}", "must be a folder, but a_file is a file"),
     (f"dashboard {EMPTY}", "there is neither in an_empty_folder"),
     (f"dashboard {RUN} --port 99999", "--port", "from 0 to 65535", "99999"),
     (f"dashboard {RUN} --port x", "--port", "whole number"),

@@ -64,10 +64,12 @@ def test_the_records_are_those_of_this_host(cluster, alone, tmp_path):
     assert len(started) >= 3
 
 
-def test_the_command_line_starts_a_cluster_on_this_machine(alone, tmp_path):
+def test_the_command_line_starts_a_cluster_on_this_machine(alone, tmp_path, database_url):
     plan = tmp_path / "plan.toml"
     plan.write_text(PLAN)
-    document = program.answer("run", plan, "--cluster", "local", "--run", tmp_path / "campaign")
+    document = program.answer(
+        "run", plan, "--cluster", "local", "--run", tmp_path / "campaign", "--store", database_url
+    )
     assert document["failed"] == {}
     assert records_of(tmp_path / "campaign") == records_of(alone)
 

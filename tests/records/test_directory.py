@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mltune.errors import DamagedRunError, RunDirectoryError
-from mltune.records.directory import check_directory, in_use, is_plan, lock_directory, runs_in, store_file
+from mltune.records.directory import check_directory, holds_run, in_use, is_plan, lock_directory, runs_in
 
 FILES = ("run.sqlite", "run.sqlite-wal", "run.sqlite-shm", "run.sqlite-journal", "run.lock", "events.jsonl")
 FILES += ("plan.toml", "plan.json", "optuna.journal", "report.html", "report.md", "winners.json")
@@ -42,7 +42,7 @@ def directory(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", [*FILES, *FOLDERS])
 def test_nothing_but_a_file_or_folder_of_its_own_is_accepted(directory: Path, name: str, kind: str) -> None:
     KINDS[kind](directory / name)
-    for use in (check_directory, is_plan, runs_in, store_file, lock_directory):
+    for use in (check_directory, is_plan, runs_in, holds_run, lock_directory):
         with pytest.raises(DamagedRunError, match=rf"but .*/run/{name} is {kind}; remove it"):
             use(directory)
     assert not in_use(directory)
@@ -80,7 +80,7 @@ def test_the_run_of_a_problem_is_not_reached_through_a_link_in_its_plan(director
     (directory.parent / "canary" / "one").mkdir()
     (directory / link).parent.mkdir(exist_ok=True)
     (directory / link).symlink_to(directory.parent / "canary")
-    for use in (store_file, lock_directory):
+    for use in (holds_run, lock_directory):
         with pytest.raises(DamagedRunError, match=f"{link} is a link to .*canary"):
             use(directory / "problems" / "one")
     assert not in_use(directory / "problems" / "one")

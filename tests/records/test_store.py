@@ -98,9 +98,9 @@ def trial(number: int, **changes) -> TrialRecord:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(records=RECORDS)
-def test_records_come_back_exactly_and_in_order(records, tmp_path_factory):
+def test_records_come_back_exactly_and_in_order(records, tmp_path_factory, database):
     directory = tmp_path_factory.mktemp("run")
-    with Store.open(directory, HEADER) as store:
+    with Store.open(directory, HEADER, database) as store:
         store.append(*records)
         assert store.records() == records
     with Store.open(directory) as store:
@@ -109,8 +109,8 @@ def test_records_come_back_exactly_and_in_order(records, tmp_path_factory):
         assert [type(record.state) for record in store.records()] == [TrialState] * len(records)
 
 
-def test_the_order_is_that_of_appending_not_of_numbers(tmp_path):
-    with Store.open(tmp_path, HEADER) as store:
+def test_the_order_is_that_of_appending_not_of_numbers(tmp_path, database):
+    with Store.open(tmp_path, HEADER, database) as store:
         store.append(trial(3), trial(1))
         store.append(trial(2))
         assert [record.number for record in store.records()] == [3, 1, 2]
@@ -119,11 +119,11 @@ def test_the_order_is_that_of_appending_not_of_numbers(tmp_path):
         assert len(store) == 3
 
 
-def test_nan_becomes_unknown_and_strange_text_and_numpy_values_are_kept(tmp_path):
+def test_nan_becomes_unknown_and_strange_text_and_numpy_values_are_kept(tmp_path, database):
     import numpy as np
 
     measurement = Measurement(TrialState.WRONG_RESULT, error=math.inf, noise=math.nan, verify_s=math.nan)
-    with Store.open(tmp_path, HEADER) as store:
+    with Store.open(tmp_path, HEADER, database) as store:
         configuration = {"BLK_M": np.int64(16), "STATE": np.int64(0)}
         store.append(trial(np.int64(0), configuration=configuration, detail="\udc80 \0 end", measurement=measurement))
         (found,) = store.records()
@@ -135,8 +135,8 @@ def test_nan_becomes_unknown_and_strange_text_and_numpy_values_are_kept(tmp_path
     assert found.configuration == {"BLK_M": 16, "STATE": 0}
 
 
-def test_seconds_and_facts(tmp_path):
-    with Store.open(tmp_path, HEADER) as store:
+def test_seconds_and_facts(tmp_path, database):
+    with Store.open(tmp_path, HEADER, database) as store:
         assert store.seconds() == {}
         assert store.fact("cublas") is None
         store.set_seconds({"search": 1.5, "time": 2.0})
@@ -148,10 +148,10 @@ def test_seconds_and_facts(tmp_path):
         assert store.fact("cublas") == {"median_s": 0.25}
 
 
-def test_the_same_command_resumes_and_another_header_is_refused(tmp_path):
-    with Store.open(tmp_path, HEADER) as store:
+def test_the_same_command_resumes_and_another_header_is_refused(tmp_path, database):
+    with Store.open(tmp_path, HEADER, database) as store:
         store.append(trial(0))
-    with Store.open(tmp_path, replace(HEADER, created_at=9.0)) as store:
+    with Store.open(tmp_path, replace(HEADER, created_at=9.0), database) as store:
         assert store.header.created_at == 5.0
         assert len(store) == 1
     for changed, message in (
@@ -161,14 +161,14 @@ def test_the_same_command_resumes_and_another_header_is_refused(tmp_path):
         (replace(HEADER, parameters={"STATE": (0, 1), "BLK_M": (16, 32, 64)}), "order of the parameters"),
     ):
         with pytest.raises(RunDirectoryError, match=message):
-            Store.open(tmp_path, changed)
+            Store.open(tmp_path, changed, database)
     with Store.open(tmp_path) as store:
         assert store.header == HEADER
 
 
-def test_another_dataset_is_named_before_what_follows_from_it(tmp_path):
+def test_another_dataset_is_named_before_what_follows_from_it(tmp_path, database):
     replayed = replace(HEADER, settings={"target": "replay:a", "dataset_sha256": "12" * 32})
-    Store.open(tmp_path, replayed).close()
+    Store.open(tmp_path, replayed, database).close()
     for found, kernel, message in (
         ({"target": "replay:b\x1b", "dataset_sha256": "34" * 32}, "other", "the dataset is a, not b "),
         ({"target": "gpu"}, "other", "the device is a, not gpu"),
@@ -177,7 +177,7 @@ def test_another_dataset_is_named_before_what_follows_from_it(tmp_path):
     ):
         changed = replace(replayed, settings=found, kernel=kernel, parameters={"BLK_M": (16,)})
         with pytest.raises(RunDirectoryError, match=message) as refusal:
-            Store.open(tmp_path, changed)
+            Store.open(tmp_path, changed, database)
         assert str(refusal.value).isprintable()
 
 
@@ -189,22 +189,24 @@ def test_another_dataset_is_named_before_what_follows_from_it(tmp_path):
         ("34" * 32, "12" * 32, "with another pretrained model whose sha256 is 3434.*--prior"),
     ],
 )
-def test_another_model_is_refused_in_words(tmp_path, before, now, words):
-    Store.open(tmp_path, replace(HEADER, settings={"prior": before})).close()
+def test_another_model_is_refused_in_words(tmp_path, before, now, words, database):
+    Store.open(tmp_path, replace(HEADER, settings={"prior": before}), database).close()
     with pytest.raises(RunDirectoryError, match=words):
-        Store.open(tmp_path, replace(HEADER, settings={"prior": now}))
+        Store.open(tmp_path, replace(HEADER, settings={"prior": now}), database)
 
 
-def test_a_run_that_began_before_datasets_had_a_hash_on_record_is_resumed(tmp_path):
-    Store.open(tmp_path, replace(HEADER, settings={"target": "replay:a"})).close()
-    with Store.open(tmp_path, replace(HEADER, settings={"target": "replay:a", "dataset_sha256": "34" * 32})) as store:
+def test_a_run_that_began_before_datasets_had_a_hash_on_record_is_resumed(tmp_path, database):
+    Store.open(tmp_path, replace(HEADER, settings={"target": "replay:a"}), database).close()
+    with Store.open(
+        tmp_path, replace(HEADER, settings={"target": "replay:a", "dataset_sha256": "34" * 32}), database
+    ) as store:
         assert "dataset_sha256" not in store.header.settings
 
 
-def test_one_writer_and_any_reader(tmp_path):
-    with Store.open(tmp_path, HEADER) as store:
+def test_one_writer_and_any_reader(tmp_path, database):
+    with Store.open(tmp_path, HEADER, database) as store:
         with pytest.raises(RunDirectoryError, match=f"in use by process {os.getpid()}"):
-            Store.open(tmp_path, HEADER)
+            Store.open(tmp_path, HEADER, database)
         with Store.read_only(tmp_path) as reader:
             store.append(trial(0))
             assert reader.records() == [trial(0)]
@@ -242,8 +244,8 @@ def test_what_is_no_run_is_refused(tmp_path):
     assert (tmp_path / FILE).read_bytes() == before
 
 
-def test_a_batch_is_all_or_nothing(tmp_path):
-    with Store.open(tmp_path, HEADER) as store:
+def test_a_batch_is_all_or_nothing(tmp_path, database):
+    with Store.open(tmp_path, HEADER, database) as store:
         store.append(trial(0))
         with pytest.raises(StoreError, match="number must be new"):
             store.append(trial(1), trial(0))
@@ -272,15 +274,16 @@ def process(body: str, *arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_kill_9_loses_nothing_that_was_appended(tmp_path):
+def test_kill_9_loses_nothing_that_was_appended(tmp_path, database):
     child = process(
         """
-        store = Store.open(Path(sys.argv[1]), HEADER)
+        store = Store.open(Path(sys.argv[1]), HEADER, sys.argv[2])
         for number in range(10**9):
             store.append(trial(number))
             print(number, flush=True)
         """,
         tmp_path,
+        database,
     )
     assert child.stdout is not None
     printed = -1
@@ -288,11 +291,11 @@ def test_kill_9_loses_nothing_that_was_appended(tmp_path):
         printed = int(line)
         if printed == 150:
             with pytest.raises(RunDirectoryError, match=f"process {child.pid}"):
-                Store.open(tmp_path, HEADER)
+                Store.open(tmp_path, HEADER, database)
             child.send_signal(signal.SIGKILL)
     child.communicate()
     assert child.returncode == -signal.SIGKILL
-    with Store.open(tmp_path, HEADER) as store:
+    with Store.open(tmp_path, HEADER, database) as store:
         numbers = [record.number for record in store.records()]
         assert printed >= 150
         assert len(numbers) - 1 in (printed, printed + 1)

@@ -1,0 +1,257 @@
+"""PostgreSQL databases that hold the runs of many people: their URLs, connections and versions."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import shlex
+import time
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mltune.errors import DatabaseLostError, DiskFullError, RunDirectoryError, StoreError, UsageError
+from mltune.files.atomic import write_file_atomically
+from mltune.files.reading import read_text
+from mltune.files.text import printable
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+VERSION = "0001"
+"""The newest migration."""
+
+PATIENCE_S = 60.0
+"""Seconds that a run waits for a database that does not answer, such as one that is started again."""
+
+READER_PATIENCE_S = 2.0
+"""Seconds that a reader waits: it can look again."""
+
+_LOCK = 0x6D6C74756E65  # "mltune": held by the process that migrates
+_MOST_KNOWN_BYTES = 1 << 20
+_OPTIONS = "-c tcp_keepalives_idle=30 -c tcp_keepalives_interval=10 -c tcp_keepalives_count=3"
+_KEEPALIVES = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
+_LOST = ("08", "57P01", "57P02", "57P03")  # SQLSTATE of a connection that is lost, or a server that stops or starts
+
+
+def parse_url(text: str) -> str:
+    """Return the URL of a database without its password, which goes to libpq by ``PGPASSWORD``.
+
+    Raises
+    ------
+    UsageError
+        The text is no URL of a PostgreSQL database.
+
+    Examples
+    --------
+    >>> parse_url("postgres://ada@lab.example/tuning")
+    'postgresql://ada@lab.example/tuning'
+    """
+    url, password = _parsed(text)
+    if password:
+        os.environ["PGPASSWORD"] = password  # of this process and of those that it starts; it is kept nowhere
+    return url
+
+
+def is_plain(text: str) -> bool:
+    """Return whether a text is the URL of a database as :func:`parse_url` returns it."""
+    try:
+        return _parsed(text) == (text, "")
+    except UsageError:
+        return False
+
+
+def _parsed(text: str) -> tuple[str, str]:
+    """Return the URL of a database without its password, and that."""
+    from sqlalchemy.engine import URL, make_url
+    from sqlalchemy.exc import ArgumentError
+
+    law = "the URL of a database is such as postgresql://user@host/name"
+    try:
+        url = make_url(text)
+    except (ArgumentError, ValueError) as error:
+        raise UsageError(f"{law}, but {printable(_without_password(text), 200)} is none.") from error
+    if url.drivername not in ("postgresql", "postgres", "postgresql+psycopg"):
+        raise UsageError(f"{law}, but {printable(_without_password(text), 200)} is of {printable(url.drivername, 30)}.")
+    query = {name: value for name, value in url.query.items() if name != "password"}
+    plain = URL.create("postgresql", url.username, None, url.host, url.port, url.database, query)
+    return plain.render_as_string(), str(url.password or url.query.get("password") or "")
+
+
+def _without_password(text: str) -> str:
+    """Return a text as it may be shown, whatever stands before its last ``@``."""
+    return f"…@{text.rpartition('@')[2]}" if "@" in text else text
+
+
+def known_file() -> Path:
+    """Return the path of the list of databases that the user has named: ``$XDG_DATA_HOME/mltune/databases``."""
+    base = Path(os.environ.get("XDG_DATA_HOME", ""))
+    return (base if base.is_absolute() else Path.home() / ".local" / "share") / "mltune" / "databases"
+
+
+def remember(url: str) -> None:
+    """Note that the user has named a database: a directory that names it may be opened from now on."""
+    known = _known()
+    if url not in known:
+        with contextlib.suppress(OSError):  # a home that cannot be written: named again the next time
+            known_file().parent.mkdir(parents=True, exist_ok=True)
+            write_file_atomically(known_file(), "".join(f"{one}\n" for one in (*known, url)).encode())
+
+
+def check_known(url: str, directory: Path) -> None:
+    """Check that the user has named a database: a directory of a stranger must not connect to a server of theirs.
+
+    Raises
+    ------
+    RunDirectoryError
+        It was not named.
+    """
+    if url not in _known():
+        raise RunDirectoryError(
+            f"a database is opened once its user has named it, but {directory} names {printable(url, 200)}, which was "
+            f"not named here; if you trust it, list its runs first: mltune show {printable(shlex.quote(url), 200)}."
+        )
+
+
+def _known() -> list[str]:
+    try:
+        return read_text(known_file(), _MOST_KNOWN_BYTES).split()
+    except (OSError, ValueError):
+        return []
+
+
+def engine(url: str) -> sa.Engine:
+    """Return the connections of this process to a database: one that was forked has none of its parent's.
+
+    Raises
+    ------
+    UsageError
+        The driver is not installed.
+    """
+    return _engine(url, os.getpid())
+
+
+@functools.cache
+def _engine(url: str, process: int) -> sa.Engine:
+    import sqlalchemy as sa
+
+    if find_spec("psycopg") is None:
+        raise UsageError(
+            "a run in PostgreSQL needs the package psycopg, but it is not installed; "
+            "install it: pip install 'mltune-gpu[postgres]'."
+        )
+    return sa.create_engine(
+        sa.make_url(url).set(drivername="postgresql+psycopg"),
+        isolation_level="REPEATABLE READ",
+        pool_pre_ping=True,
+        connect_args={"connect_timeout": 10, "application_name": "mltune", "options": _OPTIONS, **_KEEPALIVES},
+    )
+
+
+def connect(url: str, *, patience_s: float | None = None) -> sa.Connection:
+    """Return a connection of its own, after some attempts if the server does not answer.
+
+    Parameters
+    ----------
+    url : str
+    patience_s : float, optional
+        By default :data:`PATIENCE_S`.
+
+    Raises
+    ------
+    sqlalchemy.exc.DBAPIError
+        There is none.
+    """
+    from sqlalchemy.exc import DBAPIError
+
+    deadline, pause_s = time.monotonic() + (PATIENCE_S if patience_s is None else patience_s), 0.1
+    while True:
+        try:
+            return engine(url).connect()
+        except DBAPIError as error:
+            if not is_lost(error) or time.monotonic() + pause_s > deadline:
+                raise
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, 5.0)
+
+
+def is_lost(error: Any) -> bool:
+    """Return whether an error of SQLAlchemy says that the connection is lost, or that there is no server."""
+    state = getattr(error.orig, "sqlstate", None)
+    if state is None:
+        refused = any(law in str(error.orig) for law in ("authentication failed", "does not exist", "no pg_hba"))
+        return type(error).__name__ in ("OperationalError", "InterfaceError") and not refused
+    return bool(state.startswith(_LOST))
+
+
+@functools.cache
+def prepare(url: str, *, patience_s: float | None = None) -> None:
+    """Create or migrate the tables of a database, once in a process; one process at a time does it.
+
+    Raises
+    ------
+    StoreError
+        The database is of a newer version, or cannot hold every text.
+    """
+    import sqlalchemy as sa
+
+    with connect(url, patience_s=patience_s) as connection, connection.begin():
+        if connection.scalar(sa.text("SHOW server_encoding")) != "UTF8":
+            raise StoreError(f"a database of mltune has the encoding UTF8, but {url} has another.")
+        if _version(connection) == VERSION:
+            return
+    with connect(url).execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(sa.text("SELECT pg_advisory_lock(:lock)"), {"lock": _LOCK})
+        try:
+            connection.execute(sa.text("CREATE SCHEMA IF NOT EXISTS mltune"))
+            _migrate(url)
+        finally:
+            connection.execute(sa.text("SELECT pg_advisory_unlock(:lock)"), {"lock": _LOCK})
+
+
+def _migrate(url: str) -> None:
+    from alembic import command
+    from alembic.config import Config
+
+    with connect(url) as connection, connection.begin():
+        version = _version(connection)
+        if version > VERSION:
+            raise StoreError(
+                f"a database is written by the version of mltune that made it or a newer one, but {url} is of "
+                f"version {printable(version, 30)}, and this program knows {VERSION}; update mltune."
+            )
+        config = Config()
+        config.set_main_option("script_location", "mltune.records:migrations")
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+
+
+def _version(connection: sa.Connection) -> str:
+    """Return the version of the tables; empty if there are none."""
+    import sqlalchemy as sa
+
+    if connection.scalar(sa.text("SELECT to_regclass('mltune.alembic_version')")) is None:
+        return ""
+    return str(connection.scalar(sa.text("SELECT version_num FROM mltune.alembic_version")) or "")
+
+
+@contextlib.contextmanager
+def database_errors(url: str) -> Iterator[None]:
+    """Convert what can go wrong with a database to the exceptions of mltune."""
+    from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+
+    try:
+        yield
+    except SQLAlchemyError as error:
+        text = printable(getattr(error, "orig", None) or error, 500).strip()
+        if isinstance(error, IntegrityError):
+            raise StoreError(f"a trial's number must be new to its run, but {url} refused: {text}.") from error
+        if isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) == "53100":
+            raise DiskFullError(
+                f"every trial must be recorded, but {url} has no room: {text}; the trials recorded before are safe: "
+                "make room on its disk, then repeat the command to go on."
+            ) from error
+        kind = DatabaseLostError if isinstance(error, DBAPIError) and is_lost(error) else StoreError
+        raise kind(f"every trial must be recorded, but {url} cannot be used: {text}.") from error

@@ -1,0 +1,150 @@
+"""The runs in a database: a list of all, and a directory of this host for each of them."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import shlex
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from mltune.errors import RunDirectoryError
+from mltune.files.text import printable
+from mltune.records import database
+from mltune.records.database_schema import runs, trials
+from mltune.records.database_store import header_of, locked_runs
+from mltune.records.header import RunHeader
+from mltune.records.pointer import Pointer
+from mltune.records.trial import TrialState
+
+_FEWEST_DIGITS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRun:
+    """A run in a database.
+
+    Attributes
+    ----------
+    run : uuid.UUID
+    header : RunHeader or None
+        None if it cannot be read.
+    owner, host, directory : str
+        Of the process that opened it last for writing.
+    created_at : datetime.datetime
+    trials : int
+    best_s : float or None
+        Least time of a trial, seconds.
+    running : bool
+        Whether a process on any host writes it.
+    """
+
+    run: uuid.UUID
+    header: RunHeader | None
+    owner: str
+    host: str
+    directory: str
+    created_at: datetime.datetime
+    trials: int
+    best_s: float | None
+    running: bool
+
+
+def list_runs(url: str) -> list[StoredRun]:
+    """Return the runs in a database, the newest first; from now on the database is one that the user has named.
+
+    Raises
+    ------
+    UsageError
+        The URL is none of a PostgreSQL database.
+    StoreError
+        The database cannot be used.
+    """
+    url = database.parse_url(url)
+    of_each = (
+        sa.select(
+            trials.c.run,
+            sa.func.count().label("trials"),
+            sa.func.min(trials.c.median_s).filter(trials.c.state == str(TrialState.OK)).label("best_s"),
+        )
+        .group_by(trials.c.run)
+        .subquery()
+    )
+    statement = (
+        sa.select(runs, of_each.c.trials, of_each.c.best_s)
+        .join(of_each, of_each.c.run == runs.c.id, isouter=True)
+        .order_by(runs.c.created_at.desc(), runs.c.id)
+    )
+    with database.database_errors(url):
+        database.prepare(url, patience_s=0.0)
+        database.remember(url)
+        with database.connect(url) as connection, connection.begin():
+            rows = connection.execute(statement).all()
+            written = locked_runs(connection, [row.id for row in rows])
+    return [
+        StoredRun(
+            row.id,
+            _header(row.header, row.checksum),
+            printable(row.owner, 100),
+            printable(row.host, 100),
+            printable(row.directory, 500),
+            row.created_at,
+            row.trials or 0,
+            row.best_s,
+            row.id in written,
+        )
+        for row in rows
+    ]
+
+
+def directory_of(address: str) -> Path:
+    """Return a directory of this host that names a run in a database; it is kept in the user's cache.
+
+    Parameters
+    ----------
+    address : str
+        URL of the database with the number of the run or the first digits of it: ``postgresql://host/name#4f1c``.
+
+    Raises
+    ------
+    UsageError
+        The URL is none of a PostgreSQL database.
+    RunDirectoryError
+        There is no such run, or there are several.
+    StoreError
+        The database cannot be used.
+    """
+    url, _, digits = address.rpartition("#")
+    url = database.parse_url(url)
+    with database.database_errors(url):
+        database.prepare(url, patience_s=0.0)
+        with database.connect(url) as connection, connection.begin():
+            known = list(connection.scalars(sa.select(runs.c.id)))
+    wanted = digits.lower().replace("-", "")
+    found = [run for run in known if len(wanted) >= _FEWEST_DIGITS and run.hex.startswith(wanted)]
+    if len(found) != 1:
+        raise RunDirectoryError(
+            f"a run in a database is named by the first digits of its number, {_FEWEST_DIGITS} or more, but "
+            f"{printable(digits, 50)!r} are those of {len(found)} runs; list them: mltune show "
+            f"{printable(shlex.quote(url), 200)}."
+        )
+    database.remember(url)
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    directory = (base if base.is_absolute() else Path.home() / ".cache") / "mltune" / "runs" / str(found[0])
+    pointer = Pointer(url, found[0])
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunDirectoryError(f"a run directory must be writable, but {directory} is not: {error}.") from error
+    pointer.write(directory)
+    return directory
+
+
+def _header(text: str, seal: int) -> RunHeader | None:
+    try:
+        return header_of(text, seal)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        return None
