@@ -1,10 +1,13 @@
-"""A run of 200,000 trials: seconds and memory of opening, resuming, showing and reporting it.
+"""A run of many trials: seconds and memory of opening, resuming, showing and reporting it.
 
-Results: benchmarks/results/large_run.json. The run is one of gemm_simt over its whole search space, as on a GPU. Its
-builds and samples are those of a recorded dataset, repeated, with times that differ by some noise. Resuming it loads
-the records, plans, and records one more batch; compiler and GPU answer at once with a fixed result.
+Results: benchmarks/results/large_run.json; for a million trials, in a file and in a PostgreSQL database of this host,
+large_run_million.json and large_run_postgresql.json. The run is one of gemm_simt over its whole search space, as on
+a GPU. Its builds and samples are those of a recorded dataset, repeated, with times that differ by some noise. Resuming
+it loads the records, plans, and records one more batch; compiler and GPU answer at once with a fixed result.
 
     python benchmarks/large_run.py --output benchmarks/results/large_run.json
+    python benchmarks/large_run.py --trials 999900 --output benchmarks/results/large_run_million.json
+    python benchmarks/large_run.py --trials 999900 --store URL --output benchmarks/results/large_run_postgresql.json
 """
 
 from __future__ import annotations
@@ -121,14 +124,18 @@ def batches(found: Iterator[TrialRecord]) -> Iterator[list[TrialRecord]]:
         yield some
 
 
-def prepare(run: Path, count: int) -> None:
-    """Write a run."""
+def prepare(run: Path, count: int, database: str) -> float:
+    """Write a run, a thousand trials a transaction; return the seconds of that."""
     whole = session()
     settings = {"target": "gpu", "batch": BATCH, "batches": 3, "search": "model", "skip": True}
-    with Store.open(run, run_header(whole, 0, settings)) as store:
+    spent_s = 0.0
+    with Store.open(run, run_header(whole, 0, settings), database) as store:
         for some in batches(records(whole.space, count)):
+            begin = time.perf_counter()
             store.append(*some)
+            spent_s += time.perf_counter() - begin
         store.set_seconds({"total": 0.1 * count})
+    return spent_s
 
 
 def resume(run: Path, trials: int) -> None:
@@ -157,6 +164,7 @@ def main() -> None:
     """Measure every command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trials", type=int, default=200_000)
+    parser.add_argument("--store", default="", help="URL of a PostgreSQL database in place of a file")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--folder", type=Path, help="keep the run here, and use it if it exists")
     options = parser.parse_args()
@@ -164,9 +172,8 @@ def main() -> None:
         folder = options.folder or Path(temporary)
         folder.mkdir(exist_ok=True)
         run = folder / "run"
-        if not run.exists():
-            prepare(run, options.trials)
-        size = (run / "run.sqlite").stat().st_size
+        write_s = None if run.exists() else prepare(run, options.trials, options.store)
+        size = None if options.store else (run / "run.sqlite").stat().st_size
         figures: dict[str, Any] = {
             "open": measured(OPEN, run),
             "show": measured(COMMAND, "show", run),
@@ -175,12 +182,13 @@ def main() -> None:
         }
     result = {
         "date": datetime.now(UTC).date().isoformat(),
-        "command": f"python benchmarks/large_run.py --trials {options.trials}",
+        "command": f"python benchmarks/large_run.py --trials {options.trials}" + " --store URL" * bool(options.store),
         "trials": options.trials,
+        "write_s": write_s,
         "store_bytes": size,
         "python": platform.python_version(),
         "cores": os.cpu_count(),
-        "versions": installed_versions("numpy", "pandas", "optuna", "scikit-learn"),
+        "versions": installed_versions("numpy", "pandas", "optuna", "scikit-learn", "sqlalchemy", "psycopg"),
         "figures": figures,
     }
     text = json.dumps(result, indent=1)
