@@ -25,7 +25,7 @@ def test_killed_and_resumed_it_has_the_records_of_files(uninterrupted, postgres,
     url, plan, directory = postgres.url("campaign"), tmp_path / "test.toml", tmp_path / "campaign"
     plan.write_text(PLAN)
     command = [sys.executable, "-m", "mltune", "run", str(plan), "--run", str(directory)]
-    for trials, store in ((40, ["--store", url]), (120, []), (200, [])):  # the later problems are where the first is
+    for trials, store in ((40, ["--store", url]), (160, [])):  # the later problems are where the first is
         child = subprocess.Popen([*command, *store], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         assert wait_until(lambda enough=trials: stored_trials(directory) >= enough)
         child.send_signal(signal.SIGKILL)

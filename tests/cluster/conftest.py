@@ -94,15 +94,14 @@ def wait_for(done, timeout_s=60.0):
         time.sleep(0.05)
 
 
-@pytest.fixture
-def start_cluster(tmp_path):
-    """Return the function that starts a cluster."""
+@pytest.fixture(scope="module")
+def start_cluster(tmp_path_factory):
+    """Return the function that starts a cluster, which ends with the tests of the file."""
     with contextlib.ExitStack() as stack:
 
         def start(protocol="tcp", **environment):
-            folder = tmp_path / "cluster"
-            folder.mkdir()
-            environment["XDG_CACHE_HOME"] = str(tmp_path / "cache of the workers")
+            folder = tmp_path_factory.mktemp("cluster")
+            environment["XDG_CACHE_HOME"] = str(folder / "cache of the workers")
             cluster = Cluster(folder, environment, protocol)
             stack.callback(cluster.close)
             return cluster

@@ -37,13 +37,19 @@ def alone(tmp_path_factory):
     return run_plan(placed(PLAN), tmp_path_factory.mktemp("campaign") / "alone").directory
 
 
-@pytest.fixture
-def cluster(start_cluster):
+@pytest.fixture(scope="module")
+def gpu_workers(start_cluster):
     cluster = start_cluster(OMP_NUM_THREADS="1")
     for name in ("gpu-a", "gpu-b"):
         cluster.start_worker(name, "GPU=1")
-    cluster.wait_for_workers(2)
     return cluster
+
+
+@pytest.fixture
+def cluster(gpu_workers):
+    """Return a cluster, which may have lost workers in other tests: they are back."""
+    gpu_workers.wait_for_workers(2)
+    return gpu_workers
 
 
 def carry_out(cluster, directory, **options):

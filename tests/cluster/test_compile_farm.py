@@ -45,13 +45,19 @@ class Recorded(CompileFarm):
         super().compile(source, jobs, noted)
 
 
-@pytest.fixture
-def cluster(start_cluster):
+@pytest.fixture(scope="module")
+def compile_workers(start_cluster):
     cluster = start_cluster()
     cluster.start_worker("a", "COMPILE=1")
     cluster.start_worker("b", "COMPILE=1")
-    cluster.wait_for_workers(2)
     return cluster
+
+
+@pytest.fixture
+def cluster(compile_workers):
+    """Return a cluster, which may have lost workers in other tests: they are back."""
+    compile_workers.wait_for_workers(2)
+    return compile_workers
 
 
 def test_the_builds_are_those_of_this_host_and_a_dead_worker_costs_nothing(cluster):
@@ -86,7 +92,10 @@ def test_what_a_stopped_worker_does_not_return_is_made_here(cluster, monkeypatch
     assert {build.state for build in builds} == {"ok"}
 
 
-def test_without_its_scheduler_this_host_goes_on_alone(cluster, monkeypatch):
+def test_without_its_scheduler_this_host_goes_on_alone(start_cluster, monkeypatch):
+    cluster = start_cluster()
+    cluster.start_worker("a", "COMPILE=1")
+    cluster.wait_for_workers(1)
     monkeypatch.setattr("mltune.cluster.compile_farm._ANSWER_S", 2.0)
     some = configurations(6)
     farm = Recorded(cluster.address)
@@ -109,10 +118,7 @@ def test_equal_builds_are_one_task(cluster):
     assert [build.cached for build in seen] == [False, True]
 
 
-def test_a_worker_with_another_compiler_is_left_out(start_cluster):
-    cluster = start_cluster()
-    cluster.start_worker("a", "COMPILE=2", threads=2)
-    cluster.wait_for_workers(1)
+def test_a_worker_with_another_compiler_is_left_out(cluster):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mltune.cluster.connection.__version__", "0.0")
         with pytest.raises(WorkerError, match=r"mltune 0\.0, .*but tcp"):
