@@ -76,7 +76,7 @@ class RunReader:
 
     def read_from(self, store: Store) -> TuneResult:
         """Read what is new in an open store."""
-        with readable(self._directory):
+        with readable(self._directory), store.at_once():
             self._result = self._read_from(store)
         return self._result
 
@@ -123,7 +123,8 @@ def read_run(directory: Path | str, slug: str = "") -> TuneResult:
 
 def _result(store: Store, records: Trials, slug: str) -> TuneResult:
     """Return the result of a run whose device and records were checked."""
-    header, stopping = store.header, store.fact("stopping")
+    header, facts = store.header, store.facts()
+    stopping = facts.get("stopping")
     problem, device = problem_from_json(dict(header.problem)), Device.from_json(dict(header.device))
     if not 0.0 < peak_flops(device, problem.arithmetic) < math.inf:
         raise ValueError("a device has a peak above 0")
@@ -136,16 +137,16 @@ def _result(store: Store, records: Trials, slug: str) -> TuneResult:
         records=records.by_number(),
         seconds={str(name): float(value) for name, value in store.seconds().items() if is_time(value, or_zero=True)},
         declaration=checked_declaration(
-            store.fact(FACT), set(records.column("number").tolist()), replayed=header.replayed
+            facts.get(FACT), set(records.column("number").tolist()), replayed=header.replayed
         ),
-        reference_s=time_of(store.fact("reference_median_s")),
+        reference_s=time_of(facts.get("reference_median_s")),
         references=tuple(filter(is_sound, store.references())),
-        limit=checked_limit(store.fact("limit")),
+        limit=checked_limit(facts.get("limit")),
         stopped=str(stopping.get("reason") or "")[:LONGEST_TEXT] if isinstance(stopping, dict) else "",
         notice=store.notice,
-        model=str(store.fact("model") or "")[:LONGEST_TEXT],
-        accuracy=accuracy if (accuracy := store.fact("accuracy")) in ACCURACIES else STRICTEST,
-        choice=str(store.fact("choice") or "")[:LONGEST_TEXT],
+        model=str(facts.get("model") or "")[:LONGEST_TEXT],
+        accuracy=accuracy if (accuracy := facts.get("accuracy")) in ACCURACIES else STRICTEST,
+        choice=str(facts.get("choice") or "")[:LONGEST_TEXT],
     )
 
 
