@@ -39,6 +39,7 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
         if self._user is not None:
             os.chown(folder, pwd.getpwnam(self._user).pw_uid, -1)
+            self._programs = _readable(self._programs, folder)
         self._run("initdb", "-D", folder / "data", "-U", "mltune", "-A", "trust", "-E", "UTF8", "--no-sync")
 
     def url(self, name: str) -> str:
@@ -85,6 +86,16 @@ def server() -> Iterator[Server]:
             yield running
         finally:
             running.stop()
+
+
+def _readable(programs: Path, folder: Path) -> Path:
+    """Return the folder of the programs, or of a copy: that of a wheel may lie where only root may look."""
+    if programs.parent.name != "pginstall":
+        return programs
+    wheel = programs.parent.parent
+    for part in (wheel, wheel.with_name("pgserver.libs")):
+        shutil.copytree(part, folder / part.name)
+    return folder / wheel.name / "pginstall" / "bin"
 
 
 def _unprivileged() -> str:
