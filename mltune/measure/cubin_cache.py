@@ -21,6 +21,7 @@ from mltune.files.atomic import write_file_atomically
 from mltune.files.documents import parse_json
 from mltune.files.opening import RefusedFileError
 from mltune.files.reading import read_file
+from mltune.files.user_folders import cache_folder
 from mltune.measure.compiler import Source
 from mltune.records.trial import Build, TrialState
 
@@ -41,8 +42,7 @@ _log = logging.getLogger(__name__)
 
 def default_cache() -> Path:
     """Return the user's cache folder: ``$XDG_CACHE_HOME/mltune/cubins``, or ``~/.cache/mltune/cubins``."""
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (base if base.is_absolute() else Path.home() / ".cache") / "mltune" / "cubins"
+    return cache_folder() / "cubins"
 
 
 def cache_key(source: Source, definitions: str, compiler: str) -> str:

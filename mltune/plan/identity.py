@@ -9,12 +9,12 @@ from typing import Any
 from mltune.errors import RunDirectoryError
 from mltune.files.atomic import write_file_atomically
 from mltune.files.documents import parse_json
-from mltune.files.reading import read_file, reason
+from mltune.files.reading import read_file
 from mltune.files.text import printable
 from mltune.kernel.reader import load_kernel
 from mltune.plan.plan import Plan
 from mltune.plan.reader import load_plan
-from mltune.records.directory import IDENTITY_FILE, PLAN_FILE, is_begun
+from mltune.records.directory import IDENTITY_FILE, PLAN_FILE, is_begun, not_writable
 
 MAX_BYTES = 2**22
 """Largest file that is read: a thousand problems take a tenth of it."""
@@ -49,9 +49,7 @@ def claim_directory(plan: Plan, directory: Path) -> None:
         write_file_atomically(identity, (json.dumps(ours, indent=1) + "\n").encode())
         write_file_atomically(text, plan.text.encode())
     except OSError as error:
-        raise RunDirectoryError(
-            f"a run directory must be writable, but {directory} is not: {reason(error)}."
-        ) from error
+        raise not_writable(directory, error) from error
 
 
 def _identity(plan: Plan) -> dict[str, Any]:

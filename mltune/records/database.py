@@ -16,6 +16,7 @@ from mltune.errors import DatabaseLostError, DiskFullError, RunDirectoryError, S
 from mltune.files.atomic import write_file_atomically
 from mltune.files.reading import read_text
 from mltune.files.text import printable
+from mltune.files.user_folders import data_folder
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -87,8 +88,7 @@ def _without_password(text: str) -> str:
 
 def known_file() -> Path:
     """Return the path of the list of databases that the user has named: ``$XDG_DATA_HOME/mltune/databases``."""
-    base = Path(os.environ.get("XDG_DATA_HOME", ""))
-    return (base if base.is_absolute() else Path.home() / ".local" / "share") / "mltune" / "databases"
+    return data_folder() / "databases"
 
 
 def remember(url: str) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
-import os
 import shlex
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,11 +14,13 @@ import sqlalchemy as sa
 
 from mltune.errors import RunDirectoryError
 from mltune.files.text import printable
+from mltune.files.user_folders import cache_folder
 from mltune.records import database
 from mltune.records.database_schema import runs, trials
 from mltune.records.database_store import header_of, locked_runs
 from mltune.records.header import RunHeader
 from mltune.records.pointer import Pointer
+from mltune.records.store import UNREADABLE
 from mltune.records.trial import TrialState
 
 _FEWEST_DIGITS = 4
@@ -78,12 +81,9 @@ def list_runs(url: str) -> list[StoredRun]:
         .join(of_each, of_each.c.run == runs.c.id, isouter=True)
         .order_by(runs.c.created_at.desc(), runs.c.id)
     )
-    with database.database_errors(url):
-        database.prepare(url, patience_s=0.0)
-        database.remember(url)
-        with database.connect(url) as connection, connection.begin():
-            rows = connection.execute(statement).all()
-            written = locked_runs(connection, [row.id for row in rows])
+    with _opened(url) as connection:
+        rows = connection.execute(statement).all()
+        written = locked_runs(connection, [row.id for row in rows])
     return [
         StoredRun(
             row.id,
@@ -119,10 +119,8 @@ def directory_of(address: str) -> Path:
     """
     url, _, digits = address.rpartition("#")
     url = database.parse_url(url)
-    with database.database_errors(url):
-        database.prepare(url, patience_s=0.0)
-        with database.connect(url) as connection, connection.begin():
-            known = list(connection.scalars(sa.select(runs.c.id)))
+    with _opened(url) as connection:
+        known = list(connection.scalars(sa.select(runs.c.id)))
     wanted = digits.lower().replace("-", "")
     found = [run for run in known if len(wanted) >= _FEWEST_DIGITS and run.hex.startswith(wanted)]
     if len(found) != 1:
@@ -131,20 +129,23 @@ def directory_of(address: str) -> Path:
             f"{printable(digits, 50)!r} are those of {len(found)} runs; list them: mltune show "
             f"{printable(shlex.quote(url), 200)}."
         )
-    database.remember(url)
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    directory = (base if base.is_absolute() else Path.home() / ".cache") / "mltune" / "runs" / str(found[0])
-    pointer = Pointer(url, found[0])
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunDirectoryError(f"a run directory must be writable, but {directory} is not: {error}.") from error
-    pointer.write(directory)
+    directory = cache_folder() / "runs" / str(found[0])
+    Pointer(url, found[0]).write(directory)
     return directory
+
+
+@contextlib.contextmanager
+def _opened(url: str) -> Iterator[sa.Connection]:
+    """Yield a connection to a database that the user names."""
+    with database.database_errors(url):
+        database.prepare(url, patience_s=0.0)
+        database.remember(url)
+        with database.connect(url) as connection, connection.begin():
+            yield connection
 
 
 def _header(text: str, seal: int) -> RunHeader | None:
     try:
         return header_of(text, seal)
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+    except UNREADABLE:
         return None

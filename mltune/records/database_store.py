@@ -30,7 +30,7 @@ from mltune.records.header import RunHeader
 from mltune.records.pointer import Pointer
 from mltune.records.rows import KINDS
 from mltune.records.schema import checksum, sealed
-from mltune.records.store import Store, damaged, elsewhere
+from mltune.records.store import UNREADABLE, Store, damaged, elsewhere
 
 _AT_ONCE = 5_000  # rows read together
 _MOST_ROWS = 100_000  # of any table but the trials
@@ -145,7 +145,7 @@ class DatabaseStore(Store):
         with database.database_errors(self._pointer.database):
             try:
                 yield
-            except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+            except UNREADABLE as error:
                 raise damaged(f"run {self._pointer.run} in {self._pointer.database}", error) from error
 
     def _select(self, statement: sa.Select[Any]) -> sa.CursorResult[Any]:
@@ -176,8 +176,7 @@ class DatabaseStore(Store):
 
     def _read(self, table: str) -> list[tuple[Any, ...]]:
         source = others[table]
-        columns = [column for column in source.columns if column.name not in ("position", "run")]
-        mine = sa.select(*columns).where(source.c.run == self._pointer.run).order_by(source.c.position)
+        mine = sa.select(*_content(source)).where(source.c.run == self._pointer.run).order_by(source.c.position)
         found = self._select(mine.limit(_MOST_ROWS)).all()
         for at, row in enumerate(found):
             if checksum(tuple(row[:-1])) != row[-1]:
@@ -200,7 +199,7 @@ class DatabaseStore(Store):
             self._pending.append((sa.insert(trials), documents))
             return
         target = others[table]
-        names = [column.name for column in target.columns if column.name not in ("position", "run")]
+        names = [column.name for column in _content(target)]
         if "name" in names:
             replaced = target.c.name.in_([row[0] for row in rows])
             self._pending.append((sa.delete(target).where(target.c.run == run, replaced), ()))
@@ -353,7 +352,7 @@ def _header(connection: sa.Connection, pointer: Pointer) -> RunHeader:
         raise _missing(pointer)
     try:
         return header_of(row.header, row.checksum)
-    except ValueError as error:
+    except UNREADABLE as error:
         raise damaged(f"run {pointer.run} in {pointer.database}", error) from error
 
 
@@ -362,12 +361,17 @@ def header_of(text: str, seal: int) -> RunHeader:
 
     Raises
     ------
-    ValueError
+    UNREADABLE
         It has changed since it was written, or is none.
     """
     if checksum((text,)) != seal:
         raise ValueError("its header has changed since it was written")
     return RunHeader.from_json(parse_json(text))
+
+
+def _content(table: sa.Table) -> list[sa.Column[Any]]:
+    """Return the columns of any table but the trials that hold what was written, with its checksum."""
+    return [column for column in table.columns if column.name not in ("position", "run")]
 
 
 def _missing(pointer: Pointer) -> RunDirectoryError:

@@ -128,6 +128,11 @@ def holds_run(directory: Path) -> list[str]:
     return [name for name in (FILE, POINTER) if (directory / name).exists()]
 
 
+def not_writable(directory: Path, error: OSError) -> RunDirectoryError:
+    """Return the error of a run directory that cannot be written."""
+    return RunDirectoryError(f"a run directory must be writable, but {directory} is not: {reason(error)}.")
+
+
 def check_directory(directory: Path, *, writing: bool = False) -> None:
     """Check that the files and folders of mltune in a directory are its own; each of them may be missing.
 
@@ -213,9 +218,7 @@ def lock_directory(directory: Path) -> int:
         directory.mkdir(parents=True, exist_ok=True)
         descriptor = open_regular(directory / LOCK, os.O_RDWR | os.O_CREAT, inside=_named(directory))
     except OSError as error:
-        raise RunDirectoryError(
-            f"a run directory must be writable, but {directory} is not: {reason(error)}."
-        ) from error
+        raise not_writable(directory, error) from error
     try:
         _acquire(descriptor)
     except OSError as error:

@@ -15,7 +15,7 @@ from mltune.errors import DiskFullError, RunDirectoryError, StoreError
 from mltune.files.documents import parse_json
 from mltune.files.reading import reason
 from mltune.files.text import printable
-from mltune.records.directory import FILE, lock_directory
+from mltune.records.directory import FILE, lock_directory, not_writable
 from mltune.records.header import RunHeader
 from mltune.records.opening import connect, connected_for_reading, create_file, wal_is_missing
 from mltune.records.rows import SINCE_FORMAT_2
@@ -28,7 +28,7 @@ from mltune.records.schema import (
     sealed,
     trial_columns,
 )
-from mltune.records.store import LONGEST, Store, damaged
+from mltune.records.store import LONGEST, UNREADABLE, Store, damaged
 
 _OLD_FACTS = {"cublas_median_s": "reference_median_s"}  # names in stores written before version 0.2
 _CLOSED = "closed"  # a fact: whether the last process that wrote to the store closed it
@@ -196,7 +196,7 @@ def _on_file(directory: Path) -> Iterator[None]:
                 "safe: make room on the disk, then repeat the command to go on."
             ) from error
         raise StoreError(f"every trial must be recorded, but {path} cannot be used: {text}.") from error
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise damaged(path, error) from error
 
 
@@ -206,9 +206,7 @@ def _create(directory: Path, header: RunHeader) -> None:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
             raise DiskFullError(f"a run needs room on the disk, but {directory} has none: {reason(error)}.") from error
-        raise RunDirectoryError(
-            f"a run directory must be writable, but {directory} is not: {reason(error)}."
-        ) from error
+        raise not_writable(directory, error) from error
 
 
 def _fill(connection: sqlite3.Connection, header: RunHeader) -> None:

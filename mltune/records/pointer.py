@@ -15,7 +15,7 @@ from mltune.files.documents import parse_json
 from mltune.files.reading import read_text, reason
 from mltune.files.text import printable
 from mltune.records.database import check_known, is_plain, parse_url
-from mltune.records.directory import FILE, POINTER
+from mltune.records.directory import FILE, POINTER, not_writable
 from mltune.records.store import damaged, elsewhere
 
 _MOST_BYTES = 1 << 16
@@ -99,7 +99,7 @@ class Pointer:
         return cls(url, run)
 
     def write(self, directory: Path) -> None:
-        """Write the pointer of a run.
+        """Write the pointer of a run, in a directory that is made if it is missing.
 
         Raises
         ------
@@ -108,8 +108,7 @@ class Pointer:
         """
         document = {"database": self.database, "run": str(self.run)}
         try:
+            directory.mkdir(parents=True, exist_ok=True)
             write_file_atomically(directory / POINTER, f"{json.dumps(document, indent=1)}\n".encode())
         except OSError as error:
-            raise RunDirectoryError(
-                f"a run directory must be writable, but {directory} is not: {reason(error)}."
-            ) from error
+            raise not_writable(directory, error) from error

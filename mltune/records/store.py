@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 MOST_TRIALS = 1_000_000
 """Trials of a run."""
 
+UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
+"""What reading raises where a store holds what mltune never writes."""
+
 LONGEST = 500
 """Characters that are shown of an error, which may quote a store."""
 

@@ -19,6 +19,7 @@ from mltune.files.documents import parse_json
 from mltune.files.opening import open_regular
 from mltune.files.reading import read_file, reason
 from mltune.files.text import printable
+from mltune.files.user_folders import data_folder
 from mltune.files.validation import problems_of
 from mltune.wisdom.entry import Entry, Failure, Outcome
 
@@ -56,8 +57,7 @@ def default_file() -> Path | None:
     named = os.environ.get(VARIABLE, "")
     if named:
         return None if named == NONE else Path(named)
-    base = Path(os.environ.get("XDG_DATA_HOME", ""))
-    return (base if base.is_absolute() else Path.home() / ".local" / "share") / "mltune" / "wisdom.json"
+    return data_folder() / "wisdom.json"
 
 
 def file_of_run(option: Path | str | None, *, replayed: bool) -> Path | None:

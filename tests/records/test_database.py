@@ -20,6 +20,7 @@ from mltune.records.database import parse_url
 from mltune.records.database_runs import directory_of, list_runs
 from mltune.records.directory import FILE, POINTER
 from mltune.records.pointer import Pointer, database_of
+from mltune.records.schema import checksum
 from mltune.records.store import Store, is_written
 
 RUN = "0f9c1f1e-7f0a-4d1e-9c53-2d6b8f0c4a11"
@@ -204,6 +205,16 @@ def test_what_others_changed_is_found(database_url, tmp_path, change, words):
     sql(database_url, change, Pointer.read(tmp_path).run)
     with pytest.raises(RunDirectoryError, match=words):
         everything(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"kernel": 5}', "[" * 500])
+def test_a_forged_header_with_its_checksum_is_no_run(database_url, tmp_path, text):
+    Store.open(tmp_path, HEADER, database_url).close()
+    change = "UPDATE mltune.runs SET header = %s, checksum = %s WHERE id = %s"
+    sql(database_url, change, text, checksum((text,)), Pointer.read(tmp_path).run)
+    for attempt in (Store.read_only, Store.open):
+        with pytest.raises(DamagedRunError):
+            attempt(tmp_path)
 
 
 def test_no_password_is_kept(postgres, database_url, tmp_path, monkeypatch):

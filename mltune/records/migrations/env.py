@@ -1,4 +1,4 @@
-"""What Alembic runs to bring a database to a version, on the connection that it is given."""
+"""The script by which Alembic brings a database to a version, on the connection that it is given."""
 
 from __future__ import annotations
 
