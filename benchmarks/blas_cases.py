@@ -26,8 +26,8 @@ from mltune.measure.build import available_cores, nvrtc_version
 from mltune.problem.gemm import CASES, parse_problem
 from mltune.records.store import Store
 from mltune.records.trial import TrialRecord
+from mltune.resolve.request import TuneRequest
 from mltune.results.run import TuneResult
-from mltune.tuning.request import TuneRequest
 from mltune.tuning.tuner import tune
 
 

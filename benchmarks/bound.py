@@ -21,9 +21,9 @@ import numpy as np
 
 import mltune
 from mltune.comparison.scores import expected_minimum
+from mltune.cost.features import BUILD_COLUMNS, NEEDED, Features
 from mltune.dataset.dataset import Dataset, list_datasets, load_dataset
 from mltune.kernel.reader import load_kernel
-from mltune.learn.features import BUILD_COLUMNS, NEEDED, Features
 
 CHOICES = (1, 10, 25)
 

@@ -23,7 +23,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from mltune.cluster.connection import versions
+from mltune.measure.cluster_connection import versions
 from mltune.measure.compile_pool import available_cores
 from mltune.records.directory import EVENT_LOG, runs_in
 from mltune.records.events import read_events

@@ -26,9 +26,9 @@ from typing import Any
 
 from distributed import Nanny, Scheduler, SpecCluster
 
-from mltune.cluster.check import random_builds
-from mltune.cluster.compile_farm import CompileFarm
-from mltune.cluster.connection import COMPILE, versions
+from mltune.campaign.cluster.check import random_builds
+from mltune.measure.cluster_connection import COMPILE, versions
+from mltune.measure.compile_farm import CompileFarm
 from mltune.measure.compile_pool import CompilePool, available_cores
 
 FRESH = itertools.count(time.time_ns())

@@ -33,13 +33,13 @@ from scipy.stats import spearmanr
 from sklearn.metrics import roc_auc_score
 
 import mltune
+from mltune.cost.cost_model import CostModel
+from mltune.cost.extra_trees import ExtraTreesModel
+from mltune.cost.features import Features
 from mltune.dataset.dataset import list_datasets, load_dataset
 from mltune.kernel.reader import load_kernel
-from mltune.learn.cost_model import CostModel
-from mltune.learn.extra_trees import ExtraTreesModel
-from mltune.learn.features import Features
-from mltune.learn.gates import Gate
 from mltune.records.trial import TrialState
+from mltune.search.gates import Gate
 from models import BoostingModel, FailureModel, GaussianProcessModel, RandomForestModel
 
 SIZES = (50, 200, 1000)
@@ -66,7 +66,7 @@ class Space:
     @classmethod
     def load(cls, name: str) -> Space:
         """Read a dataset and compute its features."""
-        from mltune.learn.known_builds import build_columns
+        from mltune.search.known_builds import build_columns
 
         dataset = load_dataset(name)
         manifest = dataset.manifest

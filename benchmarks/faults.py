@@ -20,7 +20,7 @@ from typing import Any
 from mltune.device.query import query_device
 from mltune.problem.gemm import parse_problem
 from mltune.records.store import Store
-from mltune.tuning.request import TuneRequest
+from mltune.resolve.request import TuneRequest
 from mltune.tuning.sweep import sweep
 
 HOSTILE = Path(__file__).resolve().parent.parent / "tests" / "gpu" / "hostile"

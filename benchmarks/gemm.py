@@ -27,8 +27,8 @@ from mltune.device.peaks import peak_flops
 from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import GemmProblem
 from mltune.problem.gemm_precisions import PRECISIONS, transpositions
+from mltune.resolve.device import find_gpus
 from mltune.results.run import TuneResult
-from mltune.tuning.target import find_gpus
 
 SAMPLE = 64
 """Rows and columns of C at which errors are computed."""

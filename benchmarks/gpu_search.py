@@ -24,8 +24,8 @@ from blas_cases import curve, facts, rates
 from mltune.measure.build import available_cores
 from mltune.problem.gemm import parse_problem
 from mltune.records.store import Store
+from mltune.resolve.request import TuneRequest
 from mltune.results.audit import audit_skips
-from mltune.tuning.request import TuneRequest
 from mltune.tuning.tuner import tune
 
 SEARCHES: dict[str, dict[str, Any]] = {

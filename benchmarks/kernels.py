@@ -26,11 +26,11 @@ from typing import Any
 import mltune
 from mltune.kernel.columns import row
 from mltune.records.versions import installed_versions
+from mltune.resolve.device import Target
+from mltune.resolve.request import TuneRequest, named_problem
 from mltune.results.run import TuneResult
-from mltune.tuning.request import TuneRequest, named_problem
 from mltune.tuning.session import open_session
 from mltune.tuning.sweep import sweep
-from mltune.tuning.target import Target
 
 CASES: dict[str, list[dict[str, int]]] = {
     "transpose": [{"rows": 8192, "columns": 8192}, {"rows": 16384, "columns": 16384}],

@@ -41,8 +41,8 @@ from mltune.records.candidate import BATCH
 from mltune.records.store import Store
 from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
 from mltune.records.versions import installed_versions
+from mltune.resolve.request import TuneRequest
 from mltune.results.progress import Observer
-from mltune.tuning.request import TuneRequest
 from mltune.tuning.session import Session, run_header
 from mltune.tuning.tuner import Tuner
 

@@ -1,7 +1,7 @@
 """Campaigns that share time by expected gain, compared with even shares; and predictors of a gain.
 
 Curves of best times are cut and joined to campaigns: every problem has its minimum, and the rest is shared out by
-mltune.plan.schedule, to the same total as an even share. There are two sources: searches of 20 s of the 26 cases of
+mltune.campaign.schedule, to the same total as an even share. There are two sources: searches of 20 s of the 26 cases of
 GEMM on an H200 (blas_cases_four_gpus.json), and searches of 512 trials of all recorded timings, made here in replay.
 
     python benchmarks/plan_sharing.py
@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 
 from mltune import __version__
+from mltune.campaign.gain import LEAST_GAIN, allot, deficits, last_doubling
+from mltune.campaign.schedule import next_slice
 from mltune.dataset.dataset import list_datasets
-from mltune.plan.gain import LEAST_GAIN, allot, deficits, last_doubling
-from mltune.plan.plan import Plan, Standing, Task, Unit
-from mltune.plan.schedule import next_slice
 from mltune.problem.gemm import CASES, GemmProblem
-from mltune.tuning.request import TuneRequest
+from mltune.resolve.plan import Plan, Standing, Task, Unit
+from mltune.resolve.request import TuneRequest
 from mltune.tuning.tuner import tune
 
 RESULTS = Path(__file__).parent / "results"

@@ -30,15 +30,15 @@ from typing import Any
 import numpy as np
 from cost_models import document
 
+from mltune.cost.features import Features
 from mltune.dataset.dataset import Dataset, datasets_in, list_datasets, load_dataset, load_manifest
 from mltune.dataset.recorded_kernel import recorded_kernel
 from mltune.errors import BundleError
-from mltune.learn.astra import AstraThresholds
-from mltune.learn.features import Features
-from mltune.learn.pruning import Promise, Pruner
 from mltune.records.store import Store
 from mltune.records.trial import TrialState
 from mltune.records.trials import Trials
+from mltune.search.astra import AstraThresholds
+from mltune.search.pruning import Promise, Pruner
 
 RESULTS = Path(__file__).parent / "results" / "pruned_sweep"
 
@@ -60,7 +60,7 @@ def known(source: str) -> tuple[Dataset, Any, Any]:
 @cache
 def expected(source: str) -> Any:
     """Return the log speeds that a model expects that was trained on the other datasets; None without others."""
-    from mltune.transfer.training import train
+    from mltune.cost.training import train
 
     dataset = known(source)[0]
     manifest = dataset.manifest
@@ -185,7 +185,7 @@ def live(asked: argparse.Namespace) -> None:
     """Make one part of the live comparison, and add it to ``live.json`` in the folder."""
     from mltune.device.query import driver_version, query_device
     from mltune.measure.build import available_cores
-    from mltune.tuning.request import TuneRequest
+    from mltune.resolve.request import TuneRequest
 
     part = next(name for name in ("full", "pruned", "astra") if getattr(asked, name))
     run = f"space{asked.space}-{part}" + (f"-{asked.within:g}-{asked.prior}-{asked.seed}" if part == "pruned" else "")
@@ -232,9 +232,9 @@ def pruned(request: Any, values: Any, asked: argparse.Namespace) -> dict[str, An
 
 def within_thresholds(request: Any, values: Any, _: argparse.Namespace) -> dict[str, Any]:
     """Measure what ASTRA's thresholds keep before compiling, in random order."""
+    from mltune.resolve.device import Target
     from mltune.tuning.session import open_session, run_header
     from mltune.tuning.sweep import Everything, measure_all
-    from mltune.tuning.target import Target
 
     session = open_session(request.kernel, request.problem, Target(cuda=0), values=values)
     order = np.random.default_rng(request.seed).permutation(session.space.count)

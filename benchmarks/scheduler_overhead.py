@@ -31,13 +31,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 import large_run
 
 import mltune
-from mltune.plan.device_worker import Outcome, SliceResult
-from mltune.plan.plan import Plan, Task, TimeSlice
-from mltune.plan.scheduler import Scheduler
+from mltune.campaign.device_worker import Outcome, SliceResult
+from mltune.campaign.scheduler import Scheduler
 from mltune.problem.gemm import CASES, GemmProblem
 from mltune.records.header import RunHeader
 from mltune.records.store import Store
 from mltune.records.trial import TrialRecord
+from mltune.resolve.plan import Plan, Task, TimeSlice
 from mltune.tuning.session import run_header
 
 RESULT = Path(__file__).parent / "results" / "scheduler_overhead.json"

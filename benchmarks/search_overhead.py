@@ -25,18 +25,18 @@ from typing import Any
 import numpy as np
 
 import mltune
+from mltune.cost.features import Features
 from mltune.dataset.dataset import load_dataset
 from mltune.device.known import H200
 from mltune.kernel.bundle import device_variables
 from mltune.kernel.columns import row
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace, SearchSpace, TableSpace
-from mltune.learn.features import Features
-from mltune.learn.search import Search
 from mltune.problem.gemm import parse_problem
 from mltune.records.candidate import BATCH, Candidate
 from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
 from mltune.records.trials import Trials
+from mltune.search.search import Search
 
 KNOWN = (0, 112, 304, 1008, 3008, 5008, 10_000, 20_000, 50_000)
 BATCHES = 5

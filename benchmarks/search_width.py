@@ -8,7 +8,7 @@ optimum.
 Three ways to widen a search are compared:
 
 - ``constant``: batches of 16, all of them in flight from the start;
-- ``gradual``: batches of 16, one more in flight with each third batch (:func:`mltune.learn.search.gradually`);
+- ``gradual``: batches of 16, one more in flight with each third batch (:func:`mltune.search.search.gradually`);
 - ``large``: larger batches, up to three in flight gradually.
 
     OMP_NUM_THREADS=1 python benchmarks/search_width.py [--seeds 8] [--output benchmarks/results/search_width.json]
@@ -35,10 +35,11 @@ import numpy as np
 
 import mltune
 from mltune.comparison.recording import Recording, Source
-from mltune.learn.features import Features
-from mltune.learn.search import Batch, Search, gradually, one_thread
+from mltune.cost.cost_model import one_thread
+from mltune.cost.features import Features
 from mltune.records.candidate import BATCH, Candidate
 from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
+from mltune.search.search import Batch, Search, gradually
 
 WORK = Path("runs") / "search_width"
 RESULT = Path(__file__).parent / "results" / "search_width.json"
@@ -67,7 +68,7 @@ class Width:
     batch : int
         Proposals of a batch.
     in_flight : callable
-        Batches in flight by the number of the batch (:class:`mltune.learn.search.Search`).
+        Batches in flight by the number of the batch (:class:`mltune.search.search.Search`).
     """
 
     batch: int

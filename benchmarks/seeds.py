@@ -27,19 +27,19 @@ import numpy as np
 from matplotlib.axes import Axes
 from pictures import standalone
 
+from mltune.cost.bound import L2_BYTES_PER_CLOCK
+from mltune.cost.features import Features
 from mltune.device.facts import Device
 from mltune.kernel.bundle import device_variables
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace
-from mltune.learn.astra import AstraThresholds
-from mltune.learn.bound import L2_BYTES_PER_CLOCK
-from mltune.learn.features import Features
-from mltune.plan.reader import load_plan
 from mltune.problem.gemm import GemmProblem, parse_problem
 from mltune.report.findings import findings
 from mltune.report.reading import kernel_of, read_input
 from mltune.report.svg import QUIET, SERIES, axes, plotting
+from mltune.resolve.plan_reader import load_plan
 from mltune.results.run import TuneResult
+from mltune.search.astra import AstraThresholds
 
 FITTED, CHECKED = (2048, 8192), (4096, 12288)
 """Sizes of square products on which the model of transfers is fitted, and on which it is checked."""

@@ -26,7 +26,7 @@ from sharing import campaign
 
 from mltune.measure.build import available_cores
 from mltune.problem.gemm import CASES, GemmProblem
-from mltune.tuning.target import find_gpus
+from mltune.resolve.device import find_gpus
 
 SMALLEST, LARGEST = 64, 8192
 

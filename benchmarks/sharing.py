@@ -27,17 +27,17 @@ from typing import Any
 import numpy as np
 
 from mltune import __version__
+from mltune.campaign.campaign import run_plan
 from mltune.dataset.dataset import export_run
 from mltune.measure.build import available_cores
-from mltune.plan.campaign import run_plan
-from mltune.plan.placement import place
-from mltune.plan.reader import parse_plan
 from mltune.problem.gemm import CASES
 from mltune.process.signals import Interrupt
 from mltune.records.directory import runs_in
+from mltune.resolve.device import find_gpus
+from mltune.resolve.placement import place
+from mltune.resolve.plan_reader import parse_plan
 from mltune.results.choice import by_problem
 from mltune.results.run import TuneResult
-from mltune.tuning.target import find_gpus
 
 ARMS = ("cold", "shared")
 OVERHEAD_S = 30.0

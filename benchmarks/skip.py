@@ -10,7 +10,7 @@ decide on others of the space, of which the truth is known.
 
 Then the same where the rows were chosen by a search (extra trees, 15 of a batch by upper confidence bound and one at
 random): errors on all untried configurations of a model that saw mostly its own proposals, and the batch at which the
-rule of mltune/learn/stopping.py ends the search.
+rule of mltune/search/stopping.py ends the search.
 
     OMP_NUM_THREADS=1 python benchmarks/skip.py [--seeds 4] [--searches 3] [--spaces NAME,NAME] [--output skip.json]
 """
@@ -27,9 +27,9 @@ import numpy as np
 from cost_models import Space, document, spaces
 from numpy.typing import NDArray
 
-from mltune.learn.extra_trees import ExtraTreesModel
-from mltune.learn.gates import Decision, Gate
-from mltune.learn.stopping import StoppingRule
+from mltune.cost.extra_trees import ExtraTreesModel
+from mltune.search.gates import Decision, Gate
+from mltune.search.stopping import StoppingRule
 
 Floats = NDArray[np.float64]
 

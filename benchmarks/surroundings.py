@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from mltune.cluster.connection import versions
+from mltune.measure.cluster_connection import versions
 
 TUNE = "tune sgemm --kernel gemm_simt --size 2048 --time 20s --no-stop --prior none --wisdom none --json"
 WORKERS = 3

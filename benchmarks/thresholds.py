@@ -26,10 +26,10 @@ import mltune
 from mltune.comparison.recording import record
 from mltune.comparison.shipped import ShippedSearch
 from mltune.comparison.simulation import simulate
+from mltune.cost.features import BUILD_COLUMNS, Features
 from mltune.dataset.dataset import Dataset, list_datasets, load_dataset
 from mltune.kernel.reader import load_kernel
-from mltune.learn.astra import NEEDED, AstraThresholds, Thresholds
-from mltune.learn.features import BUILD_COLUMNS, Features
+from mltune.search.astra import NEEDED, AstraThresholds, Thresholds
 
 MEASUREMENTS = 200
 AT = (25, 100)

@@ -40,11 +40,11 @@ import mltune
 from mltune.comparison.recording import Recording, record
 from mltune.comparison.shipped import ShippedSearch
 from mltune.comparison.simulation import simulate
+from mltune.cost.pretrained import PretrainedModel, Sweep, fit_member
+from mltune.cost.training import as_sweeps
 from mltune.dataset.dataset import Dataset, datasets_in, load_dataset, shipped_datasets, shipped_searches
 from mltune.kernel.reader import load_kernel
-from mltune.learn.pretrained import PretrainedModel, Sweep, fit_member
 from mltune.records.versions import installed_versions
-from mltune.transfer.training import as_sweeps
 
 AT = (1, 5, 10, 25, 50, 100)
 SEARCHES = {

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from mltune.dataset.dataset import Dataset, load_dataset
     from mltune.kernel.bundle import Kernel
     from mltune.kernel.reader import load_kernel
-    from mltune.learn.search import Search
+    from mltune.known.wisdom import Wisdom
     from mltune.problem.problem import Problem
     from mltune.results.run import TuneResult
-    from mltune.wisdom.wisdom import Wisdom
+    from mltune.search.search import Search
 
 __all__ = [
     "Comparison",
@@ -58,9 +58,9 @@ _MODULES = {
     "Dataset": "mltune.dataset.dataset",
     "Kernel": "mltune.kernel.bundle",
     "Problem": "mltune.problem.problem",
-    "Search": "mltune.learn.search",
+    "Search": "mltune.search.search",
     "TuneResult": "mltune.results.run",
-    "Wisdom": "mltune.wisdom.wisdom",
+    "Wisdom": "mltune.known.wisdom",
     "compare": "mltune.api",
     "load_dataset": "mltune.dataset.dataset",
     "load_kernel": "mltune.kernel.reader",

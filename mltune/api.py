@@ -94,7 +94,7 @@ def tune(
     seed : int
         The same seed proposes the same trials.
     search : str
-        One of :data:`mltune.learn.search.SEARCHES`; the others than ``"model"`` are for comparison.
+        One of :data:`mltune.search.search.SEARCHES`; the others than ``"model"`` are for comparison.
     skip : bool
         Whether to skip configurations that are predicted to be slow.
     stop : bool
@@ -146,10 +146,10 @@ def tune(
     >>> result.best.configuration["BLK_M"] in (32, 64, 96, 128, 192, 256)
     True
     """
-    from mltune.plan.choice import tune_choice
+    from mltune.campaign.competition import tune_choice
+    from mltune.resolve.competing import competing_kernels
+    from mltune.resolve.request import tune_request
     from mltune.tuning import tuner
-    from mltune.tuning.choice import competing_kernels
-    from mltune.tuning.request import tune_request
 
     problem = str(problem) if isinstance(problem, Path) else problem
     shape = {"trans": trans, "size": size, "m": m, "n": n, "k": k, "batch": batch}
@@ -327,10 +327,10 @@ def tune_kernel(
     >>> result.best_config, result.best_time_s  # doctest: +SKIP
     ({'block_size_x': 128}, 4.1e-06)
     """
+    from mltune.kernel.kernel_tuner_call import check_call, kernel_of_call
+    from mltune.resolve.request import GPU_TIME_S, TuneRequest, parse_duration
     from mltune.results.kernel_result import KernelResult, disagreement
     from mltune.tuning import tuner
-    from mltune.tuning.kernel_tuner_call import check_call, kernel_of_call
-    from mltune.tuning.request import GPU_TIME_S, TuneRequest, parse_duration
 
     call = check_call(
         {
@@ -437,9 +437,9 @@ def run_kernel(
     >>> mltune.run_kernel("twice", source, 4, [array], {"block_size_x": 4})  # doctest: +SKIP
     [array([2., 2., 2., 2.], dtype=float32)]
     """
-    from mltune.tuning.kernel_tuner_call import check_call, kernel_of_call
+    from mltune.kernel.kernel_tuner_call import check_call, kernel_of_call
+    from mltune.resolve.device import parse_device
     from mltune.tuning.single_run import run_once
-    from mltune.tuning.target import parse_device
 
     call = check_call({"lang": lang, "compiler_options": compiler_options, "smem_args": smem_args, **others}, None)
     target = parse_device(device if isinstance(device, str) else f"cuda:{device}")
@@ -481,7 +481,7 @@ def load_run(directory: str | Path) -> TuneResult:
     >>> mltune.load_run(run).best == tuned.best
     True
     """
-    from mltune.plan.choice import fastest
+    from mltune.campaign.competition import fastest
     from mltune.records.directory import is_plan
     from mltune.results.reader import read_run
 

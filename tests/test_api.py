@@ -18,7 +18,7 @@ import mltune
 from mltune import errors
 from mltune.dataset.dataset import load_manifest
 from mltune.errors import DatasetError, MltuneError, MltuneWarning, UsageError
-from mltune.tuning import target
+from mltune.resolve import device as target
 
 ROOT = Path(__file__).resolve().parents[1]
 DATASET = "h200-sgemm-nt-4096-random"
@@ -278,7 +278,7 @@ class TestChoice:
 
     def test_without_a_kernel_all_candidates_compete(self, no_gpu, monkeypatch, tmp_path):
         names = ["gemm_simt", "clblast_xgemm"]
-        monkeypatch.setattr("mltune.tuning.choice.kernels_for", lambda *problem, accuracy: names)
+        monkeypatch.setattr("mltune.resolve.competing.kernels_for", lambda *problem, accuracy: names)
         result = mltune.tune("sgemm", trials=32, run=tmp_path / "run")
         assert (tmp_path / "run/plan.toml").is_file()
         assert result.choice
@@ -295,6 +295,6 @@ class TestChoice:
         assert "kernels" not in result.to_json()
 
     def test_a_recorded_kernel_is_of_the_accuracy(self, monkeypatch):
-        monkeypatch.setattr("mltune.kernel.choice.accepts", lambda asked, found: False)
+        monkeypatch.setattr("mltune.resolve.kernels.accepts", lambda asked, found: False)
         with pytest.raises(UsageError, match="gemm_simt is of class ieee and ieee was asked for"):
             mltune.tune(device=REPLAY, trials=16, accuracy="ieee")

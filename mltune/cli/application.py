@@ -13,12 +13,12 @@ import typer
 
 from mltune.errors import UsageError
 from mltune.files.text import did_you_mean, printable
-from mltune.kernel.choice import DEFAULT_KERNEL
 from mltune.problem.accuracy import ACCURACIES, STRICTEST
 from mltune.problem.problem import DEFAULT_SIZE, DEFAULT_TRANS, LARGEST_BATCH
 from mltune.records.versions import __version__
+from mltune.resolve.kernels import DEFAULT_KERNEL
+from mltune.resolve.request import LARGEST_SEED, whole_number
 from mltune.show import terminal
-from mltune.tuning.request import LARGEST_SEED, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -112,7 +112,7 @@ def share(option: str, least: float, most: float) -> Callable[[str | float], flo
 def device_of(facts: str) -> Device:
     """Return the device that ``--device FACTS`` names: ``auto`` is the first GPU of this machine."""
     from mltune.device.lookup import find_device
-    from mltune.tuning.target import find_gpus
+    from mltune.resolve.device import find_gpus
 
     if facts != "auto":
         return find_device(facts)[0]

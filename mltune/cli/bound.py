@@ -26,7 +26,7 @@ from mltune.cli.application import (
 )
 from mltune.errors import UsageError
 from mltune.files.text import printable
-from mltune.tuning.request import named_kernels
+from mltune.resolve.request import named_kernels
 
 
 @app.command()

@@ -23,7 +23,7 @@ def check(
 
     Exits with 1 where a worker has other versions of mltune or of NVRTC than this host.
     """
-    from mltune.cluster.check import check_cluster
+    from mltune.campaign.cluster.check import check_cluster
     from mltune.show import tables
 
     document = check_cluster(cluster, builds)

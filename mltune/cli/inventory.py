@@ -43,7 +43,7 @@ def init(
     """Write a new kernel bundle: kernel.toml and kernel.cu, a small example to be edited."""
     import shlex
 
-    from mltune import assets
+    from mltune.files import assets
     from mltune.kernel.skeleton import FILES, new_bundle
 
     name = new_bundle(folder)
@@ -120,8 +120,8 @@ def check(
     """
     from mltune.device.known import H200
     from mltune.measure.bundle_check import check_bundle
+    from mltune.resolve.request import parse_duration
     from mltune.show import bundle_check
-    from mltune.tuning.request import parse_duration
 
     bundle, problem = _bundle_and_problem(kernel, precision, trans, size)
     checked = check_bundle(bundle, problem, H200, parse_duration(time))
@@ -137,7 +137,7 @@ def _bundle_and_problem(
 ) -> tuple[Kernel, Problem]:
     """Return a bundle and the problem that it is described for."""
     from mltune.kernel.reader import load_kernel
-    from mltune.tuning.request import space_problem
+    from mltune.resolve.request import space_problem
 
     bundle = load_kernel(kernel)
     problem = space_problem(bundle, precision, {"trans": trans, "size": sizes(size)})
@@ -175,8 +175,8 @@ def device(
     from mltune.device.lookup import find_device
     from mltune.files.atomic import write_file_atomically
     from mltune.measure.libraries import Library, find_libraries
+    from mltune.resolve.device import find_gpus
     from mltune.show import tables
-    from mltune.tuning.target import find_gpus
 
     reason, libraries, problems = "", list[Library](), list[str]()
     unmeasured: dict[str, str] = {}

@@ -27,7 +27,7 @@ from mltune.cli.application import (
     whole,
 )
 from mltune.errors import UsageError
-from mltune.tuning.request import named_kernels
+from mltune.resolve.request import named_kernels
 
 
 @app.command()
@@ -52,10 +52,10 @@ def train(
     It is judged on each dataset by what was learned from other architectures; where there is one architecture, from
     other problems.
     """
-    from mltune.learn.model_file import SUFFIXES, file_of, save_model
+    from mltune.cost.model_file import SUFFIXES, file_of, save_model
+    from mltune.cost.training import find_datasets
+    from mltune.cost.training import train as train_model
     from mltune.show import tables
-    from mltune.transfer.training import find_datasets
-    from mltune.transfer.training import train as train_model
 
     for file in (file_of(out, suffix) for suffix in SUFFIXES):
         if file.exists() and not overwrite:

@@ -12,8 +12,8 @@ from mltune.cli.application import AsJson, CompileOn, StoreUrl, answer, app, pat
 from mltune.show import terminal
 
 if TYPE_CHECKING:
-    from mltune.cluster.gpu_workers import Cluster
-    from mltune.plan.plan import Plan
+    from mltune.campaign.cluster.gpu_workers import Cluster
+    from mltune.resolve.plan import Plan
 
 
 @app.command()
@@ -53,16 +53,16 @@ def run(
     Ctrl-C and SIGTERM end it within 10 s, with a report; a second one at once. Exits with 1 when a problem has no
     winner or was set aside.
     """
-    from mltune.plan.reader import load_plan
     from mltune.records.directory import PLAN_FILE, is_plan
+    from mltune.resolve.plan_reader import load_plan
 
     if is_plan(Path(plan)):
         directory, plan = directory or Path(plan), str(Path(plan) / PLAN_FILE)
     if not cluster:
         return carry_out(load_plan(plan), directory, as_json, store, compile_on)
-    from mltune.cluster.gpu_workers import WAIT_S, Cluster
-    from mltune.cluster.local import named_cluster
-    from mltune.tuning.target import find_gpus
+    from mltune.campaign.cluster.gpu_workers import WAIT_S, Cluster
+    from mltune.campaign.cluster.local import named_cluster
+    from mltune.resolve.device import find_gpus
 
     with named_cluster(cluster, len(find_gpus()[0])) as address, contextlib.closing(Cluster(address)) as found:
         found.workers(WAIT_S)
@@ -78,13 +78,13 @@ def carry_out(
     cluster: Cluster | None = None,
 ) -> None:
     """Carry out a plan in a directory, by default a new one, and show the result."""
-    from mltune.plan.campaign import run_plan
-    from mltune.plan.placement import notices, place, place_on_workers
+    from mltune.campaign.campaign import run_plan
     from mltune.process.signals import Interrupt
     from mltune.records.directory import new_directory
+    from mltune.resolve.device import find_gpus
+    from mltune.resolve.placement import notices, place, place_on_workers
     from mltune.show import tables
     from mltune.show.live import RunDisplay
-    from mltune.tuning.target import find_gpus
 
     if cluster is None:
         placed = place(loaded, *find_gpus())
@@ -124,11 +124,11 @@ def plan(
 
     No GPU is needed.
     """
+    from mltune.campaign.forecast import forecast
     from mltune.measure.build import available_cores
-    from mltune.plan.forecast import forecast
-    from mltune.plan.reader import load_plan
+    from mltune.resolve.device import find_gpus
+    from mltune.resolve.plan_reader import load_plan
     from mltune.show import tables
-    from mltune.tuning.target import find_gpus
 
     document = forecast(load_plan(file), *find_gpus(), available_cores())
     answer(document, as_json, lambda: tables.forecast(document))

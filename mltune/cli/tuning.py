@@ -35,11 +35,11 @@ from mltune.cli.application import (
 from mltune.cli.plans import carry_out
 from mltune.errors import UsageError
 from mltune.records.header import REPLAY
+from mltune.resolve.request import Shape, TuneRequest, named_problem, tune_request
 from mltune.show import terminal
-from mltune.tuning.request import Shape, TuneRequest, named_problem, tune_request
 
 SEARCHES = ("model", "tpe", "random", "astra")
-"""Those of :data:`mltune.learn.search.SEARCHES`, which is slow to import; a test compares them."""
+"""Those of :data:`mltune.search.search.SEARCHES`, which is slow to import; a test compares them."""
 
 
 @app.command()
@@ -127,12 +127,12 @@ def tune(
     others have found, and are carried out as by `mltune run`. --device may then also be all or replay.
     """
     from mltune import api
-    from mltune.plan.sizes import plan_of_sizes
     from mltune.process.signals import Interrupt
+    from mltune.resolve.device import find_gpus
+    from mltune.resolve.sizes import plan_of_sizes
     from mltune.results.summary import summarise_tuning
     from mltune.show import tables
     from mltune.show.live import RunDisplay
-    from mltune.tuning.target import find_gpus
 
     several = several_sizes(size)
     if len(several) > 1:
@@ -287,7 +287,7 @@ def _prune(
     as_json: bool,
 ) -> None:
     """Make a pruned sweep, and print its result."""
-    from mltune.learn.pruning import Promise
+    from mltune.search.pruning import Promise
     from mltune.show import tables
     from mltune.show.live import RunDisplay
     from mltune.tuning.sweep import pruned_sweep

@@ -40,8 +40,8 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show the best known configuration of each kernel, problem, GPU and driver."""
+    from mltune.known.wisdom import Wisdom
     from mltune.show import tables
-    from mltune.wisdom.wisdom import Wisdom
 
     found = _file() if file is None else _existing(file)
     loaded = Wisdom.load(found)
@@ -61,7 +61,7 @@ def merge(
     as_json: AsJson = False,
 ) -> None:
     """Merge wisdoms into one. The order of the files does not matter; the result may be one of them."""
-    from mltune.wisdom.wisdom import Wisdom
+    from mltune.known.wisdom import Wisdom
 
     merged = Wisdom().merge(*(Wisdom.load(_existing(file)) for file in files))
     merged.save(out)
@@ -77,7 +77,7 @@ def export(
 ) -> None:
     """Write the part of a wisdom that is of one kernel."""
     from mltune.files.text import did_you_mean
-    from mltune.wisdom.wisdom import Wisdom
+    from mltune.known.wisdom import Wisdom
 
     found = _file() if file is None else _existing(file)
     loaded = Wisdom.load(found)
@@ -118,10 +118,10 @@ def check(
     slower than the default, fails, or is of another source of its kernel than that of today; and when no entry is of
     this GPU.
     """
+    from mltune.known.wisdom import Wisdom
+    from mltune.resolve.device import Target, find_gpus, parse_device
     from mltune.show import tables
-    from mltune.tuning.target import Target, find_gpus, parse_device
     from mltune.tuning.wisdom_check import Verdict, check_wisdom
-    from mltune.wisdom.wisdom import Wisdom
 
     found = _existing(file or _file())
     loaded, target = Wisdom.load(found), parse_device(device)
@@ -146,7 +146,7 @@ def check(
 
 def _file() -> Path:
     """Return the user's file."""
-    from mltune.wisdom.file import VARIABLE, default_file
+    from mltune.known.wisdom_file import VARIABLE, default_file
 
     found = default_file()
     if found is None:

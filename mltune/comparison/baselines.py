@@ -37,7 +37,7 @@ class Random:
 
 @dataclass(frozen=True, slots=True)
 class Astra:
-    """ASTRA's hand-set thresholds, with random search among what they keep (:mod:`mltune.learn.astra`).
+    """ASTRA's hand-set thresholds, with random search among what they keep (:mod:`mltune.search.astra`).
 
     A configuration that is discarded before compiling costs nothing, one discarded after compiling its compile time.
     When all kept configurations have been measured, the others follow. Nothing is discarded when the bundle lacks the
@@ -49,7 +49,7 @@ class Astra:
     def search(self, simulation: Simulation, seed: int) -> None:
         """Evaluate what is kept in a random order; see :class:`mltune.comparison.simulation.Strategy`."""
         from mltune.errors import BundleError
-        from mltune.learn.astra import AstraThresholds
+        from mltune.search.astra import AstraThresholds
 
         recording, count = simulation.recording, simulation.space.count
         columns = simulation.space.rows(np.arange(count))
@@ -89,8 +89,8 @@ class StockTpe:
         """Evaluate one proposal at a time; see :class:`mltune.comparison.simulation.Strategy`."""
         import optuna
 
-        from mltune.learn.history import FAILED_SCORE, new_study
-        from mltune.learn.sampling import distributions_of
+        from mltune.search.history import FAILED_SCORE, new_study
+        from mltune.search.sampling import distributions_of
 
         space = simulation.space
         study = new_study(optuna.samplers.TPESampler(seed=seed))

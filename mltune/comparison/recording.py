@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from mltune.cost.features import BUILD_COLUMNS
 from mltune.errors import DatasetError
 from mltune.kernel.columns import Floats
 from mltune.kernel.space import TableSpace
-from mltune.learn.features import BUILD_COLUMNS
 from mltune.records.trial import TrialState
 
 if TYPE_CHECKING:

@@ -13,24 +13,24 @@ from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
 
 if TYPE_CHECKING:
     from mltune.comparison.simulation import Simulation
-    from mltune.learn.features import Features
-    from mltune.learn.pretrained import PretrainedModel
-    from mltune.learn.search import Batch, Search
+    from mltune.cost.features import Features
+    from mltune.cost.pretrained import PretrainedModel
+    from mltune.search.search import Batch, Search
 
 
 @dataclass(frozen=True, slots=True)
 class ShippedSearch:
-    """:class:`mltune.learn.search.Search`, by default with the batches of a run on a GPU.
+    """:class:`mltune.search.search.Search`, by default with the batches of a run on a GPU.
 
     Attributes
     ----------
     batch : int
         Proposals of a batch.
     in_flight : int
-        Most batches in flight (:func:`mltune.learn.search.gradually`): the search learns the results of a batch only
+        Most batches in flight (:func:`mltune.search.search.gradually`): the search learns the results of a batch only
         when so many have been planned.
     proposer : str
-        One of :data:`mltune.learn.search.SEARCHES`.
+        One of :data:`mltune.search.search.SEARCHES`.
     skip : bool
         Whether gates skip.
     build : bool
@@ -52,7 +52,7 @@ class ShippedSearch:
 
     def search(self, simulation: Simulation, seed: int) -> None:
         """Search as the tuner does; see :class:`mltune.comparison.simulation.Strategy`."""
-        from mltune.learn.search import Search, gradually
+        from mltune.search.search import Search, gradually
 
         search = Search(
             simulation.space,
@@ -76,7 +76,7 @@ class ShippedSearch:
             search.tell(*in_flight.popleft())
 
     def _features(self, simulation: Simulation) -> Features:
-        from mltune.learn.features import Features
+        from mltune.cost.features import Features
 
         recording = simulation.recording
         kernel = recording.kernel if self.resources else replace(recording.kernel, resources={}, accesses={})

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mltune import assets
 from mltune.dataset.manifest import Best, Manifest, read_manifest
 from mltune.dataset.parquet import arrow_table, check_table, read_parquet, read_strangers_parquet, write_parquet
 from mltune.device.facts import Device
 from mltune.errors import DatasetError
+from mltune.files import assets
 from mltune.files.atomic import write_file_atomically
 from mltune.files.reading import reason
 from mltune.files.text import did_you_mean

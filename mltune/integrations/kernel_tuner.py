@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mltune.errors import UsageError
-from mltune.integrations.configurations import ConfigurationTable
-from mltune.integrations.plain_search import PlainSearch
+from mltune.kernel.configurations import ConfigurationTable
+from mltune.search.plain_search import PlainSearch
 
 FAILURE = sys.float_info.max
 """The cost that Kernel Tuner gives to a configuration that failed."""

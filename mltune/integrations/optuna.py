@@ -14,8 +14,8 @@ from optuna.trial import FrozenTrial, TrialState
 
 from mltune.errors import UsageError
 from mltune.files.text import printable
-from mltune.integrations.configurations import Restrictions, Values, list_configurations, plain_values
-from mltune.integrations.plain_search import PlainSearch, Scale
+from mltune.kernel.configurations import Restrictions, Values, list_configurations, plain_values
+from mltune.search.plain_search import PlainSearch, Scale
 
 ATTRIBUTE = "mltune:configuration"
 """System attribute of a trial with its configuration, which other threads and processes see."""

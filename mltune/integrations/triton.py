@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from mltune.errors import UsageError
-from mltune.integrations.configurations import ConfigurationTable
-from mltune.integrations.plain_search import PlainSearch
+from mltune.kernel.configurations import ConfigurationTable
+from mltune.search.plain_search import PlainSearch
 
 
 def autotune(

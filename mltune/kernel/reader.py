@@ -14,8 +14,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from mltune import assets
 from mltune.errors import BundleError, ExpressionError
+from mltune.files import assets
 from mltune.files.documents import parse_toml
 from mltune.files.opening import open_folder
 from mltune.files.reading import read_text, reason

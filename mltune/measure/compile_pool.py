@@ -1,6 +1,6 @@
 """The compile processes of a builder, one for each core, which are killed when a compile is too slow, and cubins kept.
 
-A farm of compilers on other hosts may take a part of the builds (:mod:`mltune.cluster.compile_farm`).
+A farm of compilers on other hosts may take a part of the builds (:mod:`mltune.measure.compile_farm`).
 """
 
 from __future__ import annotations

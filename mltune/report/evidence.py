@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mltune.cost.importance import importance
 from mltune.kernel.columns import Floats
-from mltune.learn.importance import importance
 from mltune.records.reference import usual_s
 from mltune.records.trial import TrialRecord, TrialState
 from mltune.report.reading import kernel_of

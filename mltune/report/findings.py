@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from mltune.cost.features import BUILD_COLUMNS, Features
 from mltune.errors import MltuneError
 from mltune.files.text import printable
 from mltune.kernel.bundle import device_variables
-from mltune.learn.features import BUILD_COLUMNS, Features
 from mltune.records.declaration import Declaration, Finalist
 from mltune.records.seconds import PHASES
 from mltune.records.trial import TrialRecord, TrialState

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mltune.learn.importance import FEWEST_ROWS
+from mltune.cost.importance import FEWEST_ROWS
 from mltune.report.evidence import time_use
 from mltune.report.sections import MOST_OPEN, MOST_PARAMETERS, Sections
 from mltune.report.svg import clean

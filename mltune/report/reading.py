@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mltune.assets import folder
+from mltune.files.assets import folder
 from mltune.files.documents import parse_toml
 from mltune.files.reading import read_file
 from mltune.kernel.bundle import Kernel

@@ -10,7 +10,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from mltune.learn.importance import mean_importance
+from mltune.cost.importance import mean_importance
 from mltune.records.events import BEGINNINGS, ENDS, EVENTS
 from mltune.records.reference import Drift, drifts
 from mltune.records.trial import TrialRecord

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from mltune.learn.pruning import PruningAudit
 from mltune.records.trials import Trials
+from mltune.search.pruning import PruningAudit
 
 
 @dataclass(frozen=True, slots=True)

@@ -325,8 +325,8 @@ def stored_runs(documents: Sequence[Document]) -> RenderableType:
 
 def training(document: Document, report: bool = False) -> list[RenderableType]:
     """Show the result of ``mltune train``; with ``report`` all that is known of the quality of the model."""
-    from mltune.learn.model_choice import TOLERATED_LOSS
-    from mltune.transfer.training import FEWEST_JUDGED
+    from mltune.cost.model_choice import TOLERATED_LOSS
+    from mltune.cost.training import FEWEST_JUDGED
 
     scores = document["scores"]
     counts = [*dict.fromkeys(count for one in scores.values() for count in one["share_of_optimum"]["model"])]

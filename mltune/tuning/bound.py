@@ -14,11 +14,11 @@ from mltune.errors import BundleError, UsageError
 from mltune.kernel.columns import row
 
 if TYPE_CHECKING:
+    from mltune.cost.features import Features
     from mltune.device.facts import Device
     from mltune.kernel.bundle import Kernel
     from mltune.kernel.columns import Floats, Indices
     from mltune.kernel.space import SearchSpace
-    from mltune.learn.features import Features
     from mltune.measure.machine_code import LoopCode
     from mltune.problem.problem import Problem
 
@@ -39,7 +39,7 @@ class LimitedConfiguration:
     codes : mapping of str to int
         The same as the kernel counts it: values that are not integers by their positions.
     limits : mapping of str to float
-        Least time in seconds by what limits it: :data:`mltune.learn.bound.LIMITS`.
+        Least time in seconds by what limits it: :data:`mltune.cost.bound.LIMITS`.
     """
 
     configuration: Mapping[str, int | float | str]
@@ -122,9 +122,9 @@ def find_bound(
     >>> found.best.binding, found.best.time_s > found.hardware["arithmetic"]
     ('issue', True)
     """
+    from mltune.cost.bound import hardware_limits
+    from mltune.cost.features import NEEDED
     from mltune.kernel.reader import load_kernel
-    from mltune.learn.bound import hardware_limits
-    from mltune.learn.features import NEEDED
 
     if device == UNKNOWN:
         raise UsageError("a bound follows from the facts of a GPU, but those of `unknown` are not known; name one.")
@@ -157,8 +157,8 @@ def find_bounds(problem: Problem, kernels: Sequence[str], device: Device) -> dic
     >>> [*find_bounds(problem_from_name("dgemm"), ["gemm_naive", "gemm_mma64"], H200)]
     ['gemm_mma64', 'gemm_naive']
     """
-    from mltune.kernel.choice import fits
     from mltune.kernel.reader import load_kernel
+    from mltune.resolve.kernels import fits
 
     found = {name: find_bound(problem, name, device) for name in kernels if fits(load_kernel(name), device)}
     if not found:
@@ -168,8 +168,8 @@ def find_bounds(problem: Problem, kernels: Sequence[str], device: Device) -> dic
 
 def _best(kernel: Kernel, problem: Problem, device: Device, seed: int) -> tuple[LimitedConfiguration, int, int]:
     """Return the configuration that can take the least time, of how many examined ones, and of how many."""
+    from mltune.cost.features import Features
     from mltune.kernel.bundle import device_variables
-    from mltune.learn.features import Features
     from mltune.tuning.session import make_space
 
     space = make_space(kernel, {**problem.variables(), **device_variables(device)})
@@ -242,8 +242,8 @@ def _fma_of_an_instruction(kernel: Kernel, problem: Problem, device: Device, fou
 
 def enough_share(share: float, problem: Problem, device: Device, space: SearchSpace, features: Features) -> float:
     """Return a share of the upper bound on a problem as a log share of the device's peak, the score of a search."""
+    from mltune.cost.cost_model import log_share
     from mltune.device.peaks import peak_flops
-    from mltune.learn.cost_model import log_share
 
     _, times_s = _examine(space, features, np.random.default_rng(0))
     return log_share(problem.flops, float(times_s.min()) / share, peak_flops(device, problem.arithmetic))
@@ -251,7 +251,7 @@ def enough_share(share: float, problem: Problem, device: Device, space: SearchSp
 
 def _examine(space: SearchSpace, features: Features, rng: np.random.Generator) -> tuple[Indices, Floats]:
     """Return the configurations that were examined, and their least times."""
-    from mltune.learn.candidates import offspring
+    from mltune.search.candidates import offspring
 
     if space.count <= MOST_LISTED:
         everything = np.arange(space.count)

@@ -10,9 +10,9 @@ from mltune.records.events import EventLog, EventWriter
 
 if TYPE_CHECKING:
     from mltune.records.store import Store
+    from mltune.resolve.request import TuneRequest
     from mltune.results.progress import Progress, Report
     from mltune.results.run import TuneResult
-    from mltune.tuning.request import TuneRequest
 
 
 class RunEventLog:

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from mltune.cost.model_choice import AUTO, choose_model, shipped_card
 from mltune.device.known import UNKNOWN
 from mltune.errors import UsageError, WisdomError
 from mltune.files.text import printable
-from mltune.learn.model_choice import AUTO, choose_model, shipped_card
+from mltune.known.wisdom import Wisdom
+from mltune.known.wisdom_file import file_of_run
 from mltune.tuning.wisdom import load_wisdom
-from mltune.wisdom.file import file_of_run
-from mltune.wisdom.wisdom import Wisdom
 
 if TYPE_CHECKING:
+    from mltune.cost.model_file import Card
     from mltune.device.facts import Device
-    from mltune.learn.model_file import Card
     from mltune.problem.problem import Problem
 
 KNOWN, EXPECTED = "known", "expected"
@@ -103,7 +103,7 @@ def predict(
     top : int
         Number of choices, at most 8.
     prior : str
-        See :func:`mltune.learn.model_choice.choose_model`.
+        See :func:`mltune.cost.model_choice.choose_model`.
     wisdom : path-like, optional
         Best known configurations; ``"none"`` uses none, None the user's.
     driver : str, optional
@@ -127,11 +127,11 @@ def predict(
     >>> [choice.source for choice in found.choices]
     ['expected', 'expected']
     """
+    from mltune.cost.features import Features
     from mltune.kernel.bundle import device_variables
     from mltune.kernel.reader import load_kernel
-    from mltune.learn.features import Features
-    from mltune.learn.sampling import SamplerOptions
-    from mltune.learn.search import Search
+    from mltune.search.sampling import SamplerOptions
+    from mltune.search.search import Search
     from mltune.tuning.session import make_space
 
     most = SamplerOptions().start_trials

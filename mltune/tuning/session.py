@@ -16,6 +16,7 @@ import numpy as np
 from mltune.errors import BundleError, MltuneWarning, UsageError, WorkerError
 from mltune.kernel.bundle import Kernel, device_variables
 from mltune.kernel.columns import row
+from mltune.kernel.python_kernel import PythonKernel
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace, SearchSpace, TableSpace
 from mltune.measure.protocols import SamplingRule
@@ -25,21 +26,20 @@ from mltune.records.candidate import BATCH
 from mltune.records.header import DATASET_HASH, RunHeader
 from mltune.records.trial import TrialState
 from mltune.records.versions import installed_versions
-from mltune.tuning.python_kernel import PythonKernel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from mltune.cluster.compile_farm import CompileFarm
     from mltune.dataset.dataset import Dataset
     from mltune.device.facts import Device
     from mltune.measure.array_verification import Baseline
+    from mltune.measure.compile_farm import CompileFarm
     from mltune.measure.protocols import Builder, Runner
     from mltune.measure.runner import GpuRunner
     from mltune.problem.problem import Problem
     from mltune.process.child_pool import ChildPool
     from mltune.records.trial import Measurement, TrialRecord
-    from mltune.tuning.target import Target
+    from mltune.resolve.device import Target
 
 
 FEWEST = 4
@@ -166,7 +166,7 @@ def open_session(
     Examples
     --------
     >>> from mltune.dataset.dataset import load_manifest
-    >>> from mltune.tuning.target import Target
+    >>> from mltune.resolve.device import Target
     >>> name = "h200-sgemm-nt-4096-random"
     >>> session = open_session("gemm_simt", load_manifest(name).problem, Target(dataset=name))
     >>> session.device.name
@@ -245,7 +245,7 @@ def _on_gpu(
 
 def _farm(where: str) -> CompileFarm | None:
     """Return the compile workers of a cluster; None where it has none now: a run does not fail for that."""
-    from mltune.cluster.compile_farm import CompileFarm
+    from mltune.measure.compile_farm import CompileFarm
 
     try:
         return CompileFarm(where)

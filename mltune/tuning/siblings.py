@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mltune.cost.pretrained import PretrainedModel, Sweep, are_near, distance, fit_member
 from mltune.errors import MltuneWarning, ModelError
-from mltune.learn.pretrained import PretrainedModel, Sweep, are_near, distance, fit_member
 from mltune.records.directory import FILE, POINTER, PROBLEMS
 from mltune.records.store import Store
 from mltune.records.trial import TrialState
@@ -22,7 +22,7 @@ from mltune.results.reader import RunReader
 from mltune.results.unread import Unread, read_or_set_aside
 
 if TYPE_CHECKING:
-    from mltune.learn.model_choice import ChosenModel
+    from mltune.cost.model_choice import ChosenModel
     from mltune.problem.problem import Problem
     from mltune.results.run import TuneResult
     from mltune.tuning.session import Session
@@ -133,8 +133,8 @@ def sibling_model(
     begins : bool
         Whether the run has no trials: only then is a model trained. Later the one in the directory is loaded.
     """
-    from mltune.learn.model_file import load_model, save_model
-    from mltune.learn.search import one_thread
+    from mltune.cost.cost_model import one_thread
+    from mltune.cost.model_file import load_model, save_model
 
     path, parameters = directory / STEM, session.space.names
     if begins:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mltune.errors import RunError
+from mltune.kernel.python_kernel import PythonKernel
 from mltune.records.trial import Build, TrialState
-from mltune.tuning.python_kernel import PythonKernel
 
 if TYPE_CHECKING:
     from mltune.measure.requests import Outputs

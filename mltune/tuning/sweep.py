@@ -17,23 +17,23 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
+from mltune.cost.features import Features
+from mltune.cost.model_choice import choose_model
 from mltune.dataset.dataset import dataset_from_records, write_dataset
 from mltune.errors import MltuneWarning, RunError, UsageError
 from mltune.kernel.columns import row
-from mltune.learn.features import Features
-from mltune.learn.model_choice import choose_model
-from mltune.learn.pruning import Promise, Pruner, Round
 from mltune.measure.pipeline import Pipeline
 from mltune.records.candidate import Candidate
 from mltune.records.directory import check_no_plan, new_directory
 from mltune.records.seconds import Seconds
 from mltune.records.store import Store
 from mltune.records.trial import TrialState
+from mltune.resolve.device import Target, find_gpus, parse_device
+from mltune.resolve.request import TuneRequest
 from mltune.results.progress import Observer, Report
 from mltune.results.pruned import Pruned, judge
-from mltune.tuning.request import TuneRequest
+from mltune.search.pruning import Promise, Pruner, Round
 from mltune.tuning.session import open_session, run_header
-from mltune.tuning.target import Target, find_gpus, parse_device
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -212,7 +212,7 @@ def _dataset_name(session: Session, kind: str) -> str:
 
 
 class Planner(Protocol):
-    """A planner of rounds; :class:`mltune.learn.pruning.Pruner` is one.
+    """A planner of rounds; :class:`mltune.search.pruning.Pruner` is one.
 
     Its answers follow from the results told, in whatever order they are told: a resumed sweep plans the same rounds.
     """
@@ -274,7 +274,7 @@ class _Measuring:
 
     def run(self) -> list[TrialRecord]:
         """Measure until the planner has nothing more to ask; return all records by number."""
-        from mltune.learn.search import one_thread
+        from mltune.cost.cost_model import one_thread
 
         with one_thread():
             return self._run()

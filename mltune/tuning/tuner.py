@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mltune.cost.model_choice import AUTO, NONE, choose_model
 from mltune.errors import DeviceLostError, MltuneWarning
-from mltune.learn.model_choice import AUTO, NONE, choose_model
+from mltune.known.wisdom_file import file_of_run
 from mltune.measure.pipeline import Pipeline
 from mltune.measure.race import budget_after
 from mltune.measure.timing_limits import within_limits
@@ -32,24 +33,23 @@ from mltune.records.reference import Reference, drifts
 from mltune.records.seconds import Seconds
 from mltune.records.store import Store
 from mltune.records.trial import Build, TrialRecord, TrialState
+from mltune.resolve.device import choose, parse_device
+from mltune.resolve.request import TuneRequest
 from mltune.results.progress import Observer, Report
 from mltune.results.reader import RunReader
 from mltune.results.run import TuneResult
 from mltune.tuning.bound import enough_share
 from mltune.tuning.event_log import RunEventLog
 from mltune.tuning.finals import declare
-from mltune.tuning.request import TuneRequest
 from mltune.tuning.session import open_session, run_header
 from mltune.tuning.siblings import earlier_sweeps, sibling_model
-from mltune.tuning.target import choose, parse_device
 from mltune.tuning.wisdom import add_outcomes, known_configurations
-from mltune.wisdom.file import file_of_run
 
 if TYPE_CHECKING:
-    from mltune.learn.model_choice import ChosenModel
-    from mltune.learn.pretrained import PretrainedModel, Sweep
-    from mltune.learn.search import Batch
+    from mltune.cost.model_choice import ChosenModel
+    from mltune.cost.pretrained import PretrainedModel, Sweep
     from mltune.process.child_pool import ChildPool
+    from mltune.search.search import Batch
     from mltune.tuning.session import Session
 
 
@@ -214,9 +214,9 @@ class Tuner:
         known: Sequence[Mapping[str, int]] = (),
         pretrained: PretrainedModel | None = None,
     ) -> None:
+        from mltune.cost.features import Features
         from mltune.device.peaks import peak_flops
-        from mltune.learn.features import Features
-        from mltune.learn.search import Search, gradually
+        from mltune.search.search import Search, gradually
 
         self._session = session
         self._store = store
@@ -266,7 +266,7 @@ class Tuner:
 
     def run(self) -> TuneResult:
         """Run until the end; see :func:`tune`."""
-        from mltune.learn.search import one_thread
+        from mltune.cost.cost_model import one_thread
 
         with one_thread():
             return self._run()

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from mltune.errors import DamagedRunError, MltuneWarning, WisdomError
 from mltune.files.text import printable
+from mltune.known.entry import LONGEST_TEXT, Entry, Failure, Gpu
+from mltune.known.wisdom import Wisdom
 from mltune.records.declaration import Finalist
 from mltune.records.header import LARGEST
 from mltune.records.trial import TrialRecord, TrialState
 from mltune.tuning.ranking import rank_records
-from mltune.wisdom.entry import LONGEST_TEXT, Entry, Failure, Gpu
-from mltune.wisdom.wisdom import Wisdom
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -11,19 +11,19 @@ import numpy as np
 
 from mltune.errors import MltuneError, UsageError
 from mltune.kernel.reader import built_in, load_kernel
+from mltune.known.entry import Gpu, canonical
 from mltune.records.trial import Build, Measurement, TrialState
 from mltune.tuning.ranking import rank_records
 from mltune.tuning.session import open_session
-from mltune.wisdom.entry import Gpu, canonical
 
 if TYPE_CHECKING:
     from mltune.device.facts import Device
     from mltune.kernel.bundle import Kernel
+    from mltune.known.entry import Entry
+    from mltune.known.wisdom import Wisdom
     from mltune.problem.problem import Problem
+    from mltune.resolve.device import Target
     from mltune.tuning.session import Session
-    from mltune.tuning.target import Target
-    from mltune.wisdom.entry import Entry
-    from mltune.wisdom.wisdom import Wisdom
 
 TOLERANCE = 0.05
 """Share by which a time may exceed the upper end of the recorded interval."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mltune import assets
+from mltune.files import assets
 from mltune.records.versions import __version__
 from mltune.winner.winner import Winner, one_line
 

@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
+from mltune.campaign.campaign import CampaignResult, run_plan
 from mltune.errors import RunDirectoryError
-from mltune.plan.campaign import CampaignResult, run_plan
-from mltune.plan.placement import place
-from mltune.plan.plan import Plan
-from mltune.plan.reader import parse_plan
 from mltune.records.declaration import FACT
 from mltune.records.directory import runs_in
 from mltune.records.events import read_events
 from mltune.records.store import Store
 from mltune.records.trial import TrialRecord
+from mltune.resolve.placement import place
+from mltune.resolve.plan import Plan
+from mltune.resolve.plan_reader import parse_plan
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -80,12 +80,12 @@ def events_of(directory: Path) -> list[dict[str, object]]:
 
 
 def start(
-    directory: Path, plan: str, *, worker: str = "mltune.plan.device_worker:make_device_worker", **environment: str
+    directory: Path, plan: str, *, worker: str = "mltune.campaign.device_worker:make_device_worker", **environment: str
 ) -> subprocess.Popen:
     """Run a plan in its own process, as the command line does."""
     script = (
         "import sys; from pathlib import Path; from mltune.process.signals import Interrupt\n"
-        "from mltune.plan.campaign import run_plan; from tests.campaign.conftest import placed\n"
+        "from mltune.campaign.campaign import run_plan; from tests.campaign.conftest import placed\n"
         "with Interrupt() as interrupt:\n"
         "    run_plan(placed(sys.argv[2]), Path(sys.argv[1]), stop=interrupt, worker=sys.argv[3],\n"
         "             heartbeat_timeout_s=6.0)\n"

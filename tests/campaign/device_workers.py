@@ -18,9 +18,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from mltune.campaign.device_worker import Outcome, SliceRequest, SliceResult, make_device_worker
 from mltune.errors import DeviceLostError
 from mltune.measure.protocols import Runner
-from mltune.plan.device_worker import Outcome, SliceRequest, SliceResult, make_device_worker
 from mltune.records import database
 from mltune.records.trial import Build, Measurement
 from mltune.results.run import TuneResult

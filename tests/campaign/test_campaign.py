@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from mltune.campaign.campaign import run_plan
 from mltune.errors import RunDirectoryError
-from mltune.plan.campaign import run_plan
 from mltune.records.directory import runs_in
 from mltune.show.follow import Watch
 from tests.campaign.conftest import (

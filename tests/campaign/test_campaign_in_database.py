@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 
-from mltune.plan.campaign import run_plan
+from mltune.campaign.campaign import run_plan
 from mltune.records.directory import FILE, POINTER, runs_in
 from tests.campaign.conftest import (
     PLAN,

@@ -8,13 +8,13 @@ from functools import partial
 
 import pytest
 
+from mltune.campaign import competition as choice
+from mltune.campaign.campaign import run_plan
+from mltune.campaign.competition import fastest
 from mltune.dataset.dataset import load_dataset, make_dataset, write_dataset
 from mltune.errors import MltuneWarning, RunDirectoryError
 from mltune.kernel.reader import load_kernel
-from mltune.plan import choice
-from mltune.plan.campaign import run_plan
-from mltune.plan.choice import fastest
-from mltune.plan.plan import Plan, Task
+from mltune.resolve.plan import Plan, Task
 from mltune.results.summary import summarise_campaign
 from tests.campaign.conftest import ROOT, events_of, kill, records_of, stored_trials, wait_until
 
@@ -109,7 +109,7 @@ def test_the_directory_of_several_problems_has_no_single_result(kernels, tmp_pat
 def test_killed_and_resumed_it_ends_with_the_same_records(kernels, uninterrupted, tmp_path):
     directory = tmp_path / "run"
     script = (
-        "import sys; from pathlib import Path; from mltune.plan.campaign import run_plan\n"
+        "import sys; from pathlib import Path; from mltune.campaign.campaign import run_plan\n"
         "from tests.campaign.test_competing_kernels import plan_of\n"
         "run_plan(plan_of(Path(sys.argv[1]), 'poor', 'good'), Path(sys.argv[2]))\n"
     )

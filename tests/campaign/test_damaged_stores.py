@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mltune.plan.campaign import run_plan
-from mltune.plan.scheduler import Scheduler
+from mltune.campaign.campaign import run_plan
+from mltune.campaign.scheduler import Scheduler
 from mltune.report.reading import read_input
 from mltune.results.summary import summarise_campaign
 from mltune.show.follow import Watch

@@ -4,9 +4,9 @@ import json
 import subprocess
 import sys
 
-from mltune.plan.campaign import run_plan
-from mltune.plan.device_worker import Outcome, SliceResult
-from mltune.plan.scheduler import MAX_IDLE, Scheduler
+from mltune.campaign.campaign import run_plan
+from mltune.campaign.device_worker import Outcome, SliceResult
+from mltune.campaign.scheduler import MAX_IDLE, Scheduler
 from mltune.results.summary import summarise_campaign
 from tests.campaign.conftest import ROOT, events_of, placed, start, stored_trials
 from tests.conftest import few_rows

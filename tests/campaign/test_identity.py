@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from mltune.campaign.campaign import run_plan
 from mltune.errors import RunDirectoryError
-from mltune.plan.campaign import run_plan
 from mltune.records.directory import IDENTITY_FILE
 from tests.campaign.conftest import ROOT, placed, records_of
 from tests.conftest import few_rows

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mltune.plan.campaign import run_plan
-from mltune.plan.scheduler import Scheduler
+from mltune.campaign.campaign import run_plan
+from mltune.campaign.scheduler import Scheduler
 from mltune.records.directory import HTML
 from mltune.records.store import Store
 from tests.campaign.conftest import ROOT, events_of, placed, stored_trials, wait_until

@@ -6,19 +6,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mltune.campaign.campaign import run_plan
+from mltune.campaign.scheduler import Scheduler
+from mltune.cost.model_choice import choose_model
 from mltune.dataset.dataset import load_dataset
 from mltune.device.lookup import find_device
 from mltune.errors import MltuneWarning
-from mltune.learn.model_choice import choose_model
-from mltune.plan.campaign import run_plan
-from mltune.plan.scheduler import Scheduler
 from mltune.problem.kinds import problem_from_name
 from mltune.records.directory import FILE
+from mltune.resolve.device import Target
+from mltune.resolve.request import TuneRequest
 from mltune.results.reader import read_run
-from mltune.tuning.request import TuneRequest
 from mltune.tuning.session import open_session
 from mltune.tuning.siblings import FEWEST, earlier_sweeps, near_run, nearest, sibling_model
-from mltune.tuning.target import Target
 from mltune.tuning.tuner import tune
 from tests.campaign.conftest import events_of, kill, placed, records_of, start, stored_trials, wait_until
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mltune.plan.campaign import run_plan
+from mltune.campaign.campaign import run_plan
 from mltune.records.store import Store
 from mltune.results.reader import read_run
 from tests.campaign.conftest import events_of, kill, placed, records_of, start, stored_trials, wait_until

@@ -18,7 +18,7 @@ from mltune.errors import UsageError
 from mltune.records.seconds import PHASES
 from mltune.records.store import Store
 from mltune.records.trial import TrialState
-from mltune.tuning.request import parse_duration
+from mltune.resolve.request import parse_duration
 from tests.cli.program import answer, assert_refused, command
 
 ROOT = Path(__file__).resolve().parents[2]

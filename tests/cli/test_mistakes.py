@@ -13,7 +13,7 @@ import warnings
 import pytest
 
 from mltune.cli import main
-from mltune.tuning import target
+from mltune.resolve import device as target
 
 RUN, PLAN_RUN, FILE, EMPTY = "a_run", "a_campaign", "a_file", "an_empty_folder"
 HEADER = '[plan]\ntitle = "x"\nbudget = "20 trials"\nminimum = "5 trials"\n'

@@ -3,12 +3,12 @@ import json
 import numpy as np
 import pytest
 
-from mltune import assets
 from mltune.dataset.dataset import Dataset, list_datasets, load_dataset, write_dataset
 from mltune.dataset.foreign import Outcomes, foreign_dataset
 from mltune.device.known import UNKNOWN
 from mltune.device.peaks import peak_flops
 from mltune.errors import DatasetError
+from mltune.files import assets
 from mltune.kernel.bundle import device_variables
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace

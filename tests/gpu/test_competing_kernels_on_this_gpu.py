@@ -9,9 +9,9 @@ import pytest
 
 import mltune
 from mltune.device.facts import Device
-from mltune.kernel.choice import candidates, fits
 from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import GemmProblem
+from mltune.resolve.kernels import candidates, fits
 
 pytestmark = pytest.mark.gpu
 

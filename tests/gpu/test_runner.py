@@ -180,8 +180,8 @@ def test_two_timings_of_the_reference_agree(hostile):
     ],
 )
 def test_random_configurations_are_right_and_quickly_verified(device, name, precision):
-    from mltune.kernel.choice import fits
     from mltune.kernel.space import ConstrainedSpace
+    from mltune.resolve.kernels import fits
 
     kernel = load_kernel(name)
     if not fits(kernel, device):
@@ -213,8 +213,8 @@ def test_random_configurations_are_right_and_quickly_verified(device, name, prec
     ("name", "precision"), [("gemm_simt", "c"), ("gemm_mma64", "d"), ("gemm_wgmma", "h"), ("gemm_tf32", "s")]
 )
 def test_a_batch_is_verified_timed_and_compared_with_cublas(device, name, precision):
-    from mltune.kernel.choice import fits
     from mltune.kernel.space import ConstrainedSpace
+    from mltune.resolve.kernels import fits
 
     kernel = load_kernel(name)
     if not fits(kernel, device):

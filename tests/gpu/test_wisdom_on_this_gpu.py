@@ -3,7 +3,7 @@
 import pytest
 
 import mltune
-from mltune.tuning.target import Target
+from mltune.resolve.device import Target
 from mltune.tuning.wisdom_check import check_wisdom
 
 pytestmark = pytest.mark.gpu

@@ -136,9 +136,9 @@ def begin_plan(folder: Path) -> int:
     """Begin a campaign that is interrupted at once."""
 
     def begin() -> None:
-        from mltune.plan.campaign import run_plan
-        from mltune.plan.placement import place
-        from mltune.plan.reader import load_plan
+        from mltune.campaign.campaign import run_plan
+        from mltune.resolve.placement import place
+        from mltune.resolve.plan_reader import load_plan
 
         run_plan(place(load_plan(folder / "named" / PLAN), ()), folder / "cwd" / "campaign", stop=lambda: True)
 

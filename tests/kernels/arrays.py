@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from mltune import assets
 from mltune.device.known import H200
+from mltune.files import assets
 from mltune.kernel.bundle import Access, Kernel, Launch, Restriction, device_variables
 from mltune.kernel.expressions import Expression, parse
 from mltune.kernel.space import ConstrainedSpace

@@ -9,11 +9,11 @@ import pytest
 
 pytest.importorskip("cuda.bindings.nvrtc", reason="needs the Python bindings of NVRTC")
 
+from mltune.kernel.python_kernel import make_kernel
 from mltune.measure.build import NvrtcBuilder, compile_options, definitions
 from mltune.measure.compiler import Source, code_bytes
 from mltune.process.child import Child
 from mltune.records.trial import Build, TrialState
-from mltune.tuning.python_kernel import make_kernel
 
 TEMPLATE = """
 template <typename T, int N> __global__ void fill(T* out) { for (int i = 0; i < N; ++i) out[i] = T(SCALE); }

@@ -12,7 +12,7 @@ from mltune.records.header import RunHeader
 from mltune.records.reference import Reference
 from mltune.records.store import Store
 from mltune.records.trial import Build, Measurement, Skip, TrialRecord, TrialState
-from mltune.tuning.request import TuneRequest
+from mltune.resolve.request import TuneRequest
 from mltune.tuning.tuner import tune
 
 HOSTILE = "</script><script>alert('x')</script><img src=http://a.invalid/x onerror=alert(1)> $x_1$ | `b` \x1b[2J\u202e"

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from campaigns import DECLARED, RECORDS, stored
 
-from mltune.learn.bound import LIMITS
+from mltune.cost.bound import LIMITS
 from mltune.problem.gemm import GemmProblem
 from mltune.records import seconds
 from mltune.records.declaration import Finalist

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from mltune.campaign.scheduler import standing_of
 from mltune.dataset.dataset import load_manifest
 from mltune.errors import RunDirectoryError
-from mltune.plan.scheduler import standing_of
 from mltune.records.declaration import Declaration, Finalist
 from mltune.records.store import FILE, Store
 from mltune.records.trial import Measurement, Skip, TrialState

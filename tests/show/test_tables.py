@@ -2,12 +2,12 @@
 
 import pytest
 
+from mltune.campaign.forecast import forecast
 from mltune.dataset.dataset import list_datasets
 from mltune.device.known import H200
 from mltune.device.peaks import peak_flops
-from mltune.plan.forecast import forecast
-from mltune.plan.reader import load_plan
 from mltune.records.trial import TrialState
+from mltune.resolve.plan_reader import load_plan
 from mltune.results.run import counts
 from mltune.results.summary import describe_dataset
 from mltune.show import tables, terminal

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
+from mltune.cost.features import Features
 from mltune.device.known import H200, UNKNOWN
 from mltune.device.lookup import find_device
 from mltune.errors import BundleError, SpaceError, UsageError
 from mltune.kernel.bundle import device_variables
 from mltune.kernel.reader import load_kernel
-from mltune.learn.features import Features
 from mltune.problem.kinds import problem_from_name
 from mltune.tuning.bound import find_bound
 from mltune.tuning.session import make_space

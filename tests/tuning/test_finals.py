@@ -15,9 +15,9 @@ from mltune.records.declaration import Declaration
 from mltune.records.reference import Drift, Reference
 from mltune.records.trial import Measurement, TrialRecord, TrialState
 from mltune.records.trials import Trials
+from mltune.resolve.device import parse_device
 from mltune.tuning.finals import CANDIDATES, FINALISTS, declare, doubtful
 from mltune.tuning.session import Session, open_session
-from mltune.tuning.target import parse_device
 
 
 def columns(records):

@@ -65,7 +65,7 @@ def test_of_the_source_of_today_nothing_is_said(tmp_path):
 @pytest.fixture
 def lossy(tmp_path) -> tuple[Path, Path]:
     """Return a campaign, killed, and its problem: the file with its last trials was removed."""
-    from mltune.plan.campaign import run_plan
+    from mltune.campaign.campaign import run_plan
 
     plan = PLAN.format(few_rows(tmp_path, "h200-sgemm-nt-4096-random", rows=40))
     run_plan(placed(plan), tmp_path / "campaign")

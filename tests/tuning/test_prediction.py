@@ -6,14 +6,14 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
+from mltune.cost.model_choice import shipped_card
 from mltune.device.lookup import find_device
 from mltune.errors import MltuneWarning, UsageError, WisdomError
 from mltune.kernel.reader import load_kernel
-from mltune.learn.model_choice import shipped_card
 from mltune.problem.kinds import problem_from_name
+from mltune.resolve.request import named_problem
 from mltune.show import tables, terminal
 from mltune.tuning.prediction import predict
-from mltune.tuning.request import named_problem
 from tests.cli.program import command
 
 SGEMM = problem_from_name("sgemm", trans="NT", size=2048)

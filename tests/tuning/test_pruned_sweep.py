@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from mltune.comparison.recording import PRUNED, Source
+from mltune.cost.training import train
 from mltune.dataset.dataset import load_dataset
 from mltune.dataset.merging import merge_datasets
 from mltune.errors import DatasetError, RunDirectoryError, RunError, UsageError
-from mltune.learn.pruning import FALSE_SHARE, Promise
 from mltune.records.store import Store
 from mltune.records.trial import Measurement
-from mltune.transfer.training import train
-from mltune.tuning.request import tune_request
+from mltune.resolve.request import tune_request
+from mltune.search.pruning import FALSE_SHARE, Promise
 from mltune.tuning.sweep import pruned_sweep
 
 DATASET = "convolution_mi250x_gcd"

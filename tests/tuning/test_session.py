@@ -14,8 +14,8 @@ from mltune.kernel.space import ConstrainedSpace
 from mltune.problem.gemm import parse_problem
 from mltune.records.store import Store
 from mltune.records.trial import Build, TrialState
+from mltune.resolve.device import Target
 from mltune.tuning.session import default_configuration, make_baseline, make_space, open_session, run_header
-from mltune.tuning.target import Target
 
 SGEMM = parse_problem("sgemm", trans="NT", m=4096, n=4096, k=4096)
 

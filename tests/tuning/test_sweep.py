@@ -8,10 +8,10 @@ import pytest
 from mltune.errors import UsageError
 from mltune.problem.gemm import parse_problem
 from mltune.records.store import Store
-from mltune.tuning.request import TuneRequest
+from mltune.resolve.device import Target
+from mltune.resolve.request import TuneRequest
 from mltune.tuning.session import Session, open_session, run_header
 from mltune.tuning.sweep import Everything, choose_configurations, measure_all, sweep
-from mltune.tuning.target import Target
 
 DATASET = "h200-sgemm-nt-4096-random"
 PROBLEM = parse_problem("sgemm", trans="NT", m=4096, n=4096, k=4096)

@@ -17,16 +17,16 @@ import pytest
 
 from mltune.dataset.dataset import load_dataset
 from mltune.errors import BundleError, RunDirectoryError, UsageError
-from mltune.learn.search import ENOUGH
 from mltune.measure.replay import ReplayRunner
 from mltune.problem.gemm import parse_problem
 from mltune.records.candidate import BATCH
 from mltune.records.seconds import PHASES
 from mltune.records.store import Store
 from mltune.records.trial import TrialRecord, TrialState
+from mltune.resolve.request import TuneRequest
 from mltune.results.reader import read_run
 from mltune.results.run import TuneResult
-from mltune.tuning.request import TuneRequest
+from mltune.search.search import ENOUGH
 from mltune.tuning.tuner import tune
 from tests.conftest import few_rows
 
@@ -166,7 +166,7 @@ def test_all_that_computes_in_threads_is_loaded_before_threads_are_limited(tmp_p
     script = f"""
 import threadpoolctl
 from pathlib import Path
-from mltune.learn.search import preload
+from mltune.cost.cost_model import preload
 from tests.tuning.test_tuner import search
 
 def pools():

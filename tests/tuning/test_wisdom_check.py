@@ -10,12 +10,12 @@ from mltune.dataset.dataset import load_dataset
 from mltune.device.known import H200
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import TableSpace
+from mltune.known.wisdom import Wisdom
 from mltune.measure import runner as runner_module
+from mltune.resolve.device import Target
 from mltune.tuning import wisdom_check
 from mltune.tuning.session import Session
-from mltune.tuning.target import Target
 from mltune.tuning.wisdom_check import Verdict, check_wisdom
-from mltune.wisdom.wisdom import Wisdom
 
 KERNEL = load_kernel(HOSTILE)
 DATASET = "h200-sgemm-nt-4096-random"

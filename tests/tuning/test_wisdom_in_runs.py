@@ -7,15 +7,15 @@ import pytest
 
 from mltune.dataset.dataset import load_dataset
 from mltune.errors import DamagedRunError, MltuneWarning, WisdomError
+from mltune.known.wisdom import Wisdom
 from mltune.problem.gemm import GemmProblem
 from mltune.records.events import no_events
 from mltune.records.store import Store
-from mltune.tuning.request import TuneRequest
+from mltune.resolve.device import Target
+from mltune.resolve.request import TuneRequest
 from mltune.tuning.session import open_session
-from mltune.tuning.target import Target
 from mltune.tuning.tuner import tune
 from mltune.tuning.wisdom import found_so_far, known_configurations
-from mltune.wisdom.wisdom import Wisdom
 
 DATASET = "h200-sgemm-nt-4096-random"
 MANIFEST = load_dataset(DATASET).manifest

@@ -6,11 +6,11 @@ from imaginary_gpu import FOLDER, HOSTILE, PROBLEM, ImaginaryBuilder, imaginary_
 from mltune.device.known import H200
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import TableSpace
+from mltune.known.wisdom import Wisdom
 from mltune.measure import runner as runner_module
+from mltune.resolve.request import TuneRequest
 from mltune.tuning import tuner
-from mltune.tuning.request import TuneRequest
 from mltune.tuning.session import Session
-from mltune.wisdom.wisdom import Wisdom
 
 KERNEL = load_kernel(HOSTILE)
 TIMES_S = (3e-3, 2.2e-3, 2e-3, 2e-3, 4e-3)

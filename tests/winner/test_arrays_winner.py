@@ -17,11 +17,11 @@ from winners import a_winner, cuda_include
 
 from mltune.kernel.bundle import device_variables
 from mltune.kernel.expressions import parse
+from mltune.kernel.python_kernel import make_kernel
 from mltune.kernel.reader import load_kernel
 from mltune.problem.array_values import DTYPES, STORAGE
 from mltune.problem.arrays import Argument, ArraysProblem
 from mltune.problem.kinds import problem_from_json
-from mltune.tuning.python_kernel import make_kernel
 from mltune.winner.folder import winner_files, write_winner
 from mltune.winner.formulas import formula, launch_formulas, size_restrictions
 from mltune.winner.winner import Winner

@@ -1,0 +1,147 @@
+"""A look at a cluster before it is used: latency, versions, devices, and how fast it compiles."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import statistics
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mltune.campaign.cluster.gpu_workers import worker_facts
+from mltune.device.lookup import find_device
+from mltune.errors import WorkerError
+from mltune.kernel.bundle import device_variables
+from mltune.kernel.columns import row
+from mltune.kernel.reader import load_kernel
+from mltune.kernel.space import ConstrainedSpace
+from mltune.measure.build import NvrtcBuilder
+from mltune.measure.cluster_connection import COMPILE, GPU, connect, versions, workers_with
+from mltune.measure.compile_farm import CompileFarm
+from mltune.measure.compile_pool import Job
+from mltune.measure.compiler import Source
+from mltune.measure.cubin_cache import cache_key
+from mltune.problem.gemm import parse_problem
+from mltune.records.trial import Build
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from distributed import Client
+
+ROUND_TRIPS = 20
+"""Empty calls of which the latency is the median."""
+
+LONGEST_S = 60.0
+"""Most seconds of the builds."""
+
+
+def check_cluster(where: str, builds: int) -> dict[str, Any]:
+    """Return what a cluster is, as plain JSON values.
+
+    Parameters
+    ----------
+    where : str
+        See :func:`mltune.measure.cluster_connection.connect`.
+    builds : int
+        Builds by which the rate of compiling is measured, at least two; they are made anew, whatever is cached.
+
+    Returns
+    -------
+    dict
+        ``scheduler``, ``latency_s`` (seconds of a call to a worker, median), ``workers`` (``name``, ``address``,
+        ``resources``, ``versions``, ``device``, ``fits``: whether its versions are those of this host),
+        ``compile`` (``cores``, ``builds``, ``seconds``, ``per_second``; None where nobody compiles).
+
+    Raises
+    ------
+    UsageError
+        The address cannot be used.
+    WorkerError
+        The scheduler does not answer.
+    """
+    client = connect(where)
+    try:
+        document = {
+            "scheduler": client.scheduler_info(n_workers=0)["address"],
+            "versions": versions(),
+            "workers": _workers(client),
+            "latency_s": _latency(client),
+        }
+    finally:
+        client.close()
+    return {**document, "compile": _rate(where, *random_builds(builds))}
+
+
+def random_builds(count: int) -> tuple[Source, list[str]]:
+    """Return a source, and the macros of random configurations: of ``gemm_simt`` for sgemm NT 4096 on an H200."""
+    kernel, problem = load_kernel("gemm_simt"), parse_problem("sgemm", trans="NT", size=4096)
+    device, _ = find_device("h200")
+    space = ConstrainedSpace(kernel, {**problem.variables(), **device_variables(device)})
+    rows = space.rows(space.sample(count, np.random.default_rng(0)))
+    builder = NvrtcBuilder(kernel, problem, device.architecture, workers=1)
+    return builder.source, [builder.definitions(row(rows, at)) for at in range(count)]
+
+
+def _workers(client: Client) -> list[dict[str, Any]]:
+    known = {**workers_with(client, GPU), **workers_with(client, COMPILE)}
+    answers = client.run(worker_facts, workers=list(known), on_error="return") if known else {}
+    found = []
+    for address, facts in known.items():
+        answer = answers.get(address)
+        theirs, devices, _ = answer if isinstance(answer, tuple) else ({"error": str(answer)}, (), "")
+        found.append(
+            {
+                "name": str(facts["name"]),
+                "address": address,
+                "resources": {name: facts["resources"][name] for name in (GPU, COMPILE) if name in facts["resources"]},
+                "versions": theirs,
+                "device": devices[0].name if devices and GPU in facts["resources"] else None,
+                "fits": theirs == versions(),
+            }
+        )
+    return sorted(found, key=lambda one: (one["name"], one["address"]))
+
+
+def _latency(client: Client) -> float | None:
+    """Return the median seconds of a call to a worker and back; None without workers."""
+    address = next(iter(client.nthreads()), None)
+    if address is None:
+        return None
+    times_s = []
+    for _ in range(ROUND_TRIPS):
+        begun = time.perf_counter()
+        client.run(int, workers=[address])
+        times_s.append(time.perf_counter() - begun)
+    return statistics.median(times_s)
+
+
+def _rate(where: str, source: Source, macros: Sequence[str]) -> dict[str, Any] | None:
+    """Return how fast the compile workers are, together; None where there are none."""
+    try:
+        farm = CompileFarm(where)
+    except WorkerError:
+        return None
+    fresh = f"// {time.time_ns()}\n"  # so that no cache knows it
+    jobs: list[Job] = [(cache_key(source, fresh + one, "check"), fresh + one) for one in macros]
+    try:
+        _build(farm, source, jobs[:1])  # the compile processes start
+        begun = time.perf_counter()
+        built = _build(farm, source, jobs[1:])
+        seconds = time.perf_counter() - begun
+        return {"cores": farm.cores, "builds": built, "seconds": seconds, "per_second": built / seconds}
+    finally:
+        farm.close()
+
+
+def _build(farm: CompileFarm, source: Source, jobs: Sequence[Job]) -> int:
+    """Make builds, and return how many there are in time."""
+    answers: queue.SimpleQueue[Build | None] = queue.SimpleQueue()
+    farm.compile(source, jobs, lambda _, build: answers.put(build))
+    built, deadline = 0, time.monotonic() + LONGEST_S
+    for _ in jobs:
+        with contextlib.suppress(queue.Empty):
+            built += answers.get(timeout=max(0.0, deadline - time.monotonic())) is not None
+    return built

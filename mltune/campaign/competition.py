@@ -1,0 +1,99 @@
+"""Tuning of one problem with several kernels that compete: a campaign whose result is that of its fastest kernel."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mltune.campaign.campaign import run_plan
+from mltune.errors import MltuneWarning, RunDirectoryError, RunError
+from mltune.records.directory import WINNER, new_directory, runs_in
+from mltune.report.writing import copy_winner
+from mltune.resolve.device import find_gpus
+from mltune.resolve.placement import notices, place
+from mltune.resolve.sizes import plan_of_sizes
+from mltune.results.choice import by_problem
+from mltune.results.reader import read_run
+from mltune.results.unread import Unread, read_or_set_aside
+
+if TYPE_CHECKING:
+    from mltune.problem.problem import Problem
+    from mltune.resolve.request import Shape
+    from mltune.results.progress import CampaignReport
+    from mltune.results.run import TuneResult
+
+
+def tune_choice(
+    problem: str | Problem | None,
+    shape: Shape,
+    kernels: Sequence[str],
+    *,
+    run: Path | None = None,
+    progress: CampaignReport | None = None,
+    stop: Callable[[], bool] = bool,
+    store: str = "",
+    compile_on: str = "",
+    **plan: Any,
+) -> TuneResult:
+    """Tune a problem with several kernels, and return the result of the fastest one.
+
+    Parameters
+    ----------
+    problem, shape
+        See :func:`mltune.resolve.request.tune_request`.
+    kernels : sequence of str
+        At least two.
+    run : pathlib.Path, optional
+        Directory of the campaign; by default a new one.
+    progress, stop, store, compile_on
+        See :func:`mltune.campaign.campaign.run_plan`.
+    **plan
+        Further arguments of :func:`mltune.resolve.sizes.plan_of_sizes`.
+
+    Raises
+    ------
+    UsageError
+        The request cannot be met.
+    RunError
+        No kernel could be tuned.
+    """
+    gpus, reason = find_gpus()
+    placed = place(plan_of_sizes(problem, [None], gpus, shape=shape, kernels=kernels, **plan), gpus, reason)
+    missing = [f"no GPU found ({reason}): replaying recorded timings"] if placed.replayed and not gpus else []
+    for notice in (*missing, *notices(placed)):
+        warnings.warn(notice, MltuneWarning, stacklevel=3)
+    directory = run or new_directory(placed.tasks[0].problem.label)
+    campaign = run_plan(placed, directory, progress=progress, stop=stop, store=store, compile_on=compile_on)
+    if not runs_in(directory):
+        reasons = "; ".join(f"{slug}: {failure}" for slug, failure in campaign.failed.items())
+        raise RunError(
+            f"at least one of the competing kernels must begin, but none has in {directory}: "
+            f"{reasons or 'the time was over, or the run was interrupted'}."
+        )
+    result = fastest(directory)
+    if (result.directory / WINNER).is_dir():
+        copy_winner(result.directory / WINNER, directory / WINNER, directory)
+    return replace(result, interrupted=campaign.interrupted)
+
+
+def fastest(directory: Path) -> TuneResult:
+    """Return the result of the fastest kernel in the directory of a campaign for one problem, with all its rivals.
+
+    Raises
+    ------
+    RunDirectoryError
+        The campaign is not one for a single problem, or no run of it can be read.
+    """
+    found = [read_or_set_aside(at.name, partial(read_run, at, at.name)) for at in runs_in(directory)]
+    groups = by_problem(run for run in found if not isinstance(run, Unread))
+    if len(groups) != 1:
+        facts = "; ".join([f"{len(groups)}", *(one.reason for one in found if isinstance(one, Unread))])
+        raise RunDirectoryError(
+            f"a result is that of one problem, but {directory} holds {facts}; name the folder of one of its problems."
+        )
+    (runs,) = groups
+    return replace(runs[0], rivals=tuple(runs))

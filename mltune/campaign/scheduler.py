@@ -1,0 +1,305 @@
+"""The scheduler of a campaign: the standings of all tasks, their failures, and the choice of the next time slice."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mltune.campaign.device_worker import Outcome, SliceResult
+from mltune.campaign.limits import least_time
+from mltune.campaign.schedule import next_slice
+from mltune.errors import RunError
+from mltune.known.entry import Entry
+from mltune.records.directory import PROBLEMS, is_begun
+from mltune.resolve.plan import Plan, Standing, Task, TimeSlice, Unit
+from mltune.results.reader import RunReader
+from mltune.results.run import TuneResult
+from mltune.results.unread import Unread, read_or_set_aside
+from mltune.results.wording import milliseconds
+from mltune.tuning.siblings import near_run, nearest
+from mltune.tuning.wisdom import found_so_far
+
+if TYPE_CHECKING:
+    from mltune.cost.pretrained import Sweep
+    from mltune.device.facts import Device
+
+MAX_FAILURES = 3
+"""Failures without a new trial after which a task comes last, or is set aside if its worker died."""
+
+MAX_IDLE = 5
+"""Time slices without a failure, a new trial or a reason to stop after which a task is set aside."""
+
+FRESH_S = 20.0
+"""Seconds for which a problem that begins is told of a run what was read of it last: with 64 devices, all others have
+new trials whenever one asks."""
+
+
+class Scheduler:
+    """Chooses the time slices of a campaign.
+
+    Parameters
+    ----------
+    plan : Plan
+    directory : pathlib.Path
+    stop : callable
+        Once it is true, no further run is read at the start: a campaign that is interrupted has only seconds.
+    gpus : mapping of str to Device, optional
+        The facts of the plan's devices, where they are on other hosts.
+
+    Attributes
+    ----------
+    standings : dict of str to Standing
+        The standing of every task, by slug.
+    left_out : set of str
+        The tasks whose runs were not read because the campaign was interrupted, by slug.
+    """
+
+    def __init__(
+        self, plan: Plan, directory: Path, stop: Callable[[], bool] = bool, gpus: Mapping[str, Device] | None = None
+    ) -> None:
+        self._plan = plan
+        self._gpus = gpus or {}
+        self._directory = directory
+        self._readers = {task.slug: RunReader(self.folder(task), task.slug) for task in plan.tasks}
+        self._runs: dict[str, TuneResult] = {}  # the standings are of these
+        self._seen: dict[str, tuple[float, TuneResult | None]] = {}  # what siblings are told, and when it was read
+        self._entries: dict[str, tuple[TuneResult, list[Entry]]] = {}
+        self.standings = {task.slug: Standing(task.slug) for task in plan.tasks}
+        self.left_out: set[str] = set()
+        for task in plan.tasks:
+            if stop():
+                self.left_out.add(task.slug)
+            self.standings[task.slug] = self._read(task)
+        self._least_s: dict[str, float] = {}
+        self._has_choices = any(task.choice for task in plan.tasks)
+        self._failures: Counter[str] = Counter()
+        self._idle = ""  # the last time slice was of this task and brought no trial: another one comes first
+        self._undeclared = {slug for slug, standing in self.standings.items() if standing.spent}
+
+    @property
+    def trials(self) -> int:
+        """Number of trials of all tasks."""
+        return sum(standing.trials for standing in self.standings.values())
+
+    @property
+    def done(self) -> int:
+        """Number of tasks that have had their minimum, or get nothing more."""
+        pairs = ((task, self.standings[task.slug]) for task in self._plan.tasks)
+        return sum(one.ended or (one.spent > 0 and one.spent >= task.minimum) for task, one in pairs)
+
+    def folder(self, task: Task) -> Path:
+        """Return the run directory of a task."""
+        return self._directory / PROBLEMS / task.slug
+
+    def read(self, directory: Path, slug: str) -> TuneResult:
+        """Read the run of a task: only the trials that are new since the last time.
+
+        Takes the place of :func:`mltune.results.reader.read_run`, and raises what it raises.
+        """
+        if slug not in self._readers:  # a folder that the plan does not name
+            return RunReader(directory, slug).read()
+        if slug in self.left_out:
+            raise RunError("the campaign was interrupted before its records were read.")
+        return self._readers[slug].read()
+
+    def siblings(self, task: Task) -> tuple[Entry, ...]:
+        """Return what the other problems of a task's kernel have found so far; nothing once the task has trials."""
+        return tuple(entry for run in self._others(task) for entry in self._found(run))
+
+    def sweeps(self, task: Task) -> tuple[Sweep, ...]:
+        """Return what the most similar of them have measured so far; nothing once the task has trials."""
+        return nearest(near_run(task.problem, run) for run in self._others(task))
+
+    def next(self, running: Collection[str], left_s: float | None) -> TimeSlice | None:
+        """Choose the time slice of a free device; None if there is nothing for it to do.
+
+        ``running`` holds the slugs of the tasks that other devices work on. ``left_s`` are the seconds left of a budget
+        in seconds.
+        """
+        running = set(running)
+        unread = [slug for slug, standing in self.standings.items() if standing.unread and not standing.ended]
+        if unread:  # what they have spent decides what the others get
+            free = [slug for slug in unread if slug not in running]
+            return TimeSlice(free[0], 0.0, self._plan.unit, "repair") if free else None
+        self._end_outdone()
+        failing = {slug for slug, failures in self._failures.items() if failures >= MAX_FAILURES}
+        standings = list(self.standings.values())
+        for put_last in ({*failing, self._idle}, {self._idle}, set[str]()):
+            time_slice = next_slice(self._ordered(), standings, running | put_last, left_s)
+            if time_slice is None:
+                continue
+            choice = self._plan.task(time_slice.slug).choice if time_slice.reason == "minimum" else ""
+            if not (choice and self.find_bound(choice)):
+                return time_slice
+            while self.find_bound(choice):  # the most promising kernel begins, and others may be out of the question
+                pass
+            return self.next(running, left_s)
+        for slug in sorted(self._undeclared - running):  # killed between its last trial and its declaration
+            standing = self.standings[slug]
+            self._undeclared.discard(slug)
+            if not standing.failed and not standing.declared:
+                return TimeSlice(slug, standing.spent, self._plan.unit, "resumed")
+        return None
+
+    def end(self, time_slice: TimeSlice, result: SliceResult) -> Standing:
+        """Record the result of a time slice; return the new standing of its task."""
+        slug, outcome = time_slice.slug, result.outcome
+        before = self.standings[slug]
+        standing = self._read(self._plan.task(slug))
+        asked = time_slice.limit > before.spent and time_slice.reason != "repair"
+        moved = standing.trials > before.trials or standing.ended or (outcome is Outcome.DONE and not asked)
+        self._failures[slug] = 0 if moved else self._failures[slug] + 1
+        self._idle = slug if outcome is Outcome.DONE and not moved else ""
+        if outcome is Outcome.DONE and time_slice.reason != "repair":
+            self._undeclared.discard(slug)
+        else:
+            self._undeclared.add(slug)
+        standing = replace(standing, failed=standing.failed or self._failure(time_slice, standing, result))
+        self.standings[slug] = standing
+        return standing
+
+    def find_bound(self, choice: str = "") -> bool:
+        """Compute the least time of one more kernel that competes with others, of a choice if it is named.
+
+        That takes a second or more, which are none of a time slice: called while the devices are busy. Only for kernels
+        that have not begun; the others are known by their trials.
+
+        Returns
+        -------
+        bool
+            Whether there was one.
+        """
+        for task in self._plan.tasks:
+            wanted = task.choice == choice if choice else bool(task.choice)
+            if wanted and task.slug not in self._least_s and not self.standings[task.slug].trials:
+                devices = [self._gpus.get(device, device) for device in self._plan.devices]
+                fitting = [one for one in devices if isinstance(one, str) or task.model in ("", one.name)]
+                self._least_s[task.slug] = least_time(task, fitting)
+                return True
+        return False
+
+    def _end_outdone(self) -> None:
+        """End the tasks whose kernel has not begun, and cannot be as fast as another of its choice already is."""
+        if not self._has_choices:
+            return
+        best_s: dict[str, float] = {}
+        for task in self._plan.tasks:
+            curve = self.standings[task.slug].curve
+            if task.choice and curve:
+                best_s[task.choice] = min(curve[-1][1], best_s.get(task.choice, math.inf))
+        for task in self._plan.tasks:
+            standing, least_s = self.standings[task.slug], self._least_s.get(task.slug, 0.0)
+            if not standing.trials and not standing.ended and best_s.get(task.choice, math.inf) < least_s:
+                reason = (
+                    f"it needs at least {milliseconds(least_s)}, and another kernel takes "
+                    f"{milliseconds(best_s[task.choice])}"
+                )
+                self.standings[task.slug] = replace(standing, stopped=reason)
+
+    def _ordered(self) -> Plan:
+        """Return the plan with the kernels of each choice by their least times: the most promising one begins."""
+        if not self._has_choices:
+            return self._plan
+        first = {task.choice or task.slug: at for at, task in reversed(list(enumerate(self._plan.tasks)))}
+        tasks = sorted(
+            self._plan.tasks, key=lambda task: (first[task.choice or task.slug], self._least_s.get(task.slug, 0.0))
+        )
+        return replace(self._plan, tasks=tuple(tasks))
+
+    def forget_failures(self) -> None:
+        """Forget all failures: they were due to a device that did not work."""
+        self._failures.clear()
+
+    def refresh(self) -> None:
+        """Read what is new in the stores of all tasks."""
+        for task in self._plan.tasks:
+            self.standings[task.slug] = self._read(task)
+
+    def _others(self, task: Task) -> list[TuneResult]:
+        """Return the runs of the other problems of a task's kernel, as far as they can be read.
+
+        None once the task has trials.
+        """
+        others = [] if self.standings[task.slug].trials else self._plan.tasks
+        runs = (self._recent(one) for one in others if one.kernel == task.kernel and one.slug != task.slug)
+        return [run for run in runs if run is not None]
+
+    def _recent(self, task: Task) -> TuneResult | None:
+        """Return the run of a task as it was some seconds ago (:data:`FRESH_S`), if it can be read."""
+        read_s, run = self._seen.get(task.slug, (-math.inf, None))
+        if time.monotonic() - read_s > FRESH_S and is_begun(self.folder(task)):
+            found = read_or_set_aside(task.slug, partial(self.read, self.folder(task), task.slug))
+            run = None if isinstance(found, Unread) else found
+            self._seen[task.slug] = time.monotonic(), run
+        return run
+
+    def _found(self, run: TuneResult) -> list[Entry]:
+        """Return what a run has found; it is computed once for each state of the run."""
+        before, entries = self._entries.get(run.slug, (None, []))
+        if before is not run:
+            found = read_or_set_aside(run.slug, partial(found_so_far, run))
+            entries = [] if isinstance(found, Unread) else found
+            self._entries[run.slug] = run, entries
+        return entries
+
+    def _failure(self, time_slice: TimeSlice, standing: Standing, result: SliceResult) -> str:
+        """Return why a task is set aside after a time slice; empty if it is not.
+
+        An error of a reader alone sets nothing aside: first a worker opens the store for writing.
+        """
+        outcome, failures = result.outcome, self._failures[standing.slug]
+        repaired = outcome is Outcome.DONE and time_slice.reason == "repair"
+        if standing.unread and (repaired or outcome is Outcome.FAILED):
+            return f"not readable: {result.detail or standing.unread}"
+        if outcome is Outcome.FAILED or (outcome is Outcome.DIED and failures >= MAX_FAILURES):
+            return result.detail
+        if outcome in (Outcome.DONE, Outcome.INTERRUPTED) and failures >= MAX_IDLE:
+            return f"{failures} time slices in a row brought no trial"
+        return ""
+
+    def _read(self, task: Task) -> Standing:
+        """Read the standing of a task; one that was set aside stays so, as does what is known of an unreadable one."""
+        known = self.standings[task.slug]
+        if known.failed or not is_begun(self.folder(task)):
+            return known
+
+        def read() -> Standing:
+            run = self.read(self.folder(task), task.slug)
+            self._seen[task.slug] = time.monotonic(), run
+            if run is self._runs.get(task.slug):
+                return replace(known, unread="")
+            standing = standing_of(run, self._plan.unit)
+            self._runs[task.slug] = run
+            return standing
+
+        found = read_or_set_aside(task.slug, read)
+        return replace(known, unread=found.reason) if isinstance(found, Unread) else found
+
+
+def standing_of(run: TuneResult, unit: Unit) -> Standing:
+    """Return the standing of the task of a run.
+
+    Parameters
+    ----------
+    run : TuneResult
+        Its slug is that of the task.
+    unit : {"s", "trials"}
+        The unit of the plan's budget.
+    """
+    return Standing(
+        run.slug,
+        spent=float(len(run.records)) if unit == "trials" else run.elapsed_s,
+        limit=None if run.limit is None else run.limit["trials" if unit == "trials" else "time_s"],
+        curve=run.improvements(by_time=unit == "s", noisy=True),
+        stopped=run.stopped if run.limit is None else "",  # one that was killed after that has trials to finish
+        trials=len(run.records),
+        total_s=run.elapsed_s,
+        declared=run.settled,
+        notice=run.notice,
+    )

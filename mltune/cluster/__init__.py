@@ -1,1 +1,0 @@
-"""Machines of a Dask cluster: compilers on other hosts, and campaigns on the GPUs of several."""

@@ -1,0 +1,234 @@
+"""Features of configurations for the cost models, before and after compiling, and the physical prior.
+
+docs/explanation/features.md gives the formula and the source of each feature.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mltune.cost.access import Access, LaneLayout, Traffic, least_wavefronts, traffic
+from mltune.cost.bound import Bound, bound, hardware_limits
+from mltune.cost.physics import SMALLEST_SHARE, physics
+from mltune.device.facts import Device
+from mltune.device.known import with_mixes
+from mltune.device.peaks import fma_per_clock
+from mltune.kernel.bundle import Kernel, device_variables
+from mltune.kernel.columns import Columns, Floats, length
+from mltune.problem.problem import Problem
+
+BUILD_COLUMNS = ("registers", "spill_bytes", "stack_bytes", "shared_bytes", "code_bytes")
+"""Results of a build that are features: fields of :class:`mltune.records.trial.Build`."""
+
+NEEDED = ("threads", "registers", "tiles", "fma")
+"""Resources that a bundle must define for the physical prior."""
+
+LINEAR = frozenset({"occupancy", "limiter", "register_pressure", "tail_efficiency", "useful_share"})
+"""Derived columns that, like the bounds, are shares or codes. All others are sizes, whose logarithms are features."""
+
+BY_REGISTERS = (
+    *("blocks_per_sm", "warps_per_sm", "occupancy", "blocks_by_registers", "limiter", "waves", "tail_efficiency"),
+    *("latency_bound", "memory_bound", "bytes_in_flight_per_sm", "wave_bytes"),
+)
+"""Derived columns that depend on the number of registers, which is exact after compiling."""
+
+
+class Features:
+    """The feature table of one kernel for one problem on one device.
+
+    The first columns are the parameters, as log2(1 + value). The ``[resources]`` of the bundle follow, and the columns
+    that can be computed from them: occupancy, waves, bounds and others. Without ``[resources]`` there are only the
+    parameters and, after compiling, the results of the build. All columns are finite.
+
+    Attributes
+    ----------
+    names_before, names_after : tuple of str
+        Names of the columns of :meth:`before` and :meth:`after`; the second tuple starts with the first.
+    has_prior : bool
+        Whether the bundle defines the resources that :meth:`prior` needs.
+    """
+
+    def __init__(self, kernel: Kernel, problem: Problem, device: Device) -> None:
+        self.kernel = kernel
+        self.problem = problem
+        self.device = device
+        self._variables = problem.variables() | device_variables(device)
+        self.has_prior = set(NEEDED) <= set(kernel.resources)
+        self._unit = kernel.unit or problem.arithmetic
+        self._physics = partial(physics, device, self._unit)
+        self._expressions = {f"resource {name}": expression for name, expression in kernel.resources.items()}
+        for name, access in kernel.accesses.items():
+            self._expressions |= {f"access {name} count": access.count, f"access {name} bytes": access.bytes}
+            for position, digit in enumerate(access.lanes):
+                self._expressions |= {f"access {name} {position} {part}": digit[part] for part in (0, 1)}
+        nothing = {name: np.empty(0, dtype=np.int64) for name in kernel.all_parameters}
+        estimates = self._estimates(nothing)
+        self.names_before = tuple(self._before_columns(nothing, *estimates))
+        self.names_after = self.names_before + tuple(self._after_columns(nothing, {}, *estimates))
+
+    def before(self, columns: Columns) -> Floats:
+        """Return the features known before compiling: ndarray of shape (n_configs, len(names_before))."""
+        return _stack(self._before_columns(columns, *self._estimates(columns)))
+
+    def after(self, columns: Columns, builds: Mapping[str, ArrayLike]) -> Floats:
+        """Return the features known after compiling: ndarray of shape (n_configs, len(names_after)).
+
+        Parameters
+        ----------
+        builds : mapping of str to array_like of shape (n_configs,)
+            Columns of :data:`BUILD_COLUMNS`; a missing column or a NaN stands for its estimate, or for 0.
+        """
+        estimates = self._estimates(columns)
+        return _stack(self._before_columns(columns, *estimates) | self._after_columns(columns, builds, *estimates))
+
+    def prior(self, columns: Columns) -> Floats:
+        """Return the share of the device's peak that :mod:`mltune.cost.physics` expects, without measurements.
+
+        The peak is that of the problem's arithmetic outside the tensor cores, which a kernel on them may exceed.
+
+        Returns
+        -------
+        ndarray of shape (n_configs,)
+            All ones when ``has_prior`` is false.
+        """
+        if not self.has_prior:
+            return np.ones(length(columns))
+        resources, accesses = self._estimates(columns)
+        share = self._physics(resources, accesses).share
+        if self._unit == self.problem.arithmetic:
+            return share
+        return share * fma_per_clock(self.device, self._unit) / fma_per_clock(self.device, self.problem.arithmetic)
+
+    def derived(self, columns: Columns, builds: Mapping[str, ArrayLike] | None = None) -> dict[str, Floats]:
+        """Return the resources and the columns derived from them by name, in their own units.
+
+        Parameters
+        ----------
+        builds : mapping of str to array_like of shape (n_configs,), optional
+            Results of compiling, as in :meth:`after`; by default the estimates of the bundle are used.
+
+        Returns
+        -------
+        dict of str to ndarray of shape (n_configs,)
+            Empty for a bundle without resources.
+        """
+        resources, accesses = self._estimates(columns)
+        if not self.has_prior:
+            return resources
+        spilled = None
+        if builds is not None:
+            resources, spilled = _corrected(resources, _known(builds, length(columns)))
+        return resources | self._physics(resources, accesses, spilled).columns
+
+    def bound(self, columns: Columns, builds: Mapping[str, ArrayLike] | None = None) -> Bound:
+        """Return the least times that :mod:`mltune.cost.bound` allows; without the resources those of the hardware.
+
+        Parameters
+        ----------
+        builds : mapping of str to array_like of shape (n_configs,), optional
+            Results of compiling, as in :meth:`after`; by default the estimates of the bundle are used.
+        """
+        size = length(columns)
+        if not self.has_prior:
+            least = hardware_limits(self.device, self.problem, self._unit)
+            return Bound({name: np.full(size, time_s) for name, time_s in least.items()})
+        resources, accesses = self._evaluated(columns)
+        if builds is not None:
+            resources, _ = _corrected(resources, _known(builds, size))
+        wavefronts = least_wavefronts(accesses, self.device.warp_size, size) if accesses else None
+        device = with_mixes(self.device)
+        return bound(device, self.problem, resources, self._traffic(accesses, size), wavefronts, self._unit)
+
+    def _estimates(self, columns: Columns) -> tuple[dict[str, Floats], Traffic | None]:
+        """Return the bundle's resources by name, and the traffic of its accesses."""
+        resources, accesses = self._evaluated(columns)
+        return resources, self._traffic(accesses, length(columns))
+
+    def _traffic(self, accesses: Sequence[Access], size: int) -> Traffic | None:
+        return traffic(accesses, self.device.warp_size, size) if accesses else None
+
+    def _evaluated(self, columns: Columns) -> tuple[dict[str, Floats], list[Access]]:
+        """Return the bundle's resources by name, and its accesses."""
+        values = self.kernel.evaluate(columns, self._variables, self._expressions)
+        resources = {name: np.asarray(values[f"resource {name}"], dtype=np.float64) for name in self.kernel.resources}
+        accesses = []
+        for name, access in self.kernel.accesses.items():
+            digits = [
+                (_integers(values[f"access {name} {position} 0"]), _integers(values[f"access {name} {position} 1"]))
+                for position in range(len(access.lanes))
+            ]
+            count = np.asarray(values[f"access {name} count"], dtype=np.float64)
+            layout = LaneLayout(_integers(values[f"access {name} bytes"]), digits)
+            accesses.append((access.memory, count, layout))
+        return resources, accesses
+
+    def _before_columns(
+        self, columns: Columns, resources: Mapping[str, Floats], accesses: Traffic | None
+    ) -> dict[str, Floats]:
+        table = {name: signed_log2(columns[name]) for name in self.kernel.all_parameters}
+        table |= {f"resource_{name}": signed_log2(values) for name, values in resources.items()}
+        if self.has_prior:
+            found = self._physics(resources, accesses)
+            table |= {name: _feature(name, values) for name, values in found.columns.items()}
+            table["prior"] = _log_share(found.share)
+        return table
+
+    def _after_columns(
+        self,
+        columns: Columns,
+        builds: Mapping[str, ArrayLike],
+        resources: Mapping[str, Floats],
+        accesses: Traffic | None,
+    ) -> dict[str, Floats]:
+        known = _known(builds, length(columns))
+        table = {f"build_{name}": signed_log2(np.nan_to_num(values)) for name, values in known.items()}
+        if self.has_prior:
+            estimated = resources["registers"]
+            built, spilled = _corrected(resources, known)
+            found = self._physics(built, accesses, spilled)
+            changed = [name for name in BY_REGISTERS if name in found.columns]
+            table |= {f"built_{name}": _feature(name, found.columns[name]) for name in changed}
+            table["built_registers_over_estimate"] = built["registers"] / np.maximum(estimated, 1.0)
+            table["built_spill_bytes_per_fma"] = np.nan_to_num(known["spill_bytes"]) / np.maximum(resources["fma"], 1.0)
+            table["built_prior"] = _log_share(found.share)
+        return table
+
+
+def _corrected(resources: Mapping[str, Floats], known: Mapping[str, Floats]) -> tuple[dict[str, Floats], Floats]:
+    """Return the resources with results of compiling in place of estimates, and the registers that spill."""
+    registers = np.where(np.isnan(known["registers"]), resources["registers"], known["registers"])
+    dynamic = resources.get("shared_bytes", np.zeros_like(registers))
+    built = dict(resources) | {"registers": registers, "shared_bytes": dynamic + np.nan_to_num(known["shared_bytes"])}
+    return built, np.nan_to_num(known["spill_bytes"]) / 4.0
+
+
+def _known(builds: Mapping[str, ArrayLike], size: int) -> dict[str, Floats]:
+    return {name: np.asarray(builds.get(name, np.full(size, np.nan)), dtype=np.float64) for name in BUILD_COLUMNS}
+
+
+def _feature(name: str, values: Floats) -> Floats:
+    return values if name in LINEAR or name.endswith("_bound") else signed_log2(values)
+
+
+def _log_share(share: Floats) -> Floats:
+    logarithm: Floats = np.log(np.maximum(share, SMALLEST_SHARE))
+    return logarithm
+
+
+def _stack(table: Mapping[str, Floats]) -> Floats:
+    return np.column_stack(list(table.values()))
+
+
+def _integers(values: ArrayLike) -> NDArray[np.int64]:
+    return np.asarray(values).astype(np.int64)
+
+
+def signed_log2(values: ArrayLike) -> Floats:
+    """Return log2(1 + value), with the sign of the value."""
+    values = np.asarray(values, dtype=np.float64)
+    scaled: Floats = np.sign(values) * np.log2(1.0 + np.abs(values))
+    return scaled

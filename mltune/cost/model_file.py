@@ -1,0 +1,335 @@
+"""Files of pretrained models: regressors in a skops file, with a card in JSON beside it.
+
+A file may come from a stranger, and skops is not memory-safe: crafted trees make scikit-learn read outside arrays. So
+sizes are limited before anything is unpacked, only the types of :data:`TRUSTED` are made, and every tree is checked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import hashlib
+import io
+import re
+import sys
+import zipfile
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Self
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError, model_validator
+
+from mltune.cost.pretrained import Member, PretrainedModel
+from mltune.errors import ModelError
+from mltune.files.atomic import write_file_atomically
+from mltune.files.documents import parse_json
+from mltune.files.reading import read_file, reason
+from mltune.files.text import printable
+from mltune.files.validation import matching, problems_of
+from mltune.records.header import LARGEST
+
+TRUSTED = ("sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",)
+"""The types that a model may have besides those that skops knows to be safe."""
+
+MOST_BYTES = 32 << 20
+"""Largest file of regressors."""
+
+MOST_UNPACKED = 256 << 20
+"""Largest content of it."""
+
+MOST_MEMBERS = 200
+
+SUFFIXES = (".json", ".skops")
+"""Of the files of a model: its card and its regressors."""
+
+_MOST_CARD_BYTES = 1 << 20
+_MOST_TREES = 100_000
+_MOST_FLOPS = 1e30
+_COUNT = re.compile("[1-9][0-9]{0,5}")
+
+Name = Annotated[StrictStr, Field(min_length=1, max_length=200)]
+_Value = Annotated[StrictInt, Field(ge=-LARGEST, le=LARGEST)]
+
+
+class _CardMember(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    sweep: Name
+    architecture: Annotated[StrictStr, Field(max_length=200)] = ""
+    case: Annotated[StrictStr, Field(max_length=200)] = ""
+    cost_class: Annotated[StrictStr, Field(max_length=200)] = ""
+    flops: Annotated[float, Field(ge=0.0, le=_MOST_FLOPS)] = 0.0
+    fastest: Annotated[tuple[dict[Name, _Value], ...], Field(max_length=10)] = ()
+
+
+class Origin(NamedTuple):
+    """Where a dataset was recorded; empty and 0 where that is not known."""
+
+    architecture: str
+    flops: float
+
+    @classmethod
+    def of(cls, facts: dict[str, Any]) -> Self:
+        """Read it from the facts of a card."""
+        flops = _figure(facts.get("flops"), "number of operations", 0.0, _MOST_FLOPS)
+        return cls(printable(facts.get("architecture") or "", 100), flops or 0.0)
+
+
+def _figure(value: Any, meaning: str, least: float, most: float) -> float | None:
+    """Return a figure of a card; None where it is no number."""
+    if type(value) not in (int, float):
+        return None
+    if not least <= value <= most:
+        raise ValueError(f"a {meaning} is a number from {least:g} to {most:g}, got {value:g}")
+    return float(value)
+
+
+class Card(BaseModel):
+    """The card of a model.
+
+    Attributes
+    ----------
+    format : int
+    kernel : str
+    parameters : list of str
+    members : list
+        For each regressor the sweep, the architecture of its device, case, class and operations of its problem, and its
+        fastest configurations.
+    sha256 : str
+        Of the file of regressors.
+    facts : dict
+        Training datasets with their hashes and devices, versions, and scores on what was left out.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    format: Literal[1] = 1
+    kernel: Name
+    parameters: Annotated[list[Name], Field(min_length=1, max_length=200)]
+    members: Annotated[list[_CardMember], Field(min_length=1, max_length=MOST_MEMBERS)]
+    sha256: Annotated[StrictStr, matching(r"[0-9a-f]{64}", "be a SHA-256")]
+    facts: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        """Read all figures: one that is out of bounds is an error."""
+        _ = self.gain, self.shares("model"), self.shares("physics"), self.origins
+        return self
+
+    @property
+    def gain(self) -> float | None:
+        """What it added to physics where it was judged on what it had not seen; None where it was not judged."""
+        return _figure(self.facts.get("gain"), "gain", -1.0, 1.0)
+
+    def shares(self, source: Literal["model", "physics"]) -> dict[int, list[float]]:
+        """Return the shares of the optimum on what it had not seen, by number of first choices.
+
+        Parameters
+        ----------
+        source : {"model", "physics"}
+            What chooses: the model, together with physics if there is any, or physics alone.
+        """
+        scores = self.facts.get("scores")
+        found: dict[int, list[float]] = {}
+        for score in scores.values() if isinstance(scores, dict) else ():
+            judged = score.get("share_of_optimum") if isinstance(score, dict) else None
+            sources = judged if isinstance(judged, dict) else {}
+            shares = sources.get("together" if source == "model" and "together" in sources else source)
+            for count, share in shares.items() if isinstance(shares, dict) else ():
+                figure = _figure(share, "share of the optimum", 0.0, 1.0)
+                if _COUNT.fullmatch(count) and figure is not None:
+                    found.setdefault(int(count), []).append(figure)
+        return found
+
+    @property
+    def origins(self) -> list[Origin]:
+        """Where its datasets were recorded, as far as its facts say so."""
+        found = self.facts.get("datasets")
+        listed = found.values() if isinstance(found, dict) else ()
+        return [Origin.of(one) for one in listed if isinstance(one, dict)]
+
+
+def file_of(path: Path, suffix: str = "") -> Path:
+    """Return a file of the model with a path, or without a suffix its stem.
+
+    Raises
+    ------
+    ModelError
+        The path has no name.
+
+    Examples
+    --------
+    >>> file_of(Path("models/one.v2"), ".json").name, file_of(Path("models/one.skops"), ".json").name
+    ('one.v2.json', 'one.json')
+    """
+    if path.name in ("", ".."):
+        raise ModelError(f"a model is named by its file, such as models/mine, got {printable(repr(str(path)), 100)}.")
+    return path.with_name(f"{path.stem if path.suffix in SUFFIXES else path.name}{suffix}")
+
+
+def save_model(model: PretrainedModel, path: Path) -> None:
+    """Write a model: regressors and card have the suffixes :data:`SUFFIXES` (:func:`file_of`)."""
+    content = _skops_io().dumps([one.regressor for one in model.members], compression=zipfile.ZIP_DEFLATED)
+    card = Card(
+        kernel=model.kernel,
+        parameters=list(model.parameters),
+        members=[
+            _CardMember(**{name: getattr(one, name) for name in _CardMember.model_fields}) for one in model.members
+        ],
+        sha256=hashlib.sha256(content).hexdigest(),
+        facts=dict(model.facts),
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_file_atomically(file_of(path, ".skops"), content)
+    write_file_atomically(file_of(path, ".json"), (card.model_dump_json(indent=1) + "\n").encode())
+
+
+def load_card(path: Path) -> Card:
+    """Load the card of a model.
+
+    Raises
+    ------
+    ModelError
+        The file cannot be read, or is no card.
+    """
+    path = file_of(path, ".json")
+    try:
+        document = parse_json(read_file(path, _MOST_CARD_BYTES))
+        return Card.model_validate(document)
+    except OSError as error:
+        raise ModelError(f"a model has a card, but {printable(path, 300)}: {reason(error)}.") from error
+    except ValidationError as error:
+        raise ModelError(f"{printable(path, 300)}: {problems_of(error, document, model=Card)}.") from error
+    except ValueError as error:
+        raise ModelError(f"the card of a model is JSON, but {printable(path, 300)}: {error!s:.300}.") from error
+
+
+def load_model(path: Path) -> PretrainedModel:
+    """Load a model.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+
+    Raises
+    ------
+    ModelError
+        A file cannot be read, does not belong to its card, or holds something else than regressors.
+    """
+    card = load_card(path)
+    path = file_of(path, ".skops")
+    try:
+        content = read_file(path, MOST_BYTES)
+    except OSError as error:
+        raise ModelError(f"a model has regressors, but {printable(path, 300)}: {reason(error)}.") from error
+    if hashlib.sha256(content).hexdigest() != card.sha256:
+        raise ModelError(f"a model belongs to its card, but the SHA-256 of {printable(path, 300)} is another.")
+    try:
+        regressors = _regressors(content, len(card.members), len(card.parameters))
+    except Exception as error:  # skops and scikit-learn have errors of every kind for crafted files
+        trained = card.facts.get("versions", {})
+        raise ModelError(
+            f"{printable(path, 300)} cannot be used: {type(error).__name__}: {printable(error, 300)} (trained with "
+            f"{printable(trained, 200)})."
+        ) from error
+    members = tuple(
+        Member(**dict(known), regressor=regressor) for known, regressor in zip(card.members, regressors, strict=True)
+    )
+    parameters = tuple(card.parameters)
+    return PretrainedModel(card.kernel, parameters, members, facts=card.facts, digest=card.sha256)
+
+
+def _skops_io() -> Any:
+    """Import ``skops.io`` without the array libraries that it does not need.
+
+    It lists all estimators of scikit-learn, for which every package of scikit-learn is imported, those that adapt other
+    array libraries too: PyTorch and CuPy would take seconds where they are installed. An import that fails is skipped.
+    """
+    with _hidden("torch", "cupy", "dask"):
+        import skops.io
+    return skops.io
+
+
+@contextlib.contextmanager
+def _hidden(*names: str) -> Iterator[None]:
+    """Let the import of packages fail, unless they are imported already."""
+    hidden: dict[str, Any] = dict.fromkeys(name for name in names if name not in sys.modules)
+    sys.modules.update(hidden)  # None is what makes an import fail
+    try:
+        yield
+    finally:
+        for name in hidden:
+            sys.modules.pop(name, None)
+
+
+def _regressors(content: bytes, count: int, features: int) -> list[Any]:
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        unpacked = sum(one.file_size for one in archive.infolist())
+        if unpacked > MOST_UNPACKED:
+            raise ValueError(f"its content has at most {MOST_UNPACKED} bytes, but has {unpacked}")
+    found = _skops_io().loads(content, trusted=list(TRUSTED))
+    if type(found) is not list or len(found) != count:
+        raise ValueError(f"it holds a list of {count} regressors, as its card says")
+    for one in found:
+        if type(one) is not HistGradientBoostingRegressor:
+            raise ValueError(f"a regressor is a HistGradientBoostingRegressor, got {type(one).__name__}")
+        _check(one, features)
+    return [_rebuilt(one, features) for one in found]
+
+
+def _check(regressor: Any, features: int) -> None:
+    """Check the trees of a regressor: children follow their parents, so that every path ends in a leaf."""
+    from sklearn.ensemble._hist_gradient_boosting.predictor import TreePredictor
+
+    iterations = regressor._predictors
+    if type(iterations) is not list or not 0 < len(iterations) <= _MOST_TREES:
+        raise ValueError(f"a regressor has 1 to {_MOST_TREES} trees")
+    for trees in iterations:
+        if type(trees) is not list or len(trees) != 1 or type(trees[0]) is not TreePredictor:
+            raise ValueError("an iteration has one tree")
+        _check_nodes(trees[0].nodes, features)
+
+
+def _check_nodes(nodes: Any, features: int) -> None:
+    from sklearn.ensemble._hist_gradient_boosting.common import PREDICTOR_RECORD_DTYPE
+
+    if type(nodes) is not np.ndarray or nodes.dtype != PREDICTOR_RECORD_DTYPE or nodes.ndim != 1 or not len(nodes):
+        raise ValueError("the nodes of a tree have the type of this version of scikit-learn")
+    inner = nodes[nodes["is_leaf"] == 0]
+    place = np.flatnonzero(nodes["is_leaf"] == 0)
+    for side in ("left", "right"):
+        if (inner[side] <= place).any() or (inner[side] >= len(nodes)).any():
+            raise ValueError("a node's children follow it")
+    if (inner["feature_idx"] < 0).any() or (inner["feature_idx"] >= features).any():
+        raise ValueError(f"a tree uses {features} features")
+    if inner["is_categorical"].any():
+        raise ValueError("a tree compares numbers")
+    if not np.isfinite(nodes["value"]).all() or (nodes["is_leaf"] > 1).any():
+        raise ValueError("the values of a tree are finite")
+
+
+def _rebuilt(regressor: Any, features: int) -> Any:
+    """Return a new regressor with the trees of another one, and nothing else of it."""
+    from sklearn.ensemble._hist_gradient_boosting.predictor import TreePredictor
+
+    baseline = np.asarray(regressor._baseline_prediction, dtype=np.float64)
+    if baseline.shape != (1, 1) or not np.isfinite(baseline).all():
+        raise ValueError("a regressor starts from one finite value")
+    made = copy.copy(_template(features))
+    none = np.zeros((0, 8), dtype=np.uint32)
+    made._predictors = [[TreePredictor(trees[0].nodes.copy(), none, none)] for trees in regressor._predictors]
+    made._baseline_prediction = baseline
+    return made
+
+
+@lru_cache(maxsize=8)
+def _template(features: int) -> Any:
+    """Return a regressor that has been fitted, once: with one thread for each of many cores that takes .4 s."""
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    made = HistGradientBoostingRegressor(max_iter=1, early_stopping=False)
+    return made.fit(np.zeros((2, features)) + np.arange(2)[:, None], np.arange(2.0))

@@ -1,0 +1,247 @@
+"""A cost model that is trained on recorded sweeps, from which runs on other GPUs and problems start.
+
+There is one regressor for each sweep, from the parameters of a configuration to the log of its speed relative to the
+fastest of the sweep. The mean of those that are closest is the prediction: what was fast everywhere is expected to be
+fast here. On recorded GPUs of other architectures this order beats one regressor over all sweeps with features of the
+device (benchmarks/transfer.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, zip_longest
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mltune.cost.encoding import Source
+from mltune.cost.features import signed_log2
+from mltune.device.facts import NO_CUDA
+from mltune.kernel.columns import Columns, Floats
+
+if TYPE_CHECKING:
+    from mltune.device.facts import Device
+    from mltune.problem.problem import Problem
+
+SLOWEST = -3.0
+"""Log of the relative speed of the slowest configurations that are told apart; failures count as such."""
+
+MOST_ROWS = 4000
+"""Most configurations of a sweep that a regressor is fitted to, besides its fastest."""
+
+FASTEST = 300
+"""Fastest configurations of a sweep that are always among them."""
+
+FAR = 30.0
+"""A problem with so many times more or fewer operations is far from another."""
+
+EMPHASIS = 2.0
+"""A configuration counts as much as the EMPHASIS-th power of its relative speed: the fast ones matter."""
+
+
+REMEMBERED = 3
+"""Fastest configurations of a sweep that a model remembers."""
+
+DIFFERENT = 3
+"""Parameters in which they differ from each other, at least."""
+
+FIRST = 4
+"""Most configurations of those that are remembered of the closest sweeps, which a search measures first."""
+
+IMPORTANCE_ROWS = 1000
+"""Most configurations of a sweep from which the importance of parameters is estimated."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sweep:
+    """Measured configurations of one problem on one device.
+
+    Attributes
+    ----------
+    name : str
+    group : str
+        What is left out as a whole when a model is judged: the architecture of the device, or the sweep.
+    architecture : str
+        That of the device (:attr:`mltune.device.facts.Device.architecture`).
+    case, cost_class : str
+        Those of the problem (:attr:`mltune.problem.problem.Problem.case`).
+    flops : float
+        Operations of the problem; 0 where they are not known.
+    columns : Columns
+    median_s : ndarray of shape (n_configs,)
+        Seconds; NaN for configurations that failed.
+    """
+
+    name: str
+    group: str
+    architecture: str
+    case: str
+    cost_class: str
+    flops: float
+    columns: Columns
+    median_s: Floats
+
+    def relative(self) -> Floats:
+        """Return the logs of the speeds, relative to the fastest."""
+        logs = np.log(np.nanmin(self.median_s) / self.median_s)
+        relative: Floats = np.maximum(np.nan_to_num(logs, nan=SLOWEST), SLOWEST)
+        return relative
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Member:
+    """The regressor of one sweep, and its fastest configurations, which differ from each other."""
+
+    sweep: str
+    architecture: str
+    case: str
+    cost_class: str
+    flops: float
+    regressor: Any
+    fastest: tuple[Mapping[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PretrainedModel:
+    """Regressors of several sweeps of one kernel.
+
+    Attributes
+    ----------
+    kernel : str
+    parameters : tuple of str
+        The features of the regressors: log2(1 + value) of each.
+    members : tuple of Member
+    first : tuple of mapping of str to int
+        Configurations that are worth to be measured first, for the problem and the device that it was chosen for.
+    facts : mapping
+        Further content of the card: datasets, versions, scores.
+    digest : str
+        Identifies its file, where it was loaded from one.
+    """
+
+    kernel: str
+    parameters: tuple[str, ...]
+    members: tuple[Member, ...]
+    first: tuple[Mapping[str, int], ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    digest: str = ""
+
+    def closest(self, problem: Problem, device: Device) -> PretrainedModel | None:
+        """Return the model of the sweeps that are closest to a problem and a device.
+
+        Of the sweeps with CUDA, or of those without, as the device is: those of the problem's class, if there are any;
+        of these, those of its case or of a similar number of operations (:data:`FAR`), if there are any; and of these,
+        those of the device's architecture, if there are any. The fastest configurations of those of that architecture
+        and of a similar number of operations come first, those of the problem's case before others. None where there
+        is no sweep with CUDA, or none without: such orders mislead (a convolution, from AMD's GPUs to NVIDIA's: .6 to
+        .7 of the optimum with the first choice, where physics alone has .9).
+        """
+        left = [one for one in self.members if is_comparable(one.architecture, device)]
+        left = [one for one in left if one.cost_class == problem.cost_class] or left
+        left = [one for one in left if one.case == problem.case != "" or are_near(one.flops, problem.flops)] or left
+        left = [one for one in left if one.architecture == device.architecture] or left
+        near = [one for one in left if one.flops == problem.flops or are_near(one.flops, problem.flops)]
+        near = [one for one in near if one.architecture == device.architecture]
+        near.sort(key=lambda one: (one.case != problem.case, distance(one.flops, problem.flops)))
+        return replace(self, members=tuple(left), first=_in_turn([one.fastest for one in near])) if left else None
+
+    def predict(self, columns: Columns) -> Floats:
+        """Return the expected logs of speeds relative to the fastest: ndarray of shape (n_configs,)."""
+        X = features(columns, self.parameters)
+        mean: Floats = np.mean([one.regressor.predict(X) for one in self.members], axis=0)
+        return mean
+
+    def source(self) -> Source:
+        """Return it as a source of knowledge for a search."""
+        return Source(lambda columns: np.minimum(self.predict(columns), 0.0), SLOWEST, smooth=False)
+
+
+def are_near(flops: float, others: float) -> bool:
+    """Return whether two numbers of operations are known and similar.
+
+    Examples
+    --------
+    >>> are_near(1e9, 2e10), are_near(1e9, 4e10), are_near(0.0, 1e9)
+    (True, False, False)
+    """
+    return 0.0 < flops <= FAR * others and others <= FAR * flops
+
+
+def distance(flops: float, others: float) -> float:
+    """Return the absolute log of the ratio of two numbers of operations."""
+    return abs(math.log(max(flops, 1.0) / max(others, 1.0)))
+
+
+def _in_turn(lists: Sequence[Sequence[Mapping[str, int]]]) -> tuple[Mapping[str, int], ...]:
+    """Return the first of each list, then the second of each, without repetitions, at most :data:`FIRST`."""
+    found: list[Mapping[str, int]] = []
+    for configuration in chain.from_iterable(zip_longest(*lists)):
+        if configuration is not None and configuration not in found:
+            found.append(configuration)
+    return tuple(found[:FIRST])
+
+
+def fastest_of(sweep: Sweep) -> tuple[dict[str, int], ...]:
+    """Return the fastest configurations of a sweep that differ in some parameters, the fastest first.
+
+    Examples
+    --------
+    >>> columns = {name: np.array(column) for name, column in zip("abc", ([1, 1, 2], [1, 2, 2], [1, 1, 2]))}
+    >>> fastest_of(Sweep("one", "one", "sm_90", "", "", 0.0, columns, np.array([1.0, 1.1, 1.2])))
+    ({'a': 1, 'b': 1, 'c': 1}, {'a': 2, 'b': 2, 'c': 2})
+    """
+    names = list(sweep.columns)
+    table = np.column_stack([sweep.columns[name] for name in names])
+    chosen: list[int] = []
+    for row in np.argsort(sweep.median_s, kind="stable")[:FASTEST]:
+        if len(chosen) == REMEMBERED or not np.isfinite(sweep.median_s[row]):
+            break
+        if all((table[row] != table[other]).sum() >= min(DIFFERENT, len(names)) for other in chosen):
+            chosen.append(int(row))
+    return tuple(dict(zip(names, table[row].tolist(), strict=True)) for row in chosen)
+
+
+def is_comparable(architecture: str, device: Device) -> bool:
+    """Return whether an architecture and a device both have CUDA, or neither has."""
+    return (architecture == NO_CUDA) == (device.architecture == NO_CUDA)
+
+
+def features(columns: Columns, parameters: Sequence[str]) -> Floats:
+    """Return the features of configurations: ndarray of shape (n_configs, n_parameters)."""
+    return np.column_stack([signed_log2(columns[name]) for name in parameters])
+
+
+def fit_member(sweep: Sweep, parameters: Sequence[str], *, seed: int = 0) -> Member:
+    """Fit the regressor of a sweep."""
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    target = sweep.relative()
+    rng = np.random.default_rng(seed)
+    drawn = rng.permutation(len(target))[:MOST_ROWS]
+    rows = np.union1d(drawn, np.argsort(-target, kind="stable")[:FASTEST])
+    regressor = HistGradientBoostingRegressor(
+        max_iter=60, learning_rate=0.2, max_leaf_nodes=31, early_stopping=False, random_state=seed
+    )
+    regressor.fit(
+        features(sweep.columns, parameters)[rows], target[rows], sample_weight=np.exp(EMPHASIS * target[rows])
+    )
+    known = fastest_of(sweep)
+    return Member(sweep.name, sweep.architecture, sweep.case, sweep.cost_class, sweep.flops, regressor, known)
+
+
+def importance(model: PretrainedModel, sweeps: Sequence[Sweep], *, seed: int = 0) -> dict[str, float]:
+    """Return how much the members rely on each parameter: the fall of R2 when it is permuted, as shares of the sum."""
+    from sklearn.inspection import permutation_importance
+
+    total = np.zeros(len(model.parameters))
+    for member, sweep in zip(model.members, sweeps, strict=True):
+        measured = sweep.relative()
+        rows = np.random.default_rng(seed).permutation(len(measured))[:IMPORTANCE_ROWS]
+        X = features(sweep.columns, model.parameters)[rows]
+        found = permutation_importance(member.regressor, X, measured[rows], n_repeats=3, random_state=seed)
+        total += np.maximum(found.importances_mean, 0.0)
+    total /= max(float(total.sum()), 1e-12)
+    order = np.argsort(-total, kind="stable")
+    return {model.parameters[at]: round(float(total[at]), 4) for at in order}

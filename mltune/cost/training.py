@@ -1,0 +1,268 @@
+"""Train a model on datasets of one kernel, and judge it on what it has not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mltune.cost.encoding import Encoding, Source, physical
+from mltune.cost.features import Features
+from mltune.cost.initial_design import portfolio
+from mltune.cost.pretrained import SLOWEST, PretrainedModel, Sweep, fit_member, importance
+from mltune.dataset.recorded_kernel import recorded_kernel
+from mltune.errors import DamagedRunError, ModelError, RunDirectoryError
+from mltune.records.directory import runs_in
+from mltune.records.store import Store
+from mltune.records.trial import TrialState
+from mltune.records.versions import installed_versions
+
+if TYPE_CHECKING:
+    from mltune.dataset.dataset import Dataset
+    from mltune.kernel.space import SearchSpace
+
+CHOICES = (1, 5, 10, 25)
+"""Numbers of first choices of which the fastest is compared with the optimum."""
+
+FEWEST_JUDGED = 1000
+"""Fewest configurations of a dataset that a model is judged on: smaller ones are of searches, mostly of the fast."""
+
+FEWEST = 50
+"""Fewest configurations of a dataset that a model is trained on."""
+
+PREDICTED_FAST = 0.05
+"""Share of the configurations of a sweep, those predicted to be the fastest, on which bias and error are judged."""
+
+
+def train(datasets: Sequence[Dataset], *, seed: int = 0) -> PretrainedModel:
+    """Train a model on datasets of one kernel.
+
+    Datasets of one problem on one device are one sweep. The model is judged on each large dataset by the closest
+    members of other groups: of other architectures, or where all datasets are of one architecture, of other problems.
+
+    Parameters
+    ----------
+    datasets : sequence of Dataset
+
+    Raises
+    ------
+    ModelError
+        The datasets are of several kernels or have other parameters, or one has too few configurations.
+
+    Examples
+    --------
+    >>> from mltune.dataset.dataset import load_dataset
+    >>> model = train([load_dataset("h200-transpose-8192x8192-random")])
+    >>> model.kernel, len(model.members), model.facts["scores"]
+    ('transpose', 1, {})
+    """
+    from mltune.cost.cost_model import one_thread
+
+    first = datasets[0].manifest
+    for one in datasets:
+        if one.manifest.kernel != first.kernel or set(one.manifest.parameters) != set(first.parameters):
+            raise ModelError(
+                f"a model is of one kernel and its parameters, but {first.name} is of {first.kernel} and "
+                f"{one.manifest.name} of {one.manifest.kernel}, or has other parameters."
+            )
+        if int((one.states == TrialState.OK).sum()) < FEWEST:
+            raise ModelError(f"a model learns from datasets of {FEWEST} times or more, got {one.manifest.name}.")
+    parameters = tuple(first.parameters)
+    each = as_sweeps(datasets)
+    sweeps = joined(datasets, each)
+    with one_thread():  # several are slower: there is little to do between two waits for all of them
+        members = tuple(fit_member(sweep, parameters, seed=seed) for sweep in sweeps)
+        model = PretrainedModel(first.kernel, parameters, members)
+        found = scores(model, datasets, each, sweeps)
+        relied_on = importance(model, sweeps, seed=seed)
+    facts = {
+        "datasets": {one.manifest.name: _origin(one) for one in datasets},
+        "versions": installed_versions("numpy", "scikit-learn", "skops"),
+        "seed": seed,
+        "scores": found,
+        "gain": gain(found),
+        "importance": relied_on,
+    }
+    return replace(model, facts=facts)
+
+
+def find_datasets(name: str) -> list[Dataset]:
+    """Return the datasets of a name, of a file, of a run or a campaign, or of a folder of datasets.
+
+    Raises
+    ------
+    DatasetError
+        There is no such dataset, or the folder holds none.
+    ModelError, RunDirectoryError
+        See :func:`datasets_of_runs`.
+    """
+    from mltune.dataset.dataset import datasets_in, load_dataset
+
+    if not Path(name).is_dir():
+        return [load_dataset(name)]
+    try:
+        return datasets_of_runs(Path(name))
+    except DamagedRunError:
+        raise
+    except RunDirectoryError:
+        return [load_dataset(found) for found in datasets_in(Path(name))]
+
+
+def datasets_of_runs(directory: Path) -> list[Dataset]:
+    """Return the trials of a run, or of the runs of a campaign that have enough for a model, as datasets.
+
+    Raises
+    ------
+    ModelError
+        None of them has enough.
+    RunDirectoryError
+        The directory holds no run.
+    DamagedRunError
+        A record has changed since it was written.
+    """
+    from mltune.dataset.dataset import export_run, load_dataset
+
+    found = []
+    with TemporaryDirectory() as scratch:
+        for run in runs_in(directory):
+            with Store.read_only(run) as store:
+                enough = int(store.records().succeeded.sum()) >= FEWEST
+            if enough:
+                found.append(load_dataset(export_run(run, Path(scratch))))
+    if not found:
+        raise ModelError(f"a model learns from runs of {FEWEST} times or more, but {directory} holds none.")
+    return found
+
+
+def as_sweeps(datasets: Sequence[Dataset]) -> list[Sweep]:
+    """Return datasets as sweeps, in groups that are left out together."""
+    architectures = [one.manifest.device.family for one in datasets]
+    several = len(set(architectures)) > 1
+    return [
+        Sweep(
+            one.manifest.name,
+            group if several else one.manifest.problem.label,
+            one.manifest.device.architecture,
+            one.manifest.problem.case,
+            one.manifest.problem.cost_class,
+            float(one.manifest.problem.flops),
+            one.columns,
+            np.where(one.states == TrialState.OK, one.numbers("median_s"), np.nan),
+        )
+        for one, group in zip(datasets, architectures, strict=True)
+    ]
+
+
+def joined(datasets: Sequence[Dataset], sweeps: Sequence[Sweep]) -> list[Sweep]:
+    """Return the sweeps of datasets, those of the same problem on the same device as one, by the name of the first."""
+    parts: dict[tuple[object, ...], list[Sweep]] = {}
+    for dataset, sweep in zip(datasets, sweeps, strict=True):
+        parts.setdefault((repr(dataset.manifest.problem), dataset.manifest.device), []).append(sweep)
+    return [
+        replace(
+            some[0],
+            columns={name: np.concatenate([one.columns[name] for one in some]) for name in some[0].columns},
+            median_s=np.concatenate([one.median_s for one in some]),
+        )
+        for some in parts.values()
+    ]
+
+
+def without(model: PretrainedModel, sweeps: Sequence[Sweep], group: str) -> PretrainedModel | None:
+    """Return a model without the members of a group; None where no others are left."""
+    left = {sweep.name for sweep in sweeps if sweep.group != group}
+    members = tuple(one for one in model.members if one.sweep in left)
+    return replace(model, members=members) if members else None
+
+
+def scores(
+    model: PretrainedModel, datasets: Sequence[Dataset], each: Sequence[Sweep], sweeps: Sequence[Sweep]
+) -> dict[str, Any]:
+    """Judge a model on each large dataset by the closest members of other groups.
+
+    Parameters
+    ----------
+    each, sweeps : sequence of Sweep
+        The sweep of each dataset, and those that the members of the model were fitted to.
+
+    Returns
+    -------
+    dict
+        By dataset the result of :func:`score`; empty where there are no other groups.
+    """
+    found = {}
+    for dataset, sweep in zip(datasets, each, strict=True):
+        others = without(model, sweeps, sweep.group)
+        judged = others and others.closest(dataset.manifest.problem, dataset.manifest.device)
+        if judged is not None and len(dataset) >= FEWEST_JUDGED:
+            found[sweep.name] = score(judged, dataset, sweep)
+    return found
+
+
+def score(model: PretrainedModel, dataset: Dataset, sweep: Sweep) -> dict[str, Any]:
+    """Compare what a model expects of a sweep with its times.
+
+    Returns
+    -------
+    dict
+        ``group``: what was left out; ``share_of_optimum``: by source, and by number of first choices, the share of the
+        fastest speed that the best of them reaches: of the model, of physics where the kernel has a prior, and of both
+        ``together`` as a search starts with them; ``spearman`` of prediction and speed; ``bias`` and ``error``: mean
+        and root mean square of measured less predicted log of speed among the :data:`PREDICTED_FAST`.
+    """
+    from scipy.stats import spearmanr
+
+    predicted = model.predict(sweep.columns)
+    measured = sweep.relative()
+    ran = measured > SLOWEST
+    fast = np.argsort(-predicted, kind="stable")[: max(FEWEST, int(PREDICTED_FAST * len(predicted)))]
+    away = (measured - np.minimum(predicted, 0.0))[fast]
+    sources = {"model": [model.source()]}
+    kernel, _ = recorded_kernel(dataset.manifest)
+    features = Features(kernel, dataset.manifest.problem, dataset.manifest.device)
+    if features.has_prior:
+        sources["physics"] = [physical(features.prior, sweep.columns)]
+        sources["together"] = sources["physics"] + sources["model"]
+    return {
+        "group": sweep.group,
+        "share_of_optimum": {name: _shares(dataset.space, found, sweep) for name, found in sources.items()},
+        "spearman": round(float(spearmanr(predicted[ran], measured[ran]).statistic), 4),
+        "bias": round(float(away.mean()), 4),
+        "error": round(float(np.sqrt(np.square(away).mean())), 4),
+    }
+
+
+def gain(scores: Mapping[str, Mapping[str, Any]]) -> float | None:
+    """Return what a model adds to physics: the mean gain of the share of the optimum over sweeps and first choices.
+
+    None where nothing was held out. Where there is no physics, the model adds what it has.
+    """
+    gains = []
+    for found in scores.values():
+        shares = found["share_of_optimum"]
+        known = shares.get("together", shares["model"])
+        gains += [known[count] - shares.get("physics", {}).get(count, 0.0) for count in known]
+    return round(float(np.mean(gains)), 4) if gains else None
+
+
+def _shares(space: SearchSpace, sources: Sequence[Source], sweep: Sweep) -> dict[str, float]:
+    points, basis = Encoding(space, sources).describe(sweep.columns)
+    chosen = portfolio(basis[:, 1:].T, points, max(CHOICES), np.random.default_rng(0))
+    speed = np.nan_to_num(np.nanmin(sweep.median_s) / sweep.median_s)
+    return {str(count): round(float(speed[chosen[:count]].max()), 4) for count in CHOICES}
+
+
+def _origin(dataset: Dataset) -> dict[str, Any]:
+    manifest = dataset.manifest
+    return {
+        "sha256": manifest.sha256,
+        "device": manifest.device.name,
+        "architecture": manifest.device.family,
+        "problem": manifest.problem.label,
+        "flops": float(manifest.problem.flops),
+        "rows": len(dataset),
+    }

@@ -1,0 +1,213 @@
+"""A call of Kernel Tuner's ``tune_kernel`` or ``run_kernel``: what mltune does with each argument, what it refuses."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mltune.errors import UsageError
+from mltune.files.reading import read_text, reason
+from mltune.files.text import did_you_mean, printable
+from mltune.kernel.expressions import parse
+from mltune.kernel.python_kernel import PythonKernel, make_kernel
+from mltune.kernel.reader import MAX_SOURCE_BYTES
+from mltune.kernel.schema import COMPILER_OPTION, COMPILER_OPTION_LAW
+
+
+@dataclass(frozen=True, slots=True)
+class CallOptions:
+    """What a call of Kernel Tuner's function asks for besides its kernel.
+
+    Attributes
+    ----------
+    trials : int or None
+    time_s : float or None
+        Limits of the run; None where there is none.
+    options : tuple of str
+        Options of the compiler that change the machine code.
+    defines : mapping of str to str
+        Macros that are defined by options of the compiler.
+    include : tuple of pathlib.Path
+        Folders of headers.
+    """
+
+    trials: int | None = None
+    time_s: float | None = None
+    options: tuple[str, ...] = ()
+    defines: Mapping[str, str] = field(default_factory=dict)
+    include: tuple[Path, ...] = ()
+
+
+_WITHOUT_EFFECT = {
+    *("platform", "iterations", "strategy", "log", "cache", "objective_higher_is_better", "compiler"),
+    *("parallel", "parallel_workers"),
+}
+"""Arguments of Kernel Tuner that change no result here: mltune has a search and a timing of its own."""
+
+_DEFINITION = re.compile(r"-D\s*([A-Za-z_]\w*)(?:=(.*))?")
+_READ = ("lang", "objective", "objectives", "smem_args", "metrics", "compiler_options")
+
+_REFUSED = {
+    "texmem_args": "textures are not supported; read the array itself",
+    "observers": "observers are not supported; clocks, temperature and power are on record",
+    "simulation_mode": "recorded timings are searched by mltune.compare or mltune.tune(device='replay:...')",
+}
+_IGNORED_OPTIONS = re.compile(
+    r"-O[0-3]|-?-std=c\+\+(03|11|14|17)|-?-generate-line-info|-w|-lineinfo|-?-dopt=on|-?-expt-relaxed-constexpr"
+    r"|(-arch|--gpu-architecture|-gencode|--generate-code|-Xptxas|-Xcompiler|-ccbin).*"
+)
+"""Options of the compiler that change nothing: sources are compiled as C++17 for the GPU at hand."""
+
+_INCLUDE_OPTION = re.compile(r"(?:-I|--include-path=?)\s*(.*)")
+
+
+def check_call(arguments: Mapping[str, Any], strategy_options: Mapping[str, Any] | None) -> CallOptions:
+    """Check arguments of Kernel Tuner that mltune does not have; return what it asks for.
+
+    Raises
+    ------
+    UsageError
+        One of them asks for something that mltune does not do, or does not exist.
+    """
+    for name, value in arguments.items():
+        if name == "lang" and str(value or "CUDA").upper() not in ("CUDA", "CUPY", "NVCUDA"):
+            raise UsageError(f"mltune tunes CUDA kernels, got lang={value!r:.60}.")
+        if name == "objective" and value not in (None, "time"):
+            raise UsageError(f"mltune minimises the time, got objective={value!r:.60}; give it as a metric.")
+        if name == "objectives" and value:
+            raise UsageError(f"mltune minimises the time, got objectives={value!r:.60}; give them as metrics.")
+        if name == "metrics":
+            _check_metrics(value or {})
+        if name == "smem_args" and value and set(value) != {"size"}:
+            raise UsageError(f"smem_args has the key size, got {printable(list(value), 120)}.")
+        if value and name in _REFUSED:
+            raise UsageError(f"{name}={value!r:.60}: {_REFUSED[name]}.")
+        if name not in {*_WITHOUT_EFFECT, *_REFUSED, *_READ}:
+            raise UsageError(f"tune_kernel has no argument {name!r}{did_you_mean(name, _WITHOUT_EFFECT) or '.'}")
+    options = dict(strategy_options or {})
+    include, others = _include_folders(arguments.get("compiler_options") or ())
+    given = [one for one in others if not _IGNORED_OPTIONS.fullmatch(one)]
+    defines = {found[1]: found[2] or "1" for one in given if (found := _DEFINITION.fullmatch(one))}
+    passed = tuple(one for one in given if not _DEFINITION.fullmatch(one))
+    for one in passed:
+        if not COMPILER_OPTION.fullmatch(one):
+            raise UsageError(f"an option of the compiler must {COMPILER_OPTION_LAW}, got {printable(one, 80)!r}.")
+    return CallOptions(options.get("max_fevals"), options.get("time_limit"), passed, defines, include)
+
+
+def _include_folders(options: Sequence[str]) -> tuple[tuple[Path, ...], list[str]]:
+    """Return the folders of headers among options of the compiler, and the other options."""
+    folders, others, left = [], [], iter(options)
+    for option in left:
+        found = _INCLUDE_OPTION.fullmatch(option)
+        if found is None:
+            others.append(option)
+            continue
+        folder = found[1] or next(left, "")
+        if not folder or not Path(folder).is_dir():
+            raise UsageError(f"-I names a folder of headers, but {printable(folder, 200)!r} is none.")
+        folders.append(Path(folder).resolve())
+    return tuple(folders), others
+
+
+def _check_metrics(metrics: Mapping[str, Any]) -> None:
+    for name, metric in metrics.items():
+        if isinstance(metric, str):
+            parse(metric)
+        elif not callable(metric):
+            raise UsageError(
+                "a metric is a function of a result, or an expression over its numbers, such as "
+                f"'1e-6 * work / time', got {name}={metric!r:.60}."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The source of a kernel with the texts that it may include by name.
+
+    Attributes
+    ----------
+    text : str or callable
+        A function returns the text for a configuration.
+    headers : mapping of str to str
+    include : tuple of pathlib.Path
+        The folder of the file, where a source finds what it includes.
+    """
+
+    text: str | Callable[[dict[str, Any]], str]
+    headers: Mapping[str, str] = field(default_factory=dict)
+    include: tuple[Path, ...] = ()
+
+
+def read_sources(source: Any) -> Sources:
+    """Return a source that is given as a text, a file, a function, or a list: the source and the files it includes.
+
+    Raises
+    ------
+    UsageError
+        A file cannot be read, or the source is none.
+    """
+    if isinstance(source, list | tuple) and not source:
+        raise UsageError("a list of sources has at least one, got none.")
+    first, *included = source if isinstance(source, list | tuple) else [source]
+    headers = {str(name): _text(name) for name in included}
+    if callable(first):
+        return Sources(first, headers)
+    text = _text(first)
+    return Sources(text, headers, () if text is first else (Path(first).resolve().parent,))
+
+
+@contextmanager
+def kernel_of_call(
+    call: CallOptions,
+    name: str,
+    source: Any,
+    problem_size: Any,
+    arguments: Sequence[Any],
+    parameters: Mapping[str, Sequence[Any]],
+    *,
+    smem_args: Mapping[str, Any] | None,
+    defines: Mapping[str, Any] | None,
+    **options: Any,
+) -> Iterator[PythonKernel]:
+    """Make the kernel of a call; its arrays are kept as files until the end of the context.
+
+    Parameters
+    ----------
+    **options
+        Of :func:`~mltune.kernel.python_kernel.make_kernel`.
+    """
+    sources = read_sources(source)
+    with tempfile.TemporaryDirectory(prefix="mltune-") as folder:
+        yield make_kernel(
+            name,
+            sources.text,
+            problem_size,
+            arguments,
+            parameters,
+            folder=Path(folder),
+            headers=sources.headers,
+            include=(*sources.include, *call.include),
+            shared=(smem_args or {}).get("size", 0),
+            defines={**call.defines, **(defines or {})},
+            options=call.options,
+            **options,
+        )
+
+
+def _text(source: str | Path) -> str:
+    """Return the text of a source, given itself or as the name of a file."""
+    if isinstance(source, str) and ("\n" in source or "{" in source):
+        return source
+    try:
+        return read_text(Path(source), MAX_SOURCE_BYTES)
+    except (OSError, TypeError) as error:
+        why = reason(error) if isinstance(error, OSError) else "it is neither"
+        raise UsageError(
+            f"a source must be CUDA text or a readable file, but {printable(source, 200)!r}: {why}."
+        ) from error

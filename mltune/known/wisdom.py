@@ -1,0 +1,290 @@
+"""The wisdom: a set of entries that can be merged in any order, and looked up by kernel, problem, GPU and driver."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain, groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+
+from mltune.device.facts import NO_CUDA
+from mltune.known.entry import Entry, Failure, Gpu, Outcome, canonical, choose
+from mltune.known.wisdom_file import default_file, locked, read, write
+from mltune.problem.accuracy import accepts
+
+if TYPE_CHECKING:
+    from mltune.device.facts import Device
+    from mltune.kernel.bundle import Kernel
+    from mltune.kernel.space import SearchSpace
+    from mltune.problem.problem import Problem
+
+MOST_OF_CASE = 3
+"""Most matches of the case that is looked up: the same transposition and precision, at any size."""
+
+MOST_OF_PRECISIONS = 2
+"""Most matches of other precisions."""
+
+Relation = Literal["problem", "size", "case", "gpu", "precision"]
+"""What an entry has to do with the problem that was looked up, the closest first: :attr:`Match.relation`."""
+
+_ORDER: tuple[Relation, ...] = get_args(Relation)
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """An entry that a lookup has found.
+
+    Attributes
+    ----------
+    entry : Entry
+    relation : {"problem", "size", "case", "gpu", "precision"}
+        ``"problem"``: the same problem; ``"size"``: the same case at another size; ``"case"``: another case, such as
+        another transposition; ``"gpu"``: the same problem on another GPU of the architecture; ``"precision"``: another
+        precision.
+    distance : float
+        Sum of the logarithms (base 2) of the ratios of all sizes to those that were looked up; 0 for the same size.
+    differences : int
+        Number of facts besides the sizes in which the problems differ, such as 1 for sgemm NN and sgemm NT.
+    same_driver : bool
+    """
+
+    entry: Entry
+    relation: Relation
+    distance: float = 0.0
+    differences: int = 0
+    same_driver: bool = True
+
+    @property
+    def rank(self) -> tuple[Any, ...]:
+        """Place in the order of matches: the same for every order of the entries."""
+        place = _ORDER.index(self.relation), self.distance, self.differences, not self.same_driver
+        return *place, self.entry.text
+
+    def __str__(self) -> str:
+        """Return in words how the entry was found, such as ``"the nearest size, sgemm NT 4096"``."""
+        label, gpu = self.entry.to_problem().label, self.entry.device
+        where = {
+            "problem": "the same problem",
+            "size": f"the nearest size, {label}",
+            "case": f"another case, {label}",
+            "gpu": f"the same problem, from a {gpu.name} with {gpu.sm_count} multiprocessors",
+            "precision": f"another precision, {label}",
+        }[self.relation]
+        return where if self.same_driver else f"{where}, measured with driver {self.entry.driver or 'unknown'}"
+
+
+class Wisdom:
+    """The best known configurations, by kernel, problem, GPU and driver.
+
+    Of each configuration the newest outcome is kept, so that merging is commutative, associative and idempotent.
+    Which configuration is the best is decided when it is looked up (:func:`mltune.known.entry.choose`): from the same
+    entries every process chooses the same one.
+
+    Parameters
+    ----------
+    entries : iterable of Entry and Failure
+        In any order.
+
+    Examples
+    --------
+    >>> import mltune, tempfile
+    >>> dataset, path = "h200-sgemm-nt-4096-random", tempfile.mkdtemp() + "/wisdom.json"
+    >>> result = mltune.tune(trials=20, device=f"replay:{dataset}", run=tempfile.mkdtemp(), wisdom=path)
+    >>> wisdom = mltune.Wisdom.load(path)
+    >>> kernel = mltune.load_kernel("gemm_simt")
+    >>> (match,) = wisdom.lookup(kernel, result.problem, result.device)
+    >>> match.entry.configuration == result.best_config
+    True
+    >>> wisdom.merge(wisdom) == wisdom
+    True
+    """
+
+    def __init__(self, entries: Iterable[Outcome] = ()) -> None:
+        newest: dict[tuple[str, str], Outcome] = {}
+        for entry in entries:
+            identity = entry.key, entry.named
+            known = newest.get(identity)
+            if known is None or (known.measured_at, known.text) < (entry.measured_at, entry.text):
+                newest[identity] = entry
+        self.entries = tuple(newest[identity] for identity in sorted(newest))
+
+    @classmethod
+    def load(cls, path: Path | str | None = None) -> Wisdom:
+        """Read a file; by default that of the user. A file that does not exist holds no entries.
+
+        Raises
+        ------
+        WisdomError
+            The file cannot be read, or is no wisdom.
+        """
+        path = default_file() if path is None else Path(path)
+        return cls() if path is None else cls(read(path))
+
+    def save(self, path: Path | str) -> None:
+        """Write a file with exactly these entries, in place of an existing one.
+
+        Raises
+        ------
+        WisdomError
+            The file cannot be written.
+        """
+        write(Path(path), self.entries)
+
+    def add_to(self, path: Path | str) -> None:
+        """Merge these entries into a file, which need not exist. Several processes may do so at the same time.
+
+        Raises
+        ------
+        WisdomError
+            The file cannot be read or written, or is no wisdom.
+        """
+        with locked(Path(path)) as target:
+            write(target, Wisdom(chain(read(target), self.entries)).entries)
+
+    def merge(self, *others: Wisdom) -> Wisdom:
+        """Return a wisdom with the entries of all."""
+        return Wisdom(chain(self.entries, *(other.entries for other in others)))
+
+    def of_kernel(self, name: str) -> Wisdom:
+        """Return the part that is of one kernel."""
+        return Wisdom(entry for entry in self.entries if entry.kernel == name)
+
+    def of_accuracy(self, accuracy: str) -> Wisdom:
+        """Return the part that is of kernels of an accuracy class, and of stricter ones."""
+        return Wisdom(entry for entry in self.entries if accepts(accuracy, entry.accuracy))
+
+    def best(self) -> list[Entry]:
+        """Return the entries that are chosen: one for each kernel, problem, GPU and driver."""
+        good = (entry for entry in self.entries if isinstance(entry, Entry))
+        return [choose(group) for _, group in groupby(good, key=lambda entry: entry.key)]
+
+    def lookup(
+        self,
+        kernel: Kernel,
+        problem: Problem,
+        device: Device,
+        driver: str | None = None,
+        *,
+        most: int = 1,
+        space: SearchSpace | None = None,
+    ) -> list[Match]:
+        """Look up configurations of a kernel for a problem on a GPU.
+
+        Only entries of the same source are found. In this order they are of
+
+        1. the same problem, and the same case at the nearest sizes: at most :data:`MOST_OF_CASE`;
+        2. other cases, such as other transpositions, of the same precision: those of the nearest size first, then those
+           that differ least;
+        3. the same problem on other GPUs of the same architecture;
+        4. other precisions, in the order of 2: at most :data:`MOST_OF_PRECISIONS`.
+
+        All but those of 3 are of the same GPU. At the same distance those of the same driver come first. No
+        configuration is found that has failed for this problem with this driver on this GPU.
+
+        Parameters
+        ----------
+        kernel : Kernel
+        problem : Problem
+        device : Device
+        driver : str, optional
+            None where it does not matter.
+        most : int
+            Most matches; their configurations differ.
+        space : SearchSpace, optional
+            Where it is given, only its configurations are found.
+
+        Returns
+        -------
+        list of Match
+            The best first; empty where nothing is known.
+        """
+        gpu, wanted = Gpu.of(device), canonical(problem.to_json())
+        of_source = [one for one in self.entries if one.kernel == kernel.name and kernel.is_version(one.source_hash)]
+        failed = {
+            one.named
+            for one in of_source
+            if isinstance(one, Failure)
+            and (one.device, canonical(one.problem)) == (gpu, wanted)
+            and driver in (None, one.driver)
+        }
+        related = _Relations(problem, wanted, gpu, driver)
+        matches = map(related.match, Wisdom(one for one in of_source if one.named not in failed).best())
+        distinct: dict[str, Match] = {}
+        for match in sorted(filter(None, matches), key=lambda one: one.rank):
+            if match.entry.named not in distinct and (space is None or _is_in(space, match.entry, kernel)):
+                distinct[match.entry.named] = match
+        near = [one for one in distinct.values() if one.relation in ("problem", "size")][:MOST_OF_CASE]
+        beside = [one for one in distinct.values() if one.relation in ("case", "gpu")]
+        far = [one for one in distinct.values() if one.relation == "precision"][:MOST_OF_PRECISIONS]
+        return [*near, *beside, *far][:most]
+
+    def __len__(self) -> int:
+        """Return the number of entries."""
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[Outcome]:
+        """Return the entries in their canonical order."""
+        return iter(self.entries)
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether the entries are the same."""
+        return isinstance(other, Wisdom) and [entry.text for entry in self] == [entry.text for entry in other]
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class _Relations:
+    """What entries have to do with a problem on a GPU."""
+
+    def __init__(self, problem: Problem, wanted: str, gpu: Gpu, driver: str | None) -> None:
+        self._problem, self._wanted, self._gpu, self._driver = problem, wanted, gpu, driver
+        self._case, self._sizes = _case_and_sizes(problem)
+
+    def match(self, entry: Entry) -> Match | None:
+        """Return the match of an entry; None where it has nothing to do with the problem."""
+        same_driver = self._driver in (None, entry.driver)
+        if canonical(entry.problem) == self._wanted:
+            if entry.device == self._gpu:
+                return Match(entry, "problem", same_driver=same_driver)
+            is_near = entry.device.architecture == self._gpu.architecture != NO_CUDA
+            return Match(entry, "gpu", same_driver=same_driver) if is_near else None
+        other = entry.to_problem()
+        case, sizes = _case_and_sizes(other)
+        if (
+            entry.device != self._gpu
+            or other.kind != self._problem.kind
+            or not sizes
+            or sizes.keys() != self._sizes.keys()
+        ):
+            return None
+        differences = sum(case.get(name) != value for name, value in self._case.items())
+        relation: Relation = "case" if differences else "size"
+        if other.name != self._problem.name:
+            if other.precision == self._problem.precision:
+                return None
+            relation = "precision"
+        return Match(entry, relation, _distance(self._sizes, sizes), differences, same_driver)
+
+
+def _is_in(space: SearchSpace, entry: Entry, kernel: Kernel) -> bool:
+    """Return whether a search space contains the configuration of an entry."""
+    codes = entry.codes(kernel.labels)
+    if codes is None or codes.keys() != set(space.names):
+        return False
+    return bool(space.index_of({name: np.array([value]) for name, value in codes.items()})[0] >= 0)
+
+
+def _case_and_sizes(problem: Problem) -> tuple[dict[str, int], dict[str, int]]:
+    """Return what distinguishes a problem from others of its name besides its sizes, and the sizes."""
+    variables = problem.variables()
+    names = problem.size_names or tuple(variables)
+    sizes = {name: variables.pop(name) for name in names}
+    return variables, sizes
+
+
+def _distance(one: dict[str, int], other: dict[str, int]) -> float:
+    return math.fsum(abs(math.log2((1 + abs(one[name])) / (1 + abs(other[name])))) for name in sorted(one))

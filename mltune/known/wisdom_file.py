@@ -1,0 +1,192 @@
+"""The file of a wisdom: where it is, how it is read, written and locked."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from mltune.errors import WisdomError
+from mltune.files.atomic import write_file_atomically
+from mltune.files.documents import parse_json
+from mltune.files.opening import open_regular
+from mltune.files.reading import read_file, reason
+from mltune.files.text import printable
+from mltune.files.user_folders import data_folder
+from mltune.files.validation import problems_of
+from mltune.known.entry import Entry, Failure, Outcome
+
+FORMAT = 1
+"""The format that is written."""
+
+VARIABLE = "MLTUNE_WISDOM"
+"""The environment variable that names the user's file; ``none`` uses no wisdom."""
+
+NONE = "none"
+
+MAX_BYTES = 1 << 24
+"""Largest file, bytes."""
+
+MOST_ENTRIES = 20_000
+"""Most entries of a file."""
+
+_MOST_PARTS = 1_000  # of an object or a list in an entry: an error for each of a million takes gigabytes
+_LOCK_TIMEOUT_S = 30.0
+_ATTEMPT_EVERY_S = 0.01
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    format: Literal[1]
+    entries: Annotated[list[Any], Field(max_length=MOST_ENTRIES)]
+
+
+def default_file() -> Path | None:
+    """Return the user's file; None where the environment switches it off.
+
+    ``$MLTUNE_WISDOM``, else ``$XDG_DATA_HOME/mltune/wisdom.json``, else ``~/.local/share/mltune/wisdom.json``.
+    """
+    named = os.environ.get(VARIABLE, "")
+    if named:
+        return None if named == NONE else Path(named)
+    return data_folder() / "wisdom.json"
+
+
+def file_of_run(option: Path | str | None, *, replayed: bool) -> Path | None:
+    """Return the file that a run uses.
+
+    Parameters
+    ----------
+    option : path-like or None
+        A file, or ``"none"``; None is the user's file on a GPU, and none in replay.
+    replayed : bool
+    """
+    if option is None:
+        return None if replayed else default_file()
+    return None if str(option) == NONE else Path(option)
+
+
+def read(path: Path) -> list[Outcome]:
+    """Read the entries of a file; none where it does not exist.
+
+    Raises
+    ------
+    WisdomError
+        The file cannot be read, or is no wisdom.
+    """
+    document: Any = None
+    try:
+        document = parse_json(read_file(path, MAX_BYTES))
+        _check_head(document)
+        found = _Document.model_validate(document).entries
+        return [_entry(raw, number) for number, raw in enumerate(found)]
+    except FileNotFoundError:
+        return []
+    except ValidationError as error:
+        raise _refused(path, problems_of(error, document, model=_Document)) from None
+    except (OSError, ValueError) as error:
+        raise _refused(path, reason(error)) from None
+
+
+def _check_head(document: Any) -> None:
+    if not isinstance(document, dict):
+        return
+    if len(document) > _MOST_PARTS:
+        raise ValueError(f"it has {len(document)} keys")
+    if isinstance(document.get("format"), int) and document["format"] > FORMAT:
+        raise ValueError(f"it is of format {document['format']}, and only {FORMAT} is known here: update mltune")
+
+
+def _entry(raw: Any, number: int) -> Outcome:
+    if _widest(raw) > _MOST_PARTS:
+        raise ValueError(f"an object or a list of entry {number + 1} has more than {_MOST_PARTS} parts")
+    model = Failure if isinstance(raw, dict) and "failed" in raw else Entry
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        raise ValueError(problems_of(error, raw, model=model, within=("entries", number))) from None
+
+
+def _widest(value: Any) -> int:
+    """Return the number of parts of the largest object or list in a value."""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return max(len(parts), max(map(_widest, parts), default=0))
+
+
+def write(path: Path, entries: Sequence[Outcome]) -> None:
+    """Write a file in place of an existing one; readers see the old content or the new.
+
+    Raises
+    ------
+    WisdomError
+        The file cannot be written, or would be larger than :func:`read` takes.
+    """
+    document = {"format": FORMAT, "entries": [entry.to_json() for entry in entries]}
+    data = (json.dumps(document, indent=1, allow_nan=False) + "\n").encode()
+    if len(entries) > MOST_ENTRIES or len(data) > MAX_BYTES:
+        raise WisdomError(
+            f"a wisdom has at most {MOST_ENTRIES} entries and {MAX_BYTES} bytes, but {printable(path, 300)} would have "
+            f"{len(entries)} and {len(data)}; split it with `mltune wisdom export`."
+        )
+    try:
+        write_file_atomically(path, data)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[Path]:
+    """Hold the lock of a file: one process at a time reads it and writes it again.
+
+    The lock is a file beside it, because the file itself is replaced. The yielded path is that of the file itself,
+    where the given one is a link.
+
+    Raises
+    ------
+    WisdomError
+        The folder cannot be written, or another process holds the lock for too long.
+    """
+    path = Path(os.path.realpath(path))
+    lock = path.with_name(f".{path.name}.lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = open_regular(lock, os.O_RDWR | os.O_CREAT, inside=path.parent)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    try:
+        _acquire(descriptor, path)
+        yield path
+    finally:
+        os.close(descriptor)
+
+
+def _acquire(descriptor: int, path: Path) -> None:
+    end = time.monotonic() + _LOCK_TIMEOUT_S
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if time.monotonic() > end:
+            raise WisdomError(
+                f"a wisdom is written by one process at a time, but another one has held {path} for "
+                f"{_LOCK_TIMEOUT_S:g} s; end it, or choose another file."
+            )
+        time.sleep(_ATTEMPT_EVERY_S)
+
+
+def _refused(path: Path, fact: str) -> WisdomError:
+    return WisdomError(
+        f"{printable(path, 300)} must be a wisdom of mltune, but {printable(fact, 600)}; see "
+        "docs/how-to/carry-wisdom.md."
+    )
+
+
+def _unwritable(path: Path, error: OSError) -> WisdomError:
+    return WisdomError(f"a wisdom must be writable, but {printable(path, 300)} is not: {reason(error)}.")

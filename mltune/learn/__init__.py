@@ -1,1 +1,0 @@
-"""Features, cost models, gates and the search that proposes configurations."""

@@ -1,0 +1,173 @@
+"""Compilers on the hosts of a Dask cluster, which a builder uses besides its own."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mltune.errors import MltuneWarning, WorkerError
+from mltune.files.text import printable
+from mltune.measure.cluster_connection import COMPILE, connect, versions, workers_with
+from mltune.measure.compile_pool import Done, Job
+from mltune.measure.compile_worker import compile_here, ending_with_worker
+from mltune.measure.compiler import Source
+from mltune.measure.cubin_cache import source_digest
+from mltune.records.trial import Build
+
+if TYPE_CHECKING:
+    from distributed import Future
+
+AHEAD = 0.25
+"""Builds that a core is given ahead, as a share of those that it makes: it does not wait for the network."""
+
+REFRESH_S = 5.0
+"""Seconds between two looks at who is in the cluster."""
+
+_ANSWER_S = 10.0
+_log = logging.getLogger(__name__)
+
+
+class CompileFarm:
+    """Compile workers of a cluster, as :class:`mltune.measure.compile_pool.Farm`.
+
+    A build is one task of Dask, whose key is its key in the cache of cubins: what two users of a cluster ask for at the
+    same time is built once, and what a worker that is lost had is built by another.
+
+    Parameters
+    ----------
+    where : str
+        See :func:`mltune.measure.cluster_connection.connect`.
+
+    Raises
+    ------
+    UsageError
+        See :func:`mltune.measure.cluster_connection.connect`.
+    WorkerError
+        The scheduler does not answer, or no worker compiles with this version of mltune and of NVRTC.
+    """
+
+    def __init__(self, where: str) -> None:
+        self._client = connect(where, timeout_s=_ANSWER_S)
+        self._fits: dict[str, int] = {}
+        self._refused: dict[str, Mapping[str, Any]] = {}
+        self._next_look = 0.0
+        self._under_way: dict[str, tuple[Future[Build], Done]] = {}
+        self._sources: dict[str, Future[Source]] = {}
+        self._closed = False
+        try:
+            self._client.register_plugin(ending_with_worker())
+            self._look()
+            if not self._fits:
+                raise WorkerError(_nobody(where, self._refused))
+        except BaseException:
+            self._client.close()
+            raise
+        for address, theirs in self._refused.items():
+            warnings.warn(
+                f"hosts that compile must have the same versions as this one ({_words(versions())}), but {address} has "
+                f"{_words(theirs)}: it is left out.",
+                MltuneWarning,
+                stacklevel=3,
+            )
+
+    @property
+    def cores(self) -> int:
+        """Builds made at the same time."""
+        return sum(self._fits.values())
+
+    @property
+    def room(self) -> int:
+        """Builds that can be given now."""
+        if time.monotonic() >= self._next_look:
+            self._look()
+        return int((1.0 + AHEAD) * self.cores) + 1 - len(self._under_way) if self._fits else 0
+
+    def compile(self, source: Source, jobs: Sequence[Job], done: Done) -> None:
+        """Begin builds; see :class:`mltune.measure.compile_pool.Farm`."""
+        name = source_digest(source)
+        options: dict[str, Any] = {"workers": list(self._fits), "retries": 0}
+        try:
+            if name not in self._sources:  # a task, not data: if its holder dies, the scheduler knows how to make it
+                self._sources[name] = self._client.submit(_same, source, key=f"mltune-source-{name}", **options)
+            begun = self._client.map(
+                compile_here,
+                [self._sources[name]] * len(jobs),
+                [name] * len(jobs),
+                [macros for _, macros in jobs],
+                key=[f"mltune-build-{key}" for key, _ in jobs],
+                resources={COMPILE: 1},
+                **options,
+            )
+        except Exception as error:  # of any kind, from a connection that is lost
+            self._leave(error)
+            for key, _ in jobs:
+                done(key, None)
+            return
+        for (key, _), future in zip(jobs, begun, strict=True):
+            self._under_way[key] = future, done
+            future.add_done_callback(lambda _, key=key: self._end(key))
+
+    def close(self) -> None:
+        """Give up what is under way, and leave the cluster."""
+        self._closed = True
+        with contextlib.suppress(Exception):
+            self._client.cancel([future for future, _ in list(self._under_way.values())])
+        with contextlib.suppress(Exception):
+            self._client.close(timeout=2.0)
+
+    def _end(self, key: str) -> None:
+        """Tell that a build is done, or that it is lost."""
+        future, done = self._under_way.pop(key, (None, None))
+        if future is None or done is None or self._closed:
+            return
+        build: Build | None = None
+        with contextlib.suppress(Exception):  # of the task, of its worker, or of the connection: it is made elsewhere
+            build = future.result(timeout=_ANSWER_S)
+        done(key, build if isinstance(build, Build) else None)
+
+    def _look(self) -> None:
+        """Look at who compiles in the cluster, and check the versions of those who are new."""
+        self._next_look = time.monotonic() + REFRESH_S
+        try:
+            found = workers_with(self._client, COMPILE)
+            new = [address for address in found if address not in self._fits and address not in self._refused]
+            ours = versions()
+            answers = self._client.run(versions, workers=new, on_error="return") if new else {}
+        except Exception as error:
+            self._leave(error)
+            return
+        self._refused |= {address: _facts(theirs) for address, theirs in answers.items() if theirs != ours}
+        self._fits = {
+            address: int(facts["resources"][COMPILE])
+            for address, facts in found.items()
+            if address in self._fits or answers.get(address) == ours
+        }
+
+    def _leave(self, error: BaseException) -> None:
+        """Go on without the cluster until it answers again."""
+        if self._fits and not self._closed:
+            _log.warning("the compile workers are lost, and this host goes on alone: %s", printable(error))
+        self._fits = {}
+
+
+def _same(source: Source) -> Source:
+    return source
+
+
+def _facts(answer: object) -> Mapping[str, Any]:
+    return answer if isinstance(answer, dict) else {"error": str(answer)}
+
+
+def _words(facts: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value or 'missing'}" for name, value in facts.items())
+
+
+def _nobody(where: str, refused: Mapping[str, Mapping[str, Any]]) -> str:
+    law = f"a compile worker has the resource {COMPILE} and the versions of this host ({_words(versions())})"
+    if not refused:
+        return f"{law}, but {where} has no worker with that resource: dask worker {where} --resources COMPILE=8."
+    return f"{law}, but " + "; ".join(f"{address} has {_words(facts)}" for address, facts in refused.items()) + "."

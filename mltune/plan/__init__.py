@@ -1,1 +1,0 @@
-"""Plans of many problems, and the campaigns that carry them out."""

@@ -1,0 +1,1 @@
+"""Names of kernels, problems, devices and plans, resolved to objects."""

@@ -1,0 +1,1 @@
+"""Ask and tell: the next configurations to measure, and which to skip."""

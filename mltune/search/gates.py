@@ -1,0 +1,271 @@
+"""The skip: calibrated gates before and after compiling, and their audit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mltune.cost.conformal import UpperEnd, upper_quantile
+from mltune.cost.cost_model import CostModel
+from mltune.cost.extra_trees import ExtraTreesModel
+from mltune.cost.features import Features
+from mltune.kernel.columns import Columns, Floats
+from mltune.records.trial import GATES, Build, Skip
+from mltune.search.history import History, fastest_and_some, milestone
+from mltune.search.known_builds import KnownBuilds, build_columns
+
+if TYPE_CHECKING:
+    from mltune.kernel.space import SearchSpace
+
+Decisions = tuple[list[Skip | None], NDArray[np.bool_]]
+"""For each configuration the reason why it is skipped, or None; and whether the audit measures it nevertheless."""
+
+MOST_ROWS = 1000
+"""Most configurations that a model is fitted to: the fastest make up a fifth, the others are drawn at random."""
+
+GROWTH = 1.5
+"""Factor by which the number of measured configurations grows between two fits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The decision of one gate on several configurations.
+
+    Attributes
+    ----------
+    skip : ndarray of shape (n_configs,), bool
+    predicted, optimistic : ndarray of shape (n_configs,)
+        Predicted log share of the device's peak, and the optimistic end of its interval.
+    """
+
+    skip: NDArray[np.bool_]
+    predicted: Floats
+    optimistic: Floats
+
+
+@dataclass(slots=True)
+class Gate:
+    """Skip a configuration if the optimistic end of its predicted speed is below the best so far, less a margin.
+
+    Two intervals are calibrated. ``interval`` has marginal coverage: the speed of a share ``confidence`` of all
+    configurations lies below its end (:class:`mltune.cost.conformal.UpperEnd`). This is not sufficient for a skip,
+    because a skip is a mistake only if the configuration is fast, and models underestimate the fastest configurations
+    (regression to the mean). ``cautious`` is the wider of ``interval`` and of an interval calibrated on the fastest
+    tenth of the measurements alone (class-conditional), or on as many of the fastest as ``confidence`` requires. The
+    gate decides by ``cautious``.
+
+    A search measures mostly proposals of its own model, where the model errs least. Random proposals and audited
+    configurations are therefore part of the calibration, and the audit estimates how often a skip was wrong
+    (:mod:`mltune.results.audit`).
+
+    Attributes
+    ----------
+    name : {"before_compile", "after_compile"}
+    confidence : float
+        Share of the configurations whose speed lies below the optimistic end.
+    margin : float
+        A configuration is measured if its optimistic end is less than this share slower than the best.
+    audit : float
+        Share of the skipped configurations that are measured nevertheless.
+    minimum : int
+        Number of measured configurations before the first skip.
+    """
+
+    name: str
+    _: KW_ONLY
+    confidence: float = 0.95
+    margin: float = 0.02
+    audit: float = 0.05
+    minimum: int = 24
+    interval: UpperEnd = field(default_factory=UpperEnd, init=False)
+    cautious: UpperEnd = field(default_factory=UpperEnd, init=False)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether every configuration passes, because the gate is not calibrated yet."""
+        return not math.isfinite(self.cautious.width)
+
+    def calibrate(self, measured: Floats, predicted: Floats, spread: Floats) -> None:
+        """Calibrate both intervals.
+
+        Parameters
+        ----------
+        measured : ndarray of shape (n_configs,)
+            Log share of peak; NaN for failures, which are left out.
+        predicted, spread : ndarray of shape (n_configs,)
+            Out-of-sample predictions (:meth:`mltune.cost.cost_model.CostModel.unseen`); NaN where there is none.
+        """
+        known = np.isfinite(measured) & np.isfinite(predicted) & np.isfinite(spread)
+        self.interval = self.cautious = UpperEnd()
+        if known.sum() < self.minimum:
+            return
+        measured, predicted, spread = measured[known], predicted[known], spread[known]
+        self.interval = UpperEnd.calibrate(measured, predicted, spread, self.confidence)
+        fewest = math.ceil(self.confidence / (1.0 - self.confidence) - 1e-9)
+        fastest = np.argsort(-measured, kind="stable")[: max(fewest, len(measured) // 10)]
+        scores = self.interval.scores(measured[fastest], predicted[fastest], spread[fastest])
+        width = max(0.0, self.interval.width, upper_quantile(scores, self.confidence))
+        self.cautious = replace(self.interval, width=width)
+
+    def decide(self, predicted: Floats, spread: Floats, best: float) -> Decision:
+        """Decide which configurations to skip.
+
+        Parameters
+        ----------
+        predicted, spread : ndarray of shape (n_configs,)
+            Prediction of the model: log share of peak.
+        best : float
+            The best measured log share of peak; minus infinity when there is none.
+        """
+        predicted = np.asarray(predicted, dtype=np.float64)
+        optimistic = self.cautious.end(predicted, np.asarray(spread, dtype=np.float64))
+        return Decision(optimistic < best + math.log1p(-self.margin), predicted, optimistic)
+
+
+class Gates:
+    """The gates before and after compiling, as of the time when a batch was planned.
+
+    Their models are extra trees on all features: another kind of model than the one that proposes, so that their errors
+    differ. Decisions do not depend on when they are made, and the models are fitted to the earliest trials on a fixed
+    schedule (:func:`mltune.search.history.milestone`): a resumed run makes the same decisions.
+
+    Parameters
+    ----------
+    history : History or None
+        The trials known; None skips nothing.
+    builds : KnownBuilds
+    previous : Gates, optional
+        The gates of the batch before. Their models are reused until the schedule demands another fit.
+
+    Attributes
+    ----------
+    fitted_to : int
+        Number of trials, the earliest, that the models are fitted to.
+    """
+
+    def __init__(
+        self,
+        features: Features,
+        history: History | None,
+        builds: KnownBuilds,
+        space: SearchSpace,
+        seed: int,
+        previous: Gates | None = None,
+    ) -> None:
+        self._features = features
+        self._seed = seed
+        self._best = -math.inf if history is None or not history.measured else float(np.nanmax(history.scores))
+        finished = 0 if history is None else len(history.indices)
+        self.fitted_to = milestone(finished, first=Gate(GATES[0]).minimum, growth=GROWTH)
+        kept: _FittedGates | None = None if previous is None else previous._fitted
+        if kept is None or 0 < self.fitted_to != kept.fitted_to:
+            kept = _FittedGates(features, history, self.fitted_to, builds, space, seed)
+        self._fitted: _FittedGates = kept
+
+    def optimistic(self, columns: Columns) -> Floats | None:
+        """Return the optimistic ends of the predicted speeds of configurations before compiling.
+
+        An ndarray of shape (n_configs,) of log shares of peak; None while the gate is not calibrated.
+        """
+        gate, model = self._fitted.get(GATES[0])
+        if model is None or gate.is_open:
+            return None
+        return gate.cautious.end(*model.predict(self._features.before(columns)))
+
+    def decide(
+        self,
+        name: str,
+        columns: Columns,
+        numbers: Sequence[int],
+        exempt: NDArray[np.bool_],
+        builds: Sequence[Build] = (),
+    ) -> Decisions:
+        """Decide which configurations to skip.
+
+        Parameters
+        ----------
+        name : {"before_compile", "after_compile"}
+            The gate.
+        numbers : sequence of int
+            Trial numbers: they determine the draw of the audit.
+        exempt : ndarray of shape (n_configs,), bool
+            Configurations that are never skipped, such as random proposals.
+        builds : sequence of Build
+            Builds of the configurations, for the gate after compiling.
+        """
+        nothing: Decisions = [None] * len(numbers), np.zeros(len(numbers), dtype=bool)
+        if exempt.all():
+            return nothing
+        gate, model = self._fitted.get(name)
+        if model is None or gate.is_open:
+            return nothing
+        early = name == GATES[0]
+        table = self._features.before(columns) if early else self._features.after(columns, build_columns(builds))
+        decision = gate.decide(*model.predict(table), self._best)
+        skips = [
+            Skip(name, float(mean), float(end)) if skip else None
+            for skip, mean, end in zip(decision.skip & ~exempt, decision.predicted, decision.optimistic, strict=True)
+        ]
+        step = GATES.index(name)
+        drawn = [float(np.random.default_rng((self._seed, number, step)).random()) for number in numbers]
+        return skips, np.array([skip is not None for skip in skips]) & (np.array(drawn) < gate.audit)
+
+
+@dataclass(slots=True)
+class _FittedGates:
+    """Both gates and their models. Each model is fitted at its first use, so that a run without skips fits none."""
+
+    features: Features
+    history: History | None
+    fitted_to: int
+    builds: KnownBuilds
+    space: SearchSpace
+    seed: int
+    known: dict[str, tuple[Gate, CostModel | None]] = field(default_factory=dict)
+
+    def get(self, name: str) -> tuple[Gate, CostModel | None]:
+        """Return a calibrated gate and its model; None in place of the model when there are too few measurements."""
+        if name not in self.known:
+            self.known[name] = self._fit(name)
+        return self.known[name]
+
+    def _fit(self, name: str) -> tuple[Gate, CostModel | None]:
+        gate, history = Gate(name), self.history
+        scores = np.empty(0) if history is None else history.scores[: self.fitted_to]
+        if history is None or np.isfinite(scores).sum() < gate.minimum:
+            return gate, None
+        rng = np.random.default_rng((self.seed, len(scores)))
+        rows = fastest_and_some(scores, MOST_ROWS, MOST_ROWS // 5, rng)
+        indices, scores = history.indices[rows], scores[rows]
+        columns = self.space.rows(indices)
+        if name == GATES[0]:
+            table = self.features.before(columns)
+        else:
+            builds = self.builds.columns(indices)
+            if not any(np.isfinite(column).any() for column in builds.values()):
+                return gate, None
+            table = self.features.after(columns, builds)
+        model = ExtraTreesModel(random_state=self.seed).fit(table, scores)
+        gate.calibrate(scores, *model.unseen())
+        return gate, model
+
+
+def exempt_proposals(proposed_by: Sequence[str], gate: str) -> NDArray[np.bool_]:
+    """Return the proposals that a gate never skips: ndarray of shape (n_proposals,), bool.
+
+    Exploring proposals are never skipped, because a wrong model would then confirm itself. The gate before compiling
+    also passes the proposals of the search's own model, which has used the same knowledge; only the compiler's report
+    adds to it.
+
+    Parameters
+    ----------
+    proposed_by : sequence of str
+        See :class:`mltune.search.sampling.Proposal`.
+    """
+    sources = {"default", "wisdom", "random", "start"} | ({"model"} if gate == GATES[0] else set())
+    return np.array([one in sources for one in proposed_by], dtype=bool)

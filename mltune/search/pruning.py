@@ -1,0 +1,451 @@
+"""Pruning: measure what may be fast, leave out what is surely slow, and audit what was left out.
+
+The decisions of a pruned sweep, without a GPU: :class:`Pruner` is asked for configurations and told their speeds. They
+follow from the seed and the speeds alone, so a sweep that was interrupted goes on with the same decisions.
+docs/explanation/pruning.md has the rules, what they promise and what they do not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mltune.cost.cost_model import compress
+from mltune.cost.ensemble import Ensemble
+from mltune.cost.gaussian_process import Hyperparameters
+from mltune.errors import UsageError
+from mltune.kernel.columns import Floats, Indices
+from mltune.search.history import milestone
+
+FIRST = 128
+"""Configurations of the first round, drawn at random."""
+
+SAMPLE = 320
+"""Configurations of the random sample: those of the first round, and some beside each of the next."""
+
+ROUND = 48
+"""Configurations that a round chooses."""
+
+BESIDE = 24
+"""Configurations of the random sample beside those that a round chooses: the compilers build them meanwhile."""
+
+LEADING = 32
+"""Configurations that a pretrained model adds to the first round."""
+
+FALSE_SHARE = 0.01
+"""The audit grows until it bounds the share of false skips below this."""
+
+AUDIT_CONFIDENCE = 0.95
+"""Confidence of the bound on the share of false skips."""
+
+FAST_SHARE = 3
+"""Residuals are those of the fastest of so many parts of the measured configurations."""
+
+FEWEST = 100
+"""Fewest configurations whose residuals calibrate the tail."""
+
+TAIL = 0.1
+"""Share of the residuals from which the tail beyond them is extrapolated."""
+
+RECENT = 3
+"""Last rounds whose errors of prediction are residuals, too, and whose chances are compared with what was found."""
+
+DOUBT = 0.5
+"""Fast configurations that are added to both sides of that comparison."""
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What a pruned sweep promises: nothing within a share of the best is unmeasured, with some confidence.
+
+    Attributes
+    ----------
+    within : float
+        Share by which a configuration may be slower than the fastest and still count as fast: 0.01 is 1 %.
+    confidence : float
+        The sweep ends once the model expects fewer fast configurations among the rest than ``1 - confidence``.
+
+    Raises
+    ------
+    UsageError
+        A value is out of range.
+    """
+
+    within: float = 0.01
+    confidence: float = 0.95
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.within <= 0.5:
+            raise UsageError(f"a pruned sweep looks within 0 % to 50 % of the best, got {self.within:.6g}.")
+        if not 0.5 <= self.confidence < 1.0:
+            raise UsageError(f"a pruned sweep has a confidence from 50 % to below 100 %, got {self.confidence:.6g}.")
+
+    def goal(self, best: float) -> float:
+        """Return the least log speed that counts as fast, from that of the fastest."""
+        return best - math.log1p(self.within)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Configurations to be measured.
+
+    Attributes
+    ----------
+    number : int
+        From 0.
+    chosen : ndarray of shape (n_chosen,)
+        Indices of configurations. The next round is planned from their speeds.
+    beside : ndarray of shape (n_beside,)
+        Indices of configurations of the random sample. The round after the next is planned from their speeds, so they
+        keep the compilers busy while the next is planned.
+    proposed_by : {"random", "model", "audit"}
+        Source of ``chosen``.
+    """
+
+    number: int
+    chosen: Indices
+    beside: Indices
+    proposed_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class PruningAudit:
+    """What a pruned sweep promises, and what its audit shows.
+
+    Attributes
+    ----------
+    valid, measured : int
+        Configurations of the space, and of those that were measured.
+    within, confidence : float
+        See :class:`Promise`.
+    expected_missed : float
+        Fast configurations that the model expects among those that were not measured. The promise is that it is at most
+        ``1 - confidence``; it is as good as the calibration of the model.
+    audited : int
+        Configurations of the random sample that the rule leaves out, judged by a model that did not see them.
+    false : int
+        Audited configurations that are fast: false skips.
+    false_share_at_most : float
+        Upper bound of the share of fast ones among all that the rule leaves out (Clopper and Pearson, 1934, for a
+        finite number), at 95 % confidence.
+    """
+
+    valid: int
+    measured: int
+    within: float
+    confidence: float
+    expected_missed: float
+    audited: int
+    false: int
+    false_share_at_most: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the audit as plain JSON values."""
+        return asdict(self)
+
+
+class Pruner:
+    """Chooses the configurations of a pruned sweep, round by round.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n_configs, n_features)
+        Features of all configurations of the space (:meth:`mltune.cost.features.Features.before`).
+    seed : int
+    promise : Promise, optional
+    expected : ndarray of shape (n_configs,), optional
+        Expected log speeds of a pretrained model: one more feature, whose fastest are measured first.
+
+    Examples
+    --------
+    >>> X = np.random.default_rng(0).random((2000, 3))
+    >>> speed = -np.abs(X - 0.5).sum(axis=1)
+    >>> pruner = Pruner(X, seed=0)
+    >>> while (asked := pruner.ask()) is not None:
+    ...     for indices in (asked.chosen, asked.beside):
+    ...         pruner.tell(dict(zip(indices.tolist(), speed[indices].tolist())))
+    >>> pruner.audit().measured < 1000, bool(pruner.measured[speed.argmax()])
+    (True, True)
+    """
+
+    def __init__(self, X: Floats, *, seed: int, promise: Promise | None = None, expected: Floats | None = None) -> None:
+        self.promise = promise or Promise()
+        self._seed = seed
+        self._expected = expected
+        table = X if expected is None else np.column_stack([X, expected])
+        self._X = table
+        self._order = np.random.default_rng(seed).permutation(len(X))
+        self._drawn = 0  # the random sample is the beginning of the order
+        self._speed = np.full(len(X), np.nan)
+        self._told = np.zeros(len(X), dtype=bool)
+        self._asked = np.zeros(len(X), dtype=bool)
+        self._open = np.zeros(len(X), dtype=bool)  # what the next round is planned from
+        self._beside = np.empty(0, dtype=np.int64)
+        self._rounds = 0
+        self._result: PruningAudit | None = None
+        self._errors: list[Floats] = []
+        self._bets: list[tuple[Indices, float]] = []  # of each round: the configurations chosen, and how many were fast
+        self._predicted: tuple[Indices, Floats, Floats] | None = None
+        self._hyperparameters: tuple[int, Hyperparameters | None] = (0, None)
+
+    @property
+    def measured(self) -> NDArray[np.bool_]:
+        """The configurations whose results are known: ndarray of shape (n_configs,)."""
+        return self._told.copy()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the results are known from which the next round is planned."""
+        return bool(self._told[self._open].all())
+
+    def tell(self, speeds: Mapping[int, float]) -> None:
+        """Report results.
+
+        Parameters
+        ----------
+        speeds : mapping of int to float
+            Log speed by index of the configuration; NaN for one that failed.
+        """
+        for index, speed in speeds.items():
+            self._speed[index], self._told[index] = speed, True
+
+    def ask(self) -> Round | None:
+        """Return the next round; None when the sweep is at its end.
+
+        Raises
+        ------
+        RuntimeError
+            A configuration chosen earlier has no result yet.
+        """
+        if self._result is not None:
+            return None
+        if not self._rounds:
+            return self._first()
+        if not self.ready:
+            raise RuntimeError("the next round is planned from the results of those before it")
+        if self._asked.all():
+            return self._end(0.0, 0, 0, 0.0)
+        if not np.isfinite(self._speed[self._open]).any():
+            return self._round(self._draw(FIRST), 0, "random")
+        chances = self._chances()
+        expected = self._calibration() * float(chances.left.sum())
+        if expected > 1.0 - self.promise.confidence:
+            fastest = np.argsort(-chances.left, kind="stable")[:ROUND]
+            self._bets.append((chances.indices[fastest], float(chances.left[fastest].sum())))
+            return self._round(chances.indices[fastest], min(BESIDE, SAMPLE - self._drawn), "model")
+        return self._close(chances, expected)
+
+    def audit(self) -> PruningAudit:
+        """Return what is promised and proved.
+
+        Raises
+        ------
+        RuntimeError
+            The sweep is not at its end.
+        """
+        if self._result is None:
+            raise RuntimeError("a pruned sweep is audited at its end")
+        return self._result
+
+    def _first(self) -> Round:
+        chosen = self._draw(FIRST)
+        if self._expected is not None:
+            liked = np.argsort(-self._expected, kind="stable")[:LEADING]
+            chosen = np.concatenate([liked, chosen[~np.isin(chosen, liked)]])
+        return self._round(chosen, BESIDE, "random")
+
+    def _draw(self, count: int) -> Indices:
+        """Extend the random sample; return what of it was not asked for before."""
+        drawn = self._order[self._drawn : self._drawn + max(count, 0)]
+        self._drawn += len(drawn)
+        return drawn[~self._asked[drawn]]
+
+    def _round(self, chosen: Indices, beside: int, proposed_by: str) -> Round:
+        """Return a round: the configurations chosen, and some of the random sample."""
+        self._open[self._beside] = True
+        self._open[chosen] = self._asked[chosen] = True
+        self._beside = self._draw(beside)
+        self._asked[self._beside] = True
+        self._rounds += 1
+        return Round(self._rounds - 1, chosen, self._beside, proposed_by)
+
+    def _close(self, chances: _Chances, expected: float) -> Round | None:
+        """Judge the random sample; return what is missing from it, or None when the bound is reached."""
+        if not self._open[self._beside].all():
+            return self._round(np.empty(0, dtype=np.int64), 0, "random")
+        sample = self._order[: self._drawn]
+        left_out = sample[chances.unseen[sample] <= chances.left.max(initial=-1.0)]
+        goal = self._goal()
+        false = int((self._speed[left_out] >= goal).sum())
+        unmeasured = len(chances.indices)
+        population = unmeasured + len(left_out)
+        at_most = missed_at_most(population, len(left_out), false)
+        if at_most >= FALSE_SHARE * population and self._drawn < len(self._order):
+            return self._round(self._draw(audit_size(population, false) - len(left_out)), 0, "audit")
+        return self._end(expected, len(left_out), false, at_most / max(population, 1))
+
+    def _end(self, expected: float, audited: int, false: int, at_most: float) -> Round | None:
+        """End the sweep, once all that was asked for is known."""
+        if not self._open[self._asked].all():
+            return self._round(np.empty(0, dtype=np.int64), 0, "random")
+        self._result = PruningAudit(
+            valid=len(self._open),
+            measured=int(self._open.sum()),
+            within=self.promise.within,
+            confidence=self.promise.confidence,
+            expected_missed=expected,
+            audited=audited,
+            false=false,
+            false_share_at_most=at_most,
+        )
+        return None
+
+    def _goal(self) -> float:
+        """Return the least log speed that is fast, as far as is known."""
+        return self.promise.goal(float(np.nanmax(self._speed[self._open])))
+
+    def _calibration(self) -> float:
+        """Return the number of fast configurations found in the last rounds, relative to the number expected.
+
+        These were true predictions: the probabilities were computed before the configurations were measured (Dawid,
+        1984, "Statistical theory: the prequential approach").
+        """
+        goal, recent = self._goal(), self._bets[-RECENT:]
+        found = sum(int((self._speed[chosen] >= goal).sum()) for chosen, _ in recent)
+        return (DOUBT + found) / (DOUBT + sum(expected for _, expected in recent))
+
+    def _chances(self) -> _Chances:
+        """Return the probability of every configuration to be fast, by a model that did not see it."""
+        seen, left = np.flatnonzero(self._open), np.flatnonzero(~self._asked)
+        speed = self._speed[seen]
+        slowest = np.nanmin(speed)
+        first = self._speed[self._order[:FIRST]]
+        knee = float(np.nanmedian(first)) if np.isfinite(first).any() else float(slowest)
+        target = compress(np.where(np.isfinite(speed), speed, slowest), knee)
+        goal = float(compress(np.array(self._goal()), knee))
+        model = self._fitted(seen, target)
+        unseen, spread = model.unseen()
+        error = target - unseen
+        known = np.isfinite(error) & np.isfinite(spread)
+        offset = max(float(np.median(np.abs(error[known]))) / 2, 1e-6)
+        self._note_errors(dict(zip(seen.tolist(), target.tolist(), strict=True)))
+        rank = np.argsort(-np.maximum(target, np.where(known, unseen, -np.inf)), kind="stable")
+        fast = rank[: max(FEWEST, len(seen) // FAST_SHARE)]
+        fast = fast[known[fast]]
+        residuals = np.concatenate([error[fast] / (spread[fast] + offset), *self._errors[-RECENT:]])
+        mean, wide = model.predict(self._X[left])
+        self._predicted = left, mean, wide + offset
+        chances = np.ones(len(self._open))
+        chances[seen[known]] = upper_tail(((goal - unseen) / (spread + offset))[known], residuals)
+        return _Chances(left, upper_tail((goal - mean) / (wide + offset), residuals), chances)
+
+    def _note_errors(self, targets: Mapping[int, float]) -> None:
+        """Note the errors of the last predictions, for what has been measured since."""
+        if self._predicted is not None:
+            indices, mean, width = self._predicted
+            new = self._open[indices]
+            measured = np.array([targets[index] for index in indices[new].tolist()])
+            self._errors.append((measured - mean[new]) / width[new])
+
+    def _fitted(self, seen: Indices, target: Floats) -> Ensemble:
+        """Return the model of a round. The hyperparameters are estimated anew when the rows have grown by a quarter."""
+        at, hyperparameters = self._hyperparameters
+        due = milestone(len(seen))
+        model = Ensemble(random_state=self._seed, hyperparameters=hyperparameters if at == due else None)
+        model.fit(self._X[seen], target)
+        self._hyperparameters = due, model.hyperparameters
+        return model
+
+
+@dataclass(frozen=True, slots=True)
+class _Chances:
+    """Probabilities to be fast.
+
+    Attributes
+    ----------
+    indices, left : ndarray of shape (n_left,)
+        The configurations not asked for, and their probabilities.
+    unseen : ndarray of shape (n_configs,)
+        The probabilities of those that the model has seen, each without itself; 1 for the others.
+    """
+
+    indices: Indices
+    left: Floats
+    unseen: Floats
+
+
+def upper_tail(z: Floats, residuals: Floats) -> Floats:
+    """Return the probability that a residual is at least ``z``.
+
+    Up to the upper tenth of the residuals it is their empirical one; beyond, an exponential tail with the mean excess
+    of that tenth (peaks over a threshold; Pickands, 1975, with shape 0).
+
+    Parameters
+    ----------
+    z : ndarray of shape (n_configs,)
+    residuals : ndarray of shape (n_residuals,)
+
+    Examples
+    --------
+    >>> bool(upper_tail(np.array([0.0]), np.arange(-50.0, 50.0))[0] > upper_tail(np.array([60.0]), np.arange(100.0))[0])
+    True
+    """
+    ordered = np.sort(residuals)
+    threshold = float(np.quantile(ordered, 1.0 - TAIL))
+    excess = ordered[ordered > threshold] - threshold
+    mean = max(float(excess.mean()) if len(excess) else 0.0, 1e-6)
+    empirical = 1.0 - np.searchsorted(ordered, z, side="left") / (len(ordered) + 1)
+    return np.where(z <= threshold, empirical, TAIL * np.exp(-np.maximum(z - threshold, 0.0) / mean))
+
+
+def missed_at_most(population: int, audited: int, false: int = 0) -> int:
+    """Return the largest number of fast configurations in a population that a random sample of it allows.
+
+    The sample is drawn without replacement, so the number of fast ones in it is hypergeometric: the bound of Clopper
+    and Pearson (1934) for a finite population.
+
+    Parameters
+    ----------
+    population, audited : int
+        Size of the population and of the sample.
+    false : int
+        Fast ones in the sample.
+
+    Examples
+    --------
+    >>> missed_at_most(4500, 300), missed_at_most(100, 100), missed_at_most(4500, 300, 1)
+    (43, 0, 68)
+    """
+    from scipy.stats import hypergeom
+
+    low, high = false, population - audited + false
+    while low < high:
+        middle = (low + high + 1) // 2
+        if hypergeom.cdf(false, population, middle, audited) > 1.0 - AUDIT_CONFIDENCE:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def audit_size(population: int, false: int = 0) -> int:
+    """Return the smallest sample that, with so many fast ones, bounds their share below :data:`FALSE_SHARE`.
+
+    Examples
+    --------
+    >>> audit_size(4500), audit_size(50), audit_size(0)
+    (289, 48, 0)
+    """
+    low, high = min(false, population), population
+    while low < high:
+        middle = (low + high) // 2
+        if missed_at_most(population, middle, false) < FALSE_SHARE * population:
+            high = middle
+        else:
+            low = middle + 1
+    return low

@@ -1,0 +1,275 @@
+"""The sampler: valid, distinct proposals, planned in batches and given to Optuna one by one."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import repeat
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import optuna
+from optuna.distributions import CategoricalDistribution
+
+from mltune.cost.encoding import Encoding, Source
+from mltune.cost.initial_design import portfolio
+from mltune.errors import SpaceError
+from mltune.kernel.columns import Floats, Indices, row
+from mltune.search.candidates import EnumeratedPool, SampledPool, maximin_subset, offspring
+from mltune.search.history import History, HistoryReader
+from mltune.search.proposers import Choice, GaussianProposer, ProposalContext, Proposer
+
+if TYPE_CHECKING:
+    from optuna.study import Study
+    from optuna.trial import FrozenTrial
+
+    from mltune.kernel.space import SearchSpace
+    from mltune.records.trials import Trials
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A configuration to try next.
+
+    Attributes
+    ----------
+    index : int
+        Index of the configuration in the search space.
+    proposed_by : {"default", "wisdom", "start", "random", "tpe", "model"}
+        ``"default"`` is the default configuration, ``"wisdom"`` one that is known to be fast, ``"start"`` the initial
+        design.
+    predicted : float or None
+        Predicted log share of peak; None for proposers that predict nothing.
+    """
+
+    index: int
+    proposed_by: str
+    predicted: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerOptions:
+    """Options of the search; docs/explanation/search.md describes how the defaults were found.
+
+    Attributes
+    ----------
+    random : float
+        Share of random proposals, throughout the run: a wrong model would otherwise confirm itself.
+    start_trials : int
+        Measured configurations of the initial design before the proposer takes over.
+    start_pool : int
+        Random configurations that the initial design is chosen from.
+    start_rounds, start_parents : int
+        Times that variants of the most promising configurations are added to the pool, and how many are varied.
+    start_head : float
+        Share of the pool, the most promising, over which the initial design is spread.
+    listed : int
+        Largest space whose configurations are listed.
+    drawn, near : int
+        Most candidates of a batch from the whole space, and from the neighbourhood of the incumbents.
+    incumbents : int
+        Number of the best configurations whose neighbourhoods are searched.
+    """
+
+    random: float = 0.03
+    start_trials: int = 8
+    start_pool: int = 4000
+    start_head: float = 0.05
+    start_rounds: int = 2
+    start_parents: int = 64
+    listed: int = 50_000
+    drawn: int = 800
+    near: int = 400
+    incumbents: int = 6
+
+
+LARGEST_DESIGN = 96
+"""Most configurations of the initial design, in case its first ones fail or many run before any is measured."""
+
+
+class BatchSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
+    """Plan batches of valid, distinct configurations and give them to Optuna one by one.
+
+    Optuna sees one :class:`~optuna.distributions.CategoricalDistribution` for each parameter; the study maximises the
+    log share of the device's peak. :meth:`plan` is a pure function of the seed, the batch number and the trials of the
+    study, so that a resumed run proposes the same configurations as the interrupted one.
+
+    Parameters
+    ----------
+    sources : sequence of Source
+        What is known before any measurement.
+    proposer : Proposer, optional
+        Proposer of every batch. By default an initial design comes first, chosen by the sources or, without one, around
+        the middle of the space; then a Gaussian process proposes.
+    first : mapping of int to str
+        Indices of the configurations that are proposed first, in this order, each with its source: ``"default"`` or
+        ``"wisdom"``.
+
+    Attributes
+    ----------
+    history : History or None
+        The history that the last batch was planned from.
+    """
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        sources: Sequence[Source] = (),
+        *,
+        seed: int,
+        options: SamplerOptions | None = None,
+        proposer: Proposer | None = None,
+        first: Mapping[int, str] | None = None,
+    ) -> None:
+        self.first = dict(first or {})
+        self.space = space
+        self.sources = tuple(sources)
+        self.seed = seed
+        self.options = options or SamplerOptions()
+        self.proposer = proposer
+        self.distributions = distributions_of(space)
+        self.history: History | None = None
+        self._queue: deque[Proposal] = deque()
+        self._reader = HistoryReader(space)
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, CategoricalDistribution]:
+        """Return the distributions of all parameters."""
+        return self.distributions
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, CategoricalDistribution]
+    ) -> dict[str, int]:
+        """Return the next proposal in the queue.
+
+        Raises
+        ------
+        SpaceError
+            The queue is empty.
+        """
+        if not self._queue:
+            raise SpaceError("a trial needs a planned proposal, but none is left; call `plan` and `enqueue` first.")
+        proposal = self._queue.popleft()
+        self._reader.index_of[trial.number] = proposal.index
+        return row(self.space.rows(np.array([proposal.index])), 0)
+
+    def sample_independent(self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: Any) -> Any:
+        """Refuse, because configurations are proposed as a whole."""
+        raise ValueError(
+            f"BatchSampler proposes whole configurations of {', '.join(self.space.names)}, but was asked for "
+            f"{param_name} alone; suggest exactly the parameters of the search space with their distributions."
+        )
+
+    def recall(self, trials: Trials, scores: Floats) -> None:
+        """Add trials of an earlier part of the run; see :meth:`mltune.search.history.HistoryReader.recall`."""
+        self._reader.recall(trials, scores)
+
+    def enqueue(self, proposals: Iterable[Proposal]) -> None:
+        """Queue proposals for the next trials, in order."""
+        self._queue.extend(proposals)
+
+    def plan(self, study: Study, batch: int, size: int) -> list[Proposal]:
+        """Plan one batch.
+
+        Parameters
+        ----------
+        study : Study
+            The trials known; running ones count as tried.
+        batch : int
+            Number of the batch, from 0.
+
+        Returns
+        -------
+        list of Proposal
+            Distinct, valid and untried; fewer than ``size`` only when the space is exhausted.
+        """
+        rng = np.random.default_rng((self.seed, batch))
+        history = self.history = self._reader.read(study)
+        draft = _Draft(self.space, size, history.tried | {proposal.index for proposal in self._queue}, rng)
+        for index, source in self.first.items():
+            draft.add(Choice(np.array([index])), 1, source)
+        context = ProposalContext(history, draft.taken, rng)
+        if self.proposer is not None:
+            draft.add(self.proposer.propose(context, size), size, self.proposer.name)
+        elif history.measured < self.options.start_trials:
+            draft.add(Choice(self._initial_design), size, "start")
+        else:
+            chosen = size - int(rng.binomial(size, self.options.random))
+            draft.add(self._model.propose(context, chosen), chosen, self._model.name)
+        draft.add_random(size)
+        return draft.proposals
+
+    @cached_property
+    def _encoding(self) -> Encoding:
+        return Encoding(self.space, self.sources)
+
+    @cached_property
+    def _model(self) -> GaussianProposer:
+        options = self.options
+        listed = self.space.count <= options.listed
+        encoding = Encoding(self.space, [one for one in self.sources if listed or one.smooth])
+        make = EnumeratedPool if listed else SampledPool
+        pool = make(self.space, encoding, drawn=options.drawn, near=options.near, incumbents=options.incumbents)
+        return GaussianProposer(encoding, pool, seed=self.seed)
+
+    @cached_property
+    def _initial_design(self) -> Indices:
+        """Configurations to measure first: a portfolio by the sources, then some of the most promising ones, far apart.
+
+        Without a source the middle of the space is promising.
+        """
+        rng, options = np.random.default_rng(self.seed), self.options
+        pool = self.space.sample(options.start_pool, rng)
+        for _ in range(options.start_rounds if self.sources else 0):
+            _, basis = self._encoding.describe(self.space.rows(pool))
+            best = np.argsort(-basis[:, 1:].mean(axis=1), kind="stable")[: options.start_parents]
+            pool = np.union1d(pool, offspring(self.space, pool[best], len(pool) // 2, rng))
+        points, basis = self._encoding.describe(self.space.rows(pool))
+        promising = basis[:, 1:].mean(axis=1) if self.sources else basis[:, 0]
+        # Without a source the order within the head is not known.
+        share = options.start_head * (1.0 if self.sources else 2.0)
+        head = np.argsort(-promising, kind="stable")[: max(4 * options.start_trials, int(share * len(pool)))]
+        if not self.sources:
+            head = rng.permutation(head)
+            return pool[head[maximin_subset(points[head], LARGEST_DESIGN)]]
+        first = portfolio(basis[:, 1:].T, points, options.start_trials, rng)
+        head = np.concatenate([first, np.setdiff1d(head, first)])
+        return pool[head[maximin_subset(points[head], LARGEST_DESIGN, fixed=len(first))]]
+
+
+def distributions_of(space: SearchSpace) -> dict[str, CategoricalDistribution]:
+    """Return a search space as Optuna distributions: one categorical parameter each."""
+    return {name: CategoricalDistribution(space.values[name]) for name in space.names}
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A batch under construction. A configuration that is taken is not added again."""
+
+    space: SearchSpace
+    size: int
+    taken: set[int]
+    rng: np.random.Generator
+    proposals: list[Proposal] = field(default_factory=list)
+
+    @property
+    def room(self) -> int:
+        return self.size - len(self.proposals)
+
+    def add(self, choice: Choice, count: int, proposed_by: str) -> None:
+        """Add up to ``count`` configurations of a choice, as far as there is room."""
+        predicted = repeat(None) if choice.predicted is None else map(float, choice.predicted)
+        for index, expected in zip(map(int, choice.indices), predicted, strict=False):
+            if count < 1 or self.room < 1:
+                return
+            if index not in self.taken:
+                self.taken.add(index)
+                self.proposals.append(Proposal(index, proposed_by, expected))
+                count -= 1
+
+    def add_random(self, count: int) -> None:
+        """Add up to ``count`` random configurations, as far as there is room."""
+        count = min(count, self.room)
+        if count > 0:
+            self.add(Choice(self.space.sample(count, self.rng, self.taken)), count, "random")

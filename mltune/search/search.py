@@ -1,0 +1,498 @@
+"""The search, with an ask-and-tell interface: everything that decides which configurations are measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mltune.cost.cost_model import log_share
+from mltune.cost.encoding import Source, physical
+from mltune.errors import DeviceError
+from mltune.kernel.columns import Columns
+from mltune.records.candidate import BATCH, Candidate
+from mltune.records.trial import GATES, Build, TrialRecord, TrialState
+from mltune.search.astra import AstraThresholds
+from mltune.search.gates import Gates, exempt_proposals
+from mltune.search.history import new_study, tell
+from mltune.search.known_builds import KnownBuilds
+from mltune.search.proposers import Proposer, RandomProposer, TpeProposer
+from mltune.search.sampling import BatchSampler, Proposal, distributions_of
+from mltune.search.stopping import StoppingRule
+
+if TYPE_CHECKING:
+    from optuna.trial import Trial
+
+    from mltune.cost.features import Features
+    from mltune.cost.pretrained import PretrainedModel
+    from mltune.kernel.space import SearchSpace
+    from mltune.records.trials import Trials
+
+SEARCHES = ("model", "tpe", "random", "astra")
+"""A Gaussian process with a physical prior; Optuna's TPE restricted to valid, new configurations; random search; random
+search within the hand-set thresholds of LAWN 267."""
+
+LOOKED_AT = 20_000
+"""Largest sample of untried configurations that the stopping rule examines."""
+
+SOME = 1000
+"""Random configurations of which the one that physics expects to be the fastest is the measure of all."""
+
+_TIMED = (TrialState.OK, TrialState.UNSTABLE)
+
+ENOUGH = "the best is as near to the upper bound as was asked for"
+"""Why a search ends that has reached its goal."""
+
+INCUMBENTS = 3
+"""Number of best configurations whose neighbours the stopping rule examines as well."""
+
+
+ALONE = 3
+"""Batches that are planned with one in flight, then with two, and so on: see :func:`gradually`."""
+
+
+def gradually(most: int) -> Callable[[int], int]:
+    """Return a rule for the batches in flight: one at first, so that early results are used at once, later more.
+
+    Examples
+    --------
+    >>> [gradually(3)(number) for number in range(10)]
+    [1, 1, 1, 2, 2, 2, 3, 3, 3, 3]
+    """
+    return partial(_gradual, most)
+
+
+def _gradual(most: int, number: int) -> int:
+    return min(most, 1 + number // ALONE)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """A batch of candidates that were planned together.
+
+    Attributes
+    ----------
+    candidates : tuple of Candidate
+        With the decisions of the gate before compiling; empty when there is nothing left to propose.
+    """
+
+    number: int
+    candidates: tuple[Candidate, ...] = ()
+    _trials: tuple[Trial, ...] = ()
+    _gates: Gates | None = None
+    _active: frozenset[str] = frozenset()
+
+    def _decide(self, gate: str, candidates: Sequence[Candidate], builds: Sequence[Build] = ()) -> list[Candidate]:
+        """Return candidates with the decisions of a gate. A candidate that the audit drew before keeps the first."""
+        exempt = np.ones(len(candidates), dtype=bool)
+        if gate in self._active:
+            exempt = exempt_proposals([one.proposed_by for one in candidates], gate)
+            exempt |= np.array([one.audited for one in candidates], dtype=bool)
+        numbers = [candidate.number for candidate in candidates]
+        assert self._gates is not None  # noqa: S101 - a batch with candidates has gates
+        decisions = self._gates.decide(gate, _columns(candidates), numbers, exempt, builds)
+        return [
+            replace(one, skip=skip, audited=bool(drawn)) if skip is not None else one
+            for one, skip, drawn in zip(candidates, *decisions, strict=True)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """The state of the stopping rule. A run stores it, so that a resumed run stops at the same batch.
+
+    Attributes
+    ----------
+    fitted_to : int
+        Number of trials that the models of the last evaluation were fitted to; 0 before the first.
+    held : int
+        Consecutive evaluations that found nothing left (:class:`mltune.search.stopping.StoppingRule`).
+    reason : str
+        Reason to plan no batch after ``batch``: nothing faster is expected, nothing is left to try, or the goal is
+        reached. Empty while the search continues.
+    batch : int
+        The batch that was planned at the last evaluation.
+    """
+
+    fitted_to: int = 0
+    held: int = 0
+    reason: str = ""
+    batch: int = 0
+
+
+@dataclass(slots=True)
+class _Throughput:
+    """Mean seconds of the builds and measurements that were reported."""
+
+    compile_s: float = 0.0
+    builds: int = 0
+    run_s: float = 0.0
+    measurements: int = 0
+
+    def add(self, record: TrialRecord) -> None:
+        if record.build is not None:
+            self.compile_s += record.build.compile_s
+            self.builds += 1
+        if record.measurement is not None:
+            self.run_s += record.measurement.verify_s + record.measurement.time_s
+            self.measurements += 1
+
+    def recall(self, trials: Trials) -> None:
+        """Add trials one after the other, so that the sums are those of a run that was not interrupted."""
+        for compile_s in trials.column("compile_s")[trials.column("build_state").astype(bool)].tolist():
+            self.compile_s += compile_s
+            self.builds += 1
+        for run_s in (trials.column("verify_s") + trials.column("time_s")).tolist():
+            if not math.isnan(run_s):
+                self.run_s += run_s
+                self.measurements += 1
+
+    def is_bound_by_runner(self, compilers: float) -> bool:
+        """Whether builds wait for the runner. Otherwise a skip after compiling saves no time."""
+        if not self.measurements:
+            return False
+        return self.run_s / self.measurements > self.compile_s / max(self.builds, 1) / compilers
+
+
+class Search:
+    """Propose configurations, decide which to skip, and learn from the results.
+
+    A batch is planned from the results of all batches reported before; several batches may be in flight. Proposals
+    depend only on the constructor's arguments and on the results, in the order of batches.
+
+    Parameters
+    ----------
+    space : SearchSpace
+    features : Features
+        Features of the kernel, the problem and the device.
+    search : str
+        One of :data:`SEARCHES`.
+    seed : int
+    batch : int
+        Proposals of a batch.
+    in_flight : callable
+        Most batches in flight once a batch is planned, itself among them, by the number of that batch; such as
+        :func:`gradually`. The caller keeps to it by asking only while not :attr:`waits`.
+    skip : bool
+        Whether gates skip configurations that are predicted to be slow.
+    stop : bool
+        Whether the search ends when no untried configuration is expected to be faster.
+    enough : float
+        The search ends once the best reaches this log share of the device's peak.
+    compilers : float
+        Number of parallel builds. The gate after compiling is used only while builds wait for the runner.
+    stopping : mapping, optional
+        State of the stopping rule of an earlier part of the run: the attribute ``stopping`` as a mapping.
+    default : mapping of str to int, optional
+        A configuration that is proposed early, and that no gate skips, if the space contains it.
+    known : sequence of mapping of str to int
+        Configurations that are known to be fast, such as those of a wisdom, the best first: one is proposed before the
+        default, the others after it; no gate skips them.
+    pretrained : PretrainedModel, optional
+        A model of the kernel, trained on recorded sweeps.
+
+    Raises
+    ------
+    ValueError
+        There is no such search.
+    BundleError
+        ``search`` is ``"astra"`` and the kernel's bundle lacks the resources that its thresholds need.
+
+    Examples
+    --------
+    >>> from mltune.dataset.dataset import load_dataset
+    >>> from mltune.kernel.reader import load_kernel
+    >>> from mltune.kernel.space import TableSpace
+    >>> from mltune.cost.features import Features
+    >>> from mltune.records.trial import Measurement, TrialState
+    >>> data = load_dataset("convolution_rtx_a4000")
+    >>> features = Features(load_kernel("convolution"), data.manifest.problem, data.manifest.device)
+    >>> search = Search(TableSpace(data.columns), features, batch=4)
+    >>> for _ in range(3):
+    ...     batch = search.ask()
+    ...     times_s = [data.numbers("median_s")[candidate.index] for candidate in batch.candidates]
+    ...     measured = [Measurement(TrialState.OK, median_s=time_s) for time_s in times_s]
+    ...     pairs = zip(batch.candidates, measured)
+    ...     search.tell(batch, [one.record(TrialState.OK, measurement=result) for one, result in pairs])
+    >>> [candidate.proposed_by for candidate in batch.candidates]
+    ['model', 'model', 'model', 'model']
+    >>> search.verdict()
+    ''
+    """
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        features: Features,
+        *,
+        search: str = "model",
+        seed: int = 0,
+        batch: int = BATCH,
+        in_flight: Callable[[int], int] = lambda number: 1,
+        skip: bool = True,
+        stop: bool = True,
+        enough: float = math.inf,
+        compilers: float = math.inf,
+        stopping: Mapping[str, Any] | None = None,
+        default: Mapping[str, int] | None = None,
+        known: Sequence[Mapping[str, int]] = (),
+        pretrained: PretrainedModel | None = None,
+    ) -> None:
+        self.batch = batch
+        self._in_flight = in_flight
+        self._space = space
+        self._features = features
+        self._seed = seed
+        self._skip = skip
+        self._stop = stop
+        self._enough = enough
+        self._best = -math.inf
+        self._compilers = compilers
+        sources = _sources(space, features, pretrained)
+        proposer = _proposer(search, space, features)
+        first = _first(space, default, known, () if pretrained is None or proposer is not None else pretrained.first)
+        self._sampler = BatchSampler(space, sources, seed=seed, proposer=proposer, first=first)
+        self._study = new_study(self._sampler)
+        self._peak_flops = _peak_flops(features)
+        self._rule = StoppingRule()
+        self.stopping = Stopping(**(stopping or {})) if stop else Stopping()
+        if self.stopping.reason == ENOUGH:  # there may be another goal now
+            self.stopping = replace(self.stopping, reason="")
+        self._rule.streak = self.stopping.held
+        self._throughput = _Throughput()
+        self._builds = KnownBuilds()
+        self._gates: Gates | None = None
+        self._open: dict[int, Batch] = {}
+        self._recorded: dict[int, dict[int, Proposal]] = {}
+        self._next = 0
+        self._learned = 0
+
+    @property
+    def waits(self) -> bool:
+        """Whether the next batch must be planned from more results than are reported."""
+        return len(self._open) >= self._in_flight(self._next)
+
+    def resume(self, trials: Trials) -> int:
+        """Continue a run from its trials, before the first :meth:`ask`.
+
+        The results of all batches that the next batch is planned from are learned. The batches after them follow again,
+        with the proposals on record; what is missing of the last ones is planned again, with the same outcome.
+
+        Parameters
+        ----------
+        trials : Trials
+            In any order.
+
+        Returns
+        -------
+        int
+            Number of trials learned: the number of the next trial.
+        """
+        trials = trials.by_number()
+        unknown = np.flatnonzero(trials.column("number") != np.arange(len(trials)))
+        complete = int(unknown[0] if len(unknown) else len(trials)) // self.batch
+        self._next = max(0, complete + 1 - self._in_flight(complete))
+        self._learned = self._next * self.batch
+        for record in trials[self._learned :]:
+            number, place = divmod(record.number, self.batch)
+            self._recorded.setdefault(number, {})[place] = Proposal(record.index, record.proposed_by, record.predicted)
+        past = trials[: self._learned]
+        found = [self._score(*one) for one in zip(past.column("state"), past.column("median_s").tolist(), strict=True)]
+        scores = np.array(found, dtype=np.float64)
+        self._sampler.recall(past, scores)
+        self._best = float(np.max(scores[past.column("state") == TrialState.OK], initial=-math.inf))
+        self._throughput.recall(past)
+        self._builds.extend(past)
+        return self._learned
+
+    def ask(self, count: int | None = None) -> Batch:
+        """Plan the next batch, with the decisions of the gate before compiling.
+
+        Parameters
+        ----------
+        count : int, optional
+            Most candidates; by default those of a whole batch. A shorter batch must be the last one.
+
+        Returns
+        -------
+        Batch
+            Without candidates when the search has ended: :meth:`verdict` says why.
+        """
+        number = self._next
+        if self.verdict():
+            return Batch(number)
+        recorded = self._recorded.get(number, {})
+        if not recorded and self._best >= self._enough:
+            self.stopping = replace(self.stopping, reason=ENOUGH, batch=number - 1)
+            return Batch(number)
+        is_complete = len(recorded) == self.batch
+        planned = [] if is_complete else self._sampler.plan(self._study, number, self.batch)
+        proposals = _completed(recorded, planned)
+        if not proposals:
+            text = f"nothing is left to try: all {self._space.count:,} configurations are on record"
+            self.stopping = replace(self.stopping, reason=text, batch=number - 1)
+            return Batch(number)
+        proposals = proposals[:count]
+        self._sampler.enqueue(proposals)
+        trials = tuple(self._study.ask(self._sampler.distributions) for _ in proposals)
+        history = self._sampler.history if not is_complete and (self._skip or self._stop) else None
+        gates = self._gates = Gates(self._features, history, self._builds, self._space, self._seed, self._gates)
+        if self._stop and gates.fitted_to > self.stopping.fitted_to:
+            self._apply_stopping_rule(gates)
+        active = GATES if self._throughput.is_bound_by_runner(self._compilers) else GATES[:1]
+        candidates = [
+            Candidate(
+                self._learned + trial.number, number, one.index, dict(trial.params), one.proposed_by, one.predicted
+            )
+            for trial, one in zip(trials, proposals, strict=True)
+        ]
+        batch = Batch(number, (), trials, gates, frozenset(active if self._skip else ()))
+        batch = replace(batch, candidates=tuple(batch._decide(GATES[0], candidates)))
+        self._open[number] = batch
+        self._next += 1
+        return batch
+
+    def decide(self, built: Sequence[tuple[Candidate, Build]]) -> list[Candidate]:
+        """Decide after compiling which candidates to skip.
+
+        Parameters
+        ----------
+        built : sequence of (Candidate, Build)
+            Candidates of any batches in flight, each with its build in state ``OK``.
+
+        Returns
+        -------
+        list of Candidate
+            The same candidates with the decisions of the gate after compiling.
+        """
+        decided: dict[int, Candidate] = {}
+        for number in dict.fromkeys(candidate.batch for candidate, _ in built):
+            some = [(candidate, build) for candidate, build in built if candidate.batch == number]
+            candidates, builds = [candidate for candidate, _ in some], [build for _, build in some]
+            decided |= {one.number: one for one in self._open[number]._decide(GATES[1], candidates, builds)}
+        return [decided[candidate.number] for candidate, _ in built]
+
+    def tell(self, batch: Batch, records: Iterable[TrialRecord]) -> None:
+        """Report the results of a whole batch, one record for each candidate, in the same order.
+
+        Batches are reported in the order of their numbers.
+        """
+        for trial, record in zip(batch._trials, records, strict=True):
+            score = self.score(record)
+            tell(self._study, trial, record, score)
+            if score is not None and record.state == TrialState.OK:
+                self._best = max(self._best, score)
+            self._learn(record)
+        del self._open[batch.number]
+
+    def verdict(self) -> str:
+        """Return why no further batch is planned; an empty string while the search continues."""
+        return self.stopping.reason if self._next > self.stopping.batch else ""
+
+    def score(self, record: TrialRecord) -> float | None:
+        """Return the log share of the device's peak of a trial; None when no valid time was measured."""
+        return self._score(record.state, record.median_s)
+
+    def _score(self, state: str, median_s: float | None) -> float | None:
+        if state not in _TIMED or median_s is None or math.isnan(median_s):
+            return None
+        return log_share(self._features.problem.flops, median_s, self._peak_flops)
+
+    def _learn(self, record: TrialRecord) -> None:
+        self._throughput.add(record)
+        if record.build is not None:
+            self._builds.add(record.index, record.build)
+
+    def _apply_stopping_rule(self, gates: Gates) -> None:
+        history, space = self._sampler.history, self._space
+        if history is None:
+            return
+        rng = np.random.default_rng((self._seed, len(history.indices)))
+        untried = space.sample(LOOKED_AT, rng, history.tried)
+        around = [untried[:0], *(space.neighbours(index) for index in history.best(INCUMBENTS).tolist())]
+        near = np.setdiff1d(np.concatenate(around), np.fromiter(history.tried, dtype=np.int64))
+        reason = self._rule.check(
+            gates.optimistic(space.rows(untried)),
+            float(np.nanmax(history.scores)) if history.measured else -math.inf,
+            measured=history.measured,
+            untried=space.count - len(history.tried),
+            near=gates.optimistic(space.rows(near)) if len(near) else None,
+        )
+        self.stopping = Stopping(gates.fitted_to, self._rule.streak, str(reason or ""), self._next)
+
+
+def _completed(recorded: Mapping[int, Proposal], planned: Sequence[Proposal]) -> list[Proposal]:
+    """Return a batch of the proposals on record, by their places, and of what was planned for the others.
+
+    The plan contains those on record, unless what it follows from was lost, such as a model.
+    """
+    known = {one.index for one in recorded.values()}
+    others = (one for one in planned if one.index not in known)
+    places = range(max([len(planned), *(place + 1 for place in recorded)]))
+    return [found for place in places if (found := recorded.get(place) or next(others, None)) is not None]
+
+
+def _sources(space: SearchSpace, features: Features, pretrained: PretrainedModel | None) -> list[Source]:
+    """Return what is known of a kernel before anything is measured."""
+    known = []
+    if features.has_prior:
+        some = space.sample(SOME, np.random.default_rng(0))
+        known.append(physical(features.prior, space.rows(some)))
+    if pretrained is not None:
+        known.append(pretrained.source())
+    return known
+
+
+def _proposer(search: str, space: SearchSpace, features: Features) -> Proposer | None:
+    """Return the proposer of a search; None for the default of the sampler."""
+    if search == "model":
+        return None
+    if search == "tpe":
+        return TpeProposer(space, distributions_of(space))
+    if search == "random":
+        return RandomProposer(space)
+    if search == "astra":
+        return RandomProposer(space, AstraThresholds(features.kernel, features.problem, features.device).keeps)
+    raise ValueError(f"a search is one of {', '.join(SEARCHES)}, got {search!r}")
+
+
+def _first(
+    space: SearchSpace,
+    default: Mapping[str, int] | None,
+    known: Sequence[Mapping[str, int]],
+    remembered: Sequence[Mapping[str, int]],
+) -> dict[int, str]:
+    """Return the indices of the configurations that are proposed first, and their sources.
+
+    The best one known comes before the default: where measurements take long, there may be time for one only. What a
+    model remembers comes last, in place of what is not known from a wisdom.
+    """
+    best, others, left = known[:1], known[1:], remembered[len(known) :]
+    first: dict[int, str] = {}
+    for source, configurations in (("wisdom", best), ("default", [default]), ("wisdom", others), ("start", left)):
+        for configuration in configurations:
+            if configuration and configuration.keys() == set(space.names):
+                index = int(space.index_of({name: np.array([value]) for name, value in configuration.items()})[0])
+                first.setdefault(index, source)
+    first.pop(-1, None)  # outside the space
+    return first
+
+
+def _peak_flops(features: Features) -> float:
+    """Return the peak of the device; when it is not known, a value with which scores are logarithms of 1 / time."""
+    from mltune.device.peaks import peak_flops
+
+    try:
+        return peak_flops(features.device, features.problem.arithmetic)
+    except DeviceError:
+        return float(max(features.problem.flops, 1))
+
+
+def _columns(candidates: Sequence[Candidate]) -> Columns:
+    """Return the configurations of candidates as a table."""
+    names = candidates[0].configuration
+    return {name: np.array([one.configuration[name] for one in candidates], dtype=np.int64) for name in names}

@@ -1,0 +1,115 @@
+"""The stopping rule: end a search once no untried configuration can be expected to improve on the best by a share."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from mltune.kernel.columns import Floats
+
+
+@dataclass(frozen=True, slots=True)
+class StopReason:
+    """The reason why a search ends by itself.
+
+    Attributes
+    ----------
+    share : float
+        The improvement over the best that matters.
+    gain : float
+        Largest improvement that the upper end of an examined configuration allows; at most ``share``, and negative if
+        that end is below the best.
+    untried, examined : int
+        Number of configurations that were not tried, and of those among them that were examined.
+    promising_share_at_most : float
+        Upper bound (95 % confidence) on the share of the untried configurations whose upper end allows more; 0 if all
+        were examined.
+    """
+
+    share: float
+    gain: float
+    untried: int
+    examined: int
+    promising_share_at_most: float
+
+    def __str__(self) -> str:
+        scope = f"all {self.untried:,} untried configurations"
+        if self.examined < self.untried:
+            scope = f"a sample of {self.examined:,} of the {self.untried:,} untried configurations"
+        text = f"none of {scope} can be expected to beat the best by more than {100 * self.share:g} %"
+        if self.promising_share_at_most > 0:
+            text += f"; at most {100 * self.promising_share_at_most:.2g} % of the others can (95 % confidence)"
+        return text
+
+
+@dataclass(slots=True, kw_only=True)
+class StoppingRule:
+    """A rule that ends a search if the upper ends of all untried configurations are below the best plus a share.
+
+    The upper ends are those of the gate (:class:`mltune.search.gates.Gate`, ``cautious``): wide enough for the fastest
+    measured configurations. They come from one model, which may miss an isolated optimum. So the condition
+    must hold for ``patience`` consecutive batches, each with a model fitted anew, while the search continues.
+
+    A space that is too large to enumerate is examined by a uniform sample, and by variants of the best configurations,
+    where most improvements are. A sample does not exclude better configurations, but bounds their share (the rule of
+    three); that bound must be at most ``most_promising``.
+
+    Attributes
+    ----------
+    share : float
+        The improvement over the best that matters.
+    minimum : int
+        Number of measured configurations before the first decision.
+    patience : int
+        Number of consecutive batches.
+    most_promising : float
+        Largest acceptable bound on the share of better configurations outside the sample.
+    streak : int
+        Consecutive batches for which the condition has held; a resumed search sets it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rule = StoppingRule(patience=1)
+    >>> print(rule.check(np.array([-2.0, -1.5]), -1.0, measured=200, untried=2))
+    none of all 2 untried configurations can be expected to beat the best by more than 1 %
+    """
+
+    share: float = 0.01
+    minimum: int = 100
+    patience: int = 3
+    most_promising: float = 0.003
+    streak: int = 0
+
+    def check(
+        self, ends: Floats | None, best: float, *, measured: int, untried: int, near: Floats | None = None
+    ) -> StopReason | None:
+        """Check the condition, once for each batch; return the reason to stop, or None.
+
+        Parameters
+        ----------
+        ends : ndarray of shape (n_configs,) or None
+            Upper ends (log share of peak) of all untried configurations, or of a uniform sample of them; None while the
+            gate is not calibrated.
+        best : float
+            The best measured, log share of peak.
+        measured : int
+            Number of configurations measured so far.
+        untried : int
+            Number of configurations not tried yet.
+        near : ndarray of shape (n_near,), optional
+            Upper ends of variants of the best, in addition to a sample.
+        """
+        found = None if ends is None or measured < self.minimum else self._examine(ends, near, best, untried)
+        self.streak = self.streak + 1 if found else 0
+        return found if self.streak >= self.patience else None
+
+    def _examine(self, ends: Floats, near: Floats | None, best: float, untried: int) -> StopReason | None:
+        examined = min(len(ends), untried)
+        # If none of n is promising, fewer than 1 - 0.05 ** (1 / n) of the others are, with 95 % confidence.
+        bound = 0.0 if examined == untried else -math.expm1(math.log(0.05) / max(examined, 1))
+        highest = max((float(each.max()) for each in (ends, near) if each is not None and len(each)), default=-math.inf)
+        gain = math.expm1(min(highest - best, 700.0))
+        if gain > self.share or bound > self.most_promising:
+            return None
+        return StopReason(self.share, gain, untried, examined, bound)

@@ -1,1 +1,0 @@
-"""From recorded datasets to models that runs start from."""

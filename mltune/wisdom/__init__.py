@@ -1,1 +1,0 @@
-"""Wisdom: the best known configurations, in one file that is carried from machine to machine."""

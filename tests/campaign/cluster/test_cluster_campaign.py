@@ -1,0 +1,194 @@
+"""A campaign on a cluster has the records of one on this host, whoever dies meanwhile."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mltune.campaign.campaign import run_plan
+from mltune.campaign.cluster.gpu_workers import Cluster
+from mltune.resolve.placement import place_on_workers
+from mltune.resolve.plan_reader import parse_plan
+from tests.campaign.conftest import declarations_of, events_of, placed, records_of, stored_trials, wait_until
+from tests.cli import program
+
+PLAN = """
+[plan]
+title = "As many trials for each problem, whoever runs them"
+budget = "288 trials"
+minimum = "96 trials"
+maximum = "96 trials"
+produce = ["report", "winners"]
+
+[[problems]]
+datasets = ["h200-sgemm-nt-4096-random", "convolution_mi250x_gcd", "xgemm_rtx_2080_ti"]
+"""
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """Return the directory of the same campaign on this host."""
+    return run_plan(placed(PLAN), tmp_path_factory.mktemp("campaign") / "alone").directory
+
+
+@pytest.fixture(scope="module")
+def gpu_workers(start_cluster):
+    cluster = start_cluster(OMP_NUM_THREADS="1")
+    for name in ("gpu-a", "gpu-b"):
+        cluster.start_worker(name, "GPU=1")
+    return cluster
+
+
+@pytest.fixture
+def cluster(gpu_workers):
+    """Return a cluster, which may have lost workers in other tests: they are back."""
+    gpu_workers.wait_for_workers(2)
+    return gpu_workers
+
+
+def carry_out(cluster, directory, **options):
+    with contextlib.closing(Cluster(cluster.address)) as found:
+        workers = {worker.name: worker.device for worker in found.workers()}
+        assert workers == {"gpu-a": None, "gpu-b": None}
+        plan = place_on_workers(parse_plan(PLAN, "test"), workers)
+        return run_plan(plan, directory, cluster=found, **options)
+
+
+def test_the_records_are_those_of_this_host(cluster, alone, tmp_path):
+    directory = tmp_path / "campaign"
+    result = carry_out(cluster, directory)
+    assert not result.interrupted
+    assert records_of(directory) == records_of(alone)
+    assert declarations_of(directory) == declarations_of(alone)
+    started = [event for event in events_of(directory) if event["event"] == "slice_started"]
+    assert len(started) >= 3
+
+
+def test_the_command_line_starts_a_cluster_on_this_machine(alone, tmp_path, database_url):
+    plan = tmp_path / "plan.toml"
+    plan.write_text(PLAN)
+    document = program.answer(
+        "run", plan, "--cluster", "local", "--run", tmp_path / "campaign", "--store", database_url
+    )
+    assert document["failed"] == {}
+    assert records_of(tmp_path / "campaign") == records_of(alone)
+
+
+CARRY_OUT = """
+import contextlib, sys
+from pathlib import Path
+from mltune.campaign.cluster.gpu_workers import Cluster
+from mltune.campaign.campaign import run_plan
+from mltune.resolve.placement import place_on_workers
+from mltune.resolve.plan_reader import parse_plan
+from mltune.process.signals import Interrupt
+
+with contextlib.closing(Cluster(sys.argv[1])) as cluster, Interrupt() as stop:
+    workers = {worker.name: worker.device for worker in cluster.workers(60.0)}
+    plan = place_on_workers(parse_plan(sys.argv[3], "test"), workers)
+    run_plan(plan, Path(sys.argv[2]), cluster=cluster, stop=stop)
+"""
+
+
+class Killer:
+    """Kills what belongs to a campaign on a cluster, and starts it again as a supervisor does."""
+
+    def __init__(self, cluster, directory):
+        self.cluster, self.directory = cluster, directory
+        self.process = None
+        self.start()
+
+    def start(self):
+        command = [sys.executable, "-P", "-c", CARRY_OUT, self.cluster.address, str(self.directory), PLAN]
+        self.process = subprocess.Popen(command, cwd=Path(__file__).resolve().parents[3], stderr=subprocess.DEVNULL)
+
+    def worker(self, name):
+        """Kill a worker; its nanny starts it again."""
+        os.kill(self.cluster.worker_pid(name), signal.SIGKILL)
+
+    def nanny(self, name):
+        """Kill a worker with its nanny, and start both again."""
+        self.cluster.kill(name)
+        self.cluster.start_worker(name, "GPU=1")
+
+    def host(self):
+        """Kill the process of the campaign, and start it again."""
+        self.process.kill()
+        self.process.wait()
+        self.start()
+
+    def scheduler(self):
+        """Kill the scheduler, and start it and the workers again."""
+        for name in ("scheduler", "gpu-a", "gpu-b"):
+            self.cluster.kill(name)
+        self.cluster.start_scheduler()
+        for name in ("gpu-a", "gpu-b"):
+            self.cluster.start_worker(name, "GPU=1")
+
+    def partition(self, name, seconds):
+        """Stop the process of a worker for a while: nobody hears of it, and it goes on then."""
+        pid = self.cluster.worker_pid(name)
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(seconds)
+        os.kill(pid, signal.SIGCONT)
+
+
+def check(killer, alone):
+    assert killer.process.wait(timeout=180) == 0
+    assert records_of(killer.directory) == records_of(alone)
+    assert declarations_of(killer.directory) == declarations_of(alone)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        lambda killer: killer.worker("gpu-a"),
+        pytest.param(lambda killer: killer.nanny("gpu-b"), marks=pytest.mark.slow),
+        lambda killer: killer.host(),
+        pytest.param(lambda killer: killer.scheduler(), marks=pytest.mark.slow),
+        pytest.param(lambda killer: killer.partition("gpu-a", 5.0), marks=pytest.mark.slow),
+        pytest.param(lambda killer: killer.partition("gpu-a", 30.0), marks=pytest.mark.slow),
+    ],
+    ids=["worker", "nanny", "host", "scheduler", "partition of 5 s", "partition of 30 s"],
+)
+def test_a_fault_changes_no_record(fault, cluster, alone, tmp_path):
+    killer = Killer(cluster, tmp_path / "campaign")
+    wait_until(lambda: stored_trials(killer.directory) >= 16)
+    fault(killer)
+    check(killer, alone)
+
+
+def test_an_interrupt_ends_a_campaign_also_with_a_worker_that_does_not_answer(cluster, tmp_path):
+    killer = Killer(cluster, tmp_path / "campaign")
+    wait_until(lambda: stored_trials(killer.directory) >= 16)
+    stopped = cluster.worker_pid("gpu-a")
+    os.kill(stopped, signal.SIGSTOP)
+    begun = time.monotonic()
+    killer.process.send_signal(signal.SIGINT)
+    assert killer.process.wait(timeout=60) == 0
+    assert time.monotonic() - begun < 15.0
+    os.kill(stopped, signal.SIGCONT)
+    assert events_of(killer.directory)[-1]["event"] in ("plan_ended", "report_written")
+
+
+@pytest.mark.slow
+def test_fifty_kills_change_no_record(cluster, alone, tmp_path):
+    """Of workers, nannies and the process of the campaign, at random moments; one that ends is followed by another."""
+    rng, kills, campaigns = np.random.default_rng(0), 0, 0
+    while kills < 50:
+        campaigns += 1
+        killer = Killer(cluster, tmp_path / f"campaign-{campaigns}")
+        while killer.process.poll() is None and kills < 50:
+            time.sleep(rng.uniform(0.5, 4.0))
+            if killer.process.poll() is None:
+                kill, name = rng.choice(["worker", "nanny", "host"]), rng.choice(["gpu-a", "gpu-b"])
+                with contextlib.suppress(StopIteration):  # of a worker that is starting
+                    killer.host() if kill == "host" else getattr(killer, kill)(name)
+                    kills += 1
+        check(killer, alone)

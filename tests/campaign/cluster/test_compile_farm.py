@@ -1,0 +1,133 @@
+"""Compile workers of a cluster make the same builds as this host, whoever dies."""
+
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from mltune.device.lookup import find_device
+from mltune.errors import MltuneWarning, WorkerError
+from mltune.kernel.bundle import device_variables
+from mltune.kernel.columns import row
+from mltune.kernel.reader import load_kernel
+from mltune.measure import compile_pool
+from mltune.measure.build import NvrtcBuilder
+from mltune.measure.compile_farm import CompileFarm
+from mltune.problem.gemm import parse_problem
+from mltune.tuning.session import make_space
+
+KERNEL, PROBLEM = load_kernel("gemm_simt"), parse_problem("sgemm", trans="NT", size=512)
+
+
+def configurations(count, seed=0):
+    device, _ = find_device("h200")
+    space = make_space(KERNEL, {**PROBLEM.variables(), **device_variables(device)})
+    rows = space.rows(space.sample(count, np.random.default_rng(seed)))
+    return [row(rows, at) for at in range(count)]
+
+
+class Recorded(CompileFarm):
+    """A farm that records who compiled."""
+
+    def __init__(self, where):
+        super().__init__(where)
+        self.given, self.returned = [], []
+
+    def compile(self, source, jobs, done):
+        self.given += [key for key, _ in jobs]
+
+        def noted(key, build):
+            self.returned.append((key, build))
+            done(key, build)
+
+        super().compile(source, jobs, noted)
+
+
+@pytest.fixture(scope="module")
+def compile_workers(start_cluster):
+    cluster = start_cluster()
+    cluster.start_worker("a", "COMPILE=1")
+    cluster.start_worker("b", "COMPILE=1")
+    return cluster
+
+
+@pytest.fixture
+def cluster(compile_workers):
+    """Return a cluster, which may have lost workers in other tests: they are back."""
+    compile_workers.wait_for_workers(2)
+    return compile_workers
+
+
+def test_the_builds_are_those_of_this_host_and_a_dead_worker_costs_nothing(cluster):
+    some = configurations(8)
+    farm = Recorded(cluster.address)
+    assert farm.cores == 2
+    with NvrtcBuilder(KERNEL, PROBLEM, "sm_90", workers=1, farm=farm) as builder:
+        assert builder.workers == 3
+        futures = [builder.submit(one) for one in some]
+        os.kill(cluster.worker_pid("a"), signal.SIGKILL)
+        builds = [future.result(timeout=120) for future in futures]
+    with NvrtcBuilder(KERNEL, PROBLEM, "sm_90", workers=2) as builder:
+        alone = [future.result() for future in [builder.submit(one) for one in some]]
+    assert [(one.state, one.cubin, one.registers) for one in builds] == [
+        (one.state, one.cubin, one.registers) for one in alone
+    ]
+    assert len(farm.given) >= 3
+    assert any(build is not None for _, build in farm.returned), "the workers have made some"
+
+
+def test_what_a_stopped_worker_does_not_return_is_made_here(cluster, monkeypatch):
+    monkeypatch.setattr(compile_pool, "SLOW_S", 2.0)
+    pids = [cluster.worker_pid("a"), cluster.worker_pid("b")]
+    farm = Recorded(cluster.address)
+    with NvrtcBuilder(KERNEL, PROBLEM, "sm_90", workers=1, farm=farm) as builder:
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        builds = [future.result(timeout=120) for future in [builder.submit(one) for one in configurations(4)]]
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+    assert farm.given
+    assert {build.state for build in builds} == {"ok"}
+
+
+def test_without_its_scheduler_this_host_goes_on_alone(start_cluster, monkeypatch):
+    cluster = start_cluster()
+    cluster.start_worker("a", "COMPILE=1")
+    cluster.wait_for_workers(1)
+    monkeypatch.setattr("mltune.measure.compile_farm._ANSWER_S", 2.0)
+    some = configurations(6)
+    farm = Recorded(cluster.address)
+    with NvrtcBuilder(KERNEL, PROBLEM, "sm_90", workers=1, farm=farm) as builder:
+        first = builder.submit(some[0])
+        cluster.kill("scheduler")
+        builds = [future.result(timeout=120) for future in [first, *(builder.submit(one) for one in some[1:])]]
+    assert {build.state for build in builds} == {"ok"}
+
+
+def test_equal_builds_are_one_task(cluster):
+    farms = Recorded(cluster.address), Recorded(cluster.address)
+    seen, (one,) = [], configurations(1, seed=1)  # none that another test has built
+    for farm in farms:
+        with NvrtcBuilder(KERNEL, PROBLEM, "sm_90", workers=1, farm=farm) as builder:
+            farm.compile(builder.source, [("k" * 64, builder.definitions(one))], lambda _, build: seen.append(build))
+            deadline = time.monotonic() + 60
+            while len(seen) < 1 + farms.index(farm) and time.monotonic() < deadline:
+                time.sleep(0.05)
+    assert [build.cached for build in seen] == [False, True]
+
+
+def test_a_worker_with_another_compiler_is_left_out(cluster):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mltune.measure.cluster_connection.__version__", "0.0")
+        with pytest.raises(WorkerError, match=r"mltune 0\.0, .*but tcp"):
+            CompileFarm(cluster.address)
+
+
+def test_a_run_goes_on_where_the_cluster_has_no_compile_workers(start_cluster):
+    from mltune.tuning.session import _farm
+
+    cluster = start_cluster()
+    with pytest.warns(MltuneWarning, match=r"compiles alone: .*resource COMPILE"):
+        assert _farm(cluster.address) is None

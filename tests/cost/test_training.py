@@ -1,0 +1,140 @@
+"""Models are trained on datasets of one kernel, and judged on what they have not seen."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from mltune.cost.model_choice import choose_model
+from mltune.cost.model_file import load_card
+from mltune.cost.training import as_sweeps, datasets_of_runs, find_datasets, gain, train, without
+from mltune.dataset.dataset import list_datasets, load_dataset, load_manifest
+from mltune.device.lookup import find_device
+from mltune.errors import DatasetError, ModelError
+from mltune.files import assets
+from mltune.kernel.reader import load_kernel
+from mltune.problem.kinds import problem_from_name
+from mltune.resolve.request import TuneRequest
+from mltune.tuning.tuner import tune
+
+CONVOLUTION = ["convolution_rtx_a4000", "convolution_rtx_a6000", "convolution_mi250x_gcd", "convolution_w6600"]
+
+
+@pytest.fixture(scope="module")
+def datasets():
+    return [load_dataset(name) for name in CONVOLUTION]
+
+
+def test_cards_of_one_architecture_are_left_out_together(datasets):
+    sweeps = as_sweeps(datasets)
+    assert [one.group for one in sweeps] == ["sm_86", "sm_86", "gfx90a", "gfx103x"]
+    model = train(datasets)
+    assert [one.sweep for one in without(model, sweeps, "sm_86").members] == CONVOLUTION[2:]
+    scores = model.facts["scores"]
+    assert scores.keys() == set(CONVOLUTION[2:])  # those without CUDA judge each other, and nothing else
+    for score in scores.values():
+        assert score["share_of_optimum"].keys() == {"model", "physics", "together"}
+        for shares in score["share_of_optimum"].values():
+            assert list(shares.values()) == sorted(shares.values())
+            assert 0 < shares["1"] <= shares["25"] <= 1
+        assert -1 <= score["spearman"] <= 1
+        assert score["error"] >= abs(score["bias"])
+    assert sum(model.facts["importance"].values()) == pytest.approx(1, abs=0.01)
+    assert model.facts["datasets"]["convolution_rtx_a4000"]["sha256"] == datasets[0].manifest.sha256
+
+
+def test_of_one_architecture_problems_are_left_out():
+    found = as_sweeps([load_dataset("h200-sgemm-nt-1024-random"), load_dataset("h200-dgemm-nt-4096-random")])
+    assert [one.group for one in found] == ["sgemm NT 1024", "dgemm NT 4096"]
+
+
+def test_a_model_learns_from_runs(tmp_path):
+    request = TuneRequest(
+        load_manifest(CONVOLUTION[0]).problem, "convolution", f"replay:{CONVOLUTION[0]}", trials=70, skip=False
+    )
+    tune(replace(request, run=tmp_path / "plan" / "problems" / "long"))
+    tune(replace(request, run=tmp_path / "plan" / "problems" / "short", trials=20))
+    (tmp_path / "plan" / "plan.toml").write_text("")
+
+    (found,) = datasets_of_runs(tmp_path / "plan")
+    assert (found.manifest.name, len(found)) == ("long", 70)
+    assert train([found]).facts["datasets"]["long"]["rows"] == 70
+    with pytest.raises(ModelError, match="runs of 50 times or more"):
+        datasets_of_runs(tmp_path / "plan" / "problems" / "short")
+
+
+def test_a_folder_holds_datasets():
+    found = find_datasets(str(assets.folder("datasets") / "convolution"))
+    assert {one.manifest.name for one in found} == {*CONVOLUTION}
+    with pytest.raises(DatasetError, match="holds none"):
+        find_datasets(str(assets.folder("models")))
+
+
+def test_a_model_is_of_one_kernel(datasets):
+    with pytest.raises(ModelError, match="of one kernel"):
+        train([datasets[0], load_dataset("xgemm_titan_rtx")])
+
+
+def test_every_recorded_kernel_has_a_model_of_its_datasets():
+    """models/train.sh must be run again after datasets/ has changed."""
+    from mltune.kernel.reader import load_kernel
+
+    for kernel in sorted({manifest.kernel for manifest in list_datasets()}):
+        card = load_card(assets.folder("models") / kernel)
+        hashes = {name: origin["sha256"] for name, origin in card.facts["datasets"].items()}
+        recorded = [one for one in list_datasets() if one.kernel == kernel]
+        searches = map(load_manifest, sorted((assets.folder("datasets") / kernel).glob("searches/*.json")))
+        assert hashes == {one.name: one.sha256 for one in [*recorded, *searches]}
+        manifest = next(one for one in list_datasets() if one.kernel == kernel)
+        model = choose_model(kernel, load_kernel(kernel)).load(manifest.problem, manifest.device)
+        assert manifest.name in [member.sweep for member in model.members]
+
+
+def test_the_gain_is_that_over_physics():
+    shares = {"model": {"1": 0.5}, "physics": {"1": 0.6, "5": 0.8}, "together": {"1": 0.7, "5": 0.7}}
+    assert gain({"one": {"share_of_optimum": shares}}) == pytest.approx(0.0)
+    assert gain({"one": {"share_of_optimum": {"model": {"1": 0.5}}}}) == 0.5
+    assert gain({}) is None
+
+
+def test_a_run_starts_from_a_model_by_itself_unless_it_lost(tmp_path, monkeypatch):
+    """Not where it lost against physics, not of other parameters, not in replay, not without a model.
+
+    Nor for a kernel of the same name that does not come with mltune.
+    """
+    kernel = load_kernel("transpose")
+    shipped, kernels = assets.folder("models"), assets.folder("kernels")
+    folders = {"models": tmp_path, "kernels": kernels}
+    monkeypatch.setattr("mltune.cost.model_choice.assets.folder", folders.__getitem__)
+    assert choose_model("auto", kernel) is None
+    document = json.loads((shipped / "transpose.json").read_text())
+    for value, used in ((None, True), (0.01, True), (-0.01, True), (-0.02, False), ("high", True)):
+        document["facts"]["gain"] = value
+        (tmp_path / "transpose.json").write_text(json.dumps(document))
+        assert (choose_model("auto", kernel) is not None) == used
+        assert choose_model("auto", replace(kernel, folder=tmp_path / "transpose")) is None
+    assert choose_model("auto", kernel, replay=True) is None
+    document["parameters"] = ["OTHER"]
+    (tmp_path / "transpose.json").write_text(json.dumps(document))
+    assert choose_model("auto", kernel) is None
+
+
+def test_what_a_model_has_not_seen_is_said():
+    model = choose_model("clblast_xgemm", load_kernel("clblast_xgemm"))
+    problem = problem_from_name("sgemm", trans="NT", size=4096)
+    assert model.notices(problem, find_device("rtx_2080_ti")[0]) == ()
+    assert model.notices(problem, find_device("a100")[0]) == (
+        "the model clblast_xgemm was trained on sm_75, sm_86, and this GPU is sm_80",
+    )
+    assert "operations" in model.notices(problem_from_name("sgemm", trans="NT", size=64), find_device("a100")[0])[1]
+    assert "classes" in model.notices(problem_from_name("zgemm", trans="NT", size=2048), find_device("a100")[0])[1]
+
+
+def test_a_model_of_other_parameters_is_refused():
+    from mltune.kernel.reader import load_kernel
+
+    with pytest.raises(ModelError, match="trained on"):
+        choose_model("transpose", load_kernel("softmax"))
+    with pytest.raises(ModelError, match=r"comes with mltune \(clblast_xgemm, .*none_such\.json"):
+        choose_model("none_such", load_kernel("softmax"))
+    assert choose_model("none", load_kernel("softmax")) is None

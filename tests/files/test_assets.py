@@ -1,0 +1,75 @@
+"""The asset folders in a checkout, a source distribution and a wheel."""
+
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from mltune.files import assets
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def tracked(folder):
+    """Return the files of one folder that git knows."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("needs a git checkout")
+    listing = subprocess.run(
+        ["git", "-C", ROOT, "ls-files", "-z", "--", folder], capture_output=True, text=True, check=True
+    ).stdout
+    return set(filter(None, listing.split("\0")))
+
+
+@pytest.fixture(scope="module")
+def distributions(tmp_path_factory):
+    """Build the sdist, and the wheel from the sdist, as an installer from an index would."""
+    out = tmp_path_factory.mktemp("dist")
+    subprocess.run(
+        [sys.executable, "-m", "build", "--no-isolation", "--outdir", out, ROOT], check=True, capture_output=True
+    )
+    (sdist,), (wheel,) = out.glob("*.tar.gz"), out.glob("*.whl")
+    return sdist, wheel
+
+
+@pytest.mark.parametrize("name", assets.FOLDERS)
+def test_a_folder_of_the_checkout_is_found_where_it_stands(name):
+    assert assets.folder(name) == ROOT / name
+    assert (ROOT / name / "README.md").is_file()
+
+
+def test_an_unknown_folder_is_refused():
+    with pytest.raises(ValueError, match="an asset folder is one of"):
+        assets.folder("../mltune")
+
+
+@pytest.mark.parametrize("name", assets.FOLDERS)
+def test_no_python_stands_in_the_asset_folders(name):
+    assert not [path for path in tracked(name) if path.endswith(".py")]
+
+
+@pytest.mark.parametrize("name", assets.FOLDERS)
+def test_the_wheel_holds_every_tracked_file(distributions, name):
+    with zipfile.ZipFile(distributions[1]) as wheel:
+        held = set(wheel.namelist())
+    wanted = {f"mltune/_data/{path}" for path in tracked(name)}
+    assert wanted
+    assert wanted <= held
+
+
+@pytest.mark.parametrize("name", assets.FOLDERS)
+def test_the_sdist_holds_every_tracked_file(distributions, name):
+    with tarfile.open(distributions[0]) as sdist:
+        held = {member.partition("/")[2] for member in sdist.getnames()}
+    assert tracked(name) <= held
+
+
+def test_the_wheel_holds_the_code_the_licence_and_nothing_else(distributions):
+    with zipfile.ZipFile(distributions[1]) as wheel:
+        held = wheel.namelist()
+    assert {"mltune/cli/__init__.py", "mltune/py.typed"} <= set(held)
+    assert any(path.endswith("licenses/LICENSE") for path in held)
+    assert all(path.startswith(("mltune/", "mltune_gpu-")) for path in held)
+    assert not [path for path in held if "__pycache__" in path or path.endswith(".whl")]

@@ -1,0 +1,393 @@
+"""Kernels given in Python: launches, restrictions, labels, macros, arguments, and what is refused."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import pickle
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mltune.errors import BundleError, ExpressionError, SpaceError, UsageError
+from mltune.kernel.kernel_tuner_call import CallOptions, Sources, check_call, read_sources
+from mltune.kernel.python_kernel import PythonKernel, make_kernel
+from mltune.measure.build import NvrtcBuilder, definitions
+from mltune.problem.array_values import initial_array
+from mltune.problem.kinds import problem_from_json
+from mltune.records.trial import TrialState
+from mltune.tuning.session import default_configuration, make_space
+from mltune.winner.source import header_files
+
+SOURCE = "__global__ void add(float* out, const float* in, int n) { out[0] = in[n]; }"
+needs_nvrtc = pytest.mark.skipif(importlib.util.find_spec("cuda") is None, reason="needs the Python bindings of NVRTC")
+PARAMETERS = {"block_size_x": [32, 64, 128], "TILE": [1, 2, 4]}
+N = np.int32(1000)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Any:
+    """Return a function that makes a kernel of a call."""
+
+    def make(problem_size: Any = 1000, parameters: Any = PARAMETERS, arguments: Any = (), **options: Any) -> Any:
+        given = arguments or [np.zeros(1000, np.float32), np.ones((10, 100), np.float32), N]
+        name = options.pop("name", "add")
+        source = options.pop("source", SOURCE)
+        return make_kernel(name, source, problem_size, given, parameters, folder=tmp_path, **options)
+
+    return make
+
+
+def configuration(block: int = 64, tile: int = 2) -> dict[str, int]:
+    return {"block_size_x": block, "TILE": tile}
+
+
+@pytest.mark.parametrize(
+    ("size", "divisors", "grid"),
+    [
+        (1000, (None, None, None), (16, 1, 1)),
+        ((1000,), (["block_size_x", "TILE"], None, None), (8, 1, 1)),
+        ((1000, 7), (["block_size_x * TILE"], ["TILE"], None), (8, 4, 1)),
+        ((1000, 7, 3), (None, [], [2]), (16, 7, 2)),
+        ((np.int64(1000), np.int32(5)), (None, None, None), (16, 5, 1)),
+        (np.array([1000, 5]), ([], [], None), (1000, 5, 1)),
+        ("block_size_x * 10", (None, None, None), (10, 1, 1)),
+        (("TILE * 100", 3), ([10], None, None), (20, 3, 1)),
+        (lambda p: 10 * p["TILE"], ([], None, None), (20, 1, 1)),
+        (lambda p: (p["TILE"] * 64, 3), (None, None, None), (2, 3, 1)),
+        (1000, (lambda p: p["TILE"] * 100, None, None), (5, 1, 1)),
+        ((1000, lambda p: p["TILE"]), ([], None, None), (1000, 2, 1)),
+    ],
+)
+def test_grids_follow_from_sizes_and_divisors(made: Any, size: Any, divisors: Any, grid: tuple[int, ...]) -> None:
+    launch = made(size, grid_divisors=divisors).launch(configuration(), {})
+    assert (launch.grid, launch.block, launch.shared_bytes, launch.arguments) == (grid, (64, 1, 1), 0, ())
+
+
+def test_blocks_have_their_own_names(made: Any) -> None:
+    parameters = {"BX": [16, 32], "BY": [2, 4]}
+    kernel = made((100, 100), parameters, block_names=["BX", "BY", "BZ"])
+    launch = kernel.launch({"BX": 16, "BY": 4}, {})
+    assert (launch.grid, launch.block) == ((7, 25, 1), (16, 4, 1))
+    unnamed = made((100, 100), parameters).launch({"BX": 16, "BY": 4}, {})
+    assert (unnamed.grid, unnamed.block) == ((100, 100, 1), (256, 1, 1))
+
+
+@pytest.mark.parametrize("shared", [256, lambda p: 2 * p["TILE"] * p["block_size_x"]])
+def test_shared_memory_may_follow_from_the_configuration(made: Any, shared: Any) -> None:
+    assert made(shared=shared).launch(configuration(), {}).shared_bytes == 256
+
+
+def test_macros_are_those_of_kernel_tuner(made: Any) -> None:
+    kernel = made((1000, 6), {**PARAMETERS, "T": ["float", "half"], "F": [0.5, 1], "B": [True, False]})
+    assert kernel.macros({**configuration(), "T": 1, "F": 1, "B": 1}) == {
+        "grid_size_x": 16,
+        "grid_size_y": 6,
+        "grid_size_z": 1,
+        "block_size_x": 64,
+        "block_size_y": 1,
+        "block_size_z": 1,
+        "TILE": 2,
+        "T": "half",
+        "F": 1.0,
+        "B": 1,
+        "kernel_tuner": 1,
+    }
+
+
+def test_macros_may_be_defined_besides(made: Any) -> None:
+    given = {"T": "float", "N": np.int64(3), "SHARE": np.float32(0.5), "W": lambda p: p["TILE"] * 4}
+    macros = made(defines=given).macros(configuration())
+    assert {name: macros[name] for name in given} == {"T": "float", "N": 3, "SHARE": 0.5, "W": 8}
+    assert definitions(macros).endswith("#define W 8\n#define kernel_tuner 1\n")
+
+
+def valid(kernel: PythonKernel) -> set[tuple[Any, ...]]:
+    space = make_space(kernel, {})
+    columns = space.rows(np.arange(space.count))
+    return {
+        tuple(kernel.labelled({name: int(column[row]) for name, column in columns.items()}).values())
+        for row in range(space.count)
+    }
+
+
+@pytest.mark.parametrize(
+    "restrictions",
+    [
+        "block_size_x * TILE <= 128",
+        ["block_size_x * TILE <= 128"],
+        lambda p: p["block_size_x"] * p["TILE"] <= 128,
+        lambda block_size_x, TILE: block_size_x * TILE <= 128,
+        ["block_size_x * TILE <= 256", lambda p: p["block_size_x"] * p["TILE"] <= 128],
+        [lambda TILE: TILE < 9, lambda p: p["block_size_x"] * p["TILE"] <= 128],
+    ],
+)
+def test_restrictions_are_texts_and_functions(made: Any, restrictions: Any) -> None:
+    expected = {(block, tile) for block in (32, 64, 128) for tile in (1, 2, 4) if block * tile <= 128}
+    assert valid(made(restrictions=restrictions)) == expected
+
+
+def test_values_of_any_type_are_restricted_as_they_are(made: Any) -> None:
+    parameters = {"T": ["float", "half"], "F": [0.5, 0.25, 1], "B": [True, False]}
+    law = "T == 'half' or F < 1"
+    expected = {(t, f, b) for t in ("float", "half") for f in (0.5, 0.25, 1.0) for b in (1, 0) if t == "half" or f < 1}
+    assert valid(made(parameters=parameters, restrictions=law)) == expected
+    assert valid(made(parameters=parameters, restrictions=lambda p: p["T"] == "half" or p["F"] < 1)) == expected
+    with pytest.raises(ExpressionError, match="text"):
+        valid(made(parameters=parameters, restrictions="T + 1 > 2"))
+
+
+@pytest.mark.parametrize("restrictions", ["TILE > 4", lambda p: False])
+def test_a_space_without_configurations_is_refused(made: Any, restrictions: Any) -> None:
+    with pytest.raises(SpaceError, match="at least one configuration"):
+        assert make_space(made(restrictions=restrictions), {}).count
+
+
+def test_a_function_is_not_asked_too_often(made: Any) -> None:
+    parameters = {f"P{number}": list(range(100)) for number in range(4)}
+    with pytest.raises(UsageError, match="a function restricts at most 2,000,000 combinations"):
+        made(parameters=parameters, restrictions=lambda p: True)
+
+
+def test_the_default_is_the_first_or_the_given_or_the_nearest(made: Any) -> None:
+    for options, expected in (
+        ({}, configuration(32, 1)),
+        ({"default": {"TILE": 2, "block_size_x": 128}}, configuration(128, 2)),
+        ({"restrictions": "TILE > 1"}, configuration(32, 2)),
+        ({"restrictions": lambda p: p["TILE"] > 1}, configuration(32, 2)),
+    ):
+        kernel = made(**options)
+        assert default_configuration(kernel, make_space(kernel, {})) == expected
+    labelled = made(parameters={"T": ["float", "half"], "F": [0.5, 1]}, default={"T": "half", "F": 1})
+    assert labelled.default == {"T": 1, "F": 1}
+
+
+@pytest.mark.parametrize(
+    ("default", "message"),
+    [({"TILE": 2}, "a value of each of block_size_x, TILE"), ({"TILE": 3, "block_size_x": 32}, "one of the values")],
+)
+def test_a_default_is_a_configuration(made: Any, default: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        made(default=default)
+
+
+def test_arguments_keep_type_shape_and_values(made: Any) -> None:
+    x = np.arange(6, dtype=np.int16).reshape(2, 3)
+    arguments = [x, np.float32(0.5), np.uint64(2**64 - 1), np.bool_(True), np.array(7.0)]
+
+    kernel = made(arguments=arguments, constants={"filter": np.ones(3, np.float64)}, absolute=0.25)
+
+    problem = kernel.arrays.problem()
+    assert [(one.name, one.dtype, one.shape, one.role) for one in problem.arguments] == [
+        ("argument_0", "int16", (2, 3), "inout"),
+        ("argument_1", "float32", None, "in"),
+        ("argument_2", "uint64", None, "in"),
+        ("argument_3", "bool", None, "in"),
+        ("argument_4", "float64", (1,), "inout"),
+        ("filter", "float64", (3,), "constant"),
+    ]
+    operands = problem.operands(np, 0)
+    assert operands["argument_0"].tolist() == [0, 1, 2, 3, 4, 5]
+    assert problem.kernel_arguments(operands)["argument_2"] == 2**64 - 1
+    assert [one.absolute for one in problem.arrays] == [0.25, 0.25, 0]
+    assert (problem.arithmetic, kernel.arrays.arithmetic) == ("fp64", "fp64")
+
+
+def test_answers_are_kept_as_files(made: Any, tmp_path: Path) -> None:
+    x, right = np.zeros((2, 3), np.float32), np.arange(6).reshape(2, 3)
+    for answer in ([right, None, None], lambda *arguments: [right, None, None]):
+        kernel = made(arguments=[x, x, N], answer=answer, flops=10, bytes=20)
+        (file,) = kernel.arrays.answer.values()
+        assert Path(file).parent == tmp_path
+        assert initial_array(np, None, "float32", (2, 3), file).tolist() == [0, 1, 2, 3, 4, 5]
+        problem = kernel.arrays.problem()
+        assert (problem.flops, problem.bytes) == (10, 20)
+
+
+def test_a_template_gives_its_kernel_a_plain_name(made: Any) -> None:
+    kernel = made(name="space::add<float, TILE>")
+    assert (kernel.name, kernel.entry) == ("space_add", "space::add<float, TILE>")
+    assert kernel.arrays.problem().name == kernel.name
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"arguments": [1.0]}, "a scalar argument has a NumPy type"),
+        ({"arguments": [3]}, "a scalar argument has a NumPy type"),
+        ({"arguments": [np.complex64(1)]}, "a scalar argument is a real number"),
+        ({"arguments": [np.array(["a"])]}, "an argument is an array or a scalar of"),
+        ({"arguments": [np.array([{}])]}, "an argument is an array or a scalar of"),
+        ({"arguments": [None]}, "an argument is an array or a scalar of"),
+        ({"arguments": [np.zeros(0, np.float32)]}, "an array has at least one element"),
+        ({"arguments": [np.float32(math.nan)]}, "a scalar argument is finite"),
+        ({"answer": [None]}, "answer has one entry for each argument"),
+        ({"problem_size": (1, 2, 3, 4)}, "one to three sizes, got 4"),
+        ({"problem_size": ()}, "one to three sizes, got 0"),
+        ({"restrictions": [3]}, "a restriction is a text or a function, got 3"),
+        ({"parameters": {"TILE": []}}, "distinct values"),
+        ({"parameters": {"TILE": [1, 1]}}, "distinct values"),
+        ({"parameters": {"TILE": [1, 1.0]}}, "distinct values"),
+        ({"parameters": {"TILE": [[1], [2]]}}, "numbers or texts"),
+        ({"parameters": {"TILE": [None, 2]}}, "numbers or texts"),
+        ({"parameters": {"TILE": ["a\n#include <x>", "b"]}}, "printable ASCII"),
+        ({"parameters": {"TILE": ["", "b"]}}, "printable ASCII"),
+        ({"parameters": {"TILE": [0.5, math.nan]}}, "below 2\\*\\*53"),
+        ({"parameters": {"TILE": [10**400]}}, "below 2\\*\\*53"),
+        ({"parameters": {"TILE": [2**60, 1]}}, "below 2\\*\\*53"),
+        ({"parameters": {"int": [1, 2]}}, "not a keyword"),
+        ({"parameters": {"a b": [1, 2]}}, "consists of letters"),
+        ({"defines": {"float": 1}}, "not a keyword"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(made: Any, options: Any, message: str) -> None:
+    with pytest.raises((UsageError, BundleError), match=message):
+        made(**options)
+
+
+def test_its_problem_is_on_record_and_read_again(tmp_path: Path) -> None:
+    arrays = [np.arange(count, dtype=np.float32) for count in range(1, 40)]  # names of files are hashes of all kinds
+    kernel = make_kernel("add", SOURCE, 10, [*arrays, np.int32(3)], {"block_size_x": [32, 64]}, folder=tmp_path)
+    assert kernel.arrays is not None
+    document = kernel.arrays.problem().to_json()
+
+    assert problem_from_json(json.loads(json.dumps(document))).to_json() == document
+
+
+def test_limits_are_among_the_options_of_a_strategy() -> None:
+    assert check_call({"lang": "cupy", "strategy": "mls", "objective": "time", "parallel": 4}, None) == CallOptions()
+    assert check_call({"compiler_options": ["-O3", "-std=c++17"]}, {"max_fevals": 30}) == CallOptions(30)
+    assert check_call({"smem_args": {"size": 100}}, {"time_limit": 2.5}) == CallOptions(None, 2.5)
+    options = ["-arch=sm_52", "--dopt=on", "--use_fast_math", "-DWIDTH=512", "-DFAST"]
+    assert check_call({"compiler_options": options, "parallel": True}, None) == CallOptions(
+        None, None, ("--use_fast_math",), {"WIDTH": "512", "FAST": "1"}
+    )
+
+
+@pytest.mark.parametrize(
+    "options", [["-I{0}"], ["-I", "{0}"], ["-I {0}"], ["--include-path={0}"], ["--include-path", "{0}"]]
+)
+def test_folders_of_headers_are_among_the_options_of_the_compiler(tmp_path: Path, options: list[str]) -> None:
+    given = ["-O3", *(option.format(tmp_path) for option in options), "--use_fast_math"]
+    found = check_call({"compiler_options": given}, None)
+    assert (found.include, found.options) == ((tmp_path,), ("--use_fast_math",))
+
+
+def test_a_kernel_with_headers_of_a_folder_compiles(made: Any, tmp_path: Path) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc", reason="needs the Python bindings of NVRTC")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "one.h").write_text('#pragma once\n#include "two"\n#include "../sub/two"\n')
+    (tmp_path / "sub" / "two").write_text("#pragma once\n__device__ int two() { return 2 * TILE; }\n")
+    kernel = made(source=f"#include <sub/one.h>\n{SOURCE.replace('in[n]', 'two()')}", include=(tmp_path,))
+    with NvrtcBuilder(kernel, kernel.arrays.problem(), "sm_90", workers=1) as builder:
+        build = builder.submit(configuration()).result(120)
+    assert build.state is TrialState.OK, build.detail
+
+
+def test_headers_are_read_from_the_folders_of_a_call(made: Any, tmp_path: Path) -> None:
+    for name, text in {
+        "a/sub/one.cuh": '#include "../two"\n',
+        "a/two": "int two;",
+        "b/two": "",
+        "b/three.h": "3",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "b" / "linked.h").symlink_to(tmp_path / "b" / "three.h")  # the caller's own folder
+    source = f"#include <sub/one.cuh>\n#include <two>\n#include <linked.h>\n#include <../b/three.h>\n{SOURCE}"
+
+    kernel = made(source=source, include=(tmp_path / "a", tmp_path / "b"))
+
+    assert kernel.headers == {
+        "sub/one.cuh": '#include "../two"\n', "two": "int two;", "linked.h": "3", "../two": '#include "two"\n',
+    }  # fmt: skip
+    assert header_files(kernel) == {
+        "include/sub/one.cuh": '#include "../two"\n', "include/two": "int two;", "include1/linked.h": "3",
+    }  # fmt: skip
+    assert kernel.source_hash != made(source=source, include=(tmp_path / "b",)).source_hash
+
+
+def test_headers_of_a_list_of_sources_are_in_the_folder_of_the_winner(made: Any, tmp_path: Path) -> None:
+    (tmp_path / "two.h").write_text("2")
+    headers = {"/some/where/one.h": "#include <two.h>", "sub/three.h": "3"}
+    kernel = made(source=f"#include </some/where/one.h>\n{SOURCE}", headers=headers, include=(tmp_path,))
+    assert kernel.headers == {**headers, "two.h": "2"}
+    assert header_files(kernel) == {"one.h": "#include <two.h>", "sub/three.h": "3", "include/two.h": "2"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"lang": "OpenCL"}, "CUDA kernels, got lang='OpenCL'"),
+        ({"objective": "GFLOP/s"}, "minimises the time"),
+        ({"objectives": {"time": True}}, "minimises the time"),
+        ({"metrics": {"rate": 7}}, "a metric is a function of a result, or an expression"),
+        ({"metrics": {"rate": "__import__('os')"}}, "an expression consists of"),
+        ({"texmem_args": {"a": 1}}, "textures"),
+        ({"observers": [1]}, "observers"),
+        ({"simulation_mode": True}, "recorded timings"),
+        ({"compiler_options": ["-include", "a.h"]}, "an option of the compiler"),
+        ({"compiler_options": ["-I/no/such/folder"]}, "-I names a folder of headers, but '/no/such/folder' is none"),
+        ({"compiler_options": ["-I"]}, "-I names a folder of headers, but '' is none"),
+        ({"smem_args": {"bytes": 3}}, "smem_args has the key size"),
+        ({"iteration": 7}, "no argument 'iteration'; did you mean"),
+    ],
+)
+def test_what_mltune_does_not_do_is_refused(arguments: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        check_call(arguments, None)
+
+
+def test_a_source_is_a_text_or_a_file_and_may_include_others(tmp_path: Path) -> None:
+    file = tmp_path / "add.cu"
+    file.write_text(SOURCE)
+    assert read_sources(SOURCE) == Sources(SOURCE)
+    assert read_sources(file) == read_sources(str(file)) == Sources(SOURCE, {}, (tmp_path,))
+    assert read_sources([SOURCE, str(file)]) == Sources(SOURCE, {str(file): SOURCE})
+    for wrong in (tmp_path / "none.cu", 7, None, []):
+        with pytest.raises(UsageError, match=r"CUDA text or a readable file|at least one"):
+            read_sources(wrong)
+
+
+def test_a_function_makes_the_source_of_each_configuration(made: Any) -> None:
+    kernel = made(source=lambda values: f"// {values['block_size_x']}\n{SOURCE}")
+    assert kernel.source_of(configuration(64)).startswith("// 64\n")
+    assert kernel.source_hash != made().source_hash
+    with pytest.raises(UsageError, match="returns CUDA text"):
+        made(source=lambda values: 7)
+
+
+@needs_nvrtc
+def test_a_generated_source_is_compiled_for_each_configuration(made: Any) -> None:
+    kernel = made(source=lambda values: SOURCE if values["block_size_x"] == 32 else "#error none")
+    with NvrtcBuilder(kernel, kernel.arrays.problem(), "sm_90", workers=1) as builder:
+        states = [builder.submit(configuration(block)).result().state for block in (32, 64)]
+    assert states == ["ok", "compile_error"]
+
+
+def test_blocks_have_no_more_threads_than_cuda_allows(made: Any) -> None:
+    kernel = made(parameters={"block_size_x": [32, 512, 2048], "block_size_y": [1, 4]})
+    assert valid(kernel) == {(32, 1), (32, 4), (512, 1)}
+
+
+def test_a_function_decides_in_place_of_a_comparison(made: Any) -> None:
+    unit = 3.0
+
+    def verify(answer: Any, outputs: Any, atol: float) -> bool:
+        return abs(answer[0] - sum(outputs[0])) < unit * atol
+
+    kernel = made(answer=[12.5, None, None], verify=verify, absolute=0.5)
+    function, answer, atol = pickle.loads(kernel.verify)  # noqa: S301 - made above
+    assert function(answer, [[5.0, 6.5]], atol=atol)
+    assert not function(answer, [[5.0, 5.5]], atol=atol)
+    assert not kernel.arrays.answer
+    assert pickle.loads(made(answer=lambda *of: [len(of), None, None], verify=verify).verify)[1][0] == 3  # noqa: S301
+    with pytest.raises(UsageError, match="one entry for each argument"):
+        made(answer=[1], verify=verify)
+    lock = threading.Lock()
+    with pytest.raises(UsageError, match="runs in the process of the kernel"):
+        made(verify=lambda *_, **__: lock.locked())

@@ -1,0 +1,104 @@
+"""The choice among kernels: accuracy classes, and the candidates for a problem."""
+
+import dataclasses
+
+import pytest
+
+from mltune.device.known import H200, known_devices
+from mltune.errors import BundleError, UsageError
+from mltune.files import assets
+from mltune.kernel.reader import load_kernel
+from mltune.problem.accuracy import ACCURACIES, accepts, check_accuracy
+from mltune.problem.gemm import parse_problem
+from mltune.resolve.kernels import candidates, fits, kernels_for
+from tests.kernel.test_bundle import DOCUMENT
+
+SGEMM, ZGEMM = parse_problem("sgemm"), parse_problem("zgemm")
+
+
+def write(folder, name, *keys, problem="gemm"):
+    """Write a bundle whose [kernel] has further keys."""
+    (folder / name).mkdir(parents=True)
+    text = DOCUMENT.replace('name = "small"', "\n".join((f'name = "{name}"', *keys)))
+    (folder / name / "kernel.toml").write_text(text)
+    (folder / name / "small.cu").write_text("// a source")
+    return folder / name
+
+
+@pytest.fixture
+def kernels(tmp_path, monkeypatch):
+    """Replace the built-in kernels."""
+    folder = tmp_path / "kernels"
+    write(folder, "gemm_simt")
+    write(folder, "an_exact_one", 'accuracy = "ieee"')
+    write(folder, "a_split_one", 'accuracy = "fp32"')
+    write(folder, "an_old_one", "candidate = false")
+    replayed = write(folder, "a_replayed_one") / "kernel.toml"
+    replayed.write_text(replayed.read_text().replace('source = "small.cu"\nentry = "small"\n', ""))
+    monkeypatch.setattr(assets, "folder", lambda name: tmp_path / name)
+    return folder
+
+
+def test_classes_are_ordered_by_strictness():
+    assert [[accepts(asked, of) for of in ACCURACIES] for asked in ACCURACIES] == [[True, False], [True, True]]
+    with pytest.raises(UsageError, match=r"one of ieee, fp32, got 'fp23'; did you mean 'fp32'\?"):
+        check_accuracy("fp23")
+
+
+def test_a_bundle_promises_ieee_unless_it_says_otherwise(tmp_path):
+    plain, split = load_kernel(write(tmp_path, "plain")), load_kernel(write(tmp_path, "split", 'accuracy = "fp32"'))
+    assert (plain.accuracy, plain.candidate, split.accuracy) == ("ieee", True, "fp32")
+    assert plain.source_hash == split.source_hash
+    with pytest.raises(BundleError, match=r"kernel\.accuracy"):
+        load_kernel(write(tmp_path, "wrong", 'accuracy = "about"'))
+
+
+def test_candidates_solve_the_problem_at_the_accuracy_and_the_default_comes_first(kernels):
+    assert candidates(SGEMM) == candidates(SGEMM, "ieee") == ["gemm_simt", "an_exact_one"]
+    assert candidates(SGEMM, "fp32") == ["gemm_simt", "a_split_one", "an_exact_one"]
+    with pytest.raises(UsageError, match="of zgemm NT 4096 none solves it"):
+        candidates(ZGEMM)
+
+
+def test_a_class_that_no_kernel_keeps_is_an_error_that_names_the_others(kernels):
+    for name in ("gemm_simt", "an_exact_one"):
+        (kernels / name / "kernel.toml").unlink()
+    with pytest.raises(UsageError, match=r"only a_split_one \(fp32\) solves it; name a kernel, or another class"):
+        candidates(SGEMM)
+
+
+def test_named_kernels_compete_whatever_their_class_unless_one_is_asked_for(kernels):
+    named = ["an_old_one", str(kernels / "a_split_one"), "an_old_one"]
+    assert kernels_for(SGEMM, named) == named[:2]
+    with pytest.raises(UsageError, match="a_split_one is of class fp32 and ieee was asked for"):
+        kernels_for(SGEMM, named, "ieee")
+
+
+def test_a_kernel_for_one_architecture_fits_no_other(kernels):
+    kernel = load_kernel("gemm_simt")
+    assert fits(kernel, H200)
+
+    @dataclasses.dataclass
+    class OfHopper:
+        architecture: str
+        unit: str = ""
+
+    assert fits(OfHopper("sm_90a"), H200)
+    assert not fits(OfHopper("sm_100a"), H200)
+
+
+def test_a_kernel_on_a_unit_fits_what_has_it():
+    kernel = load_kernel("gemm_mma64")
+    assert fits(kernel, H200)
+    assert not fits(kernel, known_devices()["gtx_680"])
+
+
+def test_a_batch_needs_a_kernel_for_batches():
+    problem = parse_problem("sgemm", trans="NN", size=64, batch=100)
+    assert candidates(problem, "fp32") == ["gemm_simt", "gemm_tf32"]
+    with pytest.raises(UsageError, match="a batch needs a kernel for batches, but gemm_split is not, got sgemm"):
+        load_kernel("gemm_split").check_problem(problem)
+
+
+def test_the_historical_kernels_are_no_candidates():
+    assert not {"gemm_naive", "gemm_strip", "gemm_shared", "gemm_cached", "clblast_xgemm"} & set(candidates(SGEMM))

@@ -1,0 +1,165 @@
+"""Gates decide the same whenever they are used, exempt exploring proposals, and audit a share of the skips."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from mltune.cost.features import Features
+from mltune.device.known import H200
+from mltune.kernel.bundle import device_variables
+from mltune.kernel.reader import load_kernel
+from mltune.kernel.space import ConstrainedSpace
+from mltune.problem.gemm import GemmProblem
+from mltune.records.trial import Build, TrialState
+from mltune.search.gates import MOST_ROWS, Gates, exempt_proposals
+from mltune.search.history import History
+from mltune.search.known_builds import KnownBuilds
+
+PROBLEM = GemmProblem("s", "N", "T", 4096, 4096, 4096)
+
+
+def history_of(indices, scores):
+    nothing = np.empty(0, dtype=np.int64)
+    return History(indices, scores, nothing, np.empty(0), nothing, nothing, set(indices.tolist()))
+
+
+@pytest.fixture(scope="module")
+def measured():
+    """Return 700 measured configurations of the stencil whose speed is the physical prior's, dimmed by spills."""
+    kernel = load_kernel("gemm_simt")
+    features = Features(kernel, PROBLEM, H200)
+    space = ConstrainedSpace(kernel, PROBLEM.variables() | device_variables(H200))
+    rng = np.random.default_rng(0)
+    indices = space.sample(1400, rng)
+    columns = space.rows(indices)
+    spills = rng.random(1400) < 0.3
+    scores = np.log(np.maximum(features.prior(columns), 0.01)) - 0.5 * spills + rng.normal(0, 0.01, 1400)
+    reports = [
+        Build(TrialState.OK, registers=100, spill_bytes=int(64 * spilled), code_bytes=5000) for spilled in spills
+    ]
+    builds = KnownBuilds()
+    for index, build in zip(indices.tolist(), reports, strict=True):
+        builds.add(index, build)
+    known = np.argsort(indices[:700])
+    history = history_of(indices[:700][known], scores[:700][known])
+    return SimpleNamespace(
+        features=features,
+        space=space,
+        history=history,
+        builds=builds,
+        new=space.rows(indices[700:]),
+        new_builds=reports[700:],
+        new_scores=scores[700:],
+        spills=spills[700:],
+    )
+
+
+def gates(measured, seed=0, **changes):
+    given = {"history": measured.history, "builds": measured.builds, "previous": None, **changes}
+    return Gates(measured.features, given["history"], given["builds"], measured.space, seed, given["previous"])
+
+
+NUMBERS = range(700)
+NONE_EXEMPT = np.zeros(700, dtype=bool)
+
+
+def skipped(decisions):
+    return np.array([skip is not None for skip in decisions[0]])
+
+
+def test_both_gates_skip_and_are_not_wrong(measured):
+    made = gates(measured)
+    better = measured.new_scores > np.nanmax(measured.history.scores)
+    before = skipped(made.decide("before_compile", measured.new, NUMBERS, NONE_EXEMPT))
+    after = skipped(made.decide("after_compile", measured.new, NUMBERS, NONE_EXEMPT, measured.new_builds))
+    assert before.mean() > 0.3
+    assert after.mean() > before.mean()
+    assert after[measured.spills].mean() > before[measured.spills].mean()
+    assert not (better & (before | after)).any()
+
+
+@pytest.mark.parametrize("known", [None, 0, 23])
+def test_while_little_is_known_nothing_is_skipped(measured, known):
+    history = None if known is None else history_of(measured.history.indices[:known], measured.history.scores[:known])
+    made = gates(measured, history=history)
+    assert made.decide("before_compile", measured.new, NUMBERS, NONE_EXEMPT)[0] == [None] * 700
+    assert made.optimistic(measured.new) is None
+
+
+def test_while_everything_fails_nothing_is_skipped(measured):
+    made = gates(measured, history=history_of(measured.history.indices[:60], np.full(60, np.nan)))
+    assert not skipped(made.decide("before_compile", measured.new, NUMBERS, NONE_EXEMPT)).any()
+    assert made.optimistic(measured.new) is None
+
+
+def test_without_builds_there_is_no_gate_after_compiling(measured):
+    made = gates(measured, builds=KnownBuilds())
+    assert not skipped(made.decide("after_compile", measured.new, NUMBERS, NONE_EXEMPT, measured.new_builds)).any()
+    assert skipped(made.decide("before_compile", measured.new, NUMBERS, NONE_EXEMPT)).any()
+
+
+def test_optimistic_ends_lie_above_most_of_the_truth(measured):
+    ends = gates(measured).optimistic(measured.new)
+    assert np.mean(ends >= measured.new_scores) > 0.93
+
+
+def test_what_explores_is_exempt_and_the_audit_draws_from_the_skipped(measured):
+    exempt = np.arange(700) % 2 == 0
+    skips, audited = gates(measured).decide("before_compile", measured.new, NUMBERS, exempt)
+    was_skipped = skipped((skips,))
+    assert not was_skipped[exempt].any()
+    assert not audited[~was_skipped].any()
+    assert 0 < audited.sum() < 0.15 * was_skipped.sum()
+
+
+def test_the_verdict_hangs_on_the_configuration_and_its_number_alone(measured):
+    some = {name: column[300:] for name, column in measured.new.items()}
+    whole = gates(measured).decide("before_compile", measured.new, NUMBERS, NONE_EXEMPT)
+    part = gates(measured).decide("before_compile", some, range(300, 700), np.zeros(400, dtype=bool))
+    assert whole[0][300:] == part[0]
+    np.testing.assert_array_equal(whole[1][300:], part[1])
+
+
+def test_models_stay_until_the_schedule_asks_for_more_but_the_best_is_the_latest(measured):
+    first = gates(measured)
+    scores = measured.history.scores.copy()
+    scores[-1] = scores.max() + 0.5
+    again = gates(measured, history=history_of(measured.history.indices, scores), builds={}, previous=first)
+    assert first.fitted_to == again.fitted_to > 0
+    np.testing.assert_array_equal(again.optimistic(measured.new), first.optimistic(measured.new))
+    many, few = (
+        skipped(each.decide("before_compile", measured.new, NUMBERS, NONE_EXEMPT)).sum() for each in (again, first)
+    )
+    assert many > few
+
+
+def test_a_resumed_run_hears_the_same(measured):
+    """Fitted late, with more known, the models are those that the undisturbed run carried on."""
+    early, late = (history_of(measured.history.indices[:at], measured.history.scores[:at]) for at in (270, 300))
+    carried = gates(measured, history=late, previous=gates(measured, history=early))
+    resumed = gates(measured, history=late)
+    assert carried.fitted_to == resumed.fitted_to > 0
+    for gate in ("before_compile", "after_compile"):
+        first, second = (
+            each.decide(gate, measured.new, NUMBERS, NONE_EXEMPT, measured.new_builds) for each in (carried, resumed)
+        )
+        assert first[0] == second[0]
+        np.testing.assert_array_equal(first[1], second[1])
+
+
+def test_what_explores_is_spared_by_both_gates_and_what_the_model_proposed_by_the_first():
+    sources = ["start", "random", "model", "tpe"]
+    assert exempt_proposals(sources, "before_compile").tolist() == [True, True, True, False]
+    assert exempt_proposals(sources, "after_compile").tolist() == [True, True, False, False]
+
+
+def test_a_model_learns_from_a_bounded_number_of_rows(measured):
+    from mltune.search.history import fastest_and_some
+
+    scores = np.random.default_rng(0).normal(size=5 * MOST_ROWS)
+    rows = fastest_and_some(scores, MOST_ROWS, MOST_ROWS // 5, np.random.default_rng(0))
+    assert len(rows) == len(set(rows.tolist())) == MOST_ROWS
+    assert set(np.argsort(-scores)[: MOST_ROWS // 5]) <= set(rows.tolist())
+    few = fastest_and_some(scores[:300], MOST_ROWS, MOST_ROWS // 5, np.random.default_rng(0))
+    np.testing.assert_array_equal(few, np.arange(300))

@@ -1,0 +1,277 @@
+"""The search by ask and tell: proposals are valid, new, repeatable, and the same after a resumption."""
+
+import math
+from collections import deque
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mltune.cost.features import Features
+from mltune.cost.training import train
+from mltune.dataset.dataset import load_dataset
+from mltune.device.known import H200
+from mltune.errors import BundleError
+from mltune.kernel.bundle import device_variables
+from mltune.kernel.reader import load_kernel
+from mltune.kernel.space import ConstrainedSpace, TableSpace
+from mltune.problem.gemm import GemmProblem
+from mltune.problem.recorded import RecordedProblem
+from mltune.records.trial import Measurement, TrialState
+from mltune.records.trials import Trials
+from mltune.search.gates import GATES, exempt_proposals
+from mltune.search.search import SEARCHES, Search, gradually
+
+PROBLEM = GemmProblem("s", "N", "T", 4096, 4096, 4096)
+GATED = "h200-sgemm-nt-4096-complete"
+SMALL = "convolution_rtx_a4000"
+
+
+def search_of(bundle, name):
+    kernel = load_kernel(str(bundle))
+    space = ConstrainedSpace(kernel, PROBLEM.variables() | device_variables(H200))
+    return Search(space, Features(kernel, PROBLEM, H200), search=name, batch=4)
+
+
+class Replay:
+    """A search of a recorded space, with its results."""
+
+    def __init__(self, name, **options):
+        self.data = load_dataset(name)
+        manifest = self.data.manifest
+        features = Features(load_kernel(manifest.kernel), manifest.problem, manifest.device)
+        self.search = Search(TableSpace(self.data.columns), features, **options)
+        self.times_s, self.builds = self.data.numbers("median_s"), self.data.builds()
+        self.records = {}
+
+    def result(self, candidate):
+        build = self.builds[candidate.index]
+        if not candidate.is_skipped and build.state is TrialState.OK:
+            (candidate,) = self.search.decide([(candidate, build)])
+        if candidate.is_skipped:
+            return candidate.record(TrialState.SKIPPED)
+        time_s = float(self.times_s[candidate.index])
+        state = TrialState.OK if math.isfinite(time_s) else TrialState.LAUNCH_ERROR
+        measured = Measurement(state, median_s=time_s if state is TrialState.OK else None, time_s=0.1)
+        return candidate.record(state, build=build, measurement=measured)
+
+    def run(self, batches, begun=()):
+        """Ask for batches; return the records in order."""
+        waiting = deque(begun)
+        for _ in range(batches):
+            while not self.search.waits and (batch := self.search.ask()).candidates:
+                for candidate in batch.candidates:
+                    if candidate.number not in self.records:
+                        self.records[candidate.number] = self.result(candidate)
+                waiting.append(batch)
+            if not waiting:
+                break
+            batch = waiting.popleft()
+            self.search.tell(batch, [self.records[one.number] for one in batch.candidates])
+        return essence(self.records)
+
+
+def essence(records):
+    return [replace(records[number], finished_at=0.0) for number in sorted(records)]
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_each_proposes_distinct_configurations_and_names_the_source(name):
+    search = search_of("gemm_simt", name)
+    candidates = []
+    for _ in range(4):
+        batch = search.ask()
+        candidates += batch.candidates
+        measured = [Measurement(TrialState.OK, median_s=3e-3 + 1e-5 * (one.index % 7)) for one in batch.candidates]
+        search.tell(
+            batch,
+            [
+                one.record(TrialState.OK, measurement=result)
+                for one, result in zip(batch.candidates, measured, strict=True)
+            ],
+        )
+    assert [one.number for one in candidates] == list(range(16))
+    assert len({one.index for one in candidates}) == 16
+    own = {"model": {"start", "model", "random"}, "tpe": {"tpe", "random"}}.get(name, {"random"})
+    assert {one.proposed_by for one in candidates} <= own
+
+
+def test_the_command_line_offers_them_all():
+    from mltune.cli.tuning import SEARCHES as OFFERED
+
+    assert OFFERED == SEARCHES
+
+
+def test_thresholds_need_resources(bare_bundle):
+    with pytest.raises(BundleError, match="does not name"):
+        search_of(bare_bundle, "astra").ask()
+
+
+def test_another_name_is_refused(tile_bundle):
+    with pytest.raises(ValueError, match="model, tpe, random, astra"):
+        search_of(tile_bundle, "grid")
+
+
+def test_a_batch_in_flight_is_planned_without_the_results_of_those_before_it():
+    blind, informed = Replay(GATED, in_flight=lambda number: 3), Replay(GATED)
+    first = [blind.run(3), informed.run(3)]
+    assert [one.index for one in first[0][:16]] == [one.index for one in first[1][:16]]
+    assert [one.index for one in first[0][16:32]] != [one.index for one in first[1][16:32]]
+
+
+@pytest.mark.parametrize(("batches", "cut"), [pytest.param(14, 4, marks=pytest.mark.slow), (14, 9)])
+@pytest.mark.slow
+def test_a_resumed_search_proposes_what_the_interrupted_one_would_have(batches, cut):
+    """The gates skip in between, and a batch is interrupted in its middle."""
+    whole = Replay(GATED, in_flight=gradually(3)).run(batches)
+    resumed = Replay(GATED, in_flight=gradually(3))
+    resumed.records = {record.number: record for record in whole if record.number < cut * 16 + 7}
+    learned = resumed.search.resume(Trials.from_records(resumed.records.values(), resumed.search._space.names))
+    told = cut + 1 - gradually(3)(cut)
+    assert learned == told * 16
+    again = resumed.run(batches - told)
+    assert again == whole
+    skipped = [record.number for record in whole if record.state is TrialState.SKIPPED]
+    assert min(skipped) < cut * 16 < max(skipped) or cut < 5
+
+
+def test_a_batch_that_was_interrupted_keeps_what_is_on_record_though_the_plan_is_another():
+    whole = Replay(GATED).run(2)
+    rng = np.random.default_rng(0)
+    kept = [record for record in whole if record.number < 16 or rng.random() < 0.5]
+    resumed = Replay(GATED, seed=1)
+    resumed.search.resume(Trials.from_records(kept, resumed.search._space.names))
+    batch = resumed.search.ask()
+
+    found = {one.number: one.index for one in batch.candidates}
+    recorded = {one.number: one.index for one in kept if one.number >= 16}
+    assert sorted(found) == list(range(16, 32))
+    assert recorded.items() <= found.items()
+    assert len(set(found.values()) - {one.index for one in whole if one.number < 16}) == 16
+    assert set(found.values()) != {one.index for one in whole if one.number >= 16}
+
+
+def test_a_shorter_batch_can_be_asked_for():
+    replay = Replay(GATED)
+    assert len(replay.search.ask(5).candidates) == 5
+
+
+def test_the_search_ends_with_the_space():
+    replay = Replay(SMALL)
+    few = {name: column[:40] for name, column in replay.data.columns.items()}
+    search = Search(TableSpace(few), replay.search._features)
+    found = []
+    while (batch := search.ask()).candidates:
+        found += [one.index for one in batch.candidates]
+        search.tell(batch, [one.record(TrialState.CRASHED) for one in batch.candidates])
+    assert sorted(found) == list(range(40))
+    assert search.verdict() == "nothing is left to try: all 40 configurations are on record"
+
+
+def test_it_stops_by_itself_and_gives_the_reason():
+    replay = Replay("convolution_rtx_a6000")
+    records = replay.run(60)
+    assert "can be expected to beat the best" in replay.search.verdict()
+    assert len(records) < 60 * 16
+    assert replay.search.ask().candidates == ()
+
+
+def test_told_not_to_skip_it_skips_nothing():
+    records = Replay(GATED, skip=False).run(14)
+    assert {record.state for record in records} == {TrialState.OK}
+
+
+def test_failures_rank_below_every_time_also_when_the_work_is_not_known():
+    """With one operation as the work, every score lies far below -20."""
+    from mltune.search.history import FAILED_SCORE
+
+    data = load_dataset(SMALL)
+    features = Features(load_kernel("convolution"), data.manifest.problem, data.manifest.device)
+    unknown = replace(data.manifest.problem, flops=1)
+    assert isinstance(unknown, RecordedProblem)
+    search = Search(TableSpace(data.columns), Features(features.kernel, unknown, features.device), search="tpe")
+    batch = search.ask()
+    result = Measurement(TrialState.OK, median_s=10.0)
+    score = search.score(batch.candidates[0].record(TrialState.OK, measurement=result))
+    assert score < -20
+    assert score > FAILED_SCORE
+
+
+def test_finds_better_than_chance():
+    best = []
+    for seed in range(3):
+        records = Replay(SMALL, seed=seed, skip=False).run(6)
+        best.append(min(record.median_s for record in records if record.median_s))
+    times_s = np.sort(load_dataset(SMALL).numbers("median_s"))
+    assert np.median(best) <= times_s[30]  # the best of 96 random draws is about the 40th of the 4,000 that run
+
+
+def test_the_default_configuration_comes_first_and_no_gate_skips_it():
+    data = load_dataset(GATED)
+    slow = int(np.nanargmax(data.numbers("median_s")))
+    default = {name: int(column[slow]) for name, column in data.columns.items()}
+
+    found = Replay(GATED, default=default).run(3)
+
+    assert (found[0].number, found[0].configuration, found[0].proposed_by) == (0, default, "default")
+    assert found[0].state is TrialState.OK
+    assert len({record.index for record in found}) == len(found) == 48
+    assert {record.proposed_by for record in found[1:16]} == {"start"}
+
+
+@pytest.mark.parametrize("name", sorted({*SEARCHES} - {"astra"}))  # that needs the resources of a kernel
+def test_every_search_begins_with_the_default(name):
+    space = load_dataset(SMALL).space
+    default = {key: int(column[0]) for key, column in space.rows(np.array([77])).items()}
+    batch = Replay(SMALL, search=name, batch=4, default=default).search.ask()
+    assert (batch.candidates[0].index, batch.candidates[0].proposed_by) == (77, "default")
+    assert [one.is_skipped for one in batch.candidates] == [False] * 4
+
+
+def test_gates_leave_the_default_alone_whenever_it_is_proposed():
+    for gate in GATES:
+        assert exempt_proposals(["default", "random", "start"], gate).all()
+
+
+def test_a_default_outside_the_space_is_not_proposed():
+    names = load_dataset(SMALL).columns
+    batch = Replay(SMALL, default=dict.fromkeys(names, 10**6)).search.ask()
+    assert batch.candidates[0].proposed_by != "default"
+
+
+def test_the_best_known_configuration_precedes_the_default_and_no_gate_skips_them():
+    space = load_dataset(SMALL).space
+    rows = [{key: int(column[0]) for key, column in space.rows(np.array([at])).items()} for at in (77, 5, 77, 9)]
+    outside = dict.fromkeys(space.names, 10**6)
+
+    batch = Replay(SMALL, default=rows[0], known=[rows[1], outside, rows[2], {}, rows[3]]).search.ask()
+
+    first = [(one.index, one.proposed_by) for one in batch.candidates[:4]]
+    assert first[:3] == [(5, "wisdom"), (77, "default"), (9, "wisdom")]
+    assert first[3][1] == "start"
+    assert not any(one.is_skipped for one in batch.candidates[:3])
+    assert all(exempt_proposals(["wisdom"], gate).all() for gate in GATES)
+
+
+def test_what_a_model_remembers_comes_after_the_default_in_place_of_what_a_wisdom_knows():
+    space = load_dataset(SMALL).space
+    rows = [{key: int(column[0]) for key, column in space.rows(np.array([at])).items()} for at in (77, 5, 9)]
+    model = train([load_dataset(SMALL)]).closest(load_dataset(SMALL).manifest.problem, H200)
+    model = replace(model, first=(rows[1], dict.fromkeys(space.names, 10**6), rows[2]))
+
+    alone = Replay(SMALL, default=rows[0], pretrained=model).search.ask()
+    beside = Replay(SMALL, default=rows[0], pretrained=model, known=[rows[0], rows[0]]).search.ask()
+
+    assert [(one.index, one.proposed_by) for one in alone.candidates[:3]] == [
+        (77, "default"),
+        (5, "start"),
+        (9, "start"),
+    ]
+    assert [one.index for one in beside.candidates[:2]] == [77, 9]
+
+
+def test_known_configurations_that_do_not_fit_a_batch_follow_in_the_next():
+    space = load_dataset(SMALL).space
+    known = [{key: int(column[0]) for key, column in space.rows(np.array([at])).items()} for at in range(5)]
+    found = Replay(SMALL, batch=2, known=known).run(3)
+    assert [one.proposed_by for one in found] == ["wisdom"] * 5 + ["start"]
