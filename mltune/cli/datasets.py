@@ -261,7 +261,7 @@ def _problem(kernel: Kernel | str, name: str | None, shape: dict[str, Any], flop
     from mltune.dataset.bare_table import slug
     from mltune.problem.kinds import problem_from_name
     from mltune.problem.recorded import RecordedProblem
-    from mltune.resolve.request import is_gemm, named_problem, space_problem
+    from mltune.resolve.problems import is_gemm, named_problem, space_problem
 
     given = {option: value for option, value in shape.items() if value is not None}
     if not isinstance(kernel, str) and kernel.arrays is not None and name in (None, kernel.name):

@@ -55,7 +55,7 @@ MODULES = (
     "mltune.campaign.campaign",
     "mltune.campaign.forecast",
     "mltune.resolve.placement",
-    "mltune.resolve.plan_reader",
+    "mltune.resolve.plan_file",
     "mltune.report.writing",
     "mltune.results.summary",
     "mltune.show.follow",
