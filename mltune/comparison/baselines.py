@@ -77,8 +77,8 @@ class Astra:
 class StockTpe:
     """Optuna's TPESampler without changes, with one categorical parameter each.
 
-    An invalid proposal is reported as PRUNED with a score below every configuration that ran (PRUNED without a value
-    has no rank, and FAIL is ignored); a repeated one with its known result. Neither costs an evaluation. In a sparse
+    An invalid proposal is reported as PRUNED without a value, which TPE ranks below every configuration that ran (FAIL
+    is ignored); a repeated one with its known result. Neither costs an evaluation. In a sparse
     space (:func:`mltune.comparison.projection.is_sparse`), such as a random sample of a larger one, almost every
     proposal would be invalid: there each is projected to the nearest configuration not tried yet.
     """
@@ -89,8 +89,7 @@ class StockTpe:
         """Evaluate one proposal at a time; see :class:`mltune.comparison.simulation.Strategy`."""
         import optuna
 
-        from mltune.search.history import FAILED_SCORE, new_study
-        from mltune.search.sampling import distributions_of
+        from mltune.search.proposers import distributions_of, new_study
 
         space = simulation.space
         study = new_study(optuna.samplers.TPESampler(seed=seed))
@@ -106,7 +105,6 @@ class StockTpe:
                 trial = _moved(study, trial, space, index, distributions)
             median_s = simulation.evaluate(index)
             if median_s is None:
-                trial.report(FAILED_SCORE, 0)
                 study.tell(trial, state=optuna.trial.TrialState.PRUNED)
             else:
                 study.tell(trial, -math.log(median_s))
