@@ -15,8 +15,8 @@ from matplotlib.axes import Axes
 
 from mltune.comparison.figures import label_ends, scale_to_optimum
 from mltune.dataset.dataset import load_manifest
-from mltune.report.page import TEMPLATES
-from mltune.report.svg import INK, QUIET, SERIES, axes, finish, plotting
+from mltune.reporting.page import TEMPLATES
+from mltune.reporting.svg import INK, QUIET, SERIES, axes, finish, plotting
 
 RESULTS = Path(__file__).resolve().parent / "results"
 SWEEP = "h200-sgemm-nt-4096-random"

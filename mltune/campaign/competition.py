@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mltune.campaign.campaign import run_plan
 from mltune.errors import MltuneWarning, RunDirectoryError, RunError
 from mltune.records.directory import WINNER, new_directory, runs_in
-from mltune.report.writing import copy_winner
+from mltune.reporting.writing import copy_winner
 from mltune.resolve.device import find_gpus
 from mltune.resolve.placement import notices, place
 from mltune.resolve.sizes import plan_of_sizes

@@ -8,7 +8,7 @@ import pytest
 
 from mltune.campaign.campaign import run_plan
 from mltune.campaign.scheduler import Scheduler
-from mltune.report.reading import read_input
+from mltune.reporting.reading import read_input
 from mltune.results.summary import summarise_campaign
 from mltune.show.follow import Watch
 from tests.campaign.conftest import events_of, placed, records_of

@@ -10,8 +10,8 @@ import mltune
 from mltune.errors import MltuneWarning
 from mltune.records.directory import FILE
 from mltune.records.store import Store
-from mltune.report.reading import read_input
-from mltune.report.writing import write_winners
+from mltune.reporting.reading import read_input
+from mltune.reporting.writing import write_winners
 from mltune.results.summary import summarise_campaign
 from tests.campaign.conftest import placed
 from tests.cli.program import command

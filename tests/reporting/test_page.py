@@ -8,9 +8,9 @@ import pytest
 
 from mltune.dataset.dataset import load_manifest
 from mltune.device.known import UNKNOWN as UNKNOWN_DEVICE
-from mltune.report.page import hardware, markdown
-from mltune.report.reading import read_input
-from mltune.report.sections import sections
+from mltune.reporting.page import hardware, markdown
+from mltune.reporting.reading import read_input
+from mltune.reporting.sections import sections
 from mltune.results.wording import UNKNOWN, percent, spaced_duration, tflops
 
 

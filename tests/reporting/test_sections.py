@@ -2,7 +2,7 @@
 
 import pytest
 
-from mltune.report.sections import interruptions
+from mltune.reporting.sections import interruptions
 
 BEGUN, RESUMED = {"event": "plan_started"}, {"event": "resumed"}
 TERM = [

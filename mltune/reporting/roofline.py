@@ -10,9 +10,9 @@ import numpy as np
 
 from mltune.device.facts import Device
 from mltune.kernel.columns import Floats
-from mltune.report.evidence import Evidence
-from mltune.report.figures import LONGEST_LABEL, WIDE_IN, shortened
-from mltune.report.svg import INK, SERIES, Plot, axes, dots, finish
+from mltune.reporting.evidence import Evidence
+from mltune.reporting.figures import LONGEST_LABEL, WIDE_IN, shortened
+from mltune.reporting.svg import INK, SERIES, Plot, axes, dots, finish
 from mltune.results.rate import GB_PER_S, peak_of
 
 LOWEST = 1e-6

@@ -16,10 +16,10 @@ from mltune.errors import MltuneWarning, RunError
 from mltune.files.atomic import replace_folder_atomically, write_file_atomically
 from mltune.files.reading import read_file, reason
 from mltune.records.directory import HTML, JSON, MARKDOWN, WINNER, WINNERS, is_plan
-from mltune.report.findings import findings
-from mltune.report.page import html, markdown
-from mltune.report.reading import ReportInput, read_input
-from mltune.report.sections import sections
+from mltune.reporting.findings import findings
+from mltune.reporting.page import html, markdown
+from mltune.reporting.reading import ReportInput, read_input
+from mltune.reporting.sections import sections
 from mltune.results.reader import read_run
 from mltune.results.run import TuneResult
 

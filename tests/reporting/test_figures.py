@@ -11,12 +11,12 @@ from mltune.device.known import H200
 from mltune.problem.gemm import GemmProblem
 from mltune.problem.recorded import RecordedProblem
 from mltune.records.declaration import Finalist
-from mltune.report import figures
-from mltune.report.evidence import Cells, Curve, Evidence, Predictions
-from mltune.report.reading import read_input
-from mltune.report.roofline import not_drawn, roofline
-from mltune.report.svg import NotDrawableError, Omission, drawn, plotting
-from mltune.report.writing import write_report
+from mltune.reporting import figures
+from mltune.reporting.evidence import Cells, Curve, Evidence, Predictions
+from mltune.reporting.reading import read_input
+from mltune.reporting.roofline import not_drawn, roofline
+from mltune.reporting.svg import NotDrawableError, Omission, drawn, plotting
+from mltune.reporting.writing import write_report
 from mltune.results.rate import MS, TFLOPS
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from mltune.cost.importance import FEWEST_ROWS
-from mltune.report.evidence import time_use
-from mltune.report.sections import MOST_OPEN, MOST_PARAMETERS, Sections
-from mltune.report.svg import clean
+from mltune.reporting.evidence import time_use
+from mltune.reporting.sections import MOST_OPEN, MOST_PARAMETERS, Sections
+from mltune.reporting.svg import clean
 from mltune.results.rate import speed, unit_of, units_of
 from mltune.results.wording import (
     MOST,

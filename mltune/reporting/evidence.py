@@ -13,7 +13,7 @@ from mltune.cost.importance import importance
 from mltune.kernel.columns import Floats
 from mltune.records.reference import usual_s
 from mltune.records.trial import TrialRecord, TrialState
-from mltune.report.reading import kernel_of
+from mltune.reporting.reading import kernel_of
 from mltune.results.rate import Unit
 from mltune.results.run import TuneResult
 from mltune.results.wording import REFERENCE

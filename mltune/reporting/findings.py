@@ -21,7 +21,7 @@ from mltune.records.declaration import Declaration, Finalist
 from mltune.records.seconds import PHASES
 from mltune.records.trial import TrialRecord, TrialState
 from mltune.records.versions import __version__
-from mltune.report.reading import ReportInput, kernel_of
+from mltune.reporting.reading import ReportInput, kernel_of
 from mltune.results.audit import pooled
 from mltune.results.choice import chosen
 from mltune.results.optimum import optimum
@@ -111,7 +111,7 @@ def _tell_apart(entries: Sequence[dict[str, Any]]) -> None:
 
 def _entry(run: TuneResult, folder: str | None) -> dict[str, Any]:
     """Return the entry of one problem."""
-    best, figures, declared = run.best, run.best_rating(), run.declaration
+    best, figures, declared = run.best_record, run.best_rating(), run.declaration
     entry = _blank(run.slug) | {
         "label": run.problem.label,
         "problem": run.problem.to_json(),
