@@ -85,7 +85,7 @@ PAPERS: dict[tuple[str, str], Paper] = {
 def row_of(kernel: str, run: TuneResult, entry: dict[str, Any]) -> dict[str, Any]:
     """Return a row of the page: one version of a kernel for one problem."""
     paper, bound = PAPERS.get((kernel, run.problem.label)), entry["bound"]
-    best, bundle = run.best, kernel_of(run)
+    best, bundle = run.best_record, kernel_of(run)
     registers = None if best is None or best.build is None else best.build.registers
     occupancy = flops_per_byte = None
     if best is not None and bundle is not None:

@@ -106,7 +106,7 @@ def test_readme_gives_two_commands_that_do_all_the_set_up():
 def test_every_dependency_has_its_reason():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     groups = [project["dependencies"], *project["optional-dependencies"].values()]
-    reasons = (ROOT / "docs/explanation/dependencies.md").read_text()
+    reasons = (ROOT / "docs/developers/dependencies.md").read_text()
     for requirement in chain.from_iterable(groups):
         package = re.match(r"[a-z0-9-]+", requirement)[0]
         assert re.sub(r"-(cuda1\dx|cu12)$", "", package) in reasons

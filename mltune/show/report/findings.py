@@ -109,7 +109,7 @@ def _tell_apart(entries: Sequence[dict[str, Any]]) -> None:
 
 def _entry(run: TuneResult, folder: str | None) -> dict[str, Any]:
     """Return the entry of one problem."""
-    best, figures, declared = run.best, run.best_rating(), run.declaration
+    best, figures, declared = run.best_record, run.best_rating(), run.declaration
     entry = _blank(run.slug) | {
         "label": run.problem.label,
         "problem": run.problem.to_json(),
