@@ -6,6 +6,7 @@ import math
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,8 +66,8 @@ class Results:
 
     def __init__(self) -> None:
         self.best = -math.inf
-        self._ended: tuple[array[int], array[float]] = array("q"), array("d")
-        self._skipped: tuple[array[int], array[float], array[int]] = array("q"), array("d"), array("q")
+        self._ended: tuple[array[Any], ...] = array("q"), array("d")
+        self._skipped: tuple[array[Any], ...] = array("q"), array("d"), array("q")
         self._tried: set[int] = set()
         self._build_of: dict[int, int] = {}
         self._builds: Mapping[str, array[float]] = {name: array("d", [math.nan]) for name in BUILD_COLUMNS}
@@ -105,8 +106,8 @@ class Results:
 
     def history(self, running: Sequence[int] = ()) -> History:
         """Return the history, with the configurations that are under way."""
-        arrays = [np.array(column) for column in (*self._ended, *self._skipped)]
-        return History(*arrays, np.array(running, dtype=np.int64), self._tried.union(running))
+        columns = [np.array(column) for column in (*self._ended, *self._skipped)]
+        return History(*columns[:5], np.array(running, dtype=np.int64), self._tried.union(running))
 
     def builds(self, indices: Indices) -> dict[str, Floats]:
         """Return the compiler's reports of configurations: columns of shape (n_indices,), NaN where not known."""
@@ -118,7 +119,7 @@ class Results:
         return self._ran > 0 and self._run_s / self._ran > self._compile_s / max(self._compiled, 1) / compilers
 
 
-def _extend(columns: Iterable[array[float]], *new: NDArray[np.float64] | NDArray[np.int64]) -> None:
+def _extend(columns: Iterable[array[Any]], *new: NDArray[np.float64] | NDArray[np.int64]) -> None:
     for column, values in zip(columns, new, strict=True):
         column.frombytes(values.tobytes())
 
