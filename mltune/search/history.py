@@ -106,8 +106,10 @@ class Results:
 
     def history(self, running: Sequence[int] = ()) -> History:
         """Return the history, with the configurations that are under way."""
-        columns = [np.array(column) for column in (*self._ended, *self._skipped)]
-        return History(*columns[:5], np.array(running, dtype=np.int64), self._tried.union(running))
+        indices, scores = map(np.array, self._ended)
+        skipped, predicted, gates = map(np.array, self._skipped)
+        under_way = np.array(running, dtype=np.int64)
+        return History(indices, scores, skipped, predicted, gates, under_way, self._tried.union(running))
 
     def builds(self, indices: Indices) -> dict[str, Floats]:
         """Return the compiler's reports of configurations: columns of shape (n_indices,), NaN where not known."""
