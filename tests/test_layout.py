@@ -22,7 +22,7 @@ FLOORS: tuple[set[str], ...] = (
     {"cost"},
     {"search"},
     {"measure", "results", "comparison", "resolve"},
-    {"show", "report", "winner"},
+    {"show", "winner"},
     {"tuning"},
     {"campaign"},
     {"api"},

@@ -56,7 +56,7 @@ MODULES = (
     "mltune.campaign.forecast",
     "mltune.resolve.placement",
     "mltune.resolve.plan_reader",
-    "mltune.report.writing",
+    "mltune.show.report.writing",
     "mltune.results.summary",
     "mltune.show.follow",
     "mltune.show.live",
