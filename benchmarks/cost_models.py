@@ -10,7 +10,7 @@ On every recorded space a model is fitted to random configurations and evaluated
 
     OMP_NUM_THREADS=1 python benchmarks/cost_models.py [--seeds 2] [--spaces NAME,NAME] [--output cost_models.json]
 
-docs/explanation/cost-models.md holds the table.
+docs/explanation/features.md holds the table.
 """
 
 from __future__ import annotations

@@ -34,12 +34,12 @@ from mltune.kernel.bundle import device_variables
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace
 from mltune.problem.gemm import GemmProblem, parse_problem
-from mltune.reporting.findings import findings
-from mltune.reporting.reading import kernel_of, read_input
-from mltune.reporting.svg import QUIET, SERIES, axes, plotting
 from mltune.resolve.plan_reader import load_plan
 from mltune.results.run import TuneResult
 from mltune.search.astra import AstraThresholds
+from mltune.show.report.findings import findings
+from mltune.show.report.reading import kernel_of, read_input
+from mltune.show.report.svg import QUIET, SERIES, axes, plotting
 
 FITTED, CHECKED = (2048, 8192), (4096, 12288)
 """Sizes of square products on which the model of transfers is fitted, and on which it is checked."""

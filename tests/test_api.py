@@ -57,7 +57,7 @@ class TestImport:
 
     def test_subpackages_do_not_replace_functions_of_the_same_name(self):
         code = (
-            "import mltune.tuning.session, mltune.reporting.writing, mltune\n"
+            "import mltune.tuning.session, mltune.show.report.writing, mltune\n"
             "from mltune.tuning import session\n"
             "assert session.open_session and callable(mltune.tune) and callable(mltune.compare)"
         )

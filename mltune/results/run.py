@@ -22,8 +22,7 @@ from mltune.records.reference import Reference
 from mltune.records.trial import TrialRecord, TrialState
 from mltune.records.trials import Trials
 from mltune.results.audit import SkipAudit, audit_skips
-from mltune.results.rate import Rate, known_flops, rate_of, speed
-from mltune.results.rating import declared_rating, rating
+from mltune.results.rating import Rate, declared_rating, known_flops, rate_of, rating, speed
 from mltune.results.wording import configuration, percent, spaced_duration, states, verification
 
 if TYPE_CHECKING:

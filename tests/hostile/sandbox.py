@@ -55,7 +55,7 @@ MODULES = (
     "mltune.campaign.forecast",
     "mltune.resolve.placement",
     "mltune.resolve.plan_reader",
-    "mltune.reporting.writing",
+    "mltune.show.report.writing",
     "mltune.results.summary",
     "mltune.show.follow",
     "mltune.show.live",

@@ -11,13 +11,13 @@ from mltune.device.known import H200
 from mltune.problem.gemm import GemmProblem
 from mltune.problem.recorded import RecordedProblem
 from mltune.records.declaration import Finalist
-from mltune.reporting import figures
-from mltune.reporting.evidence import Cells, Curve, Evidence, Predictions
-from mltune.reporting.reading import read_input
-from mltune.reporting.roofline import not_drawn, roofline
-from mltune.reporting.svg import NotDrawableError, Omission, drawn, plotting
-from mltune.reporting.writing import write_report
-from mltune.results.rate import MS, TFLOPS
+from mltune.results.rating import MS, TFLOPS
+from mltune.show.report import figures
+from mltune.show.report.evidence import Cells, Curve, Evidence, Predictions
+from mltune.show.report.reading import read_input
+from mltune.show.report.roofline import not_drawn, roofline
+from mltune.show.report.svg import NotDrawableError, Omission, drawn, plotting
+from mltune.show.report.writing import write_report
 
 
 @pytest.fixture(autouse=True)
