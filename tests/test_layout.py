@@ -15,8 +15,7 @@ PACKAGE = Path(mltune.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 FLOORS: tuple[set[str], ...] = (
-    {"files"},
-    {"errors"},
+    {"files", "errors"},
     {"process", "device", "problem", "records"},
     {"kernel"},
     {"dataset", "known"},

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mltune.comparison.projection import Projection
+from mltune.comparison.baselines import Projection
 from mltune.errors import UsageError
 from mltune.files.text import did_you_mean
 

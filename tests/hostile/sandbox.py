@@ -45,7 +45,6 @@ MODULES = (
     "mltune.api",
     "mltune.cli",
     "mltune.comparison.comparison",
-    "mltune.comparison.request",
     "mltune.comparison.results",
     "mltune.dataset.bare_table",
     "mltune.dataset.dataset",
