@@ -44,9 +44,7 @@ def test_without_a_gpu_every_problem_finds_its_dataset(devices, gpu):
 
 
 def test_problems_that_nobody_recorded_need_a_gpu(text):
-    with pytest.raises(
-        PlanError, match=r"no GPU was found \(none here\).* 8 of 8 have none \(sgemm NN 512, "
-    ):
+    with pytest.raises(PlanError, match=r"no GPU was found \(none here\).* 8 of 8 have none \(sgemm NN 512, "):
         place(parse_plan(text, "few"), [], "none here")
 
 

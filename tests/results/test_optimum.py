@@ -10,8 +10,8 @@ from mltune.kernel.reader import load_kernel
 from mltune.records.trial import TrialState
 from mltune.resolve.device import Target
 from mltune.resolve.request import TuneRequest
-from mltune.results.optimum import optimum
 from mltune.results.reader import read_run
+from mltune.results.summary import optimum
 from mltune.tuning.tuner import tune
 
 DATASET = "convolution_rtx_a4000"
