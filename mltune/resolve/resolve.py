@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from mltune.errors import UsageError
 from mltune.records.directory import is_begun
-from mltune.records.store import Store
 from mltune.resolve.device import Target, choose, find_gpus, parse_device
 from mltune.resolve.kernels import candidates, check_accuracies, fits, kernels_for
 from mltune.resolve.plan import (
@@ -255,6 +254,7 @@ def _measurable(kernels: list[Kernel], problem: Problem, device: str, run: Path 
     The run of a single kernel goes on with that one.
     """
     from mltune.dataset.dataset import find_datasets
+    from mltune.records.store import Store
 
     if len(kernels) > 1 and run is not None and is_begun(run):
         with Store.read_only(run) as store:
