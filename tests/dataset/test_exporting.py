@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from kernel_tuner import file_utils, util
 
-from mltune.cli import datasets
+from mltune.cli import options
 from mltune.dataset.dataset import Dataset, load_dataset
 from mltune.dataset.exporting import FORMATS
 from mltune.dataset.foreign import Outcomes, foreign_dataset
@@ -36,7 +36,7 @@ def exported(dataset: Dataset, kind: str, folder: Path) -> Path:
 
 
 def test_the_command_line_knows_the_formats() -> None:
-    assert tuple(FORMATS) == datasets.FORMATS
+    assert tuple(FORMATS) == options.FORMATS
 
 
 def simulated(path: Path) -> list[dict]:
