@@ -141,7 +141,7 @@ def plan(plan: str | Path) -> dict[str, Any]:
     --------
     >>> import mltune
     >>> forecast = mltune.plan("quick")
-    >>> forecast["problems"][0]["label"]
+    >>> forecast["problems"][0]["problem"]
     'sgemm NN 4096'
     """
     from mltune.campaign.forecast import forecast

@@ -114,7 +114,7 @@ def import_dataset(
     >>> folder = pathlib.Path(tempfile.mkdtemp())
     >>> _ = (folder / "mine.csv").write_text("block,time_ms\n32,1.5\n64,1.25\n")
     >>> found, notices = mltune.import_dataset(
-    ...     folder / "mine.csv", kernel="mine", device="a100", parameters="block", out=folder
+    ...     folder / "mine.csv", kernel="mine", device="a100", parameters="block", time="time_ms", out=folder
     ... )
     >>> found.manifest.best.configuration, notices[0]
     ({'block': 64}, '2 rows, 2 distinct')

@@ -45,8 +45,8 @@ DOCUMENTS = {
     "bound sgemm --trans NN --size 2048 --kernel gemm_shared --device a100": lambda: mltune.bound(
         "sgemm", **SHAPE, kernel="gemm_shared", device="a100"
     ).to_json(),
-    "bound transpose --size rows=512 --size columns=256 --device a100 --config TILE=32": lambda: mltune.bound(
-        "transpose", size={"rows": 512, "columns": 256}, device="a100", config={"TILE": 32}
+    "bound dgemm --size 512 --kernel gemm_simt --device a100 --config BLK_M=64": lambda: mltune.bound(
+        "dgemm", size=512, kernel="gemm_simt", device="a100", config={"BLK_M": 64}
     ).to_json(),
     "predict sgemm --trans NN --size 2048 --kernel gemm_simt --device a100 --top 3 --wisdom none": lambda: (
         mltune.predict("sgemm", **SHAPE, kernel="gemm_simt", device="a100", top=3, wisdom="none").to_json()
@@ -100,7 +100,7 @@ def test_a_plan_is_carried_out_from_its_file_or_as_an_object(tmp_path):
         assert result.directory == (tmp_path / run).relative_to(tmp_path)
         assert result.to_json()["with_winner"] == 1
     assert mltune.load_run("one").best_config == mltune.load_run("two").best_config
-    assert mltune.plan("mine.toml")["problems"][0]["label"] == "sgemm NT 4096"
+    assert mltune.plan("mine.toml")["problems"][0]["problem"] == "sgemm NT 4096"
 
 
 def test_a_run_may_be_ended_at_once():
@@ -129,7 +129,7 @@ def test_timings_of_others_are_imported_merged_and_exported(printed, tmp_path):
     for name, times in (("one", "32,1.5\n64,1.25\n"), ("two", "64,1.25\n128,2\n")):
         (tmp_path / f"{name}.csv").write_text(f"block,time_ms\n{times}")
         found, notices = mltune.import_dataset(
-            f"{name}.csv", kernel="mine", device="a100", parameters=["block"], out="data", size={"n": 8}
+            f"{name}.csv", kernel="mine", device="a100", parameters=["block"], time="time_ms", out="data"
         )
         assert found.manifest.problem.name == "mine"
         assert notices[0].startswith("2 rows")
@@ -145,8 +145,7 @@ def test_timings_of_others_are_imported_merged_and_exported(printed, tmp_path):
 
 def test_a_pruned_sweep_is_a_result(printed):
     dataset = "replay:convolution_w6600"
-    options = {"complete": True, "prune": True, "only": {"block_size_x": [32]}}
-    found = mltune.sweep("convolution", device=dataset, run="run", **options)
+    found = mltune.sweep("convolution", complete=True, prune=True, device=dataset, run="run")
     assert found.pruned.saved_s == found.to_json()["pruning"]["saved_s"]
     assert mltune.load_dataset(found.dataset).manifest.kind == "pruned"
     with pytest.raises(UsageError, match="--complete --prune --within"):
