@@ -61,6 +61,7 @@ MODULES = (
     "mltune.show.follow",
     "mltune.show.live",
     "mltune.show.study",
+    "mltune.show.inventory",
     "mltune.show.tables",
     "mltune.tuning.tuner",
     "matplotlib.pyplot",
