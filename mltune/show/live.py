@@ -6,7 +6,7 @@ import math
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from mltune.results.progress import CampaignProgress, Progress
 from mltune.results.rating import speed, unit_of
@@ -160,31 +160,11 @@ class RunDisplay(Display):
             self.say(f"{where}: {message}" if where else message)
 
 
-class JobsProgress(Protocol):
-    """The progress of jobs of which several run at a time: how many there are, have ended and failed.
-
-    ``last`` is the job that ended last, ``message`` one for the user; each may be empty.
-    """
-
-    @property
-    def jobs(self) -> int: ...
-    @property
-    def done(self) -> int: ...
-    @property
-    def failed(self) -> int: ...
-    @property
-    def last(self) -> str: ...
-    @property
-    def left_s(self) -> float | None: ...
-    @property
-    def message(self) -> str: ...
-
-
 class ComparisonDisplay(Display):
     """A display of the progress of a comparison."""
 
-    def __call__(self, progress: JobsProgress) -> None:
-        """Show one state of the comparison."""
+    def __call__(self, progress: Any) -> None:
+        """Show one state of the comparison: jobs ``done`` of all ``jobs``, and ``failed``, ``left_s``, ``last``."""
         left = f"about {duration(progress.left_s)} left" if progress.left_s and progress.left_s >= 1 else ""
         if progress.message:
             self.say(", ".join(filter(None, (progress.message, left))))
