@@ -15,15 +15,14 @@ PACKAGE = Path(mltune.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 FLOORS: tuple[set[str], ...] = (
-    {"files"},
-    {"errors"},
+    {"files", "errors"},
     {"process", "device", "problem", "records"},
     {"kernel"},
     {"dataset", "known"},
     {"cost"},
     {"search"},
     {"measure", "results", "comparison", "resolve"},
-    {"show", "report", "winner"},
+    {"show", "winner"},
     {"tuning"},
     {"campaign"},
     {"api"},

@@ -1,0 +1,280 @@
+"""Evidence for the findings of one problem: the arrays and figures behind the plots and tables of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mltune.cost.importance import importance
+from mltune.kernel.columns import Floats
+from mltune.records.reference import usual_s
+from mltune.records.trial import TrialRecord, TrialState
+from mltune.results.rating import Unit
+from mltune.results.run import TuneResult
+from mltune.results.wording import REFERENCE
+from mltune.show.report.reading import kernel_of
+
+if TYPE_CHECKING:
+    from mltune.records.trials import Trials
+
+FAILURES = (
+    TrialState.COMPILE_ERROR,
+    TrialState.LAUNCH_ERROR,
+    TrialState.WRONG_RESULT,
+    TrialState.TIMEOUT,
+    TrialState.CRASHED,
+    TrialState.UNSTABLE,
+)
+"""States of trials that failed."""
+
+MOST_EXAMPLES = 50
+"""Failed trials of a run, by state, that are searched for one with a message."""
+
+MOST_CELLS = 2_000
+"""Largest number of cells of a heat map."""
+
+TIME_USE = {
+    "search": "searching",
+    "wait": "waiting for builds and the GPU",
+    "reference": "reference kernel and start",
+    "finals": "finals",
+    "record": "recording and display",
+    "rest": "other",
+}
+"""Parts of the run time, and their names in a report."""
+
+_LARGEST_SHARE = 1e300
+"""Finite share that takes the place of those that a damaged record predicts."""
+
+FEWEST_PREDICTED = 5
+"""Least number of trials for a rank correlation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """The best result so far of one problem, over its run.
+
+    Attributes
+    ----------
+    at : ndarray of shape (n_steps,)
+        When the best so far changed, and the end: seconds of the run, or trials.
+    share : ndarray of shape (n_steps,)
+        The speed of the best so far, as a share of that of ``of``.
+    of : str
+        Name of the reference kernel, or ``"final best"``.
+    unit : {"s", "trials"}
+        Trials in replay, where seconds do not describe a GPU, and where no times are on record.
+    """
+
+    at: Floats
+    share: Floats
+    of: str
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """Predictions of the search, and what was measured of the same trials.
+
+    Attributes
+    ----------
+    predicted, measured : ndarray of shape (n_predicted,)
+        Shares of what limits the problem on the device (``Rate.peak``); without a known limit, speeds that can only be
+        compared with each other.
+    rank_correlation : float or None
+        Spearman's; None for fewer than :data:`FEWEST_PREDICTED` trials, and where all are equal.
+    """
+
+    predicted: Floats
+    measured: Floats
+    rank_correlation: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """The best time found for each pair of values of two parameters.
+
+    Attributes
+    ----------
+    names : tuple of two str
+        The parameter of the rows, and that of the columns.
+    rows, columns : tuple of int
+        Their values.
+    unit : Unit
+    values : ndarray of shape (n_rows, n_columns)
+        NaN where nothing was measured.
+    """
+
+    names: tuple[str, str]
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+    unit: Unit
+    values: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A kind of failure, with an example; ``slug`` names the problem of the example."""
+
+    state: str
+    count: int
+    slug: str
+    example: TrialRecord
+
+    @property
+    def detail(self) -> str:
+        """Message of the example."""
+        parts = (self.example, self.example.measurement, self.example.build)
+        return next((part.detail for part in parts if part is not None and part.detail), "")
+
+
+@dataclass
+class Evidence:
+    """The evidence of one run. Every property is computed when it is first read."""
+
+    run: TuneResult
+
+    @cached_property
+    def measured(self) -> Trials:
+        """Trials that succeeded, by number."""
+        return self.run.measured()
+
+    @cached_property
+    def times(self) -> Floats:
+        """Median times of ``measured``, seconds: ndarray of shape (n_measured,)."""
+        times: Floats = self.measured.column("median_s")
+        return times
+
+    @cached_property
+    def reference_s(self) -> float | None:
+        """Median time of the reference kernel, seconds: in the finals, else at the start of the run."""
+        declared = self.run.declaration
+        raced = None if declared is None else declared.reference
+        return self.run.reference_s if raced is None else raced.median_s
+
+    @cached_property
+    def curve(self) -> Curve | None:
+        """The best so far; None where nothing was measured."""
+        if not self.measured:
+            return None
+        run, reference_s = self.run, self.reference_s
+        by_time = not run.replayed and bool((self.measured.column("elapsed_s") > 0.0).all())
+        at, best = map(np.array, zip(*run.improvements(by_time=by_time), strict=True))
+        ends = self.measured.column("elapsed_s") if by_time else self.measured.column("number") + 1.0
+        last = max(float(ends.max()), run.seconds.get("total", 0.0) if by_time else float(len(run.records)))
+        of_s = float(best[-1]) if reference_s is None else reference_s
+        return Curve(
+            np.append(at, last),
+            of_s / np.append(best, best[-1]),
+            "final best" if reference_s is None else run.problem.reference or REFERENCE,
+            "s" if by_time else "trials",
+        )
+
+    @cached_property
+    def predictions(self) -> Predictions:
+        """Predictions and measurements of the trials that have both."""
+        rate, logs = self.run.rate, self.measured.column("expected")
+        work, peak = (1, 1.0) if rate.peak is None else (rate.work, rate.peak)
+        with np.errstate(all="ignore"):
+            measured, predicted = (work / (times * peak) for times in (self.times, self.run.predicted_s(logs)))
+        known = np.isfinite(logs) & np.isfinite(measured)
+        predicted, measured = np.minimum(predicted[known], _LARGEST_SHARE), measured[known]
+        return Predictions(predicted, measured, _rank_correlation(predicted, measured))
+
+    @cached_property
+    def importance(self) -> dict[str, float] | None:
+        """Share of each parameter in the importance of all; None where too little was measured."""
+        values = self.run.header.parameters
+        columns = {name: self.measured.parameter(name).astype(np.int64) for name in values}
+        return importance(columns, self.times, values)
+
+    @cached_property
+    def cells(self) -> Cells | None:
+        """The best found over two parameters; None where there are no two of them, or too many values to show."""
+        names = (self._block_shape() or self._two_most_important()) if self.measured else None
+        if names is None:
+            return None
+        first, second = (self.measured.parameter(name) for name in names)
+        rows, columns = tuple(np.unique(first).tolist()), tuple(np.unique(second).tolist())
+        if len(rows) * len(columns) > MOST_CELLS:
+            return None
+        fastest = np.full((len(rows), len(columns)), np.inf)
+        at = np.searchsorted(rows, first), np.searchsorted(columns, second)
+        np.minimum.at(fastest, at, self.times)
+        rate = self.run.rate
+        values = np.where(np.isfinite(fastest), rate.of(fastest), np.nan)
+        return Cells(names, rows, columns, rate.unit, values)
+
+    def _block_shape(self) -> tuple[str, str] | None:
+        """Return the two parameters that were varied of those that make the launch grid: the tile of a block."""
+        kernel = kernel_of(self.run)
+        if kernel is None or kernel.source is None:
+            return None
+        names = kernel.parameters_of(name for expression in kernel.grid for name in expression.names)
+        ordered = [name for name in kernel.all_parameters if name in names and np.ptp(self.measured.parameter(name))]
+        return (ordered[0], ordered[1]) if len(ordered) == 2 else None
+
+    def _two_most_important(self) -> tuple[str, str] | None:
+        found = self.importance
+        if found is None or len(found) < 2:
+            return None
+        order = list(self.run.header.parameters)
+        first, second = sorted(list(found)[:2], key=order.index)
+        return first, second
+
+    @cached_property
+    def intensity(self) -> float | None:
+        """Operations per byte of the least memory traffic; None where the problem does not count both."""
+        flops, size = self.run.flops, self.run.problem.bytes
+        return flops / size if flops and size else None
+
+    @cached_property
+    def reference_changes(self) -> Floats:
+        """Relative deviation of each timing of the reference kernel from its usual time: ndarray of shape (n_timings,).
+
+        See :func:`mltune.records.reference.usual_s`.
+        """
+        references = self.run.references
+        times = np.array([reference.median_s for reference in references], dtype=np.float64)
+        with np.errstate(all="ignore"):
+            return times / usual_s(references) - 1.0 if references else times
+
+    @cached_property
+    def discarded(self) -> int:
+        """Samples that were discarded because the clock was throttled."""
+        return int(np.nansum(self.run.records.column("discarded")))
+
+
+def failures(runs: Sequence[TuneResult]) -> list[Failure]:
+    """Return the kinds of failure that occurred, the most frequent first, with the first example that has a message."""
+    found: list[Failure] = []
+    for state in FAILURES:
+        failed = [(run.slug, run.records.take(run.records.in_state(state))) for run in runs]
+        count = sum(len(trials) for _, trials in failed)
+        examples = [(slug, record) for slug, trials in failed for record in trials[:MOST_EXAMPLES]]
+        candidates = [Failure(str(state), count, slug, record) for slug, record in examples]
+        if candidates:
+            found.append(next((one for one in candidates if one.detail), candidates[0]))
+    return sorted(found, key=lambda failure: -failure.count)
+
+
+def time_use(seconds: Mapping[str, float | None]) -> dict[str, float]:
+    """Return the parts of the run time, by the keys of :data:`TIME_USE`.
+
+    A phase that a store does not count is 0, and its seconds are part of the rest. Compilers and the GPU work in
+    parallel with all of them.
+    """
+    spent = {phase: seconds.get(phase) or 0.0 for phase in TIME_USE if phase != "rest"}
+    return spent | {"rest": max((seconds.get("total") or 0.0) - sum(spent.values()), 0.0)}
+
+
+def _rank_correlation(predicted: Floats, measured: Floats) -> float | None:
+    if len(predicted) < FEWEST_PREDICTED or np.ptp(predicted) == 0.0 or np.ptp(measured) == 0.0:
+        return None
+    from scipy.stats import spearmanr
+
+    return float(spearmanr(predicted, measured).statistic)

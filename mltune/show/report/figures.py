@@ -1,0 +1,213 @@
+"""Figures of a report. Every figure has a caption that also serves as its text alternative."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from mltune.records.reference import drifts
+from mltune.results.wording import REFERENCE
+from mltune.show.report.evidence import TIME_USE, Cells, Curve, Evidence, Predictions, time_use
+from mltune.show.report.svg import FAINT, INK, SERIES, NotDrawableError, Plot, axes, dots, finish
+
+WIDE_IN, NARROW_IN = 5.4, 3.1
+"""Widths of a figure by itself, and of one in a grid: both fit a phone."""
+
+CURVE_FROM = 0.7
+"""Share of the final best at which the vertical axis of a curve begins."""
+
+CLIPPED = 1.5
+"""Share of the peak at which the axes of predicted and measured speed end at the latest."""
+
+MOST_POINTS = 5_000
+"""Largest number of trials that are drawn: each takes 40 bytes of the page."""
+
+LONGEST_LABEL = 26
+MOST_SECONDS = 1e9
+"""Seconds of a run, about 30 years, beyond which its times are not drawn."""
+
+FEWEST_REFERENCES = 5
+"""Number of timings of the reference kernel below which they are plotted only if one of them drifted."""
+
+_TIME_COLOURS = (SERIES[1], SERIES[0], SERIES[3], SERIES[2], SERIES[4], FAINT)
+
+
+class Shade(NamedTuple):
+    """A cell of a heat map: its text, its background (``#rrggbb``), and whether that needs dark text."""
+
+    text: str
+    colour: str
+    bright: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HeatMap:
+    """A table of coloured cells: ``shades`` by row and column of ``cells``, None where nothing was measured."""
+
+    cells: Cells
+    shades: Sequence[Sequence[Shade | None]]
+    caption: str
+
+
+def best_so_far(curve: Curve, name: str, label: str, *, alone: bool) -> Plot:
+    """Plot the best so far of one problem over its run, from :data:`CURVE_FROM` of the final best on."""
+    final, end_at = float(curve.share[-1]), float(curve.at[-1])
+    if not 1e-6 < final < 1e6:
+        raise NotDrawableError(f"the final best is {final:.3g} times as fast as {curve.of}")
+    if not end_at < MOST_SECONDS:
+        raise NotDrawableError(f"its last time on record is after {end_at:.3g} {curve.unit}")
+    lowest, highest = CURVE_FROM * final, (1.04 if 0.85 < final < 1.0 else 1.04 * final)
+    width, height = (WIDE_IN, 2.9) if alone else (NARROW_IN, 1.8)
+    made = axes(width, height)
+    scale, unit = _time_unit(end_at) if curve.unit == "s" else (1.0, "trials")
+    made.axhline(1.0, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
+    made.step(curve.at / scale, curve.share, where="post", color=SERIES[0])
+    made.set(ylim=(lowest, highest), xlim=(0.0, end_at / scale or 1.0), xlabel=unit)
+    made.yaxis.set_major_formatter(_percent)
+    made.locator_params(nbins=5)
+    end = f"{100 * curve.share[-1]:.1f} % of {curve.of} after {curve.at[-1] / scale:.3g} {unit}"
+    improved = float(curve.at[-2]) / scale if len(curve.at) > 1 else 0.0
+    return finish(made, name, f"Best so far: {label}", f"{label}: {end}, last improved at {improved:.3g}.")
+
+
+def predicted_and_measured(found: Predictions, name: str, label: str) -> Plot:
+    """Plot measured over predicted speed, as shares of the peak."""
+    both = np.stack([found.predicted, found.measured])
+    high = min(1.05 * float(both.max()), CLIPPED)
+    if not high > 1e-9:
+        raise NotDrawableError(f"the fastest trial is at {both.max():.3g} of the peak")
+    made = axes(NARROW_IN, 2.7, left=0.72)
+    made.plot([0.0, high], [0.0, high], color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
+    inside = (both <= high).all(axis=0)
+    every = int(inside.sum()) // MOST_POINTS + 1
+    dots(made, found.predicted[inside][::every], found.measured[inside][::every], SERIES[0])
+    made.set(xlim=(0.0, high), ylim=(0.0, high), xlabel="predicted share of peak", ylabel="measured share of peak")
+    made.xaxis.set_major_formatter(_percent)
+    made.yaxis.set_major_formatter(_percent)
+    made.locator_params(nbins=5)
+    rank, outside = found.rank_correlation, int((~inside).sum())
+    ranked = "too few for a rank correlation" if rank is None else f"rank correlation {rank:.2f}"
+    sampled = f" One in {every} is drawn." if every > 1 else ""
+    beyond = f" Not drawn: {outside} beyond {100 * CLIPPED:.0f} % of the peak." if outside else ""
+    return finish(
+        made,
+        name,
+        f"Predicted and measured: {label}",
+        f"{label}: {len(found.measured)} trials that were predicted and measured; {ranked}. "
+        f"Correct predictions are on the dashed line.{sampled}{beyond}",
+    )
+
+
+def heat_map(cells: Cells, label: str) -> HeatMap:
+    """Colour the best result in every cell of two parameters, as a table that screen readers can read."""
+    import matplotlib
+    from matplotlib.colors import to_hex
+
+    low, high = float(np.nanmin(cells.values)), float(np.nanmax(cells.values))
+    if not math.isfinite(high - low):
+        raise NotDrawableError(f"its cells hold {low:.3g} to {high:.3g} {cells.unit.name}")
+    shares = np.nan_to_num((cells.values - low) / ((high - low) or 1.0))
+    if not cells.unit.higher_is_better:
+        shares = 1.0 - shares
+    shades = matplotlib.colormaps["viridis"](shares)
+    rows = [
+        [
+            None if math.isnan(value) else Shade(_figure(value), to_hex(shade), bool(share > 0.6))
+            for value, shade, share in zip(*row, strict=True)
+        ]
+        for row in zip(cells.values, shades, shares, strict=True)
+    ]
+    row, column = np.unravel_index(int(np.argmax(np.where(np.isnan(cells.values), -1.0, shares))), shares.shape)
+    best = f"{cells.names[0]}={cells.rows[row]}, {cells.names[1]}={cells.columns[column]}"
+    missing, count = int(np.isnan(cells.values).sum()), cells.values.size
+    return HeatMap(
+        cells,
+        rows,
+        f"{label}: best {cells.unit.name} found in each cell; {_figure(cells.values[row, column])} at {best} is best. "
+        f"Nothing was measured in {missing} of {count} cells.",
+    )
+
+
+def time_bars(seconds: Mapping[str, Mapping[str, float]], name: str) -> Plot | None:
+    """Plot a bar per problem with the parts of the run time; None where no time is known.
+
+    ``seconds`` holds the seconds by phase of each problem, by its label.
+    """
+    parts = {label: time_use(of) for label, of in seconds.items() if of.get("total", 0.0) > 0.0}
+    spent = {label: use for label, use in parts.items() if sum(use.values()) < MOST_SECONDS}
+    left_out = [f"{label}, with {sum(use.values()):.3g} s" for label, use in parts.items() if label not in spent]
+    if not spent:
+        return None
+    longest = min(max(map(len, spent)), LONGEST_LABEL)
+    made = axes(WIDE_IN, 1.05 + 0.24 * len(spent), left=0.25 + 0.085 * longest, top=0.6)
+    scale, unit = _time_unit(max(sum(parts.values()) for parts in spent.values()))
+    place = np.arange(len(spent))
+    done = np.zeros(len(spent))
+    totals = {phase: sum(parts[phase] for parts in spent.values()) for phase in TIME_USE}
+    for (phase, meaning), colour in zip(TIME_USE.items(), _TIME_COLOURS, strict=True):
+        if not totals[phase]:
+            continue
+        widths = np.array([parts[phase] for parts in spent.values()]) / scale
+        made.barh(place, widths, left=done, height=0.7, color=colour, label=meaning)
+        done += widths
+    made.set_yticks(place, [shortened(label) for label in spent])
+    made.set(xlabel=unit, ylim=(len(spent) - 0.4, -0.6))
+    made.grid(visible=False, axis="y")
+    made.figure.legend(loc="upper left", ncols=2, borderpad=0.0, handlelength=1.0, columnspacing=1.0)
+    everything = max(sum(totals.values()), 1e-9)
+    shares = ", ".join(
+        f"{100 * totals[phase] / everything:.0f} % {meaning}" for phase, meaning in TIME_USE.items() if totals[phase]
+    )
+    omitted = f" Not drawn: {'; '.join(left_out)}." if left_out else ""
+    return finish(made, name, "Time use", f"{everything / scale:.3g} {unit} in all: {shares}.{omitted}")
+
+
+def reference_over_time(each: Evidence, name: str, label: str) -> Plot | None:
+    """Plot the time of the reference kernel over the run, relative to its usual time; None where nothing is to see."""
+    found, change = each.run.references, each.reference_changes
+    if len(found) < FEWEST_REFERENCES and not drifts(found):
+        return None
+    at = np.array([reference.elapsed_s for reference in found])
+    reach = max(0.005, 1.2 * float(np.abs(change).max()))
+    if not (reach < 1e6 and at.max() < MOST_SECONDS):
+        raise NotDrawableError(f"it differs by up to {reach:.3g} times from its usual time, in {at.max():.3g} s")
+    made = axes(NARROW_IN, 1.8, left=0.62)
+    scale, unit = _time_unit(float(at.max()))
+    made.plot(at / scale, change, color=SERIES[1])
+    dots(made, at / scale, change, SERIES[1], size=4.0)
+    made.set(ylim=(-reach, reach), xlabel=unit)
+    made.yaxis.set_major_formatter(lambda value, _: f"{100 * value:+.3g} %")
+    made.locator_params(nbins=5)
+    return finish(
+        made,
+        name,
+        f"Reference kernel over time: {label}",
+        f"{label}: {each.run.problem.reference or REFERENCE} was timed {len(found)} times, between "
+        f"{100 * change.min():+.2f} and {100 * change.max():+.2f} % from its usual time.",
+    )
+
+
+def shortened(label: str) -> str:
+    """Shorten a label in its middle: labels differ at their ends."""
+    half = LONGEST_LABEL // 2
+    return label if len(label) <= LONGEST_LABEL else f"{label[: half - 1]}…{label[-half:]}"
+
+
+def _percent(value: float, _: int) -> str:
+    return f"{100 * value:.3g} %"
+
+
+def _figure(value: float) -> str:
+    """Write the value of a cell."""
+    return f"{value:.{0 if value >= 1e3 else 1}f}" if 10 <= value < 1e5 else f"{value:.3g}"
+
+
+def _time_unit(longest_s: float) -> tuple[float, str]:
+    """Return the seconds of the unit that suits a duration, and its name."""
+    if longest_s < 180.0:
+        return 1.0, "seconds"
+    return (60.0, "minutes") if longest_s < 3 * 3600.0 else (3600.0, "hours")

@@ -1,0 +1,262 @@
+"""Sections of a report, which both its HTML and its Markdown are filled from."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from mltune.cost.importance import mean_importance
+from mltune.records.events import BEGINNINGS, ENDS, EVENTS
+from mltune.records.reference import Drift, drifts
+from mltune.records.trial import TrialRecord
+from mltune.results.audit import SkipAudit
+from mltune.results.messages import message
+from mltune.results.summary import by_problem
+from mltune.show.report import figures
+from mltune.show.report.evidence import Evidence, Failure, failures
+from mltune.show.report.findings import distinct
+from mltune.show.report.reading import ReportInput
+from mltune.show.report.roofline import bandwidths, not_drawn, roofline
+from mltune.show.report.svg import Omission, Plot, drawn, plotting
+
+NOTABLE = {"resumed", "interrupted", "drift", "worker_died", "gpu_lost", "gpu_back"}
+NOTABLE |= {"disk_full", "disk_back", "database_lost", "database_back"}
+"""Events that the report lists, besides those of other versions."""
+
+ALARMING = {
+    "gpu_lost": "the GPU was lost",
+    "disk_full": "the disk was full",
+    "database_lost": "the database did not answer",
+    "worker_died": "a worker process died",
+}
+"""Events that are listed at the top of the report."""
+
+MOST_EVENTS = 200
+LONGEST_EVENT = 600
+LONGEST_SIGNAL = 20
+MOST_PARAMETERS = 8
+MOST_OPEN = 3
+"""Number of problems up to which their details are open at first."""
+
+FASTEST = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemSection:
+    """The details of one problem; ``entry`` is its entry in ``winners.json``."""
+
+    entry: Mapping[str, Any]
+    evidence: Evidence
+    fastest: Sequence[TrialRecord]
+    importance: Mapping[str, float] | None
+    audit: SkipAudit
+    drifts: Sequence[Drift]
+    curve: Plot | Omission | None
+    heat: figures.HeatMap | Omission | None
+    plots: Sequence[Plot | Omission]
+
+
+@dataclass(frozen=True, slots=True)
+class Sections:
+    """The content of a report besides its findings.
+
+    ``attention`` holds what to look at first, each with the slug of its problem or nothing; ``importance`` the mean
+    importance of the parameters by kernel; ``events`` the day and the message of each, except for ``more_events``;
+    ``references`` and ``discarded`` the numbers of reference timings and of samples discarded for a throttled clock;
+    ``compared`` how many winners are faster and slower than the reference kernel; ``off_roofs`` the label of each
+    problem that is in no roofline, and why; ``labels`` those of the problems by slug; ``choices`` the entries of each
+    problem with several kernels, the fastest first.
+    """
+
+    attention: Sequence[tuple[str, str]]
+    problems: Sequence[ProblemSection]
+    importance: Mapping[str, Mapping[str, float]]
+    failures: Sequence[Failure]
+    events: Sequence[tuple[str, str]]
+    more_events: int
+    references: int
+    discarded: int
+    roofs: Sequence[Plot | Omission]
+    off_roofs: Sequence[tuple[str, str]]
+    time: Plot | Omission | None
+    reference: str
+    compared: str
+    labels: Mapping[str, str]
+    choices: Sequence[Sequence[Mapping[str, Any]]]
+    plan: str | None
+    quick: bool
+
+
+def sections(source: ReportInput, document: Mapping[str, Any], *, quick: bool = False) -> Sections:
+    """Return the sections of a report on ``document``, the result of :func:`mltune.show.report.findings.findings`.
+
+    ``quick`` leaves out figures and importances, which take seconds.
+    """
+    evidence = [Evidence(run) for run in source.runs]
+    roofs: list[Plot | Omission | None] = []
+    time = None
+    with contextlib.nullcontext() if quick else plotting():
+        problems = [
+            _problem(each, entry, f"{number}", alone=len(evidence) == 1, quick=quick)
+            for number, (each, entry) in enumerate(zip(evidence, document["winners"], strict=False))
+        ]
+        if not quick:
+            labelled = {entry["label"]: each for each, entry in zip(evidence, document["winners"], strict=False)}
+            devices = distinct(each.run.device for each in evidence)
+            for at, device in enumerate(devices):
+                roof = partial(roofline, evidence, device, f"roofline-{at}")
+                line = partial(bandwidths, labelled, device, f"bandwidth-{at}")
+                roofs += [
+                    drawn(f"The roofline of {device.name}", roof),
+                    drawn(f"The memory bandwidth of {device.name}", line),
+                ]
+            seconds = {entry["label"]: entry["seconds"] for entry in document["winners"]}
+            time = drawn("Time use", partial(figures.time_bars, seconds, "time"))
+    names = {run.problem.reference for run in source.runs if run.problem.reference}
+    reference = names.pop() if len(names) == 1 else "the reference"
+    events = [event for event in source.events if event["event"] in NOTABLE or event["event"] not in EVENTS]
+    return Sections(
+        attention=_attention(source, document),
+        problems=problems,
+        importance=_by_kernel(problems),
+        failures=failures(source.runs),
+        events=[_listed(event) for event in events[:MOST_EVENTS]],
+        more_events=max(len(events) - MOST_EVENTS, 0),
+        references=sum(len(run.references) for run in source.runs),
+        discarded=sum(each.discarded for each in evidence),
+        roofs=[roof for roof in roofs if roof is not None],
+        off_roofs=[(problem.entry["label"], reason) for problem in problems if (reason := not_drawn(problem.evidence))],
+        time=time,
+        reference=reference,
+        compared=_compared(document, reference),
+        labels={entry["slug"]: entry["label"] for entry in document["winners"]},
+        choices=_choices(source, document),
+        plan=source.plan,
+        quick=quick,
+    )
+
+
+def _problem(each: Evidence, entry: Mapping[str, Any], name: str, *, alone: bool, quick: bool) -> ProblemSection:
+    """Return the details of a problem; the names of its figures end with ``name``."""
+    label, curve, heat = entry["label"], None, None
+    plots: list[Plot | Omission | None] = []
+    if not quick:
+        if each.curve is not None:
+            best = partial(figures.best_so_far, each.curve, f"best-{name}", label, alone=alone)
+            curve = drawn(f"Best so far of {label}", best)
+        if len(each.predictions.measured) > 1 and each.run.rate.peak is not None:
+            predicted = partial(figures.predicted_and_measured, each.predictions, f"predicted-{name}", label)
+            plots.append(drawn(f"Predicted and measured speed of {label}", predicted))
+        if each.cells is not None:
+            heat = drawn(f"The heat map of {label}", partial(figures.heat_map, each.cells, label))
+        over_time = partial(figures.reference_over_time, each, f"reference-{name}", label)
+        plots.append(drawn(f"The reference kernel over time, beside {label},", over_time))
+    return ProblemSection(
+        entry=entry,
+        evidence=each,
+        fastest=each.run.records.fastest(FASTEST),
+        importance=None if quick else each.importance,
+        audit=each.run.audit(),
+        drifts=drifts(each.run.references),
+        curve=curve,
+        heat=heat,
+        plots=[plot for plot in plots if plot is not None],
+    )
+
+
+def _choices(source: ReportInput, document: Mapping[str, Any]) -> list[list[Mapping[str, Any]]]:
+    """Return the entries of each problem with several kernels, the fastest first."""
+    entries = {entry["slug"]: entry for entry in document["winners"]}
+    return [[entries[run.slug] for run in group] for group in by_problem(source.runs) if len(group) > 1]
+
+
+def _by_kernel(problems: Sequence[ProblemSection]) -> dict[str, dict[str, float]]:
+    known: dict[str, list[Mapping[str, float]]] = {}
+    for problem in problems:
+        if problem.importance is not None:
+            known.setdefault(problem.evidence.run.kernel, []).append(problem.importance)
+    means = {kernel: mean_importance(those) for kernel, those in known.items()}
+    return {kernel: dict(list(mean.items())[:MOST_PARAMETERS]) for kernel, mean in means.items()}
+
+
+def _compared(document: Mapping[str, Any], reference: str) -> str:
+    """Write how many winners are faster and slower than the reference; empty where none was compared with it."""
+    found = document["against_reference"]
+    wordings = {"faster": "faster than", "level": "as fast as", "slower": "slower than"}
+    parts = [f"{found[verdict]} {wording} {reference}" for verdict, wording in wordings.items() if found.get(verdict)]
+    apart = document["with_winner"] - sum(found.values())
+    return ", ".join([*parts, f"{apart} not compared"] if apart and parts else parts)
+
+
+def _attention(source: ReportInput, document: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what to look at first, the worst first."""
+    failed: list[tuple[str, str]] = []
+    doubtful: list[tuple[str, str]] = []
+    for entry in document["winners"]:
+        label, slug, notes = entry["label"], entry["slug"], "; ".join(entry["notes"])
+        if entry["state"] in ("unreadable", "none", "not begun"):
+            failed.append((f"{label}: {notes}", slug))
+        elif entry["state"] == "best so far":
+            doubtful.append((f"{label}: {notes}", slug))
+        elif not entry["verified"] and not entry["replayed"]:
+            doubtful.append((f"{label}: the winner is not verified", slug))
+        for number, reason in entry["rejected"].items():
+            doubtful.append((f"{label}: trial {number} was faster, but {reason[:LONGEST_EVENT]}", slug))
+    happened = Counter(event["event"] for event in source.events)
+    events = [f"{text} {_times(happened[event])}" for event, text in ALARMING.items() if happened[event]]
+    return [*failed, *((text, "") for text in (*events, interruptions(source.events)) if text), *doubtful]
+
+
+def _listed(event: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the day of an event, and its message, which begins with the time of day."""
+    try:
+        day = datetime.fromisoformat(event["at"]).astimezone().date().isoformat()
+    except (ValueError, OverflowError):
+        day = ""
+    return day, message(event)[:LONGEST_EVENT]
+
+
+def interruptions(events: Sequence[Mapping[str, Any]]) -> str:
+    """Return a sentence on the interruptions and their signals; empty where there was none.
+
+    A part that neither ended nor was interrupted by a signal before the next one began was killed. Events do not show
+    whether the last part was killed or still goes on.
+
+    Examples
+    --------
+    >>> interruptions([{"event": "run_started"}, {"event": "interrupted", "signal": "SIGTERM"}, {"event": "resumed"}])
+    'interrupted once (by SIGTERM) and resumed'
+    """
+    signals: list[str] = []  # empty for an interruption without a record: a kill, a power failure
+    resumed, running, broken = 0, False, False
+    for event in events:
+        name = event["event"]
+        if name in BEGINNINGS:
+            if running:
+                signals.append("")
+            resumed += running or broken
+            running, broken = True, False
+        elif name == "interrupted":
+            signals.append(str(event.get("signal") or "")[:LONGEST_SIGNAL])
+            running, broken = False, True
+        elif name in ENDS:
+            if event.get("outcome") == "interrupted" and not broken:
+                signals.append("")
+                broken = True
+            running = False
+    count, known = len(signals), Counter(filter(None, signals))
+    if not count:
+        return ""
+    by = ", ".join(f"{_times(number)} by {signal}" if count > 1 else f"by {signal}" for signal, number in known.items())
+    again = "" if resumed == count else f" {_times(resumed)}"
+    return f"interrupted {_times(count)}{f' ({by})' if by else ''}{f' and resumed{again}' if resumed else ''}"
+
+
+def _times(count: int) -> str:
+    """Write a number of times."""
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")

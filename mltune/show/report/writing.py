@@ -1,0 +1,159 @@
+"""Writing of a report: ``report.html``, ``report.md``, ``winners.json``, and the folders of the winners."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mltune.errors import MltuneWarning, RunError
+from mltune.files.atomic import replace_folder_atomically, write_file_atomically
+from mltune.files.reading import read_file, reason
+from mltune.records.directory import HTML, JSON, MARKDOWN, WINNER, WINNERS, is_plan
+from mltune.results.reader import read_run
+from mltune.results.run import TuneResult
+from mltune.show.report.findings import findings
+from mltune.show.report.page import html, markdown
+from mltune.show.report.reading import ReportInput, read_input
+from mltune.show.report.sections import sections
+
+MOST_FILES, MOST_BYTES = 100, 1 << 28
+"""Limits on the folder of a winner that is copied: files, and bytes of all of them."""
+
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
+
+
+@dataclass(frozen=True, slots=True)
+class ReportPaths:
+    """The files of a report.
+
+    Attributes
+    ----------
+    document : dict
+        The content of ``winners.json``.
+    """
+
+    html: Path
+    markdown: Path
+    winners: Path
+    document: dict[str, Any]
+
+
+def write_report(
+    directory: Path,
+    folder: Path | None = None,
+    *,
+    quick: bool = False,
+    read: Callable[[Path, str], TuneResult] = read_run,
+) -> ReportPaths:
+    """Write the report on the directory of a run or of a campaign, which may still go on. No GPU is needed.
+
+    The report names what is missing or damaged. Each file is written as a whole or not at all.
+
+    Parameters
+    ----------
+    folder : pathlib.Path, optional
+        Where to write it; by default ``directory``.
+    quick : bool
+        Leave out figures and importances, which take seconds.
+    read : callable
+        Reads the run in a folder, given its slug.
+
+    Raises
+    ------
+    RunDirectoryError
+        It is neither of these.
+    RunError
+        The report cannot be written.
+    """
+    directory = Path(directory)
+    folder = directory if folder is None else Path(folder)
+    source = read_input(directory, read)
+    with _into(folder):
+        document = _collect(source, folder)
+        found = sections(source, document, quick=quick)
+        _write(folder / MARKDOWN, markdown(document, found))
+        _write(folder / HTML, html(document, found))
+    return ReportPaths(folder / HTML, folder / MARKDOWN, folder / JSON, document)
+
+
+def write_winners(directory: Path, read: Callable[[Path, str], TuneResult] = read_run) -> Path:
+    """Write ``winners.json`` and the folders of the winners; see :func:`write_report`."""
+    directory = Path(directory)
+    source = read_input(directory, read)
+    with _into(directory):
+        _collect(source, directory)
+    return directory / JSON
+
+
+@contextlib.contextmanager
+def _into(folder: Path) -> Iterator[None]:
+    """Make a folder; raise a RunError if it cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise RunError(
+            f"a report is written to a folder with room for it, but {folder} cannot be written: {reason(error)}; "
+            "write it elsewhere with --output."
+        ) from error
+
+
+def _collect(source: ReportInput, folder: Path) -> dict[str, Any]:
+    """Copy the winners; write the findings as JSON and return them."""
+    document = findings(source, _copy_winners(source, folder))
+    _write(folder / JSON, json.dumps(document, indent=2, allow_nan=False) + "\n")
+    return document
+
+
+def _copy_winners(source: ReportInput, folder: Path) -> dict[str, str]:
+    """Copy the exported winners next to the report, in place of earlier copies.
+
+    Return their folders by slug, relative to the report.
+    """
+    places = {}
+    for run in source.runs:
+        winner = run.directory / WINNER
+        if not winner.is_dir():
+            continue
+        if not is_plan(source.directory) and folder.resolve() == run.directory.resolve():
+            places[run.slug] = WINNER
+            continue
+        if copy_winner(winner, folder / WINNERS / run.slug, folder):
+            places[run.slug] = f"{WINNERS}/{run.slug}"
+    return places
+
+
+def copy_winner(winner: Path, target: Path, folder: Path) -> bool:
+    """Copy the folder of a winner in place of an earlier copy inside a folder; return whether it was small enough."""
+    files = _files(winner)
+    if files is None:
+        law = f"a winner's folder has at most {MOST_FILES} files and {MOST_BYTES} bytes"
+        warnings.warn(f"{law}, but {winner} has more and is not copied.", MltuneWarning, stacklevel=1)
+        return False
+    replace_folder_atomically(target, files, inside=folder)
+    return True
+
+
+def _files(winner: Path) -> dict[str, bytes] | None:
+    """Read the regular files with plain names in a folder; return None if they are too many or too large."""
+    files: dict[str, bytes] = {}
+    with os.scandir(winner) as entries:
+        for entry in entries:
+            if not entry.is_file(follow_symlinks=False) or not _PLAIN_NAME.fullmatch(entry.name):
+                continue
+            left = MOST_BYTES - sum(map(len, files.values()))
+            if len(files) == MOST_FILES or entry.stat(follow_symlinks=False).st_size > left:
+                return None
+            files[entry.name] = read_file(winner / entry.name, left, inside=winner)
+    return files
+
+
+def _write(path: Path, text: str) -> None:
+    write_file_atomically(path, text.encode("utf-8", "backslashreplace"))

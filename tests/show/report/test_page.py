@@ -1,0 +1,133 @@
+"""The page, the Markdown and winners.json agree; text from third parties stays text."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from mltune.dataset.dataset import load_manifest
+from mltune.device.known import UNKNOWN as UNKNOWN_DEVICE
+from mltune.results.wording import UNKNOWN, percent, spaced_duration, tflops
+from mltune.show.report.page import hardware, markdown
+from mltune.show.report.reading import read_input
+from mltune.show.report.sections import sections
+
+
+class Page(HTMLParser):
+    """The elements of a page, and the cells of its table of winners."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.ids, self.events, self.addresses = [], [], [], []
+        self.winners, self._row = {}, None
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        known = dict(attributes)
+        self.tags.append(tag)
+        self.ids += [known["id"]] if "id" in known else []
+        self.events += [name for name in known if name.startswith("on")]
+        self.addresses += [known[name] for name in ("src", "href", "action") if name in known]
+        if tag == "tr" and "data-slug" in known:
+            self._row = self.winners.setdefault(known["data-slug"], [])
+        elif tag == "tr":
+            self._row = None
+        if tag == "td" and self._row is not None:
+            self._row.append(known.get("data-sort"))
+
+
+@pytest.fixture(scope="module")
+def page(report):
+    return Page(report.html.read_text())
+
+
+def test_the_table_holds_the_figures_of_the_json(report, page):
+    entries = json.loads(report.winners.read_text())["winners"]
+    assert list(page.winners) == [entry["slug"] for entry in entries]
+    for entry in entries:
+        speed, of_cublas, of_peak, of_optimum, ties, trials, *_ = (
+            float(cell) if cell else None for cell in page.winners[entry["slug"]][:6]
+        )
+        assert speed == entry["tflops"]
+        assert of_cublas == (entry["reference"]["share"] if entry["reference"] else None)
+        assert of_peak == entry["share_of_peak"]
+        assert of_optimum == (entry["optimum"]["share"] if entry["optimum"] else None)
+        assert (ties, trials) == (len(entry["ties"]), entry["trials"])
+
+
+def test_the_page_and_the_markdown_show_the_figures_of_the_json(report):
+    shown, written = report.html.read_text(), report.markdown.read_text()
+    rows = {cells[1].strip(): cells for line in written.splitlines() if len(cells := line.split("|")) == 11}
+    for entry in report.document["winners"]:
+        if entry["tflops"] is None:
+            continue
+        share = percent(entry["reference"]["share"]) if entry["reference"] else UNKNOWN
+        _, _, speed, _, of_cublas, _, of_peak, ties, trials, *_ = (
+            cell.strip() for cell in rows[entry["label"].replace("_", "\\_")]
+        )
+        assert (speed, of_cublas, of_peak) == (tflops(entry["tflops"]), share, percent(entry["share_of_peak"]))
+        assert (int(ties), int(trials)) == (len(entry["ties"]), entry["trials"])
+        for figure in (speed, of_cublas, of_peak):
+            assert f">{figure}<" in shown
+
+
+def test_text_from_third_parties_is_no_element(report, page):
+    text = report.html.read_text()
+    assert page.tags.count("script") == 1
+    assert "img" not in page.tags
+    assert page.events == []
+    assert all(address.startswith(("#", "data:,", "winners/")) for address in page.addresses)
+    assert text.count("alert(&#39;x&#39;)") > 10  # shown as text
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+
+
+def test_ids_are_unique(page):
+    assert len(page.ids) == len(set(page.ids))
+
+
+def test_links_lead_somewhere(report, page):
+    for address in page.addresses:
+        if address.startswith("#"):
+            assert address[1:] in page.ids
+
+
+def test_text_from_third_parties_is_no_markdown(report):
+    text = report.markdown.read_text()
+    outside_code = re.sub(r"`[^`\n]*`", "", text.replace("\\`", ""))
+    assert not re.search(r"(?<!\\)<", outside_code)
+
+
+def test_what_the_winners_are_compared_with_is_named(report):
+    found = report.document["against_reference"]
+    compared = ", ".join(
+        f"{found[verdict]} {verdict} than cuBLAS" for verdict in ("faster", "slower") if verdict in found
+    )
+    for path in (report.html, report.markdown):
+        assert f": {compared}, 2 not compared" in path.read_text()
+
+
+def test_a_device_without_cuda_has_no_compute_capability():
+    facts = load_manifest("convolution_mi250x_gcd").device.to_json()
+    assert hardware(facts).startswith(
+        "AMD Instinct MI250X (one GCD), gfx90a: 110 compute units at 1700 MHz, 64 GiB at "
+    )
+    assert hardware(UNKNOWN_DEVICE.to_json()) == "unknown: its facts are not on record"
+
+
+def test_a_plan_is_kept_as_text_on_the_page(report):
+    assert "title = &#34;A failed campaign&#34;" in report.html.read_text()
+
+
+def test_the_markdown_is_written_from_a_failed_campaign(report):
+    source = read_input(report.html.parent)
+    assert markdown(report.document, sections(source, report.document, quick=True)).startswith("# A failed campaign")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0005, "0.00 s"), (59, "59.0 s"), (61, "1 min 01 s"), (3599.7, "1 h 00 min"), (28_680, "7 h 58 min")],
+)
+def test_durations(seconds, text):
+    assert spaced_duration(seconds) == text
