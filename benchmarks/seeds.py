@@ -34,12 +34,12 @@ from mltune.kernel.bundle import device_variables
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace
 from mltune.problem.gemm import GemmProblem, parse_problem
-from mltune.report.findings import findings
-from mltune.report.reading import kernel_of, read_input
-from mltune.report.svg import QUIET, SERIES, axes, plotting
 from mltune.resolve.plan_reader import load_plan
 from mltune.results.run import TuneResult
 from mltune.search.astra import AstraThresholds
+from mltune.show.report.findings import findings
+from mltune.show.report.reading import kernel_of, read_input
+from mltune.show.report.svg import QUIET, SERIES, axes, plotting
 
 FITTED, CHECKED = (2048, 8192), (4096, 12288)
 """Sizes of square products on which the model of transfers is fitted, and on which it is checked."""
@@ -85,7 +85,7 @@ PAPERS: dict[tuple[str, str], Paper] = {
 def row_of(kernel: str, run: TuneResult, entry: dict[str, Any]) -> dict[str, Any]:
     """Return a row of the page: one version of a kernel for one problem."""
     paper, bound = PAPERS.get((kernel, run.problem.label)), entry["bound"]
-    best, bundle = run.best, kernel_of(run)
+    best, bundle = run.best_record, kernel_of(run)
     registers = None if best is None or best.build is None else best.build.registers
     occupancy = flops_per_byte = None
     if best is not None and bundle is not None:

@@ -36,8 +36,8 @@ from mltune.records.directory import runs_in
 from mltune.resolve.device import find_gpus
 from mltune.resolve.placement import place
 from mltune.resolve.plan_reader import parse_plan
-from mltune.results.choice import by_problem
 from mltune.results.run import TuneResult
+from mltune.results.summary import by_problem
 
 ARMS = ("cold", "shared")
 OVERHEAD_S = 30.0

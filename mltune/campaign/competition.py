@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 from mltune.campaign.campaign import run_plan
 from mltune.errors import MltuneWarning, RunDirectoryError, RunError
 from mltune.records.directory import WINNER, new_directory, runs_in
-from mltune.report.writing import copy_winner
 from mltune.resolve.device import find_gpus
 from mltune.resolve.placement import notices, place
 from mltune.resolve.sizes import plan_of_sizes
-from mltune.results.choice import by_problem
-from mltune.results.reader import read_run
-from mltune.results.unread import Unread, read_or_set_aside
+from mltune.results.reader import Unread, read_or_set_aside, read_run
+from mltune.results.summary import by_problem
+from mltune.show.report.writing import copy_winner
 
 if TYPE_CHECKING:
     from mltune.problem.problem import Problem

@@ -14,7 +14,7 @@ from mltune.records.directory import DATASETS
 from mltune.resolve.plan import Plan
 
 if TYPE_CHECKING:
-    from mltune.report.writing import ReportPaths
+    from mltune.show.report.writing import ReportPaths
 
 
 class Products:
@@ -46,7 +46,7 @@ class Products:
         quick : bool
             Whether to leave out figures.
         """
-        from mltune.report.writing import write_report, write_winners
+        from mltune.show.report.writing import write_report, write_winners
 
         written: list[ReportPaths] = []
 

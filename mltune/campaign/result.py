@@ -11,7 +11,7 @@ from mltune.resolve.plan import Standing
 from mltune.results.run import TuneResult
 
 if TYPE_CHECKING:
-    from mltune.report.writing import ReportPaths
+    from mltune.show.report.writing import ReportPaths
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,8 @@ from mltune.errors import RunError
 from mltune.known.entry import Entry
 from mltune.records.directory import PROBLEMS, is_begun
 from mltune.resolve.plan import Plan, Standing, Task, TimeSlice, Unit
-from mltune.results.reader import RunReader
+from mltune.results.reader import RunReader, Unread, read_or_set_aside
 from mltune.results.run import TuneResult
-from mltune.results.unread import Unread, read_or_set_aside
 from mltune.results.wording import milliseconds
 from mltune.tuning.siblings import near_run, nearest
 from mltune.tuning.wisdom import found_so_far

@@ -57,7 +57,7 @@ def bound(
     bring it closer.
     """
     from mltune.device.known import with_mixes
-    from mltune.results.rate import rate_of
+    from mltune.results.rating import rate_of
     from mltune.show.bound import bounded
     from mltune.tuning.bound import LimitedConfiguration, find_bound, find_bounds, read_code
 

@@ -143,7 +143,7 @@ def report(
     The run may still go on. The report gives the results, their uncertainty and the failures, then the evidence.
     --json prints the content of winners.json. Exits with 1 when the run, or a problem of a plan, cannot be read.
     """
-    from mltune.report.writing import write_report
+    from mltune.show.report.writing import write_report
 
     paths = write_report(run, output)
     answer(paths.document, as_json, lambda: [str(path) for path in (paths.html, paths.markdown, paths.winners)])

@@ -107,8 +107,12 @@ class Dataset:
         ]
 
     def to_dataframe(self) -> pd.DataFrame:
-        """Return the table as a data frame."""
-        frame: pd.DataFrame = self.table.to_pandas()
+        """Return the table as a data frame.
+
+        The time of the kernel is ``median_s``. What it took to measure it is in ``compile_s``, ``verify_s`` and
+        ``timing_s``; the last is the column ``time_s`` of the file.
+        """
+        frame: pd.DataFrame = self.table.to_pandas().rename(columns={"time_s": "timing_s"})
         return frame
 
 

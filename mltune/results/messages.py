@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from mltune.files.text import printable
-from mltune.results.rate import TFLOPS, speed, unit_of
+from mltune.results.rating import TFLOPS, speed, unit_of
 from mltune.results.wording import REFERENCE, duration, milliseconds, percent
 
 UNKNOWN = "?"

@@ -1,13 +1,179 @@
-"""Rating of a measured time: its rate, share of the device's limit, share of the reference kernel."""
+"""The rate of a problem: whether its times are shown as TFLOPS, as GB/s or as milliseconds, and what limits them.
+
+A problem that counts its floating-point operations is rated in TFLOPS, of which the device has a theoretical peak. One
+that counts its memory traffic is rated in GB/s, limited by the device's memory bandwidth. Of a kernel that counts both,
+the roofline decides: it is rated by what takes longer at the device's limits (Williams, Waterman and Patterson, 2009).
+A problem that counts neither is shown as times.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from mltune.device.facts import Device
+from mltune.device.peaks import has_unit, peak_flops
 from mltune.problem.problem import Problem
 from mltune.records.declaration import Declaration
-from mltune.results.rate import GB_PER_S, TFLOPS, rate_of
+from mltune.results.wording import UNKNOWN, gb_per_s, milliseconds, percent, tflops
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A unit in which the time of a kernel is shown.
+
+    Attributes
+    ----------
+    name : str
+    key : str
+        Name of the unit in documents: the field of a rating that holds the value, except for ``"ms"``.
+    size : float
+        The unit in SI units.
+    limit : str
+        What the device limits it by; empty for milliseconds.
+    write : callable
+        Writes a value, or None, without the unit.
+
+    Examples
+    --------
+    >>> figures = {"median_s": 2e-3, "tflops": 54.6, "interval_s": [1.95e-3, 2.05e-3]}
+    >>> unit_of(figures).text(figures), unit_of(figures).interval(figures), MS.text(figures)
+    ('54.60', ('53.27', '56.00'), '2.0000')
+    """
+
+    name: str
+    key: str
+    size: float
+    limit: str
+    write: Callable[[float | None], str]
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether it is a rate, not a time."""
+        return self.key != "ms"
+
+    def value(self, figures: Mapping[str, Any]) -> Any:
+        """Return the value of a rating, None where it has none: see :func:`rating`."""
+        if self.higher_is_better:
+            return figures.get(self.key)
+        median_s = figures.get("median_s")
+        return None if median_s is None else median_s / self.size
+
+    def text(self, figures: Mapping[str, Any]) -> str:
+        """Write the value of a rating without the unit."""
+        return self.write(self.value(figures))
+
+    def interval(self, figures: Mapping[str, Any]) -> tuple[str, str] | None:
+        """Write both ends of the interval of a rating, the lower one first; None where it has no interval."""
+        value, ends_s = self.value(figures), figures.get("interval_s")
+        if value is None or not ends_s or None in ends_s:
+            return None
+        work = value * figures["median_s"]
+        ends = [work / end_s if self.higher_is_better else end_s / self.size for end_s in ends_s]
+        low, high = map(self.write, sorted(ends))
+        return low, high
+
+    def of_limit(self, share: float) -> str:
+        """Write a share of the limit."""
+        return f"{percent(share)} of {self.limit or 'the peak'}"
+
+
+def _ms(value: float | None) -> str:
+    return milliseconds(None if value is None else 1e-3 * value).removesuffix(" ms")
+
+
+TFLOPS = Unit("TFLOPS", "tflops", 1e12, "the peak", tflops)
+GB_PER_S = Unit("GB/s", "gb_per_s", 1e9, "the memory bandwidth", gb_per_s)
+MS = Unit("ms", "ms", 1e-3, "", _ms)
+
+UNITS = (TFLOPS, GB_PER_S, MS)
+"""Every unit, those that are preferred first."""
+
+
+def unit_of(figures: Mapping[str, Any]) -> Unit | None:
+    """Return the unit of a rating, or of an event with the fields of one; None where there is nothing to show."""
+    return next((unit for unit in UNITS if unit.value(figures) is not None), None)
+
+
+def speed(figures: Mapping[str, Any]) -> str:
+    """Write the value of a rating with its unit.
+
+    >>> speed({"median_s": 2e-3, "gb_per_s": 4000.0}), speed({"median_s": 2e-3}), speed({})
+    ('4000 GB/s', '2.0000 ms', '-')
+    """
+    unit = unit_of(figures)
+    return UNKNOWN if unit is None else f"{unit.text(figures)} {unit.name}"
+
+
+def units_of(ratings: Iterable[Mapping[str, Any]]) -> list[Unit]:
+    """Return the units that occur in ratings: a table has a column for each."""
+    found = {unit_of(figures) for figures in ratings}
+    return [unit for unit in UNITS if unit in found]
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """The rate of a problem on a device.
+
+    Attributes
+    ----------
+    unit : Unit
+    work : int
+        Operations or bytes of the problem; 0 where times are shown.
+    peak : float or None
+        The limit of the device, work per second; None where it is not known.
+    """
+
+    unit: Unit
+    work: int
+    peak: float | None
+
+    def of(self, median_s: Any) -> Any:
+        """Return median times in seconds, a number or an array, in the unit."""
+        return self.work / median_s / self.unit.size if self.work else median_s / self.unit.size
+
+    def share_of_peak(self, median_s: Any) -> Any:
+        """Return median times in seconds, a number or an array, as shares of the limit; None where it is not known."""
+        return None if self.peak is None else self.work / median_s / self.peak
+
+
+def rate_of(problem: Problem, device: Device) -> Rate:
+    """Return the rate of a problem on a device.
+
+    >>> from mltune.device.known import H200
+    >>> from mltune.problem.arrays import ArraysProblem
+    >>> transpose = rate_of(ArraysProblem("transpose", (), (), bytes=2 * 4 * 8192**2), H200)
+    >>> transpose.unit.name, round(transpose.of(2e-4)), transpose.peak
+    ('GB/s', 2684, 4800000000000.0)
+    """
+    flops, bandwidth = known_flops(problem), float(device.memory_bytes_per_s) or None
+    if flops:
+        peak = peak_of(problem, device)
+        by_memory = problem.follows_roofline and bandwidth and problem.bytes / bandwidth > flops / peak
+        if not by_memory:
+            return Rate(TFLOPS, flops, peak)
+    return Rate(GB_PER_S, problem.bytes, bandwidth) if problem.bytes else Rate(MS, 0, None)
+
+
+def peak_of(problem: Problem, device: Device) -> float:
+    """Return the peak of the fastest unit that does a problem's arithmetic, operations per second.
+
+    That of a matrix product in double precision are the tensor cores, where there are some for it.
+
+    >>> from mltune.device.known import H200
+    >>> from mltune.problem.gemm import GemmProblem
+    >>> [round(peak_of(GemmProblem(one, "N", "N", 8, 8, 8), H200) / 1e12, 1) for one in "sd"]
+    [66.9, 66.9]
+    """
+    tensor = f"tensor_{problem.arithmetic}"
+    by_tensor_cores = problem.is_product and problem.arithmetic == "fp64" and has_unit(device, tensor)
+    return float(peak_flops(device, tensor if by_tensor_cores else problem.arithmetic))
+
+
+def known_flops(problem: Problem) -> int:
+    """Return the operations of a problem; 0 where they are not known (a recorded problem then counts 1)."""
+    return problem.flops if problem.flops > 1 else 0
 
 
 def rating(problem: Problem, device: Device, median_s: float, reference_s: float | None) -> dict[str, float | None]:
@@ -23,7 +189,7 @@ def rating(problem: Problem, device: Device, median_s: float, reference_s: float
     Returns
     -------
     dict
-        ``median_s``; ``tflops`` or ``gb_per_s``, the unit of :func:`mltune.results.rate.rate_of`, and None for the
+        ``median_s``; ``tflops`` or ``gb_per_s``, the unit of :func:`rate_of`, and None for the
         other one; ``share_of_peak``, of the device's arithmetic peak for TFLOPS and of its memory bandwidth for GB/s,
         None where times are shown and where the bandwidth is not known; ``share_of_reference`` (above 1: faster than
         the reference), None where the time of the reference is not known.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,8 +22,7 @@ from mltune.records.reference import Reference
 from mltune.records.trial import TrialRecord, TrialState
 from mltune.records.trials import Trials
 from mltune.results.audit import SkipAudit, audit_skips
-from mltune.results.rate import Rate, known_flops, rate_of, speed
-from mltune.results.rating import declared_rating, rating
+from mltune.results.rating import Rate, declared_rating, known_flops, rate_of, rating, speed
 from mltune.results.wording import configuration, percent, spaced_duration, states, verification
 
 if TYPE_CHECKING:
@@ -131,7 +130,16 @@ class TuneResult:
 
     @property
     def best(self) -> TrialRecord | None:
-        """The declared winner, else the fastest trial that succeeded; None where none did."""
+        """The declared winner, else the fastest trial that succeeded; None where none did.
+
+        Its configuration is :attr:`best_config`.
+        """
+        best = self.best_record
+        return None if best is None else replace(best, configuration=self.header.labelled(best.configuration))  # type: ignore[arg-type]
+
+    @property
+    def best_record(self) -> TrialRecord | None:
+        """The same trial as in `records`: values of a parameter that are not integers are given by their positions."""
         if self.declaration is not None:
             return self.trial(self.declaration.number)
         return next(iter(self.records.fastest(1)), None)
@@ -139,7 +147,7 @@ class TuneResult:
     @property
     def best_config(self) -> dict[str, int | float | str] | None:
         """Configuration of the best trial."""
-        return None if self.best is None else self.header.labelled(self.best.configuration)
+        return None if self.best_record is None else self.header.labelled(self.best_record.configuration)
 
     @property
     def best_time_s(self) -> float | None:

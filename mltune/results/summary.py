@@ -1,25 +1,28 @@
-"""Summaries as JSON documents: of a run, of a campaign, of a dataset."""
+"""Summaries as JSON documents: of a run, of a campaign, of a dataset; and the choice among kernels in them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from mltune.dataset.dataset import load_dataset
 from mltune.device.facts import Device
+from mltune.errors import DatasetError
 from mltune.files.text import printable
 from mltune.problem.kinds import problem_from_json
 from mltune.records.directory import runs_in
 from mltune.records.events import FILE, planned, read_events
 from mltune.records.store import is_written
-from mltune.records.trial import TrialRecord
-from mltune.results.choice import kernel_rows
-from mltune.results.optimum import optimum
+from mltune.records.trial import TrialRecord, TrialState
 from mltune.results.rating import rating
-from mltune.results.reader import read_run
+from mltune.results.reader import Unread, read_or_set_aside, read_run
 from mltune.results.run import TuneResult, counts
-from mltune.results.unread import Unread, read_or_set_aside
 
 if TYPE_CHECKING:
     from mltune.dataset.manifest import Manifest
@@ -206,3 +209,110 @@ def describe_dataset(manifest: Manifest) -> dict[str, Any]:
         "source": manifest.source,
         "licence": manifest.licence,
     }
+
+
+def by_problem(runs: Iterable[TuneResult]) -> list[list[TuneResult]]:
+    """Return the runs of each problem, the fastest first: the kernels of a choice are one problem."""
+    found: dict[tuple[str, str], list[TuneResult]] = {}
+    for run in runs:
+        found.setdefault(("choice", run.choice) if run.choice else ("run", run.slug), []).append(run)
+    return [sorted(group, key=_time) for group in found.values()]
+
+
+def chosen(runs: Iterable[TuneResult]) -> set[str]:
+    """Return the slugs of the runs that are the fastest of their problems."""
+    return {group[0].slug for group in by_problem(runs)}
+
+
+def kernel_rows(runs: Sequence[TuneResult]) -> list[dict[str, Any]]:
+    """Describe the kernels of one problem side by side, as plain JSON values.
+
+    Returns
+    -------
+    list of dict
+        In the order of `runs`: ``kernel``, ``accuracy``, ``trials``, ``seconds``, ``best`` (a rating, see
+        :meth:`mltune.results.run.TuneResult.best_rating`), ``error`` (:attr:`mltune.results.run.TuneResult.error`),
+        ``run``.
+    """
+    return [
+        {
+            "kernel": run.kernel,
+            "accuracy": run.accuracy,
+            "trials": len(run.records),
+            "seconds": run.elapsed_s,
+            "best": run.best_rating(),
+            "error": run.error,
+            "run": str(run.directory),
+        }
+        for run in runs
+    ]
+
+
+def _time(run: TuneResult) -> float:
+    return math.inf if run.best_time_s is None else run.best_time_s
+
+
+_SHIPPED = re.compile(r"replay:([a-z0-9_-]+)")
+"""The target of a run that replays a dataset by its name, not by a path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Optimum:
+    """The optimum of a dataset, and how near the best trial of a run came to it.
+
+    Attributes
+    ----------
+    dataset : str
+        Name of the dataset.
+    median_s : float
+        Time of its fastest configuration, seconds.
+    share : float
+        That time as a share of the time of the best trial: 1 if the trial is the optimum.
+    rank : int
+        Rank of the best trial among the recorded times; 1 is the fastest.
+    configurations : int
+        Number of configurations with a recorded time.
+    """
+
+    dataset: str
+    median_s: float
+    share: float
+    rank: int
+    configurations: int
+
+
+def optimum(run: TuneResult) -> Optimum | None:
+    """Compare the best trial of a run with the whole dataset that it replayed.
+
+    Returns
+    -------
+    Optimum or None
+        None for a run on a GPU, without a best trial, and for a dataset that is not shipped or no longer holds the
+        best configuration. A dataset elsewhere is not opened: its path may come from a third party.
+
+    Examples
+    --------
+    >>> import mltune, tempfile
+    >>> dataset, run = "replay:h200-sgemm-nt-4096-random", tempfile.mkdtemp() + "/run"
+    >>> found = optimum(mltune.tune(trials=20, device=dataset, run=run, progress=None))
+    >>> found.dataset, 0.8 < found.share <= 1.0, found.rank < found.configurations
+    ('h200-sgemm-nt-4096-random', True, True)
+    """
+    target, best = _SHIPPED.fullmatch(str(run.header.settings.get("target"))), run.best_config
+    if target is None or best is None:
+        return None
+    try:
+        dataset = load_dataset(target[1])
+    except DatasetError:
+        return None
+    manifest = dataset.manifest
+    if (manifest.kernel, manifest.problem, manifest.parameters.keys()) != (run.kernel, run.problem, best.keys()):
+        return None
+    timed = dataset.states == TrialState.OK.value
+    times_s = dataset.numbers("median_s")
+    same: Any = np.logical_and.reduce([dataset.columns[parameter] == value for parameter, value in best.items()])
+    if not (same & timed).any():
+        return None
+    ours_s, times_s = float(times_s[same][0]), times_s[timed]
+    optimum_s = float(times_s.min())
+    return Optimum(target[1], optimum_s, optimum_s / ours_s, 1 + int((times_s < ours_s).sum()), len(times_s))

@@ -76,7 +76,7 @@ def milliseconds(seconds: float | None) -> str:
 
 
 def of_optimum(found: Mapping[str, Any]) -> str:
-    """Write how near a trial came to the optimum of its dataset: the fields of :class:`mltune.results.optimum.Optimum`.
+    """Write how near a trial came to the optimum of its dataset: the fields of :class:`mltune.results.summary.Optimum`.
 
     >>> of_optimum({"share": 0.9921, "median_s": 1.234e-3, "rank": 3, "configurations": 4362})
     "99.2 % of the dataset's optimum (1.2340 ms), rank 3 of 4,362"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from mltune.results.rate import MS, Rate
+from mltune.results.rating import MS, Rate
 from mltune.results.wording import configuration, milliseconds, percent
 from mltune.show.fitting_table import FittingTable
 

@@ -17,10 +17,9 @@ from mltune.files.text import printable
 from mltune.records import events
 from mltune.records.directory import is_begun, is_plan, runs_in
 from mltune.records.store import is_written
-from mltune.results.checks import time_of
 from mltune.results.messages import message
 from mltune.results.progress import CampaignProgress, Observer, Progress
-from mltune.results.reader import RunReader
+from mltune.results.reader import RunReader, time_of
 from mltune.results.run import TuneResult
 
 if TYPE_CHECKING:

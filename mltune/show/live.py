@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from mltune.results.progress import CampaignProgress, Progress
-from mltune.results.rate import Unit, speed, unit_of, units_of
+from mltune.results.rating import Unit, speed, unit_of, units_of
 from mltune.results.wording import REFERENCE, UNKNOWN, duration, percent, states
 from mltune.show.fitting_table import FittingTable
 from mltune.show.tables import of_reference, rated

@@ -43,7 +43,7 @@ class Studies:
     """The runs of a directory as Optuna studies, in a new file :data:`~mltune.records.directory.STUDY` there.
 
     Trials that succeeded are complete, with their TFLOPS, GB/s or milliseconds as value (see
-    :func:`mltune.results.rate.rate_of`); skipped trials are pruned, with the predicted value; all others failed.
+    :func:`mltune.results.rating.rate_of`); skipped trials are pruned, with the predicted value; all others failed.
     Further facts of a trial are user attributes; ``trial`` is its number in the run, because Optuna numbers trials in
     the order in which they ended. Of a very long run, only the latest :data:`MOST_TRIALS` are shown. A run of a
     campaign that cannot be read is left out, with a warning.

@@ -10,8 +10,7 @@ from mltune.files.text import printable
 from mltune.problem.accuracy import STRICTEST
 from mltune.problem.kinds import problem_from_json
 from mltune.records.declaration import Declaration
-from mltune.results.rate import MS, Unit, speed, unit_of, units_of
-from mltune.results.rating import declared_rating
+from mltune.results.rating import MS, Unit, declared_rating, speed, unit_of, units_of
 from mltune.results.wording import (
     REFERENCE,
     REPLAYED,
@@ -202,7 +201,7 @@ def rated(figures: Document, units: Sequence[Unit], reference: str) -> dict[str,
     figures : mapping
         See :func:`mltune.results.rating.rating`; empty where nothing is known.
     units : sequence of Unit
-        See :func:`mltune.results.rate.units_of`; without any, the column is called speed.
+        See :func:`mltune.results.rating.units_of`; without any, the column is called speed.
     reference : str
         See :func:`of_reference`.
     """

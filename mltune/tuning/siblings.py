@@ -18,8 +18,7 @@ from mltune.errors import MltuneWarning, ModelError
 from mltune.records.directory import FILE, POINTER, PROBLEMS
 from mltune.records.store import Store
 from mltune.records.trial import TrialState
-from mltune.results.reader import RunReader
-from mltune.results.unread import Unread, read_or_set_aside
+from mltune.results.reader import RunReader, Unread, read_or_set_aside
 
 if TYPE_CHECKING:
     from mltune.cost.model_choice import ChosenModel

@@ -31,8 +31,8 @@ from mltune.records.trial import TrialState
 from mltune.resolve.device import Target, find_gpus, parse_device
 from mltune.resolve.request import TuneRequest
 from mltune.results.progress import Observer, Report
-from mltune.results.pruned import Pruned, judge
 from mltune.search.pruning import Promise, Pruner, Round
+from mltune.tuning.pruned import Pruned, judge
 from mltune.tuning.session import open_session, run_header
 
 if TYPE_CHECKING:

@@ -99,7 +99,7 @@ def found_so_far(result: TuneResult) -> list[Entry]:
     result : TuneResult
         The run may still go on.
     """
-    best, driver = result.best, driver_of(result.header.versions)
+    best, driver = result.best_record, driver_of(result.header.versions)
     if result.declaration is not None or best is None or best.measurement is None:
         return _entries(result, driver)
     (fastest,) = rank_records({best.number: best.measurement})

@@ -8,7 +8,7 @@ from string import Template
 from typing import TYPE_CHECKING, Any
 
 from mltune.records.versions import __version__
-from mltune.results.rate import MS, speed, unit_of
+from mltune.results.rating import MS, speed, unit_of
 from mltune.winner.formulas import launch_formulas
 from mltune.winner.source import licence, nvcc
 from mltune.winner.winner import Winner, one_line

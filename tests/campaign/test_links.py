@@ -8,9 +8,9 @@ import pytest
 from mltune.campaign.campaign import run_plan
 from mltune.errors import MltuneError
 from mltune.records.directory import runs_in
-from mltune.report.writing import write_report
 from mltune.resolve.request import TuneRequest
 from mltune.results.progress import CampaignProgress
+from mltune.show.report.writing import write_report
 from mltune.tuning.tuner import tune
 from tests.campaign.conftest import placed
 

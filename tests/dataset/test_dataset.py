@@ -152,7 +152,10 @@ def test_the_best_is_the_fastest_that_is_ok(written):
     assert best.median_s == medians[row]
     assert best.configuration == {name: column[row] for name, column in written.columns.items()}
     assert np.isnan(written.numbers("median_s")[written.states == "wrong_result"]).all()
-    assert written.to_dataframe()["state"].tolist() == written.states.tolist()
+    frame = written.to_dataframe()
+    assert frame["state"].tolist() == written.states.tolist()
+    assert {"median_s", "compile_s", "verify_s", "timing_s"} <= set(frame), "the time of the kernel is the median alone"
+    assert "time_s" not in frame
 
 
 def test_twenty_thousand_rows_take_well_under_two_megabytes(tmp_path):

@@ -4,10 +4,9 @@ import pytest
 
 from mltune.records.directory import PLAN_FILE
 from mltune.records.events import EventLog
-from mltune.report.writing import write_report
-from mltune.results.choice import by_problem, chosen, kernel_rows
 from mltune.results.reader import read_run
-from mltune.results.summary import summarise_campaign
+from mltune.results.summary import by_problem, chosen, kernel_rows, summarise_campaign
+from mltune.show.report.writing import write_report
 
 
 @pytest.fixture

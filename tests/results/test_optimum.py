@@ -8,8 +8,8 @@ import pytest
 from mltune.dataset.dataset import load_dataset
 from mltune.records.trial import TrialState
 from mltune.resolve.request import TuneRequest
-from mltune.results.optimum import optimum
 from mltune.results.reader import read_run
+from mltune.results.summary import optimum
 from mltune.tuning.tuner import tune
 
 DATASET = "convolution_rtx_a4000"

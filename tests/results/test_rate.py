@@ -9,8 +9,7 @@ from mltune.dataset.dataset import load_manifest
 from mltune.device.known import H200
 from mltune.problem.gemm import GemmProblem
 from mltune.problem.recorded import RecordedProblem
-from mltune.results.rate import GB_PER_S, MS, TFLOPS, UNITS, rate_of, speed, unit_of, units_of
-from mltune.results.rating import rating
+from mltune.results.rating import GB_PER_S, MS, TFLOPS, UNITS, rate_of, rating, speed, unit_of, units_of
 
 GEMM = GemmProblem("s", "N", "T", 4096, 4096, 4096)
 TRANSPOSE = load_manifest("h200-transpose-8192x8192-random").problem

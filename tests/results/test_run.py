@@ -1,5 +1,6 @@
 """The result of a run: what it holds, how it is read while it grows, and its table and plot."""
 
+import dataclasses
 import math
 import sqlite3
 from dataclasses import replace
@@ -10,7 +11,8 @@ from mltune.campaign.scheduler import standing_of
 from mltune.dataset.dataset import load_manifest
 from mltune.errors import RunDirectoryError
 from mltune.records.declaration import Declaration, Finalist
-from mltune.records.store import FILE, Store
+from mltune.records.directory import FILE
+from mltune.records.store import Store
 from mltune.records.trial import Measurement, Skip, TrialState
 from mltune.results.reader import RunReader, read_run
 
@@ -101,6 +103,15 @@ class TestReading:
     def test_an_impossible_time_is_refused(self, tmp_path, make_run, make_trial, median_s):
         with pytest.raises(RunDirectoryError, match="trial 1: `median_s` is"):
             read_run(make_run(tmp_path, make_trial(0), make_trial(1, median_s=median_s)))
+
+
+def test_the_best_trial_has_its_values_and_its_record_their_positions(tmp_path, make_run, make_trial):
+    run = read_run(make_run(tmp_path, make_trial(0), make_trial(1)))
+    labels = {"STAGES": tuple("abcdefgh")}
+    labelled = dataclasses.replace(run, header=dataclasses.replace(run.header, labels=labels))
+    assert labelled.best.configuration == labelled.best_config
+    assert labelled.best.configuration["STAGES"] == labels["STAGES"][labelled.best_record.configuration["STAGES"]]
+    assert labelled.best.number == labelled.best_record.number
 
 
 class TestTable:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from mltune.dataset.dataset import load_manifest
-from mltune.records.directory import PLAN_FILE, lock_directory
+from mltune.records.directory import FILE, PLAN_FILE, lock_directory
 from mltune.records.events import FILE as EVENTS_FILE
 from mltune.records.events import EventLog
-from mltune.records.store import FILE, Store
+from mltune.records.store import Store
 from mltune.records.trial import TrialState
 from mltune.show import follow as watching
 from mltune.show.follow import Watch, follow

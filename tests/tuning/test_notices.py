@@ -10,9 +10,9 @@ import mltune
 from mltune.errors import MltuneWarning
 from mltune.records.directory import FILE
 from mltune.records.store import Store
-from mltune.report.reading import read_input
-from mltune.report.writing import write_winners
 from mltune.results.summary import summarise_campaign
+from mltune.show.report.reading import read_input
+from mltune.show.report.writing import write_winners
 from tests.campaign.conftest import placed
 from tests.cli.program import command
 from tests.conftest import few_rows

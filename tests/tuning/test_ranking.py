@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mltune.records.declaration import Declaration
 from mltune.records.trial import Measurement, TrialState
-from mltune.results.checks import checked_declaration
+from mltune.results.reader import checked_declaration
 from mltune.tuning.ranking import REFERENCE, median_interval, rank_race, rank_records
 
 

@@ -15,10 +15,10 @@ from mltune.kernel.space import ConstrainedSpace, TableSpace
 from mltune.measure import runner as runner_module
 from mltune.problem.gemm import parse_problem
 from mltune.records.trial import Build, TrialState
-from mltune.report.writing import write_report
 from mltune.resolve.request import TuneRequest, named_problem
 from mltune.results.summary import summarise_run
 from mltune.show import tables
+from mltune.show.report.writing import write_report
 from mltune.tuning import tuner
 from mltune.tuning.session import Session
 

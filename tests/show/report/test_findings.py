@@ -11,8 +11,8 @@ from mltune.problem.gemm import GemmProblem
 from mltune.records import seconds
 from mltune.records.declaration import Finalist
 from mltune.records.trial import TrialState
-from mltune.report.findings import findings
-from mltune.report.reading import read_input
+from mltune.show.report.findings import findings
+from mltune.show.report.reading import read_input
 
 
 def entry_of(directory, records=RECORDS, **facts):

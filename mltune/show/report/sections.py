@@ -14,15 +14,15 @@ from mltune.cost.importance import mean_importance
 from mltune.records.events import BEGINNINGS, ENDS, EVENTS
 from mltune.records.reference import Drift, drifts
 from mltune.records.trial import TrialRecord
-from mltune.report import figures
-from mltune.report.evidence import Evidence, Failure, failures
-from mltune.report.findings import distinct
-from mltune.report.reading import ReportInput
-from mltune.report.roofline import bandwidths, not_drawn, roofline
-from mltune.report.svg import Omission, Plot, drawn, plotting
 from mltune.results.audit import SkipAudit
-from mltune.results.choice import by_problem
 from mltune.results.messages import message
+from mltune.results.summary import by_problem
+from mltune.show.report import figures
+from mltune.show.report.evidence import Evidence, Failure, failures
+from mltune.show.report.findings import distinct
+from mltune.show.report.reading import ReportInput
+from mltune.show.report.roofline import bandwidths, not_drawn, roofline
+from mltune.show.report.svg import Omission, Plot, drawn, plotting
 
 NOTABLE = {"resumed", "interrupted", "drift", "worker_died", "gpu_lost", "gpu_back"}
 NOTABLE |= {"disk_full", "disk_back", "database_lost", "database_back"}
@@ -93,7 +93,7 @@ class Sections:
 
 
 def sections(source: ReportInput, document: Mapping[str, Any], *, quick: bool = False) -> Sections:
-    """Return the sections of a report on ``document``, the result of :func:`mltune.report.findings.findings`.
+    """Return the sections of a report on ``document``, the result of :func:`mltune.show.report.findings.findings`.
 
     ``quick`` leaves out figures and importances, which take seconds.
     """

@@ -13,10 +13,10 @@ from mltune.cost.importance import importance
 from mltune.kernel.columns import Floats
 from mltune.records.reference import usual_s
 from mltune.records.trial import TrialRecord, TrialState
-from mltune.report.reading import kernel_of
-from mltune.results.rate import Unit
+from mltune.results.rating import Unit
 from mltune.results.run import TuneResult
 from mltune.results.wording import REFERENCE
+from mltune.show.report.reading import kernel_of
 
 if TYPE_CHECKING:
     from mltune.records.trials import Trials
@@ -83,8 +83,8 @@ class Predictions:
     Attributes
     ----------
     predicted, measured : ndarray of shape (n_predicted,)
-        Shares of what limits the problem on the device (:attr:`mltune.results.rate.Rate.peak`); without a known limit,
-        speeds that can only be compared with each other.
+        Shares of what limits the problem on the device (``Rate.peak``); without a known limit, speeds that can only be
+        compared with each other.
     rank_correlation : float or None
         Spearman's; None for fewer than :data:`FEWEST_PREDICTED` trials, and where all are equal.
     """

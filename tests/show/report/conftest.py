@@ -5,7 +5,7 @@ import shutil
 import pytest
 from campaigns import failed_campaign
 
-from mltune.report.writing import write_report
+from mltune.show.report.writing import write_report
 
 
 @pytest.fixture(scope="session")

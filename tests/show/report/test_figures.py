@@ -11,13 +11,13 @@ from mltune.device.known import H200
 from mltune.problem.gemm import GemmProblem
 from mltune.problem.recorded import RecordedProblem
 from mltune.records.declaration import Finalist
-from mltune.report import figures
-from mltune.report.evidence import Cells, Curve, Evidence, Predictions
-from mltune.report.reading import read_input
-from mltune.report.roofline import not_drawn, roofline
-from mltune.report.svg import NotDrawableError, Omission, drawn, plotting
-from mltune.report.writing import write_report
-from mltune.results.rate import MS, TFLOPS
+from mltune.results.rating import MS, TFLOPS
+from mltune.show.report import figures
+from mltune.show.report.evidence import Cells, Curve, Evidence, Predictions
+from mltune.show.report.reading import read_input
+from mltune.show.report.roofline import not_drawn, roofline
+from mltune.show.report.svg import NotDrawableError, Omission, drawn, plotting
+from mltune.show.report.writing import write_report
 
 
 @pytest.fixture(autouse=True)

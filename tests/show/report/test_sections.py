@@ -2,7 +2,7 @@
 
 import pytest
 
-from mltune.report.sections import interruptions
+from mltune.show.report.sections import interruptions
 
 BEGUN, RESUMED = {"event": "plan_started"}, {"event": "resumed"}
 TERM = [

@@ -21,15 +21,13 @@ from mltune.records.declaration import Declaration, Finalist
 from mltune.records.seconds import PHASES
 from mltune.records.trial import TrialRecord, TrialState
 from mltune.records.versions import __version__
-from mltune.report.reading import ReportInput, kernel_of
 from mltune.results.audit import pooled
-from mltune.results.choice import chosen
-from mltune.results.optimum import optimum
-from mltune.results.rate import UNITS
-from mltune.results.rating import rating
+from mltune.results.rating import UNITS, rating
+from mltune.results.reader import Unread
 from mltune.results.run import TuneResult, counts
-from mltune.results.unread import Unread
+from mltune.results.summary import chosen, optimum
 from mltune.results.wording import verification
+from mltune.show.report.reading import ReportInput, kernel_of
 
 FORMAT = 1
 """Format of ``winners.json``: changed whenever the meaning of a field changes."""
@@ -111,7 +109,7 @@ def _tell_apart(entries: Sequence[dict[str, Any]]) -> None:
 
 def _entry(run: TuneResult, folder: str | None) -> dict[str, Any]:
     """Return the entry of one problem."""
-    best, figures, declared = run.best, run.best_rating(), run.declaration
+    best, figures, declared = run.best_record, run.best_rating(), run.declaration
     entry = _blank(run.slug) | {
         "label": run.problem.label,
         "problem": run.problem.to_json(),

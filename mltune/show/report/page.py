@@ -10,10 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mltune.cost.importance import FEWEST_ROWS
-from mltune.report.evidence import time_use
-from mltune.report.sections import MOST_OPEN, MOST_PARAMETERS, Sections
-from mltune.report.svg import clean
-from mltune.results.rate import speed, unit_of, units_of
+from mltune.results.rating import speed, unit_of, units_of
 from mltune.results.wording import (
     MOST,
     UNKNOWN,
@@ -24,6 +21,9 @@ from mltune.results.wording import (
     percent,
     spaced_duration,
 )
+from mltune.show.report.evidence import time_use
+from mltune.show.report.sections import MOST_OPEN, MOST_PARAMETERS, Sections
+from mltune.show.report.svg import clean
 
 TEMPLATES = Path(__file__).parent / "templates"
 

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from mltune.records.reference import drifts
-from mltune.report.evidence import TIME_USE, Cells, Curve, Evidence, Predictions, time_use
-from mltune.report.svg import FAINT, INK, SERIES, NotDrawableError, Plot, axes, dots, finish
 from mltune.results.wording import REFERENCE
+from mltune.show.report.evidence import TIME_USE, Cells, Curve, Evidence, Predictions, time_use
+from mltune.show.report.svg import FAINT, INK, SERIES, NotDrawableError, Plot, axes, dots, finish
 
 WIDE_IN, NARROW_IN = 5.4, 3.1
 """Widths of a figure by itself, and of one in a grid: both fit a phone."""
@@ -133,7 +133,7 @@ def heat_map(cells: Cells, label: str) -> HeatMap:
 
 
 def time_bars(seconds: Mapping[str, Mapping[str, float]], name: str) -> Plot | None:
-    """Plot a bar per problem with the parts of :data:`mltune.report.evidence.TIME_USE`; None where no time is known.
+    """Plot a bar per problem with the parts of the run time; None where no time is known.
 
     ``seconds`` holds the seconds by phase of each problem, by its label.
     """

@@ -10,11 +10,11 @@ from campaigns import DECLARED, stored, trial
 from mltune.dataset.dataset import load_manifest
 from mltune.problem.gemm import GemmProblem
 from mltune.problem.recorded import RecordedProblem
-from mltune.report.evidence import Evidence
-from mltune.report.reading import read_input
-from mltune.report.roofline import bandwidths, not_drawn, roofline
-from mltune.report.svg import plotting
-from mltune.report.writing import write_report
+from mltune.show.report.evidence import Evidence
+from mltune.show.report.reading import read_input
+from mltune.show.report.roofline import bandwidths, not_drawn, roofline
+from mltune.show.report.svg import plotting
+from mltune.show.report.writing import write_report
 
 TRANSPOSE = load_manifest("h200-transpose-8192x8192-random").problem
 TRAFFIC = 8 * 8192**2

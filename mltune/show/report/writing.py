@@ -16,12 +16,12 @@ from mltune.errors import MltuneWarning, RunError
 from mltune.files.atomic import replace_folder_atomically, write_file_atomically
 from mltune.files.reading import read_file, reason
 from mltune.records.directory import HTML, JSON, MARKDOWN, WINNER, WINNERS, is_plan
-from mltune.report.findings import findings
-from mltune.report.page import html, markdown
-from mltune.report.reading import ReportInput, read_input
-from mltune.report.sections import sections
 from mltune.results.reader import read_run
 from mltune.results.run import TuneResult
+from mltune.show.report.findings import findings
+from mltune.show.report.page import html, markdown
+from mltune.show.report.reading import ReportInput, read_input
+from mltune.show.report.sections import sections
 
 MOST_FILES, MOST_BYTES = 100, 1 << 28
 """Limits on the folder of a winner that is copied: files, and bytes of all of them."""

@@ -9,7 +9,7 @@ from campaigns import RECORDS, REPLAYED, replayed, stored
 
 from mltune.errors import MltuneError, MltuneWarning, RunDirectoryError, RunError
 from mltune.records.store import Store
-from mltune.report.writing import MOST_BYTES, MOST_FILES, write_report
+from mltune.show.report.writing import MOST_BYTES, MOST_FILES, write_report
 
 
 def entries(paths):

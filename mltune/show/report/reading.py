@@ -21,9 +21,8 @@ from mltune.kernel.reader import load_kernel
 from mltune.records.directory import PLAN_FILE, PROBLEMS, SLUG, is_begun, is_plan, runs_in
 from mltune.records.events import FILE as EVENTS_FILE
 from mltune.records.events import planned, read_events
-from mltune.results.reader import read_run
+from mltune.results.reader import Unread, read_or_set_aside, read_run
 from mltune.results.run import TuneResult
-from mltune.results.unread import Unread, read_or_set_aside
 
 _BUILT_IN = re.compile(r"[a-z][a-z0-9_]{0,63}")
 MAX_BYTES = 1 << 18

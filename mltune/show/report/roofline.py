@@ -10,10 +10,10 @@ import numpy as np
 
 from mltune.device.facts import Device
 from mltune.kernel.columns import Floats
-from mltune.report.evidence import Evidence
-from mltune.report.figures import LONGEST_LABEL, WIDE_IN, shortened
-from mltune.report.svg import INK, SERIES, Plot, axes, dots, finish
-from mltune.results.rate import GB_PER_S, peak_of
+from mltune.results.rating import GB_PER_S, peak_of
+from mltune.show.report.evidence import Evidence
+from mltune.show.report.figures import LONGEST_LABEL, WIDE_IN, shortened
+from mltune.show.report.svg import INK, SERIES, Plot, axes, dots, finish
 
 LOWEST = 1e-6
 """Share of the roof below which, or above whose inverse, a winner is not drawn."""
