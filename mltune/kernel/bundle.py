@@ -15,8 +15,8 @@ from mltune.errors import BundleError, ExpressionError, UsageError
 from mltune.files.text import did_you_mean, printable
 from mltune.kernel.arrays import ArraysDefinition
 from mltune.kernel.columns import Columns, length
-from mltune.kernel.evaluation import MAX_INTEGER, Partial, Value
-from mltune.kernel.expressions import Expression, parse
+from mltune.kernel.evaluation import MAX_INTEGER, Partial
+from mltune.kernel.expressions import Expression, Value, parse
 from mltune.problem.accuracy import STRICTEST
 from mltune.problem.problem import Problem
 
