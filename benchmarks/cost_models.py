@@ -10,7 +10,7 @@ On every recorded space a model is fitted to random configurations and evaluated
 
     OMP_NUM_THREADS=1 python benchmarks/cost_models.py [--seeds 2] [--spaces NAME,NAME] [--output cost_models.json]
 
-docs/explanation/cost-models.md holds the table.
+docs/explanation/features.md holds the table.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Space:
     @classmethod
     def load(cls, name: str) -> Space:
         """Read a dataset and compute its features."""
-        from mltune.search.known_builds import build_columns
+        from mltune.search.history import build_columns
 
         dataset = load_dataset(name)
         manifest = dataset.manifest

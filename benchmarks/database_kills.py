@@ -37,7 +37,7 @@ import alembic.command  # noqa: F401 - imported once for all processes
 import large_run
 import psycopg  # noqa: F401
 
-import mltune.records.database_store  # noqa: F401
+import mltune.records.database_tables  # noqa: F401
 from mltune.records.store import Store
 from mltune.records.trial import TrialRecord
 from mltune.records.versions import installed_versions

@@ -1,6 +1,6 @@
 """Cost models that are compared with the one that mltune uses: random forest, boosting, Gaussian process, classifier.
 
-benchmarks/cost_models.py compares them; docs/explanation/cost-models.md holds the result.
+benchmarks/cost_models.py compares them; docs/explanation/features.md holds the result.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Draw the pictures of README from recorded results: blas_cases.py, search_efficiency.py and the random sweep.
+"""Draw the pictures of README and of the site from the results of gemm.py and search_efficiency.py.
 
 python benchmarks/pictures.py [--output docs/images]
 """
@@ -8,19 +8,15 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 
 from mltune.comparison.figures import label_ends, scale_to_optimum
-from mltune.dataset.dataset import load_manifest
 from mltune.show.report.page import TEMPLATES
 from mltune.show.report.svg import INK, QUIET, SERIES, axes, finish, plotting
 
 RESULTS = Path(__file__).resolve().parent / "results"
-SWEEP = "h200-sgemm-nt-4096-random"
-RUNS = {"first run": "blas_cases_0_2.json", "second run": "four_precisions.json"}
 STRATEGIES = {
     "mltune": (SERIES[0], "-"),
     "tpe": (SERIES[1], (0, (6, 2))),
@@ -34,47 +30,28 @@ STRATEGIES = {
 """Colours and dashes of mltune, Optuna's TPE, the strategies of Kernel Tuner, and random search."""
 
 
-def draw_shares(panel: Axes, runs: dict[str, list[dict[str, Any]]]) -> None:
-    """Draw the best of each run for the cases of S and C, as a share of cuBLAS."""
-    cases = list(dict.fromkeys(row["case"] for rows in runs.values() for row in rows if row["case"][0] in "sc"))
-    cases.sort(key=lambda case: case[0] != "s")
-    for (label, rows), marker, colour in zip(runs.items(), "os", SERIES, strict=False):
-        found = [(cases.index(row["case"]), row["best"]["share_of_reference"]) for row in rows if row["case"] in cases]
-        panel.plot(*zip(*found, strict=True), marker, color=colour, markersize=5, label=label)
+def gemm_4096() -> str:
+    """Draw what tunes of all cases of the BLAS found, as a share of cuBLAS."""
+    found = json.loads((RESULTS / "gemm_4096.json").read_text())["problems"]
+    panel = axes(9.0, 2.9, left=0.72, right=0.15, top=0.3)
+    names = []
+    for precision, colour in zip("scdz", SERIES, strict=False):
+        rows = [row for row in found if row["problem"].startswith(precision)]
+        at = range(len(names), len(names) + len(rows))
+        shares = [row["of_reference"] for row in rows]
+        panel.vlines(at, 1.0, shares, color=colour, linewidth=1.2)
+        panel.plot(at, shares, "o", color=colour, markersize=5)
+        mean = np.exp(np.mean(np.log(shares)))
+        label = f"{precision.upper()}GEMM {mean:.2f}"
+        panel.annotate(label, (at[0] - 0.4, 1.118), color=colour, va="top")
+        names += [row["problem"].split()[1] for row in rows]
     panel.axhline(1.0, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
-    panel.annotate("cuBLAS", (len(cases) - 0.5, 1.0), (0, 3), textcoords="offset points", ha="right")
-    panel.set(ylim=(0.92, 1.11), ylabel="speed, cuBLAS = 1", title="Found in 20 s for each case, n = 4096, H200")
+    panel.set(xlim=(-0.7, len(names) - 0.3), ylim=(0.94, 1.125), ylabel="speed, cuBLAS = 1")
     panel.set_yticks([0.95, 1.0, 1.05, 1.1])
-    panel.set_xticks(range(len(cases)), [case.replace("gemm ", " ").upper() for case in cases])
+    panel.set_xticks(range(len(names)), names, fontsize="small")
+    panel.set_title("Tunes of 8 to 25 s, n = 4096, NVIDIA H200")
     panel.grid(visible=False, axis="x")
-    panel.legend(loc="upper right", handlelength=0.8)
-
-
-def draw_curve(panel: Axes, row: dict[str, Any]) -> None:
-    """Draw the best so far of sgemm NT over time, beside cuBLAS and the random sweep."""
-    seconds, tflops = zip(*row["curve"], strict=True)
-    end = row["seconds"]["total"]
-    panel.step([*seconds, end], [*tflops, tflops[-1]], where="post", color=SERIES[2])
-    panel.annotate("mltune", (end, tflops[-1]), (0, 4), textcoords="offset points", ha="right", color=SERIES[2])
-    manifest = load_manifest(SWEEP)
-    lines = {"cuBLAS": row["reference_tflops"]}
-    if manifest.best is not None:
-        lines[f"best of {manifest.rows:,} random"] = manifest.problem.flops / manifest.best.median_s / 1e12
-    for text, value in lines.items():
-        panel.axhline(value, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
-        panel.annotate(text, (end, value), (0, -3), textcoords="offset points", ha="right", va="top")
-    panel.set(xlim=(0, end), ylim=(45, 55), xlabel="seconds", ylabel="TFLOPS", title="sgemm NT: best so far")
-
-
-def blas_cases() -> str:
-    """Draw what short tunes found, in two panels."""
-    runs = {label: json.loads((RESULTS / name).read_text())["cases"] for label, name in RUNS.items()}
-    left = axes(9.0, 3.2, left=0.65, right=3.55, top=0.3)
-    right = left.figure.add_axes((6.15 / 9.0, 0.42 / 3.2, 2.65 / 9.0, 2.48 / 3.2))
-    right.patch.set_visible(False)
-    draw_shares(left, runs)
-    draw_curve(right, next(row for row in next(iter(runs.values())) if row["case"] == "sgemm NT"))
-    return standalone(left, "blas-cases", "Speed of what short tunes found, relative to cuBLAS")
+    return standalone(panel, "gemm-4096", "Speed of what short tunes found for all 26 cases, relative to cuBLAS")
 
 
 def search_efficiency() -> str:
@@ -116,7 +93,7 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
     with plotting():
-        for draw in (blas_cases, search_efficiency):
+        for draw in (gemm_4096, search_efficiency):
             (arguments.output / f"{draw.__name__}.svg").write_text(draw())
 
 

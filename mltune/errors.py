@@ -28,8 +28,6 @@ exception. A message states the law, then the facts, then the next step. It is m
 names and values from files of strangers.
 """
 
-from mltune.files.text import printable_lines
-
 LONGEST_MESSAGE = 10_000
 """Most characters of a message."""
 
@@ -38,7 +36,7 @@ class MltuneError(Exception):
     """Base class of all exceptions that mltune raises."""
 
     def __init__(self, message: object = "") -> None:
-        super().__init__(printable_lines(message, longest=LONGEST_MESSAGE))
+        super().__init__(_printable(message))
 
 
 class UsageError(MltuneError):
@@ -117,4 +115,12 @@ class MltuneWarning(UserWarning):
     """A choice made for the user, such as a replay where there is no GPU."""
 
     def __init__(self, message: object = "") -> None:
-        super().__init__(printable_lines(message, longest=LONGEST_MESSAGE))
+        super().__init__(_printable(message))
+
+
+def _printable(message: object) -> str:
+    """Return a message without control characters other than the ends of lines; a very long one is cut off."""
+    text = str(message)
+    text = text if len(text) <= LONGEST_MESSAGE else f"{text[: LONGEST_MESSAGE - 1]}…"
+    lines = ("".join(one if one.isprintable() else " " for one in line) for line in text.splitlines())
+    return "\n".join(lines).rstrip("\n")

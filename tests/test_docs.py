@@ -6,7 +6,6 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 
@@ -14,15 +13,22 @@ import pytest
 
 from mltune.kernel.reader import load_kernel
 from mltune.records.events import EVENTS
+from tests import needs
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(ROOT.glob("docs/**/*.md"))
-DOCUMENTS = [ROOT / "README.md", *PAGES, *sorted(ROOT.glob("*/README.md"))]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
+    *PAGES,
+    *sorted(ROOT.glob("*/README.md")),
+]
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PATH = re.compile(r"`((?:benchmarks|datasets|docs|kernels|mltune|search|tests)/[^`\s{]*)`")
 TEXTS = ("*.py", "*.md", "*.toml", "*.txt", "*.html", "*.ipynb", ".ci/run", ":!tests", ":!benchmarks/results")
-NOT_IN_A_CHECKOUT = {"mltune/_data/", "datasets/KERNEL/"}
+NOT_IN_A_CHECKOUT = {"mltune/_data/", "datasets/KERNEL/", "mltune/problem/NAME.py", "tests/problem/test_NAME.py"}
 
 
 def name(path):
@@ -40,6 +46,7 @@ def run(command, folder):
         command, cwd=folder, capture_output=True, text=True, env={**os.environ, "MPLBACKEND": "Agg"}, timeout=300
     )
     assert done.returncode == 0, f"{command}: {done.stderr}"
+    return done
 
 
 def test_the_example_of_a_bundle_is_one(tmp_path):
@@ -51,7 +58,7 @@ def test_the_example_of_a_bundle_is_one(tmp_path):
     assert list(kernel.all_parameters) == ["TILE", "UNROLL", "GROUP"]
 
 
-@pytest.mark.skipif(find_spec("cuda") is None, reason="needs the Python bindings of NVRTC")
+@needs.nvrtc
 def test_the_kernel_of_the_page_your_kernel_passes_the_check(tmp_path):
     files = {"cuda": "kernel.cu", "toml": "kernel.toml"}
     (tmp_path / "blur").mkdir()
@@ -148,6 +155,7 @@ def test_every_page_is_in_the_navigation():
     assert [name(page) for page in PAGES if f": {page.relative_to(ROOT / 'docs')}\n" not in navigation] == []
 
 
+@pytest.mark.system
 def test_the_site_builds_without_a_warning(tmp_path):
     run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", ROOT / "mkdocs.yml", "-d", tmp_path],
@@ -162,21 +170,56 @@ def test_the_site_builds_without_a_warning(tmp_path):
     assert fetched == []
 
 
-@pytest.mark.slow
-def test_the_tutorial_runs(tmp_path):
-    blocks = BLOCK.findall((ROOT / "docs/tutorial.md").read_text())
-    lines = chain.from_iterable(text.splitlines() for language, text in blocks if language == "")
-    commands = [shlex.split(line) for line in lines if line.startswith("mltune ") and "--follow" not in line]
-    assert len(commands) > 5
-    for command in commands:
-        run([sys.executable, "-m", *command], tmp_path)
-    for program in programs(ROOT / "docs/tutorial.md"):
+def printed_outputs(page):
+    """Yield the commands of each block of a page, with the output that the page shows for them, or None."""
+    blocks = BLOCK.findall(page.read_text())
+    for (language, text), (following, output) in zip(blocks, [*blocks[1:], ("", "")], strict=True):
+        commands = [shlex.split(line) for line in text.splitlines() if line.startswith("mltune ")]
+        commands = [command for command in commands if "--follow" not in command]
+        if language == "" and commands:
+            yield commands, output if following == "text" else None
+
+
+def shows(expected, printed):
+    """Return whether a page shows what was printed: `...` stands for anything, and numbers agree within 5 %.
+
+    Libraries of linear algebra round differently on different processors, and searches differ a little for it.
+    """
+    pattern = re.escape(" ".join(expected.split())).replace(r"\.\.\.", ".*?")
+    number = r"\d+(?:,\d{3})*(?:\\?\.\d+)?"
+    wanted = [float(found.replace("\\", "").replace(",", "")) for found in re.findall(number, pattern)]
+    match = re.fullmatch(re.sub(number, r"(\\d[\\d,.]*)", pattern), " ".join(printed.split()))
+    if match is None:
+        return False
+    found = [float(text.replace(",", "").rstrip(".")) for text in match.groups()]
+    return all(one == pytest.approx(other, rel=0.05) for one, other in zip(found, wanted, strict=True))
+
+
+def test_what_a_page_shows_is_compared_with_what_is_printed():
+    page = "best 54.64 TFLOPS (...), 81.7 % of the peak\n...\n5,320 rows"
+    assert shows(page, "best  54.6 TFLOPS (53 to 56), 81.5 % of the peak\nmore\n5,320 rows\n")
+    assert not shows(page, "best  54.6 TFLOPS (53 to 56), 36.1 % of the peak\nmore\n5,320 rows\n")
+    assert not shows(page, "best  54.6 TFLOPS (53 to 56), 81.7 % of a peak\nmore\n5,320 rows\n")
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("page", ["docs/tutorial.md"])
+def test_commands_print_what_a_page_shows(page, tmp_path):
+    checked = 0
+    for commands, expected in printed_outputs(ROOT / page):
+        outputs = [run([sys.executable, "-m", *command], tmp_path).stdout for command in commands]
+        if expected is not None:
+            assert shows(expected, outputs[-1]), outputs[-1]
+            checked += 1
+    for program in programs(ROOT / page):
         run([sys.executable, "-c", program], tmp_path)
+    assert checked
 
 
 @pytest.mark.parametrize(
     "document", [path for path in DOCUMENTS if programs(path) and path.name != "tutorial.md"], ids=name
 )
+@pytest.mark.system
 def test_python_examples_run(document, tmp_path):
     for program in programs(document):
         run([sys.executable, "-c", program], tmp_path)

@@ -25,9 +25,9 @@ from mltune.campaign.result import CampaignResult
 from mltune.campaign.scheduler import Scheduler
 from mltune.measure.cluster_connection import address_of
 from mltune.process.child import Child
+from mltune.records.database import database_of
 from mltune.records.directory import lock_directory, runs_in
 from mltune.records.events import EventLog
-from mltune.records.pointer import database_of
 from mltune.records.versions import __version__
 from mltune.resolve.plan import Plan
 from mltune.resolve.request import TuneRequest

@@ -26,13 +26,15 @@ def printable(text: object, longest: int | None = None) -> str:
     >>> printable("a long name", longest=7)
     'a long…'
     """
-    line = _cut(str(text), longest)
+    line = str(text)
+    if longest is not None and len(line) > longest:
+        line = line[: longest - 1] + "…"
     return line if line.isprintable() else "".join(letter if letter.isprintable() else " " for letter in line)
 
 
-def printable_lines(text: object, longest: int | None = None) -> str:
+def printable_lines(text: object) -> str:
     """Return text of several lines without control characters other than the ends of lines."""
-    return "\n".join(printable(line) for line in _cut(str(text), longest).splitlines()).rstrip("\n")
+    return "\n".join(printable(line) for line in str(text).splitlines()).rstrip("\n")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -52,7 +54,3 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     longer = [one for one in names if len(wanted) >= _FEWEST_LETTERS and one.startswith(wanted)]
     nearest = sorted(longer, key=len) or difflib.get_close_matches(wanted, names, n=1)
     return f"; did you mean {printable(names[nearest[0]])!r}?" if nearest else ""
-
-
-def _cut(text: str, longest: int | None) -> str:
-    return text if longest is None or len(text) <= longest else text[: longest - 1] + "…"

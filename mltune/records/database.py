@@ -1,22 +1,31 @@
-"""PostgreSQL databases that hold the runs of many people: their URLs, connections and versions."""
+"""PostgreSQL databases that hold the runs of many people: their URLs, connections, tables and versions.
+
+The directory of a run in a database has a file ``run.json`` that names both.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import os
 import shlex
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mltune.errors import DatabaseLostError, DiskFullError, RunDirectoryError, StoreError, UsageError
+from mltune.errors import DamagedRunError, RunDirectoryError, StoreError, UsageError
 from mltune.files.atomic import write_file_atomically
-from mltune.files.reading import read_text
+from mltune.files.documents import parse_json
+from mltune.files.reading import read_text, reason
 from mltune.files.text import printable
 from mltune.files.user_folders import data_folder
+from mltune.records.directory import FILE, POINTER, not_writable
+from mltune.records.failures import Kind, elsewhere, store_failure
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -30,10 +39,12 @@ PATIENCE_S = 60.0
 READER_PATIENCE_S = 2.0
 """Seconds that a reader waits: it can look again."""
 
+_MOST_POINTER_BYTES = 1 << 16
 _LOCK = 0x6D6C74756E65  # "mltune": held by the process that migrates
 _MOST_KNOWN_BYTES = 1 << 20
 _OPTIONS = "-c tcp_keepalives_idle=30 -c tcp_keepalives_interval=10 -c tcp_keepalives_count=3"
 _KEEPALIVES = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
+_NO_ROOM = "53100"  # SQLSTATE of a disk that is full
 _LOST = ("08", "57P01", "57P02", "57P03")  # SQLSTATE of a connection that is lost, or a server that stops or starts
 
 
@@ -54,14 +65,6 @@ def parse_url(text: str) -> str:
     if password:
         os.environ["PGPASSWORD"] = password  # of this process and of those that it starts; it is kept nowhere
     return url
-
-
-def is_plain(text: str) -> bool:
-    """Return whether a text is the URL of a database as :func:`parse_url` returns it."""
-    try:
-        return _parsed(text) == (text, "")
-    except UsageError:
-        return False
 
 
 def _parsed(text: str) -> tuple[str, str]:
@@ -120,6 +123,79 @@ def _known() -> list[str]:
         return read_text(known_file(), _MOST_KNOWN_BYTES).split()
     except (OSError, ValueError):
         return []
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """The place of a run: the URL of its database, without a password, and its number in it."""
+
+    database: str
+    run: uuid.UUID
+
+    @classmethod
+    def read(cls, directory: Path) -> Pointer:
+        """Read the pointer of a run.
+
+        Raises
+        ------
+        RunDirectoryError
+            The file cannot be read.
+        DamagedRunError
+            It is no pointer.
+        """
+        path = directory / POINTER
+        try:
+            document = parse_json(read_text(path, _MOST_POINTER_BYTES))
+            if not isinstance(document, dict) or document.keys() != {"database", "run"}:
+                raise ValueError("it names no database and run")
+            url, run = str(document["database"]), uuid.UUID(str(document["run"]))
+            if _parsed(url) != (url, ""):
+                raise ValueError(f"its database is {printable(url, 200)}")
+        except OSError as error:
+            raise RunDirectoryError(f"a run directory must be readable, but {path} is not: {reason(error)}.") from error
+        except (ValueError, UsageError) as error:
+            raise store_failure("damaged", path, error) from error
+        return cls(url, run)
+
+    def write(self, directory: Path) -> None:
+        """Write the pointer of a run, in a directory that is made if it is missing; else a RunDirectoryError."""
+        document = {"database": self.database, "run": str(self.run)}
+        try:
+            write_file_atomically(directory / POINTER, f"{json.dumps(document, indent=1)}\n".encode())
+        except OSError as error:
+            raise not_writable(directory, error) from error
+
+
+def database_of(directories: Iterable[Path], named: str = "") -> str:
+    """Return the URL of the database that the runs of a campaign share, existing and new; empty if they are in files.
+
+    Parameters
+    ----------
+    directories : iterable of pathlib.Path
+        Directories of the runs that exist.
+    named : str
+        URL that the user asks for, or nothing.
+
+    Raises
+    ------
+    RunDirectoryError
+        A run is not in the database that is asked for, or is in one that the user has never named.
+    UsageError
+        The text is no URL of a PostgreSQL database.
+    """
+    url = parse_url(named) if named else ""
+    for directory in directories:
+        if not (directory / POINTER).exists():
+            if url:
+                raise elsewhere(directory, FILE)
+            continue
+        with contextlib.suppress(DamagedRunError):  # it is set aside
+            found = Pointer.read(directory).database
+            if url and found != url:
+                raise elsewhere(directory, found)
+            check_known(found, directory)
+            return found
+    return url
 
 
 def engine(url: str) -> sa.Engine:
@@ -212,8 +288,11 @@ def prepare(url: str, *, patience_s: float | None = None) -> None:
 
 
 def _migrate(url: str) -> None:
+    """Create the tables of the newest version, or bring those of an older one to it."""
     from alembic import command
     from alembic.config import Config
+
+    from mltune.records.database_schema import metadata
 
     with connect(url) as connection, connection.begin():
         version = _version(connection)
@@ -225,7 +304,11 @@ def _migrate(url: str) -> None:
         config = Config()
         config.set_main_option("script_location", "mltune.records:migrations")
         config.attributes["connection"] = connection
-        command.upgrade(config, "head")
+        if version:
+            command.upgrade(config, "head")
+        else:
+            metadata.create_all(connection)
+            command.stamp(config, "head")
 
 
 def _version(connection: sa.Connection) -> str:
@@ -244,14 +327,11 @@ def database_errors(url: str) -> Iterator[None]:
 
     try:
         yield
+    except IntegrityError as error:
+        raise store_failure("duplicate", url, error.orig) from error
+    except DBAPIError as error:
+        full = getattr(error.orig, "sqlstate", None) == _NO_ROOM
+        kind: Kind = "full" if full else "lost" if is_lost(error) else "unusable"
+        raise store_failure(kind, url, error.orig or error) from error
     except SQLAlchemyError as error:
-        text = printable(getattr(error, "orig", None) or error, 500).strip()
-        if isinstance(error, IntegrityError):
-            raise StoreError(f"a trial's number must be new to its run, but {url} refused: {text}.") from error
-        if isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) == "53100":
-            raise DiskFullError(
-                f"every trial must be recorded, but {url} has no room: {text}; the trials recorded before are safe: "
-                "make room on its disk, then repeat the command to go on."
-            ) from error
-        kind = DatabaseLostError if isinstance(error, DBAPIError) and is_lost(error) else StoreError
-        raise kind(f"every trial must be recorded, but {url} cannot be used: {text}.") from error
+        raise store_failure("unusable", url, error) from error

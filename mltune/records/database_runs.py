@@ -17,10 +17,9 @@ from mltune.files.text import printable
 from mltune.files.user_folders import cache_folder
 from mltune.records import database
 from mltune.records.database_schema import runs, trials
-from mltune.records.database_store import header_of, locked_runs
+from mltune.records.database_tables import header_of, locked_runs
+from mltune.records.failures import UNREADABLE
 from mltune.records.header import RunHeader
-from mltune.records.pointer import Pointer
-from mltune.records.store import UNREADABLE
 from mltune.records.trial import TrialState
 
 _FEWEST_DIGITS = 4
@@ -130,7 +129,7 @@ def directory_of(address: str) -> Path:
             f"{printable(shlex.quote(url), 200)}."
         )
     directory = cache_folder() / "runs" / str(found[0])
-    Pointer(url, found[0]).write(directory)
+    database.Pointer(url, found[0]).write(directory)
     return directory
 
 

@@ -7,8 +7,10 @@ import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
+from mltune.errors import RunDirectoryError
 from mltune.files.text import printable
 from mltune.files.validation import problems_of
 
@@ -112,6 +114,15 @@ class RunHeader:
             if not all(0 <= value < len(labels) for value in header.parameters.get(name, (-1,))):
                 raise ValueError(f"its header has labels of {printable(name, 60)!r} that do not fit its values")
         return header
+
+    def check_continued(self, header: RunHeader | None, directory: Path) -> None:
+        """Check that the run in a directory is continued as it began, which is told by its header, or by none."""
+        difference = "" if header is None else self.difference(header)
+        if difference:
+            raise RunDirectoryError(
+                f"a run directory belongs to one run, but in {directory} {difference}; "
+                "choose another directory, or repeat the command that began the run."
+            )
 
     def difference(self, other: RunHeader) -> str:
         """Describe the first difference, such as ``"seed is 1, not 2"``; empty for headers of the same run.

@@ -1,4 +1,4 @@
-"""The tables of a store, by format, and the checksums of their rows.
+"""Tables of a store: their columns in a file, by format, and the checksums of their rows, in a file or a database.
 
 A file is a store only if its tables are exactly those that mltune creates: a view, a trigger or a computed column of a
 stranger would run while the store is read.
@@ -10,78 +10,34 @@ import dataclasses
 import math
 import sqlite3
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mltune.records.reference import Reference
 from mltune.records.rows import KINDS, PARAMETER_PREFIX, SINCE_FORMAT_2
 
+Row = tuple[Any, ...]
+
 FORMAT = 3
 """The format that is written."""
 
+AT_ONCE = 5_000
+"""Trials that are read together."""
+
+MOST_ROWS = 100_000
+"""Rows of every table but the trials."""
+
 _APPLICATION = 0x6D6C7475  # "mltu" distinguishes our files from other SQLite files
 _REFERENCE = ", ".join(field.name for field in dataclasses.fields(Reference))
-_MOST_ROWS = 100_000  # of every table but the trials
 
 
-def trial_columns(parameters: Iterable[str], file_format: int = FORMAT) -> dict[str, str]:
-    """Return the columns of the trials, quoted, without the checksum, and their SQL types."""
-    lacking = SINCE_FORMAT_2 if file_format == 1 else ()
-    columns = {f'"{name}"': kind.sql for name, kind in KINDS.items() if name not in lacking}
-    quoted = ((PARAMETER_PREFIX + name).replace('"', '""') for name in parameters)
-    return columns | {f'"{name}"': "INTEGER NOT NULL" for name in quoted}
-
-
-def create_tables(connection: sqlite3.Connection, parameters: Iterable[str]) -> None:
-    """Create the tables of an empty store."""
-    connection.execute(f"PRAGMA application_id = {_APPLICATION}")
-    connection.execute(f"PRAGMA user_version = {FORMAT}")
-    for statement in _tables(FORMAT).values():
-        connection.execute(statement)
-    connection.execute(_trials(FORMAT, parameters))
-
-
-def check_tables(connection: sqlite3.Connection) -> int:
-    """Check that a file is a store, without reading any content; return its format.
-
-    Raises
-    ------
-    ValueError
-        It is not, or has other tables than a store.
-    """
-    application = connection.execute("PRAGMA application_id").fetchone()[0]
-    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-    if application != _APPLICATION:
-        raise ValueError("it is no store of mltune")
-    if not 1 <= version <= FORMAT:
-        raise ValueError(f"stores of format 1 to {FORMAT} can be read, but it is of format {version}")
-    found = connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL LIMIT 100").fetchall()
-    fixed = {name: sql for name, sql in found if name != "trials"}
-    if len(found) != len(fixed) + 1 or fixed != _tables(version):
-        raise ValueError("its tables are not those of a store")
-    return version
-
-
-def check_trials(connection: sqlite3.Connection, file_format: int, parameters: Iterable[str]) -> None:
-    """Check that the table of the trials has the columns of these parameters.
-
-    Raises
-    ------
-    ValueError
-        It has others.
-    """
-    found = connection.execute("SELECT sql FROM sqlite_master WHERE name = 'trials'").fetchone()
-    if found[0] != _trials(file_format, parameters):
-        raise ValueError("its trials do not have the parameters of its header")
-
-
-def sealed(row: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the cells of a row as SQLite returns them, without NaN and negative zeros, and a checksum of them."""
+def sealed(row: Sequence[Any]) -> Row:
+    """Return the cells of a row as SQL returns them, without NaN and negative zeros, and a checksum of them."""
     cells = tuple(_number(cell) if isinstance(cell, float) else cell for cell in row)
     return (*cells, checksum(cells))
 
 
-def checksum(cells: tuple[Any, ...]) -> int:
+def checksum(cells: Row) -> int:
     """Return the checksum of the cells of a row."""
     return zlib.crc32(repr(cells).encode())
 
@@ -90,40 +46,108 @@ def _number(cell: float) -> float | None:
     return None if math.isnan(cell) else cell + 0.0
 
 
-def read_rows(connection: sqlite3.Connection, table: str, file_format: int) -> list[tuple[Any, ...]]:
-    """Return the rows of any table but the trials, in the order of writing, and check them.
+def unsealed(table: str, rows: Sequence[Row]) -> list[Row]:
+    """Return the cells of rows of any table but the trials; a checksum of None is not known.
 
     Raises
     ------
     ValueError
         A row has changed since it was written, or there are too many.
     """
-    found = connection.execute(f"SELECT * FROM {table} ORDER BY rowid LIMIT {_MOST_ROWS}").fetchall()  # noqa: S608
-    if len(found) == _MOST_ROWS:
-        raise ValueError(f"a table of a store has less than {_MOST_ROWS} rows, but {table} has more")
-    if file_format < FORMAT:
-        return found
-    for at, row in enumerate(found):
-        if checksum(row[:-1]) != row[-1]:
+    if len(rows) >= MOST_ROWS:
+        raise ValueError(f"a table of a store has less than {MOST_ROWS} rows, but {table} has more")
+    for at, row in enumerate(rows):
+        if row[-1] is not None and checksum(row[:-1]) != row[-1]:
             raise ValueError(f"row {at + 1} of {table} has changed since it was written")
-    return [row[:-1] for row in found]
+    return [row[:-1] for row in rows]
+
+
+def unsealed_trials(parts: Iterable[Sequence[Row]], after: int, count: int) -> Iterator[list[Row]]:
+    """Yield the cells of trials, some at a time: of ``count`` trials without the first ``after``.
+
+    Parameters
+    ----------
+    parts : iterable of sequence of tuple
+        Position from 1, cells, and checksum or None.
+
+    Raises
+    ------
+    ValueError
+        A trial has changed since it was written, or is missing.
+    """
+    found = after
+    for rows in parts:
+        for position, row in enumerate(rows, found + 1):
+            if row[0] != position or position > count:
+                raise ValueError(f"trial {position} in the order of recording is missing")
+            if row[-1] is not None and checksum(row[1:-1]) != row[-1]:
+                raise ValueError(f"trial {row[1]!r:.30} has changed since it was recorded")
+        found += len(rows)
+        yield [row[1:-1] for row in rows]
+    if found != count:
+        raise ValueError(f"it has {count} trials, but {found} can be read")
+
+
+def trial_columns(parameters: Iterable[str], file_format: int = FORMAT) -> dict[str, str]:
+    """Return the columns of the trials in a file, quoted, without the checksum, and their SQL types."""
+    lacking = SINCE_FORMAT_2 if file_format == 1 else ()
+    columns = {f'"{name}"': kind.sql for name, kind in KINDS.items() if name not in lacking}
+    quoted = ((PARAMETER_PREFIX + name).replace('"', '""') for name in parameters)
+    return columns | {f'"{name}"': "INTEGER NOT NULL" for name in quoted}
+
+
+def create_tables(connection: sqlite3.Connection, parameters: Iterable[str]) -> None:
+    """Create the tables of an empty file."""
+    connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+    connection.execute(f"PRAGMA user_version = {FORMAT}")
+    for statement in (*_tables(FORMAT).values(), trials_statement(FORMAT, parameters)):
+        connection.execute(statement)
+
+
+def check_tables(connection: sqlite3.Connection) -> tuple[int, str]:
+    """Check that a file is a store, without reading any content.
+
+    Returns
+    -------
+    int
+        Its format.
+    str
+        The statement that has created its trials, to be compared with :func:`trials_statement`.
+
+    Raises
+    ------
+    ValueError
+        It is no store, or has other tables than a store.
+    """
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    if application != _APPLICATION:
+        raise ValueError("it is no store of mltune")
+    if not 1 <= version <= FORMAT:
+        raise ValueError(f"stores of format 1 to {FORMAT} can be read, but it is of format {version}")
+    rows = connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL LIMIT 100").fetchall()
+    found = dict(rows)
+    trials = str(found.pop("trials", ""))
+    if len(rows) != len(found) + 1 or found != _tables(version):
+        raise ValueError("its tables are not those of a store")
+    return version, trials
+
+
+def trials_statement(file_format: int, parameters: Iterable[str]) -> str:
+    """Return the statement that creates the table of the trials."""
+    columns = [f"{name} {kind}" for name, kind in trial_columns(parameters, file_format).items()]
+    seal = ["checksum INTEGER NOT NULL"] if file_format >= FORMAT else []
+    return f"CREATE TABLE trials ({', '.join(['sequence INTEGER PRIMARY KEY', *columns, *seal, 'UNIQUE (number)'])})"
 
 
 def _tables(file_format: int) -> Mapping[str, str]:
     """Return the statements that create all tables but the trials."""
     seal = ", checksum INTEGER NOT NULL" if file_format >= FORMAT else ""
+    kinds = {"header": "TEXT", "seconds": "REAL", "facts": "TEXT"}
     tables = {
-        "header": f"CREATE TABLE header (name TEXT PRIMARY KEY, value TEXT NOT NULL{seal})",
-        "seconds": f"CREATE TABLE seconds (name TEXT PRIMARY KEY, value REAL NOT NULL{seal})",
-        "facts": f"CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL{seal})",
+        name: f"CREATE TABLE {name} (name TEXT PRIMARY KEY, value {kind} NOT NULL{seal})"
+        for name, kind in kinds.items()
     }
-    return tables | (
-        {"reference_timings": f"CREATE TABLE reference_timings ({_REFERENCE}{seal})"} if file_format > 1 else {}
-    )
-
-
-def _trials(file_format: int, parameters: Iterable[str]) -> str:
-    """Return the statement that creates the table of the trials."""
-    columns = [f"{name} {kind}" for name, kind in trial_columns(parameters, file_format).items()]
-    seal = ["checksum INTEGER NOT NULL"] if file_format >= FORMAT else []
-    return f"CREATE TABLE trials ({', '.join(['sequence INTEGER PRIMARY KEY', *columns, *seal, 'UNIQUE (number)'])})"
+    if file_format > 1:
+        tables["reference_timings"] = f"CREATE TABLE reference_timings ({_REFERENCE}{seal})"
+    return tables

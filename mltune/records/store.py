@@ -1,28 +1,29 @@
 """The store of a run: every trial, written before the search receives the result.
 
-The records are in a file in the directory of the run (:mod:`mltune.records.file_store`), or in a database that a file
-in it names (:mod:`mltune.records.database_store`).
+The records are in a file in the directory of the run (:mod:`mltune.records.file_tables`), or in a database that a file
+in it names (:mod:`mltune.records.database_tables`).
 """
 
 from __future__ import annotations
 
-import abc
 import contextlib
 import dataclasses
 import json
+import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from mltune.errors import DamagedRunError, RunDirectoryError
+from mltune.errors import DamagedRunError, RunDirectoryError, StoreError
 from mltune.files.documents import parse_json
-from mltune.files.text import printable
-from mltune.records.directory import FILE, POINTER, holds_run, in_use
+from mltune.records.directory import FILE, POINTER, holds_run, in_use, lock_directory
+from mltune.records.failures import elsewhere
+from mltune.records.file_tables import CLOSED, FileTables
 from mltune.records.header import RunHeader
 from mltune.records.reference import Reference
 from mltune.records.rows import to_row
-from mltune.records.schema import checksum, sealed
+from mltune.records.schema import Row, sealed, unsealed, unsealed_trials
 from mltune.records.trial import TrialRecord
 
 if TYPE_CHECKING:
@@ -31,14 +32,55 @@ if TYPE_CHECKING:
 MOST_TRIALS = 1_000_000
 """Trials of a run."""
 
-UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
-"""What reading raises where a store holds what mltune never writes."""
+_OLD_FACTS = {"cublas_median_s": "reference_median_s"}  # names in stores written before version 0.2
 
-LONGEST = 500
-"""Characters that are shown of an error, which may quote a store."""
+Changes = list[tuple[str, Sequence[Row]]]
 
 
-class Store(abc.ABC):
+class Tables(Protocol):
+    """The tables of one run in one dialect of SQL: ``trials``, ``facts``, ``seconds`` and ``reference_timings``.
+
+    Rows are written with a checksum as their last cell, and are read with it, or with None where it is not known.
+    Whatever goes wrong raises an exception of :mod:`mltune.records.failures`.
+
+    Attributes
+    ----------
+    header : RunHeader
+    notice : str
+        See :class:`Store`.
+    writable : bool
+    """
+
+    header: RunHeader
+    notice: str
+    writable: bool
+
+    def reading(self) -> contextlib.AbstractContextManager[None]:
+        """Read in one transaction; it may be nested."""
+        ...
+
+    def count(self) -> int:
+        """Return the number of trials; while reading."""
+        ...
+
+    def trials(self, after: int) -> Generator[Sequence[Row]]:
+        """Yield rows of trials, some at a time, each after its position from 1; while reading."""
+        ...
+
+    def rows(self, table: str) -> list[Row]:
+        """Return the rows of another table in the order of writing, at most one too many; while reading."""
+        ...
+
+    def write(self, changes: Changes) -> None:
+        """Write rows of some tables in one transaction; rows of facts and seconds replace those of the same name."""
+        ...
+
+    def close(self) -> None:
+        """Close what was opened."""
+        ...
+
+
+class Store:
     """The records of one run.
 
     A context manager, created by :meth:`open` or :meth:`read_only`. Records survive the death of the process once
@@ -54,11 +96,14 @@ class Store(abc.ABC):
         What may be missing from the store although all of it can be read; empty if nothing is.
     """
 
-    def __init__(self, directory: Path, header: RunHeader) -> None:
+    def __init__(self, directory: Path, tables: Tables, lock: int | None = None) -> None:
         self.directory = directory
-        self.header = header
-        self.notice = ""
-        self._names = tuple(header.parameters)
+        self.header = tables.header
+        self.notice = tables.notice
+        self._tables = tables
+        self._lock = lock
+        self._pending: Changes | None = None
+        self._names = tuple(self.header.parameters)
 
     @staticmethod
     def open(directory: Path, header: RunHeader | None = None, database: str = "") -> Store:
@@ -86,15 +131,19 @@ class Store(abc.ABC):
             The URL is none of a PostgreSQL database.
         """
         directory = Path(directory)
-        if _kept_in_database(directory, required=header is None) or (database and not (directory / FILE).exists()):
-            from mltune.records.database_store import DatabaseStore
-
-            return DatabaseStore.for_writing(directory, header, database)
-        if database:
+        kept = _kept_in(directory, required=header is None)
+        if database and kept == FILE:
             raise elsewhere(directory, FILE)
-        from mltune.records.file_store import FileStore
+        lock = lock_directory(directory)
+        try:
+            if database or kept == POINTER:
+                from mltune.records.database_tables import DatabaseTables
 
-        return FileStore.for_writing(directory, header)
+                return Store(directory, DatabaseTables.for_writing(directory, header, database), lock)
+            return Store(directory, FileTables.for_writing(directory, header), lock)
+        except BaseException:
+            os.close(lock)
+            raise
 
     @staticmethod
     def read_only(directory: Path) -> Store:
@@ -110,13 +159,11 @@ class Store(abc.ABC):
             The database cannot be used.
         """
         directory = Path(directory)
-        if _kept_in_database(directory, required=True):
-            from mltune.records.database_store import DatabaseStore
+        if _kept_in(directory, required=True) == POINTER:
+            from mltune.records.database_tables import DatabaseTables
 
-            return DatabaseStore.for_reading(directory)
-        from mltune.records.file_store import FileStore
-
-        return FileStore.for_reading(directory)
+            return Store(directory, DatabaseTables.for_reading(directory))
+        return Store(directory, FileTables.for_reading(directory))
 
     def append(self, *records: TrialRecord) -> None:
         """Write records in one transaction: all of them or, if that fails, none.
@@ -126,9 +173,7 @@ class Store(abc.ABC):
         StoreError
             The disk is full or broken, or the number of a record exists already. Earlier records are unchanged.
         """
-        rows = [sealed(to_row(record, self._names)) for record in records]
-        with self._writing():
-            self._insert("trials", rows)
+        self._write("trials", *(to_row(record, self._names) for record in records))
 
     def records(self, after: int = 0) -> Trials:
         """Return all trials in order of appending, without the first ``after``.
@@ -140,29 +185,28 @@ class Store(abc.ABC):
         """
         from mltune.records.trials import Trials
 
-        with self._reading():
-            count = self._count()
+        with self._tables.reading():
+            count = self._tables.count()
             if count > MOST_TRIALS:
                 raise ValueError(f"a run has at most {MOST_TRIALS} trials, but it has {count}")
-            parts = [
-                Trials.from_rows(rows, self._names, self.header.parameters)
-                for rows in self._checked_rows(after, count - after)
-            ]
+            with contextlib.closing(self._tables.trials(after)) as found:
+                parts = [
+                    Trials.from_rows(rows, self._names, self.header.parameters)
+                    for rows in unsealed_trials(found, after, count)
+                ]
         return Trials.concatenate(parts or [Trials.from_rows([], self._names)])
 
     def __len__(self) -> int:
-        with self._reading():
-            return self._count()
+        with self._tables.reading():
+            return self._tables.count()
 
     def seconds(self) -> dict[str, float]:
         """Return the seconds spent in every phase of the run; see :mod:`mltune.records.seconds`."""
-        with self._reading():
-            return dict(self._read("seconds"))
+        return dict(self._read("seconds"))
 
     def set_seconds(self, seconds: Mapping[str, float]) -> None:
         """Replace the seconds spent in some phases."""
-        with self._writing():
-            self._insert("seconds", [sealed((name, float(value))) for name, value in seconds.items()])
+        self._write("seconds", *((name, float(value)) for name, value in seconds.items()))
 
     def fact(self, name: str) -> Any:
         """Return a fact of the run, or None if it is unknown."""
@@ -170,31 +214,47 @@ class Store(abc.ABC):
 
     def facts(self) -> dict[str, Any]:
         """Return all facts of the run."""
-        with self._reading():
-            return {name: parse_json(text) for name, text in self._read("facts")}
+        with self._tables.reading():
+            facts = {name: parse_json(text) for name, text in self._read("facts") if name != CLOSED}
+        return {_OLD_FACTS[name]: facts[name] for name in _OLD_FACTS if name in facts} | facts
 
     def set_fact(self, name: str, value: Any) -> None:
         """Write or replace a fact of the run, such as ``"reference_median_s"``: a plain JSON value."""
-        with self._writing():
-            self._insert("facts", [sealed((name, json.dumps(value)))])
+        self._write("facts", (name, json.dumps(value)))
 
     def append_reference(self, reference: Reference) -> None:
         """Append a timing of the reference kernel."""
-        with self._writing():
-            self._insert("reference_timings", [sealed(dataclasses.astuple(reference))])
+        self._write("reference_timings", dataclasses.astuple(reference))
 
     def references(self) -> list[Reference]:
         """Return the timings of the reference kernel in order of measurement."""
-        with self._reading():
+        with self._tables.reading():
             return [Reference(*row) for row in self._read("reference_timings")]
 
-    @abc.abstractmethod
-    def at_once(self) -> contextlib.AbstractContextManager[None]:
-        """Read everything as it was at one moment; or where the store is written, write everything or nothing."""
+    @contextlib.contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Read everything as it was at one moment; or where the store is written, write everything or nothing.
 
-    @abc.abstractmethod
+        What is written is sent at the end: until then it is not read.
+        """
+        if not self._tables.writable or self._pending is not None:
+            with contextlib.nullcontext() if self._tables.writable else self._tables.reading():
+                yield
+            return
+        changes = self._pending = []
+        try:
+            yield
+        finally:
+            self._pending = None
+        if changes:
+            self._tables.write(changes)
+
     def close(self) -> None:
         """Close the store and release the run directory. Appended records are on record already."""
+        self._tables.close()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def __enter__(self) -> Self:
         return self
@@ -204,53 +264,22 @@ class Store(abc.ABC):
     ) -> None:
         self.close()
 
-    @abc.abstractmethod
-    def _reading(self) -> contextlib.AbstractContextManager[None]:
-        """Read in one transaction; errors become those of mltune."""
+    def _read(self, table: str) -> list[Row]:
+        """Return the checked rows of any table but the trials, without checksums."""
+        with self._tables.reading():
+            return unsealed(table, self._tables.rows(table))
 
-    @abc.abstractmethod
-    def _writing(self) -> contextlib.AbstractContextManager[None]:
-        """Write in one transaction; errors become those of mltune."""
-
-    @abc.abstractmethod
-    def _count(self) -> int:
-        """Return the number of trials."""
-
-    @abc.abstractmethod
-    def _rows(self, after: int) -> Generator[Sequence[tuple[Any, ...]]]:
-        """Yield rows of trials, some at a time: position, cells, and checksum or None."""
-
-    @abc.abstractmethod
-    def _read(self, table: str) -> list[tuple[Any, ...]]:
-        """Return the checked rows of any table but the trials, in the order of writing, without checksums."""
-
-    @abc.abstractmethod
-    def _insert(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Write sealed rows; those of a name replace earlier ones."""
-
-    def _check_header(self, header: RunHeader | None) -> None:
-        """Check that a run is continued as it began."""
-        difference = "" if header is None else self.header.difference(header)
-        if difference:
-            raise RunDirectoryError(
-                f"a run directory belongs to one run, but in {self.directory} {difference}; "
-                "choose another directory, or repeat the command that began the run."
-            )
-
-    def _checked_rows(self, after: int, count: int) -> Iterator[list[tuple[Any, ...]]]:
-        """Yield the cells of the trials, some at a time, and check them."""
-        found = 0
-        with contextlib.closing(self._rows(after)) as parts:
-            for rows in parts:
-                for position, row in enumerate(rows, after + found + 1):
-                    if row[0] != position or found >= count:
-                        raise ValueError(f"trial {position} in the order of recording is missing")
-                    if row[-1] is not None and checksum(row[1:-1]) != row[-1]:
-                        raise ValueError(f"trial {row[1]!r:.30} has changed since it was recorded")
-                found += len(rows)
-                yield [row[1:-1] for row in rows]
-        if found != count:
-            raise ValueError(f"it has {count + after} trials, but {found + after} can be read")
+    def _write(self, table: str, *rows: Row) -> None:
+        """Write rows in a transaction of their own, or of :meth:`at_once`."""
+        if not self._tables.writable:
+            raise StoreError(f"a store is written once it is open for writing, but {self.directory} is not.")
+        if not rows:
+            return
+        change = (table, [sealed(row) for row in rows])
+        if self._pending is None:
+            self._tables.write([change])
+        else:
+            self._pending.append(change)
 
 
 def is_written(directory: Path) -> bool:
@@ -259,29 +288,13 @@ def is_written(directory: Path) -> bool:
         return True
     if not (directory / POINTER).exists():
         return False
-    from mltune.records.database_store import is_locked
+    from mltune.records.database_tables import is_locked
 
     return is_locked(directory)
 
 
-def damaged(store: object, error: object) -> DamagedRunError:
-    """Return the error of a store that holds what mltune never writes."""
-    return DamagedRunError(
-        f"{store} must be an undamaged store of mltune, but {printable(error, LONGEST)}; restore a copy, or choose "
-        "another directory."
-    )
-
-
-def elsewhere(directory: Path, place: str) -> RunDirectoryError:
-    """Return the error of a run that is not in the database that was named."""
-    return RunDirectoryError(
-        f"a run stays where it was begun, but the records of {directory} are in {printable(place, 200)}; choose "
-        "another directory, or leave out --store."
-    )
-
-
-def _kept_in_database(directory: Path, *, required: bool) -> bool:
-    """Return whether a directory names a database that holds its run."""
+def _kept_in(directory: Path, *, required: bool) -> str:
+    """Return which file of a directory holds its run, or names the database that does; empty without a run."""
     kept = holds_run(directory)
     if required and not kept:
         raise RunDirectoryError(f"a run directory holds a file {FILE}, but there is none in {directory}.")
@@ -290,4 +303,4 @@ def _kept_in_database(directory: Path, *, required: bool) -> bool:
             f"a run has its records in a file or in a database, but {directory} holds both {FILE} and {POINTER}; "
             "remove the one that does not belong to it."
         )
-    return kept == [POINTER]
+    return kept[0] if kept else ""

@@ -16,10 +16,9 @@ from test_store import HEADER, process, trial
 
 from mltune.errors import DamagedRunError, RunDirectoryError, StoreError, UsageError
 from mltune.records import database
-from mltune.records.database import parse_url
+from mltune.records.database import Pointer, database_of, parse_url
 from mltune.records.database_runs import directory_of, list_runs
 from mltune.records.directory import FILE, POINTER
-from mltune.records.pointer import Pointer, database_of
 from mltune.records.schema import checksum
 from mltune.records.store import Store, is_written
 
@@ -328,7 +327,7 @@ def test_a_kill_while_a_run_begins_leaves_a_directory_without_one(database_url, 
     child = process(
         """
         import os
-        from mltune.records.pointer import Pointer
+        from mltune.records.database import Pointer
         Pointer.write = lambda *_: os._exit(9)
         Store.open(Path(sys.argv[1]), HEADER, sys.argv[2])
         """,

@@ -15,8 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mltune.errors import RunDirectoryError, StoreError
+from mltune.records.directory import FILE
 from mltune.records.header import LARGEST, RunHeader
-from mltune.records.store import FILE, Store
+from mltune.records.store import Store
 from mltune.records.trial import GATES, Build, Measurement, Skip, TrialRecord, TrialState
 
 HEADER = RunHeader(

@@ -11,7 +11,8 @@ from mltune.campaign.scheduler import standing_of
 from mltune.dataset.dataset import load_manifest
 from mltune.errors import RunDirectoryError
 from mltune.records.declaration import Declaration, Finalist
-from mltune.records.store import FILE, Store
+from mltune.records.directory import FILE
+from mltune.records.store import Store
 from mltune.records.trial import Measurement, Skip, TrialState
 from mltune.results.reader import RunReader, read_run
 

@@ -32,15 +32,7 @@ _NAMES_ANOTHER = bytes.fromhex("d9d505f920a163d7")  # sqlite.org/fileformat2.htm
 def create_file(directory: Path, fill: Callable[[sqlite3.Connection], None]) -> None:
     """Create the file of a store, complete or not at all.
 
-    Parameters
-    ----------
-    fill : callable
-        Creates the tables through a connection.
-
-    Raises
-    ------
-    OSError
-        The directory cannot be written.
+    ``fill`` creates the tables through a connection. A directory that cannot be written raises an OSError.
     """
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         fill(connection)
@@ -54,10 +46,7 @@ def create_file(directory: Path, fill: Callable[[sqlite3.Connection], None]) -> 
 def connect(directory: Path) -> sqlite3.Connection:
     """Connect to the store of a run for writing; what a kill left behind is recovered by the first statement.
 
-    Raises
-    ------
-    ValueError
-        The file or one beside it is too large.
+    A file that is too large, or one beside it, raises a ValueError.
     """
     _check_sizes(directory)
     if _size(directory / f"{FILE}-journal"):
@@ -71,13 +60,9 @@ def connect(directory: Path) -> sqlite3.Connection:
 def connected_for_reading(directory: Path) -> Iterator[sqlite3.Connection]:
     """Connect to the store of a run for reading.
 
-    While a process writes to it, its files are read together with that process. Else the file is read as it is; if a
-    killed process left records beside it, a private copy is recovered and read.
-
-    Raises
-    ------
-    ValueError
-        See :func:`connect`.
+    While a process writes to it, its files are read together with that process. Otherwise the file is read as it is;
+    if a killed process left records beside it, a private copy is recovered and read. Errors are those of
+    :func:`connect`.
     """
     _check_sizes(directory)
     if in_use(directory):
@@ -89,7 +74,7 @@ def connected_for_reading(directory: Path) -> Iterator[sqlite3.Connection]:
             else:
                 yield connection
                 return
-    elif not left_beside(directory):
+    elif not any(_size(directory / f"{FILE}{suffix}") for suffix in _BESIDE):
         with contextlib.closing(_connection(directory / FILE, "mode=ro&immutable=1")) as connection:
             yield connection
         return
@@ -100,11 +85,6 @@ def connected_for_reading(directory: Path) -> Iterator[sqlite3.Connection]:
         _check_journal(Path(folder) / f"{FILE}-journal")
         with contextlib.closing(_connection(Path(folder) / FILE, "mode=rw")) as connection:
             yield connection
-
-
-def left_beside(directory: Path) -> bool:
-    """Return whether files beside a store hold records of it."""
-    return any(_size(directory / f"{FILE}{suffix}") for suffix in _BESIDE)
 
 
 def wal_is_missing(directory: Path) -> bool:
