@@ -220,7 +220,7 @@ def _validated(adapter: Any, name: str, cells: Sequence[Any], numbers: Sequence[
         return adapter.validate_python(cells)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        at = first["loc"][0]
+        at = int(first["loc"][0])
         raise ValueError(
             f"trial {numbers[at]!r:.30}: `{name}` is {cells[at]!r:.100}, but it {law_of([first])}"
         ) from None
