@@ -66,7 +66,7 @@ class Space:
     @classmethod
     def load(cls, name: str) -> Space:
         """Read a dataset and compute its features."""
-        from mltune.search.known_builds import build_columns
+        from mltune.search.history import build_columns
 
         dataset = load_dataset(name)
         manifest = dataset.manifest

@@ -21,7 +21,7 @@ from mltune.records.versions import __version__
 
 if TYPE_CHECKING:
     from mltune.api import compare, load_run, run_kernel, tune, tune_kernel
-    from mltune.comparison.summary import Comparison
+    from mltune.comparison.results import Comparison
     from mltune.dataset.dataset import Dataset, load_dataset
     from mltune.kernel.bundle import Kernel
     from mltune.kernel.reader import load_kernel
@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Comparison": "mltune.comparison.summary",
+    "Comparison": "mltune.comparison.results",
     "Dataset": "mltune.dataset.dataset",
     "Kernel": "mltune.kernel.bundle",
     "Problem": "mltune.problem.problem",

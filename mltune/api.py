@@ -13,13 +13,14 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 from mltune.errors import MltuneWarning
 
 if TYPE_CHECKING:
     from mltune.comparison.comparison import Report as ComparisonReport
-    from mltune.comparison.summary import Comparison
+    from mltune.comparison.results import Comparison, PartialComparison
+    from mltune.comparison.strategies import Given as Strategies
     from mltune.problem.problem import Problem
     from mltune.results.kernel_result import KernelResult
     from mltune.results.progress import Report
@@ -488,22 +489,57 @@ def load_run(directory: str | Path) -> TuneResult:
     return fastest(Path(directory)) if is_plan(Path(directory)) else read_run(Path(directory))
 
 
+class CompareOptions(TypedDict, total=False):
+    """Further options of :func:`compare`, which describes them."""
+
+    table: str | Path | None
+    parameters: str | Sequence[str] | None
+    time: str | None
+    aggregate: bool
+    evaluations: int
+    seeds: int
+    jobs: int | None
+    output: str | Path | None
+    progress: ComparisonReport | Literal["auto"] | None
+    interrupt: Callable[[], bool] | None
+
+
+@overload
 def compare(
-    strategies: str | Sequence[str] | None = None,
+    strategies: Strategies | Sequence[Strategies] = ...,
+    datasets: str | Sequence[str] | None = None,
+    *,
+    share: None = None,
+    **options: Unpack[CompareOptions],
+) -> Comparison: ...
+
+
+@overload
+def compare(
+    strategies: Strategies | Sequence[Strategies] = ...,
+    datasets: str | Sequence[str] | None = None,
+    *,
+    share: str,
+    **options: Unpack[CompareOptions],
+) -> Comparison | PartialComparison: ...
+
+
+def compare(
+    strategies: Strategies | Sequence[Strategies] = ("mltune", "tpe", "random"),
     datasets: str | Sequence[str] | None = None,
     *,
     table: str | Path | None = None,
     parameters: str | Sequence[str] | None = None,
     time: str | None = None,
+    aggregate: bool = False,
     evaluations: int = 400,
     seeds: int = 50,
-    processes: int | None = None,
+    jobs: int | None = None,
     output: str | Path | None = None,
-    share: str = "1/1",
-    aggregate: bool = False,
+    share: str | None = None,
     progress: ComparisonReport | Literal["auto"] | None = "auto",
     interrupt: Callable[[], bool] | None = None,
-) -> Comparison | None:
+) -> Comparison | PartialComparison:
     """Compare search strategies on recorded timings.
 
     Each strategy searches each dataset with each seed, and each configuration that it proposes is looked up. The
@@ -511,30 +547,31 @@ def compare(
 
     Parameters
     ----------
-    strategies : str or sequence of str, optional
-        Names, in one text separated by commas, or ``"all"``; ``"NAME@SEEDS"`` gives a strategy fewer seeds. By default
-        mltune, tpe and random. See :mod:`mltune.comparison.strategies`.
+    strategies : str, Strategy, class, or sequence of these
+        Names, in one text separated by commas, or ``"all"``; ``"NAME@SEEDS"`` gives a strategy fewer seeds. A strategy
+        of your own is an object, a class, or ``"module:Class"`` (docs/developers/add-a-strategy.md).
     datasets : str or sequence of str, optional
-        Names or paths of datasets, folders that hold some, or ``"all"``, the default.
+        Names or paths of datasets, or folders that hold some. By default all that come with mltune.
     table : str or pathlib.Path, optional
         A table of configurations and times (CSV, Parquet or JSON) in place of datasets.
     parameters : str or sequence of str, optional
         The columns of the table that are parameters.
     time : str, optional
         The column of the table that holds the times; its name ends with the unit: ``time_ms``.
+    aggregate : bool
+        Whether to merge rows of the table that differ in columns which are no parameters: the median counts.
     evaluations : int
         Distinct configurations that each run measures.
     seeds : int
         Runs of each strategy on each dataset.
-    processes : int, optional
-        By default one per processor.
+    jobs : int, optional
+        Processes. By default one per processor.
     output : str or pathlib.Path, optional
         Directory of the comparison; an existing one is resumed. By default one under ``runs/`` that belongs to these
         arguments: the same call goes on.
-    share : str
-        ``"I/N"`` does the I-th of N shares of the work, one on each of N machines, say.
-    aggregate : bool
-        Whether to merge rows of the table that differ in columns which are no parameters: the median counts.
+    share : str, optional
+        ``"I/N"`` does the I-th of N shares of the work, one on each of N machines, say. A call without `share` and with
+        the same `output` joins them.
     progress : callable, "auto" or None
         Called with a :class:`mltune.comparison.comparison.Progress` after each run. ``"auto"`` shows a progress bar in
         a notebook or a terminal (on stderr), and nothing elsewhere.
@@ -544,8 +581,8 @@ def compare(
 
     Returns
     -------
-    Comparison or None
-        None for one share of several: a call without `share` and with the same `output` joins them.
+    Comparison or PartialComparison
+        The latter for one share of several.
 
     Raises
     ------
@@ -562,37 +599,44 @@ def compare(
     Examples
     --------
     >>> import mltune, tempfile
+    >>> class FirstToLast:
+    ...     name = "first_to_last"
+    ...
+    ...     def search(self, simulation, seed):
+    ...         for index in range(simulation.space.count):
+    ...             simulation.evaluate(index)
     >>> compared = mltune.compare(
-    ...     "random", "h200-dgemm-nt-4096-random", evaluations=20, seeds=2, processes=1, output=tempfile.mkdtemp()
+    ...     ["random", FirstToLast], "h200-dgemm-nt-4096-random", evaluations=20, seeds=2, output=tempfile.mkdtemp()
     ... )
-    >>> compared.fraction("random", "h200-dgemm-nt-4096-random").shape
-    (2, 20)
+    >>> compared.strategies, compared.fraction("random", "h200-dgemm-nt-4096-random").shape
+    (('random', 'first_to_last'), (2, 20))
     """
     from mltune.comparison.comparison import compare as run
-    from mltune.comparison.request import compare_request
-    from mltune.comparison.results import write_results
+    from mltune.comparison.comparison import compare_request
+    from mltune.comparison.results import PartialComparison, write_results
 
     request = compare_request(
-        strategies=_joined(strategies),
+        strategies=strategies,
         datasets=_joined(datasets),
         table=None if table is None else Path(table),
         parameters=_joined(parameters),
-        times=time,
+        time=time,
+        aggregate=aggregate,
         evaluations=evaluations,
         seeds=seeds,
-        processes=processes,
+        processes=jobs,
         output=None if output is None else Path(output),
         share=share,
-        aggregate=aggregate,
     )
     with _progress_bar(progress, "ComparisonDisplay") as report, _interruptible(interrupt) as interrupted:
         comparison = run(request, report, interrupted)
-    if report is None and comparison is not None:
+    if isinstance(comparison, PartialComparison):
+        return comparison
+    if report is None:
         for name, recording in comparison.recordings.items():
             for notice in recording.notices:
                 warnings.warn(f"{name}: {notice}", MltuneWarning, stacklevel=2)
-    if comparison is not None:
-        write_results(comparison, request.output)
+    write_results(comparison, request.output)
     return comparison
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,13 +17,9 @@ PATIENCE_S = 60.0
 @app.command()
 def compare(
     strategies: Annotated[
-        str | None,
-        typer.Option(
-            "--strategies",
-            metavar="A,B|all",
-            help="Names; NAME@N with N seeds.  [default: mltune,tpe,random]",
-        ),
-    ] = None,
+        str,
+        typer.Option("--strategies", metavar="A,B|all", help="Names, or MODULE:CLASS; NAME@N with N seeds."),
+    ] = "mltune,tpe,random",
     datasets: Annotated[
         str | None,
         typer.Option("--datasets", metavar="X,Y|DIR|all", help="Names, paths or folders of them.  [default: all]"),
@@ -81,8 +77,9 @@ def compare(
         ),
     ] = None,
     share: Annotated[
-        str, typer.Option("--share", metavar="I/N", help="Do the I-th of N shares, one on each of N machines, say.")
-    ] = "1/1",
+        str | None,
+        typer.Option("--share", metavar="I/N", help="Do the I-th of N shares, one on each of N machines, say."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare search strategies on recorded timings.
@@ -99,26 +96,22 @@ def compare(
     from mltune.show.live import ComparisonDisplay
 
     with ComparisonDisplay() as progress, Interrupt(patience_s=PATIENCE_S) as interrupt:
-        comparison = api.compare(
-            strategies,
-            datasets,
-            table=table,
-            parameters=parameters,
-            time=time,
-            evaluations=evaluations,
-            seeds=seeds,
-            processes=jobs,
-            output=output,
-            share=share,
-            aggregate=aggregate,
-            progress=progress,
-            interrupt=interrupt,
-        )
-    if comparison is None:
-        return
+        options: dict[str, Any] = {
+            "table": table,
+            "parameters": parameters,
+            "time": time,
+            "aggregate": aggregate,
+            "evaluations": evaluations,
+            "seeds": seeds,
+            "jobs": jobs,
+            "output": output,
+            "share": share,
+        }
+        comparison = api.compare(strategies, datasets, **options, progress=progress, interrupt=interrupt)
     terminal.write(f"written: {comparison.directory}", stderr=True)
     for job, error in comparison.errors.items():
         terminal.write(f"{' '.join(map(str, job))} failed: {error}", stderr=True)
     if comparison.missing:
         terminal.write(f"stopped: {comparison.missing} runs are missing; the same command goes on", stderr=True)
-    answer(comparison.summary, as_json, lambda: tables.comparison(comparison.summary))
+    document = comparison.to_json()
+    answer(document, as_json, lambda: tables.comparison(document) if share is None else [])

@@ -1,15 +1,17 @@
-"""Baseline strategies: random search, ASTRA's hand-set thresholds and Optuna's unmodified TPE."""
+"""Baseline strategies: random search, ASTRA's hand-set thresholds and Optuna's unmodified TPE.
+
+The last proposes configurations outside a space, which :class:`Projection` moves to the nearest untried one of it.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mltune.comparison.projection import Projection, is_sparse
 from mltune.kernel.columns import row
 
 if TYPE_CHECKING:
@@ -19,6 +21,54 @@ if TYPE_CHECKING:
 
     from mltune.comparison.simulation import Simulation
     from mltune.kernel.space import TableSpace
+
+
+SPARSE = 0.01
+"""A space with less than this share of the raw combinations of its values is sparse: few proposals are in it."""
+
+
+def is_sparse(space: TableSpace) -> bool:
+    """Return whether nearly all combinations of values are outside a space, as in a sample of a larger space."""
+    return space.count < SPARSE * math.prod(len(values) for values in space.values.values())
+
+
+class Projection:
+    """The nearest untried configuration for any combination of values.
+
+    The distance of two values of a parameter is the number of values between them, as a share of all its values.
+    """
+
+    def __init__(self, space: TableSpace) -> None:
+        columns = space.rows(np.arange(space.count))
+        self._names = space.names
+        self._values = {name: np.array(space.values[name]) for name in space.names}
+        self.codes = np.column_stack([np.searchsorted(self._values[name], columns[name]) for name in space.names])
+        self._scaled = (self.codes / np.maximum(self.codes.max(axis=0), 1)).astype(np.float32)
+        self._tried = np.zeros(space.count, dtype=bool)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether all configurations have been tried."""
+        return bool(self._tried.all())
+
+    def take(self, codes: Any) -> int:
+        """Return the index of the nearest untried configuration, and mark it as tried.
+
+        Parameters
+        ----------
+        codes : array_like of shape (n_parameters,)
+            Position of each value among the values of its parameter.
+        """
+        wanted = np.asarray(codes) / np.maximum(self.codes.max(axis=0), 1)
+        distance = np.abs(self._scaled - wanted.astype(np.float32)).sum(axis=1)
+        distance[self._tried] = np.inf
+        index = int(np.argmin(distance))
+        self._tried[index] = True
+        return index
+
+    def code(self, configuration: Mapping[str, int]) -> list[int]:
+        """Return the position of each value of a configuration among the values of its parameter."""
+        return [int(np.searchsorted(self._values[name], configuration[name])) for name in self._names]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +127,9 @@ class Astra:
 class StockTpe:
     """Optuna's TPESampler without changes, with one categorical parameter each.
 
-    An invalid proposal is reported as PRUNED with a score below every configuration that ran (PRUNED without a value
-    has no rank, and FAIL is ignored); a repeated one with its known result. Neither costs an evaluation. In a sparse
-    space (:func:`mltune.comparison.projection.is_sparse`), such as a random sample of a larger one, almost every
+    An invalid proposal is reported as PRUNED without a value, which TPE ranks below every configuration that ran (FAIL
+    is ignored); a repeated one with its known result. Neither costs an evaluation. In a sparse space
+    (:func:`is_sparse`), such as a random sample of a larger one, almost every
     proposal would be invalid: there each is projected to the nearest configuration not tried yet.
     """
 
@@ -89,8 +139,7 @@ class StockTpe:
         """Evaluate one proposal at a time; see :class:`mltune.comparison.simulation.Strategy`."""
         import optuna
 
-        from mltune.search.history import FAILED_SCORE, new_study
-        from mltune.search.sampling import distributions_of
+        from mltune.search.proposers import distributions_of, new_study
 
         space = simulation.space
         study = new_study(optuna.samplers.TPESampler(seed=seed))
@@ -106,7 +155,6 @@ class StockTpe:
                 trial = _moved(study, trial, space, index, distributions)
             median_s = simulation.evaluate(index)
             if median_s is None:
-                trial.report(FAILED_SCORE, 0)
                 study.tell(trial, state=optuna.trial.TrialState.PRUNED)
             else:
                 study.tell(trial, -math.log(median_s))

@@ -1,25 +1,29 @@
-"""Comparison of search strategies: run every strategy on every dataset with every seed."""
+"""The comparison of search strategies: every strategy searches every dataset with every seed."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from mltune.comparison.forecast import Forecast
-from mltune.comparison.jobs import run_jobs
-from mltune.comparison.journal import DATASET, Job, Journal, Outcome
-from mltune.comparison.recording import Recording
-from mltune.comparison.request import CompareRequest
+from mltune.comparison.jobs import Forecast, run_jobs
+from mltune.comparison.journal import DATASET, STRATEGY, Job, Journal, Outcome
+from mltune.comparison.recording import Recording, Source
+from mltune.comparison.results import Comparison, PartialComparison, Runs
 from mltune.comparison.scores import best_so_far, spent_seconds
-from mltune.comparison.simulation import Trace
-from mltune.comparison.summary import Comparison, Runs
-from mltune.errors import RunError
+from mltune.comparison.simulation import Strategy, Trace
+from mltune.comparison.strategies import Given, fingerprint, named, split
+from mltune.errors import RunError, UsageError
 from mltune.records.versions import __version__
 
-Report = Callable[["Progress"], None]
+EVERY = "all"
+"""The name for every strategy, or every dataset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +50,127 @@ class Progress:
     message: str = ""
 
 
+Report = Callable[[Progress], None]
+
+
+@dataclass(frozen=True, slots=True)
+class CompareRequest:
+    """A request for a comparison.
+
+    Attributes
+    ----------
+    strategies : mapping of str to Strategy
+        By name.
+    evaluations : int
+        Distinct configurations that each run may evaluate.
+    seeds : int
+        Each strategy searches each dataset with the seeds from 0 on.
+    output : pathlib.Path
+        Directory of the journal: runs that it holds are not repeated.
+    share : tuple of (int, int)
+        Part and number of parts of the jobs: ``(2, 4)`` is the second of four.
+    fewer_seeds : mapping of str to int
+        Number of seeds of each strategy that has fewer than the others, because it is slow.
+    """
+
+    strategies: Mapping[str, Strategy]
+    sources: tuple[Source, ...]
+    evaluations: int
+    seeds: int
+    processes: int
+    output: Path
+    share: tuple[int, int] = (1, 1)
+    fewer_seeds: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        part, parts = self.share
+        if not 1 <= part <= parts:
+            raise UsageError(f"a share is PART/PARTS with 1 <= PART <= PARTS, got {part}/{parts}.")
+        for kind, names in (("strategy", [*self.strategies]), ("dataset", [source.name for source in self.sources])):
+            if not names or len(set(names)) != len(names):
+                raise UsageError(
+                    f"a comparison needs at least one {kind} and each once, got {', '.join(names) or 'none'}."
+                )
+
+    def jobs(self) -> list[Job]:
+        """Return the jobs of this share, all of a seed before those of the next."""
+        part, parts = self.share
+        every = (
+            Job(name, source.name, seed)
+            for seed in range(self.seeds)
+            for source in self.sources
+            for name in self.strategies
+            if seed < self.fewer_seeds.get(name, self.seeds)
+        )
+        return [job for job in every if zlib.crc32("\n".join(map(str, job)).encode()) % parts == part - 1]
+
+
+def compare_request(
+    *,
+    strategies: str | Given | Sequence[Given],
+    datasets: str | None,
+    table: Path | None,
+    parameters: str | None,
+    time: str | None,
+    aggregate: bool,
+    evaluations: int,
+    seeds: int,
+    processes: int | None,
+    output: Path | None,
+    share: str | None,
+) -> CompareRequest:
+    """Return the request that options describe; those of :func:`mltune.compare`.
+
+    Raises
+    ------
+    UsageError
+        An option is malformed, contradicts another, or names a strategy that does not exist.
+    """
+    if table is not None and datasets is not None:
+        raise UsageError("a comparison is over datasets or over a table, but both --datasets and --table were given.")
+    if table is None and (parameters or time or aggregate):
+        raise UsageError("--parameters, --time and --aggregate are for a table, but there is no --table.")
+    found, limits = named(split(strategies))
+    if table is None:
+        sources = _datasets(datasets)
+    else:
+        sources = (Source(table.stem, table, _split(parameters), time, aggregate),)
+    return CompareRequest(
+        strategies=found,
+        sources=sources,
+        evaluations=evaluations,
+        seeds=seeds,
+        processes=processes or os.cpu_count() or 1,
+        output=output or default_output(found, sources, evaluations),
+        share=(1, 1) if share is None else _share(share),
+        fewer_seeds=limits,
+    )
+
+
+def default_output(strategies: Iterable[str], sources: Sequence[Source], evaluations: int) -> Path:
+    """Return the directory that belongs to a comparison: the same command finds what it has done before.
+
+    The number of seeds is not part of it: more seeds add to fewer.
+    """
+    tables = [[source.name, source.table and str(source.table.absolute())] for source in sources]
+    columns = [[source.parameters, source.time, source.aggregate] for source in sources]
+    facts = [sorted(strategies), tables, columns, evaluations, __version__]
+    return Path("runs") / f"compare-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:10]}"
+
+
 def compare(
     request: CompareRequest, progress: Report | None = None, stop: Callable[[], bool] = bool
-) -> Comparison | None:
+) -> Comparison | PartialComparison:
     """Run the jobs that are not in the journal, and return the comparison of all that are.
+
+    A request for one share of several returns a part; a request without a share joins the parts.
 
     Parameters
     ----------
     progress : callable, optional
-        Called at the start with what there is to say, and after every run.
+        Called at the start with the messages for the user, and after every run.
     stop : callable
         Called several times a second; true ends the comparison with the runs that have ended.
-
-    Returns
-    -------
-    Comparison or None
-        None for one share of several: a request without shares joins them.
 
     Raises
     ------
@@ -73,6 +182,8 @@ def compare(
     recordings = {source.name: source.load() for source in request.sources}
     facts: dict[str, Any] = {"evaluations": request.evaluations, "version": __version__}
     facts |= {f"{DATASET}{name}": recording.fingerprint for name, recording in recordings.items()}
+    sources = {f"{STRATEGY}{name}": fingerprint(one) for name, one in request.strategies.items()}
+    facts |= {name: source for name, source in sources.items() if source}
     sizes = {name: recording.space.count for name, recording in recordings.items()}
     with closing(Journal(request.output, facts, request.share)) as journal:
         outcomes = journal.outcomes(request.jobs(), sizes, request.evaluations)
@@ -80,7 +191,8 @@ def compare(
             journal.add(outcome)
             outcomes[outcome.job] = outcome
     if request.share != (1, 1):
-        return None
+        errors, missing = _unfinished(request, outcomes)
+        return PartialComparison(request.share, len(request.jobs()), errors, missing, request.output)
     return _comparison(request, recordings, outcomes)
 
 
@@ -91,7 +203,7 @@ def _run(
     progress: Report | None,
     stop: Callable[[], bool],
 ) -> Iterator[Outcome]:
-    """Run the jobs without a trace, and report of each."""
+    """Run the jobs without a trace, and report each."""
     jobs = request.jobs()
     missing = {job: None for job in jobs if job not in known or known[job].trace is None}
     processes = max(1, min(request.processes, len(missing), os.cpu_count() or 1))
@@ -108,7 +220,7 @@ def _run(
     there = len(jobs) - len(missing)
     report(f"{len(jobs)} runs in {request.output}" + (f", of which {there} are there" if there else ""))
     failed = 0
-    for outcome in run_jobs([*missing], recordings, request.evaluations, request.processes, stop):
+    for outcome in run_jobs([*missing], recordings, request.strategies, request.evaluations, request.processes, stop):
         yield outcome
         forecast.ended(outcome)
         del missing[outcome.job]
@@ -125,8 +237,7 @@ def _comparison(
     for job, outcome in outcomes.items():
         if outcome.trace is not None:
             traces[job.strategy, job.dataset][job.seed] = outcome.trace
-    errors = {job: outcome.reason for job, outcome in outcomes.items() if outcome.trace is None}
-    missing = len(request.jobs()) - len(outcomes)
+    errors, missing = _unfinished(request, outcomes)
     complete = tuple(name for name in request.strategies if all(traces[name, dataset] for dataset in recordings))
     if not complete:
         reason = next(iter(errors.values()), "they were stopped before; the same command goes on")
@@ -139,8 +250,37 @@ def _comparison(
     return Comparison(complete, recordings, request.evaluations, runs, errors, request.output, missing)
 
 
+def _unfinished(request: CompareRequest, outcomes: Mapping[Job, Outcome]) -> tuple[dict[Job, str], int]:
+    """Return why runs failed, and the number of those that have not ended."""
+    errors = {job: outcome.reason for job, outcome in outcomes.items() if outcome.trace is None}
+    return errors, len(request.jobs()) - len(outcomes)
+
+
 def _runs(recording: Recording, traces: Mapping[int, Trace], evaluations: int) -> Runs:
     seeds = tuple(sorted(traces))
     ordered = tuple(traces[seed] for seed in seeds)
     best_s = best_so_far(recording.median_s, ordered, evaluations)
     return Runs(seeds, ordered, best_s, spent_seconds(ordered, evaluations))
+
+
+def _split(text: str | None) -> tuple[str, ...]:
+    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+
+
+def _datasets(text: str | None) -> tuple[Source, ...]:
+    """Return the datasets of some names, paths and folders; a shipped dataset comes before a folder of its name."""
+    from mltune.dataset.dataset import datasets_in, list_datasets, shipped_datasets
+
+    names: Sequence[str] = _split(text) or (EVERY,)
+    if tuple(names) == (EVERY,):
+        return tuple(Source(manifest.name) for manifest in list_datasets())
+    shipped = shipped_datasets()
+    folders = {name: datasets_in(Path(name)) for name in names if name not in shipped and Path(name).is_dir()}
+    return tuple(Source(str(found)) for name in names for found in folders.get(name, (name,)))
+
+
+def _share(text: str) -> tuple[int, int]:
+    part, _, parts = text.partition("/")
+    if not (part.isdecimal() and parts.isdecimal()):
+        raise UsageError(f"a share is PART/PARTS, such as 2/4 for the second of four, got {text!r}.")
+    return int(part), int(parts)

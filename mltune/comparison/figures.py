@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import io
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mltune.comparison.scores import bands
 from mltune.kernel.columns import Floats
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from mltune.comparison.summary import Comparison
 
 COLOURS = (
     *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"),
@@ -45,13 +41,13 @@ def line_style(position: int) -> LineStyle:
     return LineStyle(COLOURS[position % len(COLOURS)], DASHES[position % len(DASHES)])
 
 
-def draw(comparison: Comparison, order: Sequence[str]) -> dict[str, bytes]:
+def draw(curves: Mapping[str, Mapping[str, Floats]]) -> dict[str, bytes]:
     """Draw the curves with their 95 % confidence bands, as SVG and PNG.
 
     Parameters
     ----------
-    order : sequence of str
-        The strategies, in the order of their colours.
+    curves : mapping of str to mapping of str to ndarray of shape (n_seeds, n_evaluations)
+        Fractions of the optimum by strategy, in the order of their colours, and by dataset.
 
     Returns
     -------
@@ -63,14 +59,14 @@ def draw(comparison: Comparison, order: Sequence[str]) -> dict[str, bytes]:
 
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # no matplotlibrc, such as one of the working directory, changes a figure
-        every = list(comparison.recordings)
+        every = list(next(iter(curves.values())))
         together = Figure(figsize=(8, 5), layout="constrained")
-        _panel(together.add_subplot(), comparison, order, every, f"mean over {len(every)} recorded spaces", labels=True)
+        _panel(together.add_subplot(), curves, every, f"mean over {len(every)} recorded spaces", labels=True)
         rows, columns = math.ceil(len(every) / COLUMNS), min(COLUMNS, len(every))
         apart = Figure(figsize=(4 * columns, 3 * rows), layout="constrained")
         for position, dataset in enumerate(every):
             axes = apart.add_subplot(rows, columns, position + 1)
-            _panel(axes, comparison, order, [dataset], dataset, labels=False)
+            _panel(axes, curves, [dataset], dataset, labels=False)
         handles, names = apart.axes[0].get_legend_handles_labels()
         apart.legend(handles, names, loc="outside lower center", ncols=min(3 * columns // 2, len(names)), frameon=False)
         files = {}
@@ -83,20 +79,20 @@ def draw(comparison: Comparison, order: Sequence[str]) -> dict[str, bytes]:
 
 
 def _panel(
-    axes: Any, comparison: Comparison, order: Sequence[str], datasets: Sequence[str], title: str, *, labels: bool
+    axes: Any, curves: Mapping[str, Mapping[str, Floats]], datasets: Sequence[str], title: str, *, labels: bool
 ) -> None:
     """Draw the curves of all strategies, averaged over some datasets, into one panel."""
-    evaluations = np.arange(1, comparison.evaluations + 1)
     ends = {}
-    for position, name in enumerate(order):
+    for position, (name, of_datasets) in enumerate(curves.items()):
         colour, dashes = line_style(position)
-        runs = [comparison.fraction(name, dataset) for dataset in datasets]
+        runs = [of_datasets[dataset] for dataset in datasets]
         mean = np.mean([each.mean(axis=0) for each in runs], axis=0)
+        evaluations = np.arange(1, len(mean) + 1)
         low, high = (_distance(band) for band in bands(runs, np.random.default_rng(0)))
         axes.plot(evaluations, _distance(mean), color=colour, linestyle=dashes, linewidth=1.5, label=name)
         axes.fill_between(evaluations, low, high, color=colour, alpha=0.12, linewidth=0)
         ends[name] = (float(mean[-1]), colour)
-    axes.set(xlim=(1, comparison.evaluations), title=title, xlabel="distinct configurations evaluated")
+    axes.set(xlim=(1, len(mean)), title=title, xlabel="distinct configurations evaluated")
     axes.set_ylabel("fraction of the optimum")
     scale_to_optimum(axes, min(line.get_ydata()[-1] for line in axes.lines))
     axes.grid(visible=True, alpha=0.3)

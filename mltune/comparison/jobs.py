@@ -1,20 +1,48 @@
-"""Run the jobs of a comparison in worker processes, so that a crash affects only one job."""
+"""The jobs of a comparison: runs in worker processes, where a crash ends only one, and a forecast of their time."""
 
 from __future__ import annotations
 
+import copy
+import sys
+import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from queue import Empty, SimpleQueue
 
+import numpy as np
+
 from mltune.comparison.journal import Job, Outcome
 from mltune.comparison.recording import Recording
-from mltune.comparison.simulation import simulate
+from mltune.comparison.simulation import Strategy, simulate
+from mltune.comparison.strategies import pickled, unpickled
 from mltune.errors import MltuneError, WorkerError
 from mltune.process.child import Child, ChildDiedError, ChildTimeoutError
 
 POLL_S = 0.2
 """Seconds between two looks at whether to stop."""
+
+OWN_S: Mapping[str, float] = {
+    "mltune": 0.01,
+    "mltune-noskip": 0.0025,
+    "mltune-nobuild": 0.0025,
+    "mltune-raw": 0.0025,
+    "mltune-tpe": 0.015,
+    "tpe": 0.012,
+    "astra": 0.0001,
+    "random": 0.0001,
+    "hybrid_vndx": 0.003,
+    "adaptive_tabu_greywolf": 0.002,
+    "gp": 0.2,
+}
+"""Rough seconds of a strategy's own work per evaluation, measured on one core in runs of 400 evaluations."""
+
+UNKNOWN_S = 0.005
+"""Assumed seconds for a strategy that is not in the table, such as others of Kernel Tuner."""
+
+START_S = 3.0
+"""Seconds until a process has started and imported what it needs."""
 
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _LONGEST_S = 7 * 86_400.0
@@ -23,22 +51,30 @@ _LONGEST_S = 7 * 86_400.0
 def run_jobs(
     jobs: Sequence[Job],
     recordings: Mapping[str, Recording],
+    strategies: Mapping[str, Strategy],
     evaluations: int,
     processes: int,
     stop: Callable[[], bool] = bool,
 ) -> Iterator[Outcome]:
     """Run jobs in single-threaded processes, and yield the outcome of each when it ends.
 
-    A job that raises an exception, or whose process dies, ends with an error; a dead process is replaced.
-
-    Parameters
-    ----------
-    recordings : mapping of str to Recording
-        Those of the datasets by name.
-    stop : callable
-        Called several times a second; true ends the iteration, and the jobs under way are lost.
+    A job that raises an exception, or whose process dies, ends with an error; a dead process is replaced. A strategy
+    whose class was made in a script or a notebook cannot be sent to another process: it runs in this one, at the end.
+    ``stop`` is called several times a second; true ends the iteration, and the jobs under way are lost.
     """
-    factory, arguments = f"{__name__}:make_simulator", (dict(recordings), evaluations)
+    sent = {name: found for name, one in strategies.items() if (found := pickled(one)) is not None}
+    remote = [job for job in jobs if job.strategy in sent]
+    if remote:
+        yield from _in_processes(remote, (dict(recordings), sent, evaluations), processes, stop)
+    for job in jobs:
+        if job.strategy not in sent and not stop():
+            yield _outcome(job, copy.deepcopy(strategies[job.strategy]), recordings[job.dataset], evaluations)
+
+
+def _in_processes(
+    jobs: Sequence[Job], arguments: tuple[object, ...], processes: int, stop: Callable[[], bool]
+) -> Iterator[Outcome]:
+    factory = f"{__name__}:make_simulator"
     children = [Child(factory, arguments, environment=_ONE_THREAD) for _ in range(max(1, min(processes, len(jobs))))]
     free: SimpleQueue[Child] = SimpleQueue()
     for child in children:
@@ -78,16 +114,70 @@ def run_jobs(
             child.kill()
 
 
-def make_simulator(recordings: Mapping[str, Recording], evaluations: int) -> Callable[[Job], Outcome]:
-    """Return the function of a worker process that runs jobs."""
-    from mltune.comparison.strategies import strategy
+def make_simulator(
+    recordings: Mapping[str, Recording], strategies: Mapping[str, tuple[str, bytes]], evaluations: int
+) -> Callable[[Job], Outcome]:
+    """Return the function of a worker process that runs jobs, each with a fresh copy of its strategy."""
+    folders = {folder for folder, _ in strategies.values()} - set(sys.path)
+    sys.path.extend(sorted(folders))
 
     def run(job: Job) -> Outcome:
-        try:
-            return Outcome(job, simulate(strategy(job.strategy), recordings[job.dataset], evaluations, job.seed))
-        except MltuneError as error:
-            return Outcome(job, None, str(error))
-        except Exception:  # a strategy of a third party may raise anything
-            return Outcome(job, None, traceback.format_exc(limit=-4)[-2000:])
+        return _outcome(job, unpickled(strategies[job.strategy][1]), recordings[job.dataset], evaluations)
 
     return run
+
+
+def _outcome(job: Job, strategy: Strategy, recording: Recording, evaluations: int) -> Outcome:
+    try:
+        return Outcome(job, simulate(strategy, recording, evaluations, job.seed))
+    except MltuneError as error:
+        return Outcome(job, None, str(error))
+    except Exception:  # a strategy of a third party may raise anything
+        return Outcome(job, None, traceback.format_exc(limit=-4)[-2000:])
+
+
+class Forecast:
+    """The time until all runs have ended, from those that have ended: a run takes as long as its strategy works.
+
+    ``jobs`` are the runs to come, ``known`` those that ended earlier.
+    """
+
+    def __init__(self, evaluations: int, processes: int, jobs: Iterable[Job], known: Iterable[Outcome] = ()) -> None:
+        self._evaluations = evaluations
+        self._processes = processes
+        self._left = Counter((job.strategy, job.dataset) for job in jobs)
+        self._seconds: dict[tuple[str, ...], tuple[int, float]] = {}
+        for outcome in known:
+            self._learn(outcome)
+        self._worked_s = 0.0
+        self._since = time.monotonic()
+
+    def ended(self, outcome: Outcome) -> None:
+        """Take into account that one of the runs has ended."""
+        self._left[outcome.job.strategy, outcome.job.dataset] -= 1
+        self._worked_s += self._learn(outcome)
+
+    @property
+    def left_s(self) -> float:
+        """The expected seconds until all have ended, on a machine as busy as it has been so far."""
+        expected_s = START_S + self._worked_s / self._processes
+        slowdown = max(1.0, (time.monotonic() - self._since) / expected_s)
+        return slowdown * sum(count * self._run_s(*pair) for pair, count in self._left.items()) / self._processes
+
+    def _learn(self, outcome: Outcome) -> float:
+        """Add a run to those of its strategy and dataset; return its seconds."""
+        if outcome.trace is None:
+            return 0.0
+        run_s = float(outcome.trace.own_s.sum(dtype=np.float64))
+        strategy, dataset, _ = outcome.job
+        for key in ((strategy, dataset), (strategy,)):
+            count, seconds = self._seconds.get(key, (0, 0.0))
+            self._seconds[key] = count + 1, seconds + run_s
+        return run_s
+
+    def _run_s(self, strategy: str, dataset: str) -> float:
+        for key in ((strategy, dataset), (strategy,)):
+            if key in self._seconds:
+                count, seconds = self._seconds[key]
+                return seconds / count
+        return self._evaluations * OWN_S.get(strategy.partition(":")[0], UNKNOWN_S)

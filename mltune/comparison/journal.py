@@ -43,8 +43,8 @@ _OF_THE_MACHINE = frozenset(
 )
 """Codes of errors that are not the file's fault."""
 
-DATASET = "dataset "
-"""Prefix of the name of a fact about a dataset."""
+DATASET, STRATEGY = "dataset ", "strategy "
+"""Prefixes of the names of facts about a dataset, and about the source of a user's strategy."""
 
 _OWN = ("runs-", "summary.json", "table.md", "evaluations.parquet", "curves")
 """Beginnings of the names of a comparison's files."""
@@ -119,7 +119,7 @@ class Journal:
             differing = [name for name, value in facts.items() if there.get(name, value) != value]
             if differing:
                 name = differing[0]
-                what = f"content of {name}" if name.startswith(DATASET) else name
+                what = f"content of {name}" if name.startswith((DATASET, STRATEGY)) else name
                 before, now = (printable(found[name], longest=100) for found in (there, facts))
                 raise RunDirectoryError(
                     f"all runs of a comparison have the same {what}, but in {path} it was {before}, and now it is "

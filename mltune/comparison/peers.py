@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mltune.comparison.projection import Projection
+from mltune.comparison.baselines import Projection
 from mltune.errors import UsageError
 from mltune.files.text import did_you_mean
 
@@ -177,7 +177,7 @@ class OptunaGp:
         import torch
         from optuna.distributions import IntDistribution
 
-        from mltune.search.history import new_study
+        from mltune.search.proposers import new_study
 
         torch.set_num_threads(1)
         space = simulation.space

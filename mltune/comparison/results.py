@@ -1,10 +1,13 @@
-"""The result files of a comparison: summary, table, evaluations and figures."""
+"""The result of a comparison: the runs of all strategies, the document of their figures, and the files of both."""
 
 from __future__ import annotations
 
 import io
 import json
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +15,255 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mltune.comparison.figures import draw
-from mltune.comparison.summary import Comparison, Runs
+from mltune.comparison.journal import Job
+from mltune.comparison.recording import Recording
+from mltune.comparison.scores import evaluations_to, holm, paired_test, scores
+from mltune.comparison.simulation import Trace
 from mltune.errors import StoreError
 from mltune.files.atomic import write_file_atomically
 from mltune.files.reading import reason
+from mltune.kernel.columns import Floats
+from mltune.records.versions import installed_versions
+
+AT = (25, 50, 100, 200, 400)
+"""Numbers of evaluations for which the fraction of the optimum is given."""
+
+TO = (0.95, 0.98, 0.99)
+"""Fractions of the optimum for which the necessary evaluations and seconds are given."""
+
+REFERENCE = "mltune"
+"""The strategy that the others are tested against."""
+
+
+@dataclass(frozen=True, eq=False)
+class Runs:
+    """All runs of one strategy on one recording.
+
+    Attributes
+    ----------
+    traces : tuple of Trace
+        One for each of the ``seeds``.
+    best_s : ndarray of shape (n_seeds, n_evaluations)
+        Best times so far (:func:`mltune.comparison.scores.best_so_far`).
+    spent_s : ndarray of shape (n_seeds, n_evaluations)
+        Seconds spent so far (:func:`mltune.comparison.scores.spent_seconds`).
+    """
+
+    seeds: tuple[int, ...]
+    traces: tuple[Trace, ...]
+    best_s: Floats
+    spent_s: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """The runs of a comparison.
+
+    Attributes
+    ----------
+    recordings : mapping of str to Recording
+        By name of the dataset.
+    runs : mapping of (str, str) to Runs
+        By strategy and dataset. A strategy that has no run on one of the datasets is left out.
+    errors : mapping of Job to str
+        Reasons of the runs that failed, one line each.
+    directory : pathlib.Path
+        Where the comparison is written.
+    missing : int
+        Number of runs that have not ended: the comparison was stopped.
+    """
+
+    strategies: tuple[str, ...]
+    recordings: Mapping[str, Recording]
+    evaluations: int
+    runs: Mapping[tuple[str, str], Runs]
+    errors: Mapping[Job, str] = field(default_factory=dict)
+    directory: Path = Path()
+    missing: int = 0
+
+    def fraction(self, name: str, dataset: str) -> Floats:
+        """Return the best so far as fractions of the optimum, 0 until a configuration succeeds.
+
+        An ndarray of shape (n_seeds, n_evaluations).
+        """
+        return self.recordings[dataset].optimum_s / self.runs[name, dataset].best_s
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """The figures of all strategies as a JSON document: see :func:`summarise`."""
+        return summarise(self)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the summary: what ``mltune compare --json`` prints."""
+        return self.summary
+
+
+@dataclass(frozen=True, slots=True)
+class PartialComparison:
+    """One share of a comparison: its runs are on record, and a comparison without a share joins all shares.
+
+    Attributes
+    ----------
+    share : tuple of (int, int)
+        Part, and number of parts.
+    runs : int
+        Number of runs of the share, those that failed or have not ended included.
+    errors : mapping of Job to str
+        Reasons of the runs that failed, one line each.
+    missing : int
+        Number of runs that have not ended: the comparison was stopped.
+    directory : pathlib.Path
+        Where the runs are written.
+    """
+
+    share: tuple[int, int]
+    runs: int
+    errors: Mapping[Job, str]
+    missing: int
+    directory: Path
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the share as plain JSON values: what ``mltune compare --share I/N --json`` prints."""
+        return {
+            "share": "{}/{}".format(*self.share),
+            "runs": self.runs,
+            "missing": self.missing,
+            "errors": _errors(self.errors),
+            "output": str(self.directory),
+        }
+
+
+def _errors(errors: Mapping[Job, str]) -> list[dict[str, Any]]:
+    return [{**job._asdict(), "error": error} for job, error in sorted(errors.items())]
+
+
+def summarise(comparison: Comparison) -> dict[str, Any]:
+    """Return the figures of a comparison as a JSON document; docs/explanation/comparison.md defines them.
+
+    Returns
+    -------
+    dict
+        ``strategies``: by name, best score first, the figures over all datasets and, under ``datasets``, for each.
+        ``significance``: the score of the reference minus that of each other strategy, with its p-value.
+    """
+    found = {}
+    for name in comparison.strategies:
+        spaces = {dataset: _on_dataset(comparison, name, dataset) for dataset in comparison.recordings}
+        found[name] = _over_all(spaces) | {"datasets": spaces}
+    order = sorted(found, key=lambda name: -found[name]["score"])
+    return {
+        "evaluations": comparison.evaluations,
+        "datasets": {
+            name: {
+                "configurations": recording.space.count,
+                "failed": int(np.isnan(recording.median_s).sum()),
+                "optimum_s": recording.optimum_s,
+                "account": recording.account,
+                "notices": list(recording.notices),
+            }
+            for name, recording in comparison.recordings.items()
+        },
+        "strategies": {name: found[name] for name in order},
+        "significance": _significance(comparison, order),
+        "missing": comparison.missing,
+        "errors": _errors(comparison.errors),
+        "versions": installed_versions("optuna", "scikit-learn", "numpy", "kernel-tuner", "torch"),
+    }
+
+
+def run_scores(comparison: Comparison, name: str, dataset: str) -> Floats:
+    """Return the score of each run of a strategy on a dataset: ndarray of shape (n_seeds,)."""
+    return scores(comparison.runs[name, dataset].best_s, comparison.recordings[dataset].pessimal_s)
+
+
+def _on_dataset(comparison: Comparison, name: str, dataset: str) -> dict[str, Any]:
+    runs = comparison.runs[name, dataset]
+    fraction = comparison.fraction(name, dataset)
+    scored = run_scores(comparison, name, dataset)
+    own = np.array([trace.own_s.sum(dtype=np.float64) for trace in runs.traces])
+    evaluated = np.array([len(trace.indices) for trace in runs.traces])
+    return {
+        "at": {str(at): float(fraction[:, at - 1].mean()) for at in AT if at <= comparison.evaluations},
+        "to": {str(target): _to(fraction, runs.spent_s, target) for target in TO},
+        "score": float(scored.mean()),
+        "score_error": float(scored.std(ddof=1) / np.sqrt(len(scored))) if len(scored) > 1 else None,
+        "seeds": len(runs.seeds),
+        "seconds": {
+            "own_per_evaluation": float((own / np.maximum(evaluated, 1)).mean()),
+            "own": float(own.mean()),
+            "recorded": float(runs.spent_s[:, -1].mean() - own.mean()),
+        },
+        "evaluated": float(evaluated.mean()),
+        "counts": {
+            kind: float(np.mean([getattr(trace, kind) for trace in runs.traces]))
+            for kind in ("repeats", "invalid", "skipped_before", "skipped_after")
+        },
+    }
+
+
+def _to(fraction: Floats, spent_s: Floats, target: float) -> dict[str, float]:
+    """Return the median evaluations and seconds to a target; a run that did not reach it counts with its total."""
+    needed = evaluations_to(fraction, target)
+    there = np.isfinite(needed)
+    counted = np.where(there, needed, fraction.shape[1]).astype(int)
+    seconds = spent_s[np.arange(len(counted)), counted - 1]
+    return {
+        "evaluations": float(np.median(counted)),
+        "seconds": float(np.median(seconds)),
+        "reached": float(there.mean()),
+    }
+
+
+def _over_all(spaces: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return the means over datasets."""
+    each = list(spaces.values())
+
+    def mean(*path: str) -> float:
+        return float(np.mean([reduce(operator.getitem, path, one) for one in each]))
+
+    first = each[0]
+    errors = [one["score_error"] for one in each]
+    return {
+        "at": {at: mean("at", at) for at in first["at"]},
+        "to": {target: {key: mean("to", target, key) for key in first["to"][target]} for target in first["to"]},
+        "score": mean("score"),
+        "score_error": None if None in errors else float(np.sqrt(np.square(errors).sum()) / len(errors)),
+        "seeds": min(one["seeds"] for one in each),
+        "seconds": {key: mean("seconds", key) for key in first["seconds"]},
+        "evaluated": mean("evaluated"),
+        "counts": {key: mean("counts", key) for key in first["counts"]},
+    }
+
+
+def _significance(comparison: Comparison, order: list[str]) -> list[dict[str, Any]]:
+    """Test :data:`REFERENCE`, or if it is absent the best strategy, against each other strategy."""
+    reference = REFERENCE if REFERENCE in order else order[0]
+    scored = {
+        (name, dataset): dict(zip(runs.seeds, run_scores(comparison, name, dataset).tolist(), strict=True))
+        for (name, dataset), runs in comparison.runs.items()
+    }
+    tested: dict[str, tuple[float, float]] = {}
+    for other in order:
+        pairs = [_pairs(scored[reference, dataset], scored[other, dataset]) for dataset in comparison.recordings]
+        if other != reference and all(len(ours) > 1 for ours, _ in pairs):
+            tested[other] = paired_test([ours for ours, _ in pairs], [theirs for _, theirs in pairs])
+    adjusted = holm({other: p for other, (_, p) in tested.items()})
+    return [
+        {"first": reference, "second": other, "difference": difference, "p": p, "p_adjusted": adjusted[other]}
+        for other, (difference, p) in tested.items()
+    ]
+
+
+def _pairs(ours: dict[int, float], theirs: dict[int, float]) -> tuple[Floats, Floats]:
+    """Return the scores of the seeds that both strategies have."""
+    seeds = sorted(ours.keys() & theirs.keys())
+    return np.array([ours[seed] for seed in seeds]), np.array([theirs[seed] for seed in seeds])
 
 
 def write_results(comparison: Comparison, directory: Path) -> dict[str, Any]:
     """Write ``summary.json``, ``table.md``, ``evaluations.parquet`` and ``curves*.svg`` and ``.png``.
 
-    Return the summary (:attr:`mltune.comparison.summary.Comparison.summary`).
+    Return the summary.
 
     Raises
     ------
@@ -33,7 +275,11 @@ def write_results(comparison: Comparison, directory: Path) -> dict[str, Any]:
         write_file_atomically(directory / "summary.json", (json.dumps(document, indent=1) + "\n").encode())
         write_file_atomically(directory / "table.md", markdown(document).encode())
         write_file_atomically(directory / "evaluations.parquet", evaluations(comparison))
-        for name, image in draw(comparison, list(document["strategies"])).items():
+        curves = {
+            name: {dataset: comparison.fraction(name, dataset) for dataset in comparison.recordings}
+            for name in document["strategies"]
+        }
+        for name, image in draw(curves).items():
             write_file_atomically(directory / name, image)
     except OSError as error:
         raise StoreError(
@@ -43,7 +289,7 @@ def write_results(comparison: Comparison, directory: Path) -> dict[str, Any]:
 
 
 def markdown(document: Mapping[str, Any]) -> str:
-    """Return the summary of a comparison (:func:`mltune.comparison.summary.summarise`) as Markdown."""
+    """Return the summary of a comparison (:func:`summarise`) as Markdown."""
     strategies, datasets = document["strategies"], document["datasets"]
     first = next(iter(strategies.values()))
     limit = document["evaluations"]

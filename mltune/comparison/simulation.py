@@ -11,7 +11,7 @@ import math
 import time
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -156,8 +156,25 @@ class Simulation:
             raise _BudgetSpent
 
 
+@runtime_checkable
 class Strategy(Protocol):
-    """A search strategy. The same recording and seed give the same evaluations."""
+    """A search strategy: what ``mltune compare`` measures.
+
+    The same recording and seed give the same evaluations. Each run gets a copy of the strategy of its own, in a process
+    that imports its class.
+
+    Examples
+    --------
+    >>> class FirstToLast:
+    ...     name = "first_to_last"
+    ...
+    ...     def search(self, simulation, seed):
+    ...         simulation.begin()
+    ...         for index in range(simulation.space.count):
+    ...             simulation.evaluate(index)
+    >>> isinstance(FirstToLast(), Strategy)
+    True
+    """
 
     @property
     def name(self) -> str:

@@ -1,19 +1,34 @@
-"""The table of strategies by name."""
+"""The strategies of a comparison: those that come with mltune, by name, and those of a user."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import hashlib
+import importlib
+import inspect
+import os
+import pickle
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
+from typing import TypeAlias
 
 from mltune.comparison.baselines import Astra, Random, StockTpe
 from mltune.comparison.peers import KernelTuner, OptunaGp
 from mltune.comparison.shipped import ShippedSearch
 from mltune.comparison.simulation import Strategy
 from mltune.errors import UsageError
-from mltune.files.text import did_you_mean
+from mltune.files.text import did_you_mean, printable
+
+Given: TypeAlias = str | Strategy | type[Strategy]
+"""A strategy: a name, ``module:Class``, an object or a class."""
 
 KERNEL_TUNER = "kernel_tuner:"
 """Prefix of the names of Kernel Tuner's strategies."""
+
+DEFAULT = ("mltune", "tpe", "random")
 
 OURS: dict[str, Callable[..., Strategy]] = {
     "mltune": ShippedSearch,
@@ -29,58 +44,61 @@ OURS: dict[str, Callable[..., Strategy]] = {
 
 PEERS: dict[str, Callable[..., Strategy]] = {
     name: partial(KernelTuner, strategy=name)
-    for name in (
-        "hybrid_vndx",
-        "adaptive_tabu_greywolf",
-        "genetic_algorithm",
-        "simulated_annealing",
-        "bayes_opt",
-    )
+    for name in ("hybrid_vndx", "adaptive_tabu_greywolf", "genetic_algorithm", "simulated_annealing", "bayes_opt")
 } | {"gp": OptunaGp}
 """The strategies of other tools. They need the extra ``peers``."""
-
 
 _OPTIONS = {"batch": (1, 4096), "in_flight": (1, 64), "skip": (0, 1), "build": (0, 1), "resources": (0, 1)}
 """The options of mltune's own strategies, and their bounds."""
 
 
-def strategy(text: str) -> Strategy:
-    """Return the strategy of a name.
+def strategy(given: Given) -> Strategy:
+    """Return a strategy: an object as it is, a class without arguments, a text by its name.
 
-    Parameters
-    ----------
-    text : str
-        One of :data:`OURS` or :data:`PEERS`, or ``"kernel_tuner:NAME"``; options of a strategy follow its name, as in
-        ``"mltune:batch=4:in_flight=1"``.
+    A name is in :data:`OURS` or :data:`PEERS`, is ``"kernel_tuner:NAME"``, or is ``"module:Class"``, a class of the
+    user. Options follow the name: ``"mltune:batch=4:in_flight=1"``, ``"module:Class:step=2"``.
 
     Raises
     ------
     UsageError
         There is no such strategy, it has no such option, or its package is not installed.
     """
-    if text.startswith(KERNEL_TUNER):
-        return KernelTuner(name=text, strategy=text.removeprefix(KERNEL_TUNER))
-    name, *pairs = text.split(":")
+    if not isinstance(given, str):
+        return _checked(given() if isinstance(given, type) else given, repr(given))
+    if given.startswith(KERNEL_TUNER):
+        return KernelTuner(name=given, strategy=given.removeprefix(KERNEL_TUNER))
+    name, *pairs = given.split(":")
     known = OURS | PEERS
-    if name not in known:
-        raise UsageError(
-            f"a strategy is one of {', '.join(known)} or {KERNEL_TUNER}NAME, but there is none called {name!r}"
-            f"{did_you_mean(name, known) or '.'}"
-        )
-    return known[name](name=text, **dict(_option(name, pair) for pair in pairs))
+    if name in known:
+        return known[name](name=given, **dict(_option(name, pair) for pair in pairs))
+    if pairs and "=" not in pairs[0]:
+        return _of_user(name, *pairs)
+    raise UsageError(
+        f"a strategy is one of {', '.join(known)}, {KERNEL_TUNER}NAME or MODULE:CLASS, but there is none called "
+        f"{name!r}{did_you_mean(name, known) or '.'}"
+    )
 
 
-def _option(name: str, pair: str) -> tuple[str, int]:
-    """Return an option of one of our strategies and its value."""
-    options = _OPTIONS if name.startswith("mltune") else {}
-    key, _, value = pair.partition("=")
-    if key not in options:
-        has = f"the options of {name} are {', '.join(options)}" if options else f"{name} has no options"
-        raise UsageError(f"options follow a strategy's name; {has}, but got {key!r}{did_you_mean(key, options) or '.'}")
-    least, most = options[key]
-    if not (value.isdecimal() and least <= int(value[:9]) <= most):
-        raise UsageError(f"an option is given as {name}:{key}=NUMBER with {least} <= NUMBER <= {most}, got {pair!r}.")
-    return key, int(value)
+def named(given: Iterable[Given]) -> tuple[dict[str, Strategy], dict[str, int]]:
+    """Return strategies by name, and the number of seeds of those that are given as ``"NAME@SEEDS"``.
+
+    Raises
+    ------
+    UsageError
+        Two have one name, or a number of seeds is malformed.
+    """
+    strategies: dict[str, Strategy] = {}
+    seeds: dict[str, int] = {}
+    for one in given:
+        text, at, limit = one.partition("@") if isinstance(one, str) else ("", "", "")
+        made = strategy(text if isinstance(one, str) else one)
+        name = text or made.name
+        if name in strategies or (at and not (limit.isdecimal() and int(limit))):
+            raise UsageError(f"strategies are given once each, as NAME or NAME@SEEDS, but {name}{at}{limit} is not.")
+        strategies[name] = made
+        if at:
+            seeds[name] = int(limit)
+    return strategies, seeds
 
 
 def available() -> tuple[str, ...]:
@@ -94,3 +112,104 @@ def available() -> tuple[str, ...]:
         return True
 
     return (*OURS, *filter(is_installed, PEERS))
+
+
+def fingerprint(strategy: Strategy) -> str:
+    """Return a hash of the source file and the attributes of a user's strategy; empty for one of mltune's."""
+    kind = type(strategy)
+    if kind.__module__.startswith("mltune."):
+        return ""
+    try:
+        source = inspect.getsource(inspect.getmodule(kind) or kind)
+    except (OSError, TypeError):
+        source = ""  # made in an interactive session
+    has_own = kind.__repr__ is not object.__repr__
+    attributes = repr(strategy) if has_own else repr(sorted(getattr(strategy, "__dict__", {}).items()))
+    text = re.sub(" at 0x[0-9a-f]+", "", f"{source}\n{attributes}")
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def pickled(strategy: Strategy) -> tuple[str, bytes] | None:
+    """Return the folder from which a strategy's class is imported, and the strategy itself, for another process.
+
+    None where another process cannot import the class: it was made in a script or a notebook.
+    """
+    kind = type(strategy)
+    module = sys.modules.get(kind.__module__)
+    if kind.__module__ == "__main__" or module is None:
+        return None
+    try:
+        content = pickle.dumps(strategy)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return None
+    file = Path(getattr(module, "__file__", None) or "")
+    levels = kind.__module__.count(".") + (file.name == "__init__.py")
+    return str(file.absolute().parents[levels]), content
+
+
+def unpickled(content: bytes) -> Strategy:
+    """Return the strategy of :func:`pickled` in another process, which can import its class."""
+    found: Strategy = pickle.loads(content)  # noqa: S301 - the parent has made it
+    return found
+
+
+def _of_user(module: str, name: str, *pairs: str) -> Strategy:
+    """Return an object of a class that is given as ``module:Class``; the working directory is searched last."""
+    text = f"{module}:{name}"
+    with _importing_from(os.getcwd()):
+        try:
+            kind = getattr(importlib.import_module(module), name)
+        except Exception as error:  # a module may raise anything when it is imported
+            reason = printable(f"{type(error).__name__}: {error}", 300)
+            raise UsageError(f"a strategy MODULE:CLASS is imported, but {text} cannot be: {reason}.") from error
+    options = dict(pair.partition("=")[::2] for pair in pairs)
+    if not all(value.isdecimal() for value in options.values()):
+        raise UsageError(f"an option is given as {text}:NAME=NUMBER, got {', '.join(pairs)}.")
+    try:
+        made = kind(**{key: int(value) for key, value in options.items()})
+    except TypeError as error:
+        raise UsageError(f"a strategy is made by calling its class with its options, but {text}: {error}.") from error
+    return _checked(made, text)
+
+
+def _checked(made: object, text: str) -> Strategy:
+    if not isinstance(made, Strategy):
+        raise UsageError(
+            "a strategy has a name and a method search(simulation, seed), but "
+            f"{printable(text, 200)} lacks {'a name' if hasattr(made, 'search') else 'the method'}."
+        )
+    return made
+
+
+@contextlib.contextmanager
+def _importing_from(folder: str) -> Iterator[None]:
+    """Search a folder for modules, after all others."""
+    if folder in sys.path:
+        yield
+        return
+    sys.path.append(folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+
+
+def _option(name: str, pair: str) -> tuple[str, int]:
+    """Return an option of one of our strategies and its value."""
+    options: Mapping[str, tuple[int, int]] = _OPTIONS if name.startswith("mltune") else {}
+    key, _, value = pair.partition("=")
+    if key not in options:
+        has = f"the options of {name} are {', '.join(options)}" if options else f"{name} has no options"
+        raise UsageError(f"options follow a strategy's name; {has}, but got {key!r}{did_you_mean(key, options) or '.'}")
+    least, most = options[key]
+    if not (value.isdecimal() and least <= int(value[:9]) <= most):
+        raise UsageError(f"an option is given as {name}:{key}=NUMBER with {least} <= NUMBER <= {most}, got {pair!r}.")
+    return key, int(value)
+
+
+def split(given: str | Sequence[Given] | Given) -> Sequence[Given]:
+    """Return strategies one by one: a text names several, separated by commas, or ``all``."""
+    if not isinstance(given, str):
+        return given if isinstance(given, Sequence) else [given]
+    names = [part.strip() for part in given.split(",") if part.strip()]
+    return available() if names == ["all"] else names

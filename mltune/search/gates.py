@@ -16,8 +16,7 @@ from mltune.cost.extra_trees import ExtraTreesModel
 from mltune.cost.features import Features
 from mltune.kernel.columns import Columns, Floats
 from mltune.records.trial import GATES, Build, Skip
-from mltune.search.history import History, fastest_and_some, milestone
-from mltune.search.known_builds import KnownBuilds, build_columns
+from mltune.search.history import History, Results, build_columns, fastest_and_some, milestone
 
 if TYPE_CHECKING:
     from mltune.kernel.space import SearchSpace
@@ -138,7 +137,8 @@ class Gates:
     ----------
     history : History or None
         The trials known; None skips nothing.
-    builds : KnownBuilds
+    results : Results
+        Where the builds of those trials are found.
     previous : Gates, optional
         The gates of the batch before. Their models are reused until the schedule demands another fit.
 
@@ -152,7 +152,7 @@ class Gates:
         self,
         features: Features,
         history: History | None,
-        builds: KnownBuilds,
+        results: Results,
         space: SearchSpace,
         seed: int,
         previous: Gates | None = None,
@@ -164,7 +164,7 @@ class Gates:
         self.fitted_to = milestone(finished, first=Gate(GATES[0]).minimum, growth=GROWTH)
         kept: _FittedGates | None = None if previous is None else previous._fitted
         if kept is None or 0 < self.fitted_to != kept.fitted_to:
-            kept = _FittedGates(features, history, self.fitted_to, builds, space, seed)
+            kept = _FittedGates(features, history, self.fitted_to, results, space, seed)
         self._fitted: _FittedGates = kept
 
     def optimistic(self, columns: Columns) -> Floats | None:
@@ -223,7 +223,7 @@ class _FittedGates:
     features: Features
     history: History | None
     fitted_to: int
-    builds: KnownBuilds
+    results: Results
     space: SearchSpace
     seed: int
     known: dict[str, tuple[Gate, CostModel | None]] = field(default_factory=dict)
@@ -246,7 +246,7 @@ class _FittedGates:
         if name == GATES[0]:
             table = self.features.before(columns)
         else:
-            builds = self.builds.columns(indices)
+            builds = self.results.builds(indices)
             if not any(np.isfinite(column).any() for column in builds.values()):
                 return gate, None
             table = self.features.after(columns, builds)

@@ -1,85 +1,30 @@
-"""The history of a search: trials in an Optuna study, and the arrays that proposals are computed from."""
+"""What a search has learned: results, predictions of skipped configurations and the compiler's reports, as arrays."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+import math
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import optuna
 from numpy.typing import NDArray
-from optuna.distributions import CategoricalDistribution
-from optuna.trial import TrialState as OptunaState
 
-from mltune.kernel.columns import Floats, Indices, row
-from mltune.records.trial import GATES, TrialRecord, TrialState
+from mltune.cost.features import BUILD_COLUMNS
+from mltune.kernel.columns import Floats, Indices
+from mltune.records.trial import GATES, Build, TrialState
 from mltune.records.trials import Trials
-
-if TYPE_CHECKING:
-    from optuna.study import Study
-    from optuna.trial import FrozenTrial, Trial
-
-    from mltune.kernel.space import SearchSpace
-
-FAILED_SCORE = -sys.float_info.max
-"""Score of a failed configuration in Optuna: below every configuration that ran, whatever the unit of the scores."""
-
-_FAILED = "mltune:failed"
-_PROPOSED_BY = "mltune:proposed_by"
-_TPE_BEST = 40
-_TPE_OTHERS = 80
-
-
-def new_study(sampler: optuna.samplers.BaseSampler) -> Study:
-    """Return an empty study that maximises its values, and limit the log of Optuna to warnings."""
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna.create_study(direction="maximize", sampler=sampler)
-
-
-def tell(study: Study, trial: Trial, record: TrialRecord, score: float | None) -> None:
-    """Report the end of a trial to the study that proposed it. A prediction that was reported before is kept.
-
-    Parameters
-    ----------
-    score : float or None
-        Log share of the device's peak; None when nothing was measured.
-    """
-    state, intermediate, attributes = _optuna_fields(record, score)
-    for name, value in attributes.items():
-        trial.set_user_attr(name, value)
-    reported = study.get_trials(deepcopy=False)[trial.number].intermediate_values if intermediate else {}
-    for step, value in intermediate.items():
-        if step not in reported:
-            trial.report(value, step)
-    study.tell(trial, score if state == OptunaState.COMPLETE else None, state)
-
-
-def _optuna_fields(record: TrialRecord, score: float | None) -> tuple[OptunaState, dict[int, float], dict[str, Any]]:
-    """Return state, intermediate values and user attributes.
-
-    A PRUNED trial without a value has no rank, and samplers ignore FAIL. A skipped trial therefore carries its
-    prediction, a failed one :data:`FAILED_SCORE`.
-    """
-    attributes: dict[str, Any] = {_PROPOSED_BY: record.proposed_by}
-    if score is not None:
-        return OptunaState.COMPLETE, {}, attributes
-    if record.state == TrialState.SKIPPED:
-        skip = record.skip
-        return OptunaState.PRUNED, {} if skip is None else {GATES.index(skip.gate): skip.predicted}, attributes
-    return OptunaState.PRUNED, {0: FAILED_SCORE}, attributes | {_FAILED: True}
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The trials of a study as arrays.
+    """The trials that a batch is planned from, as arrays.
 
     Attributes
     ----------
     indices : ndarray of shape (n_finished,)
-        The configurations that were measured or failed, in the order of trial numbers: the order in which results
-        arrived does not matter.
+        The configurations that were measured or failed, in the order of trial numbers.
     scores : ndarray of shape (n_finished,)
         Their log shares of peak; NaN for failures.
     skipped, predicted, gates : ndarray of shape (n_skipped,)
@@ -110,102 +55,83 @@ class History:
         return self.indices[order]
 
 
-class HistoryReader:
-    """Read the history from a study, each finished trial only once, and from the records of an earlier part of the run.
+class Results:
+    """The results that a search has learned, in the order of trial numbers.
 
     Attributes
     ----------
-    index_of : dict of int to int
-        Index of the configuration by trial number. A caller can add known ones, which saves a look-up.
+    best : float
+        Largest log share of peak of a trial that succeeded; minus infinity before the first.
     """
 
-    def __init__(self, space: SearchSpace) -> None:
-        self.space = space
-        self.index_of: dict[int, int] = {}
-        self._ended = 0
-        self._past = _Facts()
+    def __init__(self) -> None:
+        self.best = -math.inf
+        self._ended: tuple[array[Any], ...] = array("q"), array("d")
+        self._skipped: tuple[array[Any], ...] = array("q"), array("d"), array("q")
+        self._tried: set[int] = set()
+        self._build_of: dict[int, int] = {}
+        self._builds: Mapping[str, array[float]] = {name: array("d", [math.nan]) for name in BUILD_COLUMNS}
+        self._compile_s, self._compiled = 0.0, 0
+        self._run_s, self._ran = 0.0, 0
 
-    def recall(self, trials: Trials, scores: Floats) -> None:
-        """Add trials of an earlier part of the run, in the order of their numbers, before those of the study.
+    def learn(self, trials: Trials, scores: Floats) -> None:
+        """Add trials, told or on record, in the order of their numbers.
 
         Parameters
         ----------
         scores : ndarray of shape (n_trials,)
             Their log shares of the device's peak; NaN where nothing was measured.
         """
-        skipped = trials.in_state(TrialState.SKIPPED) & np.isnan(scores)
-        indices = trials.column("index")
-        self._past.tried.update(indices.tolist())
-        self._past.scores.update(zip(indices[~skipped].tolist(), scores[~skipped].tolist(), strict=True))
-        gates = (GATES.index(gate) for gate in trials.column("gate")[skipped].tolist())
-        predicted = trials.column("predicted")[skipped].tolist()
-        self._past.skipped.update(zip(indices[skipped].tolist(), zip(predicted, gates, strict=True), strict=True))
+        indices, skipped = trials.column("index"), trials.in_state(TrialState.SKIPPED)
+        gated = skipped & trials.column("gate").astype(bool)
+        self._tried.update(indices.tolist())
+        self.best = float(np.max(scores[trials.in_state(TrialState.OK)], initial=self.best))
+        _extend(self._ended, indices[~skipped], scores[~skipped])
+        gates = np.array([GATES.index(gate) for gate in trials.column("gate")[gated]], dtype=np.int64)
+        _extend(self._skipped, indices[gated], trials.column("predicted")[gated], gates)
+        self._learn_builds(trials)
+        for run_s in (trials.column("verify_s") + trials.column("time_s")).tolist():
+            if not math.isnan(run_s):
+                self._run_s += run_s
+                self._ran += 1
 
-    def read(self, study: Study) -> History:
-        """Return the current history: that of the trials recalled, then that of the study."""
-        trials = study.get_trials(deepcopy=False)
-        rest = trials[self._ended :]
-        self._look_up([trial for trial in rest if trial.number not in self.index_of and trial.params])
-        under_way = next((at for at, trial in enumerate(rest) if not trial.state.is_finished()), len(rest))
-        for trial in rest[:under_way]:
-            self._past.add(trial, self.index_of.get(trial.number))
-        self._ended += under_way
-        facts = self._past.copy()
-        for trial in rest[under_way:]:
-            facts.add(trial, self.index_of.get(trial.number))
-        return facts.history()
+    def _learn_builds(self, trials: Trials) -> None:
+        built = trials.column("build_state").astype(bool)
+        first = len(self._builds[BUILD_COLUMNS[0]])
+        self._build_of |= {index: first + at for at, index in enumerate(trials.column("index")[built].tolist())}
+        _extend(self._builds.values(), *(trials.column(name)[built] for name in self._builds))
+        for compile_s in trials.column("compile_s")[built].tolist():  # the same sum, however the trials are divided
+            self._compile_s += compile_s
+            self._compiled += 1
 
-    def _look_up(self, trials: list[FrozenTrial]) -> None:
-        names = self.space.names
-        complete = [trial for trial in trials if all(name in trial.params for name in names)]
-        if not complete:
-            return
-        columns = {name: np.array([trial.params[name] for trial in complete], dtype=np.int64) for name in names}
-        for trial, index in zip(complete, self.space.index_of(columns).tolist(), strict=True):
-            if index >= 0:
-                self.index_of[trial.number] = index
+    def history(self, running: Sequence[int] = ()) -> History:
+        """Return the history, with the configurations that are under way."""
+        indices, scores = map(np.array, self._ended)
+        skipped, predicted, gates = map(np.array, self._skipped)
+        under_way = np.array(running, dtype=np.int64)
+        return History(indices, scores, skipped, predicted, gates, under_way, self._tried.union(running))
 
+    def builds(self, indices: Indices) -> dict[str, Floats]:
+        """Return the compiler's reports of configurations: columns of shape (n_indices,), NaN where not known."""
+        rows = np.array([self._build_of.get(index, 0) for index in indices.tolist()], dtype=np.int64)
+        return {name: np.array(column)[rows] for name, column in self._builds.items()}
 
-@dataclass(slots=True)
-class _Facts:
-    """Facts of some trials by index of the configuration."""
-
-    scores: dict[int, float] = field(default_factory=dict)
-    skipped: dict[int, tuple[float, int]] = field(default_factory=dict)  # prediction and gate
-    running: list[int] = field(default_factory=list)
-    tried: set[int] = field(default_factory=set)
-
-    def copy(self) -> _Facts:
-        return _Facts(self.scores.copy(), self.skipped.copy(), self.running.copy(), self.tried.copy())
-
-    def add(self, trial: FrozenTrial, index: int | None) -> None:
-        if index is None:
-            return
-        self.tried.add(index)
-        if trial.state == OptunaState.COMPLETE:
-            self.scores[index] = float(trial.value)
-        elif trial.state == OptunaState.RUNNING:
-            self.running.append(index)
-        elif trial.user_attrs.get(_FAILED):
-            self.scores[index] = np.nan
-        elif trial.intermediate_values:
-            assert trial.last_step is not None  # noqa: S101 - it has a value at that step
-            self.skipped[index] = float(trial.intermediate_values[trial.last_step]), trial.last_step
-
-    def history(self) -> History:
-        return History(
-            _array(self.scores, np.int64),
-            _array(self.scores.values(), np.float64),
-            _array(self.skipped, np.int64),
-            _array([predicted for predicted, _ in self.skipped.values()], np.float64),
-            _array([gate for _, gate in self.skipped.values()], np.int64),
-            _array(self.running, np.int64),
-            self.tried,
-        )
+    def is_bound_by_runner(self, compilers: float) -> bool:
+        """Return whether builds wait for the runner. Otherwise a skip after compiling saves no time."""
+        return self._ran > 0 and self._run_s / self._ran > self._compile_s / max(self._compiled, 1) / compilers
 
 
-def _array(values: Collection[float], dtype: type[Any]) -> NDArray[Any]:
-    return np.fromiter(values, dtype=dtype, count=len(values))
+def _extend(columns: Iterable[array[Any]], *new: NDArray[np.float64] | NDArray[np.int64]) -> None:
+    for column, values in zip(columns, new, strict=True):
+        column.frombytes(values.tobytes())
+
+
+def build_columns(builds: Sequence[Build | None]) -> dict[str, Floats]:
+    """Return the compiler's reports as columns of shape (n_builds,); NaN where a value is not known."""
+    return {
+        name: np.array([getattr(build, name, None) for build in builds], dtype=np.float64)  # None is NaN
+        for name in BUILD_COLUMNS
+    }
 
 
 def milestone(count: int, *, first: int = 8, growth: float = 1.25) -> int:
@@ -250,43 +176,3 @@ def fastest_and_some(speed: Floats, most: int, fastest: int, rng: np.random.Gene
         return np.arange(len(speed))
     first, others = np.split(np.argsort(-speed, kind="stable"), [fastest])
     return np.sort(np.concatenate([first, rng.choice(others, most - fastest, replace=False)]))
-
-
-def ask_tpe(
-    history: History,
-    space: SearchSpace,
-    distributions: Mapping[str, CategoricalDistribution],
-    count: int,
-    rng: np.random.Generator,
-) -> list[dict[str, int]]:
-    """Ask Optuna's TPE for several proposals.
-
-    TPE slows down with every trial, so it gets the best and a random sample of the others. It weighs the
-    latest trials most, so they are given in the order of scores: its answer does not depend on when each finished.
-
-    Returns
-    -------
-    list of dict of str to int
-        Values of every parameter. They may violate restrictions and may repeat.
-    """
-    scores = np.concatenate([history.scores, np.full(len(history.skipped), np.nan)])
-    pruned = np.concatenate([np.full(len(history.scores), FAILED_SCORE), history.predicted])
-    gates = np.concatenate([np.zeros(len(history.scores), dtype=np.int64), history.gates])
-    columns = space.rows(np.concatenate([history.indices, history.skipped]))
-    keys = [columns[name] for name in reversed(list(distributions))]
-    ranked = np.lexsort([*keys, np.where(np.isnan(scores), pruned, scores)])
-    others = max(0, len(ranked) - _TPE_BEST)
-    drawn = np.sort(rng.choice(others, min(others, _TPE_OTHERS), replace=False))
-    sampler = optuna.samplers.TPESampler(seed=int(rng.integers(2**31)), n_startup_trials=0, multivariate=True)
-    shadow = new_study(sampler)
-    for at in [*ranked[drawn].tolist(), *ranked[others:].tolist()]:
-        ended = not np.isnan(scores[at])
-        trial = optuna.trial.create_trial(
-            state=OptunaState.COMPLETE if ended else OptunaState.PRUNED,
-            value=float(scores[at]) if ended else None,
-            params=row(columns, at),
-            distributions=dict(distributions),
-            intermediate_values={} if ended else {int(gates[at]): float(pruned[at])},
-        )
-        shadow.add_trial(trial)
-    return [dict(shadow.ask(dict(distributions)).params) for _ in range(count)]

@@ -6,9 +6,8 @@ be a time.
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -18,7 +17,7 @@ from mltune.device.known import UNKNOWN
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.columns import Floats, row
 from mltune.kernel.configurations import ConfigurationTable
-from mltune.problem.recorded import RecordedProblem
+from mltune.problem.kinds import timed_problem
 from mltune.records.trial import Measurement, TrialRecord, TrialState
 from mltune.records.trials import Trials
 from mltune.search.search import Batch, Search
@@ -72,8 +71,9 @@ class PlainSearch:
         self._seed = seed
         self._scale = scale
         self._sign = 1.0 if maximise else -1.0
-        kernel = Kernel(name="plain", problem=RecordedProblem.kind, parameters=table.space.values)
-        self._features = Features(kernel, RecordedProblem("plain"), UNKNOWN)
+        problem = timed_problem("plain")
+        kernel = Kernel(name="plain", problem=problem.kind, parameters=table.space.values)
+        self._features = Features(kernel, problem, UNKNOWN)
         self._results: dict[int, float] = {}
         self._open: dict[int, Batch | None] = {}
         self._search: Search | None = None
@@ -123,17 +123,10 @@ class PlainSearch:
     def _recalled(self) -> Search:
         """Return a new search that has learned all results, and in which the same configurations are under way."""
         space = self._table.space
-        with _optuna_log_level():
-            under_way = len(self._open)
-            search = Search(
-                space,
-                self._features,
-                seed=self._seed,
-                batch=1,
-                in_flight=lambda number: under_way + 1,
-                skip=False,
-                stop=False,
-            )
+        most = len(self._open) + 1
+        search = Search(
+            space, self._features, seed=self._seed, batch=1, in_flight=lambda number: most, skip=False, stop=False
+        )
         indices = [*self._results, *self._open]
         outcomes = [*map(_outcome, self._scores()), *([_FAILED] * len(self._open))]
         configurations = space.rows(np.array(indices, dtype=np.int64))
@@ -182,15 +175,3 @@ def _outcome(score: float) -> tuple[TrialState, Measurement]:
     if math.isnan(score):
         return _FAILED
     return TrialState.OK, Measurement(TrialState.OK, median_s=math.exp(-score))
-
-
-@contextlib.contextmanager
-def _optuna_log_level() -> Iterator[None]:
-    """Restore the log level of Optuna, which a search sets for its own study: the host may log with it."""
-    from optuna import logging
-
-    level = logging.get_verbosity()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)

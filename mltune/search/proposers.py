@@ -8,16 +8,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+import optuna
 from numpy.typing import NDArray
+from optuna.distributions import CategoricalDistribution
+from optuna.trial import TrialState, create_trial
 
 from mltune.cost.cost_model import Compression
 from mltune.cost.encoding import MeanFunction
 from mltune.cost.gaussian_process import GaussianProcess, Hyperparameters
-from mltune.kernel.columns import Floats, Indices
-from mltune.search.history import History, ask_tpe, fastest_and_some, milestone
+from mltune.kernel.columns import Floats, Indices, row
+from mltune.search.history import History, fastest_and_some, milestone
 
 if TYPE_CHECKING:
-    from optuna.distributions import CategoricalDistribution
+    from optuna.study import Study
+    from optuna.trial import FrozenTrial
 
     from mltune.cost.encoding import Encoding
     from mltune.kernel.columns import Columns
@@ -43,6 +47,8 @@ PARENTS = 32
 ROUNDS = 20
 """Rounds of drawing after which a filter is assumed to pass no further configuration."""
 
+_TPE_BEST, _TPE_OTHERS = 40, 80
+
 
 @dataclass(frozen=True, slots=True)
 class ProposalContext:
@@ -50,8 +56,6 @@ class ProposalContext:
 
     Attributes
     ----------
-    history : History
-        The trials of the study as arrays.
     taken : set of int
         Configurations that must not be proposed again.
     """
@@ -180,17 +184,63 @@ class TpeProposer:
     """Optuna's TPE, with each proposal moved to the nearest valid configuration.
 
     TPE by itself proposes several invalid or repeated configurations for each one that can be measured.
+
+    It slows down with every trial, so it gets a study of the best and of a random sample of the others. It weighs the
+    latest trials most, so they are in the order of scores: its answer does not depend on when each finished.
     """
 
     name = "tpe"
     space: SearchSpace
-    distributions: dict[str, CategoricalDistribution]
 
     def propose(self, context: ProposalContext, count: int) -> Choice:
         """Ask TPE; see :meth:`Proposer.propose`."""
-        answers = ask_tpe(context.history, self.space, self.distributions, 2 * count, context.rng)
+        distributions, rng = distributions_of(self.space), context.rng
+        trials = self._trials(context.history, distributions, rng)
+        study = new_study(
+            optuna.samplers.TPESampler(seed=int(rng.integers(2**31)), n_startup_trials=0, multivariate=True)
+        )
+        study.add_trials(trials)
+        answers = [study.ask(distributions).params for _ in range(2 * count)]
         columns = {name: np.array([answer[name] for answer in answers], dtype=np.int64) for name in self.space.names}
         return Choice(self.space.nearest(columns))
+
+    def _trials(
+        self, history: History, distributions: dict[str, CategoricalDistribution], rng: np.random.Generator
+    ) -> list[FrozenTrial]:
+        """Return what TPE learns from: a skipped trial is pruned with its prediction, a failed one without a value."""
+        ended, skipped = len(history.scores), len(history.skipped)
+        scores = np.concatenate([history.scores, history.predicted])
+        known = np.concatenate([~np.isnan(history.scores), np.zeros(skipped, dtype=bool)])
+        columns = self.space.rows(np.concatenate([history.indices, history.skipped]))
+        keys = [columns[name] for name in reversed(list(distributions))]
+        ranked = np.lexsort([*keys, np.nan_to_num(scores, nan=-np.inf)])
+        others = max(0, len(ranked) - _TPE_BEST)
+        drawn = np.sort(rng.choice(others, min(others, _TPE_OTHERS), replace=False))
+        return [
+            create_trial(
+                state=TrialState.COMPLETE if known[at] else TrialState.PRUNED,
+                value=float(scores[at]) if known[at] else None,
+                params=row(columns, at),
+                distributions=distributions,
+                intermediate_values={} if at < ended else {int(history.gates[at - ended]): float(scores[at])},
+            )
+            for at in [*ranked[drawn].tolist(), *ranked[others:].tolist()]
+        ]
+
+
+def distributions_of(space: SearchSpace) -> dict[str, CategoricalDistribution]:
+    """Return a search space as Optuna distributions: one categorical parameter each."""
+    return {name: CategoricalDistribution(space.values[name]) for name in space.names}
+
+
+def new_study(sampler: optuna.samplers.BaseSampler) -> Study:
+    """Return an empty study that maximises its values, without a message in Optuna's log."""
+    level = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        return optuna.create_study(direction="maximize", sampler=sampler)
+    finally:
+        optuna.logging.set_verbosity(level)
 
 
 @dataclass(eq=False)

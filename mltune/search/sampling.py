@@ -1,4 +1,4 @@
-"""The sampler: valid, distinct proposals, planned in batches and given to Optuna one by one."""
+"""The sampler of Optuna that proposes: valid, distinct configurations, planned in batches."""
 
 from __future__ import annotations
 
@@ -10,23 +10,22 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import optuna
-from optuna.distributions import CategoricalDistribution
+from optuna.samplers import BaseSampler
 
 from mltune.cost.encoding import Encoding, Source
 from mltune.cost.initial_design import portfolio
 from mltune.errors import SpaceError
-from mltune.kernel.columns import Floats, Indices, row
+from mltune.kernel.columns import Indices, row
 from mltune.search.candidates import EnumeratedPool, SampledPool, maximin_subset, offspring
-from mltune.search.history import History, HistoryReader
-from mltune.search.proposers import Choice, GaussianProposer, ProposalContext, Proposer
+from mltune.search.proposers import Choice, GaussianProposer, ProposalContext, Proposer, distributions_of
 
 if TYPE_CHECKING:
+    from optuna.distributions import CategoricalDistribution
     from optuna.study import Study
     from optuna.trial import FrozenTrial
 
     from mltune.kernel.space import SearchSpace
-    from mltune.records.trials import Trials
+    from mltune.search.history import History
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +88,12 @@ LARGEST_DESIGN = 96
 """Most configurations of the initial design, in case its first ones fail or many run before any is measured."""
 
 
-class BatchSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
+class BatchSampler(BaseSampler):  # type: ignore[misc]
     """Plan batches of valid, distinct configurations and give them to Optuna one by one.
 
     Optuna sees one :class:`~optuna.distributions.CategoricalDistribution` for each parameter; the study maximises the
-    log share of the device's peak. :meth:`plan` is a pure function of the seed, the batch number and the trials of the
-    study, so that a resumed run proposes the same configurations as the interrupted one.
+    log share of the device's peak. :meth:`plan` is a pure function of the seed, the batch number and the history, so
+    that a resumed run proposes the same configurations as the interrupted one.
 
     Parameters
     ----------
@@ -106,11 +105,6 @@ class BatchSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
     first : mapping of int to str
         Indices of the configurations that are proposed first, in this order, each with its source: ``"default"`` or
         ``"wisdom"``.
-
-    Attributes
-    ----------
-    history : History or None
-        The history that the last batch was planned from.
     """
 
     def __init__(
@@ -130,9 +124,7 @@ class BatchSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
         self.options = options or SamplerOptions()
         self.proposer = proposer
         self.distributions = distributions_of(space)
-        self.history: History | None = None
         self._queue: deque[Proposal] = deque()
-        self._reader = HistoryReader(space)
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, CategoricalDistribution]:
         """Return the distributions of all parameters."""
@@ -150,9 +142,7 @@ class BatchSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
         """
         if not self._queue:
             raise SpaceError("a trial needs a planned proposal, but none is left; call `plan` and `enqueue` first.")
-        proposal = self._queue.popleft()
-        self._reader.index_of[trial.number] = proposal.index
-        return row(self.space.rows(np.array([proposal.index])), 0)
+        return row(self.space.rows(np.array([self._queue.popleft().index])), 0)
 
     def sample_independent(self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: Any) -> Any:
         """Refuse, because configurations are proposed as a whole."""
@@ -161,21 +151,15 @@ class BatchSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
             f"{param_name} alone; suggest exactly the parameters of the search space with their distributions."
         )
 
-    def recall(self, trials: Trials, scores: Floats) -> None:
-        """Add trials of an earlier part of the run; see :meth:`mltune.search.history.HistoryReader.recall`."""
-        self._reader.recall(trials, scores)
-
     def enqueue(self, proposals: Iterable[Proposal]) -> None:
         """Queue proposals for the next trials, in order."""
         self._queue.extend(proposals)
 
-    def plan(self, study: Study, batch: int, size: int) -> list[Proposal]:
+    def plan(self, history: History, batch: int, size: int) -> list[Proposal]:
         """Plan one batch.
 
         Parameters
         ----------
-        study : Study
-            The trials known; running ones count as tried.
         batch : int
             Number of the batch, from 0.
 
@@ -185,8 +169,7 @@ class BatchSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
             Distinct, valid and untried; fewer than ``size`` only when the space is exhausted.
         """
         rng = np.random.default_rng((self.seed, batch))
-        history = self.history = self._reader.read(study)
-        draft = _Draft(self.space, size, history.tried | {proposal.index for proposal in self._queue}, rng)
+        draft = _Draft(self.space, size, set(history.tried), rng)
         for index, source in self.first.items():
             draft.add(Choice(np.array([index])), 1, source)
         context = ProposalContext(history, draft.taken, rng)
@@ -236,11 +219,6 @@ class BatchSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
         first = portfolio(basis[:, 1:].T, points, options.start_trials, rng)
         head = np.concatenate([first, np.setdiff1d(head, first)])
         return pool[head[maximin_subset(points[head], LARGEST_DESIGN, fixed=len(first))]]
-
-
-def distributions_of(space: SearchSpace) -> dict[str, CategoricalDistribution]:
-    """Return a search space as Optuna distributions: one categorical parameter each."""
-    return {name: CategoricalDistribution(space.values[name]) for name in space.names}
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from optuna.trial import TrialState as OptunaState
 
 from mltune.cost.cost_model import log_share
 from mltune.cost.encoding import Source, physical
@@ -16,12 +17,12 @@ from mltune.errors import DeviceError
 from mltune.kernel.columns import Columns
 from mltune.records.candidate import BATCH, Candidate
 from mltune.records.trial import GATES, Build, TrialRecord, TrialState
+from mltune.records.trials import Trials
 from mltune.search.astra import AstraThresholds
 from mltune.search.gates import Gates, exempt_proposals
-from mltune.search.history import new_study, tell
-from mltune.search.known_builds import KnownBuilds
-from mltune.search.proposers import Proposer, RandomProposer, TpeProposer
-from mltune.search.sampling import BatchSampler, Proposal, distributions_of
+from mltune.search.history import History, Results
+from mltune.search.proposers import Proposer, RandomProposer, TpeProposer, new_study
+from mltune.search.sampling import BatchSampler, Proposal
 from mltune.search.stopping import StoppingRule
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from mltune.cost.features import Features
     from mltune.cost.pretrained import PretrainedModel
     from mltune.kernel.space import SearchSpace
-    from mltune.records.trials import Trials
 
 SEARCHES = ("model", "tpe", "random", "astra")
 """A Gaussian process with a physical prior; Optuna's TPE restricted to valid, new configurations; random search; random
@@ -41,8 +41,6 @@ LOOKED_AT = 20_000
 
 SOME = 1000
 """Random configurations of which the one that physics expects to be the fastest is the measure of all."""
-
-_TIMED = (TrialState.OK, TrialState.UNSTABLE)
 
 ENOUGH = "the best is as near to the upper bound as was asked for"
 """Why a search ends that has reached its goal."""
@@ -122,40 +120,6 @@ class Stopping:
     held: int = 0
     reason: str = ""
     batch: int = 0
-
-
-@dataclass(slots=True)
-class _Throughput:
-    """Mean seconds of the builds and measurements that were reported."""
-
-    compile_s: float = 0.0
-    builds: int = 0
-    run_s: float = 0.0
-    measurements: int = 0
-
-    def add(self, record: TrialRecord) -> None:
-        if record.build is not None:
-            self.compile_s += record.build.compile_s
-            self.builds += 1
-        if record.measurement is not None:
-            self.run_s += record.measurement.verify_s + record.measurement.time_s
-            self.measurements += 1
-
-    def recall(self, trials: Trials) -> None:
-        """Add trials one after the other, so that the sums are those of a run that was not interrupted."""
-        for compile_s in trials.column("compile_s")[trials.column("build_state").astype(bool)].tolist():
-            self.compile_s += compile_s
-            self.builds += 1
-        for run_s in (trials.column("verify_s") + trials.column("time_s")).tolist():
-            if not math.isnan(run_s):
-                self.run_s += run_s
-                self.measurements += 1
-
-    def is_bound_by_runner(self, compilers: float) -> bool:
-        """Whether builds wait for the runner. Otherwise a skip after compiling saves no time."""
-        if not self.measurements:
-            return False
-        return self.run_s / self.measurements > self.compile_s / max(self.builds, 1) / compilers
 
 
 class Search:
@@ -250,7 +214,6 @@ class Search:
         self._skip = skip
         self._stop = stop
         self._enough = enough
-        self._best = -math.inf
         self._compilers = compilers
         sources = _sources(space, features, pretrained)
         proposer = _proposer(search, space, features)
@@ -263,8 +226,7 @@ class Search:
         if self.stopping.reason == ENOUGH:  # there may be another goal now
             self.stopping = replace(self.stopping, reason="")
         self._rule.streak = self.stopping.held
-        self._throughput = _Throughput()
-        self._builds = KnownBuilds()
+        self._results = Results()
         self._gates: Gates | None = None
         self._open: dict[int, Batch] = {}
         self._recorded: dict[int, dict[int, Proposal]] = {}
@@ -300,13 +262,7 @@ class Search:
         for record in trials[self._learned :]:
             number, place = divmod(record.number, self.batch)
             self._recorded.setdefault(number, {})[place] = Proposal(record.index, record.proposed_by, record.predicted)
-        past = trials[: self._learned]
-        found = [self._score(*one) for one in zip(past.column("state"), past.column("median_s").tolist(), strict=True)]
-        scores = np.array(found, dtype=np.float64)
-        self._sampler.recall(past, scores)
-        self._best = float(np.max(scores[past.column("state") == TrialState.OK], initial=-math.inf))
-        self._throughput.recall(past)
-        self._builds.extend(past)
+        self._learn(trials[: self._learned])
         return self._learned
 
     def ask(self, count: int | None = None) -> Batch:
@@ -326,11 +282,12 @@ class Search:
         if self.verdict():
             return Batch(number)
         recorded = self._recorded.get(number, {})
-        if not recorded and self._best >= self._enough:
+        if not recorded and self._results.best >= self._enough:
             self.stopping = replace(self.stopping, reason=ENOUGH, batch=number - 1)
             return Batch(number)
         is_complete = len(recorded) == self.batch
-        planned = [] if is_complete else self._sampler.plan(self._study, number, self.batch)
+        history = None if is_complete else self._results.history(self._running())
+        planned = [] if history is None else self._sampler.plan(history, number, self.batch)
         proposals = _completed(recorded, planned)
         if not proposals:
             text = f"nothing is left to try: all {self._space.count:,} configurations are on record"
@@ -339,11 +296,11 @@ class Search:
         proposals = proposals[:count]
         self._sampler.enqueue(proposals)
         trials = tuple(self._study.ask(self._sampler.distributions) for _ in proposals)
-        history = self._sampler.history if not is_complete and (self._skip or self._stop) else None
-        gates = self._gates = Gates(self._features, history, self._builds, self._space, self._seed, self._gates)
-        if self._stop and gates.fitted_to > self.stopping.fitted_to:
-            self._apply_stopping_rule(gates)
-        active = GATES if self._throughput.is_bound_by_runner(self._compilers) else GATES[:1]
+        known = history if self._skip or self._stop else None
+        gates = self._gates = Gates(self._features, known, self._results, self._space, self._seed, self._gates)
+        if history is not None and self._stop and gates.fitted_to > self.stopping.fitted_to:
+            self._apply_stopping_rule(gates, history)
+        active = GATES if self._results.is_bound_by_runner(self._compilers) else GATES[:1]
         candidates = [
             Candidate(
                 self._learned + trial.number, number, one.index, dict(trial.params), one.proposed_by, one.predicted
@@ -381,36 +338,30 @@ class Search:
 
         Batches are reported in the order of their numbers.
         """
-        for trial, record in zip(batch._trials, records, strict=True):
-            score = self.score(record)
-            tell(self._study, trial, record, score)
-            if score is not None and record.state == TrialState.OK:
-                self._best = max(self._best, score)
-            self._learn(record)
+        told = Trials.from_records(records, self._space.names)
+        for trial, state, score in zip(batch._trials, told.column("state"), self._learn(told), strict=True):
+            if math.isnan(score):
+                self._study.tell(trial, None, OptunaState.PRUNED if state == TrialState.SKIPPED else OptunaState.FAIL)
+            else:
+                self._study.tell(trial, score)
         del self._open[batch.number]
 
     def verdict(self) -> str:
         """Return why no further batch is planned; an empty string while the search continues."""
         return self.stopping.reason if self._next > self.stopping.batch else ""
 
-    def score(self, record: TrialRecord) -> float | None:
-        """Return the log share of the device's peak of a trial; None when no valid time was measured."""
-        return self._score(record.state, record.median_s)
+    def _learn(self, trials: Trials) -> list[float]:
+        """Learn trials; return their log shares of the device's peak, NaN where no valid time was measured."""
+        flops, times_s = self._features.problem.flops, np.where(trials.timed, trials.column("median_s"), math.nan)
+        scores = [log_share(flops, time_s, self._peak_flops) for time_s in times_s.tolist()]
+        self._results.learn(trials, np.array(scores, dtype=np.float64))
+        return scores
 
-    def _score(self, state: str, median_s: float | None) -> float | None:
-        if state not in _TIMED or median_s is None or math.isnan(median_s):
-            return None
-        return log_share(self._features.problem.flops, median_s, self._peak_flops)
+    def _running(self) -> list[int]:
+        return [candidate.index for batch in self._open.values() for candidate in batch.candidates]
 
-    def _learn(self, record: TrialRecord) -> None:
-        self._throughput.add(record)
-        if record.build is not None:
-            self._builds.add(record.index, record.build)
-
-    def _apply_stopping_rule(self, gates: Gates) -> None:
-        history, space = self._sampler.history, self._space
-        if history is None:
-            return
+    def _apply_stopping_rule(self, gates: Gates, history: History) -> None:
+        space = self._space
         rng = np.random.default_rng((self._seed, len(history.indices)))
         untried = space.sample(LOOKED_AT, rng, history.tried)
         around = [untried[:0], *(space.neighbours(index) for index in history.best(INCUMBENTS).tolist())]
@@ -452,7 +403,7 @@ def _proposer(search: str, space: SearchSpace, features: Features) -> Proposer |
     if search == "model":
         return None
     if search == "tpe":
-        return TpeProposer(space, distributions_of(space))
+        return TpeProposer(space)
     if search == "random":
         return RandomProposer(space)
     if search == "astra":

@@ -11,13 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mltune.comparison.comparison import Progress, compare
-from mltune.comparison.forecast import OWN_S
-from mltune.comparison.jobs import run_jobs
+from mltune.comparison.comparison import CompareRequest, Progress, compare, compare_request, default_output
+from mltune.comparison.jobs import OWN_S, run_jobs
 from mltune.comparison.journal import Job
 from mltune.comparison.recording import Recording, Source
-from mltune.comparison.request import CompareRequest, compare_request, default_output
 from mltune.comparison.results import write_results
+from mltune.comparison.strategies import named
 from mltune.errors import DamagedRunError, RunDirectoryError, RunError, UsageError
 
 
@@ -39,7 +38,8 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
 
 def request(source: Source, output: Path, **changes) -> CompareRequest:
     values = {"strategies": ("random", "astra"), "evaluations": 20, "seeds": 3, "processes": 2, "share": (1, 1)}
-    return CompareRequest(sources=(source,), output=output, **(values | changes))
+    values |= changes
+    return CompareRequest(sources=(source,), output=output, **values | {"strategies": named(values["strategies"])[0]})
 
 
 class Reported(list[int]):
@@ -80,7 +80,10 @@ def test_shares_are_disjoint_and_are_joined(source: Source, tmp_path: Path) -> N
     jobs = [set(share.jobs()) for share in shares]
     assert not jobs[0] & jobs[1]
     assert jobs[0] | jobs[1] == set(request(source, tmp_path, seeds=5).jobs())
-    assert all(compare(share) is None for share in shares)
+    for share in shares:
+        part = compare(share)
+        assert (part.runs, part.missing, part.errors, part.directory) == (len(share.jobs()), 0, {}, tmp_path)
+        assert part.to_json()["share"] == f"{share.share[0]}/2"
     reported = Reported()
     joined = compare(request(source, tmp_path, seeds=5), reported)
     assert not reported
@@ -153,7 +156,7 @@ def test_a_process_that_dies_takes_no_other_job_with_it(source: Source) -> None:
         "failing": with_times(recording, Failing()),
     }
     jobs = [Job("random", dataset, seed) for seed in range(2) for dataset in recordings]
-    outcomes = list(run_jobs(jobs, recordings, 10, 2))
+    outcomes = list(run_jobs(jobs, recordings, named(["random"])[0], 10, 2))
     assert {one.job for one in outcomes} == set(jobs)
     for one in outcomes:
         if one.job.dataset == "bowl":
@@ -301,12 +304,12 @@ def test_the_same_command_finds_its_directory(source: Source) -> None:
         ({"strategies": "random,random"}, "once"),
         ({"strategies": "random@0"}, "SEEDS"),
         ({"datasets": "a", "table": Path("b.csv")}, "both"),
-        ({"times": "time_ms"}, "--table"),
+        ({"time": "time_ms"}, "--table"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(wrong: dict, message: str) -> None:
-    asked = {"strategies": "random", "datasets": None, "table": None, "parameters": None, "times": None}
-    asked |= {"evaluations": 10, "seeds": 1, "processes": 1, "output": None, "share": "1/1"}
+    asked = {"strategies": "random", "datasets": None, "table": None, "parameters": None, "time": None}
+    asked |= {"evaluations": 10, "seeds": 1, "processes": 1, "output": None, "share": None, "aggregate": False}
     with pytest.raises(UsageError, match=message):
         compare_request(**(asked | wrong))
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mltune.comparison.forecast import OWN_S, UNKNOWN_S, Forecast
+from mltune.comparison.jobs import OWN_S, UNKNOWN_S, Forecast
 from mltune.comparison.journal import Job, Outcome
 from mltune.comparison.simulation import Trace
 from mltune.comparison.strategies import OURS, PEERS

@@ -9,15 +9,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mltune.comparison.jobs import run_jobs
+from mltune.comparison.journal import Job
 from mltune.comparison.simulation import simulate
-from mltune.comparison.strategies import OURS, PEERS, strategy
+from mltune.comparison.strategies import OURS, PEERS, fingerprint, named, strategy
 from mltune.errors import UsageError
 from mltune.records.candidate import BATCH
 
 EVALUATIONS = 60
 
 
-@pytest.fixture(params=[*OURS, *PEERS, "kernel_tuner:pso"])
+OTHERS = [pytest.param(name, marks=pytest.mark.system) for name in (*PEERS, "kernel_tuner:pso")]
+
+
+@pytest.fixture(params=[*OURS, *OTHERS])
 def name(request: pytest.FixtureRequest) -> str:
     if request.param == "gp":
         pytest.importorskip("torch")
@@ -63,6 +68,11 @@ def test_a_strategy_leaves_the_global_generators_alone(name: str, recording) -> 
     ("text", "message"),
     [
         ("nosuch", "there is none called 'nosuch'"),
+        ("nosuch:Class", "nosuch:Class cannot be: ModuleNotFoundError"),
+        ("mltune.comparison.baselines:Randm", "has no attribute 'Randm'"),
+        ("pathlib:Path", "pathlib:Path lacks the method"),
+        ("mltune.comparison.baselines:Random:step=1", "Random: .* unexpected keyword argument 'step'"),
+        ("mltune.comparison.baselines:Random:step=x", "NAME=NUMBER"),
         ("randm", "did you mean 'random'"),
         ("mltune:bach=3", "did you mean 'batch'"),
         ("mltune:batch=x", "batch=NUMBER with 1 <= NUMBER"),
@@ -76,6 +86,50 @@ def test_an_unknown_strategy_or_option_is_refused(text: str, message: str) -> No
         strategy(text)
 
 
+class Stride:
+    """A strategy of a user, with a state."""
+
+    name = "stride"
+
+    def __init__(self, step: int = 7) -> None:
+        self.step = step
+        self.runs = 0
+
+    def search(self, simulation, seed: int) -> None:
+        self.runs += 1
+        assert self.runs == 1, "every run has a copy of its own"
+        simulation.begin()
+        for index in range(seed, simulation.space.count, self.step):
+            simulation.evaluate(index)
+
+
+@pytest.mark.parametrize("given", [Stride, Stride(7), f"{__name__}:Stride", f"{__name__}:Stride:step=7"])
+def test_a_strategy_of_a_user_runs_in_a_process(given, recording) -> None:
+    strategies, limits = named(["random", given])
+    name = [*strategies][1]
+    assert name == (given if isinstance(given, str) else "stride")
+    assert not limits
+    jobs = [Job(name, "hill", seed) for seed in range(3)]
+    outcomes = {one.job.seed: one for one in run_jobs(jobs, {"hill": recording}, strategies, 5, 1)}
+    for seed, outcome in outcomes.items():
+        assert outcome.error == ""
+        assert outcome.trace.indices.tolist() == [seed + 7 * step for step in range(5)]
+
+
+def test_an_error_of_a_user_is_an_outcome(recording) -> None:
+    class Broken(Stride):
+        def search(self, simulation, seed: int) -> None:
+            raise ValueError("not today")
+
+    (outcome,) = run_jobs([Job("stride", "hill", 0)], {"hill": recording}, {"stride": Broken()}, 5, 1)
+    assert outcome.reason == "ValueError: not today", "a class of a function cannot be sent, and runs in this process"
+
+
+def test_the_source_and_the_attributes_of_a_user_are_told_apart() -> None:
+    assert fingerprint(strategy("mltune")) == fingerprint(strategy("tpe")) == ""
+    assert fingerprint(Stride(3)) == fingerprint(Stride(3)) != fingerprint(Stride(4))
+
+
 def test_an_option_is_part_of_the_name() -> None:
     made = strategy("mltune:batch=4:in_flight=1")
     assert (made.name, made.batch, made.in_flight) == ("mltune:batch=4:in_flight=1", 4, 1)
@@ -86,6 +140,7 @@ def test_the_default_is_what_a_run_on_a_gpu_does() -> None:
     assert (made.batch, made.in_flight, made.proposer) == (BATCH, 3, "model")
 
 
+@pytest.mark.system
 def test_an_unknown_strategy_of_kernel_tuner_is_refused_before_anything_runs() -> None:
     pytest.importorskip("kernel_tuner")
     with pytest.raises(UsageError, match=r"strategies are .*'fire_fly_algorithm'; did you mean 'firefly"):

@@ -11,10 +11,10 @@ from mltune.kernel.bundle import device_variables
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace
 from mltune.problem.gemm import GemmProblem
-from mltune.records.trial import Build, TrialState
+from mltune.records.trial import Build, TrialRecord, TrialState
+from mltune.records.trials import Trials
 from mltune.search.gates import MOST_ROWS, Gates, exempt_proposals
-from mltune.search.history import History
-from mltune.search.known_builds import KnownBuilds
+from mltune.search.history import History, Results
 
 PROBLEM = GemmProblem("s", "N", "T", 4096, 4096, 4096)
 
@@ -38,16 +38,17 @@ def measured():
     reports = [
         Build(TrialState.OK, registers=100, spill_bytes=int(64 * spilled), code_bytes=5000) for spilled in spills
     ]
-    builds = KnownBuilds()
-    for index, build in zip(indices.tolist(), reports, strict=True):
-        builds.add(index, build)
+    results = Results()
+    pairs = zip(indices.tolist(), reports, strict=True)
+    records = [TrialRecord(at, 0, index, {}, TrialState.OK, build=build) for at, (index, build) in enumerate(pairs)]
+    results.learn(Trials.from_records(records, ()), scores)
     known = np.argsort(indices[:700])
     history = history_of(indices[:700][known], scores[:700][known])
     return SimpleNamespace(
         features=features,
         space=space,
         history=history,
-        builds=builds,
+        results=results,
         new=space.rows(indices[700:]),
         new_builds=reports[700:],
         new_scores=scores[700:],
@@ -56,8 +57,8 @@ def measured():
 
 
 def gates(measured, seed=0, **changes):
-    given = {"history": measured.history, "builds": measured.builds, "previous": None, **changes}
-    return Gates(measured.features, given["history"], given["builds"], measured.space, seed, given["previous"])
+    given = {"history": measured.history, "results": measured.results, "previous": None, **changes}
+    return Gates(measured.features, given["history"], given["results"], measured.space, seed, given["previous"])
 
 
 NUMBERS = range(700)
@@ -94,7 +95,7 @@ def test_while_everything_fails_nothing_is_skipped(measured):
 
 
 def test_without_builds_there_is_no_gate_after_compiling(measured):
-    made = gates(measured, builds=KnownBuilds())
+    made = gates(measured, results=Results())
     assert not skipped(made.decide("after_compile", measured.new, NUMBERS, NONE_EXEMPT, measured.new_builds)).any()
     assert skipped(made.decide("before_compile", measured.new, NUMBERS, NONE_EXEMPT)).any()
 

@@ -1,142 +1,80 @@
-"""The end of a trial in Optuna, and the history that is read from a study."""
+"""The history of a search: results told and recalled are the same, in the order of trials."""
 
 import math
 
 import numpy as np
-import optuna
-import pytest
-from endings import add_ended
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mltune.records.trial import Skip, TrialRecord, TrialState
+from mltune.records.trial import Build, Measurement, Skip, TrialRecord, TrialState
 from mltune.records.trials import Trials
-from mltune.search.history import FAILED_SCORE, HistoryReader, milestone, tell
-from mltune.search.sampling import BatchSampler
+from mltune.search.history import Results, milestone
 
-FINISHED = optuna.trial.TrialState
-
-
-def record(landscape, index, state, **more):
-    configuration = {name: int(column[index]) for name, column in landscape.columns.items()}
-    return TrialRecord(index, 0, index, configuration, state, **more)  # its number is its index
-
-
-def endings(landscape):
-    skip = Skip("after_compile", -2.0, -1.5)
-    return [
-        (record(landscape, 0, TrialState.OK), -0.5),
-        (record(landscape, 1, TrialState.UNSTABLE, proposed_by="model"), -0.4),
-        (record(landscape, 2, TrialState.SKIPPED, skip=skip), None),
-        (record(landscape, 3, TrialState.OK, skip=skip, audited=True), -3.0),
-        (record(landscape, 4, TrialState.CRASHED), None),
-        (record(landscape, 5, TrialState.COMPILE_ERROR), None),
-    ]
+SKIP = Skip("after_compile", -2.0, -1.5)
+BUILD = Build(TrialState.OK, registers=128, compile_s=0.5)
+ENDINGS = [
+    (TrialRecord(0, 0, 70, {}, TrialState.OK, build=BUILD, measurement=Measurement(TrialState.OK, time_s=0.1)), -0.5),
+    (TrialRecord(1, 0, 71, {}, TrialState.UNSTABLE, proposed_by="model"), -0.4),
+    (TrialRecord(2, 0, 72, {}, TrialState.SKIPPED, skip=SKIP, build=BUILD), math.nan),
+    (TrialRecord(3, 0, 73, {}, TrialState.OK, skip=SKIP, audited=True), -3.0),
+    (TrialRecord(4, 0, 74, {}, TrialState.CRASHED), math.nan),
+    (TrialRecord(5, 0, 75, {}, TrialState.COMPILE_ERROR), math.nan),
+]
 
 
-@pytest.fixture
-def sampler(landscape):
-    return BatchSampler(landscape.space, seed=0)
+def learned(*parts):
+    results = Results()
+    for part in parts:
+        records, scores = zip(*ENDINGS[part], strict=True)
+        results.learn(Trials.from_records(records, ()), np.array(scores))
+    return results
 
 
-def reported(landscape, sampler):
-    study = optuna.create_study(direction="maximize", sampler=sampler)
-    for ended, score in endings(landscape):
-        study.enqueue_trial(dict(ended.configuration))
-        tell(study, study.ask(sampler.distributions), ended, score)
-    return study
-
-
-def test_each_ending_has_its_place_in_the_study(landscape, sampler):
-    trials = reported(landscape, sampler).get_trials()
-    assert [trial.state for trial in trials] == [
-        FINISHED.COMPLETE,
-        FINISHED.COMPLETE,
-        FINISHED.PRUNED,
-        FINISHED.COMPLETE,
-        FINISHED.PRUNED,
-        FINISHED.PRUNED,
-    ]
-    assert [trial.value for trial in trials[:2]] == [-0.5, -0.4]
-    assert trials[2].intermediate_values == {1: -2.0}
-    assert trials[4].intermediate_values == {0: FAILED_SCORE}
-
-
-def recalled(landscape, sampler):
-    records, scores = zip(*endings(landscape), strict=True)
-    reader = HistoryReader(landscape.space)
-    trials = Trials.from_records(records, landscape.space.names)
-    reader.recall(trials, np.array([np.nan if score is None else score for score in scores]))
-    return reader.read(optuna.create_study(direction="maximize", sampler=sampler))
-
-
-def read(landscape, sampler):
-    return HistoryReader(landscape.space).read(reported(landscape, sampler))
-
-
-@pytest.mark.parametrize("make", [read, recalled])
-def test_what_is_read_back(landscape, sampler, make):
-    history = make(landscape, sampler)
-    assert history.indices.tolist() == [0, 1, 3, 4, 5]
+def test_every_ending_has_its_place():
+    results = learned(slice(0, 6))
+    history = results.history(running=[80, 79])
+    assert history.indices.tolist() == [70, 71, 73, 74, 75]
     np.testing.assert_array_equal(history.scores, [-0.5, -0.4, -3.0, math.nan, math.nan])
-    assert history.tried == {0, 1, 2, 3, 4, 5}
-    assert history.skipped.tolist() == [2]
+    assert history.tried == {70, 71, 72, 73, 74, 75, 79, 80}
+    assert history.skipped.tolist() == [72]
     assert history.predicted.tolist() == [-2.0]
     assert history.gates.tolist() == [1]
-    assert history.running.tolist() == []
+    assert history.running.tolist() == [80, 79]
     assert history.measured == 3
-    assert history.best(10).tolist() == [1, 0, 3]
+    assert history.best(10).tolist() == [71, 70, 73]
+    assert results.best == -0.5  # of those that succeeded
+    np.testing.assert_array_equal(results.builds(np.array([74, 70]))["registers"], [math.nan, 128.0])
 
 
-def test_a_prediction_that_was_reported_stays(landscape, sampler):
-    study = optuna.create_study(direction="maximize", sampler=sampler)
-    study.enqueue_trial(dict(endings(landscape)[2][0].configuration))
-    trial = study.ask(sampler.distributions)
-    trial.report(-2.5, 1)
-    tell(study, trial, endings(landscape)[2][0], None)
-    assert study.trials[0].intermediate_values == {1: -2.5}
+def test_results_in_parts_are_those_at_once():
+    once, parts = learned(slice(0, 6)), learned(slice(0, 1), slice(1, 4), slice(4, 6))
+    for name in ("indices", "scores", "skipped", "predicted", "gates", "running"):
+        np.testing.assert_array_equal(getattr(parts.history(), name), getattr(once.history(), name))
+    assert parts.history().tried == once.history().tried
+    assert parts.best == once.best
 
 
-def test_trials_of_another_space_are_not_read(landscape, sampler):
-    study = optuna.create_study(direction="maximize", sampler=sampler)
-    other = {"X": optuna.distributions.CategoricalDistribution((1, 2))}
-    study.add_trial(optuna.trial.create_trial(params={"X": 1}, distributions=other, value=0.0))
-    history = HistoryReader(landscape.space).read(study)
-    assert len(history.indices) == 0
-    assert history.tried == set()
+def test_a_history_stays_as_it_was():
+    results = learned(slice(0, 1))
+    first = results.history()
+    records, scores = zip(*ENDINGS[1:], strict=True)
+    results.learn(Trials.from_records(records, ()), np.array(scores))
+    assert first.tried == {70}
+    assert first.indices.tolist() == [70]
 
 
-def test_order_is_that_of_the_trials_whichever_ended_first(landscape, sampler):
-    """A reader that has read before finds the same as one that reads for the first time."""
-    study = optuna.create_study(direction="maximize", sampler=sampler)
-    now_and_then = HistoryReader(landscape.space)
-    trials = []
-    for ended, _ in endings(landscape):
-        study.enqueue_trial(dict(ended.configuration))
-        trials.append(study.ask(sampler.distributions))
-    for done, at in enumerate((3, 0, 5, 2, 1, 4)):
-        history = now_and_then.read(study)
-        assert len(history.running) == 6 - done
-        assert history.tried == set(range(6))
-        tell(study, trials[at], *endings(landscape)[at])
-        once = HistoryReader(landscape.space).read(study)
-        again = now_and_then.read(study)
-        for name in ("indices", "scores", "skipped", "predicted", "running"):
-            np.testing.assert_array_equal(getattr(again, name), getattr(once, name))
-        assert (np.diff(again.indices) > 0).all()  # numbers are indices here
-    assert now_and_then.read(study).indices.tolist() == [0, 1, 3, 4, 5]
+def test_a_trial_that_was_skipped_without_a_reason_is_only_tried():
+    results = Results()
+    results.learn(Trials.from_records([TrialRecord(0, 0, 7, {}, TrialState.SKIPPED)], ()), np.array([math.nan]))
+    history = results.history()
+    assert (history.tried, len(history.indices), len(history.skipped)) == ({7}, 0, 0)
 
 
-def test_what_was_read_stays_as_it_was(landscape, sampler):
-    study = optuna.create_study(direction="maximize", sampler=sampler)
-    reader = HistoryReader(landscape.space)
-    ended, score = endings(landscape)[0]
-    add_ended(study, sampler.distributions, ended, score)
-    first = reader.read(study)
-    add_ended(study, sampler.distributions, endings(landscape)[1][0], -0.4)
-    reader.read(study)
-    assert first.tried == {0}
-    assert first.indices.tolist() == [0]
+def test_builds_wait_for_the_runner_where_runs_take_longer():
+    results = learned(slice(0, 1))  # 0.5 s to compile, 0.1 s to run
+    assert not results.is_bound_by_runner(1)
+    assert results.is_bound_by_runner(8)
+    assert not Results().is_bound_by_runner(math.inf)
 
 
 SCHEDULES = st.tuples(st.integers(1, 40), st.floats(1.0, 3.0))

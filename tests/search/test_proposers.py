@@ -13,9 +13,9 @@ from mltune.search.proposers import (
     ProposalContext,
     RandomProposer,
     TpeProposer,
+    distributions_of,
     log_expected_improvement,
 )
-from mltune.search.sampling import distributions_of
 
 NOTHING = np.empty(0, dtype=np.int64)
 
@@ -148,10 +148,27 @@ class TestRandomProposer:
 
 class TestTpeProposer:
     def test_answers_are_valid_and_repeatable(self, landscape):
-        distributions = distributions_of(landscape.space)
-        proposer = TpeProposer(landscape.space, distributions)
+        proposer = TpeProposer(landscape.space)
         history = measured(landscape, np.arange(0, 3600, 90))
         first, again = (proposer.propose(context_of(history), 8).indices for _ in range(2))
         np.testing.assert_array_equal(first, again)
         assert len(first) == 16
         assert ((first >= 0) & (first < 3600)).all()
+
+    def test_skipped_trials_rank_below_measured_ones_and_failures_below_all(self, landscape):
+        """Also where the amount of work is not known, and every score is far below -20."""
+        failed = np.flatnonzero(np.isnan(landscape.scores))[:3]
+        measured_ones = np.flatnonzero(np.isfinite(landscape.scores))[:3]
+        history = measured(
+            landscape,
+            np.sort(np.concatenate([failed, measured_ones])),
+            skipped=np.array([3590, 3591]),
+            predicted=(-40, -50),
+        )
+        history.scores[:] -= 30.0
+        distributions = distributions_of(landscape.space)
+        trials = TpeProposer(landscape.space)._trials(history, distributions, np.random.default_rng(0))
+        states = [trial.state.name for trial in trials]
+        assert sorted(states) == ["COMPLETE"] * 3 + ["PRUNED"] * 5
+        assert [trial.intermediate_values for trial in trials[:3]] == [{}] * 3  # the failures come first: the worst
+        assert [trial.intermediate_values for trial in trials[3:5]] == [{1: -50.0}, {1: -40.0}]

@@ -3,6 +3,7 @@
 import math
 from collections import deque
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -16,7 +17,6 @@ from mltune.kernel.bundle import device_variables
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace, TableSpace
 from mltune.problem.gemm import GemmProblem
-from mltune.problem.recorded import RecordedProblem
 from mltune.records.trial import Measurement, TrialState
 from mltune.records.trials import Trials
 from mltune.search.gates import GATES, exempt_proposals
@@ -27,21 +27,31 @@ GATED = "h200-sgemm-nt-4096-complete"
 SMALL = "convolution_rtx_a4000"
 
 
-def search_of(bundle, name):
-    kernel = load_kernel(str(bundle))
+@cache
+def space_of(bundle):
+    kernel = load_kernel(bundle)
     space = ConstrainedSpace(kernel, PROBLEM.variables() | device_variables(H200))
-    return Search(space, Features(kernel, PROBLEM, H200), search=name, batch=4)
+    return space, Features(kernel, PROBLEM, H200)
+
+
+def search_of(bundle, name):
+    return Search(*space_of(str(bundle)), search=name, batch=4)
+
+
+@cache
+def recorded(name):
+    data = load_dataset(name)
+    manifest = data.manifest
+    features = Features(load_kernel(manifest.kernel), manifest.problem, manifest.device)
+    return data, TableSpace(data.columns), features, data.numbers("median_s"), data.builds()
 
 
 class Replay:
     """A search of a recorded space, with its results."""
 
     def __init__(self, name, **options):
-        self.data = load_dataset(name)
-        manifest = self.data.manifest
-        features = Features(load_kernel(manifest.kernel), manifest.problem, manifest.device)
-        self.search = Search(TableSpace(self.data.columns), features, **options)
-        self.times_s, self.builds = self.data.numbers("median_s"), self.data.builds()
+        self.data, space, features, self.times_s, self.builds = recorded(name)
+        self.search = Search(space, features, **options)
         self.records = {}
 
     def result(self, candidate):
@@ -181,20 +191,22 @@ def test_told_not_to_skip_it_skips_nothing():
     assert {record.state for record in records} == {TrialState.OK}
 
 
-def test_failures_rank_below_every_time_also_when_the_work_is_not_known():
-    """With one operation as the work, every score lies far below -20."""
-    from mltune.search.history import FAILED_SCORE
+def test_the_study_is_told_results_as_what_they_are():
+    states = TrialState.OK, TrialState.UNSTABLE, TrialState.CRASHED, TrialState.SKIPPED
+    replay = Replay(SMALL, batch=4)
+    batch = replay.search.ask()
+    measured = Measurement(TrialState.OK, median_s=1e-3)
+    records = [
+        candidate.record(state, measurement=measured if state in states[:2] else None)
+        for candidate, state in zip(batch.candidates, states, strict=True)
+    ]
+    replay.search.tell(batch, records)
 
-    data = load_dataset(SMALL)
-    features = Features(load_kernel("convolution"), data.manifest.problem, data.manifest.device)
-    unknown = replace(data.manifest.problem, flops=1)
-    assert isinstance(unknown, RecordedProblem)
-    search = Search(TableSpace(data.columns), Features(features.kernel, unknown, features.device), search="tpe")
-    batch = search.ask()
-    result = Measurement(TrialState.OK, median_s=10.0)
-    score = search.score(batch.candidates[0].record(TrialState.OK, measurement=result))
-    assert score < -20
-    assert score > FAILED_SCORE
+    told = replay.search._study.get_trials()
+    assert [trial.state.name for trial in told] == ["COMPLETE", "COMPLETE", "FAIL", "PRUNED"]
+    assert [trial.params for trial in told] == [dict(candidate.configuration) for candidate in batch.candidates]
+    assert [trial.value for trial in told[2:]] == [None, None]
+    assert told[0].value == told[1].value < 0
 
 
 def test_finds_better_than_chance():
