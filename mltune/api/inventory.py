@@ -104,6 +104,7 @@ def space(
         "kernel": bundle.name,
         "has_source": bundle.source is not None,
         "problem": problem.to_json(),
+        "label": problem.label,
         "device": H200.to_json(),
         "combinations": math.prod(len(values) for values in bundle.all_parameters.values()),
         "valid": found.count,

@@ -171,8 +171,13 @@ class KernelCheck:
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain JSON values: what ``mltune check --json`` prints."""
-        facts = {"kernel": self.kernel.name, "problem": self.problem.to_json(), "device": self.device.to_json()}
-        return facts | self.checked.to_json()
+        return {
+            "kernel": self.kernel.name,
+            "problem": self.problem.to_json(),
+            "label": self.problem.label,
+            "device": self.device.to_json(),
+            **self.checked.to_json(),
+        }
 
 
 @dataclass(frozen=True)

@@ -40,10 +40,10 @@ def space(given: Given, as_json: AsJson = False) -> None:
 
     Launches are computed for a sample of configurations; nothing is compiled: mltune check does that.
     """
-    from mltune.show import tables
+    from mltune.show import inventory
 
     document = api.space(**given)
-    answer(document, as_json, lambda: tables.space(document))
+    answer(document, as_json, lambda: inventory.space(document))
 
 
 @command(api.check, kernel=KERNEL, time=text("--time", "TIME", "Most time of all builds: 8s, 1m."))
@@ -53,11 +53,11 @@ def check(given: Given, as_json: AsJson = False) -> None:
     It is checked for an NVIDIA H200; no GPU is needed. Where NVRTC is not installed, nothing is compiled. The exit code
     is 1 if a launch or a build fails; a build that has not ended in time does not count.
     """
-    from mltune.show import bundle_check
+    from mltune.show import inventory
 
     checked = api.check(**given)
     document = checked.to_json()
-    answer(document, as_json, lambda: bundle_check.tables(document))
+    answer(document, as_json, lambda: inventory.check(document))
     fail_if(not checked.passed)
 
 
@@ -75,8 +75,8 @@ def device(given: Given, as_json: AsJson = False) -> None:
     With --measure they include rates that small kernels measure on it: of arithmetic, tensor cores, memories, launches,
     and of arithmetic mixed with loads.
     """
-    from mltune.show import tables
+    from mltune.show import inventory
 
     document = api.devices(**given)
     written = [] if given["out"] is None else [f"written: {given['out']}"]
-    answer(document, as_json, lambda: [*tables.devices(document), *written])
+    answer(document, as_json, lambda: [*inventory.devices(document), *written])

@@ -76,8 +76,8 @@ def check(given: Given, as_json: AsJson = False) -> None:
 
     Exits with 1 where a worker has other versions of mltune or of NVRTC than this host.
     """
-    from mltune.show import tables
+    from mltune.show import inventory
 
     document = api.check_cluster(**given)
-    answer(document, as_json, lambda: tables.cluster(document))
+    answer(document, as_json, lambda: inventory.cluster(document))
     fail_if(not all(worker["fits"] for worker in document["workers"]))

@@ -23,7 +23,7 @@ from mltune.errors import DeviceLostError, MltuneWarning
 from mltune.known.wisdom_file import file_of_run
 from mltune.measure.pipeline import Pipeline
 from mltune.measure.race import budget_after
-from mltune.measure.timing_limits import within_limits
+from mltune.measure.timing import within_limits
 from mltune.records.candidate import Candidate
 from mltune.records.declaration import FACT as DECLARATION
 from mltune.records.declaration import Declaration
