@@ -33,6 +33,13 @@ def list_datasets() -> list[Manifest]:
     return list(dataset.list_datasets())
 
 
+def describe_datasets() -> list[dict[str, Any]]:
+    """Return what ``mltune datasets --json`` prints."""
+    from mltune.results.summary import describe_dataset
+
+    return [describe_dataset(manifest) for manifest in list_datasets()]
+
+
 def import_dataset(
     file: str | Path,
     *,

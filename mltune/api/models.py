@@ -204,6 +204,13 @@ def load_model(path: str | Path) -> PretrainedModel:
     return model_file.load_model(shipped if shipped.is_file() else Path(path))
 
 
+def card_of(model: str | Path) -> Path:
+    """Return the card of a model that is written to a path."""
+    from mltune.cost.model_file import file_of
+
+    return file_of(Path(model), ".json")
+
+
 def _name(problem: str | Path | Problem) -> str | Problem:
     return str(problem) if isinstance(problem, Path) else problem
 

@@ -13,6 +13,7 @@ from mltune.kernel.bundle import Kernel
 from mltune.measure.bundle_check import BundleCheck
 from mltune.measure.machine_code import LoopCode
 from mltune.problem.problem import Problem
+from mltune.results.rating import Rate, rate_of
 from mltune.tuning.bound import LimitedConfiguration, ProblemBound
 from mltune.tuning.prediction import Choice, Prediction
 from mltune.tuning.pruned import Pruned
@@ -52,6 +53,11 @@ class UpperBound:
     def best(self) -> LimitedConfiguration:
         """The configuration that can take the least time, with its limits."""
         return self.bounds[self.kernel].best
+
+    @property
+    def rate(self) -> Rate:
+        """How times of the problem are shown: in TFLOPS, GB/s or milliseconds."""
+        return rate_of(self.problem, self.device)
 
     @property
     def given(self) -> LimitedConfiguration | None:

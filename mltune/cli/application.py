@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args
 
 import typer
 
+from mltune import __version__
 from mltune.cli.options import OPTIONS, Convert
-from mltune.records.versions import __version__
 from mltune.resolve.options import SHAPE
 from mltune.show import terminal
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from mltune import api
+from mltune.api.datasets import describe_datasets
 from mltune.cli.application import Given, answer, app, command, fail_if
 from mltune.cli.options import (
     FORMATS,
@@ -28,7 +29,7 @@ from mltune.cli.options import (
 from mltune.show import terminal
 
 if TYPE_CHECKING:
-    from mltune.dataset.dataset import Dataset
+    from mltune.api import Dataset
 
 group = typer.Typer(invoke_without_command=True, rich_markup_mode=None, add_completion=False)
 app.add_typer(group, name="datasets")
@@ -45,10 +46,9 @@ def datasets(context: typer.Context, as_json: AsJson = False) -> None:
     """
     if context.invoked_subcommand is not None:
         return
-    from mltune.results.summary import describe_dataset
     from mltune.show import tables
 
-    documents = [describe_dataset(manifest) for manifest in api.list_datasets()]
+    documents = describe_datasets()
     answer(documents, as_json, lambda: [tables.datasets(documents)])
 
 

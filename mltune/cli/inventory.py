@@ -21,12 +21,11 @@ KERNEL = argument("KERNEL", "A built-in kernel, or the folder of a bundle.")
 def init(given: Given, as_json: AsJson = False) -> None:
     """Write a new kernel bundle: kernel.toml and kernel.cu, a small example to be edited."""
     from mltune.files import assets
-    from mltune.kernel.skeleton import FILES
 
     folder, name = given["folder"], api.new_kernel(**given)
     is_plain = re.fullmatch(r"\w[\w./-]*", str(folder)) and not (assets.folder("kernels") / folder).exists()
     named = shlex.quote(str(folder) if is_plain or folder.is_absolute() else f"./{folder}")
-    files, following = [str(folder / one) for one in sorted(FILES)], [f"mltune check {named}", f"mltune tune {named}"]
+    files, following = sorted(map(str, folder.iterdir())), [f"mltune check {named}", f"mltune tune {named}"]
     document = {"kernel": name, "files": files, "next": following}
     answer(document, as_json, lambda: [f"wrote {' and '.join(files)}; then", *following])
 

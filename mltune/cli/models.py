@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from mltune import api
+from mltune.api.models import card_of
 from mltune.cli.application import Given, answer, command
 from mltune.cli.options import AnyKernel, AsJson, Facts, argument, configuration, file, flag, number, text, texts
 
@@ -25,12 +26,11 @@ def bound(given: Given, as_json: AsJson = False) -> None:
     --config that of the best that has these values. The facts of a GPU that was measured (mltune device --measure)
     bring it closer.
     """
-    from mltune.results.rating import rate_of
     from mltune.show.bound import bounded
 
     found = api.bound(**given)
     document = found.to_json()
-    answer(document, as_json, lambda: bounded(document, rate_of(found.problem, found.device)))
+    answer(document, as_json, lambda: bounded(document, found.rate))
 
 
 @command(
@@ -75,9 +75,8 @@ def train(
     It is judged on each dataset by what was learned from other architectures; where there is one architecture, from
     other problems.
     """
-    from mltune.cost.model_file import file_of
     from mltune.show import tables
 
     model = api.train(**given)
-    document = {"kernel": model.kernel, "model": str(file_of(given["out"], ".json")), **model.facts}
+    document = {"kernel": model.kernel, "model": str(card_of(given["out"])), **model.facts}
     answer(document, as_json, lambda: tables.training(document, report))

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from mltune.api.runs import stored_run
 from mltune.errors import UsageError
 from mltune.files.text import did_you_mean, printable
 from mltune.problem.accuracy import ACCURACIES, STRICTEST
@@ -100,11 +101,9 @@ def run_directory(text: str | Path) -> Path:
     """Return the directory that RUN names: that of a run in a database is made."""
     if not is_database(str(text)):
         return path("RUN")(text)
-    from mltune.records.database_runs import directory_of
-
     if "#" not in str(text):
         raise UsageError("RUN is one run of a database, DATABASE#RUN; list them: mltune show DATABASE.")
-    return directory_of(str(text))
+    return stored_run(str(text))
 
 
 def sizes(texts: Sequence[str] | None) -> int | dict[str, int] | None:

@@ -10,7 +10,7 @@ from mltune.cli.options import AsJson, argument, file, number, text
 from mltune.show import terminal
 
 if TYPE_CHECKING:
-    from mltune.campaign.result import CampaignResult
+    from mltune.api import CampaignResult
 
 cluster = command_group("cluster", "Look at a Dask cluster.")
 

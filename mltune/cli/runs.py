@@ -9,9 +9,10 @@ from typing import Annotated
 import typer
 
 from mltune import api
+from mltune.api.runs import export_runs, stored_runs
 from mltune.cli.application import Given, answer, app, command, fail_if
 from mltune.cli.options import AsJson, argument, file, is_database, number, path, run_directory, whole
-from mltune.errors import DamagedRunError, UsageError
+from mltune.errors import UsageError
 from mltune.show import terminal
 
 RUN = "Directory of a run, or of a plan; or DATABASE#RUN."
@@ -19,7 +20,7 @@ RUN = "Directory of a run, or of a plan; or DATABASE#RUN."
 
 @command(
     api.summarise,
-    directory=argument("RUN", "Directory of a run, or of a plan; DATABASE, or DATABASE#RUN."),
+    run=argument("RUN", "Directory of a run, or of a plan; DATABASE, or DATABASE#RUN."),
     top=number("--top", "How many of the best configurations.", 0),
 )
 def show(
@@ -42,42 +43,19 @@ def show(
     """
     from mltune.show import tables
 
-    if is_database(given["directory"]) and "#" not in given["directory"]:
-        return _show_database(given["directory"], as_json)
-    directory = run_directory(given["directory"])
+    if is_database(given["run"]) and "#" not in given["run"]:
+        documents = stored_runs(given["run"])
+        return answer(documents, as_json, lambda: [tables.stored_runs(documents)])
+    directory = run_directory(given["run"])
     if follow and not _follow(directory, as_json):
         return
-    if export is not None:
-        _export(directory, export)
+    for line in () if export is None else export_runs(directory, export):
+        terminal.write(line, stderr=True)
     document = api.summarise(directory, top=given["top"])
     if "problems" not in document:
         return answer(document, as_json, lambda: tables.run_summary(document))
     answer(document, as_json, lambda: tables.campaign_summary(document))
     fail_if(any(problem["state"] == "unreadable" for problem in document["problems"]))
-
-
-def _show_database(url: str, as_json: bool) -> None:
-    """List the runs of a database."""
-    from mltune.records.database_runs import list_runs
-    from mltune.results.summary import describe_stored_run
-    from mltune.show import tables
-
-    documents = [describe_stored_run(one) for one in list_runs(url)]
-    answer(documents, as_json, lambda: [tables.stored_runs(documents)])
-
-
-def _export(directory: Path, folder: Path) -> None:
-    """Write the trials of a run, or of the runs of a plan that can be read, as datasets."""
-    from mltune.dataset.dataset import export_run
-    from mltune.records.directory import is_plan, runs_in
-
-    for run in runs_in(directory):
-        try:
-            terminal.write(f"written: {export_run(run, folder)}", stderr=True)
-        except DamagedRunError as error:
-            if not is_plan(directory):
-                raise
-            terminal.write(f"{run.name}: not readable: {error}", stderr=True)
 
 
 def _follow(run: Path, as_json: bool) -> bool:

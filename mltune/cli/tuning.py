@@ -49,7 +49,6 @@ def tune(given: Given, as_json: AsJson = False) -> None:
     others have found, and are carried out as by `mltune run`. --device may then also be all or replay.
     """
     from mltune.process.signals import Interrupt
-    from mltune.results.summary import summarise_tuning
     from mltune.show import tables
     from mltune.show.live import RunDisplay
 
@@ -67,7 +66,7 @@ def tune(given: Given, as_json: AsJson = False) -> None:
         found = api.tune(**given, progress=progress, interrupt=interrupt)
     for trial, reason in (found.declaration.rejected if found.declaration else {}).items():
         terminal.write(f"trial {trial} was faster, but failed the last verification: {reason}", stderr=True)
-    document = summarise_tuning(found)
+    document = api.summarise(found)
     answer(document, as_json, lambda: tables.tuned(document))
     fail_if(document["best"] is None)
 

@@ -43,11 +43,10 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show the best known configuration of each kernel, problem, GPU and driver."""
-    from mltune.known.wisdom import Wisdom
     from mltune.show import tables
 
     found = wisdom_file(file)
-    loaded = Wisdom.load(found)
+    loaded = api.Wisdom.load(found)
     if accuracy is not None:
         loaded = loaded.of_accuracy(accuracy)
     best = [
@@ -64,9 +63,7 @@ def merge(
     as_json: AsJson = False,
 ) -> None:
     """Merge wisdoms into one. The order of the files does not matter; the result may be one of them."""
-    from mltune.known.wisdom import Wisdom
-
-    merged = Wisdom().merge(*(Wisdom.load(wisdom_file(one)) for one in files))
+    merged = api.Wisdom().merge(*(api.Wisdom.load(wisdom_file(one)) for one in files))
     merged.save(out)
     _written(out, len(merged), as_json)
 
@@ -80,10 +77,9 @@ def export(
 ) -> None:
     """Write the part of a wisdom that is of one kernel."""
     from mltune.files.text import did_you_mean
-    from mltune.known.wisdom import Wisdom
 
     found = wisdom_file(file)
-    loaded = Wisdom.load(found)
+    loaded = api.Wisdom.load(found)
     part = loaded.of_kernel(kernel)
     if not len(part):
         hint = did_you_mean(kernel, {entry.kernel for entry in loaded}) or "; see `mltune wisdom show`."
