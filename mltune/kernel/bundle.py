@@ -173,7 +173,7 @@ class Kernel:
     configurations : Columns or None
         The valid configurations where they are listed; None where restrictions define them.
     verify : bytes
-        A pickled function that decides on outputs; see :class:`mltune.measure.array_verification.Baseline`.
+        A pickled function that decides on outputs; see :class:`mltune.measure.messages.Baseline`.
     preset : str
         Name of the part of the space that this is; empty for all of it.
     accuracy : str
@@ -255,7 +255,7 @@ class Kernel:
                 f"a kernel solves problems of its own precisions, but {self.name} has {', '.join(self.precisions)} "
                 f"and {problem.name} was requested; {see}."
             )
-        if problem.kind == "gemm" and not self.batched and problem.variables()["batch"] > 1:
+        if problem.batch > 1 and not self.batched:
             raise UsageError(f"a batch needs a kernel for batches, but {self.name} is not, got {problem.label}; {see}.")
         if self.arrays is not None and problem.name != self.name:
             raise UsageError(

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from mltune.errors import BundleError
 from mltune.files import assets
 from mltune.files.documents import parse_toml
-from mltune.files.opening import open_folder
+from mltune.files.opening import check_folder
 from mltune.files.reading import read_text, reason
 from mltune.files.text import did_you_mean, printable
 from mltune.files.validation import problems_of
@@ -148,8 +148,7 @@ def _headers(path: Path, document: Document, source: str, listed: Mapping[str, s
     table, root = document.kernel, path.parent
     try:
         for name in table.include:
-            with open_folder(root / name, inside=root):  # lies in the bundle, behind no link
-                pass
+            check_folder(root / name, inside=root)  # lies in the bundle, behind no link
         folders = {name: root / name for name in table.include}
         finder = IncludeFolders(table.source or "", folders, root, HEADER_PATH, MAX_SOURCE_BYTES)
         return finder.headers(source, listed)

@@ -1,8 +1,7 @@
 """The table of problem kinds, and the construction of problems from JSON documents.
 
 A new kind is a module of this room and an entry in :data:`KINDS`. A kind that runs on a GPU implements
-:class:`~mltune.problem.runnable.RunnableProblem`; it may have an entry in :data:`mltune.measure.references.REFERENCES`
-and one in :data:`mltune.winner.examples.EXAMPLES`.
+:class:`~mltune.problem.runnable.RunnableProblem`. Other rooms know no kind: they use the protocols and this table.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from mltune.problem.arrays import ArraysProblem
 from mltune.problem.gemm import GemmProblem, parse_problem
 from mltune.problem.problem import GEMM_PRECISIONS, Problem
 from mltune.problem.recorded import RecordedProblem
-from mltune.problem.runnable import RunnableProblem, SolvedProblem
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +39,15 @@ class ProblemKind:
         None where the kernel's bundle makes the problems. Yields the problems of a plan's ``[[problems]]`` table, given
         the keys that only this kind has. Raises
         :class:`~mltune.errors.ProblemError` or ``pydantic.ValidationError``.
+    table : callable or None
+        The inverse of ``expand``: returns the keys of a table for one problem; None where datasets name the problems.
     """
 
     variables: frozenset[str]
     macros: frozenset[str]
     from_json: Callable[[Any], Problem]
     expand: Callable[[Mapping[str, Any]], Iterator[Problem]] | None = None
+    table: Callable[[Any], dict[str, Any]] | None = None
     precisions: tuple[str, ...] = ()
     can_be_built: bool = False
     parse: Callable[..., Problem] | None = None
@@ -56,6 +57,16 @@ def _expand_gemm(table: Mapping[str, Any]) -> Iterator[Problem]:
     from mltune.problem.gemm_cases import expand
 
     return expand(table)
+
+
+def _table_of_gemm(problem: GemmProblem) -> dict[str, Any]:
+    from mltune.problem.gemm_cases import as_table
+
+    return as_table(problem)
+
+
+def _table_of_arrays(problem: ArraysProblem) -> dict[str, Any]:
+    return {"sizes": [dict(problem.sizes)]}
 
 
 def _expand_recorded(table: Mapping[str, Any]) -> Iterator[Problem]:
@@ -73,12 +84,17 @@ KINDS: Mapping[str, ProblemKind] = {
         macros=frozenset(_SAMPLE.macros()),
         from_json=GemmProblem.from_json,
         expand=_expand_gemm,
+        table=_table_of_gemm,
         precisions=GEMM_PRECISIONS,
         can_be_built=True,
         parse=parse_problem,
     ),
     ArraysProblem.kind: ProblemKind(
-        variables=frozenset(), macros=frozenset(), from_json=ArraysProblem.from_json, can_be_built=True
+        variables=frozenset(),
+        macros=frozenset(),
+        from_json=ArraysProblem.from_json,
+        table=_table_of_arrays,
+        can_be_built=True,
     ),
     RecordedProblem.kind: ProblemKind(
         variables=frozenset(), macros=frozenset(), from_json=RecordedProblem.from_json, expand=_expand_recorded
@@ -111,12 +127,11 @@ def problem_from_json(document: Any) -> Problem:
     return KINDS[kind].from_json(document)
 
 
-def verified_problems(problem: RunnableProblem) -> list[RunnableProblem]:
-    """Return the problems on which every configuration is verified; arrays are verified at their own sizes, too."""
-    if isinstance(problem, ArraysProblem):
-        return [*problem.checks, problem]
-    assert isinstance(problem, SolvedProblem)  # noqa: S101 - the other kind of runnable problems
-    return [case.problem for case in problem.verification_cases()]
+def timed_problem(
+    name: str, size: str = "", flops: int = 1, arithmetic: str = "fp32", values: Mapping[str, int] | None = None
+) -> Problem:
+    """Make a problem of which only timings are known; the arguments are the fields of a recorded problem."""
+    return RecordedProblem(name, size, flops, arithmetic, values or {})
 
 
 problem_from_name = parse_problem

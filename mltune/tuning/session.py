@@ -16,10 +16,8 @@ import numpy as np
 from mltune.errors import BundleError, MltuneWarning, UsageError, WorkerError
 from mltune.kernel.bundle import Kernel, device_variables
 from mltune.kernel.columns import row
-from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace, SearchSpace, TableSpace
 from mltune.measure.protocols import SamplingRule
-from mltune.problem.arrays import ArraysProblem
 from mltune.problem.runnable import RunnableProblem
 from mltune.records.candidate import BATCH
 from mltune.records.header import DATASET_HASH, RunHeader
@@ -31,8 +29,8 @@ if TYPE_CHECKING:
 
     from mltune.dataset.dataset import Dataset
     from mltune.device.facts import Device
-    from mltune.measure.array_verification import Baseline
     from mltune.measure.compile_farm import CompileFarm
+    from mltune.measure.messages import Baseline
     from mltune.measure.protocols import Builder, Runner
     from mltune.measure.runner import GpuRunner
     from mltune.problem.problem import Problem
@@ -130,7 +128,7 @@ class Session:
 
 
 def open_session(
-    kernel: str | Kernel,
+    kernel: Kernel,
     problem: Problem,
     target: Target,
     *,
@@ -143,8 +141,7 @@ def open_session(
 
     Parameters
     ----------
-    kernel : str or Kernel
-        Name or folder of a bundle, or a kernel.
+    kernel : Kernel
     problem : Problem
     target : Target
     values : mapping of str to sequence of int, optional
@@ -165,22 +162,22 @@ def open_session(
     Examples
     --------
     >>> from mltune.dataset.dataset import load_manifest
+    >>> from mltune.kernel.reader import load_kernel
     >>> from mltune.resolve.device import Target
     >>> name = "h200-sgemm-nt-4096-random"
-    >>> session = open_session("gemm_simt", load_manifest(name).problem, Target(dataset=name))
+    >>> session = open_session(load_kernel("gemm_simt"), load_manifest(name).problem, Target(dataset=name))
     >>> session.device.name
     'NVIDIA H200'
     """
-    bundle = kernel if isinstance(kernel, Kernel) else load_kernel(kernel)
-    bundle.check_problem(problem)
+    kernel.check_problem(problem)
     if target.dataset is not None:
-        return _replay(bundle, problem, target.dataset)
-    if bundle.source is None or not isinstance(problem, RunnableProblem):
+        return _replay(kernel, problem, target.dataset)
+    if kernel.source is None or not isinstance(problem, RunnableProblem):
         raise UsageError(
-            f"only a kernel with a source can be built, but {bundle.name} has none; replay recorded timings with "
+            f"only a kernel with a source can be built, but {kernel.name} has none; replay recorded timings with "
             "--device replay:DATASET (see `mltune datasets`)."
         )
-    part = bundle.with_values(values) if values else bundle
+    part = kernel.with_values(values) if values else kernel
     return _on_gpu(part, problem, target.cuda or 0, {"workers": compilers, "pool": pool}, compile_on)
 
 
@@ -223,7 +220,7 @@ def _on_gpu(
     farm = _farm(compile_on) if compile_on else None
     builder = NvrtcBuilder(kernel, problem, device.architecture, cache=default_cache(), farm=farm, **compilers)
     baseline = None
-    if isinstance(problem, ArraysProblem):
+    if problem.needs_baseline:
         baseline = partial(make_baseline, kernel, problem, device, builder)
     runner = GpuRunner(kernel, problem, index, device=device, baseline=baseline, pool=compilers["pool"])
     return Session(
@@ -299,7 +296,7 @@ def default_configuration(kernel: Kernel, space: SearchSpace) -> dict[str, int]:
     return row(space.rows(space.nearest({name: np.array([value]) for name, value in wanted.items()})), 0)
 
 
-def make_baseline(kernel: Kernel, problem: ArraysProblem, device: Device, builder: Builder) -> Baseline:
+def make_baseline(kernel: Kernel, problem: RunnableProblem, device: Device, builder: Builder) -> Baseline:
     """Compile the default configuration; return what other configurations are compared with.
 
     Raises
@@ -307,9 +304,8 @@ def make_baseline(kernel: Kernel, problem: ArraysProblem, device: Device, builde
     BundleError
         The default configuration cannot be compiled.
     """
-    from mltune.measure.array_verification import Baseline
+    from mltune.measure.messages import Baseline
 
-    assert kernel.arrays is not None  # noqa: S101 - its problem is one of arrays
     assert kernel.entry is not None  # noqa: S101 - it is built
     build = builder.submit(kernel.default).result()
     if build.state is not TrialState.OK:
@@ -317,8 +313,9 @@ def make_baseline(kernel: Kernel, problem: ArraysProblem, device: Device, builde
             f"the default configuration of {kernel.name} must compile, but ends with {build.state}: {build.detail}; "
             f"see {kernel.folder / 'kernel.toml'}."
         )
-    variables = [{**device_variables(device), **one.variables()} for one in (*problem.checks, problem)]
-    reference = kernel.arrays.reference
+    verified = (case.problem for case in problem.verification_cases())
+    variables = [{**device_variables(device), **one.variables()} for one in verified]
+    reference = None if kernel.arrays is None else kernel.arrays.reference
     right = None
     if reference is not None:
         right = reference.entry, tuple(kernel.reference_launch(kernel.default, one) for one in variables)
@@ -327,7 +324,6 @@ def make_baseline(kernel: Kernel, problem: ArraysProblem, device: Device, builde
         build.entry or kernel.entry,
         tuple(kernel.launch(kernel.default, one) for one in variables),
         right,
-        kernel.arrays.answer,
         kernel.verify,
     )
 
