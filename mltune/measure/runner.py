@@ -65,9 +65,6 @@ class GpuRunner:
 
     Parameters
     ----------
-    kernel : Kernel
-    problem : RunnableProblem
-        The problem to time; kernels are verified on its verification cases.
     device_index : int
         The GPU, among those that the driver shows.
     device : Device
@@ -77,8 +74,7 @@ class GpuRunner:
     worker : str
         Factory of the worker, as :class:`~mltune.process.child.Child` takes it; tests without a GPU exchange it.
     baseline : callable, optional
-        Returns what kernels are compared with where the problem needs it; called once, in the runner's thread, before
-        the worker starts.
+        Returns the baseline of a problem that needs one; called once, in the runner's thread, before the worker starts.
     pool : ChildPool, optional
         Where the worker is taken from and given back to; without one it ends with the runner.
 
@@ -172,28 +168,13 @@ class GpuRunner:
     def time_reference(self, rule: SamplingRule = REFERENCE_RULE) -> Measurement:
         """Time the reference implementation, in the same process and in the same way as the kernels.
 
-        Parameters
-        ----------
-        rule : SamplingRule, optional
-            Few samples by default.
-
-        Returns
-        -------
-        Measurement
-            ``LAUNCH_ERROR``, without a time, when there is no reference implementation of the problem, or it is not
-            installed or does not support the size.
+        The result is ``LAUNCH_ERROR``, without a time, when there is no reference implementation of the problem, or it
+        is not installed or does not support the size.
         """
         return self._answer(TimeReference(rule))
 
     def race(self, entries: Sequence[tuple[Mapping[str, int], Build]], budget_s: float = BUDGET_S) -> RaceResult:
-        """Time several builds and the reference implementation side by side in rounds.
-
-        Parameters
-        ----------
-        entries : sequence of (configuration, build)
-            Builds in state ``OK``, each with its configuration.
-        budget_s : float
-            Most seconds of runs and rests.
+        """Time several builds in state ``OK`` and the reference implementation side by side in rounds.
 
         Raises
         ------
@@ -229,12 +210,7 @@ class GpuRunner:
     ) -> dict[RunnableProblem, Measurement]:
         """Verify a build on the runner's problem and on others; return measurements without times.
 
-        Parameters
-        ----------
-        configuration, build
-            A build in state ``OK``, with its configuration.
-        others : iterable of RunnableProblem, optional
-            The other problems; those that the problem lists for winners when missing.
+        Without others they are those that the problem lists for winners.
         """
         if others is None:
             others = self._problem.winner_problems()

@@ -7,6 +7,7 @@ import itertools
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import host_gpu
@@ -18,8 +19,7 @@ from mltune.kernel.bundle import Launch
 from mltune.measure import verification as engine
 from mltune.measure.messages import Baseline
 from mltune.measure.references import bind_reference
-from mltune.measure.stopwatch import _SPIN
-from mltune.measure.verification import _CHECKSUM, _LOOP, _SOURCE, _ZONES, OperandChecksums, Verification, run_once
+from mltune.measure.verification import OperandChecksums, Verification, run_once
 from mltune.problem.array_values import DTYPES, STORAGE, stored, to_bfloat16
 from mltune.problem.arrays import Argument, ArraysProblem
 from mltune.problem.gemm import GemmProblem
@@ -348,24 +348,23 @@ def test_the_reference_of_a_gemm_is_a_call_of_cublas() -> None:
         GemmProblem("s", "N", "N", 2**31, 1, 1).reference_call(addresses)
 
 
+KERNELS = Path(engine.__file__).parent / "worker_kernels"
 COMPARED = [("float", "double", 1), ("double", "double", 1), ("double", "double", 2)]
 COMPARED += [(one, one, 1) for one in ("half", "bfloat16", "float", "unsigned char", "unsigned int")]
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
 @pytest.mark.parametrize(
-    ("source", "macros"),
+    ("file", "macros"),
     [
-        (_SPIN, {}),
-        (_LOOP + _CHECKSUM, {}),
-        (_LOOP + _ZONES, {}),
-        *((_LOOP + _SOURCE, dict(zip(("WORD", "EXPECTED", "TERMS"), one, strict=True))) for one in COMPARED),
+        *((name, {}) for name in ("spin.cu", "checksum.cu", "guards.cu")),
+        *(("compare.cu", dict(zip(("WORD", "EXPECTED", "TERMS"), one, strict=True))) for one in COMPARED),
     ],
 )
-def test_kernels_of_the_worker_compile(architecture: str, source: str, macros: dict[str, Any]) -> None:
+def test_kernels_of_the_worker_compile(architecture: str, file: str, macros: dict[str, Any]) -> None:
     from cuda.bindings import nvrtc
 
-    _, program = nvrtc.nvrtcCreateProgram(source.encode(), b"worker.cu", 0, [], [])
+    _, program = nvrtc.nvrtcCreateProgram((KERNELS / file).read_bytes(), b"worker.cu", 0, [], [])
     options = [
         f"--gpu-architecture={architecture}",
         "--std=c++17",
