@@ -34,7 +34,7 @@ from mltune.measure.micro_kernel import (
     MixKernel,
 )
 from mltune.records.trial import TrialState
-from mltune.show.measured import NAMES
+from mltune.show.inventory import NAMES
 
 pytestmark = pytest.mark.system
 
