@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import pickle
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from typing import Any
 import host_gpu
 import numpy as np
 import pytest
+from host_gpu import HostKernel, memory
 
 from mltune.errors import DeviceError
 from mltune.kernel.bundle import Launch
@@ -30,28 +30,6 @@ from mltune.records.trial import Measurement, TrialState
 OK, WRONG = TrialState.OK, TrialState.WRONG_RESULT
 LAUNCH = Launch((1, 1, 1), (1, 1, 1), 0, ())
 SECONDS = Launch((1, 1, 1), (1, 1, 1), 0, (), workspace_bytes=8)
-
-
-class HostKernel:
-    """A function on the arguments of a problem in place of a loaded kernel."""
-
-    def __init__(self, function: Callable[..., None]) -> None:
-        self._function = function
-
-    def bind(self, launch: Launch, arguments: Any, constants: Any = ()) -> Callable[[], None]:
-        values = [value.item() for value in arguments]
-        return lambda: self._function(*values, *constants)
-
-    def __enter__(self) -> HostKernel:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Do nothing: there is nothing to release."""
-
-
-def memory(address: int, dtype: Any, count: int) -> np.ndarray:
-    size = count * np.dtype(dtype).itemsize
-    return np.frombuffer((ctypes.c_char * size).from_address(address), dtype)
 
 
 @pytest.fixture(autouse=True)
