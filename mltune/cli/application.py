@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args
 
 import typer
 
-from mltune import __version__
+import mltune
 from mltune.cli.options import OPTIONS, Convert
 from mltune.resolve.options import SHAPE
 from mltune.show import terminal
@@ -111,7 +111,7 @@ def _help_alone(context: typer.Context) -> None:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        terminal.write(f"mltune {__version__}")
+        terminal.write(f"mltune {mltune.__version__}")
         raise typer.Exit
 
 
