@@ -115,7 +115,7 @@ def _distance(fraction: Floats) -> Floats:
 def label_ends(axes: Any, ends: dict[str, tuple[float, str]], size: float = 9.0) -> None:
     """Write each name beside the end of its curve, connected to it where labels had to make room for each other.
 
-    ``ends`` has the last fraction of the optimum, and the colour, of each curve; ``size`` is that of the text in points.
+    ``ends`` has the last fraction of the optimum and the colour of each curve; ``size`` is that of the text in points.
     """
     if not ends:
         return

@@ -258,7 +258,7 @@ def _pairs(ours: dict[int, float], theirs: dict[int, float]) -> tuple[Floats, Fl
 
 
 def write_results(comparison: Comparison, directory: Path) -> dict[str, Any]:
-    """Write ``summary.json``, ``table.md``, ``evaluations.parquet`` and ``curves*.svg`` and ``.png``; return the summary."""
+    """Write the summary, ``table.md``, ``evaluations.parquet`` and ``curves*.svg`` and ``.png``; return the summary."""
     document = comparison.summary
     try:
         write_file_atomically(directory / "summary.json", (json.dumps(document, indent=1) + "\n").encode())

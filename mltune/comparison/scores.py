@@ -29,8 +29,8 @@ BAND_RESAMPLES = 1000
 def best_so_far(median_s: Floats, traces: Sequence[Trace], evaluations: int) -> Floats:
     """Return the best time after each evaluation of each run: ndarray of shape (n_runs, evaluations).
 
-    The recorded times ``median_s`` are NaN for failures. The best is infinite until a configuration succeeds; a run that
-    ended early keeps its last value.
+    The recorded times ``median_s`` are NaN for failures. The best is infinite until a configuration succeeds; a run
+    that ended early keeps its last value.
     """
     best = np.full((len(traces), evaluations), np.inf)
     for run, trace in zip(best, traces, strict=True):
