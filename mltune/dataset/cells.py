@@ -83,18 +83,7 @@ class Parameter:
 
 
 def encode(name: str, values: Sequence[object]) -> Cells:
-    """Return a column of values.
-
-    Raises
-    ------
-    DatasetError
-        A value is not a single one.
-
-    Examples
-    --------
-    >>> encode("a", [4, 2, 4]).codes.tolist()
-    [0, 1, 0]
-    """
+    """Return a column of values."""
     kinds = set(map(type, values))
     if strange := kinds - {str, bool, int, float, type(None)}:
         row, kind = next((row, type(value)) for row, value in enumerate(values, 1) if type(value) in strange)
@@ -125,13 +114,7 @@ def typed(texts: Sequence[str]) -> Sequence[object]:
 
 
 def parameter(cells: Cells) -> Parameter:
-    """Return the column of a parameter.
-
-    Raises
-    ------
-    DatasetError
-        A value is missing or too long.
-    """
+    """Return the column of a parameter."""
     used = np.unique(cells.codes)
     values = [cells.values[code] for code in used.tolist()]
     for value in values:
@@ -185,19 +168,7 @@ def _state(word: str) -> str | None:
 def times(cells: Cells, unit_s: float, failed: NDArray[np.bool_]) -> tuple[Floats, NDArray[np.object_]]:
     """Return the times of a column in seconds, NaN for failures, and the states that texts in their place stand for.
 
-    Parameters
-    ----------
-    cells : Cells
-        Numbers. Nothing, NaN or a text that tells of a failure stands for a failure.
-    unit_s : float
-        Length of their unit, seconds.
-    failed : ndarray of shape (n_rows,), bool
-        Rows that have failed whatever is in their cell.
-
-    Raises
-    ------
-    DatasetError
-        A row that has not failed has something else, such as a negative time.
+    Nothing, NaN or a text that tells of a failure stands for one. Rows that have ``failed`` may have anything.
     """
     number_s, found = _read(cells.values)
     time_s = unit_s * number_s

@@ -23,11 +23,6 @@ def merge_datasets(datasets: Sequence[Dataset], name: str) -> tuple[Dataset, tup
 
     A configuration that occurs more than once has succeeded if it did so in one dataset. Its time is the median of its
     times, its samples are those of all; everything else about it is that of the first dataset in which it succeeded.
-
-    Raises
-    ------
-    DatasetError
-        They differ in kernel, source, problem, device, parameters or labels, or there is only one.
     """
     import pyarrow as pa
 
