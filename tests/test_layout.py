@@ -27,7 +27,7 @@ FLOORS: tuple[set[str], ...] = (
     {"tuning"},
     {"campaign"},
     {"api"},
-    {"cli", "integrations"},
+    {"cli", "integrations", "testing"},
     {"__main__"},
 )
 """The rooms of the package, from the bottom up: a module imports only from its own room and from lower floors."""
