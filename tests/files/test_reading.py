@@ -1,4 +1,4 @@
-"""Files of strangers are read only if they are regular files within their limits; no link in a directory is followed."""
+"""Files of strangers are read only if they are regular files within their limits, and behind no link."""
 
 import os
 import socket
