@@ -123,7 +123,7 @@ def _known(seconds: Floats) -> NDArray[np.bool_]:
 class Source:
     """The source of a recording: a dataset by name or path, or a bare table with a name to show.
 
-    The other attributes are of the table (:func:`mltune.dataset.bare_table.read_table`); its ``parameters`` are empty
+    The other attributes are of the table (:func:`mltune.dataset.importing.read_table`); its ``parameters`` are empty
     where the format defines them.
     """
 
@@ -136,10 +136,11 @@ class Source:
     def load(self) -> Recording:
         """Load and check the recording."""
         if self.table is not None:
-            from mltune.dataset.bare_table import read_table
+            from mltune.dataset.importing import read_table
+            from mltune.dataset.recorded_kernel import bare_kernel
 
             bare = read_table(self.table, self.parameters or None, self.time, aggregate=self.aggregate)
-            found = record(bare.dataset, bare.kernel)
+            found = record(bare.dataset, bare_kernel(bare.dataset.manifest))
             return replace(found, name=self.name, account=bare.account, notices=bare.notices)
         from mltune.dataset.dataset import load_dataset
         from mltune.dataset.recorded_kernel import recorded_kernel
