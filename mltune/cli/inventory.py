@@ -138,7 +138,7 @@ def _bundle_and_problem(
 ) -> tuple[Kernel, Problem]:
     """Return a bundle and the problem that it is described for."""
     from mltune.kernel.reader import load_kernel
-    from mltune.resolve.request import space_problem
+    from mltune.resolve.problems import space_problem
 
     bundle = load_kernel(kernel)
     problem = space_problem(bundle, precision, {"trans": trans, "size": sizes(size)})

@@ -33,7 +33,6 @@ from mltune.records.reference import Reference, drifts
 from mltune.records.seconds import Seconds
 from mltune.records.store import Store
 from mltune.records.trial import Build, TrialRecord, TrialState
-from mltune.resolve.device import choose, parse_device
 from mltune.resolve.request import TuneRequest
 from mltune.results.progress import Observer, Report
 from mltune.results.reader import RunReader
@@ -95,8 +94,7 @@ def tune(
     directory = request.run or new_directory(request.problem.label)
     if events is None:
         check_no_plan(directory)
-    name = request.kernel if isinstance(request.kernel, str) else request.kernel.name
-    target = parse_device(request.device) or choose(name, request.problem)
+    target = request.target
     wisdom = file_of_run(request.wisdom, replayed=target.dataset is not None)
     session = open_session(
         request.kernel,

@@ -56,7 +56,7 @@ MODULES = (
     "mltune.campaign.campaign",
     "mltune.campaign.forecast",
     "mltune.resolve.placement",
-    "mltune.resolve.plan_reader",
+    "mltune.resolve.plan_file",
     "mltune.show.report.writing",
     "mltune.results.summary",
     "mltune.show.follow",

@@ -7,7 +7,7 @@ from mltune.dataset.dataset import list_datasets
 from mltune.device.known import H200
 from mltune.device.peaks import peak_flops
 from mltune.records.trial import TrialState
-from mltune.resolve.plan_reader import load_plan
+from mltune.resolve.plan_file import load_plan
 from mltune.results.run import counts
 from mltune.results.summary import describe_dataset
 from mltune.show import inventory, tables, terminal
