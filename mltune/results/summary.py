@@ -87,7 +87,7 @@ def summarise_campaign(directory: Path, read: Callable[[Path, str], TuneResult] 
           declared), ``declared``, ``finished`` (declared, and nothing better is expected), ``failed`` (no trial
           succeeded) or ``unreadable``,
         - ``detail``, why it is unreadable, what may be missing, why its search has ended by itself; else empty,
-        - ``problem``, ``kernel``, ``accuracy``, ``device``, None while waiting, and ``replayed``,
+        - ``problem``, ``label``, ``kernel``, ``accuracy``, ``device``, None while waiting, and ``replayed``,
         - ``choice``, the name that the kernels of a choice share, else empty; ``chosen``, whether it is the fastest,
         - ``error``: see :attr:`mltune.results.run.TuneResult.error`,
         - ``trials``, ``counts``, ``seconds``,
@@ -134,9 +134,10 @@ def _choose(problems: list[dict[str, Any]]) -> None:
 
 def _blank(slug: str, state: str, detail: str = "") -> dict[str, Any]:
     """Return the entry of a problem of which nothing is known."""
-    known = {"slug": slug, "state": state, "detail": detail, "replayed": False, "choice": "", "reference": ""}
-    unknown: dict[str, Any] = dict.fromkeys(("problem", "kernel", "accuracy", "device", "best", "error"))
-    return {**known, **unknown, "trials": 0, "counts": counts([]), "seconds": {}}
+    known = {"slug": slug, "state": state, "detail": detail, "replayed": False}
+    empty = dict.fromkeys(("choice", "reference", "stopped"), "")
+    unknown: dict[str, Any] = dict.fromkeys(("problem", "label", "kernel", "accuracy", "device", "best", "error"))
+    return {**known, **empty, **unknown, "trials": 0, "counts": counts([]), "seconds": {}}
 
 
 def _begun(folder: Path, read: Callable[[Path, str], TuneResult]) -> dict[str, Any]:
@@ -146,22 +147,12 @@ def _begun(folder: Path, read: Callable[[Path, str], TuneResult]) -> dict[str, A
 
 
 def _problem(run: TuneResult) -> dict[str, Any]:
-    return {
+    return run.facts() | {
         "slug": run.slug,
         "state": _state(run),
         "detail": "; ".join(filter(None, (run.notice, run.stopped))),
-        "problem": run.problem.to_json(),
-        "reference": run.problem.reference,
-        "kernel": run.kernel,
-        "accuracy": run.accuracy,
-        "choice": run.choice,
-        "device": run.device.to_json(),
-        "replayed": run.replayed,
         "best": run.best_rating(),
         "error": run.error,
-        "trials": len(run.records),
-        "counts": run.counts,
-        "seconds": dict(run.seconds),
     }
 
 

@@ -45,7 +45,7 @@ TIME_USE = {
     "record": "recording and display",
     "rest": "other",
 }
-"""Parts of the run time, and their names in a report."""
+"""Parts of the run time, and their names in a report: the first word is the heading of a column."""
 
 _LARGEST_SHARE = 1e300
 """Finite share that takes the place of those that a damaged record predicts."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mltune.results.rating import speed
 from mltune.results.run import TuneResult
 from mltune.results.wording import MOST, configuration, error, percent, spaced_duration
-from mltune.show.report.evidence import time_use
+from mltune.show.report.evidence import TIME_USE, time_use
 from mltune.show.table import Column, Table, number, speeds
 
 if TYPE_CHECKING:
@@ -20,14 +20,6 @@ FASTEST = 5
 Entry = Mapping[str, Any]
 """An entry of ``winners`` in ``winners.json``."""
 
-_PARTS = {
-    "search": "searching",
-    "wait": "waiting",
-    "reference": "reference",
-    "finals": "finals",
-    "record": "recording",
-    "rest": "other",
-}
 _BESIDE = {"time": "GPU", "compile": "compilers"}
 """Phases that go on beside the parts of the run time."""
 
@@ -79,17 +71,15 @@ def predictions(problems: Sequence[ProblemSection]) -> Table:
 
 def times(entries: Sequence[Entry], total: Mapping[str, float]) -> Table:
     """Return the table of the seconds of each problem by phase; ``total`` has those of all together."""
-    rows = [
-        {"slug": entry["slug"], "label": entry["label"], **entry["seconds"], **time_use(entry["seconds"])}
-        for entry in entries
-        if entry["seconds"]
-    ]
-    phases = {"total": "total", **_PARTS, **_BESIDE}
-    seconds = [
-        number(heading, lambda row, phase=phase: row.get(phase), spaced_duration) for phase, heading in phases.items()
-    ]
-    everything = {"slug": "", "label": "all", **total, **time_use(total)}
-    return Table(rows, [_problem("label"), *seconds], sortable=True, total=everything)
+    phases = {"total": "total", **{phase: part.split()[0] for phase, part in TIME_USE.items()}, **_BESIDE}
+    unknown = dict.fromkeys(phases)
+
+    def row(slug: str, label: str, seconds: Mapping[str, float]) -> dict[str, Any]:
+        return {"slug": slug, "label": label, **unknown, **seconds, **time_use(seconds)}
+
+    columns = [_problem("label"), *(number(heading, phase, spaced_duration) for phase, heading in phases.items())]
+    rows = [row(entry["slug"], entry["label"], entry["seconds"]) for entry in entries if entry["seconds"]]
+    return Table(rows, columns, sortable=True, total=row("", "all", total))
 
 
 def deviations(problems: Iterable[ProblemSection]) -> Table:
