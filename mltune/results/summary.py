@@ -220,15 +220,7 @@ def chosen(runs: Iterable[TuneResult]) -> set[str]:
 
 
 def kernel_rows(runs: Sequence[TuneResult]) -> list[dict[str, Any]]:
-    """Describe the kernels of one problem side by side, as plain JSON values.
-
-    Returns
-    -------
-    list of dict
-        In the order of `runs`: ``kernel``, ``accuracy``, ``trials``, ``seconds``, ``best`` (a rating, see
-        :meth:`mltune.results.run.TuneResult.best_rating`), ``error`` (:attr:`mltune.results.run.TuneResult.error`),
-        ``run``.
-    """
+    """Describe the kernels of one problem side by side, in the order of their runs."""
     return [
         {
             "kernel": run.kernel,
@@ -255,18 +247,9 @@ _SHIPPED = re.compile(r"replay:([a-z0-9_-]+)")
 class Optimum:
     """The optimum of a dataset, and how near the best trial of a run came to it.
 
-    Attributes
-    ----------
-    dataset : str
-        Name of the dataset.
-    median_s : float
-        Time of its fastest configuration, seconds.
-    share : float
-        That time as a share of the time of the best trial: 1 if the trial is the optimum.
-    rank : int
-        Rank of the best trial among the recorded times; 1 is the fastest.
-    configurations : int
-        Number of configurations with a recorded time.
+    ``median_s`` is the time of the fastest configuration of the ``dataset``, seconds; ``share`` that time as a share of
+    the time of the best trial; ``rank`` the rank of the best trial, 1 for the fastest, among the ``configurations``
+    with a recorded time.
     """
 
     dataset: str
@@ -279,11 +262,8 @@ class Optimum:
 def optimum(run: TuneResult) -> Optimum | None:
     """Compare the best trial of a run with the whole dataset that it replayed.
 
-    Returns
-    -------
-    Optimum or None
-        None for a run on a GPU, without a best trial, and for a dataset that is not shipped or no longer holds the
-        best configuration. A dataset elsewhere is not opened: its path may come from a third party.
+    None for a run on a GPU, without a best trial, and for a dataset that is not shipped or no longer holds the best
+    configuration. A dataset elsewhere is not opened: its path may come from a third party.
 
     Examples
     --------

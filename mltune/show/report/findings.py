@@ -42,10 +42,7 @@ LONGEST_FACT = 60
 def findings(source: ReportInput, folders: Mapping[str, str]) -> dict[str, Any]:
     """Return the findings of a run or of a campaign: docs/reference/report.md explains every field.
 
-    Parameters
-    ----------
-    folders : mapping of str to str
-        Folder of the exported winner of each problem, by slug, relative to the report.
+    ``folders`` has the folders of exported winners by the slug of their problem, relative to the report.
     """
     entries = [_entry(run, folders.get(run.slug)) for run in source.runs]
     entries += [_missing(unread) for unread in source.unread]

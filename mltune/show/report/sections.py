@@ -12,8 +12,6 @@ from typing import Any
 
 from mltune.cost.importance import mean_importance
 from mltune.records.events import BEGINNINGS, ENDS, EVENTS
-from mltune.records.reference import Drift, drifts
-from mltune.results.audit import SkipAudit
 from mltune.results.messages import message
 from mltune.results.summary import by_problem
 from mltune.show.report import figures, tables
@@ -51,8 +49,6 @@ class ProblemSection:
     entry: Mapping[str, Any]
     evidence: Evidence
     importance: Mapping[str, float] | None
-    audit: SkipAudit
-    drifts: Sequence[Drift]
     table: Table
     curve: Plot | Omission | None
     heat: figures.HeatMap | Omission | None
@@ -112,8 +108,9 @@ def sections(source: ReportInput, document: Mapping[str, Any], *, quick: bool = 
             labelled = {entry["label"]: each for each, entry in zip(evidence, entries, strict=False)}
             devices = distinct(each.run.device for each in evidence)
             for at, device in enumerate(devices):
-                roof = partial(roofline, evidence, device, f"roofline-{at}")
-                line = partial(bandwidths, labelled, device, f"bandwidth-{at}")
+                here = {label: each for label, each in labelled.items() if each.run.device == device}
+                roof = partial(roofline, [*here.values()], f"roofline-{at}")
+                line = partial(bandwidths, here, f"bandwidth-{at}")
                 roofs += [
                     drawn(f"The roofline of {device.name}", roof),
                     drawn(f"The memory bandwidth of {device.name}", line),
@@ -126,9 +123,9 @@ def sections(source: ReportInput, document: Mapping[str, Any], *, quick: bool = 
         problems=problems,
         winners=tables.winners(entries, reference),
         kernels=tables.kernels(_competing(source, entries), reference),
-        predictions=tables.predictions(problems),
+        predictions=tables.predictions(entries, evidence),
         times=tables.times(entries, document["seconds"]),
-        deviations=tables.deviations(problems),
+        deviations=tables.deviations(entries, evidence),
         events=tables.events([_listed(event) for event in notable[:MOST_EVENTS]]),
         more_events=max(len(notable) - MOST_EVENTS, 0),
         importance=_by_kernel(problems),
@@ -167,8 +164,6 @@ def _problem(
         entry=entry,
         evidence=each,
         importance=None if quick else each.importance,
-        audit=each.run.audit(),
-        drifts=drifts(each.run.references),
         table=tables.finalists(entry, reference) if entry["finalists"] else tables.fastest(each.run),
         curve=curve,
         heat=heat,

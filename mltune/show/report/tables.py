@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from mltune.records.reference import drifts
 from mltune.results.rating import speed
 from mltune.results.run import TuneResult
 from mltune.results.wording import MOST, configuration, error, percent, spaced_duration
-from mltune.show.report.evidence import TIME_USE, time_use
+from mltune.show.report.evidence import TIME_USE, Evidence, time_use
 from mltune.show.table import Column, Table, number, speeds
-
-if TYPE_CHECKING:
-    from mltune.show.report.sections import ProblemSection
 
 FASTEST = 5
 """Trials that are listed of a run without finals."""
@@ -28,7 +26,7 @@ def winners(entries: Sequence[Entry], reference: str) -> Table:
     """Return the table of the winner of each problem."""
     optimum = number("of optimum", _of_optimum, percent, small=_rank)
     columns = [
-        _problem("label"),
+        _problem(),
         *speeds(entries),
         number(f"of {reference}", _of_reference, percent, small=_interval_of_reference, look="verdict"),
         number("of peak", "share_of_peak", percent),
@@ -44,7 +42,7 @@ def winners(entries: Sequence[Entry], reference: str) -> Table:
 def kernels(entries: Sequence[Entry], reference: str) -> Table:
     """Return the table of the kernels that competed."""
     columns = [
-        _problem("label", "problem and kernel"),
+        _problem("problem and kernel"),
         Column("accuracy", "accuracy"),
         number("speed", lambda entry: None if entry["median_s"] is None else speed(entry)),
         number(f"of {reference}", _of_reference, percent),
@@ -55,18 +53,22 @@ def kernels(entries: Sequence[Entry], reference: str) -> Table:
     return Table(entries, columns)
 
 
-def predictions(problems: Sequence[ProblemSection]) -> Table:
+def predictions(entries: Sequence[Entry], evidence: Sequence[Evidence]) -> Table:
     """Return the table of predictions and skips by problem."""
+    rows = [
+        {**entry, "predictions": each.predictions, "audit": each.run.audit()}
+        for entry, each in zip(entries, evidence, strict=False)
+    ]
     columns = [
-        _problem(lambda problem: problem.entry["label"]),
-        number("predictions", lambda problem: len(problem.evidence.predictions.measured)),
-        number("rank correlation", lambda problem: problem.evidence.predictions.rank_correlation, "{:.2f}".format),
-        number("skipped", lambda problem: problem.audit.skipped),
-        number("audited", lambda problem: problem.audit.audited),
-        number("wrong", lambda problem: problem.audit.false),
+        _problem(),
+        number("predictions", lambda row: len(row["predictions"].measured)),
+        number("rank correlation", lambda row: row["predictions"].rank_correlation, "{:.2f}".format),
+        number("skipped", lambda row: row["audit"].skipped),
+        number("audited", lambda row: row["audit"].audited),
+        number("wrong", lambda row: row["audit"].false),
         number("wrong at most", _false_at_most, lambda share: percent(share, 0)),
     ]
-    return Table(problems, columns, sortable=True)
+    return Table(rows, columns, sortable=True)
 
 
 def times(entries: Sequence[Entry], total: Mapping[str, float]) -> Table:
@@ -77,16 +79,17 @@ def times(entries: Sequence[Entry], total: Mapping[str, float]) -> Table:
     def row(slug: str, label: str, seconds: Mapping[str, float]) -> dict[str, Any]:
         return {"slug": slug, "label": label, **unknown, **seconds, **time_use(seconds)}
 
-    columns = [_problem("label"), *(number(heading, phase, spaced_duration) for phase, heading in phases.items())]
+    columns = [_problem(), *(number(heading, phase, spaced_duration) for phase, heading in phases.items())]
     rows = [row(entry["slug"], entry["label"], entry["seconds"]) for entry in entries if entry["seconds"]]
     return Table(rows, columns, sortable=True, total=row("", "all", total))
 
 
-def deviations(problems: Iterable[ProblemSection]) -> Table:
+def deviations(entries: Sequence[Entry], evidence: Sequence[Evidence]) -> Table:
     """Return the table of the deviations of the reference kernel from its usual time."""
-    rows = [{**problem.entry, "drift": drift} for problem in problems for drift in problem.drifts]
+    each_of = zip(entries, evidence, strict=False)
+    rows = [{**entry, "drift": drift} for entry, each in each_of for drift in drifts(each.run.references)]
     columns = [
-        _problem("label"),
+        _problem(),
         Column("trials on record", lambda row: f"{row['drift'].first + 1} to {row['drift'].last}"),
         number("deviation", lambda row: 100 * (row["drift"].ratio - 1), "{:+.2f} %".format),
     ]
@@ -135,14 +138,9 @@ def fastest(run: TuneResult) -> Table:
     return Table(run.records.fastest(FASTEST), columns)
 
 
-def _problem(label: Any, heading: str = "problem") -> Column:
+def _problem(heading: str = "problem") -> Column:
     """Return the column of problems, each with a link to its details."""
-
-    def address(row: Any) -> str:
-        slug = row["slug"] if isinstance(row, Mapping) else row.entry["slug"]
-        return f"#p-{slug}" if slug else ""
-
-    return Column(heading, label, link=address)
+    return Column(heading, "label", link=lambda row: f"#p-{row['slug']}" if row["slug"] else "")
 
 
 def _of_reference(entry: Entry) -> float | None:
@@ -166,8 +164,8 @@ def _rank(entry: Entry) -> str:
     return f"rank {found['rank']:,} of {found['configurations']:,}" if found else ""
 
 
-def _false_at_most(problem: ProblemSection) -> float | None:
-    return problem.audit.false_share_at_most if problem.audit.audited else None
+def _false_at_most(row: Mapping[str, Any]) -> float | None:
+    return row["audit"].false_share_at_most if row["audit"].audited else None
 
 
 def between(interval: Sequence[float | None] | None, scale: float = 1.0, digits: int = 2) -> str:
