@@ -351,6 +351,7 @@ class GemmProblem:
     winner_problems = gemm_verification.winner_problems
     verification_document = gemm_verification.verification_document
     reference_call = gemm_reference.reference_call
+    factors = gemm_answer.factors
     answer = gemm_answer.answer
     error_bound = gemm_answer.error_bound
     worst_error = gemm_answer.worst_error

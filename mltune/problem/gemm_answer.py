@@ -37,7 +37,7 @@ def answer(problem: Gemm, operands: Operands) -> Any:
     """
     on_host = isinstance(operands["C"], np.ndarray)
     if problem.types.is_sum:
-        (left, right), added = _factors(problem, operands), problem.result(operands["C"])
+        (left, right), added = factors(problem, operands), problem.result(operands["C"])
         return double_double.gemm(module(added), problem.alpha.real, left, right, problem.beta.real, added)
     if problem.types.has_wider_on_gpu or on_host:
         return _answer(problem, operands)
@@ -50,14 +50,14 @@ def _answer(problem: Gemm, operands: Operands) -> Any:
     alpha, beta = (wider.type(problem.result_dtype.type(scalar)) for scalar in (problem.alpha, problem.beta))
     answer = module(operands["C"]).zeros(problem.result(operands["C"]).shape, dtype=wider)
     if alpha and problem.k:
-        left, right = _factors(problem, operands)
+        left, right = factors(problem, operands)
         answer = alpha * (left.astype(wider) @ right.astype(wider))
     if beta:
         answer = answer + beta * problem.result(operands["C"]).astype(wider)
     return answer
 
 
-def _factors(problem: Gemm, operands: Operands) -> tuple[Any, Any]:
+def factors(problem: Gemm, operands: Operands) -> tuple[Any, Any]:
     """Return op(A) and op(B) as matrices of numbers."""
     sides = zip("AB", problem.shapes(), (problem.lda, problem.ldb), (problem.trans_a, problem.trans_b), strict=False)
     left, right = (
@@ -90,7 +90,7 @@ def error_bound(problem: Gemm, operands: Operands) -> Any:
     bound = module(operands["C"]).zeros(shape, dtype=dtype)
     if problem.alpha and problem.k:
         bound = scale_moduli(
-            problem.alpha, multiply_moduli(*(_leading_part(problem, one) for one in _factors(problem, operands)))
+            problem.alpha, multiply_moduli(*(_leading_part(problem, one) for one in factors(problem, operands)))
         )
     if problem.beta:
         added = _leading_part(problem, problem.result(operands["C"]))
@@ -141,7 +141,7 @@ def _error_of_sample(problem: Gemm, before: Operands, after: Operands) -> float:
         return math.inf
     generator = np.random.default_rng(_SAMPLE_SEED)
     rows, columns = (xp.asarray(sampled_indices(extent, generator)) for extent in (problem.m, problem.n))
-    left, right = _factors(problem, before)
+    left, right = factors(problem, before)
     matrices = {"A": left[rows], "B": right[:, columns], "C": problem.result(before["C"])[rows][:, columns]}
     sample = dataclasses.replace(problem, trans_a="N", trans_b="N", m=len(rows), n=len(columns), lda=0, ldb=0, ldc=0)
     operands = {name: xp.ascontiguousarray(matrix.T).reshape(-1) for name, matrix in matrices.items()}
