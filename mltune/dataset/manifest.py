@@ -16,6 +16,7 @@ from mltune.files.documents import parse_json
 from mltune.files.reading import read_file, reason
 from mltune.files.text import printable
 from mltune.files.validation import problems_of
+from mltune.kernel.coding import labelled
 from mltune.problem.kinds import problem_from_json
 from mltune.problem.problem import Problem
 
@@ -87,11 +88,6 @@ class Manifest:
         datasets of other kinds.
     format : int
         Version of the format.
-
-    Raises
-    ------
-    DatasetError
-        A value is out of bounds.
     """
 
     name: str
@@ -169,13 +165,7 @@ class Manifest:
                 )
 
     def check_kernel(self, kernel: Kernel) -> str:
-        """Check that the dataset belongs to a kernel; return a warning if its source has changed since, else "".
-
-        Raises
-        ------
-        DatasetError
-            It belongs to another kernel, or to one with other parameters.
-        """
+        """Check that the dataset belongs to a kernel; return a warning if its source has changed since, else ""."""
         ours, theirs = self.parameters, kernel.all_parameters
         if self.kernel != kernel.name:
             raise DatasetError(
@@ -199,9 +189,7 @@ class Manifest:
 
     def labelled(self, configuration: Mapping[str, int]) -> dict[str, int | float | str]:
         """Return a configuration with labels in place of their positions."""
-        return {
-            name: self.labels[name][value] if name in self.labels else value for name, value in configuration.items()
-        }
+        return labelled(configuration, self.labels)
 
     def to_json(self) -> dict[str, Any]:
         """Return the manifest as plain JSON values."""
@@ -214,13 +202,7 @@ class Manifest:
 
 
 def read_manifest(path: Path, *, inside: Path | None = None) -> Manifest:
-    """Read the JSON file of a manifest and check it; no link below ``inside`` is followed.
-
-    Raises
-    ------
-    DatasetError
-        The file does not exist, or is not a manifest.
-    """
+    """Read the JSON file of a manifest and check it; no link below ``inside`` is followed."""
     from pydantic import TypeAdapter, ValidationError
 
     try:

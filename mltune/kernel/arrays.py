@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -90,20 +90,7 @@ class ArraysDefinition:
     answer: Mapping[str, str] = field(default_factory=dict)
 
     def problem(self, sizes: Mapping[str, int] | None = None) -> ArraysProblem:
-        """Make the problem at given sizes.
-
-        Parameters
-        ----------
-        sizes : mapping of str to int, optional
-            Sizes that differ from the defaults.
-
-        Raises
-        ------
-        UsageError
-            There is no such size.
-        ProblemError
-            A shape, value or amount of work is impossible at these sizes.
-        """
+        """Make the problem at given sizes."""
         for name in sizes or {}:
             if name not in self.sizes:
                 raise UsageError(
@@ -129,6 +116,11 @@ class ArraysDefinition:
             )
         except ExpressionError as error:
             raise ProblemError(f"{self.name} at {text}: {error}.") from error
+
+
+def arithmetic_of(arguments: Iterable[ArgumentDefinition]) -> str:
+    """Return the arithmetic of a kernel that names none: ``"fp64"`` if an argument is of doubles."""
+    return "fp64" if any(one.dtype in ("float64", "complex128") for one in arguments) else "fp32"
 
 
 def _whole(expression: Expression, sizes: Mapping[str, int], least: int) -> int:
