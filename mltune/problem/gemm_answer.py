@@ -48,13 +48,13 @@ def answer(problem: Gemm, operands: Operands) -> Any:
 def _answer(problem: Gemm, operands: Operands) -> Any:
     wider = np.dtype(problem.types.wider)
     alpha, beta = (wider.type(problem.result_dtype.type(scalar)) for scalar in (problem.alpha, problem.beta))
-    answer = module(operands["C"]).zeros(problem.result(operands["C"]).shape, dtype=wider)
+    result = module(operands["C"]).zeros(problem.result(operands["C"]).shape, dtype=wider)
     if alpha and problem.k:
         left, right = factors(problem, operands)
-        answer = alpha * (left.astype(wider) @ right.astype(wider))
+        result = alpha * (left.astype(wider) @ right.astype(wider))
     if beta:
-        answer = answer + beta * problem.result(operands["C"]).astype(wider)
-    return answer
+        result = result + beta * problem.result(operands["C"]).astype(wider)
+    return result
 
 
 def factors(problem: Gemm, operands: Operands) -> tuple[Any, Any]:
@@ -123,14 +123,14 @@ def device_error(problem: Gemm, before: Operands, after: Operands, run_reference
     """
     if not problem.reference:
         return _error_of_sample(problem, before, after)
-    bound = problem.error_bound(before)
+    bound = error_bound(problem, before)
     if problem.types.has_wider_on_gpu:
-        answer = problem.answer(before)
+        right = answer(problem, before)
     else:
         computed = {**before, "C": before["C"].copy()}
         run_reference(computed)
-        answer, bound = problem.result(computed["C"]), 2 * bound
-    return problem.worst_error(problem.result(after["C"]), answer, bound)
+        right, bound = problem.result(computed["C"]), 2 * bound
+    return worst_error(problem, problem.result(after["C"]), right, bound)
 
 
 def _error_of_sample(problem: Gemm, before: Operands, after: Operands) -> float:
@@ -146,4 +146,4 @@ def _error_of_sample(problem: Gemm, before: Operands, after: Operands) -> float:
     sample = dataclasses.replace(problem, trans_a="N", trans_b="N", m=len(rows), n=len(columns), lda=0, ldb=0, ldc=0)
     operands = {name: xp.ascontiguousarray(matrix.T).reshape(-1) for name, matrix in matrices.items()}
     computed = result[rows][:, columns]
-    return sample.worst_error(computed, sample.answer(operands), sample.error_bound(operands))
+    return worst_error(sample, computed, answer(sample, operands), error_bound(sample, operands))
