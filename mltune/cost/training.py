@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mltune.cost.encoding import Encoding, Source, physical
+from mltune.cost.encoding import Encoding, Source, physical, portfolio
 from mltune.cost.features import Features
-from mltune.cost.initial_design import portfolio
 from mltune.cost.pretrained import SLOWEST, PretrainedModel, Sweep, fit_member, importance
 from mltune.dataset.recorded_kernel import recorded_kernel
 from mltune.errors import DamagedRunError, ModelError, RunDirectoryError

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mltune.cost.cost_model import compress
-from mltune.cost.ensemble import Ensemble
 from mltune.cost.gaussian_process import Hyperparameters
+from mltune.cost.regressors import Ensemble
 from mltune.errors import UsageError
 from mltune.kernel.columns import Floats, Indices
 from mltune.search.history import milestone

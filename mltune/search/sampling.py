@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from optuna.samplers import BaseSampler
 
-from mltune.cost.encoding import Encoding, Source
-from mltune.cost.initial_design import portfolio
+from mltune.cost.encoding import Encoding, Source, portfolio
 from mltune.errors import SpaceError
 from mltune.kernel.columns import Indices, row
 from mltune.search.candidates import EnumeratedPool, SampledPool, maximin_subset, offspring

@@ -1,9 +1,54 @@
-"""The contract of the cost model: ranking, repeatability, and out-of-bag predictions that are honest."""
+"""Cost models: ranking, repeatability, and out-of-sample predictions that are honest."""
 
 import numpy as np
 import pytest
 
-from mltune.cost.extra_trees import ExtraTreesModel
+from mltune.cost.gaussian_process import GaussianProcess, Hyperparameters
+from mltune.cost.regressors import AT_ONCE, Ensemble, ExtraTreesModel
+
+
+@pytest.fixture(scope="module")
+def data():
+    X = np.random.default_rng(0).random((120, 3))
+    return X, -np.abs(X - 0.5).sum(axis=1)
+
+
+def test_held_out_speeds_are_predicted_better_than_by_the_mean(data):
+    X, y = data
+    mean, spread = Ensemble(random_state=0).fit(X[:90], y[:90]).predict(X[90:])
+
+    assert np.square(mean - y[90:]).mean() < 0.2 * y[90:].var()
+    assert (spread > 0).all()
+
+
+def test_unseen_predictions_err_more_than_the_fit(data):
+    X, y = data
+    model = Ensemble(random_state=0).fit(X, y)
+
+    assert np.abs(model.unseen()[0] - y).mean() > np.abs(model.predict(X)[0] - y).mean()
+
+
+def test_many_configurations_are_predicted_in_parts(data):
+    X, y = data
+    model = Ensemble(random_state=0).fit(X, y)
+    many = np.resize(X, (AT_ONCE + 7, 3))
+
+    mean, spread = model.predict(many)
+
+    assert mean.shape == spread.shape == (AT_ONCE + 7,)
+    assert np.allclose(mean[:120], model.predict(X)[0])
+    assert model.predict(X[:0])[0].shape == (0,)
+
+
+def test_leave_one_out_of_the_gaussian_process_is_that_of_another_fit(data):
+    X, y = data
+    usual = Hyperparameters.usual(3)
+    mean, deviation = GaussianProcess(usual).fit(X, y).unseen()
+
+    # scaled by all targets here and by all but one there: equal but for that
+    left = GaussianProcess(usual).fit(np.delete(X, 7, 0), np.delete(y, 7))
+    assert mean[7] == pytest.approx(left.mean(X[[7]])[0], abs=0.01)
+    assert deviation[7] > 0
 
 
 def landscape(count, seed=0):
