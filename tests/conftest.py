@@ -152,18 +152,30 @@ def pytest_terminal_summary(terminalreporter, config):
         Path(path).write_text("\n".join(rows) + "\n")
 
 
+SYSTEM_FIXTURES = {"browser", "cluster", "database_url", "package_statistics", "postgres", "triton"}
+"""Fixtures of what is not in the package's dependencies for tests: whoever uses one is a system test."""
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark as slow all but a few of the cases of a test that is marked with how many are enough, evenly spread."""
+    """Mark system tests by their fixtures, and as system and slow the cases that ``sampled`` leaves out."""
     cases = {}
     for item in items:
+        if SYSTEM_FIXTURES & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.system)
         if (mark := item.get_closest_marker("sampled")) is not None:
-            cases.setdefault((item.fspath, item.originalname), (mark.args[0], []))[1].append(item)
-    for few, found in cases.values():
-        kept = {round(i * (len(found) - 1) / max(few - 1, 1)) for i in range(few)}
+            cases.setdefault((item.fspath, item.originalname), (mark, []))[1].append(item)
+    for mark, found in cases.values():
+        (few,) = mark.args
+        kept, system = (_spread(many, len(found)) for many in (few, mark.kwargs.get("system", 0)))
         for i, item in enumerate(found):
             if i not in kept:
-                item.add_marker(pytest.mark.slow)
+                item.add_marker(pytest.mark.system if i in system else pytest.mark.slow)
+
+
+def _spread(few, count):
+    """Return the places of a few of some cases, from the first to the last."""
+    return {round(i * (count - 1) / max(few - 1, 1)) for i in range(few)}
 
 
 @pytest.fixture(scope="session")
@@ -184,7 +196,7 @@ def database_url(postgres):
     return postgres.url("runs")
 
 
-@pytest.fixture(scope="session", params=["file", "postgresql"])
+@pytest.fixture(scope="session", params=["file", pytest.param("postgresql", marks=pytest.mark.system)])
 def database(request):
     """Return where a store is created: nowhere else than in its directory, or in a database."""
     return request.getfixturevalue("database_url") if request.param == "postgresql" else ""

@@ -6,7 +6,6 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 
 from mltune.kernel.reader import load_kernel
 from mltune.records.events import EVENTS
+from tests import needs
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(ROOT.glob("docs/**/*.md"))
@@ -52,7 +52,7 @@ def test_the_example_of_a_bundle_is_one(tmp_path):
     assert list(kernel.all_parameters) == ["TILE", "UNROLL", "GROUP"]
 
 
-@pytest.mark.skipif(find_spec("cuda") is None, reason="needs the Python bindings of NVRTC")
+@needs.nvrtc
 def test_the_kernel_of_the_page_your_kernel_passes_the_check(tmp_path):
     files = {"cuda": "kernel.cu", "toml": "kernel.toml"}
     (tmp_path / "blur").mkdir()
@@ -149,6 +149,7 @@ def test_every_page_is_in_the_navigation():
     assert [name(page) for page in PAGES if f": {page.relative_to(ROOT / 'docs')}\n" not in navigation] == []
 
 
+@pytest.mark.system
 def test_the_site_builds_without_a_warning(tmp_path):
     run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", ROOT / "mkdocs.yml", "-d", tmp_path],
@@ -195,7 +196,7 @@ def test_what_a_page_shows_is_compared_with_what_is_printed():
     assert not shows(page, "best  54.6 TFLOPS (53 to 56), 81.7 % of a peak\nmore\n5,320 rows\n")
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @pytest.mark.parametrize("page", ["docs/tutorial.md"])
 def test_commands_print_what_a_page_shows(page, tmp_path):
     checked = 0
@@ -212,6 +213,7 @@ def test_commands_print_what_a_page_shows(page, tmp_path):
 @pytest.mark.parametrize(
     "document", [path for path in DOCUMENTS if programs(path) and path.name != "tutorial.md"], ids=name
 )
+@pytest.mark.system
 def test_python_examples_run(document, tmp_path):
     for program in programs(document):
         run([sys.executable, "-c", program], tmp_path)

@@ -2,9 +2,10 @@
 
 import ast
 import graphlib
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -34,8 +35,14 @@ FLOORS: tuple[set[str], ...] = (
 NEVER = {("measure", "cost"), ("measure", "search")}
 """Further imports that are forbidden: the loop in tuning/ joins measuring and learning."""
 
-PROTOCOL_ONLY = {"measure", "winner", "tuning"}
-"""Rooms that use problems through their protocols: a new kind of problem changes nothing in them."""
+KNOW_KINDS = {"problem", "kernel", "resolve"}
+"""Rooms that know kinds of problems. All others use the protocols: a new kind changes nothing in them.
+
+A kernel's bundle makes its problem of kind arrays.
+"""
+
+KINDS = re.compile(r"mltune\.problem\.(gemm|double_double|recorded|arrays)")
+"""Modules of kinds of problems."""
 
 ONLY_IN: dict[str, set[str]] = {
     "cupy": {"measure", "device", "results"},  # of results only a tuned kernel, which is launched
@@ -101,10 +108,67 @@ def test_a_module_imports_only_from_its_room_and_lower_floors(path: Path) -> Non
         if package == "mltune" and room != "__init__" and other not in ("", room):
             assert floor_of(other) < floor_of(room), f"{room} must not import {name}"
             assert (room, other) not in NEVER, f"{room} must not import {name}"
-        if room in PROTOCOL_ONLY:
-            assert not name.startswith("mltune.problem.gemm"), f"{room} must know problems by their protocol only"
+        if room not in KNOW_KINDS:
+            assert not KINDS.match(name), f"{room} must know problems by their protocol only, not by {name}"
         for heavy, homes in ONLY_IN.items():
             assert not within(name, heavy) or room in homes, f"only {sorted(homes)} import {heavy}, not {room}"
+
+
+def switches_on_a_kind(source: str) -> list[int]:
+    """Return the lines of a source that compare or look up the kind of a problem by its name."""
+    names = {"gemm", "arrays", "recorded"}
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        places: list[ast.AST] = []
+        if isinstance(node, ast.Compare) and "kind" in ast.unparse(node):
+            places = [node.left, *node.comparators]
+        elif isinstance(node, ast.match_case):
+            places = [node.pattern]
+        elif isinstance(node, ast.Dict):
+            places = [key for key in node.keys if key is not None] if len(names & set(_texts(node.keys))) > 1 else []
+        found += [place.lineno for place in places if names & set(_texts([place]))]
+    return found
+
+
+def _texts(nodes: Iterable[ast.AST | None]) -> list[object]:
+    return [one.value for node in nodes if node is not None for one in ast.walk(node) if isinstance(one, ast.Constant)]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_room_but_those_that_know_kinds_switches_on_one(path: Path) -> None:
+    assert room_of(path) in KNOW_KINDS or switches_on_a_kind(path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        ('if problem.kind == "gemm": pass', [1]),
+        ('x = 1 if kernel.problem.kind in ("gemm", "arrays") else 2', [1]),
+        ('match problem.kind:\n    case "arrays": pass', [2]),
+        ('TABLE = {"gemm": 1, "arrays": 2}', [1, 1]),
+        ('facts = {"recorded": 1}', []),
+        ('if state == "recorded": pass', []),
+    ],
+)
+def test_a_switch_on_a_kind_is_seen(source: str, lines: list[int]) -> None:
+    assert switches_on_a_kind(source) == lines
+
+
+@pytest.mark.parametrize(
+    ("name", "is_kind"),
+    [
+        ("mltune.problem.gemm.GemmProblem", True),
+        ("mltune.problem.gemm_operands.op", True),
+        ("mltune.problem.arrays.ArraysProblem", True),
+        ("mltune.problem.arrays_examples.examples", True),
+        ("mltune.problem.recorded.RecordedProblem", True),
+        ("mltune.problem.array_values.STORAGE", False),
+        ("mltune.problem.kinds.KINDS", False),
+        ("mltune.problem.runnable.RunnableProblem", False),
+    ],
+)
+def test_modules_of_kinds_are_seen(name: str, is_kind: bool) -> None:
+    assert bool(KINDS.match(name)) == is_kind
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))

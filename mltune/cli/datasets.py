@@ -259,8 +259,7 @@ def _write(dataset: Dataset, out: Path, as_json: bool, *, keep: Sequence[Path], 
 def _problem(kernel: Kernel | str, name: str | None, shape: dict[str, Any], flops: int | None, fp: str) -> Problem:
     """Return the problem that was measured: one of the kernel's kind, or one with any name."""
     from mltune.dataset.bare_table import slug
-    from mltune.problem.kinds import problem_from_name
-    from mltune.problem.recorded import RecordedProblem
+    from mltune.problem.kinds import problem_from_name, timed_problem
     from mltune.resolve.request import is_gemm, named_problem, space_problem
 
     given = {option: value for option, value in shape.items() if value is not None}
@@ -281,7 +280,7 @@ def _problem(kernel: Kernel | str, name: str | None, shape: dict[str, Any], flop
             f"only a GEMM has one size, but the problem is {name}, got --size {size}; write --size NAME=N."
         )
     text = ", ".join(f"{key}={value}" for key, value in size.items())
-    return RecordedProblem(name, text, flops or 1, fp, size)
+    return timed_problem(name, text, flops or 1, fp, size)
 
 
 def _fields(texts: list[str]) -> dict[str, str]:

@@ -24,7 +24,7 @@ from mltune.errors import DatasetError
 from mltune.files.text import printable
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.columns import Columns
-from mltune.problem.recorded import RecordedProblem
+from mltune.problem.kinds import timed_problem
 from mltune.process.bounded import BoundsExceededError, call_bounded
 from mltune.records.trial import TrialState
 
@@ -178,14 +178,15 @@ def _contents(raw: RawTable, layout: Layout) -> Contents:
 def _bare_table(path: Path, contents: Contents) -> BareTable:
     name = slug(path.stem)
     values = {parameter: tuple(np.unique(column).tolist()) for parameter, column in contents.columns.items()}
-    kernel = Kernel(name=name, problem=RecordedProblem.kind, parameters=values)
+    problem = timed_problem(re.sub(r"^[^a-z]+", "", name) or "table")
+    kernel = Kernel(name=name, problem=problem.kind, parameters=values)
     dataset = foreign_dataset(
         contents.columns,
         contents.outcomes,
         name=name,
         kind="search",
         kernel=kernel.name,
-        problem=RecordedProblem(re.sub(r"^[^a-z]+", "", name) or "table"),
+        problem=problem,
         device=UNKNOWN,
         source=str(path),
     )

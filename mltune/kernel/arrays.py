@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -111,9 +111,11 @@ class ArraysDefinition:
                     f"{did_you_mean(name, self.sizes) or '.'}"
                 )
         wanted = {**self.sizes, **(sizes or {})}
-        return self._at(wanted, tuple(self._at({**wanted, **check}) for check in self.checks))
+        problem = self._at(wanted)
+        checks = tuple(self._at({**wanted, **check}) for check in self.checks)
+        return replace(problem, checks=checks, answer=self.answer)
 
-    def _at(self, sizes: Mapping[str, int], checks: tuple[ArraysProblem, ...] = ()) -> ArraysProblem:
+    def _at(self, sizes: Mapping[str, int]) -> ArraysProblem:
         text = " ".join(f"{name}={value}" for name, value in sizes.items())
         try:
             return ArraysProblem(
@@ -124,7 +126,6 @@ class ArraysDefinition:
                 0 if self.flops is None else _whole(self.flops, sizes, 0),
                 0 if self.bytes is None else _whole(self.bytes, sizes, 0),
                 self.arithmetic,
-                checks,
             )
         except ExpressionError as error:
             raise ProblemError(f"{self.name} at {text}: {error}.") from error

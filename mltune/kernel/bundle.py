@@ -15,8 +15,8 @@ from mltune.errors import BundleError, ExpressionError, UsageError
 from mltune.files.text import did_you_mean, printable
 from mltune.kernel.arrays import ArraysDefinition
 from mltune.kernel.columns import Columns, length
-from mltune.kernel.evaluation import MAX_INTEGER, Partial, Value
-from mltune.kernel.expressions import Expression, parse
+from mltune.kernel.evaluation import MAX_INTEGER, Partial
+from mltune.kernel.expressions import Expression, Value, parse
 from mltune.problem.accuracy import STRICTEST
 from mltune.problem.problem import Problem
 
@@ -248,7 +248,7 @@ class Kernel:
                 f"a kernel solves problems of its own precisions, but {self.name} has {', '.join(self.precisions)} "
                 f"and {problem.name} was requested; {see}."
             )
-        if problem.kind == "gemm" and not self.batched and problem.variables()["batch"] > 1:
+        if problem.batch > 1 and not self.batched:
             raise UsageError(f"a batch needs a kernel for batches, but {self.name} is not, got {problem.label}; {see}.")
         if self.arrays is not None and problem.name != self.name:
             raise UsageError(

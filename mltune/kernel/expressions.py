@@ -1,7 +1,8 @@
 """The expression language of kernel bundles: integer arithmetic and conditions over whole columns.
 
 Expressions come from files, so ``eval`` is never used: the text is parsed with :mod:`ast`, every node is checked
-against a short list, and the tree is evaluated over numpy columns. The language is a subset of Python's:
+against a short list, and becomes an operation on NumPy columns (:mod:`mltune.kernel.evaluation`). The language is a
+subset of Python's:
 
 - integers, floats and names;
 - ``+ - * / // % **``, unary ``-`` and ``+``;
@@ -16,16 +17,32 @@ restriction does not hold there.
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mltune.errors import ExpressionError
 from mltune.files.text import printable
-from mltune.kernel.evaluation import COMPARISONS, MAX_INTEGER, Partial, Value, evaluate
+from mltune.kernel.evaluation import (
+    COMPARISONS,
+    FUNCTIONS,
+    MAX_INTEGER,
+    OPERATORS,
+    Mask,
+    Operation,
+    Partial,
+    Variables,
+    applied,
+    check_bound,
+    chosen,
+    compared,
+    constant,
+    joined,
+    variable,
+)
 
 MAX_TEXT = 1000
 """Most characters of an expression."""
@@ -33,9 +50,8 @@ MAX_TEXT = 1000
 MAX_DEPTH = 100
 """Deepest nesting of an expression."""
 
-FUNCTIONS = {"min": None, "max": None, "abs": 1, "ceil": 1, "floor": 1, "ceil_div": 2, "log2": 1, "is_pow2": 1}
-"""Number of arguments of each function (None: one or more)."""
-
+Value: TypeAlias = int | float | NDArray[Any]
+"""A number, or a column of numbers or of texts; a single text is a column without dimensions."""
 
 _SPACES = str.maketrans("\t\r\n", "   ")
 
@@ -70,30 +86,34 @@ class Expression:
     text: str
     names: frozenset[str] = field(compare=False)
     _tree: ast.expr = field(compare=False, repr=False)
+    _operation: Operation = field(compare=False, repr=False)
 
     def __str__(self) -> str:
         return self.text
 
+    def __reduce__(self) -> tuple[Callable[[str], Expression], tuple[str]]:
+        return parse, (self.text,)
+
     @property
     def parts(self) -> int:
         """Number of its operations, names and numbers."""
-        return sum(isinstance(node, ast.expr) for node in ast.walk(self._tree))
+        return self.extent({}).parts
 
     def extent(self, derived: Mapping[str, Extent]) -> Extent:
         """Return the extent of the expression with derived names written out, given the extents of these."""
         return _extent(self._tree, derived)
 
-    def evaluate(self, variables: Mapping[str, Value | Partial]) -> Value:
+    def evaluate(self, variables: Variables) -> Value:
         """Return the value for numbers or columns of equal length.
 
         Parameters
         ----------
-        variables : mapping of str to int, float, ndarray or Partial
+        variables : mapping of str to int, float, bool, ndarray or Partial
             At least every name of the expression.
 
         Returns
         -------
-        int, float or ndarray
+        int, float, bool or ndarray
             A column if a column was used; integers are int64, conditions bool, all else float64.
 
         Raises
@@ -102,19 +122,33 @@ class Expression:
             A name is missing, an integer grows too large, or the value is undefined in some row.
         """
         result = self.evaluate_partial(variables)
-        if not np.all(result.defined):
+        if not result.defined.all():
             raise ExpressionError(
                 f"a divisor must not be zero and the argument of log2 must be positive, which fails in `{self.text}`"
             )
-        return result.value
+        value = np.asarray(result.value)
+        return value if value.ndim or value.dtype.kind == "U" else value.item()
 
-    def evaluate_partial(self, variables: Mapping[str, Value | Partial]) -> Partial:
+    def evaluate_partial(self, variables: Variables) -> Partial:
         """Return the value, and the rows in which it is defined."""
-        return evaluate(self._tree, self.text, variables)
+        try:
+            with np.errstate(all="ignore"):
+                result = self._operation(variables)
+            check_bound(result.value)
+        except ValueError as error:
+            raise self._error(error) from error
+        return result
 
-    def holds(self, variables: Mapping[str, Value | Partial]) -> bool | NDArray[np.bool_]:
+    def holds(self, variables: Variables) -> Mask:
         """Return the rows in which the expression is true and defined."""
-        return self.evaluate_partial(variables).truth()
+        result = self.evaluate_partial(variables)
+        try:
+            return result.truth()
+        except ValueError as error:
+            raise self._error(error) from error
+
+    def _error(self, law: object) -> ExpressionError:
+        return ExpressionError(f"{law}, in `{_short(self.text)}`")
 
 
 def _short(text: object) -> str:
@@ -148,9 +182,9 @@ def parse(text: str) -> Expression:
         raise ExpressionError(
             f"an expression must be valid Python arithmetic, but `{_short(text)}` is not: {_short(what)}"
         ) from error
-    names: set[str] = set()
-    _check(tree, text, names, MAX_DEPTH)
-    return Expression(text, frozenset(names), tree)
+    compiler = _Compiler(text)
+    operation = compiler.compiled(tree, MAX_DEPTH)
+    return Expression(text, frozenset(compiler.names), tree, operation)
 
 
 def _extent(node: ast.expr, derived: Mapping[str, Extent]) -> Extent:
@@ -161,51 +195,66 @@ def _extent(node: ast.expr, derived: Mapping[str, Extent]) -> Extent:
     return Extent(1 + sum(child.parts for child in children), 1 + max((child.depth for child in children), default=0))
 
 
-def _is_text(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+class _Compiler:
+    """Checks every node of a tree and makes its operation; collects the names."""
 
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.names: set[str] = set()
 
-_BINARY = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow)
-_UNARY = (ast.USub, ast.UAdd, ast.Not)
+    def compiled(self, node: ast.expr, depth: int) -> Operation:
+        """Return the operation of a node; raise an error for one that is not part of the language."""
+        if depth == 0:
+            raise self.error(f"an expression is nested at most {MAX_DEPTH} deep, but it is deeper")
+        match node:
+            case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
+                return self.number(value)
+            case ast.Name(id=name):
+                return self.name(name)
+            case ast.BinOp(op=op) if type(op) in OPERATORS:
+                return applied(OPERATORS[type(op)], self.all([node.left, node.right], depth))
+            case ast.UnaryOp(op=op) if type(op) in OPERATORS:
+                return applied(OPERATORS[type(op)], self.all([node.operand], depth))
+            case ast.BoolOp():
+                return joined(self.all(node.values, depth), isinstance(node.op, ast.Or))
+            case ast.Compare() if all(type(op) in COMPARISONS for op in node.ops):
+                first, *others = (self.comparand(one, depth) for one in (node.left, *node.comparators))
+                return compared(first, list(zip(map(type, node.ops), others, strict=True)))
+            case ast.IfExp():
+                return chosen(*self.all([node.test, node.body, node.orelse], depth))
+            case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in FUNCTIONS:
+                return self.call(name, arguments, depth)
+        part = _short(ast.get_source_segment(self.text, node))
+        raise self.error(
+            "an expression consists of numbers, names, arithmetic, comparisons, and/or/not, if/else and the functions "
+            f"{', '.join(FUNCTIONS)}, but there is `{part}`"
+        )
 
+    def all(self, nodes: Sequence[ast.expr], depth: int) -> list[Operation]:
+        return [self.compiled(node, depth - 1) for node in nodes]
 
-def _check(node: ast.expr, text: str, names: set[str], depth: int) -> None:
-    """Raise an error for a node that is not part of the language; collect the names."""
-    if depth == 0:
-        raise ExpressionError(f"an expression is nested at most {MAX_DEPTH} deep, but `{_short(text)}` is deeper")
-    match node:
-        case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
-            if not (abs(value) < MAX_INTEGER):
-                raise ExpressionError(
-                    f"a number in an expression must stay below 2**53 in size, got {_short(value)} in `{_short(text)}`"
-                )
-            children: list[ast.expr] = []
-        case ast.Name(id=name):
-            if name in FUNCTIONS:
-                raise ExpressionError(f"`{name}` is a function and needs arguments in `{_short(text)}`")
-            names.add(name)
-            children = []
-        case ast.BinOp(op=op) if isinstance(op, _BINARY):
-            children = [node.left, node.right]
-        case ast.UnaryOp(op=op) if isinstance(op, _UNARY):
-            children = [node.operand]
-        case ast.BoolOp():
-            children = node.values
-        case ast.Compare() if all(type(op) in COMPARISONS for op in node.ops):
-            children = [child for child in (node.left, *node.comparators) if not _is_text(child)]
-        case ast.IfExp():
-            children = [node.test, node.body, node.orelse]
-        case ast.Call(func=ast.Name(id=name), args=children, keywords=[]) if name in FUNCTIONS:
-            wanted = FUNCTIONS[name]
-            if len(children) != wanted if wanted is not None else not children:
-                raise ExpressionError(
-                    f"`{name}` takes {wanted or 'at least 1'} arguments, got {len(children)} in `{_short(text)}`"
-                )
-        case _:
-            raise ExpressionError(
-                f"an expression consists of numbers, names, arithmetic, comparisons, and/or/not, if/else and the "
-                f"functions {', '.join(FUNCTIONS)}, but `{_short(text)}` has "
-                f"`{_short(ast.get_source_segment(text, node))}`"
-            )
-    for child in children:
-        _check(child, text, names, depth - 1)
+    def comparand(self, node: ast.expr, depth: int) -> Operation:
+        """Return the operation of one side of a comparison, which may be a text."""
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            return constant(node.value)
+        return self.compiled(node, depth - 1)
+
+    def number(self, value: float) -> Operation:
+        if not (abs(value) < MAX_INTEGER):
+            raise self.error(f"a number in an expression must stay below 2**53 in size, got {_short(value)}")
+        return constant(value)
+
+    def name(self, name: str) -> Operation:
+        if name in FUNCTIONS:
+            raise self.error(f"`{name}` is a function and needs arguments")
+        self.names.add(name)
+        return variable(name)
+
+    def call(self, name: str, arguments: Sequence[ast.expr], depth: int) -> Operation:
+        function, wanted = FUNCTIONS[name]
+        if len(arguments) != wanted if wanted is not None else not arguments:
+            raise self.error(f"`{name}` takes {wanted or 'at least 1'} arguments, got {len(arguments)}")
+        return applied(function, self.all(arguments, depth))
+
+    def error(self, message: str) -> ExpressionError:
+        return ExpressionError(f"{message}, in `{_short(self.text)}`")

@@ -99,7 +99,7 @@ def _fault(law: _Law, scope: Scope, columns: Columns) -> BundleFault | None:
     try:
         for factor in law.factors:
             partial = factor.evaluate_partial(scope)
-            value, defined = value * partial.value, defined & partial.defined
+            value, defined = value * np.asarray(partial.value), defined & partial.defined
     except ExpressionError as error:
         return BundleFault(f"{law.text}, but {error}", 1.0)
     whole = (value == np.floor(value)) | (law.lowest == -math.inf)

@@ -72,7 +72,7 @@ class PythonKernel(Kernel):
     generator : callable or None
         Returns the source of a configuration, given as a dict of its values; `source` is then that of the first.
     verify : bytes
-        See :class:`mltune.measure.array_verification.Baseline`.
+        See :class:`mltune.measure.messages.Baseline`.
     """
 
     problem_size: tuple[Size, ...] = (1,)

@@ -23,7 +23,8 @@ from mltune.files.text import did_you_mean, printable
 from mltune.files.validation import problems_of
 from mltune.kernel.arrays import ArgumentDefinition, ArraysDefinition, ReferenceEntry
 from mltune.kernel.bundle import DEVICE_VARIABLES, Access, Kernel, Restriction
-from mltune.kernel.expressions import FUNCTIONS, MAX_DEPTH, Expression, Extent, parse
+from mltune.kernel.evaluation import FUNCTIONS
+from mltune.kernel.expressions import MAX_DEPTH, Expression, Extent, parse
 from mltune.kernel.includes import Headers, IncludeFolders
 from mltune.kernel.names import check_macro_name
 from mltune.kernel.schema import (

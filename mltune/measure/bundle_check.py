@@ -14,7 +14,6 @@ from mltune.kernel.bundle import device_variables
 from mltune.kernel.columns import Columns, length, row
 from mltune.kernel.faults import BundleFault, find_faults
 from mltune.kernel.space import ConstrainedSpace
-from mltune.problem.kinds import verified_problems
 from mltune.problem.runnable import RunnableProblem
 from mltune.records.trial import Build, TrialState
 
@@ -87,7 +86,8 @@ def check_sample(kernel: Kernel, problem: Problem, device: Device, columns: Colu
 
     Only the faults of the first problem with any are returned; the others have the same.
     """
-    others = verified_problems(problem) if isinstance(problem, RunnableProblem) else []
+    cases = problem.verification_cases() if isinstance(problem, RunnableProblem) else ()
+    others = [case.problem for case in cases]
     for one in (problem, *(other for other in others if not other.is_empty)):
         if faults := find_faults(kernel, columns, {**one.variables(), **device_variables(device)}):
             return [fault._replace(reason=f"{fault.reason} ({one.label})") for fault in faults]

@@ -1,22 +1,92 @@
-"""Loading and launching of kernels through the CUDA driver."""
+"""Loading and launching of kernels through the CUDA driver, and the meaning of its errors."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mltune.measure.fault_classification import OUT_OF_MEMORY, Fault, classify
-
 if TYPE_CHECKING:
     from mltune.kernel.bundle import Launch
     from mltune.problem.runnable import RunnableProblem
 
+OUT_OF_MEMORY = 2
+"""``CUDA_ERROR_OUT_OF_MEMORY``, and ``cudaErrorMemoryAllocation``."""
+
+_REJECTED = frozenset({1, 200, 209, 218, 222, 301, 302, 303, 500, 701})
+"""Invalid value, no machine code for this architecture, symbol not found, too few resources for a launch."""
+
+_GPU_UNAVAILABLE = frozenset({3, 4, 46, 100, 101, 102, 214, 220, 304, *range(800, 804), *range(805, 811)})
+"""Driver not initialised or shutting down; device unavailable (exclusive mode), none, invalid, not licensed; memory or
+NVLink error that cannot be corrected; operating system; not permitted, system not ready, driver mismatch; MPS.
+
+The numbers are those of CUresult; those of cudaError_t are the same where both have the error.
+"""
+
+_LARGE_SHARE = 0.1
+"""Share of the memory that other processes' contexts alone do not take."""
+
 _LARGEST_EXTENT = 2**31 - 1
 _INVALID_VALUE = 1  # CUDA_ERROR_INVALID_VALUE
+
+
+class Fault(StrEnum):
+    """The cause of a CUDA error.
+
+    ``REJECTED``: the driver rejected the kernel; the context is usable. ``CONTEXT_LOST``: the kernel failed and the
+    context is lost. ``GPU_UNAVAILABLE``: the GPU cannot be used now, whatever the kernel.
+    """
+
+    REJECTED = "rejected"
+    CONTEXT_LOST = "context lost"
+    GPU_UNAVAILABLE = "GPU unavailable"
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The use of a GPU's memory.
+
+    Attributes
+    ----------
+    total_bytes, free_bytes, own_bytes : int
+        All memory, free memory, and memory of this process.
+    """
+
+    total_bytes: int
+    free_bytes: int
+    own_bytes: int
+
+    @property
+    def used_by_others(self) -> bool:
+        """Whether other processes hold more than is free, and more than a tenth of all."""
+        others = self.total_bytes - self.free_bytes - self.own_bytes
+        return others > self.free_bytes and others > _LARGE_SHARE * self.total_bytes
+
+
+def classify(code: int, memory: Memory | None = None) -> Fault:
+    """Classify a CUDA error.
+
+    An unknown error counts as a lost context. That is safe: the worker is then replaced, and if no new worker can
+    start, the GPU counts as unavailable.
+
+    Parameters
+    ----------
+    code : int
+        A ``CUresult`` or ``cudaError_t``, not 0.
+    memory : Memory or None
+        The use of the memory at that time, where it can still be read. Out of memory is a fault of the kernel unless
+        other processes use the memory.
+    """
+    if code == OUT_OF_MEMORY:
+        return Fault.GPU_UNAVAILABLE if memory is not None and memory.used_by_others else Fault.REJECTED
+    if code in _GPU_UNAVAILABLE:
+        return Fault.GPU_UNAVAILABLE
+    return Fault.REJECTED if code in _REJECTED else Fault.CONTEXT_LOST
 
 
 class CudaError(RuntimeError):
@@ -137,6 +207,35 @@ class LoadedKernel:
         if size > int(room):
             raise _rejected(f"{symbol} in constant memory must have room for {size} bytes, but has {int(room)}")
         _call(driver.cuMemcpyDtoDAsync, target, driver.CUdeviceptr(address), size, 0)
+
+
+def fault_of(error: Exception) -> Fault:
+    """Classify an error of a request; one without a code counts as a lost context."""
+    code = _code(error)
+    return Fault.CONTEXT_LOST if code is None else classify(code, gpu_memory() if code == OUT_OF_MEMORY else None)
+
+
+def _code(error: Exception) -> int | None:
+    """Return the ``CUresult`` of an error; None where it has none."""
+    if isinstance(error, CudaError):
+        return error.code
+    if isinstance(error, MemoryError):
+        return OUT_OF_MEMORY
+    from cupy.cuda import driver, runtime
+
+    if isinstance(error, driver.CUDADriverError | runtime.CUDARuntimeError):
+        return int(error.status)
+    return None
+
+
+def gpu_memory() -> Memory | None:
+    """Return the use of the GPU's memory; None where it can no longer be read."""
+    import cupy
+
+    with contextlib.suppress(RuntimeError):
+        free_bytes, total_bytes = cupy.cuda.runtime.memGetInfo()
+        return Memory(total_bytes, free_bytes, cupy.get_default_memory_pool().total_bytes())
+    return None
 
 
 def problem_arguments(problem: RunnableProblem, addresses: Mapping[str, int]) -> list[NDArray[Any]]:

@@ -30,7 +30,7 @@ class Pipeline:
     seconds : Seconds, optional
         Where the seconds of waiting for builder and runner are counted.
     check : callable, optional
-        Applied to every measurement, such as :func:`mltune.measure.timing_limits.within_limits`.
+        Applied to every measurement, such as :func:`mltune.measure.timing.within_limits`.
 
     Attributes
     ----------

@@ -1,11 +1,9 @@
-"""A table of reference launchers: vendor implementations that tuned kernels are compared with, by problem kind."""
+"""Reference implementations of the vendor, which tuned kernels are compared with: calls of cuBLAS through CuPy."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from mltune.device.packages import cuda_of_cupy, cupy_packages, extra, major
 from mltune.errors import DeviceError
@@ -16,11 +14,6 @@ if TYPE_CHECKING:
 
 _CUPY_THAT_FINDS_PACKAGES = 14
 """The major version of CuPy from which on it finds the cuBLAS of NVIDIA's packages, not only a toolkit's."""
-
-_LARGEST_INT = 2**31 - 1
-_HALVES = {"float16": 2, "bfloat16": 14}  # of cudaDataType
-_CUDA_R_32F = 0
-_COMPUTE_32F, _GEMM_DEFAULT = 68, -1  # of cublasComputeType_t and cublasGemmAlgo_t
 
 
 def bind_reference(problem: RunnableProblem, addresses: Mapping[str, int]) -> Callable[[], None]:
@@ -33,14 +26,20 @@ def bind_reference(problem: RunnableProblem, addresses: Mapping[str, int]) -> Ca
     DeviceError
         The problem has no reference implementation, it is not installed, or it does not support the problem.
     """
-    bind = REFERENCES.get(problem.kind)
-    if bind is None:
-        raise DeviceError(
-            f"a reference implementation is known for problems of kind {', '.join(REFERENCES)}, got {problem.kind}."
-        )
-    if not problem.reference:
+    call = problem.reference_call(addresses)
+    if call is None:
         raise DeviceError(f"no reference implementation of {problem.name} is known.")
-    return bind(problem, addresses)
+    cublas = load_cublas()
+    from cupy.cuda import device
+
+    handle = device.get_cublas_handle()
+    cublas.setPointerMode(handle, cublas.CUBLAS_POINTER_MODE_HOST)
+    function, arguments = getattr(cublas, call.function), call.arguments
+
+    def launch(keep: Any = call.keep) -> None:
+        function(handle, *arguments)
+
+    return launch
 
 
 def load_cublas() -> Any:
@@ -68,41 +67,3 @@ def load_cublas() -> Any:
             f"{f'--upgrade {names} ' if old else ''}{extra(cuda_of_cupy())}`."
         ) from error
     return cublas
-
-
-def _bind_cublas(problem: Any, addresses: Mapping[str, int]) -> Callable[[], None]:
-    """Bind cuBLAS's GEMM, or that of batches, whose interfaces count rows and columns in 32 bits."""
-    cublas = load_cublas()
-    from cupy.cuda import device
-
-    m, n, k, lda, ldb, ldc = sizes = (problem.m, problem.n, problem.k, problem.lda, problem.ldb, problem.ldc)
-    if max(sizes) > _LARGEST_INT:
-        raise DeviceError(f"cuBLAS counts rows and columns to 2**31 - 1, got {problem.label}; choose a smaller size.")
-    handle = device.get_cublas_handle()
-    cublas.setPointerMode(handle, cublas.CUBLAS_POINTER_MODE_HOST)
-    ops = {"N": cublas.CUBLAS_OP_N, "T": cublas.CUBLAS_OP_T, "C": cublas.CUBLAS_OP_C}
-    trans_a, trans_b = ops[problem.trans_a], ops[problem.trans_b]
-    scalars = np.array([problem.alpha, problem.beta], dtype=problem.result_dtype)
-    alpha = scalars.ctypes.data
-    beta = alpha + scalars.itemsize
-    half, is_batched = _HALVES.get(problem.types.operand), problem.batch > 1
-    # What the interfaces for half precision and for batches have besides: a type, and a stride, of each matrix.
-    kinds = ([], [], []) if half is None else ([half], [half], [_CUDA_R_32F])
-    strides = [[stride] if is_batched else [] for stride in problem.strides]
-    a, b, c = (
-        (addresses[name], *kind, leading, *stride)
-        for name, kind, leading, stride in zip("ABC", kinds, (lda, ldb, ldc), strides, strict=True)
-    )
-    last = [*([problem.batch] if is_batched else []), *([] if half is None else [_COMPUTE_32F, _GEMM_DEFAULT])]
-    arguments = (handle, trans_a, trans_b, m, n, k, alpha, *a, *b, beta, *c, *last)
-    name = problem.name if half is None else "gemm"
-    gemm = getattr(cublas, f"{name}{'StridedBatched' if is_batched else ''}{'' if half is None else 'Ex'}")
-
-    def launch(keep: Any = scalars) -> None:  # alpha and beta point into them
-        gemm(*arguments)
-
-    return launch
-
-
-REFERENCES: Mapping[str, Callable[[Any, Mapping[str, int]], Callable[[], None]]] = {"gemm": _bind_cublas}
-"""The reference implementations by problem kind: functions like :func:`bind_reference` for the problems of one kind."""

@@ -20,15 +20,22 @@ from mltune.errors import (
     WorkerError,
 )
 from mltune.kernel.bundle import Kernel, device_variables
-from mltune.measure.array_verification import Baseline
+from mltune.measure.messages import (
+    Answer,
+    Baseline,
+    Begin,
+    Check,
+    Measure,
+    Outputs,
+    Race,
+    Request,
+    Result,
+    Run,
+    TimeReference,
+)
 from mltune.measure.protocols import SamplingRule
 from mltune.measure.race import BUDGET_S, RaceResult
-from mltune.measure.requests import Begin, Check, Measure, Outputs, Race, Run, TimeReference
-from mltune.measure.timing_limits import within_limits
-from mltune.measure.worker import Answer, Request
-from mltune.problem.arrays import ArraysProblem
-from mltune.problem.kinds import verified_problems
-from mltune.problem.runnable import SolvedProblem
+from mltune.measure.timing import within_limits
 from mltune.process.child import ChildDiedError, ChildTimeoutError
 from mltune.process.child_pool import ChildPool
 from mltune.records.trial import Build, Measurement, TrialState
@@ -36,7 +43,7 @@ from mltune.records.trial import Build, Measurement, TrialState
 if TYPE_CHECKING:
     from mltune.problem.runnable import RunnableProblem
 
-Result = TypeVar("Result")
+Returned = TypeVar("Returned")
 
 REFERENCE_RULE = SamplingRule(max_samples=5, noise_target=0.002, limited_noise=0.002)
 """Few samples, for repeated timings of the reference implementation that show drift of the GPU."""
@@ -70,8 +77,8 @@ class GpuRunner:
     worker : str
         Factory of the worker, as :class:`~mltune.process.child.Child` takes it; tests without a GPU exchange it.
     baseline : callable, optional
-        Returns what kernels of any kind are compared with; called once, in the runner's thread, before the worker
-        starts.
+        Returns what kernels are compared with where the problem needs it; called once, in the runner's thread, before
+        the worker starts.
     pool : ChildPool, optional
         Where the worker is taken from and given back to; without one it ends with the runner.
 
@@ -114,7 +121,8 @@ class GpuRunner:
         self._make_baseline = baseline
         self._baseline: Baseline | None = None
         self._entry = kernel.entry
-        variables = [self._variables(one) for one in (*verified_problems(problem), problem)]
+        verified = (case.problem for case in problem.verification_cases())
+        variables = [self._variables(one) for one in (*verified, problem)]
         self._shapes = [one for at, one in enumerate(variables) if one not in variables[:at]]
         self._shape_of = [self._shapes.index(one) for one in variables]  # of each case, and of the timing
         self._pool, self._keeps = pool or ChildPool(), pool is not None
@@ -201,7 +209,7 @@ class GpuRunner:
         return result if isinstance(result, RaceResult) else RaceResult(result.state, result.detail)
 
     def run_once(self, configuration: Mapping[str, int], build: Build) -> Outputs:
-        """Run a build once on the arrays of a problem of kind arrays; return these.
+        """Run a build once on the buffers of the problem; return these.
 
         Raises
         ------
@@ -229,23 +237,20 @@ class GpuRunner:
             The other problems; those that the problem lists for winners when missing.
         """
         if others is None:
-            others = self._problem.winner_problems() if isinstance(self._problem, SolvedProblem) else ()
+            others = self._problem.winner_problems()
         timeout_s = max(self._timeout_s, _CHECK_TIMEOUT_S)
         found: dict[RunnableProblem, Measurement] = {}
         for problem in (self._problem, *others):
-            of_arrays = isinstance(problem, ArraysProblem)
-            problems = verified_problems(problem) if of_arrays else [problem]
+            problems = [case.problem for case in problem.own_cases()] or [problem]
             launches = tuple(self._kernel.launch(configuration, self._variables(one)) for one in problems)
-            baseline = self._baseline if of_arrays else None
-            assert isinstance(problem, SolvedProblem | ArraysProblem)  # noqa: S101 - the two kinds of runnable ones
-            check = Check(build.cubin, build.entry or self._entry, problem, launches, baseline)
+            check = Check(build.cubin, build.entry or self._entry, problem, launches)
             found[problem] = self._answer(check, timeout_s)
         return found
 
     def _variables(self, problem: RunnableProblem) -> dict[str, int]:
         return {**self._device, **problem.variables()}
 
-    def _submit(self, function: Callable[..., Result], *arguments: Any) -> Future[Result]:
+    def _submit(self, function: Callable[..., Returned], *arguments: Any) -> Future[Returned]:
         """Call a function in the thread of the worker, after those that were submitted before."""
         future = self._worker.thread.submit(function, *arguments)
         self._under_way.add(future)
@@ -271,7 +276,7 @@ class GpuRunner:
             raise WorkerError(f"a worker answers {type(request).__name__} with a measurement, got {result!r:.200}.")
         return result
 
-    def _request(self, request: Request, timeout_s: float | None = None) -> Measurement | RaceResult | Outputs:
+    def _request(self, request: Request, timeout_s: float | None = None) -> Result:
         """Send a request to the worker, in the runner's thread.
 
         A worker that died may have been killed from outside: the request is sent to a second worker, and its failure
@@ -292,9 +297,7 @@ class GpuRunner:
         self._start()  # if the next worker runs, the GPU is usable and the failure is the kernel's
         return result
 
-    def _attempt(
-        self, request: Request, limit_s: float
-    ) -> tuple[Measurement | RaceResult | Outputs, Literal["usable", "damaged", "dead"]]:
+    def _attempt(self, request: Request, limit_s: float) -> tuple[Result, Literal["usable", "damaged", "dead"]]:
         """Send a request once; return its result and the state of the worker."""
         try:
             answer: Answer = self._child.call(request, limit_s)

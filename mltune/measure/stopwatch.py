@@ -1,11 +1,18 @@
-"""Cold timing on the GPU: every run starts with a flushed L2 cache and a queue that is not empty."""
+"""Cold timing on the GPU: every run starts with a flushed L2 cache and a queue that is not empty.
+
+The state of the GPU can be read meanwhile.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+
+from mltune.device.nvml import GpuState, Nvml
+from mltune.measure.clock_monitor import Series
 
 _SPIN = r"""
 extern "C" __global__ void spin(long long nanoseconds) {
@@ -19,6 +26,8 @@ extern "C" __global__ void spin(long long nanoseconds) {
 _QUEUEING_S = 50e-6  # for the host to fill the queue while the GPU spins, ...
 _QUEUEING_PER_RUN_S = 25e-6  # ... and for every run of a series
 _LEAST_FLUSH_BYTES = 1 << 20
+_READ_EVERY_S = 5e-3  # shortest time between two readings of the GPU's state during a series
+_READ_AFTER_S = 20e-3  # a run longer than this is also read at its end: that costs less than a percent
 
 
 class Stopwatch:
@@ -95,3 +104,50 @@ class Stopwatch:
                 meanwhile()
         last.synchronize()
         return [1e-3 * self._cupy.cuda.get_elapsed_time(start, stop) for start, stop in series]
+
+
+class Readings:
+    """Readings of the GPU's state during a series: a complete one, then its quickly changing parts."""
+
+    def __init__(self, nvml: Nvml) -> None:
+        self.states: list[GpuState] = []
+        self._nvml = nvml
+        self._last = -np.inf
+
+    def take(self) -> None:
+        """Read the state, unless the last reading is recent."""
+        now = time.perf_counter()
+        if now - self._last >= _READ_EVERY_S:
+            self.states.append(self._nvml.read_clock() if self.states else self._nvml.read())
+            self._last = now
+
+    def take_last(self) -> None:
+        """Read the state at the end of a long series."""
+        if time.perf_counter() - self._last >= _READ_AFTER_S:
+            self.take()
+
+
+class MonitoredKernel:
+    """A kernel on the GPU (see :class:`mltune.measure.clock_monitor.TimedKernel`)."""
+
+    def __init__(self, stopwatch: Stopwatch, nvml: Nvml, launch: Callable[[], None]) -> None:
+        self._stopwatch = stopwatch
+        self._nvml = nvml
+        self._launch = launch
+
+    def run(self, count: int, *, monitored: bool) -> Series:
+        """Time a series of runs."""
+        if not monitored:
+            return Series(tuple(self._stopwatch.take(self._launch, count)))
+        readings = Readings(self._nvml)
+        samples_s = self._stopwatch.take(self._launch, count, readings.take)
+        readings.take_last()
+        return Series(tuple(samples_s), tuple(readings.states))
+
+    def read_state(self) -> GpuState:
+        """Read the state of the GPU now."""
+        return self._nvml.read()
+
+    def rest(self, duration_s: float) -> None:
+        """Leave the GPU idle."""
+        time.sleep(duration_s)

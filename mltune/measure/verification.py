@@ -1,111 +1,194 @@
-"""Verification of a kernel on small problems: one comparison on the GPU checks every word that it may have written.
+"""Verification of a kernel: every word that it may have written is compared on the GPU, on every case.
 
-A problem makes the cases (:class:`~mltune.problem.runnable.VerificationCase`): for every word of an output buffer, with
-its guard zones, the value that a correct kernel leaves there and the largest error.
+A problem makes the cases (:class:`~mltune.problem.runnable.VerificationCase`): buffers, their correct content and the
+largest error of every word, or tolerances for content that a baseline gives. Each buffer lies between guard zones, so
+that writes outside are found; checksums reveal writes into what a kernel must not change.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
+import pickle
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mltune.measure.gpu import LoadedKernel, problem_arguments
-from mltune.problem.runnable import CaseOutput, VerificationCase
+from mltune.measure.messages import Baseline
+from mltune.problem.array_values import STORAGE
+from mltune.problem.runnable import CaseBuffer, VerificationCase
 from mltune.records.trial import Measurement, TrialState
 
 if TYPE_CHECKING:
     from mltune.kernel.bundle import Launch
 
-_MOST_DETAILS = 3
-_THREADS, _BLOCKS_PER_OUTPUT = 256, 64
-_REALS = {"float32": "float", "float64": "double"}
+GUARD_BYTES = 1 << 16
+"""Least size of the zone before a buffer and of that behind it."""
 
-_COMPARE = r"""
-extern "C" __global__ void compare(const REAL* output, const REAL* before, const double* expected, const double* bound,
-                                   const long long* limits, unsigned long long* results) {
-  __shared__ unsigned long long shared_result[3];
-  if (threadIdx.x < 3) shared_result[threadIdx.x] = 0;
+_HOST_BYTES = 2**31  # operands of larger problems are drawn on the GPU
+_GUARD = 0x5A  # the byte around what is written
+_UNREAD_FLOAT, _UNREAD = 0xFF, 0xA5  # around what is read, and in outputs before a kernel; of any float it makes NaN
+_MOST_DETAILS = 3
+_THREADS, _MOST_BLOCKS, _ZONE_BLOCKS, _CHECKSUM_BLOCKS = 256, 1024, 64, 512
+_WORDS_OF_A_THREAD = 8
+_CHECKSUM_WORD_BYTES = 4
+
+_WORDS = {"float16": "half", "bfloat16": "bfloat16", "float32": "float", "float64": "double"}
+_WORDS |= {"complex64": "float", "complex128": "double"}
+_WORD_BYTES = {"half": 2, "bfloat16": 2, "float": 4, "double": 8}
+_INTEGER_WORDS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int"}
+
+_LOOP = """
+#define FIRST ((long long)blockIdx.x * blockDim.x + threadIdx.x)
+#define STEP ((long long)gridDim.x * blockDim.x)
+"""
+
+_SOURCE = r"""
+struct half { unsigned short bits; };
+struct bfloat16 { unsigned short bits; };
+template <typename T> __device__ double value(T word) { return (double)word; }
+template <> __device__ double value(half word) {
+  float wide;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(word.bits));
+  return wide;
+}
+template <> __device__ double value(bfloat16 word) { return __uint_as_float((unsigned int)word.bits << 16); }
+
+// A value is the sum of TERMS words. With a bound for every word, a negative one marks what must be as before.
+// results: the largest share of the bound, as bits; the number of wrong values; where the first one is; the number of
+// bytes that were changed though they must not be
+extern "C" __global__ void compare(const WORD* output, const WORD* before, const EXPECTED* expected,
+                                   const double* bound, long long count, double tolerance, double absolute,
+                                   const double* squares, unsigned long long* results) {
+  __shared__ unsigned long long found[4];
+  if (threadIdx.x < 4) found[threadIdx.x] = threadIdx.x == 2 ? ~0ULL : 0;
   __syncthreads();
   const double infinity = __longlong_as_double(0x7ff0000000000000LL);
-  const long long end = limits[blockIdx.y + 1];  // of values; one is the sum of TERMS words
-  const long long step = (long long)gridDim.x * blockDim.x;
+  const double least = bound ? 0 : absolute + tolerance * sqrt(*squares / (double)count);
   double worst = 0;
-  unsigned long long wrong = 0, outside = 0;
-  for (long long i = limits[blockIdx.y] + (long long)blockIdx.x * blockDim.x + threadIdx.x; i < end; i += step) {
-    const double allowed = bound[TERMS * i];
+  unsigned long long wrong = 0, first = ~0ULL, outside = 0;
+  for (long long i = FIRST; i < count; i += STEP) {
+    const double allowed = bound ? bound[TERMS * i] : tolerance * fabs(value(expected[TERMS * i])) + least;
     bool same = true;
     double difference = 0;
-    for (int term = 0; term < TERMS; term++) {
-      const long long word = TERMS * i + term;
-      same = same && output[word] == before[word];
-      difference += (double)output[word] - expected[word];
+    for (long long word = TERMS * i; word < TERMS * i + TERMS; word++) {
+      const double now = value(output[word]);
+      if (allowed < 0) {  // NaN included, whatever is written here differs from the word before
+        if (now != value(before[word])) outside += sizeof(WORD);
+        continue;
+      }
+      const double right = value(expected[word]);
+      same = same && (now == right || (now != now && right != right));
+      difference += now - right;
     }
-    if (allowed < 0) {  // guard: whatever is written here, NaN included, differs from the word before
-      if (!same) ++outside;
-    } else {
-      const double error = fabs(difference);
-      double share = error == 0 ? 0 : error / allowed;
-      if (!(share < infinity)) share = infinity;
-      if (share > 1) ++wrong;
-      if (share > worst) worst = share;
+    if (allowed < 0) continue;
+    const double error = fabs(difference);
+    double share = same || error == 0 ? 0 : error / allowed;
+    if (!(share < infinity)) share = infinity;
+    if (share > 1) {
+      ++wrong;
+      if (i < first) first = i;
     }
+    if (share > worst) worst = share;
   }
-  atomicMax(&shared_result[0], (unsigned long long)__double_as_longlong(worst));  // ordered as their bits
-  if (wrong) atomicAdd(&shared_result[1], wrong);
-  if (outside) atomicAdd(&shared_result[2], outside);
+  if (worst > 0) atomicMax(&found[0], (unsigned long long)__double_as_longlong(worst));  // ordered as their bits
+  if (wrong) {
+    atomicAdd(&found[1], wrong);
+    atomicMin(&found[2], first);
+  }
+  if (outside) atomicAdd(&found[3], outside);
   __syncthreads();
-  if (threadIdx.x == 0) {
-    atomicMax(&results[3 * blockIdx.y], shared_result[0]);
-    atomicAdd(&results[3 * blockIdx.y + 1], shared_result[1]);
-    atomicAdd(&results[3 * blockIdx.y + 2], shared_result[2]);
+  if (threadIdx.x > 0) return;
+  if (found[0]) atomicMax(&results[0], found[0]);
+  if (found[1]) {
+    atomicAdd(&results[1], found[1]);
+    atomicMin(&results[2], found[2]);
   }
+  if (found[3]) atomicAdd(&results[3], found[3]);
+}
+
+// The sum of the squares of all finite words.
+extern "C" __global__ void square(const WORD* words, long long count, double* squares) {
+  double sum = 0;
+  for (long long i = FIRST; i < count; i += STEP) {
+    const double word = value(words[i]);
+    if (fabs(word) < 1e300) sum += word * word;
+  }
+  for (int lanes = 16; lanes > 0; lanes /= 2) sum += __shfl_down_sync(0xffffffffu, sum, lanes);
+  if (threadIdx.x % 32 == 0 && sum > 0) atomicAdd(squares, sum);
+}
+"""
+
+_ZONES = r"""
+// zones: the address, the size and the content of each guard zone; results: its changed bytes
+extern "C" __global__ void count_changed(const unsigned long long* zones, unsigned long long* results) {
+  const unsigned char* zone = (const unsigned char*)zones[3 * blockIdx.y];
+  const long long bytes = zones[3 * blockIdx.y + 1];
+  const unsigned char guard = zones[3 * blockIdx.y + 2];
+  unsigned long long changed = 0;
+#pragma unroll 4
+  for (long long i = FIRST; i < bytes; i += STEP) changed += zone[i] != guard;
+  if (changed) atomicAdd(&results[blockIdx.y], changed);
+}
+"""
+
+_CHECKSUM = r"""
+extern "C" __global__ void checksum(const unsigned long long* addresses, const unsigned long long* words,
+                                    unsigned long long* sums) {
+  const unsigned int* buffer = (const unsigned int*)addresses[blockIdx.y];
+  const long long end = words[blockIdx.y];
+  unsigned long long sum = 0;
+#pragma unroll 4
+  for (long long i = FIRST; i < end; i += STEP)
+    sum += (2 * (unsigned long long)i + 1) * buffer[i];  // odd weights: every changed bit and a changed order count
+  for (int lanes = 16; lanes > 0; lanes /= 2) sum += __shfl_down_sync(0xffffffffu, sum, lanes);
+  if (threadIdx.x % 32 == 0 && sum) atomicAdd(&sums[blockIdx.y], sum);
 }
 """
 
 
-def runs_of(launches: Iterable[Launch]) -> int:
-    """Return how often a verification runs a kernel: twice where a workspace lives on from launch to launch."""
-    return 2 if any(launch.workspace_bytes for launch in launches) else 1
-
-
 class Verification:
-    """Operands, expected results and bounds of some cases on the GPU."""
+    """The buffers of some cases on the GPU, and their correct content.
 
-    def __init__(self, cases: Sequence[VerificationCase]) -> None:
-        self._cases = tuple(cases)
-        self._copies: list[tuple[str, Any, NDArray[Any]]] = []  # name, copy on the GPU, original on the host
-        addresses: list[dict[str, int]] = [{} for _ in self._cases]
-        by_type: dict[tuple[np.dtype[Any], int], list[tuple[int, str, CaseOutput]]] = {}
+    Raises
+    ------
+    CudaError, cupy.cuda.runtime.CUDARuntimeError
+        The baseline cannot be launched, or failed.
+    """
+
+    def __init__(self, cases: Sequence[VerificationCase], baseline: Baseline | None = None) -> None:
+        import cupy
+
+        self._cases = [DeviceCase(case) for case in cases]
+        self._verify = pickle.loads(baseline.verify) if baseline and baseline.verify else None  # noqa: S301 - caller's
         for number, case in enumerate(self._cases):
-            for name, buffer in case.buffers().items():
-                if isinstance(buffer, CaseOutput):
-                    by_type.setdefault((buffer.content.dtype, buffer.terms), []).append((number, name, buffer))
-                else:
-                    copy = self._copy("the operands of the verification", buffer.content)
-                    addresses[number][name] = copy.data.ptr + buffer.skip_bytes
-        self._outputs: list[tuple[_Outputs, list[tuple[str, str]]]] = []
-        for members in by_type.values():
-            outputs = _Outputs([buffer for *_, buffer in members], self._copy)
-            for (number, name, _), address in zip(members, outputs.addresses, strict=True):
-                addresses[number][name] = address
-            self._outputs.append((outputs, [(self._cases[number].label, name) for number, name, _ in members]))
-        self._arguments = [
-            problem_arguments(case.problem, pointers) for case, pointers in zip(self._cases, addresses, strict=True)
-        ]
-        self._clear()
-        self._compare()
+            if baseline is not None and any(one.buffer.expected is None for one in case.written):
+                _run_reference(case, baseline, number)
+            for array in case.written:
+                if self._verify is None or not case.is_timed:
+                    array.expect()
+        self._arrays = [(case.label, array) for case in self._cases for array in case.arrays.values()]
+        self._outputs = [array for _, array in self._arrays if array.comparison is not None]
+        self._zones = cupy.asarray(np.array([zone for _, one in self._arrays for zone in one.zones], dtype=np.uint64))
+        self._count_zones = cupy.RawKernel(_LOOP + _ZONES, "count_changed")
+        self._changed = cupy.empty(2 * len(self._arrays), dtype=cupy.uint64)
+        self._results = cupy.empty((len(self._outputs), 4), dtype=cupy.uint64)
+        self._no_results = cupy.asarray(np.array([[0, 0, 2**64 - 1, 0]] * len(self._outputs), dtype=np.uint64))
+        self._read()  # loads the kernels
 
     @property
-    def cases(self) -> int:
-        """Number of cases."""
-        return len(self._cases)
+    def timed(self) -> DeviceCase | None:
+        """The case whose buffers kernels are timed on; None where they are timed on others."""
+        return next((case for case in self._cases if case.is_timed), None)
 
     def buffers(self) -> list[tuple[str, Any]]:
-        """Return the buffers on the GPU that a kernel must not change, each with a name for messages."""
-        return [(name, copy) for name, copy, _ in self._copies]
+        """Return what a kernel must not change on the GPU, each buffer with a name for messages."""
+        return [one for _, array in self._arrays for one in array.kept()]
 
     def check(self, kernel: LoadedKernel, launches: Sequence[Launch]) -> Measurement:
         """Run a kernel on every case, each with its own launch, and compare the outputs.
@@ -123,78 +206,304 @@ class Verification:
         CudaError, cupy.cuda.runtime.CUDARuntimeError
             The kernel cannot be launched, or failed.
         """
-        bound = [
-            kernel.bind(launch, arguments)
-            for case, launch, arguments in zip(self._cases, launches, self._arguments, strict=True)
-            if not case.problem.is_empty
-        ]
-        for _ in range(runs_of(launches)):
-            self._clear()
-            for launch_kernel in bound:
+        for case, launch in zip(self._cases, launches, strict=True):
+            if case.problem.is_empty:
+                continue
+            launch_kernel = kernel.bind(launch, case.arguments, case.constants)
+            for _ in range(2 if launch.workspace_bytes else 1):
+                case.prepare()
                 launch_kernel()
-        result = self._compare()
-        if result.state is TrialState.WRONG_RESULT:
-            for _, copy, original in self._copies:  # a wrong kernel may have written into them
-                copy.set(original)
-        return result
-
-    def _copy(self, name: str, original: NDArray[Any]) -> Any:
-        import cupy
-
-        copy = cupy.asarray(original)
-        self._copies.append((name, copy, original))
-        return copy
-
-    def _clear(self) -> None:
-        for outputs, _ in self._outputs:
-            outputs.clear()
+        return self._compare()
 
     def _compare(self) -> Measurement:
-        worst, details = 0.0, []
-        for outputs, names in self._outputs:
-            for (label, name), (share, wrong, words, outside) in zip(names, outputs.compare(), strict=True):
-                worst = max(worst, share)
+        results, changed = self._read()
+        worst, details, rows = 0.0, [], iter(results.tolist())
+        for (label, array), around in zip(self._arrays, changed, strict=True):
+            outside = around
+            if array.comparison is not None:
+                bits, wrong, first, written = next(rows)
+                share = float(np.uint64(bits).view(np.float64))
+                worst, outside = max(worst, share), around + written
                 if wrong:
-                    details.append(f"{label}: {wrong} of {words} values wrong, by up to {share:.3g} times the bound")
-                if outside:
-                    details.append(f"{label}: {outside} values written outside {name}")
+                    details.append(
+                        f"{label}: {wrong} of {array.comparison.values} values wrong in {array.name}, "
+                        f"by up to {share:.3g} times the bound, the first at {first}"
+                    )
+            if outside:
+                details.append(f"{label}: {outside} bytes written outside {array.name}")
+            if around:
+                array.renew_guards()
+        if self._verify is not None and self.timed is not None:
+            details += _asked(self.timed, *self._verify)
         state = TrialState.WRONG_RESULT if details else TrialState.OK
         return Measurement(state, "; ".join(details[:_MOST_DETAILS]), error=worst)
 
+    def _read(self) -> tuple[NDArray[np.uint64], list[int]]:
+        """Compare; return a row of results for each output, and the changed bytes around each array."""
+        self._results.data.copy_from_device_async(self._no_results.data, self._results.nbytes)
+        self._changed.data.memset_async(0, self._changed.nbytes)
+        for array, row in zip(self._outputs, self._results, strict=True):
+            array.compare(row)
+        self._count_zones((_ZONE_BLOCKS, len(self._zones)), (_THREADS,), (self._zones, self._changed))
+        results, changed = np.ascontiguousarray(self._results.get()), self._changed.get()  # waits for the GPU
+        return results, changed.reshape(-1, 2).sum(axis=1).tolist()
 
-class _Outputs:
-    """The output buffers of one type and number of terms, side by side on the GPU, next to their correct content."""
 
-    def __init__(self, buffers: Sequence[CaseOutput], copy: Callable[[str, NDArray[Any]], Any]) -> None:
+def run_once(case: VerificationCase, kernel: LoadedKernel, launch: Launch) -> dict[str, NDArray[Any]]:
+    """Run a kernel once on the initial values of a case; return its arrays by name, as they are afterwards."""
+    made = DeviceCase(case)
+    kernel.bind(launch, made.arguments, made.constants)()
+    return {name: array.on_host() for name, array in made.arrays.items()}
+
+
+def _run_reference(case: DeviceCase, baseline: Baseline, number: int) -> None:
+    """Run what gives the right answer; other kernels may not change what it leaves as it was."""
+    import cupy
+
+    entry, launches = baseline.reference or (baseline.entry, baseline.launches)
+    with LoadedKernel(baseline.cubin, entry) as kernel:
+        case.prepare()
+        kernel.bind(launches[number], case.arguments, case.constants)()
+        cupy.cuda.runtime.deviceSynchronize()
+    for array in case.written:
+        if array.buffer.expected is None and array.initial is not None and (array.bytes == array.initial).all():
+            array.role, array.initial = "in", None
+
+
+def _asked(case: DeviceCase, function: Callable[..., Any], answer: Sequence[Any] | None, absolute: float) -> list[str]:
+    """Ask a function of the caller whether outputs are right; return what is wrong with them."""
+    wanted = itertools.repeat(True) if answer is None else (one is not None for one in answer)
+    passed: Iterable[Any] = case.problem.kernel_arguments(case.arrays).values()
+    outputs = [
+        one.on_host() if isinstance(one, DeviceArray) and want else None
+        for one, want in zip(passed, wanted, strict=False)
+    ]
+    try:
+        right = bool(np.all(function(answer, outputs, atol=absolute)))
+    except Exception as error:  # it is the caller's
+        return [f"verify raised {type(error).__name__}: {error!s:.300}"]
+    return [] if right else [f"{case.label}: verify returned false"]
+
+
+class DeviceCase:
+    """A problem with its arrays on the GPU."""
+
+    def __init__(self, case: VerificationCase) -> None:
         import cupy
 
-        terms = buffers[0].terms
-        limits = np.cumsum([0, *(buffer.content.size // terms for buffer in buffers)]).astype(np.int64)
-        columns = zip(*((buffer.content, buffer.expected, buffer.bound) for buffer in buffers), strict=True)
-        originals = [*(np.concatenate(column) for column in columns), limits]
-        self._before, *self._answers = (copy("the answers of the verification", original) for original in originals)
-        self._values = [int((buffer.bound[::terms] >= 0).sum()) for buffer in buffers]
-        self._output = cupy.empty_like(self._before)
-        self._results = cupy.empty((len(buffers), 3), dtype=cupy.uint64)
-        dtype = self._before.dtype
-        self._kernel = cupy.RawKernel(_COMPARE, "compare", options=(f"-DREAL={_REALS[dtype.name]}", f"-DTERMS={terms}"))
-        self.addresses = [
-            self._output.data.ptr + int(begin) * terms * dtype.itemsize + buffer.skip_bytes
-            for begin, buffer in zip(limits, buffers, strict=False)
-        ]
+        self.problem, self.label, self.is_timed = case.problem, case.label, case.is_timed
+        buffers = case.buffers(cupy if self.problem.operand_bytes > _HOST_BYTES else np)
+        self.arrays = {name: DeviceArray(name, buffer) for name, buffer in buffers.items()}
+        self.arguments = problem_arguments(self.problem, {name: one.address for name, one in self.arrays.items()})
 
-    def clear(self) -> None:
-        """Queue the copy that restores every word."""
-        self._output.data.copy_from_device_async(self._before.data, self._before.nbytes)
-        self._results.data.memset_async(0, self._results.nbytes)
+    @property
+    def constants(self) -> list[tuple[str, int, int]]:
+        """Name, address and size of the arrays that are copied to constant memory."""
+        constants = (one for one in self.arrays.values() if one.role == "constant")
+        return [(one.name, one.address, one.bytes.nbytes) for one in constants]
 
-    def compare(self) -> list[tuple[float, int, int, int]]:
-        """Compare; return for each buffer the largest share of a bound, and the wrong, all and other changed values."""
-        operands = (self._output, self._before, *self._answers, self._results)
-        self._kernel((_BLOCKS_PER_OUTPUT, len(self._values)), (_THREADS,), operands)
-        results = np.ascontiguousarray(self._results.get())  # waits for the GPU
-        shares = np.ascontiguousarray(results[:, 0]).view(np.float64).tolist()
-        return [
-            (share, wrong, words, outside)
-            for share, (_, wrong, outside), words in zip(shares, results.tolist(), self._values, strict=True)
-        ]
+    @property
+    def written(self) -> list[DeviceArray]:
+        """The arrays that a kernel may change."""
+        return [array for array in self.arrays.values() if array.role in ("out", "inout")]
+
+    def prepare(self) -> None:
+        """Queue what must be done before a kernel runs."""
+        for array in self.arrays.values():
+            array.prepare()
+
+
+class _Zone(NamedTuple):
+    address: int
+    size: int
+    content: int
+
+
+class DeviceArray:
+    """A buffer of a case on the GPU, between two guard zones.
+
+    Attributes
+    ----------
+    role : {"in", "out", "inout", "constant"}
+        That of the buffer, or ``"in"`` for an ``"inout"`` one that the reference does not change.
+    bytes : cupy.ndarray
+        The elements as bytes.
+    initial : cupy.ndarray or None
+        What an ``"inout"`` buffer is restored to.
+    buffer : CaseBuffer
+        What the array was made from, without its values.
+    comparison : _Comparison or None
+        None where the array is not compared.
+    """
+
+    def __init__(self, name: str, buffer: CaseBuffer) -> None:
+        import cupy
+
+        self.name, self.role = name, buffer.role
+        self.buffer = replace(buffer, values=None)  # they may be as large as the array
+        self.comparison: _Comparison | None = None
+        self._unread = _UNREAD_FLOAT if buffer.dtype in _WORDS else _UNREAD
+        self._guard = self._unread if buffer.role in ("in", "constant") else _GUARD
+        self._first = GUARD_BYTES + buffer.offset_bytes
+        self._behind = self._first + buffer.values.nbytes
+        whole = self._behind + max(GUARD_BYTES, buffer.guard_bytes)
+        self._whole = cupy.empty(-(-whole // 256) * 256, dtype=cupy.uint8)
+        self.bytes = self._whole[self._first : self._behind]
+        self.renew_guards()
+        self._fill(buffer.values)
+        self.initial = self.bytes.copy() if buffer.role == "inout" else None
+
+    @property
+    def address(self) -> int:
+        """Address of the first element."""
+        return int(self._whole.data.ptr) + self._first
+
+    @cached_property
+    def zones(self) -> tuple[_Zone, _Zone]:
+        """The guard zones."""
+        base = int(self._whole.data.ptr)
+        return (
+            _Zone(base, self._first, self._guard),
+            _Zone(base + self._behind, self._whole.nbytes - self._behind, self._guard),
+        )
+
+    def renew_guards(self) -> None:
+        """Queue a fill of the guard zones."""
+        for zone in (self._whole[: self._first], self._whole[self._behind :]):
+            zone.data.memset_async(self._guard, zone.nbytes)
+
+    def prepare(self) -> None:
+        """Queue a fill with what no correct kernel leaves, or a copy of the initial values."""
+        if self.initial is not None:
+            self._fill(self.initial)
+        elif self.role == "out":
+            self.bytes.data.memset_async(self._unread, self.bytes.nbytes)
+
+    def on_host(self) -> NDArray[Any]:
+        """Return a copy of the elements, in their shape."""
+        elements: NDArray[Any] = self.bytes.get().view(STORAGE[self.buffer.dtype])
+        return elements.reshape(self.buffer.shape)
+
+    def expect(self) -> None:
+        """Keep the expected content: that of the buffer's case, or what the array holds now."""
+        buffer = self.buffer
+        if buffer.expected is not None and buffer.bound is None:
+            self._fill(buffer.expected)
+        self.comparison = _Comparison(buffer, self.bytes)
+        self.buffer = replace(buffer, expected=None, bound=None)
+
+    def compare(self, results: Any) -> None:
+        """Queue a comparison with the expected content."""
+        assert self.comparison is not None  # noqa: S101 - of what is compared
+        self.comparison.queue(self.bytes, self.initial, results)
+
+    def kept(self) -> list[tuple[str, Any]]:
+        """Return what must not change, with names for messages."""
+        found = [(self.name, self.bytes)] if self.role in ("in", "constant") else []
+        if self.initial is not None:
+            found.append((f"the initial {self.name}", self.initial))
+        if self.comparison is not None:
+            found += [("the expected results", one) for one in self.comparison.kept]
+        return found
+
+    def _fill(self, values: Any) -> None:
+        """Queue a copy of the elements from an array of NumPy or CuPy."""
+        if not self.bytes.nbytes:
+            return
+        if isinstance(values, np.ndarray):
+            self.bytes.set(np.ascontiguousarray(values).view(np.uint8).reshape(-1))
+        else:
+            self.bytes.data.copy_from_device_async(values.data, self.bytes.nbytes)
+
+
+class _Comparison:
+    """The expected content of an array, with the kernel that compares the array with it.
+
+    Without a bound for every word, the array itself holds the expected content now.
+    """
+
+    def __init__(self, buffer: CaseBuffer, now: Any) -> None:
+        import cupy
+
+        self._word_bytes, word = word_of(buffer.dtype)
+        self._limits = tuple(map(np.float64, (buffer.tolerance, buffer.absolute)))
+        self._count = now.nbytes // self._word_bytes // buffer.terms
+        expected = word if buffer.bound is None else "double"
+        options = (f"-DWORD={word}", f"-DEXPECTED={expected}", f"-DTERMS={buffer.terms}", "--std=c++17")
+        self._compare = cupy.RawKernel(_LOOP + _SOURCE, "compare", options)
+        self.kept: tuple[Any, ...]
+        self._squares: Any = np.uint64(0)
+        self._bound: Any = np.uint64(0)
+        if buffer.bound is None:
+            self._expected = cupy.zeros(-(-now.nbytes // 4) * 4, dtype=cupy.uint8)  # whole words of checksums
+            self._expected.data.copy_from_device_async(now.data, now.nbytes)
+            self._squares = cupy.zeros(1, dtype=cupy.float64)
+            square = cupy.RawKernel(_LOOP + _SOURCE, "square", options)
+            square((_MOST_BLOCKS,), (_THREADS,), (now, np.int64(self._count), self._squares))
+            self.values, self.kept = self._count, (self._expected,)
+        else:
+            self._expected, self._bound = cupy.asarray(buffer.expected), cupy.asarray(buffer.bound)
+            self.values, self.kept = int((buffer.bound[:: buffer.terms] >= 0).sum()), (self._expected, self._bound)
+        self._blocks = max(1, min(_MOST_BLOCKS, math.ceil(self._count / (_THREADS * _WORDS_OF_A_THREAD))))
+
+    def queue(self, output: Any, before: Any, results: Any) -> None:
+        """Queue a comparison."""
+        arguments = (
+            output,
+            np.uint64(0) if before is None else before,
+            self._expected,
+            self._bound,
+            np.int64(self._count),
+            *self._limits,
+            self._squares,
+            results,
+        )
+        self._compare((self._blocks,), (_THREADS,), arguments)
+
+
+def word_of(dtype: str) -> tuple[int, str]:
+    """Return the size and the C++ type of the words that elements are compared in; of integers at most 4 bytes."""
+    if dtype in _WORDS:
+        return _WORD_BYTES[_WORDS[dtype]], _WORDS[dtype]
+    size = min(4, np.dtype(dtype).itemsize)
+    return size, _INTEGER_WORDS[size]
+
+
+class OperandChecksums:
+    """Detect changes of buffers on the GPU by checksums.
+
+    One launch reads them all at the speed of the memory: some tens of microseconds for the operands of a GEMM of 4096.
+
+    Parameters
+    ----------
+    buffers : iterable of (str, cupy.ndarray)
+        Read-only buffers, each with a name for messages; contiguous. Bytes after the last multiple of 4 do not count.
+    """
+
+    def __init__(self, buffers: Iterable[tuple[str, Any]]) -> None:
+        import cupy
+
+        self._names, self._buffers = zip(*buffers, strict=True)
+        self._addresses = cupy.asarray(np.array([buffer.data.ptr for buffer in self._buffers], dtype=np.uint64))
+        words = [buffer.nbytes // _CHECKSUM_WORD_BYTES for buffer in self._buffers]
+        self._words = cupy.asarray(np.array(words, dtype=np.uint64))
+        self._sums = cupy.empty(len(words), dtype=cupy.uint64)
+        self._checksum = cupy.RawKernel(_LOOP + _CHECKSUM, "checksum")
+        self._initial = self._read()
+
+    def changed(self) -> tuple[str, ...]:
+        """Return the names of the buffers that have changed, each once.
+
+        Raises
+        ------
+        cupy.cuda.runtime.CUDARuntimeError
+            An earlier kernel has failed.
+        """
+        differences = self._read() != self._initial
+        return tuple(dict.fromkeys(name for name, differs in zip(self._names, differences, strict=True) if differs))
+
+    def _read(self) -> Any:
+        self._sums.data.memset_async(0, self._sums.nbytes)
+        arguments = (self._addresses, self._words, self._sums)
+        self._checksum((_CHECKSUM_BLOCKS, len(self._names)), (_THREADS,), arguments)
+        return self._sums.get()  # waits for the GPU

@@ -9,66 +9,43 @@ import contextlib
 import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from contextlib import ExitStack
+from dataclasses import replace
 
 import numpy as np
 
-from mltune.device.nvml import GpuState, Nvml, summarize
+from mltune.device.nvml import Nvml, summarize
 from mltune.device.query import pci_bus_id, query_device
 from mltune.errors import DeviceError
 from mltune.kernel.bundle import Launch
-from mltune.measure.array_verification import ArrayVerification, Baseline
 from mltune.measure.clock_monitor import ClockMonitor, Series, UsualClock
-from mltune.measure.fault_classification import OUT_OF_MEMORY, Fault, Memory, classify
-from mltune.measure.gpu import CudaError, LoadedKernel, problem_arguments
-from mltune.measure.operand_checksums import OperandChecksums
+from mltune.measure.gpu import CudaError, Fault, LoadedKernel, fault_of, gpu_memory, problem_arguments
+from mltune.measure.messages import (
+    Answer,
+    Baseline,
+    Begin,
+    Check,
+    Measure,
+    Outputs,
+    Race,
+    Request,
+    Result,
+    Run,
+    TimeReference,
+)
 from mltune.measure.protocols import SamplingRule
-from mltune.measure.race import RaceResult
+from mltune.measure.race import RaceResult, run_rounds
 from mltune.measure.references import bind_reference
-from mltune.measure.requests import Begin, Outputs
-from mltune.measure.stopwatch import Stopwatch
+from mltune.measure.stopwatch import MonitoredKernel, Readings, Stopwatch
 from mltune.measure.timing import Sampling, sample
-from mltune.measure.verification import Verification
-from mltune.problem.arrays import ArraysProblem
-from mltune.problem.runnable import Operands, RunnableProblem, SolvedProblem
+from mltune.measure.verification import OperandChecksums, Verification, run_once
+from mltune.problem.runnable import LargeProblem, Operands, RunnableProblem
 from mltune.records.trial import Measurement, TrialState
 
-_SEED, _OTHER_SEED = 267, 1267
+_SEED = 267
 _HOST_OPERANDS_BYTES = 2**26  # larger operands are made on the GPU
-_READ_EVERY_S = 5e-3  # shortest time between two readings of the GPU's state during a series
-_READ_AFTER_S = 20e-3  # a run longer than this is also read at its end: that costs less than a percent
 _MOST_VERIFICATIONS = 8
 _UNWRITTEN = 0xFF  # the byte that outputs are filled with: of any type of real number it makes NaN
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The answer to a request.
-
-    Attributes
-    ----------
-    result : Measurement, RaceResult, Outputs or None
-        The result, or the state in which the kernel failed; None when the GPU is lost.
-    retire : bool
-        Whether the worker must be replaced, because a kernel has damaged its context or its data.
-    lost : str
-        Empty, or why the GPU cannot be used now.
-    permanent : bool
-        Whether a lost GPU will not come back: it does not exist, or the operands are too large for it.
-    """
-
-    result: Measurement | RaceResult | Outputs | None
-    retire: bool = False
-    lost: str = ""
-    permanent: bool = False
-
-
-class Request(Protocol):
-    """A request to a worker. It may raise CUDA's errors: the worker turns them into the state of the kernel."""
-
-    def run(self, worker: Worker) -> Measurement | RaceResult | Outputs:
-        """Fulfil the request."""
 
 
 def make_worker(device_index: int) -> Callable[[Request], Answer]:
@@ -111,129 +88,129 @@ class Worker:
         self.problem = problem
         self.stopwatch = Stopwatch(device.l2_bytes)
         self.usual_clock = UsualClock()
-        self._verifications: dict[RunnableProblem, tuple[Verification, OperandChecksums]] = {}
+        self._gpu_name = device.name
+        self._own_verifications: dict[RunnableProblem, tuple[Verification, OperandChecksums]] = {}
         self._nvml = Nvml(pci_bus_id(device_index))
         self.stopwatch.take(lambda: self.stopwatch.spin(1e-6), 1)
-        self.constants: Sequence[tuple[str, int, int]] = ()
-        self._baseline: tuple[LoadedKernel, Launch] | None = None
-        with _must_fit(device.name, problem):
-            if isinstance(problem, ArraysProblem):
-                return  # its arrays are made with its baseline
-            assert isinstance(problem, SolvedProblem)  # noqa: S101 - the other kind of runnable problems
-            self.verification: Verification | ArrayVerification = Verification(problem.verification_cases())
+        self._constants: Sequence[tuple[str, int, int]] = ()
+        self._baseline: Baseline | None = None
+        self._default: tuple[LoadedKernel, Launch] | None = None
+        if not problem.needs_baseline:
+            self._make_operands()
+
+    def _make_operands(self) -> None:
+        """Make the verification, and the operands that kernels are timed on unless it holds them."""
+        problem = self.problem
+        with _must_fit(self._gpu_name, problem):
+            self._verification = Verification(problem.verification_cases(), self._baseline)
+            timed = self._verification.timed
+            if timed is not None:
+                self._constants = timed.constants
+                initial = {one.name: one.initial for one in timed.written if one.initial is not None}
+                self._use({name: array.bytes for name, array in timed.arrays.items()}, initial)
+                return
             operands = _operands(problem)
             written = {one.name: operands[one.name] for one in problem.buffers if one.role == "inout"}
             self._use(operands, {name: array.copy() for name, array in written.items()})
-
-    def begin(self, baseline: Baseline) -> Measurement:
-        """Make the arrays of the problem, and what kernels are compared with; verify the default configuration."""
-        problem = self.problem
-        assert isinstance(problem, ArraysProblem)  # noqa: S101 - others have no baseline
-        with _must_fit("the GPU", problem):
-            self.verification = verification = ArrayVerification(problem, baseline)
-            own = verification.own
-            self._use({name: array.bytes for name, array in own.arrays.items()}, own.initial)
-        self.constants = verification.own.constants
-        kernel = LoadedKernel(baseline.cubin, baseline.entry)
-        self._baseline = kernel, baseline.launches[-1]
-        return verification.check(kernel, baseline.launches)
 
     def _use(self, operands: Operands, initial: Operands) -> None:
         """Time kernels on given operands, some of which have initial values that are restored before each run."""
         self._operands, self._initial = operands, initial
         if initial:
             self.stopwatch.prepare = self._restore
-        self.addresses = _addresses(operands)
-        self.arguments = problem_arguments(self.problem, self.addresses)
+        self._addresses = _addresses(operands)
+        self._arguments = problem_arguments(self.problem, self._addresses)
         inputs = [(one.name, operands[one.name]) for one in self.problem.buffers if one.role == "in"]
         copies = [(f"the initial {name}", copy) for name, copy in initial.items()]
-        checked = {array.data.ptr: (name, array) for name, array in [*inputs, *copies, *self.verification.buffers()]}
+        checked = {array.data.ptr: (name, array) for name, array in [*inputs, *copies, *self._verification.buffers()]}
         self._checksums = OperandChecksums(checked.values())
-
-    def bind(self, kernel: LoadedKernel, launch: Launch) -> Callable[[], None]:
-        """Return a function that launches a kernel on the worker's operands."""
-        return kernel.bind(launch, self.arguments, self.constants)
-
-    def reference(self) -> Callable[[], None]:
-        """Return a function that runs the reference: the vendor's implementation, or the default configuration.
-
-        Raises
-        ------
-        DeviceError
-            There is none.
-        """
-        if self._baseline is not None:
-            return self.bind(*self._baseline)
-        return bind_reference(self.problem, self.addresses)
 
     def serve(self, request: Request) -> Answer:
         """Answer one request."""
         try:
-            result = request.run(self)
+            result = self._fulfil(request)
         except DeviceError as error:  # there is no reference implementation
             return Answer(Measurement(TrialState.LAUNCH_ERROR, str(error)))
         except (CudaError, MemoryError, RuntimeError) as error:
             return _answer_to(error)
-        harmed = result.state is TrialState.WRONG_RESULT and bool(self.changed_buffers(*self._verifications))
+        harmed = result.state is TrialState.WRONG_RESULT and bool(self._changed_buffers(*self._own_verifications))
         return Answer(result, retire=harmed)
 
-    def changed_buffers(self, *problems: RunnableProblem) -> tuple[str, ...]:
-        """Return the names of the read-only buffers that a kernel has changed, also in some problems' own cases."""
-        checksums = [self._checksums, *(self._verifications[problem][1] for problem in problems)]
-        return tuple(dict.fromkeys(name for one in checksums for name in one.changed()))
+    def _fulfil(self, request: Request) -> Result:
+        """Return the result of a request; CUDA's errors are the kernel's."""
+        match request:
+            case Begin():
+                return self._begin(request.baseline)
+            case Measure():
+                return self._measure(request)
+            case Check():
+                return self._check(request)
+            case Run():
+                return self._run(request)
+            case TimeReference():
+                launch = self._reference()
+                launch()  # the first call loads the library's kernels, which must not even count as a warm-up
+                return self._time(launch, request.rule, None)
+            case Race():
+                return self._race(request)
 
-    def verification_of(self, problem: SolvedProblem) -> Verification | None:
-        """Return the verification on a problem's own cases, made at the first call; None when it has none."""
-        if problem not in self._verifications:
-            cases = problem.own_cases()
-            if not cases:
-                return None
-            if len(self._verifications) >= _MOST_VERIFICATIONS:
-                self._verifications.clear()
-            made = Verification(cases)
-            self._verifications[problem] = made, OperandChecksums(made.buffers())
-        return self._verifications[problem][0]
+    def _begin(self, baseline: Baseline | None) -> Measurement:
+        """Make the arrays of a problem that needs a baseline, and verify the default configuration."""
+        if baseline is None:
+            return Measurement(TrialState.OK)
+        self._baseline = baseline
+        self._make_operands()
+        kernel = LoadedKernel(baseline.cubin, baseline.entry)
+        self._default = kernel, baseline.launches[-1]
+        return self._verification.check(kernel, baseline.launches)
 
-    def time(self, launch: Callable[[], None], rule: SamplingRule, best_s: float | None) -> Measurement:
-        """Time a launch on the worker's operands by a sampling rule, and monitor the clock.
-
-        The state of the GPU is read while it runs the samples: under load, and at no cost.
-        """
+    def _measure(self, request: Measure) -> Measurement:
+        """Verify a build, then time it."""
         started = time.perf_counter()
-        monitor = ClockMonitor(_Gpu(self.stopwatch, self._nvml, launch), self.usual_clock, rule, best_s)
-        sampling = sample(monitor.take, rule, best_s)
-        state = summarize(monitor.states)
-        detail = _instability(sampling, rule, monitor)
-        return Measurement(
-            TrialState.UNSTABLE if detail else TrialState.OK,
-            detail,
-            samples_s=sampling.samples_s,
-            median_s=sampling.median_s,
-            noise=sampling.noise,
-            stopped_early=sampling.stopped_early,
-            time_s=time.perf_counter() - started,
-            sm_clock_hz=state.sm_clock_hz,
-            temperature_c=state.temperature_c,
-            power_w=state.power_w,
-            throttle_reasons=None if state.throttle_reasons is None else monitor.reasons,
-            discarded=monitor.discarded,
-        )
+        with LoadedKernel(request.cubin, request.entry) as kernel:
+            measured = verified = self._verification.check(kernel, request.verified)
+            verify_s = time.perf_counter() - started
+            if verified.state is TrialState.OK:
+                measured = self._time(self._bind(kernel, request.timed), request.rule, request.best_s)
+            measured = _unless_changed(measured, self._changed_buffers())
+        return replace(measured, error=verified.error, verify_s=verify_s)
 
-    def time_each(self, launches: Sequence[Callable[[], None]]) -> Series:
-        """Time several launches once each, in this order."""
-        readings = _Readings(self._nvml)
-        return Series(tuple(self.stopwatch.take_each(launches, readings.take)), tuple(readings.states))
+    def _check(self, request: Check) -> Measurement:
+        """Verify a build on the own cases of a problem, or on the GPU when it is too large for the host."""
+        started, problem = time.perf_counter(), request.problem
+        changed: tuple[str, ...] = ()
+        with LoadedKernel(request.cubin, request.entry) as kernel:
+            own = self._own_verification(problem)
+            if own is None:
+                assert isinstance(problem, LargeProblem)  # noqa: S101 - others have cases of their own
+                verified = self._check_on_device(kernel, problem, request.launches[0])
+            else:
+                verification, checksums = own
+                verified, changed = verification.check(kernel, request.launches), checksums.changed()
+            changed = tuple(dict.fromkeys((*changed, *self._changed_buffers())))
+        verify_s = time.perf_counter() - started
+        return replace(_unless_changed(verified, changed), error=verified.error, verify_s=verify_s)
 
-    def check_anew(
-        self, kernel: LoadedKernel, baseline: Baseline, launches: Sequence[Launch]
-    ) -> tuple[Measurement, tuple[str, ...]]:
-        """Verify a kernel on arrays with other initial values; return also the names of inputs that it changed."""
-        assert isinstance(self.problem, ArraysProblem)  # noqa: S101 - others have no baseline
-        verification = ArrayVerification(self.problem, baseline, seed=_OTHER_SEED)
-        checksums = OperandChecksums(verification.buffers())
-        return verification.check(kernel, launches), checksums.changed()
+    def _own_verification(self, problem: RunnableProblem) -> tuple[Verification, OperandChecksums] | None:
+        """Return the verification on a problem's own cases; None when it has none.
 
-    def check_on_device(self, kernel: LoadedKernel, problem: SolvedProblem, launch: Launch) -> Measurement:
+        It is kept for the next build, unless there is a baseline: then its arrays may be as large as those that kernels
+        are timed on.
+        """
+        if problem in self._own_verifications:
+            return self._own_verifications[problem]
+        cases = problem.own_cases()
+        if not cases:
+            return None
+        verification = Verification(cases, self._baseline)
+        made = verification, OperandChecksums(verification.buffers())
+        if self._baseline is None:
+            if len(self._own_verifications) >= _MOST_VERIFICATIONS:
+                self._own_verifications.clear()
+            self._own_verifications[problem] = made
+        return made
+
+    def _check_on_device(self, kernel: LoadedKernel, problem: LargeProblem, launch: Launch) -> Measurement:
         """Verify a kernel on a problem that is too large for the host."""
         after = self._fresh_operands() if problem == self.problem else _operands(problem)
         inputs = {one.name for one in problem.buffers if one.role == "in"}
@@ -258,87 +235,105 @@ class Worker:
                 fresh[one.name].data.memset_async(_UNWRITTEN, fresh[one.name].nbytes)
         return fresh
 
+    def _run(self, request: Run) -> Outputs:
+        """Run a build once, on arrays of its own."""
+        (timed,) = (case for case in self.problem.verification_cases() if case.is_timed)
+        with LoadedKernel(request.cubin, request.entry) as kernel:
+            return Outputs(TrialState.OK, arrays=run_once(timed, kernel, request.launch))
+
+    def _race(self, request: Race) -> RaceResult:
+        """Time builds and the reference in rounds."""
+        with ExitStack() as stack:
+            kernels = [stack.enter_context(LoadedKernel(cubin, entry)) for cubin, entry, _ in request.entries]
+            launches = [
+                self._bind(kernel, launch) for kernel, (*_, launch) in zip(kernels, request.entries, strict=True)
+            ]
+            entered = len(launches)
+            try:
+                reference = self._reference()
+            except DeviceError:
+                pass
+            else:
+                reference()  # loads the library's kernels, before anything is timed
+                launches.append(reference)
+
+            def take(order: Sequence[int]) -> Series:
+                return self._time_each([launches[runner] for runner in order])
+
+            rounds = run_rounds(len(launches), take, time.sleep, self.usual_clock, request.budget_s)
+            changed = self._changed_buffers()
+        if changed:
+            return RaceResult(TrialState.WRONG_RESULT, f"one of the kernels {_wrote(changed)}")
+        throttled = rounds.disturbed
+        return RaceResult(
+            TrialState.OK if throttled is None else TrialState.UNSTABLE,
+            "" if throttled is None else f"throughout the race, {throttled.detail}",
+            samples_s=tuple(times_s[:entered] for times_s in rounds.times_s),
+            reference_s=tuple(times_s[entered] for times_s in rounds.times_s if len(times_s) > entered),
+        )
+
+    def _bind(self, kernel: LoadedKernel, launch: Launch) -> Callable[[], None]:
+        """Return a function that launches a kernel on the worker's operands."""
+        return kernel.bind(launch, self._arguments, self._constants)
+
+    def _reference(self) -> Callable[[], None]:
+        """Return a function that runs the reference: the vendor's implementation, or the default configuration.
+
+        Raises
+        ------
+        DeviceError
+            There is none.
+        """
+        return bind_reference(self.problem, self._addresses) if self._default is None else self._bind(*self._default)
+
+    def _changed_buffers(self, *problems: RunnableProblem) -> tuple[str, ...]:
+        """Return the names of the read-only buffers that a kernel has changed, also in some problems' own cases."""
+        checksums = [self._checksums, *(self._own_verifications[problem][1] for problem in problems)]
+        return tuple(dict.fromkeys(name for one in checksums for name in one.changed()))
+
+    def _time(self, launch: Callable[[], None], rule: SamplingRule, best_s: float | None) -> Measurement:
+        """Time a launch on the worker's operands by a sampling rule, and monitor the clock.
+
+        The state of the GPU is read while it runs the samples: under load, and at no cost.
+        """
+        started = time.perf_counter()
+        monitor = ClockMonitor(MonitoredKernel(self.stopwatch, self._nvml, launch), self.usual_clock, rule, best_s)
+        sampling = sample(monitor.take, rule, best_s)
+        state = summarize(monitor.states)
+        detail = _instability(sampling, rule, monitor)
+        return Measurement(
+            TrialState.UNSTABLE if detail else TrialState.OK,
+            detail,
+            samples_s=sampling.samples_s,
+            median_s=sampling.median_s,
+            noise=sampling.noise,
+            stopped_early=sampling.stopped_early,
+            time_s=time.perf_counter() - started,
+            sm_clock_hz=state.sm_clock_hz,
+            temperature_c=state.temperature_c,
+            power_w=state.power_w,
+            throttle_reasons=None if state.throttle_reasons is None else monitor.reasons,
+            discarded=monitor.discarded,
+        )
+
+    def _time_each(self, launches: Sequence[Callable[[], None]]) -> Series:
+        """Time several launches once each, in this order."""
+        readings = Readings(self._nvml)
+        return Series(tuple(self.stopwatch.take_each(launches, readings.take)), tuple(readings.states))
+
     def _restore(self) -> None:
         """Queue the copies that set operands which are read and written to their initial values."""
         for name, initial in self._initial.items():
             self._operands[name].data.copy_from_device_async(initial.data, initial.nbytes)
 
 
-class _Readings:
-    """Readings of the GPU's state during a series: a complete one, then its quickly changing parts."""
-
-    def __init__(self, nvml: Nvml) -> None:
-        self.states: list[GpuState] = []
-        self._nvml = nvml
-        self._last = -np.inf
-
-    def take(self) -> None:
-        """Read the state, unless the last reading is recent."""
-        now = time.perf_counter()
-        if now - self._last >= _READ_EVERY_S:
-            self.states.append(self._nvml.read_clock() if self.states else self._nvml.read())
-            self._last = now
-
-    def take_last(self) -> None:
-        """Read the state at the end of a long series."""
-        if time.perf_counter() - self._last >= _READ_AFTER_S:
-            self.take()
-
-
-class _Gpu:
-    """A kernel on the GPU (see :class:`mltune.measure.clock_monitor.TimedKernel`)."""
-
-    def __init__(self, stopwatch: Stopwatch, nvml: Nvml, launch: Callable[[], None]) -> None:
-        self._stopwatch = stopwatch
-        self._nvml = nvml
-        self._launch = launch
-
-    def run(self, count: int, *, monitored: bool) -> Series:
-        if not monitored:
-            return Series(tuple(self._stopwatch.take(self._launch, count)))
-        readings = _Readings(self._nvml)
-        samples_s = self._stopwatch.take(self._launch, count, readings.take)
-        readings.take_last()
-        return Series(tuple(samples_s), tuple(readings.states))
-
-    def read_state(self) -> GpuState:
-        return self._nvml.read()
-
-    def rest(self, duration_s: float) -> None:
-        time.sleep(duration_s)
-
-
 def _answer_to(error: Exception) -> Answer:
     """Return the answer to a request that failed with an error of CUDA."""
-    code = _code(error)
-    fault = Fault.CONTEXT_LOST if code is None else classify(code, _memory() if code == OUT_OF_MEMORY else None)
+    fault = fault_of(error)
     if fault is Fault.GPU_UNAVAILABLE:
         return Answer(None, lost=str(error))
     rejected = fault is Fault.REJECTED
     return Answer(Measurement(TrialState.LAUNCH_ERROR if rejected else TrialState.CRASHED, str(error)), not rejected)
-
-
-def _code(error: Exception) -> int | None:
-    """Return the ``CUresult`` of an error; None where it has none."""
-    if isinstance(error, CudaError):
-        return error.code
-    if isinstance(error, MemoryError):
-        return OUT_OF_MEMORY
-    from cupy.cuda import driver, runtime
-
-    if isinstance(error, driver.CUDADriverError | runtime.CUDARuntimeError):
-        return int(error.status)
-    return None
-
-
-def _memory() -> Memory | None:
-    """Return the use of the GPU's memory; None where it can no longer be read."""
-    import cupy
-
-    with contextlib.suppress(RuntimeError):
-        free_bytes, total_bytes = cupy.cuda.runtime.memGetInfo()
-        return Memory(total_bytes, free_bytes, cupy.get_default_memory_pool().total_bytes())
-    return None
 
 
 def _free_memory() -> None:
@@ -365,7 +360,7 @@ def _must_fit(gpu: str, problem: RunnableProblem) -> Iterator[None]:
     try:
         yield
     except MemoryError as error:
-        memory = _memory()
+        memory = gpu_memory()
         if memory is not None and memory.used_by_others:
             raise
         raise DeviceError(
@@ -376,6 +371,18 @@ def _must_fit(gpu: str, problem: RunnableProblem) -> Iterator[None]:
 
 def _addresses(operands: Operands) -> dict[str, int]:
     return {name: int(array.data.ptr) for name, array in operands.items()}
+
+
+def _unless_changed(measured: Measurement, changed: tuple[str, ...]) -> Measurement:
+    """Return a measurement, or a wrong result if the kernel changed buffers that it must not change."""
+    if not changed:
+        return measured
+    before = f"{measured.detail}; " if measured.detail else ""
+    return Measurement(TrialState.WRONG_RESULT, f"{before}{_wrote(changed)}", time_s=measured.time_s)
+
+
+def _wrote(changed: tuple[str, ...]) -> str:
+    return f"wrote into {' and '.join(changed)}"
 
 
 def _instability(sampling: Sampling, rule: SamplingRule, monitor: ClockMonitor) -> str:

@@ -9,17 +9,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr, ValidationError
 
 from mltune.errors import ProblemError
 from mltune.files.validation import matching, problems_of
 from mltune.problem.array_values import DTYPES, INITIAL, STORAGE, initial_array, scalar
-from mltune.problem.runnable import Buffer, Operands
+from mltune.problem.arrays_examples import examples
+from mltune.problem.runnable import Buffer, CaseBuffer, Examples, Operands
 
 MOST_BYTES = 2**40
 """Largest array, bytes."""
 
 MOST_FLOPS = 2**80
+
+_SEED, _OWN_SEED = 267, 1267  # of what every configuration is verified on, and of what a winner is
 
 Role = Literal["in", "out", "inout", "constant"]
 Name = Annotated[StrictStr, matching(r"[A-Za-z_][A-Za-z0-9_]{0,63}", "be a name")]
@@ -69,6 +73,19 @@ class Argument:
         """Size of the array in bytes; 0 for a scalar."""
         return 0 if self.shape is None else math.prod(self.shape) * STORAGE[self.dtype].itemsize
 
+    def document(self) -> dict[str, Any]:
+        """Return the argument for a winner's document; of a file with initial values only the name."""
+        if self.shape is None:
+            return {"name": self.name, "type": self.dtype, "value": self.value}
+        initial = Path(self.initial).name if isinstance(self.initial, str) else self.initial
+        return {
+            "name": self.name,
+            "type": f"pointer to {self.dtype}",
+            "shape": list(self.shape),
+            "role": self.role,
+            "initial": 0 if self.role == "out" else initial,
+        }
+
 
 class _ArgumentDocument(BaseModel):
     model_config = ConfigDict(extra="forbid")
@@ -117,6 +134,8 @@ class ArraysProblem:
         The arithmetic whose peak bounds the problem.
     checks : tuple of ArraysProblem
         The same kernel at other sizes, on which every configuration is verified before it is timed.
+    answer : mapping of str to str
+        Paths of ``.npy`` files that hold correct outputs, by argument. They take the place of the baseline's.
 
     Raises
     ------
@@ -138,11 +157,15 @@ class ArraysProblem:
     bytes: int = 0
     arithmetic: str = "fp32"
     checks: tuple[ArraysProblem, ...] = field(default=(), compare=False)
+    answer: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     kind: ClassVar[str] = "arrays"
     precision: ClassVar[str] = ""
     reference: ClassVar[str] = "default"
+    is_product: ClassVar[bool] = False
     follows_roofline: ClassVar[bool] = True
+    batch: ClassVar[int] = 1
+    needs_baseline: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         names = [one.name for one in self.arguments]
@@ -197,11 +220,6 @@ class ArraysProblem:
         return tuple(one for one in self.arguments if one.shape is not None)
 
     @property
-    def constants(self) -> tuple[str, ...]:
-        """The names of the arrays in constant memory."""
-        return tuple(one.name for one in self.arguments if one.role == "constant")
-
-    @property
     def buffers(self) -> tuple[Buffer, ...]:
         """The arrays, as stored in memory; those in constant memory are inputs."""
         return tuple(Buffer(one.name, "in" if one.role == "constant" else one.role, one.dtype) for one in self.arrays)
@@ -238,6 +256,33 @@ class ArraysProblem:
             for one in self.arguments
             if one.role != "constant"
         }
+
+    def verification_cases(self) -> tuple[ArraysCase, ...]:
+        """Return the checks, and the problem itself."""
+        return self._cases(_SEED)
+
+    def own_cases(self) -> tuple[ArraysCase, ...]:
+        """Return the same with other initial values."""
+        return self._cases(_OWN_SEED)
+
+    def _cases(self, seed: int) -> tuple[ArraysCase, ...]:
+        problems = (*self.checks, self)
+        return tuple(ArraysCase(one, seed + number, is_timed=one is self) for number, one in enumerate(problems))
+
+    def winner_problems(self) -> tuple[ArraysProblem, ...]:
+        """Return none: a winner is verified at the sizes of the checks."""
+        return ()
+
+    def reference_call(self, addresses: Mapping[str, int]) -> None:
+        """Return none: the reference is the default configuration."""
+
+    def argument_documents(self) -> list[dict[str, Any]]:
+        """Return name, type and value or role of all arguments."""
+        return [one.document() for one in self.arguments]
+
+    def examples(self) -> Examples:
+        """Return the examples for the folder of a winner."""
+        return examples(self)
 
     def verification_document(self) -> dict[str, Any]:
         """Return the sizes at which a winner is verified."""
@@ -292,6 +337,46 @@ class ArraysProblem:
             found.arithmetic,
             tuple(cls(found.name, tuple(sizes.items()), ()) for sizes in found.checked),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class ArraysCase:
+    """A problem with initial values; its correct outputs are those of a baseline, or in files.
+
+    Attributes
+    ----------
+    seed : int
+        Seed of the initial values.
+    is_timed : bool
+        Whether kernels are also timed on these arrays.
+    """
+
+    problem: ArraysProblem
+    seed: int
+    is_timed: bool = False
+
+    @property
+    def label(self) -> str:
+        """That of the problem."""
+        return self.problem.label
+
+    def buffers(self, xp: Any) -> dict[str, CaseBuffer]:
+        """Make the arrays."""
+        values, answer = self.problem.operands(xp, self.seed), self.problem.answer
+        return {
+            one.name: CaseBuffer(
+                one.role,
+                one.dtype,
+                values[one.name],
+                one.shape or (),
+                expected=initial_array(np, None, one.dtype, one.shape or (), answer[one.name])
+                if one.name in answer
+                else None,
+                tolerance=one.tolerance,
+                absolute=one.absolute,
+            )
+            for one in self.problem.arrays
+        }
 
 
 def _argument_to_json(argument: Argument) -> dict[str, Any]:

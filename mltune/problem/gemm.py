@@ -17,7 +17,7 @@ import numpy as np
 
 from mltune.errors import ProblemError
 from mltune.files.text import did_you_mean, printable
-from mltune.problem import double_double, gemm_verification
+from mltune.problem import double_double, gemm_reference, gemm_verification
 from mltune.problem.array_values import STORAGE
 from mltune.problem.gemm_operands import (
     LARGEST_INTEGER,
@@ -35,7 +35,7 @@ from mltune.problem.gemm_operands import (
 )
 from mltune.problem.gemm_precisions import PRECISIONS, TRANSPOSES, Precision, transpositions
 from mltune.problem.problem import DEFAULT_SIZE, DEFAULT_TRANS, LARGEST_BATCH
-from mltune.problem.runnable import Buffer, Operands
+from mltune.problem.runnable import Buffer, Examples, Operands
 
 CASES: tuple[tuple[str, str, str], ...] = tuple((one, *ops) for one in "sdcz" for ops in transpositions(one))
 """The 26 cases (precision, trans_a, trans_b) of the BLAS."""
@@ -99,7 +99,9 @@ class GemmProblem:
     batch: int = 1
 
     kind: ClassVar[str] = "gemm"
+    is_product: ClassVar[bool] = True
     follows_roofline: ClassVar[bool] = False
+    needs_baseline: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
@@ -433,6 +435,23 @@ class GemmProblem:
     own_cases = gemm_verification.own_cases
     winner_problems = gemm_verification.winner_problems
     verification_document = gemm_verification.verification_document
+    reference_call = gemm_reference.reference_call
+
+    def argument_documents(self) -> list[dict[str, Any]]:
+        """Return name, type and value of the arguments of a kernel, complex values as [real, imaginary]."""
+        values = self.kernel_arguments({buffer.name: buffer for buffer in self.buffers})
+        return [
+            {"name": name, "type": f"pointer to {value.dtype}"}
+            if isinstance(value, Buffer)
+            else {"name": name, "type": value.dtype.name, "value": _plain(value)}
+            for name, value in values.items()
+        ]
+
+    def examples(self) -> Examples:
+        """Return the examples for the folder of a winner."""
+        from mltune.problem.gemm_examples import examples
+
+        return examples(self)
 
     def device_error(self, before: Operands, after: Operands, run_reference: Callable[[Operands], None]) -> float:
         """Return the largest error of a kernel on a problem that is too large for the host, as a share of its bound.
@@ -557,6 +576,11 @@ def parse_problem(
     if len(ops) != 2 or not set(ops) <= set(TRANSPOSES):
         raise ProblemError(f"trans is two of the letters N, T, C, such as NT, got {printable(repr(trans), 80)}.")
     return GemmProblem(lowered.removesuffix("gemm"), ops[0], ops[1], m, n, k, alpha, beta, batch=batch)
+
+
+def _plain(value: np.generic) -> Any:
+    number = value.item()
+    return [number.real, number.imag] if isinstance(number, complex) else number
 
 
 def _extent(field: str, value: object) -> int:

@@ -1,21 +1,19 @@
-"""Verification of GEMM kernels: the sizes, layouts and operands, and the correct content of every word around C.
+"""Verification of GEMM kernels: the sizes, layouts and operands, and the correct content of C.
 
-Each matrix is surrounded by guard zones, and the padding below the columns of C is one as well. A correct kernel leaves
-a known word everywhere: a result within an error bound, an exact result (integer operands have no rounding), or the
-word from before.
+A correct kernel leaves a known word everywhere: a result within an error bound, an exact result (integer operands have
+no rounding), or in the padding below the columns of C the word from before.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mltune.problem.array_values import scalar
-from mltune.problem.runnable import CaseBuffer, CaseOutput
+from mltune.problem.runnable import CaseBuffer
 
 Gemm = Any
 """A :class:`mltune.problem.gemm.GemmProblem`, whose module imports this one."""
@@ -25,9 +23,7 @@ WINNER_SIZES = ((1, 1, 1), (127, 129, 65), (256, 256, 256), (1023, 33, 257), (64
 
 _MOST_ELEMENTS, _MOST_PRODUCTS = 2**21, 2**26  # of a problem that is solved on the host
 _SEED = 20110
-_GUARD = 4096  # elements before a matrix, and at least as many behind it
 _GUARD_COLUMNS = 256  # columns behind C: as wide as tiles are
-_ALIGNMENT = 64  # elements
 _CANARY = 12345.0  # exact in every precision, and never a result
 
 
@@ -48,47 +44,46 @@ class GemmCase:
     integers: bool
     offset: int
 
+    is_timed: ClassVar[bool] = False
+
     @property
     def label(self) -> str:
         """The problem, its operands and their alignment."""
         kind = "integer operands" if self.integers else "random operands"
         return f"{self.problem.label}, {kind}, {'unaligned' if self.offset else 'aligned'}"
 
-    def buffers(self) -> dict[str, CaseBuffer]:
-        """Make A and B, with NaN around them, and C with everything that a correct kernel leaves there."""
+    def buffers(self, xp: Any = np) -> dict[str, CaseBuffer]:
+        """Make A and B, and C with everything that a correct kernel leaves there."""
         problem = self.problem
         operands = problem.operands(np, _SEED, integers=self.integers)
-        begin = _GUARD + self.offset
-        nan = scalar(problem.types.operand, complex(np.nan, np.nan) if problem.dtype.kind == "c" else np.nan)
+        offset_bytes = self.offset * problem.element_bytes
         inputs = {
-            name: CaseBuffer(self._surround(operands[name], _GUARD, nan), begin * problem.element_bytes)
-            for name in "AB"
+            name: CaseBuffer("in", problem.types.operand, operands[name], offset_bytes=offset_bytes) for name in "AB"
         }
-        return {**inputs, "C": self._output(operands, begin * problem.result_dtype.itemsize)}
+        return {**inputs, "C": self._output(operands)}
 
-    def _output(self, operands: dict[str, NDArray[Any]], skip_bytes: int) -> CaseOutput:
+    def _output(self, operands: dict[str, NDArray[Any]]) -> CaseBuffer:
         problem, dtype = self.problem, self.problem.result_dtype
         parts = 2 if dtype.kind == "c" else 1
         answer = problem.answer(operands)
         error_bound = np.zeros_like(answer) if self.integers else problem.error_bound(operands)
-        canary = _filled(dtype, _CANARY)
-        matrix = operands["C"].copy()
-        problem.padding(matrix)[...] = canary
-        content = self._surround(matrix, _GUARD_COLUMNS * problem.ldc, canary).view(dtype.char.lower())
-        first, columns = (_GUARD + self.offset) * parts, problem.n * problem.batch
-        expected, bound = np.zeros(content.size), np.full(content.size, -1.0)
+        content = operands["C"].copy()
+        problem.padding(content)[...] = dtype.type(complex(_CANARY, _CANARY) if parts == 2 else _CANARY)
+        columns = problem.n * problem.batch
+        expected, bound = np.zeros(content.size * parts), np.full(content.size * parts, -1.0)
         for words, values in ((expected, answer), (bound, error_bound)):
-            inside = words[first : first + problem.ldc * columns * parts]
-            inside.reshape(columns, problem.ldc, parts)[:, : problem.m] = _words(values, columns, parts)
-        return CaseOutput(content, skip_bytes, expected, bound, problem.types.terms)
-
-    def _surround(self, values: NDArray[Any], behind: int, guard: Any) -> NDArray[Any]:
-        """Put guard zones around a buffer, so that it begins ``offset`` elements behind an aligned address."""
-        begin = _GUARD + self.offset
-        size = begin + values.size + max(behind, _GUARD)
-        buffer = np.full(-(-size // _ALIGNMENT) * _ALIGNMENT, guard, dtype=values.dtype)
-        buffer[begin : begin + values.size] = values
-        return buffer
+            inside = words[: problem.ldc * columns * parts].reshape(columns, problem.ldc, parts)
+            inside[:, : problem.m] = _words(values, columns, parts)
+        return CaseBuffer(
+            "inout",
+            problem.types.result,
+            content,
+            offset_bytes=self.offset * dtype.itemsize,
+            guard_bytes=_GUARD_COLUMNS * problem.ldc * dtype.itemsize,
+            expected=expected,
+            bound=bound,
+            terms=problem.types.terms,
+        )
 
 
 def verification_problem(problem: Gemm, *, aligned: bool) -> Gemm:
@@ -141,11 +136,6 @@ def verification_document(problem: Gemm) -> dict[str, Any]:
         "leading_dimensions": [[one.lda, one.ldb, one.ldc] for one in (problem, wide, narrow)],
         "addresses": "aligned to 256 bytes, and one element behind that",
     }
-
-
-def _filled(dtype: np.dtype[Any], value: float) -> Any:
-    """Return an element all of whose words are a value."""
-    return dtype.type(complex(value, value) if dtype.kind == "c" else value)
 
 
 def _words(matrix: NDArray[Any], columns: int, parts: int) -> NDArray[np.float64]:

@@ -1,8 +1,7 @@
 """The table of problem kinds, and the construction of problems from JSON documents.
 
 A new kind is a module of this room and an entry in :data:`KINDS`. A kind that runs on a GPU implements
-:class:`~mltune.problem.runnable.RunnableProblem`; it may have an entry in :data:`mltune.measure.references.REFERENCES`
-and one in :data:`mltune.winner.examples.EXAMPLES`.
+:class:`~mltune.problem.runnable.RunnableProblem`. Other rooms know no kind: they use the protocols and this table.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from mltune.problem.arrays import ArraysProblem
 from mltune.problem.gemm import GemmProblem, parse_problem
 from mltune.problem.problem import GEMM_PRECISIONS, Problem
 from mltune.problem.recorded import RecordedProblem
-from mltune.problem.runnable import RunnableProblem, SolvedProblem
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +109,11 @@ def problem_from_json(document: Any) -> Problem:
     return KINDS[kind].from_json(document)
 
 
-def verified_problems(problem: RunnableProblem) -> list[RunnableProblem]:
-    """Return the problems on which every configuration is verified; arrays are verified at their own sizes, too."""
-    if isinstance(problem, ArraysProblem):
-        return [*problem.checks, problem]
-    assert isinstance(problem, SolvedProblem)  # noqa: S101 - the other kind of runnable problems
-    return [case.problem for case in problem.verification_cases()]
+def timed_problem(
+    name: str, size: str = "", flops: int = 1, arithmetic: str = "fp32", values: Mapping[str, int] | None = None
+) -> Problem:
+    """Make a problem of which only timings are known; the arguments are the fields of a recorded problem."""
+    return RecordedProblem(name, size, flops, arithmetic, values or {})
 
 
 problem_from_name = parse_problem

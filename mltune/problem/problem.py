@@ -67,12 +67,20 @@ class Problem(Protocol):
         """A key that problems with the same amount of work share, such as precision and extents; None when unknown."""
 
     @property
+    def batch(self) -> int:
+        """Number of equal problems that are solved at once; 1 for kinds without batches."""
+
+    @property
     def size_names(self) -> tuple[str, ...]:
         """The variables that another call of the same compiled kernel may change, such as m, n and k."""
 
     @property
     def reference(self) -> str:
         """The name of the reference implementation that kernels are compared with, such as ``"cuBLAS"``, or empty."""
+
+    @property
+    def is_product(self) -> bool:
+        """Whether it is a matrix product, which tensor cores can compute."""
 
     @property
     def follows_roofline(self) -> bool:

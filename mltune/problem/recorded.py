@@ -56,6 +56,8 @@ class RecordedProblem:
     work_class: ClassVar[None] = None
     size_names: ClassVar[tuple[str, ...]] = ()
     reference: ClassVar[str] = ""
+    batch: ClassVar[int] = 1
+    is_product: ClassVar[bool] = False
     follows_roofline: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, Self, runtime_checkable
-
-import numpy as np
-from numpy.typing import NDArray
 
 from mltune.problem.problem import Problem
 
@@ -35,40 +32,53 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class CaseBuffer:
-    """One buffer of a verification case on the host: an operand with guard zones around it.
+    """A buffer of a verification case, which the verification puts between guard zones.
+
+    The correct content and its largest error are given word by word, or by a baseline and tolerances.
 
     Attributes
     ----------
-    content : ndarray of shape (n_words,)
-        All of the buffer before the kernel runs.
-    skip_bytes : int
-        Bytes before the first element of the operand.
-    """
-
-    content: NDArray[Any]
-    skip_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class CaseOutput(CaseBuffer):
-    """A buffer that the kernel of a verification case writes; its words are real, two for a complex element.
-
-    Attributes
-    ----------
-    expected, bound : ndarray of shape (n_words,), float64
-        The correct word and its largest error. A negative bound marks a word that the kernel must not change.
+    role : {"in", "out", "inout", "constant"}
+        A kernel must not change ``"in"`` and ``"constant"``. ``"out"`` is filled with what no correct kernel leaves
+        before a kernel runs, and ``"inout"`` is restored.
+    dtype : str
+        Type of an element, a name of :data:`mltune.problem.array_values.DTYPES`.
+    values : array
+        The elements before the kernel runs, of NumPy or CuPy.
+    shape : tuple of int
+        Shape of the elements for those who read them; flat by default.
+    offset_bytes : int
+        Bytes between a multiple of 256 and the address of the first element.
+    guard_bytes : int
+        Least size of the guard zone behind the buffer.
+    expected : array or None
+        Correct content of a written buffer; None where the baseline gives it. With a bound its real words as doubles
+        (two for a complex element), else elements.
+    bound : ndarray of shape (n_words,), float64, or None
+        Largest error of each word; negative where the kernel must not change it. None where the tolerances decide.
     terms : int
         Consecutive words whose sum is a value: 2 in double-double arithmetic. The error of the sum counts; its bound
         stands with the first word.
+    tolerance, absolute : float
+        The largest error is ``tolerance * (abs(expected) + rms) + absolute``, where `rms` is the root mean square of
+        all expected words.
     """
 
-    expected: NDArray[np.float64]
-    bound: NDArray[np.float64]
+    role: Literal["in", "out", "inout", "constant"]
+    dtype: str
+    values: Any
+    shape: tuple[int, ...] = (-1,)
+    offset_bytes: int = 0
+    guard_bytes: int = 0
+    expected: Any = None
+    bound: Any = None
     terms: int = 1
+    tolerance: float = 0.0
+    absolute: float = 0.0
 
 
 class VerificationCase(Protocol):
-    """A problem with operands for which every word of the result is known."""
+    """A problem with operands on which kernels are verified."""
 
     @property
     def problem(self) -> RunnableProblem:
@@ -78,13 +88,58 @@ class VerificationCase(Protocol):
     def label(self) -> str:
         """The problem and its operands, such as ``"sgemm NT 389x293x211, random operands, aligned"``."""
 
-    def buffers(self) -> dict[str, CaseBuffer]:
-        """Make the buffers by name; the same ones at every call."""
+    @property
+    def is_timed(self) -> bool:
+        """Whether kernels are also timed on the buffers of this case, because two sets of them may not fit a GPU."""
+
+    def buffers(self, xp: Any) -> dict[str, CaseBuffer]:
+        """Make the buffers by name with ``numpy`` or, of large problems, with ``cupy``; the same ones at every call."""
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryCall:
+    """A call of cuBLAS that solves a problem.
+
+    Attributes
+    ----------
+    function : str
+        Name of the function in CuPy's bindings.
+    arguments : tuple
+        Its arguments after the handle.
+    keep : object
+        What the arguments point to.
+    """
+
+    function: str
+    arguments: tuple[Any, ...]
+    keep: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """Examples that call a kernel, for the folder of a winner.
+
+    Attributes
+    ----------
+    files : tuple of str
+        Their names; the templates are in ``mltune/winner/templates/KIND``.
+    usage : str
+        The commands that run them.
+    values : mapping of str to object
+        Values that only the templates of this kind need.
+    """
+
+    files: tuple[str, ...] = ()
+    usage: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict)
 
 
 @runtime_checkable
 class RunnableProblem(Problem, Protocol):
-    """A problem that kernels can be compiled, verified and timed for. Instances are hashable and can be pickled."""
+    """A problem that kernels can be compiled, verified and timed for. Instances are hashable and can be pickled.
+
+    The right answer is known on the host, or a baseline gives it (:attr:`needs_baseline`).
+    """
 
     @property
     def formula(self) -> str:
@@ -97,6 +152,10 @@ class RunnableProblem(Problem, Protocol):
     @property
     def is_empty(self) -> bool:
         """Whether the result has no elements, so that no kernel is launched."""
+
+    @property
+    def needs_baseline(self) -> bool:
+        """Whether kernels are compared with the default configuration, or with what it is verified by."""
 
     def macros(self) -> dict[str, int]:
         """Return the macros that select the case when a kernel is compiled."""
@@ -115,28 +174,46 @@ class RunnableProblem(Problem, Protocol):
     def kernel_arguments(self, operands: Operands) -> dict[str, Any]:
         """Return the arguments of a kernel by name, in order: NumPy scalars, and the operands themselves."""
 
+    def verification_cases(self) -> tuple[VerificationCase, ...]:
+        """Return the cases on which every configuration is verified before it is timed."""
+
+    def own_cases(self) -> tuple[VerificationCase, ...]:
+        """Return cases of this very problem for a winner; none when it is too large to be solved on the host."""
+
+    def winner_problems(self) -> tuple[Self, ...]:
+        """Return the problems of other sizes that a winner is verified on besides its own."""
+
+    def reference_call(self, addresses: Mapping[str, int]) -> LibraryCall | None:
+        """Return the call of the reference implementation on buffers at some device addresses; None without one.
+
+        Raises
+        ------
+        DeviceError
+            The reference implementation does not support the problem.
+        """
+
+    def argument_documents(self) -> list[dict[str, Any]]:
+        """Return name, type and value or role of the arguments of a kernel, in order, as plain JSON values.
+
+        Arrays with the role ``"constant"`` are not passed, but copied to constant memory.
+        """
+
     def verification_document(self) -> dict[str, Any]:
         """Return where a winner is verified as plain JSON values.
 
         ``"sizes"`` is a list of lists or mappings of extents, ``"addresses"`` a text; other keys are up to the kind.
         """
 
+    def examples(self) -> Examples:
+        """Return the examples for the folder of a winner."""
+
 
 @runtime_checkable
-class SolvedProblem(RunnableProblem, Protocol):
-    """A runnable problem whose right answer is known on the host, with bounds on the error of every word."""
-
-    def verification_cases(self) -> tuple[VerificationCase, ...]:
-        """Return small cases of the same kind, on which every configuration is verified."""
-
-    def own_cases(self) -> tuple[VerificationCase, ...]:
-        """Return cases of this very problem; none when it is too large to be solved on the host."""
-
-    def winner_problems(self) -> tuple[Self, ...]:
-        """Return the problems of other sizes that a winner is verified on besides its own."""
+class LargeProblem(RunnableProblem, Protocol):
+    """A runnable problem that may be too large to be solved on the host."""
 
     def device_error(self, before: Operands, after: Operands, run_reference: Callable[[Operands], None]) -> float:
-        """Return the largest error of a kernel on a problem that is too large for the host, as a share of its bound.
+        """Return the largest error of a kernel, as a share of its bound.
 
         Parameters
         ----------

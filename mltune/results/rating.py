@@ -167,8 +167,8 @@ def peak_of(problem: Problem, device: Device) -> float:
     [66.9, 66.9]
     """
     tensor = f"tensor_{problem.arithmetic}"
-    is_product = problem.kind == "gemm" and problem.arithmetic == "fp64"
-    return float(peak_flops(device, tensor if is_product and has_unit(device, tensor) else problem.arithmetic))
+    by_tensor_cores = problem.is_product and problem.arithmetic == "fp64" and has_unit(device, tensor)
+    return float(peak_flops(device, tensor if by_tensor_cores else problem.arithmetic))
 
 
 def known_flops(problem: Problem) -> int:

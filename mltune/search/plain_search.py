@@ -17,7 +17,7 @@ from mltune.device.known import UNKNOWN
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.columns import Floats, row
 from mltune.kernel.configurations import ConfigurationTable
-from mltune.problem.recorded import RecordedProblem
+from mltune.problem.kinds import timed_problem
 from mltune.records.trial import Measurement, TrialRecord, TrialState
 from mltune.records.trials import Trials
 from mltune.search.search import Batch, Search
@@ -71,8 +71,9 @@ class PlainSearch:
         self._seed = seed
         self._scale = scale
         self._sign = 1.0 if maximise else -1.0
-        kernel = Kernel(name="plain", problem=RecordedProblem.kind, parameters=table.space.values)
-        self._features = Features(kernel, RecordedProblem("plain"), UNKNOWN)
+        problem = timed_problem("plain")
+        kernel = Kernel(name="plain", problem=problem.kind, parameters=table.space.values)
+        self._features = Features(kernel, problem, UNKNOWN)
         self._results: dict[int, float] = {}
         self._open: dict[int, Batch | None] = {}
         self._search: Search | None = None

@@ -20,7 +20,6 @@ from mltune.kernel.python_kernel import PythonKernel
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace, SearchSpace, TableSpace
 from mltune.measure.protocols import SamplingRule
-from mltune.problem.arrays import ArraysProblem
 from mltune.problem.runnable import RunnableProblem
 from mltune.records.candidate import BATCH
 from mltune.records.header import DATASET_HASH, RunHeader
@@ -32,8 +31,8 @@ if TYPE_CHECKING:
 
     from mltune.dataset.dataset import Dataset
     from mltune.device.facts import Device
-    from mltune.measure.array_verification import Baseline
     from mltune.measure.compile_farm import CompileFarm
+    from mltune.measure.messages import Baseline
     from mltune.measure.protocols import Builder, Runner
     from mltune.measure.runner import GpuRunner
     from mltune.problem.problem import Problem
@@ -224,7 +223,7 @@ def _on_gpu(
     farm = _farm(compile_on) if compile_on else None
     builder = NvrtcBuilder(kernel, problem, device.architecture, cache=default_cache(), farm=farm, **compilers)
     baseline = None
-    if isinstance(problem, ArraysProblem):
+    if problem.needs_baseline:
         baseline = partial(make_baseline, kernel, problem, device, builder)
     runner = GpuRunner(kernel, problem, index, device=device, baseline=baseline, pool=compilers["pool"])
     return Session(
@@ -300,7 +299,7 @@ def default_configuration(kernel: Kernel, space: SearchSpace) -> dict[str, int]:
     return row(space.rows(space.nearest({name: np.array([value]) for name, value in wanted.items()})), 0)
 
 
-def make_baseline(kernel: Kernel, problem: ArraysProblem, device: Device, builder: Builder) -> Baseline:
+def make_baseline(kernel: Kernel, problem: RunnableProblem, device: Device, builder: Builder) -> Baseline:
     """Compile the default configuration; return what other configurations are compared with.
 
     Raises
@@ -308,9 +307,8 @@ def make_baseline(kernel: Kernel, problem: ArraysProblem, device: Device, builde
     BundleError
         The default configuration cannot be compiled.
     """
-    from mltune.measure.array_verification import Baseline
+    from mltune.measure.messages import Baseline
 
-    assert kernel.arrays is not None  # noqa: S101 - its problem is one of arrays
     assert kernel.entry is not None  # noqa: S101 - it is built
     build = builder.submit(kernel.default).result()
     if build.state is not TrialState.OK:
@@ -318,8 +316,9 @@ def make_baseline(kernel: Kernel, problem: ArraysProblem, device: Device, builde
             f"the default configuration of {kernel.name} must compile, but ends with {build.state}: {build.detail}; "
             f"see {kernel.folder / 'kernel.toml'}."
         )
-    variables = [{**device_variables(device), **one.variables()} for one in (*problem.checks, problem)]
-    reference = kernel.arrays.reference
+    verified = (case.problem for case in problem.verification_cases())
+    variables = [{**device_variables(device), **one.variables()} for one in verified]
+    reference = None if kernel.arrays is None else kernel.arrays.reference
     right = None
     if reference is not None:
         right = reference.entry, tuple(kernel.reference_launch(kernel.default, one) for one in variables)
@@ -328,7 +327,6 @@ def make_baseline(kernel: Kernel, problem: ArraysProblem, device: Device, builde
         build.entry or kernel.entry,
         tuple(kernel.launch(kernel.default, one) for one in variables),
         right,
-        kernel.arrays.answer,
         kernel.verify if isinstance(kernel, PythonKernel) else b"",
     )
 

@@ -9,7 +9,7 @@ from mltune.kernel.python_kernel import PythonKernel
 from mltune.records.trial import Build, TrialState
 
 if TYPE_CHECKING:
-    from mltune.measure.requests import Outputs
+    from mltune.measure.messages import Outputs
 
 
 def run_once(kernel: PythonKernel, index: int) -> dict[str, Any]:

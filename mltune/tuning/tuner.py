@@ -19,7 +19,7 @@ from mltune.cost.model_choice import AUTO, NONE, choose_model
 from mltune.errors import DeviceLostError, MltuneWarning
 from mltune.known.wisdom_file import file_of_run
 from mltune.measure.race import budget_after
-from mltune.measure.timing_limits import within_limits
+from mltune.measure.timing import within_limits
 from mltune.records.declaration import FACT as DECLARATION
 from mltune.records.declaration import Declaration
 from mltune.records.directory import WINNER, check_no_plan, new_directory

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from mltune.problem.arrays import Argument, ArraysProblem
-from mltune.problem.runnable import Buffer
 from mltune.records.versions import __version__
 from mltune.results.rating import declared_rating
 from mltune.winner.formulas import launch_formulas, size_restrictions
@@ -99,7 +94,7 @@ def _build(winner: Winner) -> dict[str, Any]:
 
 
 def _launch(winner: Winner) -> dict[str, Any]:
-    launch = winner.launch()
+    launch, arguments = winner.launch(), winner.runnable.argument_documents()
     return {
         "grid": list(launch.grid),
         "block": list(launch.block),
@@ -107,29 +102,14 @@ def _launch(winner: Winner) -> dict[str, Any]:
         "workspace_bytes": launch.workspace_bytes,
         "launched": list(launch.arguments),
         "arguments": [
-            *_problem_arguments(winner),
+            *(one for one in arguments if one.get("role") != "constant"),
             *({"name": name, "type": "int32", "value": value} for name, value in winner.launched.items()),
             *_workspace(launch),
         ],
-        "constants": _constants(winner),
+        "constants": [one for one in arguments if one.get("role") == "constant"],
         "at_other_sizes": launch_formulas(winner),
         "sizes_must_satisfy": size_restrictions(winner),
     }
-
-
-def _problem_arguments(winner: Winner) -> list[dict[str, Any]]:
-    problem = winner.runnable
-    if isinstance(problem, ArraysProblem):
-        arrays = {one.name: _array(one) for one in problem.arrays}
-        scalars = {one.name: one for one in problem.arguments if one.shape is None}
-        return [arrays.get(name) or _scalar(scalars[name]) for name in problem.kernel_arguments(arrays)]
-    values = problem.kernel_arguments({buffer.name: buffer for buffer in problem.buffers})
-    return [
-        {"name": name, "type": f"pointer to {value.dtype}"}
-        if isinstance(value, Buffer)
-        else {"name": name, "type": value.dtype.name, "value": _plain(value)}
-        for name, value in values.items()
-    ]
 
 
 def _workspace(launch: Launch) -> list[dict[str, Any]]:
@@ -137,31 +117,3 @@ def _workspace(launch: Launch) -> list[dict[str, Any]]:
         return []
     shape = [launch.workspace_bytes]
     return [{"name": "workspace", "type": "pointer to uint8", "shape": shape, "role": "workspace", "initial": 0}]
-
-
-def _constants(winner: Winner) -> list[dict[str, Any]]:
-    """Return the arrays that are copied to constant memory before a launch."""
-    problem = winner.runnable
-    arrays = problem.arrays if isinstance(problem, ArraysProblem) else ()
-    return [_array(one) for one in arrays if one.role == "constant"]
-
-
-def _array(argument: Argument) -> dict[str, Any]:
-    """Return an array; of a file with its values only the name, because it is not in the winner's folder."""
-    initial = Path(argument.initial).name if isinstance(argument.initial, str) else argument.initial
-    return {
-        "name": argument.name,
-        "type": f"pointer to {argument.dtype}",
-        "shape": list(argument.shape or ()),
-        "role": argument.role,
-        "initial": 0 if argument.role == "out" else initial,
-    }
-
-
-def _scalar(argument: Argument) -> dict[str, Any]:
-    return {"name": argument.name, "type": argument.dtype, "value": argument.value}
-
-
-def _plain(value: np.generic) -> Any:
-    number = value.item()
-    return [number.real, number.imag] if isinstance(number, complex) else number

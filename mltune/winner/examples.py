@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from string import Template
 from typing import TYPE_CHECKING, Any
 
 from mltune.records.versions import __version__
 from mltune.results.rating import MS, speed, unit_of
-from mltune.winner import arrays_examples, gemm_examples
 from mltune.winner.formulas import launch_formulas
 from mltune.winner.source import licence, nvcc
 from mltune.winner.winner import Winner, one_line
@@ -19,38 +17,11 @@ if TYPE_CHECKING:
     from mltune.kernel.bundle import Launch
 
 
-@dataclass(frozen=True, slots=True)
-class Examples:
-    """The examples of a problem kind.
-
-    Attributes
-    ----------
-    files : tuple of str
-        Their names; the templates are in ``templates/KIND``.
-    usage : str
-        The commands that run them, for README.txt.
-    values : callable
-        Returns the values that only the templates of this kind need, for a winner.
-    """
-
-    files: tuple[str, ...]
-    usage: str
-    values: Callable[[Winner], dict[str, Any]]
-
-
-EXAMPLES: Mapping[str, Examples] = {
-    "gemm": Examples(gemm_examples.FILES, gemm_examples.USAGE, gemm_examples.gemm_values),
-    "arrays": Examples(arrays_examples.FILES, arrays_examples.USAGE, arrays_examples.arrays_values),
-}
-"""The examples by problem kind; a kind without an entry has none."""
-
-
 def fill_templates(winner: Winner, document: Mapping[str, Any]) -> dict[str, bytes]:
     """Return the texts by file name, for a winner with machine code and the content of its winner.json."""
-    kind, templates = winner.problem.kind, resources.files("mltune.winner") / "templates"
-    examples = EXAMPLES.get(kind, Examples((), "", lambda winner: {}))
-    values = {**_launch(winner), **_measured(winner, document), "usage": examples.usage, **examples.values(winner)}
-    sources = {"README.txt": templates} | dict.fromkeys(examples.files, templates / kind)
+    examples, templates = winner.runnable.examples(), resources.files("mltune.winner") / "templates"
+    values = {**_launch(winner), **_measured(winner, document), "usage": examples.usage, **examples.values}
+    sources = {"README.txt": templates} | dict.fromkeys(examples.files, templates / winner.problem.kind)
     return {
         name: Template((folder / f"{name}.txt").read_text()).substitute(values).encode()
         for name, folder in sources.items()

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from mltune.errors import ExpressionError
-from mltune.kernel.expressions import FUNCTIONS, parse
+from mltune.kernel.evaluation import FUNCTIONS
+from mltune.kernel.expressions import parse
 
 if TYPE_CHECKING:
     from mltune.kernel.expressions import Expression

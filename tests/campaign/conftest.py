@@ -80,18 +80,23 @@ def events_of(directory: Path) -> list[dict[str, object]]:
 
 
 def start(
-    directory: Path, plan: str, *, worker: str = "mltune.campaign.device_worker:make_device_worker", **environment: str
+    directory: Path,
+    plan: str,
+    *,
+    worker: str = "mltune.campaign.device_worker:make_device_worker",
+    patience_s: float = 120.0,
+    **environment: str,
 ) -> subprocess.Popen:
-    """Run a plan in its own process, as the command line does."""
+    """Run a plan in its own process, as the command line does, but with time to end on a busy machine."""
     script = (
         "import sys; from pathlib import Path; from mltune.process.signals import Interrupt\n"
         "from mltune.campaign.campaign import run_plan; from tests.campaign.conftest import placed\n"
-        "with Interrupt() as interrupt:\n"
+        "with Interrupt(float(sys.argv[4])) as interrupt:\n"
         "    run_plan(placed(sys.argv[2]), Path(sys.argv[1]), stop=interrupt, worker=sys.argv[3],\n"
         "             heartbeat_timeout_s=6.0)\n"
     )
     return subprocess.Popen(
-        [sys.executable, "-c", script, str(directory), plan, worker],
+        [sys.executable, "-c", script, str(directory), plan, worker, str(patience_s)],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         start_new_session=True,

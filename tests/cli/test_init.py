@@ -1,6 +1,5 @@
 """The command ``init``: a new bundle that is complete, checked as a user checks it."""
 
-import importlib.util
 import json
 
 import pytest
@@ -8,9 +7,8 @@ import pytest
 from mltune.errors import UsageError
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.skeleton import new_bundle
+from tests import needs
 from tests.cli.program import answer, assert_refused, command
-
-needs_nvrtc = pytest.mark.skipif(importlib.util.find_spec("cuda") is None, reason="needs the Python bindings of NVRTC")
 
 
 def test_the_new_bundle_loads(tmp_path):
@@ -26,7 +24,7 @@ def test_the_new_bundle_loads(tmp_path):
     assert [check.variables()["n"] for check in problem.checks] == [1, 100_003]
 
 
-@needs_nvrtc
+@needs.nvrtc
 def test_the_commands_that_it_prints_find_nothing_wrong(tmp_path):
     lines = command("init", "transpose", cwd=tmp_path).stdout.splitlines()
     assert lines[1:] == ["mltune check ./transpose", "mltune tune ./transpose"]

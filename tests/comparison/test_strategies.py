@@ -19,7 +19,10 @@ from mltune.records.candidate import BATCH
 EVALUATIONS = 60
 
 
-@pytest.fixture(params=[*OURS, *PEERS, "kernel_tuner:pso"])
+OTHERS = [pytest.param(name, marks=pytest.mark.system) for name in (*PEERS, "kernel_tuner:pso")]
+
+
+@pytest.fixture(params=[*OURS, *OTHERS])
 def name(request: pytest.FixtureRequest) -> str:
     if request.param == "gp":
         pytest.importorskip("torch")
@@ -137,6 +140,7 @@ def test_the_default_is_what_a_run_on_a_gpu_does() -> None:
     assert (made.batch, made.in_flight, made.proposer) == (BATCH, 3, "model")
 
 
+@pytest.mark.system
 def test_an_unknown_strategy_of_kernel_tuner_is_refused_before_anything_runs() -> None:
     pytest.importorskip("kernel_tuner")
     with pytest.raises(UsageError, match=r"strategies are .*'fire_fly_algorithm'; did you mean 'firefly"):

@@ -4,11 +4,8 @@ import json
 import warnings
 from pathlib import Path
 
-import jsonschema
-import kernel_tuner
 import numpy as np
 import pytest
-from kernel_tuner import file_utils, util
 
 from mltune.cli import datasets
 from mltune.dataset.dataset import Dataset, load_dataset
@@ -18,6 +15,7 @@ from mltune.dataset.importing import import_table
 from mltune.device.known import UNKNOWN
 from mltune.kernel.reader import load_kernel
 from mltune.problem.recorded import RecordedProblem
+from tests import needs
 
 STATES = ["ok", "compile_error", "launch_error", "timeout", "wrong_result", "crashed", "ok", "ok"]
 
@@ -41,6 +39,8 @@ def test_the_command_line_knows_the_formats() -> None:
 
 def simulated(path: Path) -> list[dict]:
     """Return the results of Kernel Tuner's brute force over a cache."""
+    import kernel_tuner
+
     with warnings.catch_warnings(action="ignore"):  # about parameters that are no sizes of blocks
         return kernel_tuner.tune_cache(path, strategy="brute_force", quiet=True, verbose=False)[0]
 
@@ -65,6 +65,7 @@ def test_it_is_imported_again_as_it_was(tmp_path: Path, make, kind: str) -> None
     assert again.states.tolist() == expected
 
 
+@needs.kernel_tuner
 def test_kernel_tuner_simulates_a_dataset(tmp_path: Path) -> None:
     dataset = load_dataset("convolution_w6600")
     results = simulated(exported(dataset, "kernel-tuner", tmp_path))
@@ -75,8 +76,11 @@ def test_kernel_tuner_simulates_a_dataset(tmp_path: Path) -> None:
     assert times[best] == pytest.approx(1e3 * dataset.manifest.best.median_s, rel=1e-7)
 
 
+@needs.kernel_tuner
 def test_kernel_tuner_reads_texts_and_failures(tmp_path: Path) -> None:
     path = exported(small(), "kernel-tuner", tmp_path)
+    from kernel_tuner import util
+
     cache = util.read_cache(path, open_cache=False)
     errors = [type(entry.get("__error__")).__name__ for entry in cache["cache"].values()]
     assert errors == ["NoneType", "CompilationFailedConfig", *["RuntimeFailedConfig"] * 4, "NoneType", "NoneType"]
@@ -85,8 +89,11 @@ def test_kernel_tuner_reads_texts_and_failures(tmp_path: Path) -> None:
     assert {(one["block"], one["mode"]) for one in simulated(path)} == {(16, "row"), (128, "row"), (128, "column")}
 
 
+@needs.kernel_tuner
 def test_kernel_tuner_can_add_to_the_cache(tmp_path: Path) -> None:
     path = exported(small(), "kernel-tuner", tmp_path)
+    from kernel_tuner import util
+
     cache = util.read_cache(path, open_cache=True)["cache"]
     util.store_cache("256,row", {"block": 256, "mode": "row", "time": 1.0}, path, cache)
     util.close_cache(path)
@@ -94,7 +101,11 @@ def test_kernel_tuner_can_add_to_the_cache(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [small, lambda: load_dataset("h200-dgemm-nt-4096-random")], ids=["small", "dgemm"])
+@needs.kernel_tuner
 def test_t4_fits_the_schema_that_kernel_tuner_brings(tmp_path: Path, make) -> None:
+    import jsonschema
+    from kernel_tuner import file_utils
+
     version, schema = file_utils.output_file_schema("results")
     document = json.loads(exported(make(), "t4", tmp_path).read_text())
     jsonschema.validate(document, schema)

@@ -10,7 +10,7 @@ import pytest
 
 from mltune.files import assets
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def tracked(folder):

@@ -1,10 +1,9 @@
 """Documents of strangers are bounded before anything looks at them."""
 
-import time
-
 import pytest
 
 from mltune.files.documents import DEEPEST, parse_json, parse_toml
+from tests.effort import at_most_cpu_s
 
 
 def test_plain_documents_are_parsed() -> None:
@@ -33,10 +32,8 @@ def test_depth_is_allowed_up_to_the_limit() -> None:
     ids=lambda text: text[:12],
 )
 def test_deep_toml_is_refused_at_once(text: str) -> None:
-    begin = time.process_time()
-    with pytest.raises(ValueError, match="at most 32 levels"):
+    with at_most_cpu_s(10.0), pytest.raises(ValueError, match="at most 32 levels"):
         parse_toml(text)
-    assert time.process_time() - begin < 2.0
 
 
 @pytest.mark.parametrize("text", ["[" * 1_000_000, '{"a":' * 100_000, "[" * 33 + "]" * 33], ids=["open", "keys", "33"])
@@ -54,9 +51,8 @@ def test_huge_integers_are_refused(digits: int) -> None:
 
 
 def test_the_check_of_long_keys_takes_linear_time() -> None:
-    begin = time.process_time()
-    parse_toml("a = '''" + "a.a. ." * 150_000 + "'''")
-    parse_toml('# "' + "'x\"y." * 200_000)
-    parse_toml("# " + "a" * 1_000_000)
-    parse_toml("# " + ('"' + "a" * 199) * 5_000)
-    assert time.process_time() - begin < 2.0
+    with at_most_cpu_s(10.0):
+        parse_toml("a = '''" + "a.a. ." * 150_000 + "'''")
+        parse_toml('# "' + "'x\"y." * 200_000)
+        parse_toml("# " + "a" * 1_000_000)
+        parse_toml("# " + ('"' + "a" * 199) * 5_000)

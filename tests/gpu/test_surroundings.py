@@ -29,7 +29,7 @@ def make():
 def _checksums():
     import cupy
 
-    from mltune.measure.operand_checksums import OperandChecksums
+    from mltune.measure.verification import OperandChecksums
 
     numbers, unread = cupy.arange(2**25, dtype="float32"), cupy.full(1001, complex("nan+nanj"), dtype="complex128")
     checksums = OperandChecksums([("the numbers", numbers), ("what is not read", unread), ("the numbers", numbers[:2])])

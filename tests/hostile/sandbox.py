@@ -27,6 +27,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.environment import importing
+
 DEADLINE_S = 10.0
 """Seconds that a command may take, without those for which it waits for a processor."""
 
@@ -113,7 +115,7 @@ class Sandbox:
     def __init__(self, preload: Path | None = None) -> None:
         ours, theirs = socket.socketpair()
         root = str(Path(__file__).resolve().parents[2])
-        environment = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        environment = importing(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
         environment |= {"TERM": "dumb", "MPLBACKEND": "Agg", "PYTHONFAULTHANDLER": ""}
         environment |= {"LD_PRELOAD": str(preload)} if preload else {}
         with theirs:

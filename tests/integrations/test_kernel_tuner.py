@@ -12,6 +12,8 @@ import pytest
 from mltune.errors import UsageError
 from mltune.integrations.kernel_tuner import FAILURE, strategy
 
+pytestmark = pytest.mark.system
+
 kernel_tuner = pytest.importorskip("kernel_tuner")
 
 PARAMETERS = {

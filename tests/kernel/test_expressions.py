@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mltune.errors import ExpressionError
-from mltune.kernel.expressions import FUNCTIONS, MAX_TEXT, parse
+from mltune.kernel.evaluation import FUNCTIONS
+from mltune.kernel.expressions import MAX_TEXT, parse
 
 A = np.array([1, 2, 3, 4, 8])
 B = np.array([0, 1, 2, 0, 4])

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from mltune.device.known import H200
 from mltune.errors import BundleError, ExpressionError, SpaceError, UsageError
 from mltune.kernel.bundle import Kernel, device_variables
-from mltune.kernel.expressions import FUNCTIONS, parse
+from mltune.kernel.evaluation import FUNCTIONS
+from mltune.kernel.expressions import parse
 from mltune.kernel.faults import find_faults
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace

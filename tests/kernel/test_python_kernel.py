@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import pickle
@@ -22,9 +21,9 @@ from mltune.problem.kinds import problem_from_json
 from mltune.records.trial import TrialState
 from mltune.tuning.session import default_configuration, make_space
 from mltune.winner.source import header_files
+from tests import needs
 
 SOURCE = "__global__ void add(float* out, const float* in, int n) { out[0] = in[n]; }"
-needs_nvrtc = pytest.mark.skipif(importlib.util.find_spec("cuda") is None, reason="needs the Python bindings of NVRTC")
 PARAMETERS = {"block_size_x": [32, 64, 128], "TILE": [1, 2, 4]}
 N = np.int32(1000)
 
@@ -277,8 +276,8 @@ def test_folders_of_headers_are_among_the_options_of_the_compiler(tmp_path: Path
     assert (found.include, found.options) == ((tmp_path,), ("--use_fast_math",))
 
 
+@needs.nvrtc
 def test_a_kernel_with_headers_of_a_folder_compiles(made: Any, tmp_path: Path) -> None:
-    pytest.importorskip("cuda.bindings.nvrtc", reason="needs the Python bindings of NVRTC")
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "one.h").write_text('#pragma once\n#include "two"\n#include "../sub/two"\n')
     (tmp_path / "sub" / "two").write_text("#pragma once\n__device__ int two() { return 2 * TILE; }\n")
@@ -361,7 +360,7 @@ def test_a_function_makes_the_source_of_each_configuration(made: Any) -> None:
         made(source=lambda values: 7)
 
 
-@needs_nvrtc
+@needs.nvrtc
 def test_a_generated_source_is_compiled_for_each_configuration(made: Any) -> None:
     kernel = made(source=lambda values: SOURCE if values["block_size_x"] == 32 else "#error none")
     with NvrtcBuilder(kernel, kernel.arrays.problem(), "sm_90", workers=1) as builder:

@@ -15,6 +15,8 @@ from mltune.measure.build import NvrtcBuilder
 from mltune.problem.gemm import parse_problem
 from mltune.records.trial import TrialState
 
+pytestmark = pytest.mark.system
+
 BATCHED = [kernel for kernel in map(load_kernel, built_in()) if kernel.batched]
 
 

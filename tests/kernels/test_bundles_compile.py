@@ -14,6 +14,8 @@ from mltune.device.known import H200
 from mltune.measure.build import NvrtcBuilder
 from mltune.records.trial import TrialState
 
+pytestmark = pytest.mark.system
+
 SPACES = {
     "transpose": (100_000, 1_000_000),
     "reduction": (100_000, 1_000_000),

@@ -17,6 +17,8 @@ from mltune.measure.build import NvrtcBuilder
 from mltune.problem.gemm import GemmProblem
 from mltune.records.trial import TrialState
 
+pytestmark = pytest.mark.system
+
 KERNEL = load_kernel("gemm_dd")
 FAST = {
     "BLK_M": 64, "BLK_N": 64, "BLK_K": 16, "DIM_X": 16, "DIM_Y": 16, "DIM_XA": 16, "DIM_XB": 16, "PAD_A": 0, "PAD_B": 0,

@@ -17,6 +17,7 @@ from mltune.kernel.reader import load_kernel
 from mltune.measure.build import NvrtcBuilder
 from mltune.problem.gemm import CASES, GemmProblem
 from mltune.records.trial import TrialState
+from tests import needs
 
 pytestmark = pytest.mark.skipif(not COMPILER_EXISTS, reason="needs g++")
 
@@ -32,12 +33,19 @@ SIZES = ((32, 32, 32), (37, 35, 19), (65, 33, 40), (1, 1, 1), (5, 3, 0))
 
 
 QUICK = [("s", "T", "N"), ("z", "C", "N")]
+"""Cases that are run by default with the first kernel, and as system tests with the others."""
+
+
+def marks_of(name: str, case: tuple[str, str, str]) -> Any:
+    if case not in QUICK:
+        return pytest.mark.slow
+    return () if name == next(iter(SMALL)) else pytest.mark.system
 
 
 def cases() -> list[Any]:
     """Return the kernels with the cases that they solve: gemm_cached has TN and NN in S and D. Most are slow tests."""
     return [
-        pytest.param(name, case, marks=() if case in QUICK else pytest.mark.slow, id=f"{name}-{''.join(case)}")
+        pytest.param(name, case, marks=marks_of(name, case), id=f"{name}-{''.join(case)}")
         for name in SMALL
         for case in CASES
         if name != "gemm_cached" or (case[0] in "sd" and case[2] == "N")
@@ -52,8 +60,8 @@ def test_random_configurations(runtime: Path, name: str, case: tuple[str, str, s
 
 
 @pytest.mark.parametrize("name", SMALL)
+@needs.nvrtc
 def test_the_default_and_a_sample_compile(name: str) -> None:
-    pytest.importorskip("cuda.bindings.nvrtc", reason="needs the Python bindings of NVRTC")
     kernel, case = load_kernel(name), ("s", "T", "N")
     problem = GemmProblem(*case, 4096, 4096, 4096)
     variables = problem.variables() | device_variables(H200)

@@ -14,6 +14,8 @@ from mltune.measure.build import NvrtcBuilder
 from mltune.problem.gemm import CASES, parse_problem
 from mltune.records.trial import TrialState
 
+pytestmark = pytest.mark.system
+
 KERNEL = load_kernel("gemm_simt")
 A100 = replace(
     H200, compute_capability=(8, 0), sm_count=108, shared_bytes_per_sm=167_936, shared_bytes_per_block=166_912

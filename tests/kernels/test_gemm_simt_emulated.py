@@ -55,7 +55,7 @@ def sizes(configuration: Configuration) -> Iterator[tuple[int, int, int]]:
 
 
 @pytest.mark.parametrize("case", CASES, ids="".join)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(1, system=4)
 def test_random_configurations(kernel: Kernel, runtime: Path, case: tuple[str, str, str]) -> None:
     drawn = list(sample(kernel.with_values(SMALL), case, 512, seed=CASES.index(case)))
     turn = CASES.index(case)
@@ -66,6 +66,7 @@ def test_random_configurations(kernel: Kernel, runtime: Path, case: tuple[str, s
     check_configurations(kernel, case, runtime, chosen, sizes)
 
 
+@pytest.mark.system
 def test_a_batch(kernel: Kernel, runtime: Path) -> None:
     case = ("c", "T", "C")
     (drawn,) = sample(kernel.with_values(SMALL), case, 1, seed=7)

@@ -11,6 +11,8 @@ from mltune.measure.machine_code import disassemble, main_loop
 from mltune.problem.gemm import GemmProblem
 from mltune.records.trial import TrialState
 
+pytestmark = pytest.mark.system
+
 KERNEL = load_kernel("gemm_split")
 CONFIGURATION = {
     "BLK_M": 128,

@@ -53,12 +53,13 @@ def run(kernel: Kernel, runtime: Path, case: tuple[str, str, str], configuration
 
 
 @pytest.mark.parametrize("case", [("s", "N", "N"), ("s", "T", "T"), ("c", "T", "N"), ("c", "N", "C")], ids="".join)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(0, system=2)
 def test_random_configurations(kernel: Kernel, runtime: Path, case: tuple[str, str, str]) -> None:
     run(kernel, runtime, case, list(sample(kernel.with_values(SMALL), case, 1, seed=CASES.index(case))))
 
 
 @pytest.mark.parametrize("case", [("s", "N", "T"), ("c", "C", "N")], ids="".join)
+@pytest.mark.sampled(0, system=2)
 def test_values_that_cannot_be_split(kernel: Kernel, runtime: Path, case: tuple[str, str, str]) -> None:
     """Infinities, NaN, zeros, denormal numbers, and elements far below the largest one of their row or column."""
     (configuration,) = sample(kernel.with_values(SMALL), case, 1, seed=1)

@@ -10,6 +10,8 @@ from mltune.measure.machine_code import disassemble, main_loop
 from mltune.problem.gemm import GemmProblem
 from mltune.records.trial import TrialState
 
+pytestmark = pytest.mark.system
+
 KERNEL = load_kernel("gemm_tf32")
 # fmt: off
 REAL = {

@@ -50,13 +50,14 @@ def run(kernel: Kernel, runtime: Path, case: tuple[str, str, str], configuration
 
 
 @pytest.mark.parametrize("case", CASES, ids="".join)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(1, system=4)
 def test_random_configurations(kernel: Kernel, runtime: Path, case: tuple[str, str, str]) -> None:
     drawn = sample(kernel.with_values(SMALL), case, 64, seed=CASES.index(case))
     run(kernel, runtime, case, [next(filter(WAYS[CASES.index(case) // 2 % 2], drawn))])
 
 
 @pytest.mark.parametrize(("teams", "split"), [(1, 2), (2, 3)])
+@pytest.mark.system
 def test_k_is_divided(kernel: Kernel, runtime: Path, teams: int, split: int) -> None:
     """The counters of the workspace are set back: each problem is launched twice with one workspace."""
     configuration = {"BLK_M": 128, "BLK_N": 96, "BLK_K": 64, "WG_M": 128, "TEAMS": teams, "STAGES": 2, "CLUSTER": 1}
@@ -65,6 +66,7 @@ def test_k_is_divided(kernel: Kernel, runtime: Path, teams: int, split: int) -> 
     check_configurations(kernel, ("h", "T", "N"), runtime, [configuration], lambda _: sizes, replace(H200, sm_count=2))
 
 
+@pytest.mark.system
 def test_a_batch(kernel: Kernel, runtime: Path) -> None:
     case = ("h", "N", "T")
     drawn = filter(WAYS[1], sample(kernel.with_values(SMALL), case, 64, seed=7))
@@ -87,6 +89,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.sampled(2, system=6)
 def test_a_planted_fault_is_found(kernel: Kernel, runtime: Path, tmp_path: Path, fault: str) -> None:
     line, instead, message = FAULTS[fault]
     source = (kernel.folder / "gemm_wgmma.cu").read_text()

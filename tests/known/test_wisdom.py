@@ -20,6 +20,7 @@ from mltune.known.entry import Gpu, choose
 from mltune.known.wisdom import Wisdom
 from mltune.problem.gemm import parse_problem
 from mltune.problem.recorded import RecordedProblem
+from tests.environment import importing
 
 KERNEL = Kernel(name="toy", problem="gemm", parameters={"TILE": (16, 32, 64)}, source_hash=SOURCE)
 
@@ -135,7 +136,7 @@ def test_processes_choose_the_same_of_a_tie(tmp_path, count):
             subprocess.Popen(
                 [*command, str(seed), *map(str, files)],
                 stdout=subprocess.PIPE,
-                env={"PYTHONHASHSEED": str(seed), "PYTHONPATH": str(Path(__file__).parents[2])},
+                env=importing(PYTHONHASHSEED=str(seed)),
             )
             for seed in range(first, first + 6)
         ]

@@ -14,8 +14,7 @@ from mltune.errors import WisdomError
 from mltune.known import wisdom_file as files
 from mltune.known.wisdom import Wisdom
 from mltune.known.wisdom_file import default_file, file_of_run
-
-ROOT = Path(__file__).parents[2]
+from tests.environment import ROOT, importing
 
 
 @pytest.fixture
@@ -75,7 +74,7 @@ class TestWriting:
             "for tile in range(5):\n"
             "    Wisdom([entry(10 * int(sys.argv[2]) + tile)]).add_to(sys.argv[1])\n"
         )
-        environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT}/tests/known"}
+        environment = importing(ROOT / "tests/known")
         started = [
             subprocess.Popen([sys.executable, "-c", code, str(path), str(number)], env=environment)
             for number in range(8)

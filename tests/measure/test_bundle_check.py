@@ -1,8 +1,6 @@
 """The check of a bundle, with the real NVRTC where it is installed."""
 
-import importlib.util
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +12,9 @@ from mltune.kernel.reader import load_kernel
 from mltune.measure.bundle_check import BUILDS, BundleCheck, check_bundle
 from mltune.problem.gemm import parse_problem
 from mltune.records.trial import TrialState
+from tests import needs
+from tests.environment import ROOT, importing
 
-ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = """
 [kernel]
 name = "small"
@@ -39,8 +38,6 @@ SOURCE = (
     '#include "tile.cuh"\nextern "C" __global__ void small(int* out) { out[threadIdx.x] = tile() + block_size_x; }\n'
 )
 
-needs_nvrtc = pytest.mark.skipif(importlib.util.find_spec("cuda") is None, reason="needs the Python bindings of NVRTC")
-
 
 def bundle(folder: Path, *changes: tuple[str, str]) -> Path:
     files = {"kernel.toml": DOCUMENT, "small.cu": SOURCE, "tile.cuh": HEADER}
@@ -59,7 +56,7 @@ def checked(folder: Path) -> BundleCheck:
 def command(*arguments: object, path: Path = ROOT) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "mltune", *map(str, arguments)],
-        env=os.environ | {"PYTHONPATH": f"{path}{os.pathsep}{ROOT}"},
+        env=importing(path),
         capture_output=True,
         text=True,
         timeout=120,
@@ -67,7 +64,7 @@ def command(*arguments: object, path: Path = ROOT) -> subprocess.CompletedProces
     )
 
 
-@needs_nvrtc
+@needs.nvrtc
 def test_a_sound_bundle_passes(tmp_path: Path) -> None:
     check = checked(bundle(tmp_path))
     assert check.passed
@@ -77,7 +74,7 @@ def test_a_sound_bundle_passes(tmp_path: Path) -> None:
     assert not any(build.cached for _, build in check.builds)
 
 
-@needs_nvrtc
+@needs.nvrtc
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -143,7 +140,7 @@ def test_the_problems_of_the_verification_count_too(tmp_path: Path) -> None:
     assert "dgemm NT" in check.faults[0].reason
 
 
-@needs_nvrtc
+@needs.nvrtc
 def test_the_command_prints_the_first_error_and_exits_with_1(tmp_path: Path) -> None:
     sound = command("check", bundle(tmp_path))
     assert sound.returncode == 0, sound.stderr
@@ -175,8 +172,8 @@ def test_the_space_of_a_bundle_that_cannot_be_launched_is_refused(tmp_path: Path
     assert "wrong: launch.block" in shown.stdout
 
 
+@needs.nvrtc
 def test_builds_that_take_too_long_are_left_out():
-    pytest.importorskip("cuda.bindings")
 
     checked = check_bundle(load_kernel("gemm_simt"), parse_problem("sgemm"), H200, 0.01)
 

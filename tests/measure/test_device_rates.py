@@ -26,6 +26,8 @@ from mltune.measure.mix_kernel import BLOCKS, MIX_KERNELS, ROUNDS, MixKernel
 from mltune.records.trial import TrialState
 from mltune.show.measured import NAMES
 
+pytestmark = pytest.mark.system
+
 A100, B200 = known_devices()["a100"], known_devices()["b200"]
 INSTRUCTION_BYTES = 16  # since compute capability 7.0
 INSTRUCTIONS = {

@@ -13,6 +13,8 @@ from mltune.errors import DeviceError
 from mltune.measure.compiler import check_fits_driver, loaded_library, nvrtc_version
 from mltune.measure.libraries import find_libraries
 
+pytestmark = pytest.mark.system
+
 
 def test_nvrtc_is_told_with_the_file_that_was_loaded():
     libraries, problems = find_libraries()

@@ -11,6 +11,7 @@ from mltune.measure import machine_code
 from mltune.measure.machine_code import PACKAGE, disassemble, find_disassembler, main_loop
 from mltune.problem.kinds import problem_from_name
 from mltune.tuning.bound import find_bound, read_code
+from tests import needs
 
 NESTED = """
 .L_x_1:
@@ -99,8 +100,8 @@ def test_what_is_no_machine_code_is_refused():
         disassemble(b"no cubin")
 
 
+@needs.nvrtc
 def test_a_gemm_is_mostly_multiply_adds():
-    pytest.importorskip("cuda.bindings.nvrtc", reason="needs the Python bindings of NVRTC")
     problem = problem_from_name("sgemm", trans="NT", size=4096)
     wanted = {"BLK_M": 128, "BLK_N": 128, "BLK_K": 8, "DIM_X": 16, "DIM_Y": 16, "VEC_M": 4, "VEC_N": 4, "STAGES": 2}
     bound = find_bound(problem, "gemm_simt", H200, configuration=wanted | {"UNROLL_K": 8})

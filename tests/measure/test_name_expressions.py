@@ -15,6 +15,8 @@ from mltune.measure.compiler import Source, code_bytes
 from mltune.process.child import Child
 from mltune.records.trial import Build, TrialState
 
+pytestmark = pytest.mark.system
+
 TEMPLATE = """
 template <typename T, int N> __global__ void fill(T* out) { for (int i = 0; i < N; ++i) out[i] = T(SCALE); }
 """

@@ -1,6 +1,7 @@
-"""The sampling rules on simulated run times."""
+"""The sampling rules on simulated run times, and impossible times."""
 
 import itertools
+import math
 import statistics
 from dataclasses import replace
 
@@ -9,10 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mltune.dataset.dataset import load_dataset
+from mltune.device.peaks import peak_flops
 from mltune.measure.protocols import SamplingRule
-from mltune.measure.timing import next_samples, relative_noise, sample
+from mltune.measure.timing import MARGIN, next_samples, relative_noise, sample, within_limits
+from mltune.records.trial import Measurement, TrialState
 
 RULE = SamplingRule(min_samples=3, max_samples=20, noise_target=0.005, slow_ratio=1.3, max_s=1.0)
+FLOPS, PEAK = 137_438_953_472, 67e12  # sgemm 4096 on an H200
 
 
 class Stream:
@@ -179,3 +184,56 @@ def test_no_samples_are_wanted_when_enough_are_there():
     assert next_samples([1e-3] * 20, 1e-3, RULE) == 0
     assert next_samples([1e-3, 1.0001e-3, 1e-3], 1e-3, RULE) == 0
     assert next_samples([], 1e-3, RULE) == RULE.min_samples
+
+
+def measured(*samples_s, median_s=None):
+    median_s = float(np.median(samples_s)) if median_s is None else median_s
+    return Measurement(TrialState.OK, samples_s=samples_s, median_s=median_s, noise=0.001)
+
+
+def test_a_time_that_can_be_is_left_alone():
+    good = measured(2.7e-3, 2.71e-3, 2.69e-3)
+
+    assert within_limits(good, FLOPS, PEAK) is good
+    failed = Measurement(TrialState.CRASHED, "an illegal address")
+    assert within_limits(failed, FLOPS, PEAK) is failed
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        measured(0.0),
+        measured(-1e-3),
+        measured(math.nan),
+        measured(math.inf),
+        measured(2.7e-3, 2.7e-3, 0.0),
+        measured(2.7e-3, 2.7e-3, median_s=1e-3),
+        measured(1e-9),
+        measured(FLOPS / PEAK / MARGIN / 1.01),
+        Measurement(TrialState.OK, samples_s=(1e-3,)),
+    ],
+)
+def test_a_lie_loses_its_times_and_says_why(lie):
+    found = within_limits(lie, FLOPS, PEAK)
+
+    assert found.state is TrialState.UNSTABLE
+    assert found.median_s is None
+    assert found.samples_s == ()
+    assert found.noise is None
+    assert found.detail
+
+
+def test_faster_than_the_peak_is_allowed_within_the_margin():
+    tensor_cores = measured(FLOPS / PEAK / 3)
+
+    assert within_limits(tensor_cores, FLOPS, PEAK) is tensor_cores
+
+
+@pytest.mark.parametrize("name", ["gemm_simt/h200-zgemm-nn-4096-random", "clblast_xgemm/xgemm_titan_rtx"])
+def test_every_recorded_time_is_plausible(name):
+    dataset = load_dataset(name.partition("/")[2])
+    problem = dataset.manifest.problem
+    peak = peak_flops(dataset.manifest.device, problem.arithmetic)
+
+    for one in dataset.measurements():
+        assert one is None or within_limits(one, problem.flops, peak) is one

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mltune.errors import ProblemError
 from mltune.problem.array_values import DTYPES, INITIAL, STORAGE, initial_array, scalar, to_bfloat16
 from mltune.problem.arrays import Argument, ArraysProblem, default_tolerance
-from mltune.problem.kinds import problem_from_json, verified_problems
+from mltune.problem.kinds import problem_from_json
 from mltune.problem.runnable import RunnableProblem
 
 FLOATS = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
@@ -69,7 +69,6 @@ def test_a_problem_knows_its_arrays_and_scalars() -> None:
     assert PROBLEM.label == "scale 1000x3"
     assert PROBLEM.formula == "scale(out, x, sums, n, factor)"
     assert [one.name for one in PROBLEM.arrays] == ["out", "x", "sums", "filter"]
-    assert PROBLEM.constants == ("filter",)
     assert [(one.name, one.role, one.dtype) for one in PROBLEM.buffers] == [
         ("out", "out", "float32"),
         ("x", "in", "bfloat16"),
@@ -83,7 +82,8 @@ def test_a_problem_knows_its_arrays_and_scalars() -> None:
     assert SMALL.size_names == ("n",)
     assert SMALL.is_empty
     assert not PROBLEM.is_empty
-    assert verified_problems(PROBLEM) == [SMALL, PROBLEM]
+    assert [case.problem for case in PROBLEM.verification_cases()] == [SMALL, PROBLEM]
+    assert [case.is_timed for case in PROBLEM.own_cases()] == [False, True]
     assert PROBLEM.verification_document()["sizes"] == [{"n": 7}, {"n": 1000, "m": 3}]
 
 

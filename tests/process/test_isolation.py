@@ -1,6 +1,5 @@
 """Processes run nothing that lies in the working directory."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -10,6 +9,7 @@ import pytest
 
 from mltune.measure.compiler import Source
 from mltune.process.child import Child
+from tests.environment import importing
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTILE = "open({marker!r}, 'a').write(__name__ + '\\n')\n"
@@ -67,7 +67,7 @@ def test_a_command_runs_nothing_from_the_working_directory(hostile, start):
     done = subprocess.run(
         [sys.executable, *start, *COMPARE.split(), "--output", str(hostile.with_name("out"))],
         cwd=hostile,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=importing(),
         capture_output=True,
         text=True,
         timeout=120,

@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import CASES
 from mltune.resolve.placement import recorded_for
 from mltune.resolve.plan_reader import MAX_BYTES, MAX_KERNELS, load_plan, parse_plan
+from tests.effort import at_most_cpu_s
 
 REPLAYED = """
 [plan]
@@ -188,10 +188,8 @@ class TestRefusals:
 
     def test_a_plan_that_asks_for_very_much_is_refused_at_once(self, text):
         sizes = ", ".join(map(str, range(1, 1001)))
-        started = time.perf_counter()
-        with pytest.raises(PlanError, match="at most 1000 problems"):
+        with at_most_cpu_s(20.0), pytest.raises(PlanError, match="at most 1000 problems"):
             parse_plan(changed(text, ("512, [256, 512, 1024]", sizes)), "few")
-        assert time.perf_counter() - started < 10
 
     @pytest.mark.parametrize(
         ("addition", "law"),
@@ -207,27 +205,23 @@ class TestRefusals:
         ids=["deep key", "very deep key", "keys", "tables", "sizes", "a size", "an integer"],
     )
     def test_a_plan_of_very_much_is_refused_at_once(self, text, addition, law):
-        started = time.perf_counter()
-        with pytest.raises(PlanError, match=law) as refused:
+        with at_most_cpu_s(20.0), pytest.raises(PlanError, match=law) as refused:
             parse_plan(f"{text}\n{addition}", "few")
-        assert time.perf_counter() - started < 10
         assert len(str(refused.value)) < 2000
 
     def test_kernels_and_datasets_are_read_once(self, text):
         """However they are spelled: a hundred thousand names are refused before any is looked up."""
         names = ", ".join(['"convolution_w6600"'] * 1000)
         recorded = text.partition("[[problems]]")[0].replace('"1h"', '"9 trials"').replace('"1m"', '"1 trials"')
-        started = time.perf_counter()
-        with pytest.raises(PlanError, match="each problem once"):
+        with at_most_cpu_s(20.0), pytest.raises(PlanError, match="each problem once"):
             parse_plan(f"{recorded}[[problems]]\ndatasets = [{names}]", "few")
         folder = assets.folder("kernels") / "gemm_simt"
         one = 'precisions = ["s"]\ntrans = ["NN"]\nsizes = [64]\n'
         tables = "".join(
             f'[[problems]]\nkernel = "{folder.parent}/{"./" * number}gemm_simt"\n{one}' for number in range(300)
         )
-        with pytest.raises(PlanError, match=f"at most {MAX_KERNELS} kernels"):
+        with at_most_cpu_s(20.0), pytest.raises(PlanError, match=f"at most {MAX_KERNELS} kernels"):
             parse_plan(text.partition("[[problems]]")[0] + tables, "few")
-        assert time.perf_counter() - started < 10
 
     def test_only_a_regular_file_is_read(self, tmp_path):
         os.mkfifo(tmp_path / "fifo.toml")

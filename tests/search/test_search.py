@@ -3,6 +3,7 @@
 import math
 from collections import deque
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -26,21 +27,31 @@ GATED = "h200-sgemm-nt-4096-complete"
 SMALL = "convolution_rtx_a4000"
 
 
-def search_of(bundle, name):
-    kernel = load_kernel(str(bundle))
+@cache
+def space_of(bundle):
+    kernel = load_kernel(bundle)
     space = ConstrainedSpace(kernel, PROBLEM.variables() | device_variables(H200))
-    return Search(space, Features(kernel, PROBLEM, H200), search=name, batch=4)
+    return space, Features(kernel, PROBLEM, H200)
+
+
+def search_of(bundle, name):
+    return Search(*space_of(str(bundle)), search=name, batch=4)
+
+
+@cache
+def recorded(name):
+    data = load_dataset(name)
+    manifest = data.manifest
+    features = Features(load_kernel(manifest.kernel), manifest.problem, manifest.device)
+    return data, TableSpace(data.columns), features, data.numbers("median_s"), data.builds()
 
 
 class Replay:
     """A search of a recorded space, with its results."""
 
     def __init__(self, name, **options):
-        self.data = load_dataset(name)
-        manifest = self.data.manifest
-        features = Features(load_kernel(manifest.kernel), manifest.problem, manifest.device)
-        self.search = Search(TableSpace(self.data.columns), features, **options)
-        self.times_s, self.builds = self.data.numbers("median_s"), self.data.builds()
+        self.data, space, features, self.times_s, self.builds = recorded(name)
+        self.search = Search(space, features, **options)
         self.records = {}
 
     def result(self, candidate):

@@ -28,6 +28,7 @@ def test_the_quantile_is_the_smallest_score_that_keeps_the_promise(scores, confi
 
 @settings(deadline=None, max_examples=30)
 @given(st.integers(21, 300), st.sampled_from([0.9, 0.95]), st.integers(0, 1000))
+@pytest.mark.system
 def test_the_ends_are_those_of_mapie(count, confidence, seed):
     regression = pytest.importorskip("mapie.regression")
     from mapie.conformity_scores import AbsoluteConformityScore

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -18,9 +17,9 @@ from mltune.records.trial import TrialState
 from mltune.show import follow as watching
 from mltune.show.follow import Watch, follow
 from mltune.show.live import RunDisplay
+from tests.environment import importing
 
-ROOT = Path(__file__).resolve().parent.parent
-ENVIRONMENT = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
+ENVIRONMENT = importing(CUDA_VISIBLE_DEVICES="")
 
 
 @pytest.fixture(autouse=True)
@@ -109,8 +108,9 @@ class TestOneRun:
         EventLog(tmp_path).write("run_started")
         watch = Watch(tmp_path)
         assert not watch.look().ended
-        time.sleep(0.6)
-        seen = watch.look()
+        deadline = time.monotonic() + 60
+        while not (seen := watch.look()).ended and time.monotonic() < deadline:
+            time.sleep(0.05)
         assert seen.ended
         assert "no process" in seen.message
 

@@ -108,7 +108,7 @@ def test_configurations_are_compared_with_the_default_and_the_reference():
     baseline = make_baseline(TRANSPOSE, PROBLEM, H200, builder)
 
     assert builder.configurations == [TRANSPOSE.default]
-    assert (baseline.cubin, baseline.entry, baseline.answer) == (b"code", "transpose", {})
+    assert (baseline.cubin, baseline.entry, baseline.verify) == (b"code", "transpose", b"")
     assert [launch.grid[0] for launch in baseline.launches] == [9 * 17, 13 * 25, 1 * 32, 4 * 3]
     entry, launches = baseline.reference
     assert entry == "transpose_naive"

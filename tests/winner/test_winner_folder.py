@@ -21,7 +21,9 @@ from winners import PROBLEMS, SMALL, a_winner
 import mltune
 from mltune.device.facts import Device
 from mltune.errors import StoreError
+from mltune.problem.gemm import GemmProblem
 from mltune.problem.kinds import problem_from_json
+from mltune.problem.runnable import Examples
 from mltune.records.trial import Build, TrialState
 from mltune.winner.folder import winner_files, write_folder, write_winner
 
@@ -135,7 +137,7 @@ def test_templates_are_in_the_package():
 
 
 def test_a_kind_without_examples_has_everything_else(monkeypatch):
-    monkeypatch.setattr("mltune.winner.examples.EXAMPLES", {})
+    monkeypatch.setattr(GemmProblem, "examples", lambda problem: Examples())
     files = winner_files(a_winner(), DATE)
     assert files.keys() == FILES - {"example.py", "example.cpp"}
     assert "python example.py" not in files["README.txt"].decode()

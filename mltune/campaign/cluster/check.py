@@ -23,7 +23,7 @@ from mltune.measure.compile_farm import CompileFarm
 from mltune.measure.compile_pool import Job
 from mltune.measure.compiler import Source
 from mltune.measure.cubin_cache import cache_key
-from mltune.problem.gemm import parse_problem
+from mltune.problem.kinds import problem_from_name
 from mltune.records.trial import Build
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def check_cluster(where: str, builds: int) -> dict[str, Any]:
 
 def random_builds(count: int) -> tuple[Source, list[str]]:
     """Return a source, and the macros of random configurations: of ``gemm_simt`` for sgemm NT 4096 on an H200."""
-    kernel, problem = load_kernel("gemm_simt"), parse_problem("sgemm", trans="NT", size=4096)
+    kernel, problem = load_kernel("gemm_simt"), problem_from_name("sgemm", trans="NT", size=4096)
     device, _ = find_device("h200")
     space = ConstrainedSpace(kernel, {**problem.variables(), **device_variables(device)})
     rows = space.rows(space.sample(count, np.random.default_rng(0)))

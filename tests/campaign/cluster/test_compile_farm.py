@@ -18,6 +18,8 @@ from mltune.measure.compile_farm import CompileFarm
 from mltune.problem.gemm import parse_problem
 from mltune.tuning.session import make_space
 
+pytestmark = pytest.mark.system
+
 KERNEL, PROBLEM = load_kernel("gemm_simt"), parse_problem("sgemm", trans="NT", size=512)
 
 

@@ -11,6 +11,8 @@ from mltune.errors import UsageError, WorkerError
 from mltune.measure.cluster_connection import PLAIN, address_of, check_encrypted, connect
 from tests.cli import program
 
+pytestmark = pytest.mark.system
+
 
 def test_a_cluster_is_named_by_an_address_or_a_file(tmp_path):
     file = tmp_path / "scheduler.json"

@@ -3,7 +3,7 @@
 import pytest
 from cuda.bindings import driver, runtime
 
-from mltune.measure.fault_classification import Fault, Memory, classify
+from mltune.measure.gpu import Fault, Memory, classify
 
 GIB = 2**30
 GPU_UNAVAILABLE = [

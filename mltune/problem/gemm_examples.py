@@ -1,25 +1,20 @@
-"""Values of the GEMM examples' templates: types, scalars and operands in Python and in C++."""
+"""Values of the templates of examples that call a GEMM: types, scalars and operands in Python and in C++."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from mltune.winner.winner import Winner
+from mltune.problem.runnable import Examples
 
-FILES = ("example.py", "example.cpp")
-"""The examples; each has a template in ``templates/gemm``."""
-
-USAGE = """\
+_FILES = ("example.py", "example.cpp")
+_USAGE = """\
 python example.py    needs CuPy
 g++ -O2 -std=c++17 example.cpp -I/usr/local/cuda/include -lcuda -o example && ./example
                      needs cuda.h (of a toolkit, or of `pip install nvidia-cuda-runtime`); with a driver alone, link
                      -l:libcuda.so.1 instead of -lcuda. Both examples time the kernel with a warm cache.
 """
-"""The commands that run the examples, for README.txt."""
-
 _ELEMENTS = {
     "s": "float",
     "d": "double",
@@ -66,9 +61,12 @@ struct alignas(16) DoubleDouble {  // the sum of two doubles
 _DEFINITIONS = {"h": _HALF % (10, 15), "b": _HALF % (7, 127), "dd": _DOUBLE_DOUBLE}
 
 
-def gemm_values(winner: Winner) -> dict[str, Any]:
-    """Return the values of the templates that only a GEMM has."""
-    problem: Any = winner.runnable
+def examples(problem: Any) -> Examples:
+    """Return the examples of a :class:`mltune.problem.gemm.GemmProblem`, whose module imports this one."""
+    return Examples(_FILES, _USAGE, _values(problem))
+
+
+def _values(problem: Any) -> dict[str, Any]:
     rows_a, columns_a = ("m", "k") if problem.trans_a == "N" else ("k", "m")
     rows_b, columns_b = ("k", "n") if problem.trans_b == "N" else ("n", "k")
     return {

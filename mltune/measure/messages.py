@@ -1,0 +1,138 @@
+"""Messages between a runner and its worker process: requests to verify, run and time builds, and the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from mltune.measure.protocols import SamplingRule
+from mltune.measure.race import RaceResult
+from mltune.records.trial import Measurement, TrialState
+
+if TYPE_CHECKING:
+    from mltune.kernel.bundle import Launch
+    from mltune.problem.runnable import RunnableProblem
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """What kernels are compared with where the problem needs it: the default configuration, and the right answer.
+
+    Attributes
+    ----------
+    cubin : bytes
+        Machine code of the default configuration; it holds the reference entry, too.
+    entry : str
+        Name of the kernel.
+    launches : tuple of Launch
+        The default configuration's launches, one for each verification case.
+    reference : (str, tuple of Launch) or None
+        Name and launches of the entry that gives the right answer; None where the default configuration does.
+    verify : bytes
+        A function that decides on the outputs of the timed case, with its answer and tolerance, pickled: called as
+        ``function(answer, outputs, atol=tolerance)``. It takes the place of every comparison there.
+    """
+
+    cubin: bytes
+    entry: str
+    launches: tuple[Launch, ...]
+    reference: tuple[str, tuple[Launch, ...]] | None = None
+    verify: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Make the operands of a problem, and verify the default configuration where there is a baseline.
+
+    The first request to a worker, and the first for every further problem.
+    """
+
+    problem: RunnableProblem
+    baseline: Baseline | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """Verify a build on the verification cases, with a launch for each, then time it on the worker's problem."""
+
+    cubin: bytes
+    entry: str
+    verified: tuple[Launch, ...]
+    timed: Launch
+    rule: SamplingRule
+    best_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Verify a build on the own cases of one problem, with a launch for each; on the GPU where it has none."""
+
+    cubin: bytes
+    entry: str
+    problem: RunnableProblem
+    launches: tuple[Launch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Run a build once on the buffers of the timed case; the answer holds them."""
+
+    cubin: bytes
+    entry: str
+    launch: Launch
+
+
+@dataclass(frozen=True, slots=True)
+class TimeReference:
+    """Time the reference implementation on the worker's problem and operands."""
+
+    rule: SamplingRule
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """Time several builds side by side, together with the reference implementation where there is one.
+
+    An entry is a cubin, the name of its kernel, and the launch.
+    """
+
+    entries: tuple[tuple[bytes, str, Launch], ...]
+    budget_s: float
+
+
+Request = Begin | Measure | Check | Run | TimeReference | Race
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """The buffers of a problem by name after a :class:`Run`; empty unless the state is ``OK``."""
+
+    state: TrialState
+    detail: str = ""
+    arrays: Mapping[str, Any] = field(default_factory=dict)
+
+
+Result = Measurement | RaceResult | Outputs
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to a request.
+
+    Attributes
+    ----------
+    result : Measurement, RaceResult, Outputs or None
+        The result, or the state in which the kernel failed; None when the GPU is lost.
+    retire : bool
+        Whether the worker must be replaced, because a kernel has damaged its context or its data.
+    lost : str
+        Empty, or why the GPU cannot be used now.
+    permanent : bool
+        Whether a lost GPU will not come back: it does not exist, or the operands are too large for it.
+    """
+
+    result: Result | None
+    retire: bool = False
+    lost: str = ""
+    permanent: bool = False
