@@ -10,9 +10,9 @@ import os
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,24 +25,88 @@ from mltune.records.candidate import Candidate
 from mltune.records.directory import check_no_plan, new_directory
 from mltune.records.store import Store
 from mltune.records.trial import TrialState
+from mltune.records.trials import Trials
 from mltune.resolve.device import Target, find_gpus, parse_device
 from mltune.resolve.request import TuneRequest
 from mltune.results.progress import Observer, Report
-from mltune.search.pruning import Promise, Pruner
+from mltune.search.pruning import Promise, Pruner, PruningAudit
 from mltune.tuning.loop import Loop
-from mltune.tuning.pruned import Pruned, judge
 from mltune.tuning.session import open_session, run_header
 
 if TYPE_CHECKING:
+    from mltune.dataset.manifest import Kind
     from mltune.kernel.columns import Indices
     from mltune.kernel.space import SearchSpace
     from mltune.records.trial import TrialRecord
-    from mltune.records.trials import Trials
     from mltune.tuning.loop import Planner
     from mltune.tuning.session import Session
 
 MOST_ROWS = 200_000
 """Largest space for a complete sweep: a larger one takes hours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """The result of a pruned sweep.
+
+    Compilers and the GPU work side by side, so the time of a sweep is that of the busier of the two. What a complete
+    sweep takes is estimated from the random sample: the mean seconds of a configuration, times the size of the space.
+
+    Attributes
+    ----------
+    audit : PruningAudit
+    compilers : int
+        Compile processes; in replay 1.
+    compile_s, gpu_s : float
+        Seconds of compiling, of all compilers together, and of verifying and timing.
+    planning_s : float
+        Seconds of fits and predictions, most of them while compilers work.
+    total_s : float
+        Seconds of the sweep: elapsed; in replay the planning and the busier of compilers and GPU.
+    complete_s : float
+        Estimated seconds of a complete sweep.
+    dataset : pathlib.Path or None
+        The Parquet file.
+    """
+
+    audit: PruningAudit
+    compilers: int
+    compile_s: float
+    gpu_s: float
+    planning_s: float
+    total_s: float
+    complete_s: float
+    dataset: Path | None = None
+
+    @property
+    def saved_s(self) -> float:
+        """Net seconds saved: those of a complete sweep less those of this one, planning included."""
+        return self.complete_s - self.total_s
+
+    def to_json(self) -> dict[str, int | float]:
+        """Return the figures as plain JSON values, without the path."""
+        figures = {name: value for name, value in asdict(self).items() if name not in ("audit", "dataset")}
+        return self.audit.to_json() | figures | {"saved_s": self.saved_s}
+
+
+def judge(
+    audit: PruningAudit, trials: Trials, seconds: Mapping[str, float], compilers: int, *, replayed: bool
+) -> Pruned:
+    """Return the result of a pruned sweep from all its trials and its seconds by phase."""
+    compile_s = np.nan_to_num(trials.column("compile_s"))
+    gpu_s = np.nan_to_num(trials.column("verify_s")) + np.nan_to_num(trials.column("time_s"))
+    sample = np.isin(trials.column("proposed_by"), ("random", "audit"))
+    planning_s = seconds.get("search", 0.0)
+    busier = max(float(compile_s.sum()) / compilers, float(gpu_s.sum()))
+    return Pruned(
+        audit,
+        compilers,
+        float(compile_s.sum()),
+        float(gpu_s.sum()),
+        planning_s,
+        planning_s + busier if replayed else seconds.get("total", busier),
+        audit.valid * max(float(compile_s[sample].mean()) / compilers, float(gpu_s[sample].mean())),
+    )
 
 
 def sweep(
@@ -77,22 +141,13 @@ def sweep(
     session = _open(request, values, replay=False)
     if count is None:
         _check_size(session)
-    directory = request.run or new_directory(request.problem.label)
-    kind: Literal["complete", "random"] = "complete" if count is None else "random"
+    kind: Kind = "complete" if count is None else "random"
     header = run_header(session, request.seed, {"sweep": kind, "count": count})
-    with Store.open(directory, header, request.store) as store, session:
+    with Store.open(request.run or new_directory(request.problem.label), header, request.store) as store, session:
         indices = choose_configurations(session, count, request.seed)
         observer = Observer(session.problem, session.device, "gpu", trials_limit=len(indices), report=progress)
         records = measure_all(session, store, Everything(session.space, indices), observer)
-        dataset = dataset_from_records(
-            records,
-            header,
-            name=_dataset_name(session, kind),
-            kind=kind,
-            reference_median_s=store.fact("reference_median_s"),
-        )
-        write_dataset(dataset, directory, overwrite=True)
-        return directory / f"{dataset.manifest.name}.parquet"
+        return _write(session, store, records, kind)
 
 
 def pruned_sweep(
@@ -133,7 +188,6 @@ def pruned_sweep(
     columns = session.space.rows(np.arange(session.space.count))
     expected = None if pretrained is None else pretrained.predict(columns)
     features = Features(session.kernel, session.problem, session.device).before(columns)
-    directory = request.run or new_directory(request.problem.label)
     settings = {
         "sweep": "pruned",
         "within": promise.within,
@@ -141,22 +195,30 @@ def pruned_sweep(
         "prior": "none" if model is None else model.card.sha256,
     }
     header = run_header(session, request.seed, settings)
-    with Store.open(directory, header, request.store) as store, session:
+    with Store.open(request.run or new_directory(request.problem.label), header, request.store) as store, session:
         pruner = Pruner(features, seed=request.seed, promise=promise, expected=expected)
         observer = Observer(session.problem, session.device, "gpu", report=progress)
         records = measure_all(session, store, Rounds(session.space, pruner, observer), observer)
         compilers = 1 if math.isinf(session.compilers) else int(session.compilers)
         pruned = judge(pruner.audit(), records, store.seconds(), compilers, replayed=session.gpu is None)
-        dataset = dataset_from_records(
-            records,
-            header,
-            name=_dataset_name(session, "pruned"),
-            kind="pruned",
-            reference_median_s=store.fact("reference_median_s"),
-            pruning=pruned.to_json(),
-        )
-        write_dataset(dataset, directory, overwrite=True)
-        return replace(pruned, dataset=directory / f"{dataset.manifest.name}.parquet")
+        return replace(pruned, dataset=_write(session, store, records, "pruned", pruned.to_json()))
+
+
+def _write(
+    session: Session, store: Store, records: Trials, kind: Kind, pruning: Mapping[str, int | float] | None = None
+) -> Path:
+    """Write the trials of a sweep as a dataset into the directory of its run; return the Parquet file."""
+    words = f"{session.device.name} {session.problem.label} {kind}".lower().replace("nvidia", "")
+    dataset = dataset_from_records(
+        records,
+        store.header,
+        name=re.sub(r"[^a-z0-9]+", "-", words).strip("-")[:100],
+        kind=kind,
+        reference_median_s=store.fact("reference_median_s"),
+        pruning=pruning,
+    )
+    write_dataset(dataset, store.directory, overwrite=True)
+    return store.directory / f"{dataset.manifest.name}.parquet"
 
 
 def _open(request: TuneRequest, values: Mapping[str, Sequence[int]] | None, *, replay: bool) -> Session:
@@ -206,11 +268,6 @@ def choose_configurations(session: Session, count: int | None, seed: int) -> Ind
     if count is None:
         return rng.permutation(session.space.count)
     return session.space.sample(count, rng)
-
-
-def _dataset_name(session: Session, kind: str) -> str:
-    words = f"{session.device.name} {session.problem.label} {kind}".lower().replace("nvidia", "")
-    return re.sub(r"[^a-z0-9]+", "-", words).strip("-")[:100]
 
 
 @dataclass(slots=True)

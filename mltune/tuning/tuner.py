@@ -34,19 +34,18 @@ from mltune.tuning.bound import enough_share
 from mltune.tuning.event_log import RunEventLog
 from mltune.tuning.finals import declare
 from mltune.tuning.loop import Loop
-from mltune.tuning.session import open_session, run_header
+from mltune.tuning.session import Session, open_session, run_header
 from mltune.tuning.siblings import earlier_sweeps, sibling_model
 from mltune.tuning.wisdom import add_outcomes, known_configurations
 
 if TYPE_CHECKING:
     from mltune.cost.model_choice import ChosenModel
-    from mltune.cost.pretrained import PretrainedModel, Sweep
+    from mltune.cost.pretrained import PretrainedModel
     from mltune.process.child_pool import ChildPool
     from mltune.records.candidate import Candidate
     from mltune.records.trial import TrialRecord
     from mltune.records.trials import Trials
     from mltune.search.search import Batch, Search
-    from mltune.tuning.session import Session
 
 
 REFERENCE_EVERY_S = 120.0
@@ -68,7 +67,7 @@ def tune(
     ----------
     request : TuneRequest
     progress : callable, optional
-        Called with the progress about twice a second.
+        Called about twice a second.
     stop : callable
         Called at least once a second while trials are under way; true ends the run with the best so far.
     slug : str
@@ -92,31 +91,21 @@ def tune(
     name = request.kernel if isinstance(request.kernel, str) else request.kernel.name
     target = parse_device(request.device) or choose(name, request.problem)
     wisdom = file_of_run(request.wisdom, replayed=target.dataset is not None)
-    session = open_session(
-        request.kernel,
-        request.problem,
-        target,
-        compilers=request.compilers,
-        compile_on=request.compile_on,
-        pool=pool,
-    )
+    compilers = {"compilers": request.compilers, "compile_on": request.compile_on, "pool": pool}
+    session = open_session(request.kernel, request.problem, target, **compilers)
     prior = request.prior if request.search == "model" else NONE
     model = choose_model(prior, session.kernel, replay=target.dataset is not None)
-    header = run_header(
-        session,
-        request.seed,
-        {
-            "target": "gpu" if target.dataset is None else str(target),
-            "batch": session.batch,
-            "in_flight": session.batches,
-            "space": str(session.space.count),
-            "search": request.search,
-            "skip": request.skip,
-            "prior": "none" if model is None else model.card.sha256,
-        },
-    )
+    settings = {
+        "target": "gpu" if target.dataset is None else str(target),
+        "batch": session.batch,
+        "in_flight": session.batches,
+        "space": str(session.space.count),
+        "search": request.search,
+        "skip": request.skip,
+        "prior": "none" if model is None else model.card.sha256,
+    }
     own = RunEventLog(directory, progress) if events is None else None
-    with Store.open(directory, header, request.store) as store, session:
+    with Store.open(directory, run_header(session, request.seed, settings), request.store) as store, session:
         observer = Observer(
             session.problem,
             session.device,
@@ -128,29 +117,13 @@ def tune(
             events=own.write if own is not None else events or no_events,
         )
         if own is not None:
-            if store.notice:
-                warnings.warn(store.notice, MltuneWarning, stacklevel=2)
             own.begin(store, request)
         store.set_fact("accuracy", session.kernel.accuracy)
         if request.choice:
             store.set_fact("choice", request.choice)
-        known = known_configurations(
-            store,
-            session,
-            wisdom,
-            observer.events,
-            required=request.wisdom is not None,
-            siblings=request.siblings,
-        )
-        sweeps = request.sweeps
-        if own is not None and len(store) == 0 and request.prior == AUTO and session.gpu is not None:
-            sweeps = earlier_sweeps(session, directory)
-        pretrained, name, notices = _start_model(session, directory, request, model, sweeps, begins=len(store) == 0)
-        if name or notices:
-            observer.events("model", detail="; ".join(filter(None, (name, *notices))))
-            store.set_fact("model", name)
-        for notice in notices if own is not None else ():
-            warnings.warn(notice, MltuneWarning, stacklevel=2)
+        named = request.wisdom is not None
+        known = known_configurations(store, session, wisdom, observer.events, required=named, siblings=request.siblings)
+        pretrained = _start_model(session, store, request, model, observer, alone=own is not None)
         result = Tuner(session, store, request, observer, stop, known=known, pretrained=pretrained).run()
         if wisdom is not None:
             add_outcomes(wisdom, session, result)
@@ -161,22 +134,38 @@ def tune(
 
 def _start_model(
     session: Session,
-    directory: Path,
+    store: Store,
     request: TuneRequest,
     chosen: ChosenModel | None,
-    sweeps: Sequence[Sweep],
+    observer: Observer,
     *,
-    begins: bool,
-) -> tuple[PretrainedModel | None, str, tuple[str, ...]]:
-    """Return the model that a run starts from, its name, and what is to be said of it."""
+    alone: bool,
+) -> PretrainedModel | None:
+    """Return the model that a run starts from, after noting its name and where it is far from its training.
+
+    Parameters
+    ----------
+    alone : bool
+        Whether the run belongs to no campaign: it then learns from the runs beside it.
+    """
+    begins, sweeps = len(store) == 0, request.sweeps
+    if alone and begins and request.prior == AUTO and session.gpu is not None:
+        sweeps = earlier_sweeps(session, store.directory)
+    found, name, notices = None, "", tuple[str, ...]()
     if request.search == "model":  # while the runner and the compilers start
-        found = sibling_model(session, directory, sweeps, chosen, begins=begins)
-        if found is not None:
-            return found, ", ".join(one.sweep for one in found.members), ()
-    if chosen is None:
-        return None, "", ()
-    found = chosen.load(session.problem, session.device)
-    return found, "" if found is None else chosen.name, chosen.notices(session.problem, session.device)
+        found = sibling_model(session, store.directory, sweeps, chosen, begins=begins)
+    if found is not None:
+        name = ", ".join(one.sweep for one in found.members)
+    elif chosen is not None:
+        found = chosen.load(session.problem, session.device)
+        name = "" if found is None else chosen.name
+        notices = chosen.notices(session.problem, session.device)
+    if name or notices:
+        observer.events("model", detail="; ".join(filter(None, (name, *notices))))
+        store.set_fact("model", name)
+    for notice in notices if alone else ():
+        warnings.warn(notice, MltuneWarning, stacklevel=3)
+    return found
 
 
 class Batches:
@@ -228,21 +217,7 @@ class Batches:
 
 
 class Tuner:
-    """One run: a search in the loop, then the finals.
-
-    Parameters
-    ----------
-    session : Session
-        Entered.
-    store : Store
-        Open for writing; its records are resumed.
-    stop : callable
-        See :func:`tune`.
-    known : sequence of mapping of str to int
-        Configurations of a wisdom: the first of them is measured first, the others after the default.
-    pretrained : PretrainedModel, optional
-        The model that the search starts from.
-    """
+    """One run of an entered session: a search in the loop, then the finals. The records of the store are resumed."""
 
     def __init__(
         self,
