@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import KW_ONLY, InitVar, asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -47,92 +47,86 @@ class Planner(Protocol):
         ...
 
 
+@dataclass(eq=False)
 class Loop:
-    """The loop of one run.
+    """The loop of one run, of an entered session and a store that is open for writing.
 
-    Parameters
+    Attributes
     ----------
-    session : Session
-        Entered.
-    store : Store
-        Open for writing.
-    ended : Trials
-        All trials of the store.
-    left : Trials
-        Those of them that the planner will plan again.
-    decide, check : callable, optional
+    trials, left : Trials
+        All trials of the store, and those of them that the planner plans again.
+    decide, check : callable or None
         See :class:`mltune.measure.pipeline.Pipeline`.
     stop : callable
         Called at least once a second; true ends the loop.
-    time_s : float, optional
+    time_s : float or None
         Elapsed seconds of the run at which it ends, once there is a result.
-    ahead : int, optional
-        Most candidates that are built ahead; by default all that are planned.
+    ahead : int or None
+        Most candidates that are built ahead; None for all that are planned.
     reference_every_s : float
         Seconds between two timings of the reference kernel; infinite for one timing in the whole run.
+    ended : int
+        Number of trials on record.
     """
 
-    def __init__(
+    session: Session
+    store: Store
+    planner: Planner
+    observer: Observer
+    trials: InitVar[Trials]
+    left: InitVar[Trials]
+    _: KW_ONLY
+    decide: InitVar[Decide | None] = None
+    check: InitVar[Callable[[Measurement], Measurement] | None] = None
+    stop: Callable[[], bool] = bool
+    time_s: float | None = None
+    ahead: int | None = None
+    reference_every_s: float = math.inf
+    _todo: deque[Candidate] = field(default_factory=deque, init=False)
+
+    def __post_init__(
         self,
-        session: Session,
-        store: Store,
-        planner: Planner,
-        observer: Observer,
-        ended: Trials,
+        trials: Trials,
         left: Trials,
-        *,
-        decide: Decide | None = None,
-        check: Callable[[Measurement], Measurement] | None = None,
-        stop: Callable[[], bool] = bool,
-        time_s: float | None = None,
-        ahead: int | None = None,
-        reference_every_s: float = math.inf,
+        decide: Decide | None,
+        check: Callable[[Measurement], Measurement] | None,
     ) -> None:
-        self._session = session
-        self._store = store
-        self._planner = planner
-        self._observer = observer
-        self._stop = stop
-        self._time_s = time_s
-        self._ahead = ahead
-        self._todo: deque[Candidate] = deque()
+        self.ended = len(trials)
+        self.seconds = seconds_so_far(self.store, trials)
         self._left = {record.number: record for record in left}
-        self.ended = len(ended)
-        self.seconds = seconds_so_far(store, ended)
-        self._pipeline = Pipeline(session.builder, session.runner, decide, seconds=self.seconds, check=check)
-        self._pipeline.best_s = min(ended.column("median_s")[ended.timed].tolist(), default=None)
-        observer.recall(ended)
-        observer.reference_s = store.fact("reference_median_s")
-        self._reference_every_s = reference_every_s
-        timed_again = reference_every_s < math.inf or observer.reference_s is None
-        self._reference_due_s = -math.inf if timed_again and session.gpu is not None else math.inf
-        self._know_reference(session.recorded_reference_s)
+        self._pipeline = Pipeline(self.session.builder, self.session.runner, decide, seconds=self.seconds, check=check)
+        self._pipeline.best_s = min(trials.column("median_s")[trials.timed].tolist(), default=None)
+        self.observer.recall(trials)
+        self.observer.reference_s = self.store.fact("reference_median_s")
+        timed_again = self.reference_every_s < math.inf or self.observer.reference_s is None
+        self._reference_due_s = -math.inf if timed_again and self.session.gpu is not None else math.inf
+        self._know_reference(self.session.recorded_reference_s)
 
     def run(self) -> None:
         """Run the loop until its end."""
         try:
             self._plan()
-            while (self._todo or len(self._pipeline)) and not self._stop():
+            while (self._todo or len(self._pipeline)) and not self.stop():
                 self._submit()
                 if self.seconds.elapsed >= self._reference_due_s:  # the first time while the first builds are made
                     self._time_reference()
                 self._keep(self._pipeline.advance(self._patience_s()))
                 with self.seconds.spent_on("record"):
-                    self._observer.tell(self.seconds.elapsed)
+                    self.observer.tell(self.seconds.elapsed)
                 if self._time_is_up():
                     break
                 self._plan()
         finally:
             self._pipeline.abandon()
-        if self._reference_due_s < math.inf and self._references_stale() and not self._stop():
+        if self._reference_due_s < math.inf and self._references_stale() and not self.stop():
             self._time_reference()
 
     def _plan(self) -> None:
         """Plan until results are missing; candidates on record and skipped ones have their results at once."""
         planned = 0
-        while not self._time_is_up() and not self._stop():
+        while not self._time_is_up() and not self.stop():
             with self.seconds.spent_on("search"):
-                candidates = self._planner.plan()
+                candidates = self.planner.plan()
             if not candidates:
                 break
             planned += len(candidates)
@@ -140,7 +134,7 @@ class Loop:
         self._submit()
         if planned:
             with self.seconds.spent_on("record"):
-                self._store.set_seconds(self.seconds.to_json())
+                self.store.set_seconds(self.seconds.to_json())
 
     def _begin(self, candidates: Sequence[Candidate]) -> None:
         skipped = []
@@ -148,7 +142,7 @@ class Loop:
             record = self._left.pop(candidate.number, None)
             if record is not None:
                 self._check_same(record, candidate)
-                self._planner.tell(record)
+                self.planner.tell(record)
             elif candidate.is_skipped:
                 skipped.append(candidate.record(TrialState.SKIPPED))
             else:
@@ -158,12 +152,12 @@ class Loop:
     def _check_same(self, record: TrialRecord, candidate: Candidate) -> None:
         if record.index != candidate.index:
             raise RunError(
-                f"a resumed run makes the same choices, but trial {record.number} of {self._store.directory} is "
+                f"a resumed run makes the same choices, but trial {record.number} of {self.store.directory} is "
                 f"configuration {record.index}, not {candidate.index}; start a new run."
             )
 
     def _submit(self) -> None:
-        while self._todo and (self._ahead is None or len(self._pipeline) < self._ahead):
+        while self._todo and (self.ahead is None or len(self._pipeline) < self.ahead):
             self._pipeline.submit(self._todo.popleft())
 
     def _keep(self, records: Sequence[TrialRecord]) -> None:
@@ -173,52 +167,52 @@ class Loop:
         elapsed_s = self.seconds.elapsed
         records = [replace(record, elapsed_s=elapsed_s) for record in records]
         with self.seconds.spent_on("record"):
-            self._store.append(*records)
-            self._observer.see(records)
+            self.store.append(*records)
+            self.observer.see(records)
         self.ended += len(records)
         for record in records:
             if record.build is not None:
                 self.seconds.add("compile", 0.0 if record.build.cached else record.build.compile_s)
             if record.measurement is not None:
                 self.seconds.add("time", record.measurement.verify_s + record.measurement.time_s)
-            self._planner.tell(record)
+            self.planner.tell(record)
 
     def _time_reference(self) -> None:
         """Time the reference kernel; a change since its first timing shows a drift of the GPU."""
         with self.seconds.spent_on("reference"):
-            measured = self._session.reference()
+            measured = self.session.reference()
         elapsed_s = self.seconds.elapsed
-        self._reference_due_s = elapsed_s + self._reference_every_s
+        self._reference_due_s = elapsed_s + self.reference_every_s
         if measured is None or measured.median_s is None:
             self._reference_due_s = math.inf  # the problem has none
             return
         self._know_reference(measured.median_s)
         state = {name: getattr(measured, name) for name in ("median_s", "noise", *_GPU_STATE)}
-        self._store.append_reference(Reference(self.ended, elapsed_s, **state))
-        self._observer.events("reference", after=self.ended, elapsed_s=elapsed_s, **state)
-        for drift in drifts(self._store.references())[-1:]:
+        self.store.append_reference(Reference(self.ended, elapsed_s, **state))
+        self.observer.events("reference", after=self.ended, elapsed_s=elapsed_s, **state)
+        for drift in drifts(self.store.references())[-1:]:
             if drift.last >= self.ended:
-                self._observer.events("drift", **asdict(drift))
+                self.observer.events("drift", **asdict(drift))
 
     def _references_stale(self) -> bool:
         """Return whether trials were recorded since the reference kernel was timed."""
-        references = self._store.references()
+        references = self.store.references()
         return bool(references) and references[-1].after < self.ended
 
     def _know_reference(self, median_s: float | None) -> None:
         """Keep the first time of the reference kernel."""
-        if self._observer.reference_s is None and median_s is not None:
-            self._observer.reference_s = median_s
-            self._store.set_fact("reference_median_s", median_s)
+        if self.observer.reference_s is None and median_s is not None:
+            self.observer.reference_s = median_s
+            self.store.set_fact("reference_median_s", median_s)
 
     def _patience_s(self) -> float:
-        if self._time_s is None or not self.ended:
+        if self.time_s is None or not self.ended:
             return PATIENCE_S
-        return min(PATIENCE_S, max(0.0, self._time_s - self.seconds.elapsed))
+        return min(PATIENCE_S, max(0.0, self.time_s - self.seconds.elapsed))
 
     def _time_is_up(self) -> bool:
         """Return whether the time is spent; a run without a single result goes on until its first."""
-        return self._time_s is not None and self.ended > 0 and self.seconds.elapsed >= self._time_s
+        return self.time_s is not None and self.ended > 0 and self.seconds.elapsed >= self.time_s
 
 
 def seconds_so_far(store: Store, ended: Trials) -> Seconds:

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from mltune.cost.features import Features
 from mltune.cost.model_choice import AUTO, choose_model, shipped_card
 from mltune.device.known import UNKNOWN
 from mltune.errors import UsageError, WisdomError
 from mltune.files.text import printable
+from mltune.kernel.bundle import device_variables
+from mltune.kernel.reader import load_kernel
 from mltune.known.wisdom import Wisdom
 from mltune.known.wisdom_file import file_of_run
+from mltune.tuning.session import make_space
 from mltune.tuning.wisdom import load_wisdom
 
 if TYPE_CHECKING:
@@ -26,14 +30,7 @@ KNOWN, EXPECTED = "known", "expected"
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A configuration that is expected to be fast.
-
-    Attributes
-    ----------
-    source : str
-        :data:`KNOWN` or :data:`EXPECTED`.
-    configuration : mapping
-    """
+    """A configuration that is expected to be fast, from the source :data:`KNOWN` or :data:`EXPECTED`."""
 
     source: str
     configuration: Mapping[str, int | float | str]
@@ -95,7 +92,6 @@ def predict(
 
     Parameters
     ----------
-    problem : Problem
     kernel : str or pathlib.Path
         Name or folder of a bundle.
     device : Device
@@ -127,12 +123,8 @@ def predict(
     >>> [choice.source for choice in found.choices]
     ['expected', 'expected']
     """
-    from mltune.cost.features import Features
-    from mltune.kernel.bundle import device_variables
-    from mltune.kernel.reader import load_kernel
     from mltune.search.sampling import SamplerOptions
     from mltune.search.search import Search
-    from mltune.tuning.session import make_space
 
     most = SamplerOptions().start_trials
     if not 1 <= top <= most:
@@ -153,20 +145,13 @@ def predict(
     matches = loaded.lookup(bundle, problem, device, driver, most=top)
     known = [codes for match in matches if (codes := match.entry.codes(bundle.labels)) is not None]
     pretrained = None if model is None else model.load(problem, device)
-    search = Search(
-        space,
-        Features(bundle, problem, device),
-        batch=top,
-        known=known,
-        pretrained=pretrained,
-    )
-    candidates = search.ask().candidates
+    features = Features(bundle, problem, device)
+    candidates = Search(space, features, batch=top, known=known, pretrained=pretrained).ask().candidates
     card = shipped_card(bundle) if model is None else model.card
+    sources = (KNOWN if one.proposed_by == "wisdom" else EXPECTED for one in candidates)
+    labelled = (bundle.labelled(one.configuration) for one in candidates)
     return Prediction(
-        tuple(
-            Choice(KNOWN if one.proposed_by == "wisdom" else EXPECTED, bundle.labelled(one.configuration))
-            for one in candidates
-        ),
+        tuple(map(Choice, sources, labelled)),
         None if card is None else _expected(card, "physics" if pretrained is None else "model", top),
         () if model is None else model.notices(problem, device),
     )

@@ -18,7 +18,7 @@ import numpy as np
 
 from mltune.cost.features import Features
 from mltune.cost.model_choice import choose_model
-from mltune.dataset.dataset import dataset_from_records, write_dataset
+from mltune.dataset.dataset import Kind, dataset_from_records, write_dataset
 from mltune.errors import MltuneWarning, UsageError
 from mltune.kernel.columns import row
 from mltune.records.candidate import Candidate
@@ -34,7 +34,6 @@ from mltune.tuning.loop import Loop
 from mltune.tuning.session import open_session, run_header
 
 if TYPE_CHECKING:
-    from mltune.dataset.manifest import Kind
     from mltune.kernel.columns import Indices
     from mltune.kernel.space import SearchSpace
     from mltune.records.trial import TrialRecord

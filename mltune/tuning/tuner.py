@@ -91,8 +91,10 @@ def tune(
     name = request.kernel if isinstance(request.kernel, str) else request.kernel.name
     target = parse_device(request.device) or choose(name, request.problem)
     wisdom = file_of_run(request.wisdom, replayed=target.dataset is not None)
-    compilers = {"compilers": request.compilers, "compile_on": request.compile_on, "pool": pool}
-    session = open_session(request.kernel, request.problem, target, **compilers)
+    farm = request.compile_on
+    session = open_session(
+        request.kernel, request.problem, target, compilers=request.compilers, compile_on=farm, pool=pool
+    )
     prior = request.prior if request.search == "model" else NONE
     model = choose_model(prior, session.kernel, replay=target.dataset is not None)
     settings = {
