@@ -72,10 +72,6 @@ class Encoding:
 
     Each source of knowledge is one more coordinate.
 
-    Parameters
-    ----------
-    sources : sequence of Source
-
     Attributes
     ----------
     mean_weights : ndarray of shape (n_basis,)
@@ -174,8 +170,6 @@ def portfolio(expected: Floats, points: Floats, count: int, rng: np.random.Gener
         Logs of speeds, as each source expects them; at least one source. A source counts more where it expects more.
     points : ndarray of shape (n_configs, n_dimensions)
         Configurations as points of the unit cube.
-    count : int
-    rng : numpy.random.Generator
 
     Returns
     -------

@@ -43,10 +43,6 @@ def train(datasets: Sequence[Dataset], *, seed: int = 0) -> PretrainedModel:
     Datasets of one problem on one device are one sweep. The model is judged on each large dataset by the closest
     members of other groups: of other architectures, or where all datasets are of one architecture, of other problems.
 
-    Parameters
-    ----------
-    datasets : sequence of Dataset
-
     Raises
     ------
     ModelError
@@ -181,17 +177,12 @@ def without(model: PretrainedModel, sweeps: Sequence[Sweep], group: str) -> Pret
 def scores(
     model: PretrainedModel, datasets: Sequence[Dataset], each: Sequence[Sweep], sweeps: Sequence[Sweep]
 ) -> dict[str, Any]:
-    """Judge a model on each large dataset by the closest members of other groups.
+    """Judge a model on each large dataset by the closest members of other groups; return :func:`score` by dataset.
 
     Parameters
     ----------
     each, sweeps : sequence of Sweep
         The sweep of each dataset, and those that the members of the model were fitted to.
-
-    Returns
-    -------
-    dict
-        By dataset the result of :func:`score`; empty where there are no other groups.
     """
     found = {}
     for dataset, sweep in zip(datasets, each, strict=True):

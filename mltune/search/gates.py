@@ -84,10 +84,7 @@ class UpperEnd:
     def calibrate(cls, measured: Floats, predicted: Floats, spread: Floats, confidence: float) -> Self:
         """Return the end that is above a share ``confidence`` of all configurations (marginal coverage).
 
-        Parameters
-        ----------
-        measured, predicted, spread : ndarray of shape (n_configs,)
-            Log shares of peak: measurements, and predictions by models that did not see them. All finite.
+        Measurements, and predictions by models that did not see them, are finite log shares of peak.
         """
         if len(measured) == 0:
             return cls()
@@ -168,15 +165,7 @@ class Gate:
         return not math.isfinite(self.cautious.width)
 
     def calibrate(self, measured: Floats, predicted: Floats, spread: Floats) -> None:
-        """Calibrate both intervals.
-
-        Parameters
-        ----------
-        measured : ndarray of shape (n_configs,)
-            Log share of peak; NaN for failures, which are left out.
-        predicted, spread : ndarray of shape (n_configs,)
-            Out-of-sample predictions (:meth:`mltune.cost.cost_model.CostModel.unseen`); NaN where there is none.
-        """
+        """Calibrate both intervals on measured log shares of peak and out-of-sample predictions; NaN is unknown."""
         known = np.isfinite(measured) & np.isfinite(predicted) & np.isfinite(spread)
         self.interval = self.cautious = UpperEnd()
         if known.sum() < self.minimum:
@@ -190,15 +179,7 @@ class Gate:
         self.cautious = replace(self.interval, width=width)
 
     def decide(self, predicted: Floats, spread: Floats, best: float) -> Decision:
-        """Decide which configurations to skip.
-
-        Parameters
-        ----------
-        predicted, spread : ndarray of shape (n_configs,)
-            Prediction of the model: log share of peak.
-        best : float
-            The best measured log share of peak; minus infinity when there is none.
-        """
+        """Decide which configurations to skip, from their predictions and the best measured log share of peak."""
         predicted = np.asarray(predicted, dtype=np.float64)
         optimistic = self.cautious.end(predicted, np.asarray(spread, dtype=np.float64))
         return Decision(optimistic < best + math.log1p(-self.margin), predicted, optimistic)
@@ -215,8 +196,6 @@ class Gates:
     ----------
     history : History or None
         The trials known; None skips nothing.
-    results : Results
-        Where the builds of those trials are found.
     previous : Gates, optional
         The gates of the batch before. Their models are reused until the schedule demands another fit.
 
@@ -246,10 +225,7 @@ class Gates:
         self._fitted: _FittedGates = kept
 
     def optimistic(self, columns: Columns) -> Floats | None:
-        """Return the optimistic ends of the predicted speeds of configurations before compiling.
-
-        An ndarray of shape (n_configs,) of log shares of peak; None while the gate is not calibrated.
-        """
+        """Return the optimistic ends of the speeds predicted before compiling; None while that gate is open."""
         gate, model = self._fitted.get(GATES[0])
         if model is None or gate.is_open:
             return None
@@ -263,12 +239,10 @@ class Gates:
         exempt: NDArray[np.bool_],
         builds: Sequence[Build] = (),
     ) -> Decisions:
-        """Decide which configurations to skip.
+        """Decide at a gate which configurations to skip.
 
         Parameters
         ----------
-        name : {"before_compile", "after_compile"}
-            The gate.
         numbers : sequence of int
             Trial numbers: they determine the draw of the audit.
         exempt : ndarray of shape (n_configs,), bool
@@ -339,11 +313,6 @@ def exempt_proposals(proposed_by: Sequence[str], gate: str) -> NDArray[np.bool_]
     Exploring proposals are never skipped, because a wrong model would then confirm itself. The gate before compiling
     also passes the proposals of the search's own model, which has used the same knowledge; only the compiler's report
     adds to it.
-
-    Parameters
-    ----------
-    proposed_by : sequence of str
-        See :class:`mltune.search.sampling.Proposal`.
     """
     sources = {"default", "wisdom", "random", "start"} | ({"model"} if gate == GATES[0] else set())
     return np.array([one in sources for one in proposed_by], dtype=bool)

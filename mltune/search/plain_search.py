@@ -1,7 +1,6 @@
-"""The search over a table of configurations, with results that may come in any order.
+"""The search over a table of configurations, for hosts that measure by themselves and report in any order.
 
-What all adapters share: a host measures configurations by itself, one or several at a time, and its objective need not
-be a time.
+The adapters of other tuners share it. An objective need not be a time.
 """
 
 from __future__ import annotations

@@ -52,13 +52,7 @@ _TPE_BEST, _TPE_OTHERS = 40, 80
 
 @dataclass(frozen=True, slots=True)
 class ProposalContext:
-    """The knowledge from which a batch is planned.
-
-    Attributes
-    ----------
-    taken : set of int
-        Configurations that must not be proposed again.
-    """
+    """The knowledge from which a batch is planned; ``taken`` configurations must not be proposed again."""
 
     history: History
     taken: set[int]

@@ -33,8 +33,6 @@ class Proposal:
 
     Attributes
     ----------
-    index : int
-        Index of the configuration in the search space.
     proposed_by : {"default", "wisdom", "start", "random", "tpe", "model"}
         ``"default"`` is the default configuration, ``"wisdom"`` one that is known to be fast, ``"start"`` the initial
         design.
@@ -97,13 +95,12 @@ class BatchSampler(BaseSampler):  # type: ignore[misc]
     Parameters
     ----------
     sources : sequence of Source
-        What is known before any measurement.
+        Knowledge before any measurement.
     proposer : Proposer, optional
         Proposer of every batch. By default an initial design comes first, chosen by the sources or, without one, around
         the middle of the space; then a Gaussian process proposes.
     first : mapping of int to str
-        Indices of the configurations that are proposed first, in this order, each with its source: ``"default"`` or
-        ``"wisdom"``.
+        Indices of the configurations that are proposed first, in this order, each with its ``proposed_by``.
     """
 
     def __init__(
@@ -132,13 +129,7 @@ class BatchSampler(BaseSampler):  # type: ignore[misc]
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, CategoricalDistribution]
     ) -> dict[str, int]:
-        """Return the next proposal in the queue.
-
-        Raises
-        ------
-        SpaceError
-            The queue is empty.
-        """
+        """Return the next proposal in the queue."""
         if not self._queue:
             raise SpaceError("a trial needs a planned proposal, but none is left; call `plan` and `enqueue` first.")
         return row(self.space.rows(np.array([self._queue.popleft().index])), 0)
@@ -155,18 +146,7 @@ class BatchSampler(BaseSampler):  # type: ignore[misc]
         self._queue.extend(proposals)
 
     def plan(self, history: History, batch: int, size: int) -> list[Proposal]:
-        """Plan one batch.
-
-        Parameters
-        ----------
-        batch : int
-            Number of the batch, from 0.
-
-        Returns
-        -------
-        list of Proposal
-            Distinct, valid and untried; fewer than ``size`` only when the space is exhausted.
-        """
+        """Plan the batch of a number: distinct, valid, untried, and fewer than ``size`` only when none is left."""
         rng = np.random.default_rng((self.seed, batch))
         draft = _Draft(self.space, size, set(history.tried), rng)
         for index, source in self.first.items():

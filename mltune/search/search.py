@@ -23,7 +23,7 @@ from mltune.search.gates import Gates, exempt_proposals
 from mltune.search.history import History, Results
 from mltune.search.proposers import Proposer, RandomProposer, TpeProposer, new_study
 from mltune.search.sampling import BatchSampler, Proposal
-from mltune.search.stopping import StoppingRule
+from mltune.search.stopping import ENOUGH, INCUMBENTS, LOOKED_AT, Stopping, StoppingRule
 
 if TYPE_CHECKING:
     from optuna.trial import Trial
@@ -36,18 +36,8 @@ SEARCHES = ("model", "tpe", "random", "astra")
 """A Gaussian process with a physical prior; Optuna's TPE restricted to valid, new configurations; random search; random
 search within the hand-set thresholds of LAWN 267."""
 
-LOOKED_AT = 20_000
-"""Largest sample of untried configurations that the stopping rule examines."""
-
 SOME = 1000
-"""Random configurations of which the one that physics expects to be the fastest is the measure of all."""
-
-ENOUGH = "the best is as near to the upper bound as was asked for"
-"""Why a search ends that has reached its goal."""
-
-INCUMBENTS = 3
-"""Number of best configurations whose neighbours the stopping rule examines as well."""
-
+"""Random configurations: physics expects shares of the speed of the fastest among them."""
 
 ALONE = 3
 """Batches that are planned with one in flight, then with two, and so on: see :func:`gradually`."""
@@ -70,13 +60,7 @@ def _gradual(most: int, number: int) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """A batch of candidates that were planned together.
-
-    Attributes
-    ----------
-    candidates : tuple of Candidate
-        With the decisions of the gate before compiling; empty when there is nothing left to propose.
-    """
+    """Candidates that were planned together, with the decisions of the gate before compiling; empty at the end."""
 
     number: int
     candidates: tuple[Candidate, ...] = ()
@@ -97,29 +81,6 @@ class Batch:
             replace(one, skip=skip, audited=bool(drawn)) if skip is not None else one
             for one, skip, drawn in zip(candidates, *decisions, strict=True)
         ]
-
-
-@dataclass(frozen=True, slots=True)
-class Stopping:
-    """The state of the stopping rule. A run stores it, so that a resumed run stops at the same batch.
-
-    Attributes
-    ----------
-    fitted_to : int
-        Number of trials that the models of the last evaluation were fitted to; 0 before the first.
-    held : int
-        Consecutive evaluations that found nothing left (:class:`mltune.search.stopping.StoppingRule`).
-    reason : str
-        Reason to plan no batch after ``batch``: nothing faster is expected, nothing is left to try, or the goal is
-        reached. Empty while the search continues.
-    batch : int
-        The batch that was planned at the last evaluation.
-    """
-
-    fitted_to: int = 0
-    held: int = 0
-    reason: str = ""
-    batch: int = 0
 
 
 class Search:
@@ -242,7 +203,7 @@ class Search:
         """Continue a run from its trials, before the first :meth:`ask`.
 
         The results of all batches that the next batch is planned from are learned. The batches after them follow again,
-        with the proposals on record; what is missing of the last ones is planned again, with the same outcome.
+        with the proposals on record; missing proposals of the last ones are planned again, with the same outcome.
 
         Parameters
         ----------
@@ -314,17 +275,12 @@ class Search:
         return batch
 
     def decide(self, built: Sequence[tuple[Candidate, Build]]) -> list[Candidate]:
-        """Decide after compiling which candidates to skip.
+        """Return candidates of batches in flight with the decisions of the gate after compiling.
 
         Parameters
         ----------
         built : sequence of (Candidate, Build)
-            Candidates of any batches in flight, each with its build in state ``OK``.
-
-        Returns
-        -------
-        list of Candidate
-            The same candidates with the decisions of the gate after compiling.
+            Each build is in state ``OK``.
         """
         decided: dict[int, Candidate] = {}
         for number in dict.fromkeys(candidate.batch for candidate, _ in built):
@@ -377,9 +333,9 @@ class Search:
 
 
 def _completed(recorded: Mapping[int, Proposal], planned: Sequence[Proposal]) -> list[Proposal]:
-    """Return a batch of the proposals on record, by their places, and of what was planned for the others.
+    """Return a batch with the proposals on record in their places, and planned ones in the others.
 
-    The plan contains those on record, unless what it follows from was lost, such as a model.
+    The plan contains those on record, unless something was lost that it follows from, such as a model.
     """
     known = {one.index for one in recorded.values()}
     others = (one for one in planned if one.index not in known)
@@ -388,7 +344,7 @@ def _completed(recorded: Mapping[int, Proposal], planned: Sequence[Proposal]) ->
 
 
 def _sources(space: SearchSpace, features: Features, pretrained: PretrainedModel | None) -> list[Source]:
-    """Return what is known of a kernel before anything is measured."""
+    """Return the sources of knowledge before anything is measured."""
     known = []
     if features.has_prior:
         some = space.sample(SOME, np.random.default_rng(0))
@@ -419,8 +375,8 @@ def _first(
 ) -> dict[int, str]:
     """Return the indices of the configurations that are proposed first, and their sources.
 
-    The best one known comes before the default: where measurements take long, there may be time for one only. What a
-    model remembers comes last, in place of what is not known from a wisdom.
+    The best one known comes before the default: where measurements take long, there may be time for one only. Those
+    that a model remembers come last, fewer of them where a wisdom knows some.
     """
     best, others, left = known[:1], known[1:], remembered[len(known) :]
     first: dict[int, str] = {}

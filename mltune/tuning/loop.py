@@ -65,8 +65,8 @@ class Loop:
         Most candidates that are built ahead; None for all that are planned.
     reference_every_s : float
         Seconds between two timings of the reference kernel; infinite for one timing in the whole run.
-    ended : int
-        Number of trials on record.
+    ended, measured : int
+        Number of trials on record, and of those among them that ended in this loop.
     """
 
     session: Session
@@ -83,6 +83,8 @@ class Loop:
     ahead: int | None = None
     reference_every_s: float = math.inf
     _todo: deque[Candidate] = field(default_factory=deque, init=False)
+    _planned: int = field(default=0, init=False)
+    measured: int = field(default=0, init=False)
 
     def __post_init__(
         self,
@@ -123,16 +125,16 @@ class Loop:
 
     def _plan(self) -> None:
         """Plan until results are missing; candidates on record and skipped ones have their results at once."""
-        planned = 0
+        before = self._planned
         while not self._time_is_up() and not self.stop():
             with self.seconds.spent_on("search"):
                 candidates = self.planner.plan()
             if not candidates:
                 break
-            planned += len(candidates)
+            self._planned += len(candidates)
             self._begin(candidates)
         self._submit()
-        if planned:
+        if self.measured and self._planned > before:
             with self.seconds.spent_on("record"):
                 self.store.set_seconds(self.seconds.to_json())
 
@@ -170,6 +172,7 @@ class Loop:
             self.store.append(*records)
             self.observer.see(records)
         self.ended += len(records)
+        self.measured += len(records)
         for record in records:
             if record.build is not None:
                 self.seconds.add("compile", 0.0 if record.build.cached else record.build.compile_s)

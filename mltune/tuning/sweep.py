@@ -328,6 +328,6 @@ def measure_all(session: Session, store: Store, planner: Planner, observer: Obse
     with one_thread():
         loop.run()
     observer.tell(loop.seconds.elapsed, at_once=True)
-    if loop.ended > len(ended):
+    if loop.measured:
         store.set_seconds(loop.seconds.to_json())
     return store.records().by_number()

@@ -26,7 +26,7 @@ from mltune.records.trial import TrialRecord, TrialState
 from mltune.resolve.request import TuneRequest
 from mltune.results.reader import read_run
 from mltune.results.run import TuneResult
-from mltune.search.search import ENOUGH
+from mltune.search.stopping import ENOUGH
 from mltune.tuning.tuner import tune
 from tests.conftest import few_rows
 
