@@ -125,7 +125,7 @@ def find_bound(
     >>> device, _ = find_device("a100")
     >>> found = find_bound(problem_from_name("sgemm", trans="NN", size=2048), "gemm_shared", device)
     >>> found.best.binding, found.best.time_s > found.hardware["arithmetic"]
-    ('issue', True)
+    ('arithmetic', True)
     """
     if device == UNKNOWN:
         raise UsageError("a bound follows from the facts of a GPU, but those of `unknown` are not known; name one.")

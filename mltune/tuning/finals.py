@@ -94,8 +94,7 @@ def declare(
     race_s : float
         Most seconds of a race.
     stop : callable
-        Checked between steps, which take at most some seconds each. Once it is true, the winner is declared from what
-        is known.
+        Checked between steps, which take at most some seconds each. Once it is true, the known times decide.
 
     Returns
     -------
@@ -136,18 +135,8 @@ def doubtful(
     """Return trials that may be among the fastest although their recorded times are not.
 
     Those are trials timed while the GPU was slower than usual, if their times divided by the ratio of that drift would
-    be among the fastest, and trials whose times were too noisy to count.
-
-    Parameters
-    ----------
-    trials : Trials
-        In the order of appending.
-    found : sequence of Drift
-        Intervals of the records in which the GPU was faster or slower.
-    fastest : sequence of TrialRecord
-        The other finalists, fastest first.
-    excluded : collection of int
-        Numbers of trials that failed the verification.
+    be among the fastest, and trials whose times were too noisy to count. Trials that failed the verification are
+    excluded, by their numbers.
     """
     ratios = np.ones(len(trials))
     for drift in found:
@@ -171,8 +160,8 @@ def _time(
 ) -> _Times:
     """Race the finalists, as many as fit into the time of a race, or return the recorded measurements of the fastest.
 
-    They are the best of a heat of all candidates, where there is time for that; otherwise the fastest on record, and
-    those whose time is in doubt. Where every time is in doubt, these count.
+    The finalists are the best of a heat of all candidates, where there is time for that; otherwise the fastest on
+    record, and those whose time is in doubt.
     """
     finalists = [*fastest, *others]
     counted = fastest or finalists

@@ -50,17 +50,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """An entry with the result of its check.
-
-    Attributes
-    ----------
-    entry : Entry
-    verdict : Verdict
-    detail : str
-        Reason of a verdict other than ``"holds"``.
-    median_s, default_s : float or None
-        Median times measured now, of the configuration and of the default one, seconds.
-    """
+    """An entry with the verdict of its check, and the median times measured now of it and of the default, seconds."""
 
     entry: Entry
     verdict: Verdict
@@ -93,7 +83,6 @@ def check_wisdom(
 
     Parameters
     ----------
-    wisdom : Wisdom
     target : Target
         The GPU, or a dataset in place of one.
     kernels : sequence of str
@@ -108,11 +97,6 @@ def check_wisdom(
     -------
     list of Checked
         In the order of the wisdom.
-
-    Raises
-    ------
-    UsageError
-        The GPU or a folder does not exist.
     """
     bundles = {bundle.name: bundle for bundle in map(load_kernel, (*built_in(), *kernels))}
     entries = wisdom.best()
