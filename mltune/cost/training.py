@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mltune.cost.cost_model import one_thread
 from mltune.cost.encoding import Encoding, Source, physical, portfolio
 from mltune.cost.features import Features
 from mltune.cost.pretrained import SLOWEST, PretrainedModel, Sweep, fit_member, importance
@@ -55,8 +56,6 @@ def train(datasets: Sequence[Dataset], *, seed: int = 0) -> PretrainedModel:
     >>> model.kernel, len(model.members), model.facts["scores"]
     ('transpose', 1, {})
     """
-    from mltune.cost.cost_model import one_thread
-
     first = datasets[0].manifest
     for one in datasets:
         if one.manifest.kernel != first.kernel or set(one.manifest.parameters) != set(first.parameters):

@@ -13,6 +13,7 @@ from optuna.trial import TrialState as OptunaState
 
 from mltune.cost.cost_model import log_share
 from mltune.cost.encoding import Source, physical
+from mltune.device.peaks import peak_flops
 from mltune.errors import DeviceError
 from mltune.kernel.columns import Columns
 from mltune.records.candidate import BATCH, Candidate
@@ -391,8 +392,6 @@ def _first(
 
 def _peak_flops(features: Features) -> float:
     """Return the peak of the device; when it is not known, a value with which scores are logarithms of 1 / time."""
-    from mltune.device.peaks import peak_flops
-
     try:
         return peak_flops(features.device, features.problem.arithmetic)
     except DeviceError:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from mltune.device.peaks import peak_flops
 from mltune.errors import BundleError, MltuneWarning, RunError, UsageError, WorkerError
 from mltune.kernel.bundle import Kernel, device_variables
 from mltune.kernel.columns import row
@@ -290,8 +291,6 @@ def batch_size(problem: Problem, device: Device) -> int:
     >>> [batch_size(parse_problem(f"{p}gemm", trans="NT", size=n), device) for p, n in (("s", 4096), ("z", 8192))]
     [16, 4]
     """
-    from mltune.device.peaks import peak_flops
-
     rule, limit_s = SamplingRule(), [problem.flops / peak_flops(device, problem.arithmetic)]
     if device.memory_bytes_per_s > 0.0:
         limit_s.append(problem.bytes / device.memory_bytes_per_s)

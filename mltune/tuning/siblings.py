@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mltune.cost.cost_model import one_thread
+from mltune.cost.model_file import load_model, save_model
 from mltune.cost.pretrained import PretrainedModel, Sweep, are_near, distance, fit_member
 from mltune.errors import MltuneWarning, ModelError
 from mltune.records.directory import FILE, POINTER, PROBLEMS
@@ -130,9 +132,6 @@ def sibling_model(
     begins : bool
         Whether the run has no trials: only then is a model trained. Later the one in the directory is loaded.
     """
-    from mltune.cost.cost_model import one_thread
-    from mltune.cost.model_file import load_model, save_model
-
     path, parameters = directory / STEM, session.space.names
     if begins:
         if not sweeps:

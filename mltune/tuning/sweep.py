@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mltune.cost.cost_model import one_thread
 from mltune.cost.features import Features
 from mltune.cost.model_choice import choose_model
 from mltune.dataset.dataset import Kind, dataset_from_records, write_dataset
@@ -321,8 +322,6 @@ def _candidates(space: SearchSpace, indices: Indices, first: int, batch: int, pr
 
 def measure_all(session: Session, store: Store, planner: Planner, observer: Observer) -> Trials:
     """Measure what a planner asks for and is not in the store; return all trials by number."""
-    from mltune.cost.cost_model import one_thread
-
     ended = store.records()
     loop = Loop(session, store, planner, observer, ended, ended, ahead=4 * (os.cpu_count() or 1))
     with one_thread():

@@ -15,7 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mltune.cost.cost_model import one_thread
 from mltune.cost.model_choice import AUTO, NONE, choose_model
+from mltune.device.peaks import peak_flops
 from mltune.errors import DeviceLostError, MltuneWarning
 from mltune.known.wisdom_file import file_of_run
 from mltune.measure.race import budget_after
@@ -241,8 +243,6 @@ class Tuner:
 
     def run(self) -> TuneResult:
         """Run until the end; see :func:`tune`."""
-        from mltune.cost.cost_model import one_thread
-
         with one_thread():
             return self._run()
 
@@ -267,8 +267,6 @@ class Tuner:
 
     def _loop(self) -> Loop:
         """Return the loop, with what is on record learned."""
-        from mltune.device.peaks import peak_flops
-
         session, request = self._session, self._request
         self._reader.read_from(self._store)
         planner = Batches(self._search, self._store, request.trials)
