@@ -22,10 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from mltune import __version__
+from mltune.kernel.reader import load_kernel
 from mltune.measure.build import available_cores, nvrtc_version
 from mltune.problem.gemm import CASES, parse_problem
 from mltune.records.store import Store
 from mltune.records.trial import TrialRecord
+from mltune.resolve.device import Target
 from mltune.resolve.request import TuneRequest
 from mltune.results.run import TuneResult
 from mltune.tuning.tuner import tune
@@ -36,7 +38,7 @@ def measure(case: tuple[str, str, str], size: int, time_s: float, seed: int, cub
     precision, trans_a, trans_b = case
     problem = parse_problem(f"{precision}gemm", trans=trans_a + trans_b, m=size, n=size, k=size)
     run = cubins / f"{precision}{trans_a}{trans_b}".lower()
-    result = tune(TuneRequest(problem, device="cuda:0", time_s=time_s, seed=seed, run=run))
+    result = tune(TuneRequest(problem, load_kernel("gemm_simt"), Target(cuda=0), time_s=time_s, seed=seed, run=run))
     document = result.to_json()
     with Store.read_only(run) as store:
         started = store.header.created_at

@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from mltune.device.query import query_device
+from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import parse_problem
 from mltune.records.store import Store
+from mltune.resolve.device import Target
 from mltune.resolve.request import TuneRequest
 from mltune.tuning.sweep import sweep
 
@@ -32,7 +34,7 @@ def run_faults() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as scratch:
         run = Path(scratch) / "run"
         started = time.perf_counter()
-        sweep(TuneRequest(problem, kernel=str(HOSTILE), device="cuda:0", run=run), None)
+        sweep(TuneRequest(problem, load_kernel(HOSTILE), Target(cuda=0), run=run), None)
         elapsed_s = time.perf_counter() - started
         with Store.read_only(run) as store:
             records = sorted(store.records(), key=lambda record: tuple(record.configuration.values()))

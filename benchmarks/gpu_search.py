@@ -21,9 +21,11 @@ from typing import Any
 import numpy as np
 from blas_cases import curve, facts, rates
 
+from mltune.kernel.reader import load_kernel
 from mltune.measure.build import available_cores
 from mltune.problem.gemm import parse_problem
 from mltune.records.store import Store
+from mltune.resolve.device import Target
 from mltune.resolve.request import TuneRequest
 from mltune.results.audit import audit_skips
 from mltune.tuning.tuner import tune
@@ -47,7 +49,9 @@ def measure(search: str, case: str, size: int, time_s: float, seed: int) -> dict
         os.environ["XDG_CACHE_HOME"] = scratch
         os.environ["MLTUNE_WISDOM"] = "none"  # no winners of earlier runs
         run = Path(scratch) / "run"
-        request = TuneRequest(problem, device="cuda:0", time_s=time_s, seed=seed, run=run, stop=False)
+        request = TuneRequest(
+            problem, load_kernel("gemm_simt"), Target(cuda=0), time_s=time_s, seed=seed, run=run, stop=False
+        )
         result = tune(replace(request, **SEARCHES[search]))
         with Store.read_only(run) as store:
             started = store.header.created_at

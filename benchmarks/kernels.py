@@ -27,7 +27,8 @@ import mltune
 from mltune.kernel.columns import row
 from mltune.records.versions import installed_versions
 from mltune.resolve.device import Target
-from mltune.resolve.request import TuneRequest, named_problem
+from mltune.resolve.problems import named_problem
+from mltune.resolve.request import TuneRequest
 from mltune.results.run import TuneResult
 from mltune.tuning.session import open_session
 from mltune.tuning.sweep import sweep
@@ -109,8 +110,8 @@ def first(kernel: str, sizes: dict[str, int], count: int) -> dict[str, Any]:
     import numpy as np
 
     begin = time.perf_counter()
-    problem, _ = named_problem(kernel, {"size": sizes})
-    with open_session(kernel, problem, Target(cuda=0)) as session:
+    problem, bundle = named_problem(kernel, {"size": sizes})
+    with open_session(bundle, problem, Target(cuda=0)) as session:
         rows = session.space.rows(np.arange(min(count, session.space.count)))
         configurations = [row(rows, number) for number in range(len(rows[next(iter(rows))]))]
         builds = [session.builder.submit(one) for one in configurations]
@@ -168,7 +169,7 @@ def main() -> None:
     }
     for kernel in options.kernels.split(","):
         for position, sizes in enumerate(CASES[kernel]):
-            problem, _ = named_problem(kernel, {"size": sizes})
+            problem, bundle = named_problem(kernel, {"size": sizes})
             entry: dict[str, Any] = {"bytes": problem.bytes, "flops": problem.flops, "bars_s": bars.of(kernel, sizes)}
             entry["short"] = [figures(*tuned(kernel, sizes, trials=60, seed=seed)) for seed in range(options.seeds)]
             entry["random"] = figures(*tuned(kernel, sizes, trials=60, search="random"))
@@ -184,7 +185,7 @@ def main() -> None:
             )
             if position == 0 and options.sweeps:
                 with tempfile.TemporaryDirectory() as folder:
-                    request = TuneRequest(problem, kernel, "cuda:0", run=Path(folder) / "run")
+                    request = TuneRequest(problem, bundle, Target(cuda=0), run=Path(folder) / "run")
                     path = sweep(request, options.sweeps)
                     for file in (path, path.with_suffix(".json")):
                         shutil.copy(file, options.datasets)

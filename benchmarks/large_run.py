@@ -41,6 +41,7 @@ from mltune.records.candidate import BATCH
 from mltune.records.store import Store
 from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
 from mltune.records.versions import installed_versions
+from mltune.resolve.device import Target
 from mltune.resolve.request import TuneRequest
 from mltune.results.progress import Observer
 from mltune.tuning.session import Session, run_header
@@ -144,7 +145,9 @@ def resume(run: Path, trials: int) -> None:
     assert whole.space.count  # noqa: S101 - as for the header of a run, before its records are read
     with Store.open(run) as store:
         observer = Observer(whole.problem, whole.device, "gpu", trials_limit=trials)
-        result = Tuner(whole, store, TuneRequest(whole.problem, run=run, trials=trials), observer).run()
+        result = Tuner(
+            whole, store, TuneRequest(whole.problem, whole.kernel, Target(), run=run, trials=trials), observer
+        ).run()
     if len(result.records) != trials:
         raise SystemExit(f"the run has {len(result.records)} trials instead of {trials}")
 

@@ -22,9 +22,12 @@ import numpy as np
 from mltune import __version__
 from mltune.campaign.gain import LEAST_GAIN, allot, deficits, last_doubling
 from mltune.campaign.schedule import next_slice
+from mltune.campaign.standing import Standing
 from mltune.dataset.dataset import list_datasets
+from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import CASES, GemmProblem
-from mltune.resolve.plan import Plan, Standing, Task, Unit
+from mltune.resolve.device import Target
+from mltune.resolve.plan import Plan, Task, Unit
 from mltune.resolve.request import TuneRequest
 from mltune.tuning.tuner import tune
 
@@ -119,7 +122,7 @@ def gpu_curves() -> tuple[dict[str, Task], dict[str, Curve]]:
     for case in CASES:
         problem = GemmProblem(*case, 4096, 4096, 4096)
         slug = problem.case.lower().replace(" ", "-")
-        tasks[slug] = Task(slug, "gemm_simt", problem, None, 1.0, 1.0, GPU_S)
+        tasks[slug] = Task(slug, load_kernel("gemm_simt"), problem, None, 1.0, 1.0, GPU_S)
         curves[slug] = [(at, problem.flops / 1e12 / tflops) for at, tflops in rows[problem.case]["curve"]]
     return tasks, curves
 
@@ -129,12 +132,13 @@ def replay_curves(seed: int) -> tuple[dict[str, Task], dict[str, Curve]]:
     tasks, curves = {}, {}
     for manifest in list_datasets():
         name = manifest.name
-        tasks[name] = Task(name, manifest.kernel, manifest.problem, name, 1.0, 1.0, float(TRIALS))
+        kernel, target = load_kernel(manifest.kernel), Target(dataset=name)
+        tasks[name] = Task(name, kernel, manifest.problem, name, 1.0, 1.0, float(TRIALS))
         with tempfile.TemporaryDirectory() as folder:
             request = TuneRequest(
                 manifest.problem,
-                manifest.kernel,
-                f"replay:{name}",
+                kernel,
+                target,
                 TRIALS,
                 seed=seed,
                 stop=False,

@@ -34,9 +34,11 @@ from mltune.cost.features import Features
 from mltune.dataset.dataset import Dataset, datasets_in, list_datasets, load_dataset, load_manifest
 from mltune.dataset.recorded_kernel import recorded_kernel
 from mltune.errors import BundleError
+from mltune.kernel.reader import load_kernel
 from mltune.records.store import Store
 from mltune.records.trial import TrialState
 from mltune.records.trials import Trials
+from mltune.resolve.device import Target
 from mltune.search.astra import AstraThresholds
 from mltune.search.pruning import Promise, Pruner
 
@@ -193,7 +195,12 @@ def live(asked: argparse.Namespace) -> None:
     os.environ["XDG_CACHE_HOME"] = str((asked.gpu / f"{run}-cache").resolve())
     manifest = load_manifest(LIVE[asked.space])
     request = TuneRequest(
-        manifest.problem, manifest.kernel, "cuda:0", seed=asked.seed, run=directory, prior=asked.prior or "none"
+        manifest.problem,
+        load_kernel(manifest.kernel),
+        Target(cuda=0),
+        seed=asked.seed,
+        run=directory,
+        prior=asked.prior or "none",
     )
     resumed, started = directory.exists(), time.perf_counter()
     figures = PARTS[part](request, manifest.parameters, asked)
@@ -232,7 +239,6 @@ def pruned(request: Any, values: Any, asked: argparse.Namespace) -> dict[str, An
 
 def within_thresholds(request: Any, values: Any, _: argparse.Namespace) -> dict[str, Any]:
     """Measure what ASTRA's thresholds keep before compiling, in random order."""
-    from mltune.resolve.device import Target
     from mltune.results.progress import Observer
     from mltune.tuning.session import open_session, run_header
     from mltune.tuning.sweep import Everything, measure_all

@@ -33,11 +33,13 @@ import large_run
 import mltune
 from mltune.campaign.device_worker import Outcome, SliceResult
 from mltune.campaign.scheduler import Scheduler
+from mltune.campaign.standing import TimeSlice
+from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import CASES, GemmProblem
 from mltune.records.header import RunHeader
 from mltune.records.store import Store
 from mltune.records.trial import TrialRecord
-from mltune.resolve.plan import Plan, Task, TimeSlice
+from mltune.resolve.plan import Plan, Task
 from mltune.tuning.session import run_header
 
 RESULT = Path(__file__).parent / "results" / "scheduler_overhead.json"
@@ -75,7 +77,7 @@ def make_plan(workers: int, problems: int, seconds: float) -> Plan:
         for case in CASES:
             problem = GemmProblem(*case, size, size, size)
             slug = f"{problem.case.lower().replace(' ', '-')}-{size}"
-            tasks.append(Task(slug, "gemm_simt", problem, None, 1.0, SLICE_S))
+            tasks.append(Task(slug, load_kernel("gemm_simt"), problem, None, 1.0, SLICE_S))
     return Plan("many", "Many", "s", seconds, tuple(tasks[:problems]), tuple(f"cuda:{at}" for at in range(workers)))
 
 

@@ -34,7 +34,7 @@ from mltune.kernel.bundle import device_variables
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace
 from mltune.problem.gemm import GemmProblem, parse_problem
-from mltune.resolve.plan_reader import load_plan
+from mltune.resolve.plan_file import load_plan
 from mltune.results.run import TuneResult
 from mltune.search.astra import AstraThresholds
 from mltune.show.report.findings import findings
@@ -117,7 +117,7 @@ def row_of(kernel: str, run: TuneResult, entry: dict[str, Any]) -> dict[str, Any
 def rows_of(directory: Path) -> list[dict[str, Any]]:
     """Return the rows of a campaign, in the order of its plan."""
     source = read_input(directory)
-    kernels = {task.slug: task.kernel for task in load_plan(directory / "plan.toml").tasks}
+    kernels = {task.slug: task.kernel.label for task in load_plan(directory / "plan.toml").tasks}
     entries = {entry["slug"]: entry for entry in findings(source, {})["winners"]}
     runs = {run.slug: run for run in source.runs}
     return [row_of(kernel, runs[slug], entries[slug]) for slug, kernel in kernels.items() if slug in runs]

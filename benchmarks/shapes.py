@@ -24,6 +24,7 @@ import numpy as np
 from cost_models import document
 from sharing import campaign
 
+from mltune.kernel.reader import load_kernel
 from mltune.measure.build import available_cores
 from mltune.problem.gemm import CASES, GemmProblem
 from mltune.resolve.device import find_gpus
@@ -45,7 +46,7 @@ def choose(precision: str, trans: str, extents: list[int]) -> dict[str, Any]:
 
     started = time.perf_counter()
     problem = GemmProblem(precision, trans[0], trans[1], *extents)
-    found = predict(problem, "gemm_simt", find_gpus()[0][0], wisdom="none")
+    found = predict(problem, load_kernel("gemm_simt"), find_gpus()[0][0], wisdom="none")
     return {
         "label": problem.label,
         "configuration": dict(found.choices[0].configuration),

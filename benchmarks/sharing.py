@@ -35,7 +35,7 @@ from mltune.process.signals import Interrupt
 from mltune.records.directory import runs_in
 from mltune.resolve.device import find_gpus
 from mltune.resolve.placement import place
-from mltune.resolve.plan_reader import parse_plan
+from mltune.resolve.plan_file import parse_plan
 from mltune.results.run import TuneResult
 from mltune.results.summary import by_problem
 

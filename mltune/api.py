@@ -148,8 +148,8 @@ def tune(
     True
     """
     from mltune.campaign.competition import tune_choice
-    from mltune.resolve.competing import competing_kernels
-    from mltune.resolve.request import tune_request
+    from mltune.resolve.plan import Plan
+    from mltune.resolve.resolve import resolve
     from mltune.tuning import tuner
 
     problem = str(problem) if isinstance(problem, Path) else problem
@@ -166,38 +166,21 @@ def tune(
         "wisdom": None if wisdom is None else str(wisdom),
     }
     named = [] if kernel is None else [kernel] if isinstance(kernel, str | Path) else list(kernel)
-    kernels = competing_kernels(problem, shape, kernels=named, accuracy=accuracy, device=device, run=directory)
-    if len(kernels) > 1:
+    resolved, notices = resolve(
+        problem, shape, kernels=named, run=directory, store=store, compile_on=compile_on, **limits, **options
+    )
+    if isinstance(resolved, Plan):
         with _progress_bar(progress, "RunDisplay") as report, _interruptible(interrupt) as interrupted:
             return tune_choice(
-                problem,
-                shape,
-                kernels,
-                run=directory,
-                store=store,
-                progress=report,
-                stop=interrupted,
-                compile_on=compile_on,
-                options=options,
-                **limits,
+                resolved, run=directory, store=store, progress=report, stop=interrupted, compile_on=compile_on
             )
-    request, notices = tune_request(
-        problem,
-        shape,
-        kernel=kernels[0] if kernels else None,
-        run=directory,
-        store=store,
-        compile_on=compile_on,
-        **limits,
-        **options,
-    )
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "IProgress not found")  # Optuna's progress bars, in notebooks, are not used
         import optuna  # noqa: F401 - imported here for the sake of the filter
     for notice in notices:
         warnings.warn(notice, MltuneWarning, stacklevel=2)
     with _progress_bar(progress, "RunDisplay") as report, _interruptible(interrupt) as interrupted:
-        return tuner.tune(request, progress=report, stop=interrupted)
+        return tuner.tune(resolved, progress=report, stop=interrupted)
 
 
 def tune_kernel(
@@ -329,6 +312,7 @@ def tune_kernel(
     ({'block_size_x': 128}, 4.1e-06)
     """
     from mltune.kernel.kernel_tuner_call import check_call, kernel_of_call
+    from mltune.resolve.device import choose, parse_device
     from mltune.resolve.request import GPU_TIME_S, TuneRequest, parse_duration
     from mltune.results.kernel_result import KernelResult, disagreement
     from mltune.tuning import tuner
@@ -366,10 +350,12 @@ def tune_kernel(
         assert kernel.arrays is not None  # noqa: S101 - it has arguments
         trials = call.trials if trials is None else trials
         time_s = call.time_s if time is None else parse_duration(str(time))
+        problem = kernel.arrays.problem()
+        target = parse_device(device if isinstance(device, str) else f"cuda:{device}")
         request = TuneRequest(
-            kernel.arrays.problem(),
+            problem,
             kernel,
-            device if isinstance(device, str) else f"cuda:{device}",
+            target or choose(kernel, problem),
             trials=trials,
             time_s=GPU_TIME_S if trials is None and time_s is None else time_s,
             seed=seed,

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from mltune.device.known import H200
+from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import GemmProblem
 from mltune.resolve.plan import Plan, Task
 
@@ -39,9 +40,10 @@ def make_plan():
     """Return a function that makes a plan of tasks with given minima."""
 
     def make(minima, budget, *, unit="s", maximum=None, priorities=None, devices=1):
+        kernel = load_kernel("gemm_simt")
         problems = [GemmProblem("s", "N", "N", size, 64, 64) for size in range(1, len(minima) + 1)]
         tasks = [
-            Task(f"p{at}", "gemm_simt", problem, None, (priorities or [1.0] * len(minima))[at], minimum, maximum)
+            Task(f"p{at}", kernel, problem, None, (priorities or [1.0] * len(minima))[at], minimum, maximum)
             for at, (problem, minimum) in enumerate(zip(problems, minima, strict=True))
         ]
         ordered = tuple(sorted(tasks, key=lambda task: -task.priority))

@@ -17,12 +17,18 @@ from tests import needs
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(ROOT.glob("docs/**/*.md"))
-DOCUMENTS = [ROOT / "README.md", *PAGES, *sorted(ROOT.glob("*/README.md"))]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
+    *PAGES,
+    *sorted(ROOT.glob("*/README.md")),
+]
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PATH = re.compile(r"`((?:benchmarks|datasets|docs|kernels|mltune|search|tests)/[^`\s{]*)`")
 TEXTS = ("*.py", "*.md", "*.toml", "*.txt", "*.html", "*.ipynb", ".ci/run", ":!tests", ":!benchmarks/results")
-NOT_IN_A_CHECKOUT = {"mltune/_data/", "datasets/KERNEL/"}
+NOT_IN_A_CHECKOUT = {"mltune/_data/", "datasets/KERNEL/", "mltune/problem/NAME.py", "tests/problem/test_NAME.py"}
 
 
 def name(path):

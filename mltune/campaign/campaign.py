@@ -29,6 +29,7 @@ from mltune.records.database import database_of
 from mltune.records.directory import lock_directory, runs_in
 from mltune.records.events import EventLog
 from mltune.records.versions import __version__
+from mltune.resolve.device import Target
 from mltune.resolve.plan import Plan
 from mltune.resolve.request import TuneRequest
 from mltune.results.progress import CampaignProgress, CampaignReport
@@ -97,7 +98,7 @@ def run_plan(
     Examples
     --------
     >>> from mltune.resolve.placement import place
-    >>> from mltune.resolve.plan_reader import load_plan
+    >>> from mltune.resolve.plan_file import load_plan
     >>> result = run_plan(place(load_plan("rehearsal"), ()), Path("runs/rehearsal"))  # doctest: +SKIP
     """
     directory = Path(directory)
@@ -261,7 +262,7 @@ class Campaign:
         request = TuneRequest(
             task.problem,
             task.kernel,
-            task.device or ("cuda:0" if worker.device in self._gpus else worker.device),
+            task.target or Target(cuda=0 if worker.device in self._gpus else int(worker.device.removeprefix("cuda:"))),
             trials=time_slice.trials,
             time_s=time_slice.time_s,
             seed=self._plan.seed,
@@ -282,7 +283,7 @@ class Campaign:
                 "slice_started",
                 slug=task.slug,
                 problem=task.problem.label,
-                device=request.device,
+                device=str(request.target),
                 limit=time_slice.limit,
                 elapsed_s=self.elapsed_s,
             )

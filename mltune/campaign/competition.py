@@ -3,65 +3,56 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mltune.campaign.campaign import run_plan
 from mltune.errors import MltuneWarning, RunDirectoryError, RunError
 from mltune.records.directory import WINNER, new_directory, runs_in
 from mltune.resolve.device import find_gpus
 from mltune.resolve.placement import notices, place
-from mltune.resolve.sizes import plan_of_sizes
 from mltune.results.reader import Unread, read_or_set_aside, read_run
 from mltune.results.summary import by_problem
 from mltune.show.report.writing import copy_winner
 
 if TYPE_CHECKING:
-    from mltune.problem.problem import Problem
-    from mltune.resolve.request import Shape
+    from mltune.resolve.plan import Plan
     from mltune.results.progress import CampaignReport
     from mltune.results.run import TuneResult
 
 
 def tune_choice(
-    problem: str | Problem | None,
-    shape: Shape,
-    kernels: Sequence[str],
+    plan: Plan,
     *,
     run: Path | None = None,
     progress: CampaignReport | None = None,
     stop: Callable[[], bool] = bool,
     store: str = "",
     compile_on: str = "",
-    **plan: Any,
 ) -> TuneResult:
     """Tune a problem with several kernels, and return the result of the fastest one.
 
     Parameters
     ----------
-    problem, shape
-        See :func:`mltune.resolve.request.tune_request`.
-    kernels : sequence of str
-        At least two.
+    plan : Plan
+        Of one problem; not placed.
     run : pathlib.Path, optional
         Directory of the campaign; by default a new one.
     progress, stop, store, compile_on
         See :func:`mltune.campaign.campaign.run_plan`.
-    **plan
-        Further arguments of :func:`mltune.resolve.sizes.plan_of_sizes`.
 
     Raises
     ------
     UsageError
-        The request cannot be met.
+        The plan cannot be placed.
     RunError
         No kernel could be tuned.
     """
     gpus, reason = find_gpus()
-    placed = place(plan_of_sizes(problem, [None], gpus, shape=shape, kernels=kernels, **plan), gpus, reason)
+    placed = place(plan, gpus, reason)
     missing = [f"no GPU found ({reason}): replaying recorded timings"] if placed.replayed and not gpus else []
     for notice in (*missing, *notices(placed)):
         warnings.warn(notice, MltuneWarning, stacklevel=3)

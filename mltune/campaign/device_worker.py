@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from mltune.campaign.standing import TimeSlice
 from mltune.errors import (
     DatabaseLostError,
     DeviceError,
@@ -26,7 +27,6 @@ from mltune.process.child_pool import ChildPool
 from mltune.process.signals import Interrupt
 from mltune.records.events import EventLog
 from mltune.records.store import Store
-from mltune.resolve.plan import TimeSlice
 from mltune.resolve.request import TuneRequest
 from mltune.results.progress import Progress
 from mltune.results.reader import RunReader, readable
@@ -231,7 +231,7 @@ def _run_slice(tune: Tune, interrupt: Interrupt, request: SliceRequest) -> Slice
             send(None)
         return interrupt()
 
-    log = partial(EventLog(request.log).write, slug=request.slug, device=request.request.device)
+    log = partial(EventLog(request.log).write, slug=request.slug, device=str(request.request.target))
     try:
         if request.repair:
             repair(request.request.run)

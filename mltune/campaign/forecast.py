@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from mltune.campaign.gain import allot
 from mltune.campaign.rates import Rate, recorded_rate
 from mltune.errors import PlanError
-from mltune.kernel.reader import load_kernel
 from mltune.resolve.placement import check_budget, place, recorded_for
 from mltune.resolve.plan import REPLAY, Plan
 
@@ -93,7 +92,7 @@ def _problems(plan: Plan, device: Device | None, cores: float) -> list[dict[str,
         documents.append(
             {
                 "slug": task.slug,
-                "kernel": task.kernel,
+                "kernel": task.kernel.label,
                 "problem": task.problem.label,
                 "priority": task.priority,
                 "minimum": task.minimum,
@@ -121,6 +120,5 @@ def _rates(plan: Plan, device: Device | None) -> dict[str, Rate]:
     from mltune.dataset.dataset import list_datasets
 
     manifests = list_datasets()
-    kernels = {name: load_kernel(name).name for name in {task.kernel for task in plan.tasks}}
-    found = {task.slug: recorded_rate(kernels[task.kernel], task.problem, manifests, device) for task in plan.tasks}
+    found = {task.slug: recorded_rate(task.kernel.name, task.problem, manifests, device) for task in plan.tasks}
     return {slug: rate for slug, rate in found.items() if rate is not None}

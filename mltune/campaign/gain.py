@@ -24,8 +24,9 @@ from operator import itemgetter
 
 import numpy as np
 
+from mltune.campaign.standing import Standing
 from mltune.kernel.columns import Floats
-from mltune.resolve.plan import Standing, Task
+from mltune.resolve.plan import Task
 
 LEAST_GAIN = 0.01
 """Least remaining gain of a problem, as a share of its time, also when no curve has fallen lately."""
@@ -88,7 +89,7 @@ def deficits(tasks: Sequence[Task], standings: Mapping[str, Standing]) -> dict[s
     families: dict[Hashable, list[tuple[str, float]]] = {}
     for task in tasks:
         if task.slug in standings and task.problem.work_class is not None and task.dataset is None:
-            family = (task.kernel, task.problem.work_class)
+            family = (task.bundle, task.problem.work_class)
             families.setdefault(family, []).append((task.slug, standings[task.slug].curve[-1][1]))
     behind: dict[str, float] = {}
     for members in families.values():

@@ -11,10 +11,9 @@ from mltune.files.atomic import write_file_atomically
 from mltune.files.documents import parse_json
 from mltune.files.reading import read_file
 from mltune.files.text import printable
-from mltune.kernel.reader import load_kernel
 from mltune.records.directory import IDENTITY_FILE, PLAN_FILE, is_begun, not_writable
 from mltune.resolve.plan import Plan
-from mltune.resolve.plan_reader import load_plan
+from mltune.resolve.plan_file import load_plan
 
 MAX_BYTES = 2**22
 """Largest file that is read: a thousand problems take a tenth of it."""
@@ -54,8 +53,7 @@ def claim_directory(plan: Plan, directory: Path) -> None:
 
 def _identity(plan: Plan) -> dict[str, Any]:
     """Return the identity of a plan as plain JSON values."""
-    names = {kernel: load_kernel(kernel).label for kernel in {task.kernel for task in plan.tasks}}
-    problems = {task.slug: {"kernel": names[task.kernel], "problem": task.problem.to_json()} for task in plan.tasks}
+    problems = {task.slug: {"kernel": task.kernel.label, "problem": task.problem.to_json()} for task in plan.tasks}
     document: dict[str, Any] = json.loads(json.dumps({"seed": plan.seed, "problems": problems}))
     return document
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mltune.resolve.plan import Standing
+from mltune.campaign.standing import Standing
 from mltune.results.run import TuneResult
 
 if TYPE_CHECKING:

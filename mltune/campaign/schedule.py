@@ -13,8 +13,9 @@ from collections.abc import Collection, Sequence
 from typing import Literal
 
 from mltune.campaign.gain import allot, chances, gain_constants
+from mltune.campaign.standing import Standing, TimeSlice
 from mltune.records.candidate import BATCH
-from mltune.resolve.plan import Plan, Standing, Task, TimeSlice
+from mltune.resolve.plan import Plan, Task
 
 SHORTEST = 0.5
 """Shortest time slice, in minima: the start and the end of a run take time as well."""

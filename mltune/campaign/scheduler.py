@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 from mltune.campaign.device_worker import Outcome, SliceResult
 from mltune.campaign.limits import least_time
 from mltune.campaign.schedule import next_slice
+from mltune.campaign.standing import Standing, TimeSlice, standing_of
 from mltune.errors import RunError
 from mltune.known.entry import Entry
 from mltune.records.directory import PROBLEMS, is_begun
-from mltune.resolve.plan import Plan, Standing, Task, TimeSlice, Unit
+from mltune.resolve.plan import Plan, Task
 from mltune.results.reader import RunReader, Unread, read_or_set_aside
 from mltune.results.run import TuneResult
 from mltune.results.wording import milliseconds
@@ -226,7 +227,7 @@ class Scheduler:
         None once the task has trials.
         """
         others = [] if self.standings[task.slug].trials else self._plan.tasks
-        runs = (self._recent(one) for one in others if one.kernel == task.kernel and one.slug != task.slug)
+        runs = (self._recent(one) for one in others if one.bundle == task.bundle and one.slug != task.slug)
         return [run for run in runs if run is not None]
 
     def _recent(self, task: Task) -> TuneResult | None:
@@ -279,26 +280,3 @@ class Scheduler:
 
         found = read_or_set_aside(task.slug, read)
         return replace(known, unread=found.reason) if isinstance(found, Unread) else found
-
-
-def standing_of(run: TuneResult, unit: Unit) -> Standing:
-    """Return the standing of the task of a run.
-
-    Parameters
-    ----------
-    run : TuneResult
-        Its slug is that of the task.
-    unit : {"s", "trials"}
-        The unit of the plan's budget.
-    """
-    return Standing(
-        run.slug,
-        spent=float(len(run.records)) if unit == "trials" else run.elapsed_s,
-        limit=None if run.limit is None else run.limit["trials" if unit == "trials" else "time_s"],
-        curve=run.improvements(by_time=unit == "s", noisy=True),
-        stopped=run.stopped if run.limit is None else "",  # one that was killed after that has trials to finish
-        trials=len(run.records),
-        total_s=run.elapsed_s,
-        declared=run.settled,
-        notice=run.notice,
-    )

@@ -26,7 +26,7 @@ from mltune.cli.application import (
 )
 from mltune.errors import UsageError
 from mltune.files.text import printable
-from mltune.resolve.request import named_kernels
+from mltune.resolve.problems import named_kernels
 
 
 @app.command()
@@ -67,8 +67,8 @@ def bound(
     if config is None:
         bounds = find_bounds(named, kernels, facts)
     else:  # of a single kernel
-        bounds = {kernels[0]: find_bound(named, kernels[0], facts, configuration=_configuration(config))}
-    (bundle, found), *others = bounds.items()
+        bounds = [(kernels[0], find_bound(named, kernels[0], facts, configuration=_configuration(config)))]
+    (bundle, found), *others = bounds
 
     def described(one: LimitedConfiguration) -> dict[str, object]:
         limits = dict(one.limits)
@@ -78,14 +78,14 @@ def bound(
     document = {
         "problem": named.label,
         "device": facts.name,
-        "kernel": bundle,
+        "kernel": bundle.label,
         "unit": found.unit,
         "hardware": dict(found.hardware),
         "best": described(found.best),
         "given": None if found.given is None else described(found.given),
         "examined": found.examined,
         "configurations": found.count,
-        "rivals": [{"kernel": name, "unit": one.unit, "best": described(one.best)} for name, one in others],
+        "rivals": [{"kernel": rival.label, "unit": one.unit, "best": described(one.best)} for rival, one in others],
         "mixes": len(with_mixes(facts).mixes),
         "code": None
         if loop is None

@@ -24,9 +24,9 @@ def check(
     Exits with 1 where a worker has other versions of mltune or of NVRTC than this host.
     """
     from mltune.campaign.cluster.check import check_cluster
-    from mltune.show import tables
+    from mltune.show import inventory
 
     document = check_cluster(cluster, builds)
-    answer(document, as_json, lambda: tables.cluster(document))
+    answer(document, as_json, lambda: inventory.cluster(document))
     if not all(worker["fits"] for worker in document["workers"]):
         raise typer.Exit(1)

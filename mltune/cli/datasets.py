@@ -260,7 +260,7 @@ def _problem(kernel: Kernel | str, name: str | None, shape: dict[str, Any], flop
     """Return the problem that was measured: one of the kernel's kind, or one with any name."""
     from mltune.dataset.bare_table import slug
     from mltune.problem.kinds import problem_from_name, timed_problem
-    from mltune.resolve.request import is_gemm, named_problem, space_problem
+    from mltune.resolve.problems import is_gemm, named_problem, space_problem
 
     given = {option: value for option, value in shape.items() if value is not None}
     if not isinstance(kernel, str) and kernel.arrays is not None and name in (None, kernel.name):

@@ -77,7 +77,7 @@ def space(
     from mltune.kernel.bundle import device_variables
     from mltune.kernel.space import ConstrainedSpace
     from mltune.measure.bundle_check import check_sample, draw_sample
-    from mltune.show import tables
+    from mltune.show import inventory
 
     bundle, problem = _bundle_and_problem(kernel, precision, trans, size)
     found = ConstrainedSpace(bundle, {**problem.variables(), **device_variables(H200)})
@@ -89,6 +89,7 @@ def space(
         "kernel": bundle.name,
         "has_source": bundle.source is not None,
         "problem": problem.to_json(),
+        "label": problem.label,
         "device": H200.to_json(),
         "combinations": math.prod(len(values) for values in bundle.all_parameters.values()),
         "valid": found.count,
@@ -99,7 +100,7 @@ def space(
         ],
         "faults": [fault.reason for fault in faults],
     }
-    answer(document, as_json, lambda: tables.space(document))
+    answer(document, as_json, lambda: inventory.space(document))
 
 
 @app.command()
@@ -121,13 +122,13 @@ def check(
     from mltune.device.known import H200
     from mltune.measure.bundle_check import check_bundle
     from mltune.resolve.request import parse_duration
-    from mltune.show import bundle_check
+    from mltune.show import inventory
 
     bundle, problem = _bundle_and_problem(kernel, precision, trans, size)
     checked = check_bundle(bundle, problem, H200, parse_duration(time))
-    facts = {"kernel": bundle.name, "problem": problem.to_json(), "device": H200.to_json()}
+    facts = {"kernel": bundle.name, "problem": problem.to_json(), "label": problem.label, "device": H200.to_json()}
     document = facts | checked.to_json()
-    answer(document, as_json, lambda: bundle_check.tables(document))
+    answer(document, as_json, lambda: inventory.check(document))
     if not checked.passed:
         raise typer.Exit(1)
 
@@ -137,7 +138,7 @@ def _bundle_and_problem(
 ) -> tuple[Kernel, Problem]:
     """Return a bundle and the problem that it is described for."""
     from mltune.kernel.reader import load_kernel
-    from mltune.resolve.request import space_problem
+    from mltune.resolve.problems import space_problem
 
     bundle = load_kernel(kernel)
     problem = space_problem(bundle, precision, {"trans": trans, "size": sizes(size)})
@@ -176,7 +177,7 @@ def device(
     from mltune.files.atomic import write_file_atomically
     from mltune.measure.libraries import Library, find_libraries
     from mltune.resolve.device import find_gpus
-    from mltune.show import tables
+    from mltune.show import inventory
 
     reason, libraries, problems = "", list[Library](), list[str]()
     unmeasured: dict[str, str] = {}
@@ -211,7 +212,7 @@ def device(
     if out is not None:
         write_file_atomically(out, f"{json.dumps(document, indent=2, allow_nan=False)}\n".encode())
     written = [] if out is None else [f"written: {out}"]
-    answer(document, as_json, lambda: [*tables.devices(document), *written])
+    answer(document, as_json, lambda: [*inventory.devices(document), *written])
 
 
 def _described(spec: str, facts: Device) -> dict[str, Any]:

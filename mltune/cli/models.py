@@ -27,7 +27,7 @@ from mltune.cli.application import (
     whole,
 )
 from mltune.errors import UsageError
-from mltune.resolve.request import named_kernels
+from mltune.resolve.problems import named_kernels
 
 
 @app.command()
@@ -104,7 +104,7 @@ def predict(
     shape = {"trans": trans, "size": sizes(size), "m": m, "n": n, "k": k, "batch": batch}
     named, kernels = named_kernels(problem, shape, [] if kernel is None else [kernel], accuracy)
     facts = device_of(device)
-    bundle = kernels[0] if len(kernels) == 1 else next(iter(find_bounds(named, kernels, facts)))
+    bundle = kernels[0] if len(kernels) == 1 else find_bounds(named, kernels, facts)[0][0]
     found = choose(named, bundle, facts, top=top, prior=prior, wisdom=wisdom)
-    document = {"problem": named.label, "device": facts.name, "kernel": bundle, **asdict(found)}
+    document = {"problem": named.label, "device": facts.name, "kernel": bundle.label, **asdict(found)}
     answer(document, as_json, lambda: tables.predicted(document))

@@ -54,7 +54,7 @@ def run(
     winner or was set aside.
     """
     from mltune.records.directory import PLAN_FILE, is_plan
-    from mltune.resolve.plan_reader import load_plan
+    from mltune.resolve.plan_file import load_plan
 
     if is_plan(Path(plan)):
         directory, plan = directory or Path(plan), str(Path(plan) / PLAN_FILE)
@@ -127,7 +127,7 @@ def plan(
     from mltune.campaign.forecast import forecast
     from mltune.measure.build import available_cores
     from mltune.resolve.device import find_gpus
-    from mltune.resolve.plan_reader import load_plan
+    from mltune.resolve.plan_file import load_plan
     from mltune.show import tables
 
     document = forecast(load_plan(file), *find_gpus(), available_cores())

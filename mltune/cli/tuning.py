@@ -34,8 +34,9 @@ from mltune.cli.application import (
 )
 from mltune.cli.plans import carry_out
 from mltune.errors import UsageError
-from mltune.records.header import REPLAY
-from mltune.resolve.request import Shape, TuneRequest, named_problem, tune_request
+from mltune.resolve.plan import Plan
+from mltune.resolve.problems import Shape
+from mltune.resolve.resolve import resolve, resolve_sweep
 from mltune.show import terminal
 
 SEARCHES = ("model", "tpe", "random", "astra")
@@ -128,8 +129,6 @@ def tune(
     """
     from mltune import api
     from mltune.process.signals import Interrupt
-    from mltune.resolve.device import find_gpus
-    from mltune.resolve.sizes import plan_of_sizes
     from mltune.results.summary import summarise_tuning
     from mltune.show import tables
     from mltune.show.live import RunDisplay
@@ -138,20 +137,27 @@ def tune(
     if len(several) > 1:
         if given := [name for name, value in (("--m", m), ("--n", n), ("--k", k)) if value is not None]:
             raise UsageError(f"several sizes are given by --size, but there is {', '.join(given)} too; leave one out.")
-        options = {"search": search, "skip": skip, "stop": stop, "enough": enough, "prior": prior, "wisdom": wisdom}
-        plan = plan_of_sizes(
+        options: dict[str, Any] = {
+            "search": search,
+            "skip": skip,
+            "stop": stop,
+            "enough": enough,
+            "prior": prior,
+            "wisdom": wisdom,
+        }
+        plan, _ = resolve(
             problem,
-            several,
-            find_gpus()[0],
-            shape={"trans": trans, "batch": batch},
+            {"trans": trans, "batch": batch},
+            sizes=several,
             kernels=kernel or [],
             accuracy=accuracy,
             device=device,
             trials=trials,
             time=time,
             seed=seed,
-            options=options,
+            **options,
         )
+        assert isinstance(plan, Plan)  # noqa: S101 - several sizes are always a plan
         return carry_out(plan, run, as_json, store, compile_on)
     with RunDisplay() as progress, Interrupt() as interrupt:
         result = api.tune(
@@ -271,8 +277,7 @@ def sweep(
     for name, value in (("--within", within), ("--confidence", confidence), ("--prior", prior)):
         if value is not None:
             raise UsageError(f"{name} is an option of a pruned sweep: write --complete --prune {name} ...")
-    named, bundle = named_problem(problem, shape, kernel)
-    request = TuneRequest(named, bundle, device, seed=seed, run=run, store=store)
+    request = resolve_sweep(problem, shape, kernel=kernel, device=device, seed=seed, run=run, store=store)
     with RunDisplay() as progress:
         path = record_sweep(request, None if complete else count, values=chosen, progress=progress)
     answer({"dataset": str(path)}, as_json, lambda: [str(path)])
@@ -292,11 +297,7 @@ def _prune(
     from mltune.show.live import RunDisplay
     from mltune.tuning.sweep import pruned_sweep
 
-    if target["device"].startswith(REPLAY):
-        request, _ = tune_request(problem, shape, **target)
-    else:
-        named, bundle = named_problem(problem, shape, target.pop("kernel"))
-        request = TuneRequest(named, bundle, **target)
+    request = resolve_sweep(problem, shape, **target)
     with RunDisplay() as progress:
         pruned = pruned_sweep(request, Promise(**promise), values=values, progress=progress)
     document = {"dataset": str(pruned.dataset), "pruning": pruned.to_json()}

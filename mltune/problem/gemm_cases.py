@@ -1,4 +1,4 @@
-"""Expansion of a plan's table of GEMMs: every precision with every transposition and size."""
+"""The GEMMs of a table in a plan: every precision with every transposition and size."""
 
 from __future__ import annotations
 
@@ -79,6 +79,24 @@ def expand(table: Mapping[str, Any]) -> Iterator[GemmProblem]:
             for trans_a, trans_b in _ops(precision, cases.trans):
                 case = {"precision": precision, "trans_a": trans_a, "trans_b": trans_b}
                 yield GemmProblem.from_json({**case, **dict(zip("mnk", extents, strict=True)), **scalars})
+
+
+def as_table(problem: GemmProblem) -> dict[str, Any]:
+    """Return the table of which :func:`expand` makes this problem alone.
+
+    Examples
+    --------
+    >>> as_table(GemmProblem("s", "N", "T", 8, 4, 2, beta=1.0))
+    {'precisions': ['s'], 'trans': ['NT'], 'sizes': [[8, 4, 2]], 'beta': 1.0}
+    """
+    extents = [problem.m, problem.n, problem.k]
+    usual = GemmProblem(problem.precision, problem.trans_a, problem.trans_b, *extents).to_json()
+    return {
+        "precisions": [problem.precision],
+        "trans": [problem.trans_a + problem.trans_b],
+        "sizes": [extents[0] if len(set(extents)) == 1 else extents],
+        **{name: value for name, value in problem.to_json().items() if usual.get(name) != value},
+    }
 
 
 def _ops(precision: str, trans: Sequence[str]) -> list[tuple[str, str]]:

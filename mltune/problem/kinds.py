@@ -39,12 +39,15 @@ class ProblemKind:
         None where the kernel's bundle makes the problems. Yields the problems of a plan's ``[[problems]]`` table, given
         the keys that only this kind has. Raises
         :class:`~mltune.errors.ProblemError` or ``pydantic.ValidationError``.
+    table : callable or None
+        The inverse of ``expand``: returns the keys of a table for one problem; None where datasets name the problems.
     """
 
     variables: frozenset[str]
     macros: frozenset[str]
     from_json: Callable[[Any], Problem]
     expand: Callable[[Mapping[str, Any]], Iterator[Problem]] | None = None
+    table: Callable[[Any], dict[str, Any]] | None = None
     precisions: tuple[str, ...] = ()
     can_be_built: bool = False
     parse: Callable[..., Problem] | None = None
@@ -54,6 +57,16 @@ def _expand_gemm(table: Mapping[str, Any]) -> Iterator[Problem]:
     from mltune.problem.gemm_cases import expand
 
     return expand(table)
+
+
+def _table_of_gemm(problem: GemmProblem) -> dict[str, Any]:
+    from mltune.problem.gemm_cases import as_table
+
+    return as_table(problem)
+
+
+def _table_of_arrays(problem: ArraysProblem) -> dict[str, Any]:
+    return {"sizes": [dict(problem.sizes)]}
 
 
 def _expand_recorded(table: Mapping[str, Any]) -> Iterator[Problem]:
@@ -71,12 +84,17 @@ KINDS: Mapping[str, ProblemKind] = {
         macros=frozenset(_SAMPLE.macros()),
         from_json=GemmProblem.from_json,
         expand=_expand_gemm,
+        table=_table_of_gemm,
         precisions=GEMM_PRECISIONS,
         can_be_built=True,
         parse=parse_problem,
     ),
     ArraysProblem.kind: ProblemKind(
-        variables=frozenset(), macros=frozenset(), from_json=ArraysProblem.from_json, can_be_built=True
+        variables=frozenset(),
+        macros=frozenset(),
+        from_json=ArraysProblem.from_json,
+        table=_table_of_arrays,
+        can_be_built=True,
     ),
     RecordedProblem.kind: ProblemKind(
         variables=frozenset(), macros=frozenset(), from_json=RecordedProblem.from_json, expand=_expand_recorded

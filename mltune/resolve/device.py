@@ -12,6 +12,7 @@ from mltune.records.header import REPLAY
 
 if TYPE_CHECKING:
     from mltune.device.facts import Device
+    from mltune.kernel.bundle import Kernel
     from mltune.problem.problem import Problem
 
 _CUDA = re.compile(r"cuda:(\d{1,3})")
@@ -41,22 +42,7 @@ class Target:
 
 
 def parse_device(text: str) -> Target | None:
-    """Read a device specification.
-
-    Parameters
-    ----------
-    text : str
-        ``"auto"``, ``"cuda:N"`` or ``"replay:NAME"``.
-
-    Returns
-    -------
-    Target or None
-        None for ``"auto"``: :func:`choose` decides.
-
-    Raises
-    ------
-    UsageError
-        The specification is none of the three.
+    """Read a device specification; None for ``"auto"``, where :func:`choose` decides.
 
     Examples
     --------
@@ -77,15 +63,7 @@ def parse_device(text: str) -> Target | None:
 
 
 def find_gpus() -> tuple[tuple[Device, ...], str]:
-    """Find the GPUs of this machine.
-
-    Returns
-    -------
-    tuple of Device
-        ``cuda:0`` first; empty when none can be used.
-    str
-        The reason why there is none; empty when there is one.
-    """
+    """Return the GPUs of this machine, ``cuda:0`` first, and the reason if there is none."""
     from mltune.device.query import available_devices
 
     try:
@@ -95,17 +73,11 @@ def find_gpus() -> tuple[tuple[Device, ...], str]:
     return found, "" if found else "the NVIDIA driver shows none"
 
 
-def choose(kernel: str, problem: Problem, *, any_shape: bool = False) -> Target:
-    """Choose the first GPU, or without a GPU the largest dataset of the kernel and the problem.
+def choose(kernel: Kernel, problem: Problem, *, any_shape: bool = False) -> Target:
+    """Choose the first GPU, or without a GPU the largest dataset of a kernel and a problem.
 
-    Parameters
-    ----------
-    kernel : str
-        Name of the kernel.
-    problem : Problem
-    any_shape : bool
-        Whether to accept a dataset of another transposition or size where there is none of this one: the shape was a
-        default.
+    With ``any_shape`` a dataset of another transposition or size is accepted where there is none of this one: the shape
+    was a default.
 
     Raises
     ------
@@ -117,15 +89,16 @@ def choose(kernel: str, problem: Problem, *, any_shape: bool = False) -> Target:
         return Target(cuda=0)
     from mltune.dataset.dataset import find_datasets, list_datasets
 
-    found = find_datasets(kernel, problem)
-    of_kernel = [] if found else [manifest for manifest in list_datasets() if manifest.kernel == kernel]
+    found = find_datasets(kernel.name, problem)
+    of_kernel = [] if found else [manifest for manifest in list_datasets() if manifest.kernel == kernel.name]
     if any_shape and not found:
         found = [manifest for manifest in of_kernel if manifest.problem.name == problem.name]
     if not found:
         recorded = sorted({manifest.problem.label for manifest in of_kernel})
+        others = f"there are timings of {', '.join(recorded)}" if recorded else "no timings of the kernel are recorded"
         raise DatasetError(
-            f"without a GPU, the problem must be one whose timings are recorded, but there are none of {problem.label} "
-            f"for {kernel}; recorded are: {', '.join(recorded) or 'none'}. No GPU was found: {reason}."
+            f"without a GPU, recorded timings of the problem are replayed, but no GPU was found ({reason}), and no "
+            f"timings of {problem.label} with {kernel.name} are recorded: {others}; see `mltune datasets`."
         )
     manifest = max(found, key=lambda manifest: manifest.rows)
     notice = (

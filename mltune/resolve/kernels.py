@@ -1,4 +1,4 @@
-"""The choice among kernels: the built-in ones that solve a problem on a device at the accuracy that is asked for."""
+"""The kernels that solve a problem: those that are named, or the built-in ones of an accuracy class."""
 
 from __future__ import annotations
 
@@ -19,17 +19,11 @@ DEFAULT_KERNEL = "gemm_simt"
 """The kernel of commands that work on a single one, where it solves the problem."""
 
 
-def candidates(problem: Problem, accuracy: str | None = None) -> list[str]:
-    """Return the names of the kernels among which a problem's is chosen, the default one first.
+def candidates(problem: Problem, accuracy: str | None = None) -> list[Kernel]:
+    """Return the built-in kernels among which a problem's is chosen, the default one first.
 
-    Those are the built-in kernels with a source that solve the problem, are of an accepted accuracy class, and are not
+    They have a source, solve the problem, are of an accepted accuracy class (the strictest by default), and are not
     kept out of the choice (``candidate = false`` in their kernel.toml).
-
-    Parameters
-    ----------
-    problem : Problem
-    accuracy : str, optional
-        One of :data:`mltune.problem.accuracy.ACCURACIES`; the strictest by default.
 
     Raises
     ------
@@ -39,32 +33,26 @@ def candidates(problem: Problem, accuracy: str | None = None) -> list[str]:
     Examples
     --------
     >>> from mltune.problem.kinds import problem_from_name
-    >>> candidates(problem_from_name("sgemm"))[0]
+    >>> candidates(problem_from_name("sgemm"))[0].name
     'gemm_simt'
     """
     from mltune.kernel.reader import built_in, load_kernel
 
     accuracy = check_accuracy(accuracy or STRICTEST)
     solving = [kernel for kernel in map(load_kernel, built_in()) if kernel.candidate and _solves(kernel, problem)]
-    found = [kernel.name for kernel in solving if accepts(accuracy, kernel.accuracy)]
+    found = [kernel for kernel in solving if accepts(accuracy, kernel.accuracy)]
     if not found:
         others = ", ".join(f"{kernel.name} ({kernel.accuracy})" for kernel in solving)
-        facts = f"only {others} solve{'' if others.count('(') > 1 else 's'} it" if others else "none solves it"
+        facts = f"only {others} solve{'' if len(solving) > 1 else 's'} it" if others else "none solves it"
         raise UsageError(
             f"a kernel is chosen among the built-in ones of accuracy {accuracy} for the problem, but of "
             f"{problem.label} {facts}; name a kernel{', or another class' if others else ''}."
         )
-    return sorted(found, key=lambda name: (name != DEFAULT_KERNEL, name))
+    return sorted(found, key=lambda kernel: (kernel.name != DEFAULT_KERNEL, kernel.name))
 
 
 def check_accuracies(kernels: Iterable[Kernel], accuracy: str | None) -> None:
-    """Check that kernels that were named are of an accepted class; None accepts every class.
-
-    Raises
-    ------
-    UsageError
-        One is not, or there is no such class.
-    """
+    """Check that kernels are of an accepted class; None accepts every class."""
     for kernel in kernels if accuracy is not None else ():
         if not accepts(check_accuracy(str(accuracy)), kernel.accuracy):
             raise UsageError(
@@ -74,26 +62,20 @@ def check_accuracies(kernels: Iterable[Kernel], accuracy: str | None) -> None:
 
 
 def kernels_for(
-    problem: Problem, kernels: Sequence[str | Path] | None = None, accuracy: str | None = None
-) -> list[str]:
-    """Return the kernels that compete for a problem: those that are named, else :func:`candidates`.
-
-    Raises
-    ------
-    UsageError
-        A named kernel is not of an accepted class, or there is no kernel.
-    """
+    problem: Problem, named: Sequence[str | Path] | None = None, accuracy: str | None = None
+) -> list[Kernel]:
+    """Return the kernels that compete for a problem: those that are named, each once, else :func:`candidates`."""
     from mltune.kernel.reader import load_kernel
 
-    if not kernels:
+    if not named:
         return candidates(problem, accuracy)
-    named = list(dict.fromkeys(map(str, kernels)))
-    check_accuracies(map(load_kernel, named), accuracy)
-    return named
+    kernels = [load_kernel(name) for name in dict.fromkeys(map(str, named))]
+    check_accuracies(kernels, accuracy)
+    return kernels
 
 
 def fits(kernel: Kernel, device: Device) -> bool:
-    """Return whether a kernel can be built for a device: one that names an architecture or a unit needs it there."""
+    """Return whether a device has the architecture and the unit that a kernel needs."""
     return has_unit(device, kernel.unit) and kernel.architecture.rstrip("af") in ("", device.architecture)
 
 

@@ -1,4 +1,4 @@
-"""Placement of a plan on the GPUs of this machine, or on recorded timings."""
+"""Placement of a plan on the GPUs of this machine, on the workers of a cluster, or on recorded timings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mltune.errors import PlanError
-from mltune.kernel.reader import load_kernel
 from mltune.resolve.kernels import fits
 from mltune.resolve.plan import REPLAY, Plan, Task
 
@@ -42,10 +41,10 @@ def place(plan: Plan, gpus: Sequence[Device], reason: str = "") -> Plan:
     """
     devices = _devices(plan, gpus, reason)
     if devices == (REPLAY,):
-        placed = replace(plan, tasks=tuple(_recorded(plan, gpus, reason)), devices=devices)
+        tasks = _recorded(plan, f"no GPU was found ({reason})" if not gpus else "the plan is replayed")
     else:
-        placed = replace(plan, tasks=_buildable(plan, [gpus[_index(device)] for device in devices]), devices=devices)
-        _check_gpus(placed, [gpus[_index(device)] for device in devices])
+        tasks = _measured(plan, [gpus[int(device.removeprefix("cuda:"))] for device in devices])
+    placed = replace(plan, tasks=tasks, devices=devices)
     check_budget(placed)
     return placed
 
@@ -68,30 +67,20 @@ def place_on_workers(plan: Plan, gpus: Mapping[str, Device | None]) -> Plan:
     PlanError
         See :func:`place`.
     """
-    models: dict[str, list[str]] = {}
+    models: dict[str, dict[str, Device]] = {}
     for name, gpu in gpus.items():
         if gpu is not None and plan.devices != (REPLAY,):
-            models.setdefault(gpu.name, []).append(name)
-    if not models:
-        placed = replace(plan, tasks=tuple(_recorded(plan, (), "no worker has one")), devices=tuple(gpus))
-        check_budget(placed)
-        return placed
+            models.setdefault(gpu.name, {})[name] = gpu
     tasks: list[Task] = []
-    for model, names in models.items():
-        found = [gpu for name in names if (gpu := gpus[name]) is not None]
-        own = _buildable(plan, found)
-        _check_gpus(replace(plan, tasks=own), found)
+    for model, workers in models.items():
+        own = _measured(plan, list(workers.values()))
         tasks += own if len(models) == 1 else [_of_model(task, model) for task in own]
-    placed = replace(plan, tasks=tuple(tasks), devices=tuple(name for names in models.values() for name in names))
+    names = tuple(name for workers in models.values() for name in workers)
+    if not models:
+        tasks, names = list(_recorded(plan, "no GPU was found (no worker has one)")), tuple(gpus)
+    placed = replace(plan, tasks=tuple(tasks), devices=names)
     check_budget(placed)
     return placed
-
-
-def _of_model(task: Task, model: str) -> Task:
-    """Return a task for the GPUs of one model."""
-    suffix = re.sub("[^a-z0-9]+", "-", model.lower()).strip("-")
-    choice = f"{task.choice}-{suffix}" if task.choice else ""
-    return replace(task, slug=f"{task.slug}-{suffix}", choice=choice, model=model)
 
 
 def notices(plan: Plan) -> list[str]:
@@ -101,29 +90,23 @@ def notices(plan: Plan) -> list[str]:
     """
     from mltune.dataset.dataset import load_manifest
 
-    kernels = {name: load_kernel(name) for name in {task.kernel for task in plan.tasks}}
-    pairs = [(load_manifest(task.dataset), task.kernel) for task in plan.tasks if task.dataset is not None]
-    found = [manifest.check_kernel(kernels[kernel]) for manifest, kernel in pairs]
+    found: list[str] = []
     recorded: dict[str, set[str]] = {}
     for task in plan.tasks:
-        if task.choice and task.dataset is not None:
-            recorded.setdefault(task.choice, set()).add(load_manifest(task.dataset).device.name)
+        if task.dataset is not None:
+            manifest = load_manifest(task.dataset)
+            found.append(manifest.check_kernel(task.kernel))
+            recorded.setdefault(task.choice, set()).add(manifest.device.name)
     found += [
         f"kernels compete on one GPU, but the timings of {choice} were recorded on {', '.join(sorted(names))}"
         for choice, names in recorded.items()
-        if len(names) > 1
+        if choice and len(names) > 1
     ]
     return list(filter(None, found))
 
 
 def check_budget(plan: Plan) -> None:
-    """Check that the budget holds the minima of all tasks.
-
-    Raises
-    ------
-    PlanError
-        It does not.
-    """
+    """Check that the budget holds the minima of all tasks."""
     needed = sum(task.minimum for task in plan.tasks)
     if needed > plan.capacity:
         counted = "trials" if plan.unit == "trials" else "s"
@@ -140,11 +123,9 @@ def recorded_for(tasks: Iterable[Task]) -> dict[str, str]:
     from mltune.dataset.dataset import list_datasets
 
     manifests = list_datasets()
-    tasks = tuple(tasks)
-    kernels = {name: load_kernel(name).label for name in {task.kernel for task in tasks}}
     found: dict[str, str] = {}
     for task in tasks:
-        fitting = [one for one in manifests if one.kernel == kernels[task.kernel] and one.problem == task.problem]
+        fitting = [one for one in manifests if (one.kernel, one.problem) == (task.kernel.label, task.problem)]
         if task.dataset is not None:
             found[task.slug] = task.dataset
         elif fitting:
@@ -170,25 +151,38 @@ def _devices(plan: Plan, gpus: Sequence[Device], reason: str) -> tuple[str, ...]
     return plan.devices
 
 
-def _recorded(plan: Plan, gpus: Sequence[Device], reason: str) -> list[Task]:
+def _recorded(plan: Plan, why: str) -> tuple[Task, ...]:
     """Return the tasks with their datasets."""
     found = recorded_for(plan.tasks)
     tasks = _only(plan, lambda task: task.slug in found)
-    missing = [task for task in tasks if task.slug not in found]
+    missing = [task.problem.label for task in tasks if task.slug not in found]
     if missing:
-        some = ", ".join(task.problem.label for task in missing[:_NAMED]) + (", ..." if missing[_NAMED:] else "")
-        why = "the plan is replayed" if gpus else f"no GPU was found ({reason})"
+        some = ", ".join(missing[:_NAMED]) + (", ..." if missing[_NAMED:] else "")
         raise PlanError(
-            f"{plan.name}: without a GPU every problem must be one whose timings are recorded, but {why} and there are "
-            f"none of {len(missing)} of {len(tasks)} ({some}); run it on a GPU, or see `mltune datasets`."
+            f"{plan.name}: without a GPU every problem needs recorded timings, but {why}, and {len(missing)} of "
+            f"{len(tasks)} have none ({some}); run it on a GPU, or see `mltune datasets`."
         )
-    return [replace(task, dataset=found[task.slug]) for task in tasks]
+    return tuple(replace(task, dataset=found[task.slug]) for task in tasks)
 
 
-def _buildable(plan: Plan, devices: Sequence[Device]) -> tuple[Task, ...]:
-    """Return the tasks without the kernels of a choice that do not fit all devices."""
-    kernels = {name: load_kernel(name) for name in {task.kernel for task in plan.tasks if task.choice}}
-    return _only(plan, lambda task: all(fits(kernels[task.kernel], device) for device in devices))
+def _measured(plan: Plan, gpus: Sequence[Device]) -> tuple[Task, ...]:
+    """Return the tasks without the kernels of a choice that do not fit all GPUs, and check that the GPUs hold them."""
+    tasks = _only(plan, lambda task: all(fits(task.kernel, gpu) for gpu in gpus))
+    for task in tasks:
+        if task.kernel.source is None:
+            raise PlanError(
+                f"{plan.name}: only a kernel with a source can be measured, but {task.kernel.label} has none; replay "
+                "its recorded timings with `datasets`."
+            )
+    smallest = min(gpus, key=lambda gpu: gpu.memory_bytes)
+    largest = max((task.problem for task in tasks), key=lambda problem: problem.operand_bytes)
+    if largest.operand_bytes > smallest.memory_bytes:
+        raise PlanError(
+            f"{plan.name}: operands must fit into the memory of every device, but those of {largest.label} "
+            f"take {largest.operand_bytes / 1e9:.1f} GB and {smallest.name} has {smallest.memory_bytes / 1e9:.1f} GB; "
+            "ask for a smaller size."
+        )
+    return tasks
 
 
 def _only(plan: Plan, keeps: Callable[[Task], bool]) -> tuple[Task, ...]:
@@ -205,23 +199,8 @@ def _only(plan: Plan, keeps: Callable[[Task], bool]) -> tuple[Task, ...]:
     return tuple(tasks)
 
 
-def _index(device: str) -> int:
-    return int(device.removeprefix("cuda:"))
-
-
-def _check_gpus(plan: Plan, gpus: Sequence[Device]) -> None:
-    """Check that every kernel has a source, and every problem fits into every GPU of the plan."""
-    smallest = min(gpus, key=lambda device: device.memory_bytes)
-    for name in dict.fromkeys(task.kernel for task in plan.tasks):
-        if load_kernel(name).source is None:
-            raise PlanError(
-                f"{plan.name}: only a kernel with a source can be measured, but {name} has none; replay its recorded "
-                "timings with `datasets`."
-            )
-    largest = max((task.problem for task in plan.tasks), key=lambda problem: problem.operand_bytes)
-    if largest.operand_bytes > smallest.memory_bytes:
-        raise PlanError(
-            f"{plan.name}: operands must fit into the memory of every device, but those of {largest.label} "
-            f"take {largest.operand_bytes / 1e9:.1f} GB and {smallest.name} has {smallest.memory_bytes / 1e9:.1f} GB; "
-            "ask for a smaller size."
-        )
+def _of_model(task: Task, model: str) -> Task:
+    """Return a task for the GPUs of one model."""
+    suffix = re.sub("[^a-z0-9]+", "-", model.lower()).strip("-")
+    choice = f"{task.choice}-{suffix}" if task.choice else ""
+    return replace(task, slug=f"{task.slug}-{suffix}", choice=choice, model=model)

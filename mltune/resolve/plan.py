@@ -1,18 +1,41 @@
-"""Plans: the problems of a campaign with their priorities and bounds, and the budget that they share."""
+"""Plans: problems with their kernels, priorities and bounds, and the budget that they share."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+import itertools
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from mltune.problem.problem import Problem
+from mltune.resolve.device import Target
+
+if TYPE_CHECKING:
+    from mltune.kernel.bundle import Kernel
 
 Unit = Literal["s", "trials"]
 """Unit of a budget: seconds of each device, or trials."""
 
 REPLAY = "replay"
 """The device of a plan without a GPU: every problem is replayed from its recorded timings."""
+
+MAX_BUDGET_S = 366 * 86_400.0
+"""Longest budget, seconds."""
+
+MAX_BUDGET_TRIALS = 10_000_000
+"""Largest budget of trials."""
+
+MAX_TASKS = 1000
+"""Most tasks of a plan."""
+
+MAX_RIVALS = 20
+"""Most kernels that compete for a problem."""
+
+_LONGEST_SLUG = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +46,7 @@ class Task:
     ----------
     slug : str
         Name of its folder, unique in the plan: lower-case letters, digits, ``-`` and ``.``.
-    kernel : str
-        Name or folder of the bundle.
+    kernel : Kernel
     problem : Problem
     dataset : str or None
         Name or path of its recorded timings in a replay; None on a GPU.
@@ -42,7 +64,7 @@ class Task:
     """
 
     slug: str
-    kernel: str
+    kernel: Kernel
     problem: Problem
     dataset: str | None
     priority: float
@@ -52,14 +74,19 @@ class Task:
     model: str = ""
 
     @property
-    def device(self) -> str | None:
-        """The device specification of a replay, ``"replay:NAME"``; None on a GPU: any free device of the plan."""
-        return None if self.dataset is None else f"{REPLAY}:{self.dataset}"
+    def target(self) -> Target | None:
+        """The dataset that it replays; None on a GPU, which is any free device of the plan."""
+        return None if self.dataset is None else Target(dataset=self.dataset)
+
+    @property
+    def bundle(self) -> tuple[Path, str]:
+        """Folder and preset of the kernel, by which two kernels of the same name differ."""
+        return self.kernel.folder, self.kernel.preset
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A plan, as returned by :func:`mltune.resolve.plan_reader.load_plan`.
+    """A plan, read from a file (:mod:`mltune.resolve.plan_file`) or made of objects (:mod:`mltune.resolve.resolve`).
 
     Attributes
     ----------
@@ -84,7 +111,7 @@ class Plan:
     options : mapping of str to object
         Options of every run: some fields of :class:`mltune.resolve.request.TuneRequest`.
     text : str
-        Text of the file.
+        The plan as TOML, from which a campaign is resumed.
     """
 
     name: str
@@ -113,86 +140,39 @@ class Plan:
         return next(task for task in self.tasks if task.slug == slug)
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """The progress of a task, from which time slices are chosen.
+def rivals(task: Task, kernels: Sequence[Kernel], unit: Unit) -> list[Task]:
+    """Return the tasks of a problem, one for each of its kernels, which share its minimum."""
+    if len(kernels) == 1:
+        return [replace(task, kernel=kernels[0])]
+    share = task.minimum / len(kernels)
+    minimum = max(1.0, math.floor(share)) if unit == "trials" else share
+    choice = _slug(f"{task.problem.label} {' '.join(kernel.label for kernel in kernels)}")
+    return [replace(task, kernel=kernel, minimum=minimum, choice=choice) for kernel in kernels]
 
-    Attributes
-    ----------
-    slug : str
-    spent : float
-        Seconds or trials of its run so far, in the unit of the plan.
-    limit : float or None
-        Limit of an unfinished time slice, in the unit of the plan; None when the last one has ended.
-    curve : sequence of (float, float)
-        The steps of the best time so far: (spent, seconds of the kernel). Noisy times count: a kernel at the limit of
-        the GPU's power may have no others, and finals decide what it is worth.
-    stopped : str
-        Why its search has ended by itself: nothing faster is expected, or nothing is left to try. Empty if it has not.
-    failed : str
-        Reason why it gets no further time; empty for none.
-    unread : str
-        Reason why its run cannot be read; empty for none. The rest is then what was known before. A worker opens the
-        store for writing, which repairs what a kill has left, before the problem is set aside.
-    trials : int
-        Number of trials on record, for both units.
-    total_s : float
-        Seconds of its run so far, for both units.
-    declared : bool
-        Whether a winner was declared when all trials were known, or there is none to declare.
-    notice : str
-        What may be missing from its run; empty if nothing is.
+
+def in_order(groups: Iterable[Sequence[Task]]) -> tuple[Task, ...]:
+    """Return the tasks of all problems by priority, with slugs.
+
+    A slug is the name of the dataset or the problem; the kernel, then a number, are added where names are equal. So is
+    a number to the name of a choice.
     """
-
-    slug: str
-    spent: float = 0.0
-    limit: float | None = None
-    curve: Sequence[tuple[float, float]] = ()
-    stopped: str = ""
-    failed: str = ""
-    unread: str = ""
-    trials: int = 0
-    total_s: float = 0.0
-    declared: bool = True
-    notice: str = ""
-
-    @property
-    def ended(self) -> bool:
-        """Whether it gets no further time."""
-        return bool(self.stopped or self.failed)
-
-    @property
-    def unfinished(self) -> bool:
-        """Whether it has an unfinished time slice."""
-        return not self.ended and self.limit is not None and self.spent < self.limit
+    tasks: list[Task] = []
+    choices: Counter[str] = Counter()
+    for group in groups:
+        choice = group[0].choice
+        choices[choice] += bool(choice)
+        again = f"-{choices[choice]}" if choices[choice] > 1 else ""
+        tasks += [replace(task, choice=choice + again) for task in group]
+    plain = [_slug(task.problem.label if task.dataset is None else Path(task.dataset).stem) for task in tasks]
+    named: dict[str, Task] = {}
+    for task, slug in zip(tasks, plain, strict=True):
+        name = slug if plain.count(slug) == 1 else _slug(f"{task.kernel.label} {slug}")
+        numbered = (name if again == 1 else f"{name}-{again}" for again in itertools.count(1))
+        unique = next(found for found in numbered if found not in named)
+        named[unique] = replace(task, slug=unique)
+    return tuple(sorted(named.values(), key=lambda task: -task.priority))
 
 
-@dataclass(frozen=True, slots=True)
-class TimeSlice:
-    """A time slice: a task, and the new limit of its run; or the repair of a run that cannot be read.
-
-    Attributes
-    ----------
-    slug : str
-    limit : float
-        Seconds or trials of the whole run of the task, earlier time slices included.
-    unit : {"s", "trials"}
-    reason : str
-        Why the task was chosen: an unfinished time slice, its minimum, its expected gain, or a run that cannot be
-        read.
-    """
-
-    slug: str
-    limit: float
-    unit: Unit
-    reason: Literal["resumed", "minimum", "gain", "repair"]
-
-    @property
-    def trials(self) -> int | None:
-        """Limit in trials; None where seconds are counted."""
-        return int(self.limit) if self.unit == "trials" else None
-
-    @property
-    def time_s(self) -> float | None:
-        """Limit in seconds; None where trials are counted."""
-        return self.limit if self.unit == "s" else None
+def _slug(text: str) -> str:
+    words = re.findall(r"[a-z0-9.]+", text.lower())
+    return "-".join(words)[:_LONGEST_SLUG].strip(".-") or "problem"

@@ -244,6 +244,8 @@ class TuneResult:
         best, figures = self.best, self.best_rating()
         return {
             "problem": self.problem.to_json(),
+            "label": self.problem.label,
+            "reference": self.problem.reference,
             "device": self.device.to_json(),
             "kernel": self.kernel,
             "accuracy": self.accuracy,

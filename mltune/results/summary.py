@@ -20,7 +20,7 @@ from mltune.records.directory import runs_in
 from mltune.records.events import FILE, planned, read_events
 from mltune.records.store import is_written
 from mltune.records.trial import TrialRecord, TrialState
-from mltune.results.rating import rating
+from mltune.results.rating import declared_rating, rating
 from mltune.results.reader import Unread, read_or_set_aside, read_run
 from mltune.results.run import TuneResult, counts
 
@@ -44,8 +44,10 @@ def summarise_tuning(run: TuneResult) -> dict[str, Any]:
 
 def summarise_run(run: TuneResult, top: int) -> dict[str, Any]:
     """Summarise a run with its ``top`` fastest trials: the output of ``mltune show --json``."""
+    declared = run.declaration
     return summarise_tuning(run) | {
-        "declaration": None if run.declaration is None else run.declaration.to_json(),
+        "declaration": None if declared is None else declared.to_json(),
+        "winner": None if declared is None else declared_rating(run.problem, run.device, declared, None),
         "best": [_entry(record, run) for record in run.records.fastest(top)],
     }
 
@@ -132,7 +134,7 @@ def _choose(problems: list[dict[str, Any]]) -> None:
 
 def _blank(slug: str, state: str, detail: str = "") -> dict[str, Any]:
     """Return the entry of a problem of which nothing is known."""
-    known: dict[str, Any] = {"slug": slug, "state": state, "detail": detail, "replayed": False, "choice": ""}
+    known = {"slug": slug, "state": state, "detail": detail, "replayed": False, "choice": "", "reference": ""}
     unknown: dict[str, Any] = dict.fromkeys(("problem", "kernel", "accuracy", "device", "best", "error"))
     return {**known, **unknown, "trials": 0, "counts": counts([]), "seconds": {}}
 
@@ -149,6 +151,7 @@ def _problem(run: TuneResult) -> dict[str, Any]:
         "state": _state(run),
         "detail": "; ".join(filter(None, (run.notice, run.stopped))),
         "problem": run.problem.to_json(),
+        "reference": run.problem.reference,
         "kernel": run.kernel,
         "accuracy": run.accuracy,
         "choice": run.choice,
@@ -201,6 +204,7 @@ def describe_dataset(manifest: Manifest) -> dict[str, Any]:
         "kernel": manifest.kernel,
         "label": problem.label,
         "problem": problem.to_json(),
+        "reference": problem.reference,
         "device": device.name,
         "rows": manifest.rows,
         "counts": dict(manifest.counts),

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from mltune.problem.accuracy import STRICTEST
+
 UNKNOWN = "-"
 """Stands for a value that is not known."""
 
@@ -30,11 +32,26 @@ def configuration(values: Mapping[str, object] | None) -> str:
     return UNKNOWN if values is None else " ".join(f"{name}={value}" for name, value in values.items())
 
 
+def kernel_of_class(name: str, accuracy: str) -> str:
+    """Write a kernel, with its accuracy class unless that is the strictest."""
+    return name if accuracy == STRICTEST else f"{name} ({accuracy})"
+
+
 def percent(share: float | None, digits: int = 1) -> str:
     """Write a share as a percentage."""
     if share is None or not math.isfinite(share):
         return UNKNOWN
     return f"{100 * share:.{digits}f} %" if abs(share) < MOST else f"{100 * share:.3g} %"
+
+
+def many(count: int, noun: str) -> str:
+    """Write a number of things.
+
+    >>> many(1, "trial"), many(2, "trial"), many(0, "entry")
+    ('1 trial', '2 trials', '0 entries')
+    """
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{count} {noun if count == 1 else plural}"
 
 
 def error(share: float | None) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mltune.results.rating import MS, Rate
 from mltune.results.wording import configuration, milliseconds, percent
-from mltune.show.fitting_table import FittingTable
+from mltune.show.table import Column, Table, number
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -23,18 +24,13 @@ def bounded(document: Mapping[str, Any], rate: Rate) -> list[RenderableType]:
     columns |= {f"{one['kernel']}, best": one["best"]["limits"] for one in document["rivals"]}
     if given is not None:
         columns["with these values"] = given["limits"]
-    rows = [
-        {
-            "limited by": name,
-            **{
-                f">{heading}": f"{_speed(limits[name], rate)}{' *' if limits[name] == max(limits.values()) else ''}"
-                if limits.get(name)
-                else "-"
-                for heading, limits in columns.items()
-            },
-        }
-        for name in best["limits"]
-    ]
+    table = Table(
+        list(best["limits"]),
+        [
+            Column("limited by", str),
+            *(number(heading, partial(_limit, limits, rate)) for heading, limits in columns.items()),
+        ],
+    )
     count, examined = document["configurations"], document["examined"]
     found = f"all {count:,} configurations" if examined == count else f"{examined:,} of {count:,} configurations"
     fastest = max(hardware.values()) / best["time_s"]
@@ -54,7 +50,14 @@ def bounded(document: Mapping[str, Any], rate: Rate) -> list[RenderableType]:
         lines.append(_code(document["code"], rate))
     if not document["mixes"]:
         lines.append("rates of issue are those of a data sheet; `mltune device --measure` measures them")
-    return [f"{document['problem']} on {document['device']}, at most", "", FittingTable(rows), *lines]
+    return [f"{document['problem']} on {document['device']}, at most", "", table, *lines]
+
+
+def _limit(limits: Mapping[str, float], rate: Rate, name: str) -> str | None:
+    """Write a limit, with a star at the one that limits most; None where it does not limit."""
+    if not limits.get(name):
+        return None
+    return f"{_speed(limits[name], rate)}{' *' if limits[name] == max(limits.values()) else ''}"
 
 
 def _code(code: Mapping[str, Any], rate: Rate) -> str:

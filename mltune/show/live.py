@@ -9,17 +9,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from mltune.results.progress import CampaignProgress, Progress
-from mltune.results.rating import Unit, speed, unit_of, units_of
-from mltune.results.wording import REFERENCE, UNKNOWN, duration, percent, states
-from mltune.show.fitting_table import FittingTable
-from mltune.show.tables import of_reference, rated
+from mltune.results.rating import speed, unit_of
+from mltune.results.wording import REFERENCE, duration, percent, states
+from mltune.show.table import Column, Table, number, rated
 from mltune.show.terminal import console, for_notebook, write
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.live import Live
-
-    from mltune.comparison.comparison import Progress as ComparisonProgress
 
 LINE_EVERY_S = 60.0
 """Seconds between two plain lines."""
@@ -166,8 +163,8 @@ class RunDisplay(Display):
 class ComparisonDisplay(Display):
     """A display of the progress of a comparison."""
 
-    def __call__(self, progress: ComparisonProgress) -> None:
-        """Show one state of the comparison."""
+    def __call__(self, progress: Any) -> None:
+        """Show one state of the comparison: jobs ``done`` of all ``jobs``, and ``failed``, ``left_s``, ``last``."""
         left = f"about {duration(progress.left_s)} left" if progress.left_s and progress.left_s >= 1 else ""
         if progress.message:
             self.say(", ".join(filter(None, (progress.message, left))))
@@ -245,21 +242,15 @@ def _campaign_picture(campaign: CampaignProgress) -> list[RenderableType]:
     bar = _bar(campaign.share_done, campaign_line(campaign))
     if len(campaign.runs) == 1:
         return [bar, *_run_picture(campaign.runs[0])[1:]]
-    reference = of_reference(run.reference for run in campaign.runs)
-    units = units_of(run.best for run in campaign.runs)
-    rows = [_columns(run, units, reference) for run in campaign.runs]
-    return [bar, FittingTable(rows, texts=["by state"], spare=[*rows[0]][:2:-1])] if rows else [bar]
-
-
-def _columns(run: Progress, units: Sequence[Unit], reference: str) -> dict[str, str]:
-    """Return the row of a run, by column; the last columns are left out first where the terminal is narrow."""
-    return {
-        "device": run.device,
-        "problem": run.problem,
-        **rated(run.best, units, reference),
-        ">left": UNKNOWN if run.left_s is None else duration(run.left_s),
-        ">trials": str(run.trials),
-        ">/min": UNKNOWN if run.trials_per_min is None else f"{run.trials_per_min:.0f}",
-        ">audited": str(run.audited),
-        "by state": states(run.counts),
-    }
+    runs = campaign.runs
+    columns = [
+        Column("device", lambda run: run.device),
+        Column("problem", lambda run: run.problem),
+        *rated((run.best for run in runs), (run.reference for run in runs), lambda run: run.best, spare=(7, 6, 8)),
+        number("left", lambda run: run.left_s, duration, spare=5),
+        number("trials", lambda run: run.trials, spare=4),
+        number("/min", lambda run: run.trials_per_min, "{:.0f}".format, spare=3),
+        number("audited", lambda run: run.audited, spare=2),
+        Column("by state", lambda run: states(run.counts), wraps=True, spare=1),
+    ]
+    return [bar, Table(runs, columns)] if runs else [bar]

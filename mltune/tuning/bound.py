@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +17,6 @@ from mltune.device.peaks import fma_per_clock, issues_per_clock, peak_flops
 from mltune.errors import BundleError, UsageError
 from mltune.kernel.bundle import Kernel, device_variables
 from mltune.kernel.columns import Floats, Indices, row
-from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import SearchSpace
 from mltune.problem.problem import Problem
 from mltune.problem.runnable import RunnableProblem
@@ -90,7 +88,7 @@ class ProblemBound:
 
 def find_bound(
     problem: Problem,
-    kernel: str | Path,
+    kernel: Kernel,
     device: Device,
     *,
     configuration: Mapping[str, int] | None = None,
@@ -100,8 +98,7 @@ def find_bound(
 
     Parameters
     ----------
-    kernel : str or pathlib.Path
-        Name or folder of a bundle.
+    kernel : Kernel
     device : Device
         Facts of a GPU, which need not be here.
     configuration : mapping of str to int, optional
@@ -121,29 +118,30 @@ def find_bound(
     Examples
     --------
     >>> from mltune.device.lookup import find_device
+    >>> from mltune.kernel.reader import load_kernel
     >>> from mltune.problem.kinds import problem_from_name
     >>> device, _ = find_device("a100")
-    >>> found = find_bound(problem_from_name("sgemm", trans="NN", size=2048), "gemm_shared", device)
+    >>> kernel = load_kernel("gemm_shared")
+    >>> found = find_bound(problem_from_name("sgemm", trans="NN", size=2048), kernel, device)
     >>> found.best.binding, found.best.time_s > found.hardware["arithmetic"]
     ('arithmetic', True)
     """
     if device == UNKNOWN:
         raise UsageError("a bound follows from the facts of a GPU, but those of `unknown` are not known; name one.")
-    bundle = load_kernel(kernel)
-    bundle.check_problem(problem)
-    if not set(NEEDED) <= set(bundle.resources):
+    kernel.check_problem(problem)
+    if not set(NEEDED) <= set(kernel.resources):
         raise BundleError(
-            f"a bound follows from the [resources] {', '.join(NEEDED)}, but {bundle.name} does not name all of them; "
-            f"add them to {bundle.folder / 'kernel.toml'}."
+            f"a bound follows from the [resources] {', '.join(NEEDED)}, but {kernel.name} does not name all of them; "
+            f"add them to {kernel.folder / 'kernel.toml'}."
         )
     values = {} if configuration is None else {name: (value,) for name, value in configuration.items()}
-    best, examined, count = _best(bundle, problem, device, seed)
-    given = None if configuration is None else _best(bundle.with_values(values), problem, device, seed)[0]
-    unit = bundle.unit or problem.arithmetic
+    best, examined, count = _best(kernel, problem, device, seed)
+    given = None if configuration is None else _best(kernel.with_values(values), problem, device, seed)[0]
+    unit = kernel.unit or problem.arithmetic
     return ProblemBound(unit, hardware_limits(device, problem, unit), best, given, examined, count)
 
 
-def find_bounds(problem: Problem, kernels: Sequence[str], device: Device) -> dict[str, ProblemBound]:
+def find_bounds(problem: Problem, kernels: Sequence[Kernel], device: Device) -> list[tuple[Kernel, ProblemBound]]:
     """Compute the upper bounds of the kernels that can be built for a device, that of the least time first.
 
     Raises
@@ -154,14 +152,17 @@ def find_bounds(problem: Problem, kernels: Sequence[str], device: Device) -> dic
     Examples
     --------
     >>> from mltune.device.known import H200
+    >>> from mltune.kernel.reader import load_kernel
     >>> from mltune.problem.kinds import problem_from_name
-    >>> [*find_bounds(problem_from_name("dgemm"), ["gemm_naive", "gemm_mma64"], H200)]
+    >>> kernels = [load_kernel("gemm_naive"), load_kernel("gemm_mma64")]
+    >>> [kernel.name for kernel, _ in find_bounds(problem_from_name("dgemm"), kernels, H200)]
     ['gemm_mma64', 'gemm_naive']
     """
-    found = {name: find_bound(problem, name, device) for name in kernels if fits(load_kernel(name), device)}
+    found = [(kernel, find_bound(problem, kernel, device)) for kernel in kernels if fits(kernel, device)]
     if not found:
-        raise UsageError(f"a kernel must fit the device, but none of {', '.join(kernels)} fits {device.name}.")
-    return dict(sorted(found.items(), key=lambda one: one[1].best.time_s))
+        names = ", ".join(kernel.label for kernel in kernels)
+        raise UsageError(f"a kernel must fit the device, but none of {names} fits {device.name}.")
+    return sorted(found, key=lambda one: one[1].best.time_s)
 
 
 def _best(kernel: Kernel, problem: Problem, device: Device, seed: int) -> tuple[LimitedConfiguration, int, int]:
@@ -176,9 +177,7 @@ def _best(kernel: Kernel, problem: Problem, device: Device, seed: int) -> tuple[
     return LimitedConfiguration(kernel.labelled(codes), codes, limits), len(examined), space.count
 
 
-def read_code(
-    problem: Problem, kernel: str | Path, device: Device, found: LimitedConfiguration
-) -> tuple[LoopCode, float]:
+def read_code(problem: Problem, kernel: Kernel, device: Device, found: LimitedConfiguration) -> tuple[LoopCode, float]:
     """Compile a configuration and count the instructions of its main loop.
 
     Returns
@@ -197,23 +196,22 @@ def read_code(
     from mltune.measure.build import NvrtcBuilder
     from mltune.measure.machine_code import disassemble, main_loop
 
-    bundle = load_kernel(kernel)
-    if bundle.source is None or device.compute_capability is None or not isinstance(problem, RunnableProblem):
+    if kernel.source is None or device.compute_capability is None or not isinstance(problem, RunnableProblem):
         raise UsageError(
-            f"machine code needs a kernel with a source and a CUDA GPU, got {bundle.name} for {device.name}."
+            f"machine code needs a kernel with a source and a CUDA GPU, got {kernel.name} for {device.name}."
         )
-    with NvrtcBuilder(bundle, problem, device.architecture, workers=1) as builder:
+    with NvrtcBuilder(kernel, problem, device.architecture, workers=1) as builder:
         build = builder.submit(dict(found.codes)).result()
     if build.state is not TrialState.OK:
         raise UsageError(f"the configuration must compile for {device.architecture}, but: {build.detail}.")
     loop = main_loop(disassemble(build.cubin))
     if loop is None or not loop.arithmetic:
-        raise UsageError(f"the main loop is the one with the most multiply-adds, but {bundle.name} has none.")
+        raise UsageError(f"the main loop is the one with the most multiply-adds, but {kernel.name} has none.")
     slots = issues_per_clock(device) * device.warp_size
     share = (
-        fma_per_clock(device, bundle.unit or problem.arithmetic)
+        fma_per_clock(device, kernel.unit or problem.arithmetic)
         / slots
-        / _fma_of_an_instruction(bundle, problem, device, found)
+        / _fma_of_an_instruction(kernel, problem, device, found)
     )
     return loop, found.limits["arithmetic"] * share * loop.total / loop.arithmetic
 

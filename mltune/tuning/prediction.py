@@ -13,7 +13,6 @@ from mltune.device.known import UNKNOWN
 from mltune.errors import UsageError, WisdomError
 from mltune.files.text import printable
 from mltune.kernel.bundle import device_variables
-from mltune.kernel.reader import load_kernel
 from mltune.known.wisdom import Wisdom
 from mltune.known.wisdom_file import file_of_run
 from mltune.tuning.session import make_space
@@ -22,6 +21,7 @@ from mltune.tuning.wisdom import load_wisdom
 if TYPE_CHECKING:
     from mltune.cost.model_file import Card
     from mltune.device.facts import Device
+    from mltune.kernel.bundle import Kernel
     from mltune.problem.problem import Problem
 
 KNOWN, EXPECTED = "known", "expected"
@@ -80,7 +80,7 @@ class Prediction:
 
 def predict(
     problem: Problem,
-    kernel: str | Path,
+    kernel: Kernel,
     device: Device,
     *,
     top: int = 1,
@@ -92,8 +92,6 @@ def predict(
 
     Parameters
     ----------
-    kernel : str or pathlib.Path
-        Name or folder of a bundle.
     device : Device
         Facts of a GPU, which need not be here.
     top : int
@@ -117,9 +115,11 @@ def predict(
     Examples
     --------
     >>> from mltune.device.lookup import find_device
+    >>> from mltune.kernel.reader import load_kernel
     >>> from mltune.problem.kinds import problem_from_name
     >>> device, _ = find_device("a100")
-    >>> found = predict(problem_from_name("sgemm", trans="NN", size=2048), "gemm_simt", device, top=2, wisdom="none")
+    >>> kernel = load_kernel("gemm_simt")
+    >>> found = predict(problem_from_name("sgemm", trans="NN", size=2048), kernel, device, top=2, wisdom="none")
     >>> [choice.source for choice in found.choices]
     ['expected', 'expected']
     """
@@ -134,22 +134,21 @@ def predict(
             "a choice without a measurement follows from the facts of a device, but those of `unknown` are not known; "
             "name a GPU (`mltune device --known`), or a file with its facts."
         )
-    bundle = load_kernel(kernel)
-    bundle.check_problem(problem)
-    space = make_space(bundle, {**problem.variables(), **device_variables(device)})
-    model = choose_model(prior, bundle)
+    kernel.check_problem(problem)
+    space = make_space(kernel, {**problem.variables(), **device_variables(device)})
+    model = choose_model(prior, kernel)
     file = file_of_run(wisdom, replayed=False)
     if wisdom is not None and file is not None and not file.exists():
         raise WisdomError(f"a wisdom is a file, but there is no {printable(file, 300)}.")
     loaded = Wisdom() if file is None else load_wisdom(file, required=wisdom is not None)
-    matches = loaded.lookup(bundle, problem, device, driver, most=top)
-    known = [codes for match in matches if (codes := match.entry.codes(bundle.labels)) is not None]
+    matches = loaded.lookup(kernel, problem, device, driver, most=top)
+    known = [codes for match in matches if (codes := match.entry.codes(kernel.labels)) is not None]
     pretrained = None if model is None else model.load(problem, device)
-    features = Features(bundle, problem, device)
+    features = Features(kernel, problem, device)
     candidates = Search(space, features, batch=top, known=known, pretrained=pretrained).ask().candidates
-    card = shipped_card(bundle) if model is None else model.card
+    card = shipped_card(kernel) if model is None else model.card
     sources = (KNOWN if one.proposed_by == "wisdom" else EXPECTED for one in candidates)
-    labelled = (bundle.labelled(one.configuration) for one in candidates)
+    labelled = (kernel.labelled(one.configuration) for one in candidates)
     return Prediction(
         tuple(map(Choice, sources, labelled)),
         None if card is None else _expected(card, "physics" if pretrained is None else "model", top),

@@ -18,7 +18,6 @@ from mltune.errors import BundleError, MltuneWarning, RunError, UsageError, Work
 from mltune.kernel.bundle import Kernel, device_variables
 from mltune.kernel.columns import row
 from mltune.kernel.python_kernel import PythonKernel
-from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace, SearchSpace, TableSpace
 from mltune.measure.protocols import SamplingRule
 from mltune.problem.runnable import RunnableProblem
@@ -124,7 +123,7 @@ class Session:
 
 
 def open_session(
-    kernel: str | Kernel,
+    kernel: Kernel,
     problem: Problem,
     target: Target,
     *,
@@ -155,22 +154,22 @@ def open_session(
     Examples
     --------
     >>> from mltune.dataset.dataset import load_manifest
+    >>> from mltune.kernel.reader import load_kernel
     >>> from mltune.resolve.device import Target
     >>> name = "h200-sgemm-nt-4096-random"
-    >>> session = open_session("gemm_simt", load_manifest(name).problem, Target(dataset=name))
+    >>> session = open_session(load_kernel("gemm_simt"), load_manifest(name).problem, Target(dataset=name))
     >>> session.device.name
     'NVIDIA H200'
     """
-    bundle = kernel if isinstance(kernel, Kernel) else load_kernel(kernel)
-    bundle.check_problem(problem)
+    kernel.check_problem(problem)
     if target.dataset is not None:
-        return _replay(bundle, problem, target.dataset)
-    if bundle.source is None or not isinstance(problem, RunnableProblem):
+        return _replay(kernel, problem, target.dataset)
+    if kernel.source is None or not isinstance(problem, RunnableProblem):
         raise UsageError(
-            f"only a kernel with a source can be built, but {bundle.name} has none; replay recorded timings with "
+            f"only a kernel with a source can be built, but {kernel.name} has none; replay recorded timings with "
             "--device replay:DATASET (see `mltune datasets`)."
         )
-    part = bundle.with_values(values) if values else bundle
+    part = kernel.with_values(values) if values else kernel
     return _on_gpu(part, problem, target.cuda or 0, {"workers": compilers, "pool": pool}, compile_on)
 
 

@@ -27,7 +27,6 @@ from mltune.records.directory import check_no_plan, new_directory
 from mltune.records.store import Store
 from mltune.records.trial import TrialState
 from mltune.records.trials import Trials
-from mltune.resolve.device import Target, find_gpus, parse_device
 from mltune.resolve.request import TuneRequest
 from mltune.results.progress import Observer, Report
 from mltune.search.pruning import Promise, Pruner, PruningAudit
@@ -231,12 +230,7 @@ def _open(request: TuneRequest, values: Mapping[str, Sequence[int]] | None, *, r
     """
     if request.run is not None:
         check_no_plan(request.run)
-    target = parse_device(request.device)
-    if target is None:
-        gpus, reason = find_gpus()
-        if not gpus:
-            raise UsageError(f"a sweep times kernels on a GPU, but none was found: {reason}.")
-        target = Target(cuda=0)
+    target = request.target
     if target.dataset is None:
         return open_session(request.kernel, request.problem, target, values=values)
     if not replay:

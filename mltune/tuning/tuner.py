@@ -27,7 +27,6 @@ from mltune.records.declaration import Declaration
 from mltune.records.directory import WINNER, check_no_plan, new_directory
 from mltune.records.events import EventWriter, no_events
 from mltune.records.store import Store
-from mltune.resolve.device import choose, parse_device
 from mltune.resolve.request import TuneRequest
 from mltune.results.progress import Observer, Report
 from mltune.results.reader import RunReader
@@ -90,8 +89,7 @@ def tune(
     directory = request.run or new_directory(request.problem.label)
     if events is None:
         check_no_plan(directory)
-    name = request.kernel if isinstance(request.kernel, str) else request.kernel.name
-    target = parse_device(request.device) or choose(name, request.problem)
+    target = request.target
     wisdom = file_of_run(request.wisdom, replayed=target.dataset is not None)
     farm = request.compile_on
     session = open_session(

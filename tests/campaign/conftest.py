@@ -22,7 +22,10 @@ from mltune.records.store import Store
 from mltune.records.trial import TrialRecord
 from mltune.resolve.placement import place
 from mltune.resolve.plan import Plan
-from mltune.resolve.plan_reader import parse_plan
+from mltune.resolve.plan_file import parse_plan
+from tests.small_plans import gpu, make_plan, small_gpu, text
+
+__all__ = ["gpu", "make_plan", "small_gpu", "text"]
 
 ROOT = Path(__file__).resolve().parents[2]
 

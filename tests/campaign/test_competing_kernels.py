@@ -54,7 +54,7 @@ def plan_of(folder, *names, budget=TRIALS, minimum=16.0):
     """Return a placed plan of one problem with several kernels."""
     problem = load_dataset(DATASET).manifest.problem
     tasks = [
-        Task(name, str(folder / name), problem, str(folder / f"{name}.parquet"), 1.0, minimum, choice="it")
+        Task(name, load_kernel(folder / name), problem, str(folder / f"{name}.parquet"), 1.0, minimum, choice="it")
         for name in names
     ]
     return Plan("choice", "Choice", "trials", float(budget), tuple(tasks), devices=("replay",))
@@ -153,11 +153,8 @@ def test_the_winner_of_all_has_a_folder_of_its_own(kernels, tmp_path, monkeypatc
         return result
 
     monkeypatch.setattr(choice, "run_plan", run)
-    monkeypatch.setattr(
-        choice, "plan_of_sizes", lambda *request, **options: plan_of(kernels, "poor", "good", budget=48)
-    )
     monkeypatch.setattr(choice, "place", lambda plan, *gpus: plan)
     with pytest.warns(MltuneWarning, match="no GPU found"):
-        result = choice.tune_choice("convolution", {}, ["poor", "good"], run=tmp_path / "run")
+        result = choice.tune_choice(plan_of(kernels, "poor", "good", budget=48), run=tmp_path / "run")
     assert (result.kernel, len(result.rivals)) == ("good", 2)
     assert (tmp_path / "run/winner/kernel.cu").read_text() == "good"

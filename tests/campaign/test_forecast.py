@@ -11,8 +11,8 @@ from mltune.dataset.dataset import find_datasets, list_datasets
 from mltune.errors import PlanError
 from mltune.problem.gemm import parse_problem
 from mltune.resolve.placement import place
-from mltune.resolve.plan_reader import load_plan, parse_plan
-from mltune.resolve.request import named_problem
+from mltune.resolve.plan_file import load_plan, parse_plan
+from mltune.resolve.problems import named_problem
 
 
 def test_with_a_gpu(text, gpu):

@@ -7,13 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mltune.campaign.gain import HOPELESS, LEAST_GAIN, allot, chances, deficits, gain_constants, last_doubling
+from mltune.campaign.standing import Standing
+from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import GemmProblem
-from mltune.resolve.plan import Standing, Task
+from mltune.resolve.plan import Task
+
+KERNEL = load_kernel("gemm_simt")
 
 
 def task(slug, ops="NN", size=64, **changes):
     problem = GemmProblem("s", *ops, size, size, size)
-    return Task(slug, "gemm_simt", problem, changes.get("dataset"), 1.0, 10.0)
+    return Task(slug, KERNEL, problem, changes.get("dataset"), 1.0, 10.0)
 
 
 def standing(slug, best_s, spent=100.0, before_s=None):
@@ -68,7 +72,7 @@ class TestChances:
     """Of several kernels for one problem only the best counts."""
 
     def factors(self, *best_s, constant=10.0):
-        tasks = [Task(f"k{at}", "k", GemmProblem("s", "N", "N", 8, 8, 8), None, 1, 1, choice="c") for at in range(3)]
+        tasks = [Task(f"k{at}", KERNEL, GemmProblem("s", "N", "N", 8, 8, 8), None, 1, 1, choice="c") for at in range(3)]
         standings = {one.slug: Standing(one.slug) for one in tasks}
         standings |= {f"k{at}": standing(f"k{at}", time_s) for at, time_s in enumerate(best_s)}
         return chances(tasks, standings, {one.slug: constant for one in tasks})
@@ -90,7 +94,7 @@ class TestChances:
         assert self.factors(1.0, 2.0, constant=100.0)["k1"] > 0.4
 
     def test_one_of_which_nothing_works_is_given_up_once_another_works(self):
-        tasks = [Task(slug, "k", GemmProblem("s", "N", "N", 8, 8, 8), None, 1, 1, choice="c") for slug in "ab"]
+        tasks = [Task(slug, KERNEL, GemmProblem("s", "N", "N", 8, 8, 8), None, 1, 1, choice="c") for slug in "ab"]
         broken = Standing("b", 100.0)
         constants = {"a": 1.0, "b": 1.0}
         assert chances(tasks, {"a": standing("a", 1.0), "b": broken}, constants) == {"a": 1.0, "b": 0.0}

@@ -100,7 +100,7 @@ def tune_problem(directory: Path) -> list[str]:
     runs_in(directory)
     run = directory / "problems" / ONE
     task = placed(PLAN).tasks[0]
-    tune(TuneRequest(task.problem, task.kernel, task.device, trials=48, run=run))
+    tune(TuneRequest(task.problem, task.kernel, task.target, trials=48, run=run))
     return []
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -9,8 +10,9 @@ from hypothesis import strategies as st
 
 from mltune.campaign.gain import LEAST_GAIN
 from mltune.campaign.schedule import next_slice
+from mltune.campaign.standing import Standing
+from mltune.kernel.bundle import Kernel
 from mltune.records.candidate import BATCH
-from mltune.resolve.plan import Standing
 
 
 def carry_out(plan, *, overrun=0.0, stops=(), fails=(), curve=lambda slug, spent: [(1.0, 1.0)]):
@@ -207,6 +209,10 @@ def test_a_problem_slower_than_its_siblings_gets_more(make_plan):
     assert at["p1"].spent > 2 * at["p0"].spent
 
 
+def kernel_of(name):
+    return Kernel(name=name, problem="gemm", parameters={}, folder=Path(name))
+
+
 class TestChoice:
     """Kernels that compete for one problem."""
 
@@ -215,7 +221,7 @@ class TestChoice:
         def make(count, budget=600, maximum=None, minimum=30.0):
             plan = make_plan([minimum] * count, budget, maximum=maximum)
             tasks = [
-                dataclasses.replace(task, problem=plan.tasks[0].problem, kernel=task.slug, choice="c")
+                dataclasses.replace(task, problem=plan.tasks[0].problem, kernel=kernel_of(task.slug), choice="c")
                 for task in plan.tasks
             ]
             return dataclasses.replace(plan, tasks=tuple(tasks))

@@ -12,6 +12,7 @@ from mltune.cost.model_choice import choose_model
 from mltune.dataset.dataset import load_dataset
 from mltune.device.lookup import find_device
 from mltune.errors import MltuneWarning
+from mltune.kernel.reader import load_kernel
 from mltune.problem.kinds import problem_from_name
 from mltune.records.directory import FILE
 from mltune.resolve.device import Target
@@ -62,7 +63,7 @@ def test_a_run_whose_model_is_damaged_goes_on_without(uninterrupted, tmp_path):
     directory = Path(shutil.copytree(uninterrupted / "problems" / SECOND, tmp_path / "run"))
     (directory / "siblings.skops").write_bytes(b"nothing")
     before = read_run(directory)
-    request = TuneRequest(before.problem, device=f"replay:{SECOND}", trials=50, run=directory)
+    request = TuneRequest(before.problem, load_kernel("gemm_simt"), Target(dataset=SECOND), trials=50, run=directory)
     with pytest.warns(MltuneWarning, match="goes on without it"):
         assert len(tune(request, events=lambda *_, **__: None).records) == 50
 
@@ -70,7 +71,7 @@ def test_a_run_whose_model_is_damaged_goes_on_without(uninterrupted, tmp_path):
 @pytest.fixture
 def second():
     manifest = load_dataset(SECOND).manifest
-    return open_session(manifest.kernel, manifest.problem, Target(dataset=SECOND))
+    return open_session(load_kernel(manifest.kernel), manifest.problem, Target(dataset=SECOND))
 
 
 def test_a_run_learns_from_the_runs_beside_it(uninterrupted, second, tmp_path):

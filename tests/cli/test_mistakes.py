@@ -389,4 +389,4 @@ def test_names_from_files_do_not_reach_the_terminal_as_escape_sequences(mltune, 
 def test_a_plan_file_is_no_run_directory(mltune, place):
     code, out, err = mltune("run", "good.toml", "--run", "new")
     assert code == 0, err
-    assert "1 of 1 problems have a winner" in out
+    assert "1 of 1 problem has a winner" in out

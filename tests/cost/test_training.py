@@ -14,6 +14,7 @@ from mltune.errors import DatasetError, ModelError
 from mltune.files import assets
 from mltune.kernel.reader import load_kernel
 from mltune.problem.kinds import problem_from_name
+from mltune.resolve.device import Target
 from mltune.resolve.request import TuneRequest
 from mltune.tuning.tuner import tune
 
@@ -50,7 +51,11 @@ def test_of_one_architecture_problems_are_left_out():
 
 def test_a_model_learns_from_runs(tmp_path):
     request = TuneRequest(
-        load_manifest(CONVOLUTION[0]).problem, "convolution", f"replay:{CONVOLUTION[0]}", trials=70, skip=False
+        load_manifest(CONVOLUTION[0]).problem,
+        load_kernel("convolution"),
+        Target(dataset=CONVOLUTION[0]),
+        trials=70,
+        skip=False,
     )
     tune(replace(request, run=tmp_path / "plan" / "problems" / "long"))
     tune(replace(request, run=tmp_path / "plan" / "problems" / "short", trials=20))

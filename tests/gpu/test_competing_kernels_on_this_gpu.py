@@ -9,7 +9,6 @@ import pytest
 
 import mltune
 from mltune.device.facts import Device
-from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import GemmProblem
 from mltune.resolve.kernels import candidates, fits
 
@@ -26,7 +25,7 @@ PROBLEMS = {
 def test_the_best_of_all_kernels_is_right(problem: GemmProblem, device: Device, tmp_path: Path) -> None:
     import cupy
 
-    competing = [name for name in candidates(problem) if fits(load_kernel(name), device)]
+    competing = [kernel.name for kernel in candidates(problem) if fits(kernel, device)]
     found = mltune.tune(problem, time=12, run=tmp_path / "run", progress=None, wisdom="none")
     assert found.kernel in competing
     operands = problem.operands(cupy, 5)

@@ -138,7 +138,7 @@ def begin_plan(folder: Path) -> int:
     def begin() -> None:
         from mltune.campaign.campaign import run_plan
         from mltune.resolve.placement import place
-        from mltune.resolve.plan_reader import load_plan
+        from mltune.resolve.plan_file import load_plan
 
         run_plan(place(load_plan(folder / "named" / PLAN), ()), folder / "cwd" / "campaign", stop=lambda: True)
 

@@ -24,7 +24,7 @@ from mltune.measure.machine_code import disassemble, main_loop
 from mltune.measure.micro_kernel import BLOCKS_PER_SM, ENTRY, MICRO_KERNELS, READ_BYTES, THREADS, MicroKernel
 from mltune.measure.mix_kernel import BLOCKS, MIX_KERNELS, ROUNDS, MixKernel
 from mltune.records.trial import TrialState
-from mltune.show.measured import NAMES
+from mltune.show.inventory import NAMES
 
 pytestmark = pytest.mark.system
 

@@ -7,6 +7,7 @@ import pytest
 
 from mltune.device.known import H200
 from mltune.errors import DeviceError, UsageError
+from mltune.kernel.reader import load_kernel
 from mltune.measure import machine_code
 from mltune.measure.machine_code import PACKAGE, disassemble, find_disassembler, main_loop
 from mltune.problem.kinds import problem_from_name
@@ -104,9 +105,9 @@ def test_what_is_no_machine_code_is_refused():
 def test_a_gemm_is_mostly_multiply_adds():
     problem = problem_from_name("sgemm", trans="NT", size=4096)
     wanted = {"BLK_M": 128, "BLK_N": 128, "BLK_K": 8, "DIM_X": 16, "DIM_Y": 16, "VEC_M": 4, "VEC_N": 4, "STAGES": 2}
-    bound = find_bound(problem, "gemm_simt", H200, configuration=wanted | {"UNROLL_K": 8})
+    bound = find_bound(problem, load_kernel("gemm_simt"), H200, configuration=wanted | {"UNROLL_K": 8})
     assert bound.given is not None
-    loop, issue_s = read_code(problem, "gemm_simt", H200, bound.given)
+    loop, issue_s = read_code(problem, load_kernel("gemm_simt"), H200, bound.given)
     assert loop.counts["FFMA"] == loop.arithmetic == 8 * 8 * 8
     assert 0.8 < loop.arithmetic / loop.total < 1
     assert bound.given.limits["issue"] < issue_s < 1.3 * bound.given.limits["issue"]
@@ -114,6 +115,6 @@ def test_a_gemm_is_mostly_multiply_adds():
 
 def test_a_kernel_without_source_has_no_machine_code():
     problem = problem_from_name("sgemm", trans="NT", size=4096)
-    found = find_bound(problem, "gemm_shared", H200)
+    found = find_bound(problem, load_kernel("gemm_shared"), H200)
     with pytest.raises(UsageError, match="machine code needs a kernel with a source"):
-        read_code(problem, "clblast_xgemm", H200, found.best)
+        read_code(problem, load_kernel("clblast_xgemm"), H200, found.best)

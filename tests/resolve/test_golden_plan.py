@@ -8,7 +8,7 @@ import pytest
 from mltune.campaign.campaign import run_plan
 from mltune.campaign.scheduler import Scheduler
 from mltune.resolve.placement import place
-from mltune.resolve.plan_reader import load_plan
+from mltune.resolve.plan_file import load_plan
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "campaign"
 

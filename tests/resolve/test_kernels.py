@@ -39,6 +39,10 @@ def kernels(tmp_path, monkeypatch):
     return folder
 
 
+def names_of(kernels):
+    return [kernel.name for kernel in kernels]
+
+
 def test_classes_are_ordered_by_strictness():
     assert [[accepts(asked, of) for of in ACCURACIES] for asked in ACCURACIES] == [[True, False], [True, True]]
     with pytest.raises(UsageError, match=r"one of ieee, fp32, got 'fp23'; did you mean 'fp32'\?"):
@@ -54,8 +58,8 @@ def test_a_bundle_promises_ieee_unless_it_says_otherwise(tmp_path):
 
 
 def test_candidates_solve_the_problem_at_the_accuracy_and_the_default_comes_first(kernels):
-    assert candidates(SGEMM) == candidates(SGEMM, "ieee") == ["gemm_simt", "an_exact_one"]
-    assert candidates(SGEMM, "fp32") == ["gemm_simt", "a_split_one", "an_exact_one"]
+    assert names_of(candidates(SGEMM)) == names_of(candidates(SGEMM, "ieee")) == ["gemm_simt", "an_exact_one"]
+    assert names_of(candidates(SGEMM, "fp32")) == ["gemm_simt", "a_split_one", "an_exact_one"]
     with pytest.raises(UsageError, match="of zgemm NT 4096 none solves it"):
         candidates(ZGEMM)
 
@@ -69,7 +73,7 @@ def test_a_class_that_no_kernel_keeps_is_an_error_that_names_the_others(kernels)
 
 def test_named_kernels_compete_whatever_their_class_unless_one_is_asked_for(kernels):
     named = ["an_old_one", str(kernels / "a_split_one"), "an_old_one"]
-    assert kernels_for(SGEMM, named) == named[:2]
+    assert names_of(kernels_for(SGEMM, named)) == ["an_old_one", "a_split_one"]
     with pytest.raises(UsageError, match="a_split_one is of class fp32 and ieee was asked for"):
         kernels_for(SGEMM, named, "ieee")
 
@@ -95,10 +99,12 @@ def test_a_kernel_on_a_unit_fits_what_has_it():
 
 def test_a_batch_needs_a_kernel_for_batches():
     problem = parse_problem("sgemm", trans="NN", size=64, batch=100)
-    assert candidates(problem, "fp32") == ["gemm_simt", "gemm_tf32"]
+    assert names_of(candidates(problem, "fp32")) == ["gemm_simt", "gemm_tf32"]
     with pytest.raises(UsageError, match="a batch needs a kernel for batches, but gemm_split is not, got sgemm"):
         load_kernel("gemm_split").check_problem(problem)
 
 
 def test_the_historical_kernels_are_no_candidates():
-    assert not {"gemm_naive", "gemm_strip", "gemm_shared", "gemm_cached", "clblast_xgemm"} & set(candidates(SGEMM))
+    assert not {"gemm_naive", "gemm_strip", "gemm_shared", "gemm_cached", "clblast_xgemm"} & set(
+        names_of(candidates(SGEMM))
+    )

@@ -11,7 +11,7 @@ from mltune.device.known import H200
 from mltune.files import assets
 from mltune.problem.gemm import CASES
 from mltune.resolve.placement import place
-from mltune.resolve.plan_reader import load_plan
+from mltune.resolve.plan_file import load_plan
 from tests.cli.program import command
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from mltune.dataset.dataset import load_dataset
+from mltune.kernel.reader import load_kernel
 from mltune.records.trial import TrialState
+from mltune.resolve.device import Target
 from mltune.resolve.request import TuneRequest
 from mltune.results.reader import read_run
 from mltune.results.summary import optimum
@@ -19,7 +21,9 @@ DATASET = "convolution_rtx_a4000"
 def run(tmp_path_factory):
     manifest = load_dataset(DATASET).manifest
     directory = tmp_path_factory.mktemp("runs") / "run"
-    return tune(TuneRequest(manifest.problem, manifest.kernel, device=f"replay:{DATASET}", trials=16, run=directory))
+    return tune(
+        TuneRequest(manifest.problem, load_kernel(manifest.kernel), Target(dataset=DATASET), trials=16, run=directory)
+    )
 
 
 def test_it_is_that_of_the_whole_table(run):

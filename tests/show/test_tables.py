@@ -7,10 +7,10 @@ from mltune.dataset.dataset import list_datasets
 from mltune.device.known import H200
 from mltune.device.peaks import peak_flops
 from mltune.records.trial import TrialState
-from mltune.resolve.plan_reader import load_plan
+from mltune.resolve.plan_file import load_plan
 from mltune.results.run import counts
 from mltune.results.summary import describe_dataset
-from mltune.show import tables, terminal
+from mltune.show import inventory, tables, terminal
 
 DATASETS = [describe_dataset(manifest) for manifest in list_datasets()]
 SLUGS = ["h200-sgemm-nt-4096-random", "convolution-4096x4096-filter-15x15", "gemm-simt-zgemm-nn-8192x8192x8192"]
@@ -25,7 +25,7 @@ def campaign():
         "error": 0.025,
         "replayed": False,
         "detail": "",
-        "problem": DATASETS[-1]["problem"],
+        "reference": "cuBLAS",
         "best": {"median_s": 2e-3, "tflops": 45.3, "share_of_peak": 0.7, "share_of_reference": 0.98},
         "trials": 4096,
         "counts": counts([TrialState.OK] * 3000 + [TrialState.SKIPPED] * 1000 + [TrialState.COMPILE_ERROR] * 96),
@@ -90,8 +90,8 @@ TABLES = {
     "campaign": (lambda: tables.campaign_summary(campaign()), SLUGS),
     "choice": (lambda: tables.campaign_summary(choice_campaign()), SLUGS),
     "mixed": (lambda: tables.campaign_summary(mixed_campaign()), ["transpose-8192x8192"]),
-    "devices": (lambda: tables.devices(devices()), ["NVIDIA H200", "cuda:1", "13.5.37"]),
-    "measured": (lambda: tables.devices(measured()), ["measured on NVIDIA H200", "L2 cache", "4400 GB/s"]),
+    "devices": (lambda: inventory.devices(devices()), ["NVIDIA H200", "cuda:1", "13.5.37"]),
+    "measured": (lambda: inventory.devices(measured()), ["measured on NVIDIA H200", "L2 cache", "4400 GB/s"]),
     "comparison": (lambda: tables.comparison(comparison()), ["adaptive_tabu_greywolf"]),
     "forecast": (
         lambda: tables.forecast(forecast(load_plan("quick"), (), "there is no driver", 2)),
@@ -144,7 +144,7 @@ def test_what_was_measured_is_shown_with_its_share_of_the_data_sheet(printed):
 
 def test_kernels_that_compete_stand_side_by_side(printed):
     title, _, heading, *rows = printed("choice", None)
-    assert "1 of 1 problems have a winner" in title
+    assert "1 of 1 problem has a winner" in title
     assert heading.split()[:3] == ["problem", "state", "fastest"]
     assert ["yes" in row.split() for row in rows] == [False, True, False]
     assert ["0.025 of bound" in row for row in rows] == [True, True, False]

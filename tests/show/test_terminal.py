@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
 import mltune
 from mltune.show import terminal
-from mltune.show.fitting_table import FittingTable
+from mltune.show.table import Column, Table
 
 HOSTILE = "GPU\x1b[2J\x1b]0;title\x07\x9b31m [bold]x[/bold] [link=https://example.org]y[/link] <script>x</script>"
 CLEAN = "GPU [2J ]0;title  31m [bold]x[/bold] [link=https://example.org]y[/link] <script>x</script>"
@@ -48,9 +48,9 @@ def test_lines_are_written_without_control_characters(capsys: pytest.CaptureFixt
 
 
 def pictures(text: str) -> list[object]:
-    grid = Table.grid()
+    grid = RichTable.grid()
     grid.add_row(text, text)
-    return [text, Text(text), grid, FittingTable([{"name": text, text: "x"}])]
+    return [text, Text(text), grid, Table([text], [Column("name", str), Column(text, lambda row: "x")])]
 
 
 def without_spaces(text: str) -> str:
@@ -87,20 +87,20 @@ def test_a_picture_in_a_notebook_is_text_too(picture: object) -> None:
 
 
 class TestWidth:
-    rows = ({"name": "a" * 30, "text": "word " * 60},)
+    table = Table(["word " * 60], [Column("name", lambda row: "a" * 30), Column("text", str, wraps=True)])
 
     def test_piped_tables_are_neither_wrapped_nor_padded(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.delenv("COLUMNS", raising=False)
-        terminal.show([FittingTable(self.rows, texts=["text"]), "", "words " * 100])
+        terminal.show([self.table, "", "words " * 100])
         lines = capsys.readouterr().out.splitlines()
         assert len(lines) == 4
         assert all(line == line.rstrip() for line in lines)
 
     def test_a_given_width_is_kept(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("COLUMNS", "80")
-        terminal.show([FittingTable(self.rows, texts=["text"])])
+        terminal.show([self.table])
         lines = capsys.readouterr().out.splitlines()
         assert max(map(len, lines)) <= 80
         assert all(line == line.rstrip() for line in lines)

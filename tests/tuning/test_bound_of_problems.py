@@ -18,7 +18,7 @@ A100 = find_device("a100")[0]
 
 
 def test_of_a_small_space_all_configurations_are_examined():
-    found = find_bound(SGEMM, "gemm_shared", A100)
+    found = find_bound(SGEMM, load_kernel("gemm_shared"), A100)
     kernel = load_kernel("gemm_shared")
     space = make_space(kernel, {**SGEMM.variables(), **device_variables(A100)})
     least = Features(kernel, SGEMM, A100).bound(space.rows(np.arange(space.count))).time_s.min()
@@ -28,15 +28,15 @@ def test_of_a_small_space_all_configurations_are_examined():
 
 
 def test_of_a_large_space_a_sample_and_its_best_variants_are():
-    found = find_bound(SGEMM, "gemm_simt", H200)
+    found = find_bound(SGEMM, load_kernel("gemm_simt"), H200)
     assert found.examined < found.count
     assert found.best.binding == "issue"
     assert 0.90 < max(found.hardware.values()) / found.best.time_s < 0.96
-    assert find_bound(SGEMM, "gemm_simt", H200) == found
+    assert find_bound(SGEMM, load_kernel("gemm_simt"), H200) == found
 
 
 def test_a_part_of_the_space_is_not_faster_than_all_of_it():
-    found = find_bound(SGEMM, "gemm_shared", H200, configuration={"BLK_M": 16, "DIM_X": 16})
+    found = find_bound(SGEMM, load_kernel("gemm_shared"), H200, configuration={"BLK_M": 16, "DIM_X": 16})
     assert found.given is not None
     assert (found.given.configuration["BLK_M"], found.given.configuration["DIM_X"]) == (16, 16)
     assert found.given.time_s > found.best.time_s
@@ -44,8 +44,8 @@ def test_a_part_of_the_space_is_not_faster_than_all_of_it():
 
 def test_what_has_no_bound_is_refused():
     with pytest.raises(UsageError, match="the facts of a GPU, but those of `unknown` are not known"):
-        find_bound(SGEMM, "gemm_simt", UNKNOWN)
+        find_bound(SGEMM, load_kernel("gemm_simt"), UNKNOWN)
     with pytest.raises(BundleError, match=r"a parameter of gemm_simt is one of .*'BLK'; did you mean 'BLK_"):
-        find_bound(SGEMM, "gemm_simt", H200, configuration={"BLK": 1})
+        find_bound(SGEMM, load_kernel("gemm_simt"), H200, configuration={"BLK": 1})
     with pytest.raises(SpaceError, match=r"none of .* does"):
-        find_bound(problem_from_name("dgemm"), "gemm_simt", H200, configuration={"VEC_M": 4})
+        find_bound(problem_from_name("dgemm"), load_kernel("gemm_simt"), H200, configuration={"VEC_M": 4})

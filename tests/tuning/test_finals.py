@@ -258,7 +258,7 @@ def test_in_replay_what_is_on_record_decides():
         for number, one in enumerate(measured)
         if one is not None
     ]
-    with open_session("gemm_simt", dataset.manifest.problem, parse_device(f"replay:{name}")) as session:
+    with open_session(load_kernel("gemm_simt"), dataset.manifest.problem, parse_device(f"replay:{name}")) as session:
         found = declared(session, records, stop=lambda: True)
 
     fastest = min((one.median_s, at) for at, one in enumerate(measured) if one and one.state is TrialState.OK)

@@ -11,7 +11,7 @@ from mltune.device.lookup import find_device
 from mltune.errors import MltuneWarning, UsageError, WisdomError
 from mltune.kernel.reader import load_kernel
 from mltune.problem.kinds import problem_from_name
-from mltune.resolve.request import named_problem
+from mltune.resolve.problems import named_problem
 from mltune.show import tables, terminal
 from mltune.tuning.prediction import predict
 from tests.cli.program import command
@@ -22,16 +22,16 @@ SGEMM = problem_from_name("sgemm", trans="NT", size=2048)
 @pytest.mark.slow
 def test_choices_are_those_that_a_search_measures_first():
     device, _ = find_device("a100")
-    found = predict(SGEMM, "gemm_simt", device, top=3, wisdom="none")
+    found = predict(SGEMM, load_kernel("gemm_simt"), device, top=3, wisdom="none")
     assert [one.source for one in found.choices] == ["expected"] * 3
     assert (found.expected.source, found.expected.choices) == ("model", 1)
-    more = predict(SGEMM, "gemm_simt", device, top=8, wisdom="none")
+    more = predict(SGEMM, load_kernel("gemm_simt"), device, top=8, wisdom="none")
     assert more.choices[:3] == found.choices
 
 
 def test_the_expectation_is_that_of_what_was_held_out():
     device, _ = find_device("rtx_4090")
-    found = predict(SGEMM, "clblast_xgemm", device, wisdom="none")
+    found = predict(SGEMM, load_kernel("clblast_xgemm"), device, wisdom="none")
     expected = found.expected
     assert expected.held_out == 4
     assert expected.choices == 1
@@ -41,7 +41,7 @@ def test_the_expectation_is_that_of_what_was_held_out():
 
 def test_of_a_model_that_is_left_out_nothing_is_expected():
     device, _ = find_device("mi325x")
-    found = predict(SGEMM, "clblast_xgemm", device, top=5, wisdom="none")
+    found = predict(SGEMM, load_kernel("clblast_xgemm"), device, top=5, wisdom="none")
     (notice,) = found.notices
     assert "left out" in notice
     card = shipped_card(load_kernel("clblast_xgemm"))
@@ -60,16 +60,16 @@ def test_a_damaged_wisdom_is_an_error_only_where_it_was_named(tmp_path, monkeypa
     damaged.write_text("{")
     monkeypatch.setenv("MLTUNE_WISDOM", str(damaged))
     with pytest.warns(MltuneWarning, match="It is not used"):
-        assert predict(SGEMM, "gemm_simt", device).choices[0].source == "expected"
+        assert predict(SGEMM, load_kernel("gemm_simt"), device).choices[0].source == "expected"
     with pytest.raises(WisdomError, match="must be a wisdom"):
-        predict(SGEMM, "gemm_simt", device, wisdom=damaged)
+        predict(SGEMM, load_kernel("gemm_simt"), device, wisdom=damaged)
     with pytest.raises(WisdomError, match=r"there is no .*none\.json"):
-        predict(SGEMM, "gemm_simt", device, wisdom=tmp_path / "none.json")
+        predict(SGEMM, load_kernel("gemm_simt"), device, wisdom=tmp_path / "none.json")
 
 
 def test_what_is_not_possible_is_refused():
     with pytest.raises(UsageError, match="1 to 8"):
-        predict(SGEMM, "gemm_simt", find_device("a100")[0], top=9, wisdom="none")
+        predict(SGEMM, load_kernel("gemm_simt"), find_device("a100")[0], top=9, wisdom="none")
 
 
 def prediction(*arguments):
@@ -86,7 +86,7 @@ def test_the_command():
 
 
 def test_the_choices_are_shown(capsys):
-    found = predict(SGEMM, "clblast_xgemm", find_device("a100")[0], top=2, wisdom="none")
+    found = predict(SGEMM, load_kernel("clblast_xgemm"), find_device("a100")[0], top=2, wisdom="none")
     terminal.show(
         tables.predicted({"problem": SGEMM.label, "device": "NVIDIA A100", "kernel": "clblast_xgemm", **asdict(found)})
     )

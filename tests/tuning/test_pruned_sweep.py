@@ -13,7 +13,7 @@ from mltune.dataset.merging import merge_datasets
 from mltune.errors import DatasetError, RunDirectoryError, RunError, UsageError
 from mltune.records.store import Store
 from mltune.records.trial import Measurement
-from mltune.resolve.request import tune_request
+from mltune.resolve.resolve import resolve_sweep
 from mltune.search.pruning import FALSE_SHARE, Promise
 from mltune.tuning.sweep import pruned_sweep
 
@@ -21,7 +21,7 @@ DATASET = "convolution_mi250x_gcd"
 
 
 def request(run, **options):
-    return tune_request(None, {}, device=f"replay:{DATASET}", run=run, **options)[0]
+    return resolve_sweep(None, {}, device=f"replay:{DATASET}", run=run, **options)
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +143,7 @@ def test_only_the_whole_of_a_complete_dataset_is_replayed(tmp_path):
     wanted = request(tmp_path / "run")
     with pytest.raises(UsageError, match="some values were chosen"):
         pruned_sweep(wanted, Promise(), values={"tile_size_x": [1]})
-    partial = tune_request(None, {}, device="replay:h200-sgemm-nt-4096-random", run=tmp_path / "run")[0]
+    partial = resolve_sweep(None, {}, device="replay:h200-sgemm-nt-4096-random", run=tmp_path / "run")
     with pytest.raises(UsageError, match="of kind random"):
         pruned_sweep(partial, Promise())
 

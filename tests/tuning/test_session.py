@@ -23,22 +23,22 @@ SGEMM = parse_problem("sgemm", trans="NT", m=4096, n=4096, k=4096)
 @pytest.mark.parametrize("name", ["convolution_w6600", "xgemm_titan_rtx"])
 def test_a_kernel_without_a_source_is_replayed(name):
     manifest = load_dataset(name).manifest
-    with open_session(manifest.kernel, manifest.problem, Target(dataset=name)) as session:
+    with open_session(load_kernel(manifest.kernel), manifest.problem, Target(dataset=name)) as session:
         assert session.space.count == manifest.rows
         assert session.gpu is None
 
 
 def test_a_kernel_without_a_source_is_not_built():
     with pytest.raises(UsageError, match="only a kernel with a source can be built"):
-        open_session("clblast_xgemm", SGEMM, Target(cuda=0))
+        open_session(load_kernel("clblast_xgemm"), SGEMM, Target(cuda=0))
 
 
 def test_a_kernel_solves_problems_of_its_own_kind():
     convolution = load_dataset("convolution_w6600").manifest.problem
     with pytest.raises(UsageError, match="of kind recorded"):
-        open_session("gemm_simt", convolution, Target(dataset="convolution_w6600"))
+        open_session(load_kernel("gemm_simt"), convolution, Target(dataset="convolution_w6600"))
     with pytest.raises(UsageError, match="of kind gemm"):
-        open_session("convolution", SGEMM, Target(dataset="convolution_w6600"))
+        open_session(load_kernel("convolution"), SGEMM, Target(dataset="convolution_w6600"))
 
 
 def test_a_dataset_that_changed_since_a_run_began_is_refused(tmp_path):
@@ -53,7 +53,7 @@ def test_a_dataset_that_changed_since_a_run_began_is_refused(tmp_path):
         made = make_dataset(rows, recorded.manifest.parameters, **facts)
         write_dataset(made, tmp_path, overwrite=True)
         target = Target(dataset=str(tmp_path / "mine.parquet"))
-        opened.append(open_session(recorded.manifest.kernel, recorded.manifest.problem, target))
+        opened.append(open_session(load_kernel(recorded.manifest.kernel), recorded.manifest.problem, target))
     before, now = (run_header(session, 0, {"target": "replay:mine"}) for session in opened)
     assert before.parameters == now.parameters
     Store.open(tmp_path / "run", before).close()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mltune.errors import UsageError
+from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import parse_problem
 from mltune.records.store import Store
 from mltune.resolve.device import Target
@@ -20,7 +21,7 @@ PROBLEM = parse_problem("sgemm", trans="NT", m=4096, n=4096, k=4096)
 
 @pytest.fixture
 def session() -> Session:
-    return open_session("gemm_simt", PROBLEM, Target(dataset=DATASET))
+    return open_session(load_kernel("gemm_simt"), PROBLEM, Target(dataset=DATASET))
 
 
 def swept(session: Session, run: Path, indices: np.ndarray) -> list:
@@ -55,4 +56,4 @@ def test_every_configuration_gets_a_record_and_a_resumed_sweep_measures_the_rest
 
 def test_replay_is_refused(tmp_path):
     with pytest.raises(UsageError, match="cannot replay"):
-        sweep(TuneRequest(PROBLEM, device=f"replay:{DATASET}", run=tmp_path / "run"), 10)
+        sweep(TuneRequest(PROBLEM, load_kernel("gemm_simt"), Target(dataset=DATASET), run=tmp_path / "run"), 10)

@@ -17,12 +17,14 @@ import pytest
 
 from mltune.dataset.dataset import load_dataset
 from mltune.errors import BundleError, RunDirectoryError, UsageError
+from mltune.kernel.reader import load_kernel
 from mltune.measure.replay import ReplayRunner
 from mltune.problem.gemm import parse_problem
 from mltune.records.candidate import BATCH
 from mltune.records.seconds import PHASES
 from mltune.records.store import Store
 from mltune.records.trial import TrialRecord, TrialState
+from mltune.resolve.device import Target
 from mltune.resolve.request import TuneRequest
 from mltune.results.reader import read_run
 from mltune.results.run import TuneResult
@@ -34,6 +36,7 @@ DATASET = "h200-sgemm-nt-4096-random"
 GATED = "h200-sgemm-nt-4096-complete"
 STOPPED = "convolution_rtx_a6000"
 PROBLEM = parse_problem("sgemm", trans="NT", m=4096, n=4096, k=4096)
+KERNEL = load_kernel("gemm_simt")
 TRIALS = 6 * BATCH
 ASKED = {"undisturbed": (TRIALS, DATASET), "gated": (20 * BATCH, GATED), "stopped": (2000, STOPPED)}
 """Trials and dataset of the runs that others are compared with."""
@@ -41,8 +44,8 @@ ASKED = {"undisturbed": (TRIALS, DATASET), "gated": (20 * BATCH, GATED), "stoppe
 
 def search(run: Path, *, trials: int | None = TRIALS, dataset: str = DATASET, **more) -> TuneResult:
     manifest = load_dataset(dataset).manifest
-    device = f"replay:{dataset}"
-    return tune(TuneRequest(manifest.problem, manifest.kernel, device, trials=trials, run=run, **more))
+    kernel, target = load_kernel(manifest.kernel), Target(dataset=dataset)
+    return tune(TuneRequest(manifest.problem, kernel, target, trials=trials, run=run, **more))
 
 
 def essence(records: list[TrialRecord]) -> list[TrialRecord]:
@@ -331,8 +334,8 @@ def test_a_run_without_a_result_goes_on_until_its_first(tmp_path, monkeypatch):
 
 def test_an_exhausted_space_ends_the_run_with_that_reason(tmp_path):
     """A table of few rows is tried whole, and then there is nothing to propose."""
-    device = f"replay:{few_rows(tmp_path, DATASET, rows=50)}"
-    result = tune(TuneRequest(PROBLEM, device=device, trials=500, run=tmp_path / "run"))
+    target = Target(dataset=str(few_rows(tmp_path, DATASET, rows=50)))
+    result = tune(TuneRequest(PROBLEM, KERNEL, target, trials=500, run=tmp_path / "run"))
 
     assert len(result.records) == 50
     assert result.stopped == "nothing is left to try: all 50 configurations are on record"
@@ -340,18 +343,18 @@ def test_an_exhausted_space_ends_the_run_with_that_reason(tmp_path):
     assert result.to_json()["stopped"] == result.stopped
 
     for stop in (True, False):  # also where nothing else ends the search
-        again = tune(TuneRequest(PROBLEM, device=device, trials=600, run=tmp_path / "run", stop=stop))
+        again = tune(TuneRequest(PROBLEM, KERNEL, target, trials=600, run=tmp_path / "run", stop=stop))
         assert essence(again.records) == essence(result.records)
         assert again.stopped == result.stopped
 
 
 @pytest.mark.parametrize("trials", [40, *(pytest.param(one, marks=pytest.mark.slow) for one in (32, 50))])
 def test_a_space_is_exhausted_in_two_parts_as_in_one(tmp_path, trials):
-    device = f"replay:{few_rows(tmp_path, DATASET, rows=50)}"
-    whole = tune(TuneRequest(PROBLEM, device=device, trials=500, run=tmp_path / "whole"))
+    target = Target(dataset=str(few_rows(tmp_path, DATASET, rows=50)))
+    whole = tune(TuneRequest(PROBLEM, KERNEL, target, trials=500, run=tmp_path / "whole"))
 
-    first = tune(TuneRequest(PROBLEM, device=device, trials=trials, run=tmp_path / "parts"))
-    second = tune(TuneRequest(PROBLEM, device=device, trials=500, run=tmp_path / "parts"))
+    first = tune(TuneRequest(PROBLEM, KERNEL, target, trials=trials, run=tmp_path / "parts"))
+    second = tune(TuneRequest(PROBLEM, KERNEL, target, trials=500, run=tmp_path / "parts"))
 
     assert len(first.records) == trials
     assert not first.stopped
@@ -362,7 +365,7 @@ def test_a_space_is_exhausted_in_two_parts_as_in_one(tmp_path, trials):
 @pytest.mark.parametrize("share", [0.0, 1.5, math.nan])
 def test_a_goal_is_a_share_of_the_bound(share):
     with pytest.raises(UsageError, match="share of the upper bound"):
-        TuneRequest(PROBLEM, enough=share)
+        TuneRequest(PROBLEM, KERNEL, Target(), enough=share)
 
 
 def test_a_run_ends_at_its_goal_and_goes_on_with_a_higher_one(tmp_path):

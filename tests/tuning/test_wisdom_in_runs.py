@@ -7,6 +7,7 @@ import pytest
 
 from mltune.dataset.dataset import load_dataset
 from mltune.errors import DamagedRunError, MltuneWarning, WisdomError
+from mltune.kernel.reader import load_kernel
 from mltune.known.wisdom import Wisdom
 from mltune.problem.gemm import GemmProblem
 from mltune.records.events import no_events
@@ -19,11 +20,11 @@ from mltune.tuning.wisdom import found_so_far, known_configurations
 
 DATASET = "h200-sgemm-nt-4096-random"
 MANIFEST = load_dataset(DATASET).manifest
+KERNEL, TARGET = load_kernel(MANIFEST.kernel), Target(dataset=DATASET)
 
 
 def run(directory, trials=16, wisdom=None, **options):
-    device = f"replay:{DATASET}"
-    request = TuneRequest(MANIFEST.problem, MANIFEST.kernel, device, trials=trials, run=directory, wisdom=wisdom)
+    request = TuneRequest(MANIFEST.problem, KERNEL, TARGET, trials=trials, run=directory, wisdom=wisdom)
     return tune(request, **options)
 
 
@@ -84,7 +85,7 @@ def test_what_siblings_have_found_is_looked_up_with_the_wisdom(wisdom, first, tm
     sibling, other = found_so_far(first[0]), first[0].records.fastest(9)[-1]
     elsewhere = {"problem": GemmProblem("s", "N", "T", 64, 64, 64).to_json(), "configuration": other.configuration}
     Wisdom([sibling[0].model_copy(update=elsewhere)]).save(tmp_path / "wisdom.json")
-    request = TuneRequest(MANIFEST.problem, MANIFEST.kernel, f"replay:{DATASET}", trials=5, run=tmp_path / "run")
+    request = TuneRequest(MANIFEST.problem, KERNEL, TARGET, trials=5, run=tmp_path / "run")
     file = wisdom if wisdom == "none" else tmp_path / wisdom
 
     result = tune(replace(request, wisdom=file, siblings=tuple(sibling)))
@@ -135,7 +136,7 @@ def test_a_named_wisdom_that_is_damaged_is_an_error_and_the_users_is_a_warning(t
     (tmp_path / "wisdom.json").write_text("nonsense")
     with pytest.raises(WisdomError, match="must be a wisdom"):
         run(tmp_path / "run", wisdom=tmp_path / "wisdom.json")
-    session = open_session(MANIFEST.kernel, MANIFEST.problem, Target(dataset=DATASET))
+    session = open_session(KERNEL, MANIFEST.problem, TARGET)
     header = run(tmp_path / "third").header
     with Store.open(tmp_path / "other", header) as store, pytest.warns(MltuneWarning, match="It is not used"):
         found = known_configurations(store, session, tmp_path / "wisdom.json", no_events, required=False)

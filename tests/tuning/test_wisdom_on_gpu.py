@@ -8,6 +8,7 @@ from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import TableSpace
 from mltune.known.wisdom import Wisdom
 from mltune.measure import runner as runner_module
+from mltune.resolve.device import Target
 from mltune.resolve.request import TuneRequest
 from mltune.tuning import tuner
 from mltune.tuning.session import Session
@@ -37,7 +38,7 @@ def run(tmp_path, monkeypatch):
     def tune(name, deeds=None, **options):
         for misdeed, deed in (deeds or {}).items():
             behaviours[misdeed]["deed"] = deed
-        return tuner.tune(TuneRequest(PROBLEM, KERNEL, "cuda:0", trials=5, run=tmp_path / name, **options))
+        return tuner.tune(TuneRequest(PROBLEM, KERNEL, Target(cuda=0), trials=5, run=tmp_path / name, **options))
 
     return tune
 

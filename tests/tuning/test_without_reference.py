@@ -15,7 +15,9 @@ from mltune.kernel.space import ConstrainedSpace, TableSpace
 from mltune.measure import runner as runner_module
 from mltune.problem.gemm import parse_problem
 from mltune.records.trial import Build, TrialState
-from mltune.resolve.request import TuneRequest, named_problem
+from mltune.resolve.device import Target
+from mltune.resolve.problems import named_problem
+from mltune.resolve.request import TuneRequest
 from mltune.results.summary import summarise_run
 from mltune.show import tables
 from mltune.show.report.writing import write_report
@@ -44,9 +46,9 @@ class Builder:
 
 
 def test_the_kernel_is_the_problems_own():
-    assert named_problem("ddgemm", {"size": 512}) == (PROBLEM, "gemm_dd")
-    assert named_problem(PROBLEM, {}) == (PROBLEM, "gemm_dd")
-    assert named_problem("dgemm", {})[1] == "gemm_simt"
+    assert named_problem("ddgemm", {"size": 512}) == (PROBLEM, load_kernel("gemm_dd"))
+    assert named_problem(PROBLEM, {}) == (PROBLEM, load_kernel("gemm_dd"))
+    assert named_problem("dgemm", {})[1].name == "gemm_simt"
 
 
 @pytest.fixture
@@ -64,7 +66,7 @@ def result(tmp_path, monkeypatch):
         return Session(KERNEL, PROBLEM, H200, space, Builder(), runner, {"driver": "13.0", "nvrtc": "13.0"}, gpu=runner)
 
     monkeypatch.setattr(tuner, "open_session", opened)
-    return tuner.tune(TuneRequest(PROBLEM, "gemm_dd", "cuda:0", trials=10, run=tmp_path / "run", wisdom="none"))
+    return tuner.tune(TuneRequest(PROBLEM, KERNEL, Target(cuda=0), trials=10, run=tmp_path / "run", wisdom="none"))
 
 
 def test_a_run_without_a_reference(result, tmp_path):

@@ -25,7 +25,6 @@ from mltune.known.wisdom import Wisdom
 from mltune.known.wisdom_file import file_of_run
 from mltune.records.directory import is_begun
 from mltune.records.events import EventLog
-from mltune.records.header import REPLAY
 from mltune.records.replication import Changes
 from mltune.records.store import Store
 from mltune.resolve.plan import Plan
@@ -64,7 +63,7 @@ class RemoteChild:
         """
         directory = request.request.run
         assert directory is not None  # noqa: S101 - a task has a run directory
-        wisdom = file_of_run(request.request.wisdom, replayed=request.request.device.startswith(REPLAY))
+        wisdom = file_of_run(request.request.wisdom, replayed=request.request.target.dataset is not None)
         try:
             if request.repair:
                 repair(directory)

@@ -14,7 +14,7 @@ import pytest
 from mltune.campaign.campaign import run_plan
 from mltune.campaign.cluster.gpu_workers import Cluster
 from mltune.resolve.placement import place_on_workers
-from mltune.resolve.plan_reader import parse_plan
+from mltune.resolve.plan_file import parse_plan
 from tests.campaign.conftest import declarations_of, events_of, placed, records_of, stored_trials, wait_until
 from tests.cli import program
 
@@ -86,7 +86,7 @@ from pathlib import Path
 from mltune.campaign.cluster.gpu_workers import Cluster
 from mltune.campaign.campaign import run_plan
 from mltune.resolve.placement import place_on_workers
-from mltune.resolve.plan_reader import parse_plan
+from mltune.resolve.plan_file import parse_plan
 from mltune.process.signals import Interrupt
 
 pytestmark = pytest.mark.system

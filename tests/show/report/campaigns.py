@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from mltune.dataset.dataset import load_manifest
 from mltune.device.known import H200
+from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import GemmProblem
 from mltune.records.declaration import Declaration, Finalist
 from mltune.records.events import EventLog
@@ -12,6 +13,7 @@ from mltune.records.header import RunHeader
 from mltune.records.reference import Reference
 from mltune.records.store import Store
 from mltune.records.trial import Build, Measurement, Skip, TrialRecord, TrialState
+from mltune.resolve.device import Target
 from mltune.resolve.request import TuneRequest
 from mltune.tuning.tuner import tune
 
@@ -25,9 +27,7 @@ def replayed(directory, name, trials=64):
     """Tune in replay."""
     manifest = load_manifest(name)
     tune(
-        TuneRequest(
-            problem=manifest.problem, kernel=manifest.kernel, device=f"replay:{name}", trials=trials, run=directory
-        )
+        TuneRequest(manifest.problem, load_kernel(manifest.kernel), Target(dataset=name), trials=trials, run=directory)
     )
 
 

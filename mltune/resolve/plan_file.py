@@ -1,33 +1,55 @@
-"""Reader of plan files: validates the TOML document and expands it to tasks."""
+"""Plan files: the schema, the reader that expands a TOML document to a plan, and the writer."""
 
 from __future__ import annotations
 
-import itertools
-import math
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated, Any, Literal
 
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    StringConstraints,
+    ValidationError,
+)
+
+from mltune.dataset.dataset import load_manifest
+from mltune.dataset.manifest import Manifest
 from mltune.errors import MltuneError, PlanError
 from mltune.files import assets
 from mltune.files.documents import parse_toml
 from mltune.files.reading import read_text, reason
 from mltune.files.text import did_you_mean
-from mltune.files.validation import problems_of
+from mltune.files.validation import matching, problems_of
+from mltune.kernel.bundle import Kernel
 from mltune.kernel.reader import load_kernel
+from mltune.problem.accuracy import ACCURACIES
 from mltune.problem.kinds import KINDS
+from mltune.problem.problem import Problem
 from mltune.records.directory import is_begun
-from mltune.resolve.kernels import DEFAULT_KERNEL, kernels_for
-from mltune.resolve.plan import REPLAY, Plan, Task, Unit
+from mltune.resolve.device import Target
+from mltune.resolve.kernels import DEFAULT_KERNEL, check_accuracies, kernels_for
+from mltune.resolve.plan import (
+    MAX_BUDGET_S,
+    MAX_BUDGET_TRIALS,
+    MAX_RIVALS,
+    MAX_TASKS,
+    REPLAY,
+    Plan,
+    Task,
+    Unit,
+    in_order,
+    rivals,
+)
 from mltune.resolve.request import TuneRequest, parse_duration
-
-if TYPE_CHECKING:
-    from mltune.dataset.manifest import Manifest
-    from mltune.kernel.bundle import Kernel
-    from mltune.problem.problem import Problem
-    from mltune.resolve.plan_schema import Document, ProblemsTable
 
 MAX_BYTES = 2**20
 """Largest plan file."""
@@ -35,9 +57,72 @@ MAX_BYTES = 2**20
 MAX_KERNELS = 100
 """Most kernels of a plan: to read a thousand takes half a minute."""
 
-_LONGEST_SLUG = 100
 _TRIALS = re.compile(r"(\d{1,12}) trials?")
 _SEE = "See docs/reference/plans.md."
+
+_Text = Annotated[StrictStr, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)]
+_NameOrPath = Annotated[StrictStr, StringConstraints(min_length=1, max_length=1000)]
+_Amount = Annotated[StrictStr, StringConstraints(min_length=1, max_length=40)]
+_DeviceName = Annotated[StrictStr, matching(r"auto|all|replay|cuda:\d{1,3}", "be auto, all, replay or cuda:N")]
+_Priority = Annotated[StrictFloat | StrictInt, Field(ge=0.001, le=1000)]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class _PlanTable(_Table):
+    """``[plan]``: the budget, the devices and the defaults of all problems."""
+
+    title: _Text
+    budget: _Amount
+    minimum: _Amount
+    maximum: _Amount | None = None
+    devices: Annotated[list[_DeviceName], Field(min_length=1, max_length=64)] = ["auto"]
+    seed: Annotated[StrictInt, Field(ge=0, lt=2**31)] = 0
+    produce: Annotated[list[Literal["report", "winners", "datasets"]], Field(max_length=3)] = ["report", "winners"]
+
+
+class _OptionsTable(_Table):
+    """``[options]``: options of every run, as of ``mltune tune``."""
+
+    search: StrictStr = "model"
+    skip: StrictBool = True
+    stop: StrictBool = True
+    enough: StrictFloat | StrictInt | None = None
+    compilers: StrictInt | None = None
+    prior: _NameOrPath = "auto"
+    wisdom: _NameOrPath | None = None
+
+
+class _ProblemsTable(_Table):
+    """``[[problems]]``: problems of one kernel, or of several that compete, or recorded timings.
+
+    Other keys belong to the kind of problem of the kernel (:attr:`mltune.problem.kinds.ProblemKind.expand`).
+    """
+
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False)
+
+    kernel: _NameOrPath | Annotated[list[_NameOrPath], Field(min_length=1, max_length=MAX_RIVALS)] | None = None
+    accuracy: Literal[ACCURACIES] | None = None  # type: ignore[valid-type]
+    datasets: Annotated[list[_NameOrPath], Field(min_length=1, max_length=MAX_TASKS)] | None = None
+    priority: _Priority = 1.0
+    minimum: _Amount | None = None
+    maximum: _Amount | None = None
+
+
+class _SizesTable(_Table):
+    """The keys of ``[[problems]]`` that only kernels of kind arrays have: sizes that differ from the defaults."""
+
+    sizes: Annotated[list[dict[StrictStr, StrictInt]], Field(min_length=1, max_length=MAX_TASKS)] = [{}]
+
+
+class _Document(_Table):
+    """A plan file."""
+
+    plan: _PlanTable
+    options: _OptionsTable = _OptionsTable()
+    problems: Annotated[list[_ProblemsTable], Field(min_length=1, max_length=MAX_TASKS)]
 
 
 def load_plan(name_or_path: str | Path) -> Plan:
@@ -69,13 +154,7 @@ def load_plan(name_or_path: str | Path) -> Plan:
 
 
 def find_plan(name_or_path: str | Path) -> Path:
-    """Return the file of a plan.
-
-    Raises
-    ------
-    PlanError
-        There is none.
-    """
+    """Return the file of a plan."""
     ours = {found.stem: found for found in sorted(assets.folder("search").glob("*.toml"))}
     if str(name_or_path) in ours:
         return ours[str(name_or_path)]
@@ -109,25 +188,86 @@ def parse_plan(text: str, name: str, *, where: str = "") -> Plan:
     return _Reader(where or name, _validated(where or name, text)).plan(text, name)
 
 
-def _validated(where: str, text: str) -> Document:
-    from pydantic import ValidationError
+def write_plan(plan: Plan) -> str:
+    """Return the text of a plan, which :func:`parse_plan` reads as the same plan.
 
-    from mltune.resolve.plan_schema import Document
+    Devices are those of a plan that is not placed. Problems that differ only in their sizes share a table.
 
+    Examples
+    --------
+    >>> plan = load_plan("quick")
+    >>> parse_plan(write_plan(plan), "quick").tasks == plan.tasks
+    True
+    """
+    tables: list[dict[str, Any]] = []
+    for _, group in groupby(plan.tasks, key=lambda task: task.choice or task.slug):
+        table = _problems_table(list(group), plan.unit)
+        if tables and "sizes" in table and {**tables[-1], "sizes": table["sizes"]} == table:
+            tables[-1]["sizes"] += table["sizes"]
+        else:
+            tables.append(table)
+    head = {
+        "title": plan.title,
+        "budget": _amount(plan.budget, plan.unit),
+        "minimum": tables[0]["minimum"],
+        "devices": list(plan.devices),
+        "seed": plan.seed,
+        "produce": sorted(plan.produce),
+    }
+    parts = [("[plan]", head), *([("[options]", plan.options)] if plan.options else [])]
+    parts += [("[[problems]]", table) for table in tables]
+    return "\n".join(f"{name}\n{_lines(table)}" for name, table in parts)
+
+
+def _problems_table(tasks: Sequence[Task], unit: Unit) -> dict[str, Any]:
+    """Return the table of one problem with all its kernels."""
+    first, kernels = tasks[0], [_name_of(task.kernel) for task in tasks]
+    described = KINDS[first.problem.kind].table
+    table: dict[str, Any] = {"kernel": kernels[0] if len(kernels) == 1 else kernels}
+    table |= {"datasets": [first.dataset]} if described is None or first.dataset else described(first.problem)
+    table |= {"priority": first.priority, "minimum": _amount(first.minimum * len(tasks), unit)}
+    return table if first.maximum is None else {**table, "maximum": _amount(first.maximum, unit)}
+
+
+def _name_of(kernel: Kernel) -> str:
+    """Return the name of a built-in kernel, or the folder of another one."""
+    is_ours = kernel.folder.parent == assets.folder("kernels")
+    name = kernel.folder.name if is_ours else str(kernel.folder)
+    return f"{name}:{kernel.preset}" if kernel.preset else name
+
+
+def _amount(amount: float, unit: Unit) -> str:
+    return f"{amount:.12g} trials" if unit == "trials" else f"{amount:.12g}s"
+
+
+def _lines(table: Mapping[str, object]) -> str:
+    return "".join(f"{key} = {_value(value)}\n" for key, value in table.items())
+
+
+def _value(value: object) -> str:
+    """Write a value as TOML."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key} = {_value(one)}' for key, one in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value))}]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _validated(where: str, text: str) -> _Document:
     try:
         document = parse_toml(text)
     except ValueError as error:
         raise PlanError(f"{where}: a plan must be valid TOML: {error}. {_SEE}") from error
     try:
-        return Document.model_validate(document)
+        return _Document.model_validate(document)
     except ValidationError as error:
-        raise PlanError(f"{where}: {problems_of(error, document, model=Document)}. {_SEE}") from error
+        raise PlanError(f"{where}: {problems_of(error, document, model=_Document)}. {_SEE}") from error
 
 
 class _Reader:
     """Expands a document to a plan, and checks what a schema cannot."""
 
-    def __init__(self, where: str, document: Document) -> None:
+    def __init__(self, where: str, document: _Document) -> None:
         self.where = where
         self.document = document
         self.kernels: dict[str, Kernel] = {}
@@ -145,7 +285,7 @@ class _Reader:
         devices = self.devices()
         tasks, options = self.tasks(), self.document.options.model_dump(exclude_unset=True)
         try:
-            TuneRequest(tasks[0].problem, **options)
+            TuneRequest(tasks[0].problem, tasks[0].kernel, Target(), **options)
         except MltuneError as error:
             raise self.error("options", error) from error
         return Plan(
@@ -153,7 +293,7 @@ class _Reader:
             title=table.title,
             unit=self.unit,
             budget=budget,
-            tasks=tuple(sorted(tasks, key=lambda task: -task.priority)),
+            tasks=tasks,
             devices=devices,
             seed=table.seed,
             produce=frozenset(table.produce),
@@ -162,8 +302,6 @@ class _Reader:
         )
 
     def budget(self, text: str) -> tuple[Unit, float]:
-        from mltune.resolve.plan_schema import MAX_BUDGET_S, MAX_BUDGET_TRIALS
-
         unit, amount = self.amount("plan.budget", text)
         most = MAX_BUDGET_S if unit == "s" else MAX_BUDGET_TRIALS
         if amount > most:
@@ -204,25 +342,23 @@ class _Reader:
             )
         return (REPLAY,) if all(recorded) else tuple(devices)
 
-    def tasks(self) -> list[Task]:
-        """Return the tasks in the order of the plan, all distinct."""
-        from mltune.resolve.plan_schema import MAX_TASKS
-
-        drafts: list[tuple[str, Task]] = []
+    def tasks(self) -> tuple[Task, ...]:
+        """Return the tasks of all tables, which are distinct."""
+        groups: list[tuple[str, list[Task]]] = []
+        count = 0
         for number, table in enumerate(self.document.problems, 1):
             key = f"problems {number}"
             for kernels, problem, dataset in self.expanded(number, table):
-                drafts += [(key, task) for task in self.competing(key, table, kernels, problem, dataset)]
-                if len(drafts) > MAX_TASKS:
+                group = rivals(self.task(key, table, kernels[0], problem, dataset), kernels, self.unit)
+                groups.append((key, group))
+                count += len(group)
+                if count > MAX_TASKS:
                     raise self.error(key, f"a plan has at most {MAX_TASKS} problems, got more")
-        self.check_distinct(drafts)
-        slugs = _slugs([(self.kernels[task.kernel].label, task) for _, task in drafts])
-        return [replace(task, slug=slug) for slug, (_, task) in zip(slugs, drafts, strict=True)]
+        self.check_distinct(groups)
+        return in_order(group for _, group in groups)
 
-    def expanded(self, number: int, table: ProblemsTable) -> Iterator[tuple[Sequence[str], Problem, str | None]]:
+    def expanded(self, number: int, table: _ProblemsTable) -> Iterator[tuple[Sequence[Kernel], Problem, str | None]]:
         """Yield kernels, problem and dataset of each problem of one table."""
-        from pydantic import ValidationError
-
         try:
             yield from self.recorded(table) if table.datasets else self.measured(table)
         except ValidationError as error:
@@ -231,32 +367,33 @@ class _Reader:
         except MltuneError as error:
             raise self.error(f"problems {number}", error) from error
 
-    def recorded(self, table: ProblemsTable) -> Iterator[tuple[Sequence[str], Problem, str | None]]:
-        from mltune.dataset.dataset import load_manifest
-
+    def recorded(self, table: _ProblemsTable) -> Iterator[tuple[Sequence[Kernel], Problem, str | None]]:
         if table.model_extra:
             raise PlanError(f"recorded timings know their problem: `datasets` excludes {', '.join(table.model_extra)}")
         if isinstance(table.kernel, list) or table.accuracy is not None:
             raise PlanError("recorded timings know their kernel: `datasets` excludes `accuracy` and several kernels")
         for name in table.datasets or ():
             manifest = self.manifests[name] = self.manifests.get(name) or load_manifest(name)
-            kernel = table.kernel or manifest.kernel
-            if self.kernel(kernel).name != manifest.kernel:
+            kernel = self.kernel(table.kernel or manifest.kernel)
+            if kernel.name != manifest.kernel:
                 raise PlanError(f"a dataset is replayed for its own kernel, but {name} is of {manifest.kernel}")
             yield [kernel], manifest.problem, name
 
-    def measured(self, table: ProblemsTable) -> Iterator[tuple[Sequence[str], Problem, str | None]]:
-        named = [table.kernel] if isinstance(table.kernel, str) else table.kernel
-        kernel = self.kernel(named[0] if named else DEFAULT_KERNEL)
+    def measured(self, table: _ProblemsTable) -> Iterator[tuple[Sequence[Kernel], Problem, str | None]]:
+        names = [table.kernel] if isinstance(table.kernel, str) else table.kernel or []
+        named = [self.kernel(name) for name in dict.fromkeys(names)]
+        kernel = named[0] if named else self.kernel(DEFAULT_KERNEL)
         extra = table.model_extra or {}
         expand = KINDS[kernel.problem].expand
         problems = expand(extra) if expand is not None else _of_arrays(kernel, extra)
-        chosen: dict[str, list[str]] = {}
+        check_accuracies(named, table.accuracy)
+        chosen: dict[str, list[Kernel]] = {}
         for problem in problems:
             if problem.name not in chosen:
-                chosen[problem.name] = kernels_for(problem, named, table.accuracy)
-            for name in chosen[problem.name]:
-                self.kernel(name).check_problem(problem)
+                found = () if named else kernels_for(problem, accuracy=table.accuracy)
+                chosen[problem.name] = named or [self.kernels.setdefault(one.label, one) for one in found]
+            for one in chosen[problem.name]:
+                one.check_problem(problem)
             yield chosen[problem.name], problem, None
 
     def kernel(self, name: str) -> Kernel:
@@ -266,19 +403,7 @@ class _Reader:
             self.kernels[name] = load_kernel(name)
         return self.kernels[name]
 
-    def competing(
-        self, key: str, table: ProblemsTable, kernels: Sequence[str], problem: Problem, dataset: str | None
-    ) -> list[Task]:
-        """Return the tasks of a problem, one for each of its kernels, which share its minimum."""
-        task = self.task(key, table, kernels[0], problem, dataset)
-        if len(kernels) == 1:
-            return [task]
-        share = task.minimum / len(kernels)
-        minimum = max(1.0, math.floor(share)) if self.unit == "trials" else share
-        choice = _slug(f"{problem.label} {' '.join(kernels)}")
-        return [replace(task, kernel=name, minimum=minimum, choice=choice) for name in kernels]
-
-    def task(self, key: str, table: ProblemsTable, kernel: str, problem: Problem, dataset: str | None) -> Task:
+    def task(self, key: str, table: _ProblemsTable, kernel: Kernel, problem: Problem, dataset: str | None) -> Task:
         plan = self.document.plan
         minimum = self.bound(f"{key}.minimum" if table.minimum else "plan.minimum", table.minimum or plan.minimum)
         most = table.maximum or plan.maximum
@@ -287,15 +412,10 @@ class _Reader:
             raise self.error(key, f"minimum <= maximum must hold, got {table.minimum or plan.minimum!r}, {most!r}")
         return Task("", kernel, problem, dataset, float(table.priority), minimum, maximum)
 
-    def check_distinct(self, drafts: Sequence[tuple[str, Task]]) -> None:
-        seen: dict[tuple[Path, str, str, str | None], str] = {}
-        for key, task in drafts:
-            identity = (
-                self.kernels[task.kernel].folder,
-                self.kernels[task.kernel].preset,
-                repr(task.problem),
-                task.dataset,
-            )
+    def check_distinct(self, groups: Sequence[tuple[str, Sequence[Task]]]) -> None:
+        seen: dict[tuple[object, ...], str] = {}
+        for key, task in ((key, task) for key, group in groups for task in group):
+            identity = task.bundle, repr(task.problem), task.dataset
             if identity in seen:
                 raise self.error(
                     key, f"a plan has each problem once, but {task.problem.label} is in {seen[identity]} too"
@@ -303,26 +423,8 @@ class _Reader:
             seen[identity] = key
 
 
-def _slugs(tasks: Sequence[tuple[str, Task]]) -> list[str]:
-    """Name tasks after dataset or problem; add the kernel, then a number, where names would be equal."""
-    plain = [_slug(task.problem.label if task.dataset is None else Path(task.dataset).stem) for _, task in tasks]
-    slugs: list[str] = []
-    for (kernel, _), slug in zip(tasks, plain, strict=True):
-        name = slug if plain.count(slug) == 1 else _slug(f"{kernel} {slug}")
-        numbered = (name if again == 1 else f"{name}-{again}" for again in itertools.count(1))
-        slugs.append(next(found for found in numbered if found not in slugs))
-    return slugs
-
-
-def _slug(text: str) -> str:
-    words = re.findall(r"[a-z0-9.]+", text.lower())
-    return "-".join(words)[:_LONGEST_SLUG].strip(".-") or "problem"
-
-
 def _of_arrays(kernel: Kernel, table: Mapping[str, object]) -> Iterator[Problem]:
-    """Yield the problems of a kernel of any kind at the sizes of a table."""
-    from mltune.resolve.plan_schema import SizesTable
-
-    for sizes in SizesTable.model_validate(table).sizes:
+    """Yield the problems of a kernel of kind arrays at the sizes of a table."""
+    for sizes in _SizesTable.model_validate(table).sizes:
         assert kernel.arrays is not None  # noqa: S101 - kernels of other kinds have an expansion
         yield kernel.arrays.problem(sizes)

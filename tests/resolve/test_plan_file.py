@@ -14,7 +14,7 @@ from mltune.files import assets
 from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import CASES
 from mltune.resolve.placement import recorded_for
-from mltune.resolve.plan_reader import MAX_BYTES, MAX_KERNELS, load_plan, parse_plan
+from mltune.resolve.plan_file import MAX_BYTES, MAX_KERNELS, load_plan, parse_plan
 from tests.effort import at_most_cpu_s
 
 REPLAYED = """
@@ -51,12 +51,12 @@ class TestMeaning:
         ]
         assert (plan.name, plan.title, plan.unit, plan.budget, plan.text) == ("few", "A few", "s", 3600, text)
         assert {task.minimum for task in plan.tasks} == {60}
-        assert {task.device for task in plan.tasks} == {None}
+        assert {task.target for task in plan.tasks} == {None}
 
     def test_a_table_without_a_kernel_takes_that_of_each_problem(self, text):
         text = changed(text, ('["s", "z"]', '["d", "dd"]'), ('["NN", "NC"]', '"all"'), ("[512, [", "[["))
         text = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("kernel"))
-        kernels = [(task.kernel, task.problem.case) for task in parse_plan(text, "both").tasks]
+        kernels = [(task.kernel.name, task.problem.case) for task in parse_plan(text, "both").tasks]
         of = (("dgemm", ("gemm_simt", "gemm_mma64")), ("ddgemm", ("gemm_dd",)))
         ops = ("NN", "NT", "TN", "TT")
         assert kernels == [(kernel, f"{name} {one}") for name, some in of for one in ops for kernel in some]
@@ -93,8 +93,8 @@ class TestMeaning:
         assert plan.replayed
         assert (plan.unit, plan.budget, plan.capacity) == ("trials", 300, 300)
         assert [task.slug for task in plan.tasks] == ["convolution-rtx-a4000", "xgemm-titan-rtx"]
-        assert [task.device for task in plan.tasks] == ["replay:convolution_rtx_a4000", "replay:xgemm_titan_rtx"]
-        assert plan.tasks[0].kernel == "convolution"
+        assert [str(task.target) for task in plan.tasks] == ["replay:convolution_rtx_a4000", "replay:xgemm_titan_rtx"]
+        assert plan.tasks[0].kernel.name == "convolution"
 
     def test_two_kernels_for_one_problem_have_slugs_of_their_own(self, text, tmp_path):
         for name in ("first", "second"):
@@ -252,7 +252,10 @@ def test_slugs_are_unique_names_of_folders(sizes):
 class TestChoice:
     def test_kernels_that_are_named_compete_and_share_the_minimum(self, text):
         plan = parse_plan(text.replace('"gemm_simt"', '["gemm_simt", "gemm_shared"]'), "p")
-        assert [(one.kernel, one.minimum) for one in plan.tasks[:2]] == [("gemm_simt", 30.0), ("gemm_shared", 30.0)]
+        assert [(one.kernel.name, one.minimum) for one in plan.tasks[:2]] == [
+            ("gemm_simt", 30.0),
+            ("gemm_shared", 30.0),
+        ]
         assert plan.tasks[0].choice == plan.tasks[1].choice != plan.tasks[2].choice
         assert [one.slug for one in plan.tasks[:2]] == ["gemm-simt-sgemm-nn-512", "gemm-shared-sgemm-nn-512"]
 
@@ -260,11 +263,12 @@ class TestChoice:
         assert {one.choice for one in parse_plan(text, "p").tasks} == {""}
 
     def test_without_a_kernel_the_candidates_compete(self, text, monkeypatch):
-        from mltune.resolve import plan_reader as reader
+        from mltune.resolve import plan_file as reader
 
-        monkeypatch.setattr(reader, "kernels_for", lambda problem, named, accuracy: ["gemm_simt", "gemm_shared"])
+        kernels = [load_kernel("gemm_simt"), load_kernel("gemm_shared")]
+        monkeypatch.setattr(reader, "kernels_for", lambda problem, accuracy: kernels)
         plan = parse_plan(text.replace('kernel = "gemm_simt"\n', ""), "p")
-        assert {one.kernel for one in plan.tasks} == {"gemm_simt", "gemm_shared"}
+        assert {one.kernel.name for one in plan.tasks} == {"gemm_simt", "gemm_shared"}
 
     def test_a_named_kernel_is_of_the_accuracy(self, text, tmp_path):
         folder = tmp_path / "split"

@@ -1,0 +1,205 @@
+"""The problem that a command names: a GEMM, a kernel with sizes of its own, or recorded timings."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mltune.errors import BundleError, DatasetError, ProblemError, UsageError
+from mltune.files.text import printable
+from mltune.problem.problem import GEMM_PRECISIONS, Problem
+from mltune.resolve.kernels import candidates, check_accuracies, kernels_for
+
+if TYPE_CHECKING:
+    from mltune.kernel.arrays import ArraysDefinition
+    from mltune.kernel.bundle import Kernel
+
+_LONGEST_VALUE = 60
+
+Shape = Mapping[str, Any]
+"""The options ``trans``, ``size``, ``m``, ``n``, ``k`` and ``batch`` of a problem, None where one is not given.
+
+``size`` is a number, or maps names to sizes.
+"""
+
+
+def named_problem(
+    problem: str | Problem | None,
+    shape: Shape,
+    kernel: str | Path | None = None,
+    device: str = "auto",
+    accuracy: str | None = None,
+) -> tuple[Problem, Kernel]:
+    """Return the problem to measure and its kernel: the first candidate where none is named.
+
+    Parameters
+    ----------
+    problem : str, Problem or None
+        The name of a GEMM; the name or folder of a kernel of kind arrays; or None for the problem of `kernel`.
+    shape : mapping
+    kernel : str, pathlib.Path or None
+        Name or folder.
+    device : str
+        For messages.
+    accuracy : str, optional
+        The accuracy class of the kernel. By default that of a named kernel does not matter, and another one is of the
+        strictest.
+
+    Raises
+    ------
+    UsageError
+        There is no such problem, it has no such shape, or the kernel is not of the class.
+    """
+    subject, bundle = named_kernel(problem, kernel, accuracy)
+    found = shaped_problem(subject, bundle, shape, device)
+    return found, candidates(found, accuracy)[0] if bundle is None else bundle
+
+
+def named_kernels(
+    problem: str | Problem | None, shape: Shape, kernels: Sequence[str | Path] = (), accuracy: str | None = None
+) -> tuple[Problem, list[Kernel]]:
+    """Return the problem, and the kernels among which one is chosen: those that are named, or all candidates.
+
+    Parameters and errors are those of :func:`named_problem`.
+    """
+    subject, bundle = named_kernel(problem, kernels[0] if kernels else None, accuracy)
+    found = shaped_problem(subject, bundle, shape)
+    return found, kernels_for(found, kernels, accuracy) if kernels or bundle is None else [bundle]
+
+
+def named_kernel(
+    problem: str | Problem | None, kernel: str | Path | None, accuracy: str | None
+) -> tuple[str | Problem | None, Kernel | None]:
+    """Return the problem and the kernel that a command names.
+
+    Where the problem is the name or the folder of a kernel of kind arrays, that is the kernel, and the problem is None.
+    """
+    from mltune.kernel.reader import load_kernel
+
+    bundle = None if kernel is None else load_kernel(kernel)
+    if bundle is None and isinstance(problem, str) and not is_gemm(problem):
+        with contextlib.nullcontext() if is_folder(problem) else contextlib.suppress(BundleError):
+            found = load_kernel(problem)
+            if found.arrays is not None:
+                bundle, problem = found, None
+            elif found.source is None:
+                raise UsageError(
+                    f"a problem can be run, but the kernel {found.name} is only replayed; name recorded timings with "
+                    "--device replay:NAME (see `mltune datasets`)."
+                )
+    check_accuracies([] if bundle is None else [bundle], accuracy)
+    return problem, bundle
+
+
+def shaped_problem(problem: str | Problem | None, kernel: Kernel | None, shape: Shape, device: str = "auto") -> Problem:
+    """Return the problem of a name or a kernel (:func:`named_kernel`) at a shape."""
+    from mltune.problem.kinds import problem_from_name
+
+    shape = given(shape)
+    if kernel is not None and kernel.arrays is not None and problem in (None, kernel.name):
+        return _of_arrays(kernel.arrays, shape)
+    if isinstance(problem, str):
+        if isinstance(shape.get("size"), Mapping):
+            raise UsageError(f"--size of a GEMM is a number, got {printable(shape['size'], _LONGEST_VALUE)}.")
+        try:
+            return problem_from_name(problem, **shape)
+        except ProblemError as error:
+            if is_gemm(problem):
+                raise
+            raise ProblemError(
+                f"{error} It may also be a kernel with sizes of its own, or the folder of one."
+            ) from error
+    if problem is None:
+        raise UsageError(
+            f"a problem must be named to be measured, such as sgemm, but there is none and the device is {device}; "
+            "only a replay has a problem of its own (device replay:DATASET)."
+        )
+    if shape:
+        raise UsageError(f"a problem has its own shape, but {problem.label} was given with {', '.join(shape)}.")
+    return problem
+
+
+def recorded_problem(problem: str | Problem | None, shape: Shape, recorded: Problem, device: str) -> Problem:
+    """Return the problem of a dataset, if it is the one that a command names.
+
+    Raises
+    ------
+    DatasetError
+        It is another one.
+    """
+    from mltune.kernel.reader import load_kernel
+    from mltune.problem.kinds import KINDS
+
+    shape = given(shape)
+    parse = KINDS[recorded.kind].parse
+    if isinstance(problem, str | None) and parse is not None:
+        problem, shape = parse(problem or recorded.name, default=recorded, **shape), {}
+    if isinstance(problem, str) and is_folder(problem):
+        problem = load_kernel(problem).name
+    sizes = shape.get("size")
+    if isinstance(sizes, Mapping) and sizes.items() <= recorded.variables().items():
+        shape = {name: value for name, value in shape.items() if name != "size"}
+    if problem in (None, recorded.name, recorded) and not shape:
+        return recorded
+    if not isinstance(problem, str | None):
+        text = named_problem(problem, shape, device=device)[0].label
+    else:
+        text = f"another size of {recorded.name}" if problem in (None, recorded.name) else str(problem)
+    raise DatasetError(
+        f"a replay needs the problem that was recorded, but {device} holds {recorded.label}, and {text} was requested; "
+        "see `mltune datasets`."
+    )
+
+
+def space_problem(kernel: Kernel, precision: str | None, shape: Shape) -> Problem:
+    """Return the problem for which ``mltune space`` describes the search space of a kernel.
+
+    Raises
+    ------
+    UsageError
+        The kernel can only be replayed, and no timings of it are recorded here, or a shape is given.
+    """
+    from mltune.dataset.dataset import list_datasets
+    from mltune.problem.kinds import KINDS
+
+    parse, shape = KINDS[kernel.problem].parse, given(shape)
+    if parse is not None:
+        return parse(f"{precision or kernel.precisions[0]}gemm", **shape)
+    if kernel.arrays is not None and precision is None:
+        return _of_arrays(kernel.arrays, shape)
+    recorded = [manifest.problem for manifest in list_datasets() if manifest.kernel == kernel.name]
+    if not recorded or any(value is not None for value in (precision, *shape.values())):
+        raise UsageError(
+            f"the space of a kernel that is only replayed is that of its recorded problem, but for {kernel.name} "
+            f"{'there is none' if not recorded else 'another one was requested'}; see `mltune datasets`."
+        )
+    return recorded[0]
+
+
+def is_gemm(name: str) -> bool:
+    """Return whether a name is that of a GEMM problem."""
+    return name.lower() in {f"{precision}gemm" for precision in GEMM_PRECISIONS}
+
+
+def is_folder(name: str) -> bool:
+    """Return whether a name is the folder of a bundle."""
+    return (Path(name) / "kernel.toml").is_file()
+
+
+def given(shape: Shape) -> dict[str, Any]:
+    """Return the options of a shape that are given."""
+    return {name: value for name, value in shape.items() if value is not None}
+
+
+def _of_arrays(definition: ArraysDefinition, shape: Shape) -> Problem:
+    """Return the problem of a kernel of kind arrays at the sizes of a shape."""
+    sizes = shape.get("size", {})
+    others = shape.keys() - {"size"}
+    if others or not isinstance(sizes, Mapping):
+        raise UsageError(
+            f"the sizes of {definition.name} are {', '.join(definition.sizes) or 'none'}: give them by name, such as "
+            f"--size {next(iter(definition.sizes), 'n')}=1024, got {', '.join(sorted(others)) or sizes}."
+        )
+    return definition.problem(sizes)

@@ -1,0 +1,332 @@
+"""Resolution of names to objects, once: what ``mltune tune`` and ``mltune sweep`` name becomes a request or a plan."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mltune.errors import UsageError
+from mltune.records.directory import is_begun
+from mltune.resolve.device import Target, choose, find_gpus, parse_device
+from mltune.resolve.kernels import candidates, check_accuracies, fits, kernels_for
+from mltune.resolve.plan import (
+    MAX_BUDGET_TRIALS,
+    MAX_RIVALS,
+    MAX_TASKS,
+    REPLAY,
+    Plan,
+    Task,
+    Unit,
+    in_order,
+    rivals,
+)
+from mltune.resolve.problems import Shape, given, named_kernel, named_problem, recorded_problem, shaped_problem
+from mltune.resolve.request import GPU_TIME_S, REPLAY_TRIALS, TuneRequest, parse_duration, whole_number
+
+if TYPE_CHECKING:
+    from mltune.device.facts import Device
+    from mltune.kernel.bundle import Kernel
+    from mltune.problem.problem import Problem
+
+FIRST_SHARE = 2 / 3
+"""Share of an even share that every problem gets before the rest goes where more is expected."""
+
+FIRST_SHARE_OF_KERNELS = 1 / 4
+"""The same where kernels compete, for all kernels of a problem together: what the slower ones get is lost."""
+
+FIRST_SLICE_S, FIRST_SLICE_TRIALS = 20.0, 96
+"""Most that a kernel gets before they are compared for the first time."""
+
+Sizes = Sequence[int | Mapping[str, int] | None]
+"""Extents m = n = k of GEMMs, or sizes by name; None for a size that is given otherwise."""
+
+
+def resolve(
+    problem: str | Problem | None,
+    shape: Shape,
+    *,
+    sizes: Sizes = (None,),
+    kernels: Sequence[str | Path] = (),
+    accuracy: str | None = None,
+    device: str = "auto",
+    trials: int | None = None,
+    time: str | float | None = None,
+    seed: int = 0,
+    run: Path | None = None,
+    store: str = "",
+    compile_on: str = "",
+    **options: Any,
+) -> tuple[TuneRequest | Plan, tuple[str, ...]]:
+    """Resolve the options of ``mltune tune``.
+
+    One kernel on one problem is a request. Several sizes, or several kernels that compete, are a plan. Where no kernel
+    is named, the candidates compete that can be measured; in replay kernel and problem are the recorded ones.
+
+    Parameters
+    ----------
+    problem, shape
+        See :func:`mltune.resolve.problems.named_problem`.
+    sizes : sequence of int or mapping of str to int
+        One, or several that differ; ``(None,)`` is the size of `shape`.
+    kernels : sequence of str or pathlib.Path
+        Names or folders.
+    accuracy : str, optional
+        The accuracy class of the kernels.
+    device : str
+        ``"auto"``, ``"cuda:N"`` or ``"replay:NAME"``; for a plan also ``"all"``, or ``"replay"``: the recorded timings
+        of each problem.
+    trials, time : int, str, float or None
+        The budget, of all problems together. For a plan one of both; by default that of a single run for each problem.
+    run : pathlib.Path, optional
+        Directory of the run: one of a single kernel goes on with that kernel.
+    store, compile_on
+        Of a request; those of a plan are arguments of :func:`mltune.campaign.campaign.run_plan`.
+    **options
+        Further fields of :class:`TuneRequest` that a plan may have under ``[options]``.
+
+    Returns
+    -------
+    TuneRequest or Plan
+        A request with a target and a budget, or a plan that is not placed.
+    tuple of str
+        Notices for the user: about the device that was chosen, and about a dataset of another source.
+
+    Raises
+    ------
+    UsageError
+        There is no such problem, kernel or device, sizes are equal, or the budget cannot be shared out.
+    """
+    limits: dict[str, Any] = {"device": device, "trials": trials, "time": time, "seed": seed}
+    single = {"run": run, "store": store, "compile_on": compile_on, **limits, **options}
+    if device.startswith(f"{REPLAY}:"):
+        if len(sizes) > 1 or len(kernels) > 1:
+            several = f"{len(sizes)} sizes" if len(sizes) > 1 else f"{len(kernels)} kernels"
+            raise UsageError(
+                f"a dataset holds one problem of one kernel, but {several} were given with {device}; --device replay "
+                "takes the recorded timings of each."
+            )
+        return _replay(problem, shape, kernels[0] if kernels else None, accuracy, **single)
+    subject, bundle = named_kernel(problem, kernels[0] if kernels else None, accuracy)
+    shapes = [shape if size is None else {**shape, "size": size} for size in sizes]
+    found = [shaped_problem(subject, bundle, one, device) for one in shapes]
+    if len(kernels) > 1:
+        competing = kernels_for(found[0], kernels, accuracy)
+    elif bundle is not None:
+        competing = [bundle]
+    else:
+        competing = candidates(found[0], accuracy)
+        competing = competing if len(sizes) > 1 else _measurable(competing, found[0], device, run)
+    if len(found) > 1 or len(competing) > 1:
+        return plan_of(found, competing, find_gpus()[0], **limits, options=options), ()
+    any_shape = not given(shape) and isinstance(problem, str)
+    return _single(found[0], competing[0], accuracy, any_shape=any_shape, **single)
+
+
+def resolve_sweep(
+    problem: str | Problem | None,
+    shape: Shape,
+    *,
+    kernel: str | Path | None = None,
+    device: str = "auto",
+    **options: Any,
+) -> TuneRequest:
+    """Resolve the options of ``mltune sweep``, which takes a GPU where no device is named.
+
+    Raises
+    ------
+    UsageError
+        There is no such problem, kernel or device, or no GPU.
+    """
+    target = parse_device(device)
+    if target is not None and target.dataset is not None:
+        return _replay(problem, shape, kernel, None, device=device, **options)[0]
+    found, bundle = named_problem(problem, shape, kernel, device)
+    if target is None:
+        gpus, reason = find_gpus()
+        if not gpus:
+            raise UsageError(f"a sweep times kernels on a GPU, but none was found: {reason}.")
+        target = Target(cuda=0)
+    return TuneRequest(found, bundle, target, **options)
+
+
+def plan_of(
+    problems: Sequence[Problem],
+    kernels: Sequence[Kernel],
+    gpus: Sequence[Device],
+    *,
+    device: str = "auto",
+    trials: int | None = None,
+    time: str | float | None = None,
+    seed: int = 0,
+    options: Mapping[str, Any] | None = None,
+) -> Plan:
+    """Make the plan of problems that differ in their sizes, with kernels that compete for each.
+
+    Parameters
+    ----------
+    gpus : sequence of Device
+        The GPUs of this machine (:func:`mltune.resolve.device.find_gpus`).
+    device, trials, time, seed, options
+        See :func:`resolve`.
+
+    Raises
+    ------
+    UsageError
+        Problems are equal, there are too many, or the budget cannot be shared out.
+
+    Examples
+    --------
+    >>> from mltune.kernel.reader import load_kernel
+    >>> from mltune.problem.kinds import problem_from_name
+    >>> problems = [problem_from_name("sgemm", trans="NT", size=size) for size in (512, 4096)]
+    >>> plan = plan_of(problems, [load_kernel("gemm_simt")], (), trials=300)
+    >>> plan.title, [task.slug for task in plan.tasks], plan.tasks[0].minimum
+    ('sgemm NT at 2 sizes', ['sgemm-nt-512', 'sgemm-nt-4096'], 100.0)
+    """
+    from mltune.resolve.plan_file import write_plan
+
+    if len({repr(one) for one in problems}) < len(problems):
+        raise UsageError(
+            f"several sizes differ, but one was given twice: {', '.join(problem.label for problem in problems)}."
+        )
+    if len(kernels) > MAX_RIVALS or len(problems) * len(kernels) > MAX_TASKS:
+        raise UsageError(
+            f"at most {MAX_RIVALS} kernels compete, for at most {MAX_TASKS} tasks in all, got {len(kernels)} kernels "
+            f"and {len(problems)} sizes."
+        )
+    if device not in ("all", REPLAY):
+        parse_device(device)
+    for kernel in kernels:
+        for problem in problems:
+            kernel.check_problem(problem)
+    usual = {field.name: field.default for field in fields(TuneRequest)}
+    others = {name: value for name, value in (options or {}).items() if value != usual[name]}
+    replayed = device == REPLAY or (device in ("auto", "all") and not gpus)
+    devices = len(gpus) if device == "all" and gpus else 1
+    trials = REPLAY_TRIALS * len(problems) if trials is None and time is None and replayed else trials
+    if trials is not None:
+        budget, minimum = _shared_trials(trials, time, len(problems), len(kernels))
+    else:
+        budget, minimum = _shared_time(time, len(problems), len(kernels), devices)
+    unit: Unit = "s" if trials is None else "trials"
+    first, count = problems[0], len(problems)
+    limits = {"time_s": budget} if unit == "s" else {}
+    TuneRequest(first, kernels[0], Target(), seed=seed, **{**limits, **others})  # checks them
+    title = first.label if count == 1 else f"{first.case or first.name} at {count} sizes"
+    drafts = [Task("", kernels[0], problem, None, 1.0, minimum) for problem in problems]
+    tasks = in_order(rivals(draft, kernels, unit) for draft in drafts)
+    plan = Plan(title, title, unit, budget, tasks, (device,), seed, options=others)
+    plan = plan if count > 1 else replace(plan, produce=frozenset({"winners"}))
+    return replace(plan, text=write_plan(plan))
+
+
+def _shared_trials(trials: int, time: str | float | None, count: int, kernels: int) -> tuple[float, float]:
+    """Return a budget of trials, and the minimum of every problem."""
+    if time is not None:
+        raise UsageError(
+            "several sizes or kernels share a number of trials or a time, but both were given; leave one out."
+        )
+    share, most = _first_share(kernels)
+    whole_number("trials", trials, count, MAX_BUDGET_TRIALS)
+    return float(trials), float(max(1, int(min(share * trials / count, most * FIRST_SLICE_TRIALS))))
+
+
+def _shared_time(time: str | float | None, count: int, kernels: int, devices: int) -> tuple[float, float]:
+    """Return a budget in seconds of each device, and the minimum of every problem."""
+    share, most = _first_share(kernels)
+    total_s = GPU_TIME_S * count / devices if time is None else parse_duration(str(time))
+    share_s = share * total_s * min(1.0, devices / count)
+    budget_s, minimum_s = (max(round(one, 3), 0.001) for one in (total_s, min(share_s, most * FIRST_SLICE_S)))
+    return budget_s, minimum_s
+
+
+def _first_share(kernels: int) -> tuple[float, float]:
+    """Return the share that a problem gets at first, and the most, in first slices."""
+    return (FIRST_SHARE, math.inf) if kernels == 1 else (FIRST_SHARE_OF_KERNELS, float(kernels))
+
+
+def _measurable(kernels: list[Kernel], problem: Problem, device: str, run: Path | None) -> list[Kernel]:
+    """Return the candidates that fit a GPU, or without one have recorded timings; at least one.
+
+    The run of a single kernel goes on with that one.
+    """
+    from mltune.dataset.dataset import find_datasets
+    from mltune.records.store import Store
+
+    if len(kernels) > 1 and run is not None and is_begun(run):
+        with Store.read_only(run) as store:
+            kernels = [kernel for kernel in kernels if kernel.name == store.header.kernel] or kernels[:1]
+    if len(kernels) == 1:
+        return kernels
+    gpus = () if device == REPLAY else find_gpus()[0]
+    if not gpus:
+        return [kernel for kernel in kernels if find_datasets(kernel.name, problem)] or kernels[:1]
+    target = parse_device(device) if device != "all" else None
+    index = 0 if target is None or target.cuda is None else target.cuda
+    return [kernel for kernel in kernels if index >= len(gpus) or fits(kernel, gpus[index])] or kernels[:1]
+
+
+def _single(
+    problem: Problem, kernel: Kernel, accuracy: str | None, *, any_shape: bool, device: str, **options: Any
+) -> tuple[TuneRequest, tuple[str, ...]]:
+    """Return the request of one kernel and one problem on a GPU, or without one in replay."""
+    from mltune.dataset.dataset import load_manifest
+
+    target = parse_device(device) or choose(kernel, problem, any_shape=any_shape)
+    if target.dataset is not None and any_shape:
+        problem = load_manifest(target.dataset).problem
+    return _request(problem, kernel, target, accuracy, **options)
+
+
+def _replay(
+    problem: str | Problem | None,
+    shape: Shape,
+    kernel: str | Path | None,
+    accuracy: str | None,
+    *,
+    device: str,
+    **options: Any,
+) -> tuple[TuneRequest, tuple[str, ...]]:
+    """Return the request of a replay: kernel and problem are the recorded ones by default, and must be the same."""
+    from mltune.dataset.dataset import load_manifest
+    from mltune.dataset.recorded_kernel import recorded_kernel
+    from mltune.kernel.reader import load_kernel
+
+    target = parse_device(device)
+    assert target is not None  # noqa: S101 - only auto has none
+    assert target.dataset is not None  # noqa: S101
+    recorded = load_manifest(target.dataset)
+    bundle, notice = recorded_kernel(recorded) if kernel is None else (load_kernel(kernel), "")
+    found = recorded_problem(problem, shape, recorded.problem, device)
+    request, notices = _request(found, bundle, target, accuracy, **options)
+    return request, (notice, *notices) if notice else notices
+
+
+def _request(
+    problem: Problem,
+    kernel: Kernel,
+    target: Target,
+    accuracy: str | None,
+    *,
+    trials: int | None = None,
+    time: str | float | None = None,
+    **options: Any,
+) -> tuple[TuneRequest, tuple[str, ...]]:
+    """Return a request with a budget, and notices."""
+    from mltune.dataset.dataset import load_manifest
+
+    time_s = time if time is None else parse_duration(str(time))
+    if trials is not None:
+        whole_number("trials", trials, 1)
+    if trials is None and time_s is None:
+        trials, time_s = (None, GPU_TIME_S) if target.dataset is None else (REPLAY_TRIALS, None)
+    request = TuneRequest(problem, kernel, target, trials=trials, time_s=time_s, **options)
+    notices = [target.notice]
+    if target.dataset is not None:
+        check_accuracies([kernel], accuracy)
+        notices.append(load_manifest(target.dataset).check_kernel(kernel))
+        kernel.check_problem(problem)
+    return request, tuple(filter(None, notices))

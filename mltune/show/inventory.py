@@ -1,0 +1,164 @@
+"""Tables of search spaces, checked kernel bundles, devices and clusters, made from the documents of their commands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from mltune.files.text import printable
+from mltune.results.wording import configuration, gb_per_s, percent, tflops
+from mltune.show.table import Column, Table, facts, number
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+Document = Mapping[str, Any]
+
+NAMES = {
+    "fp16_flops": "FP16, two at a time",
+    "fp32_flops": "FP32",
+    "fp64_flops": "FP64",
+    "int32_ops": "INT32",
+    "tensor_fp16_flops": "tensor cores, FP16",
+    "tensor_bf16_flops": "tensor cores, BF16",
+    "tensor_tf32_flops": "tensor cores, TF32",
+    "tensor_fp64_flops": "tensor cores, FP64",
+    "shared_bytes_per_s": "shared memory",
+    "l2_bytes_per_s": "L2 cache",
+    "memory_bytes_per_s": "memory",
+    "launch_s": "a launch",
+}
+"""The quantities of :data:`mltune.device.facts.Quantity`, in words."""
+
+
+def space(document: Document) -> list[RenderableType]:
+    """Show the result of ``mltune space``."""
+    shown = facts(
+        [
+            ("kernel", f"{document['kernel']} for {document['label']} on {document['device']['name']}"),
+            ("source", "in the bundle" if document["has_source"] else "none: it can be replayed, but not built"),
+            ("combinations", f"{document['combinations']:,}"),
+            ("valid", f"{document['valid']:,}"),
+        ]
+    )
+    parameters = [
+        Column("parameter", lambda one: one[0]),
+        number("values", lambda one: len(one[1])),
+        Column("", lambda one: " ".join(map(str, one[1])), wraps=True),
+    ]
+    restrictions = [
+        number("removes", "removes", percent),
+        number("only this", "removes_alone", percent, spare=1),
+        Column("restriction", "restriction", wraps=True),
+        Column("reason", "reason", wraps=True),
+    ]
+    faults = [f"wrong: {fault}" for fault in document["faults"]]
+    values = Table([*document["parameters"].items()], parameters)
+    return [shown, *faults, "", values, "", Table(document["restrictions"], restrictions)]
+
+
+def check(document: Document) -> Iterator[RenderableType]:
+    """Show the result of ``mltune check``: faults, and every build with its resources or the compiler's first error."""
+    builds = [{"number": number, **build} for number, build in enumerate(document["builds"], 1)]
+    yield f"{document['kernel']}, {document['label']} on {document['device']['name']}"
+    yield f"sample: launch and resources of {document['sampled']} of {document['valid']:,} valid configurations"
+    yield from (f"wrong: {fault}" for fault in document["faults"])
+    if document["not_built"]:
+        yield f"builds: none: {document['not_built']}"
+        return
+    failed = [build for build in builds if build["state"] not in ("ok", "timeout")]
+    ended = sum(build["state"] != "timeout" for build in builds)
+    yield f"builds: {ended} of {document['valid']:,} valid configurations compiled, {len(failed)} failed"
+    columns = [
+        number("build", "number"),
+        Column("state", "state"),
+        number("registers", "registers", spare=3),
+        number("spilled", "spill_bytes", spare=2),
+        number("seconds", "compile_s", "{:.2f}".format, spare=1),
+        Column("error", lambda build: build["detail"].partition("; ")[0], wraps=True),
+    ]
+    yield Table(builds, columns)
+    firsts = {build["detail"]: build for build in reversed(failed)}  # the first build of each error
+    for build in sorted(firsts.values(), key=lambda build: build["number"]):
+        yield f"build {build['number']}: {configuration(build['configuration'])}"
+
+
+def devices(document: Document) -> Iterator[RenderableType]:
+    """Show the result of ``mltune device``."""
+    columns = [
+        Column("device", "spec"),
+        Column("name", lambda entry: entry["device"]["name"]),
+        Column("architecture", "architecture", spare=3),
+        number("SMs", lambda entry: entry["device"]["sm_count"], spare=2),
+        number("clock", lambda entry: f"{entry['device']['clock_hz'] / 1e6:.0f} MHz", spare=1),
+        number("memory", lambda entry: f"{entry['device']['memory_bytes'] / 2**30:.0f} GiB", spare=5),
+        number("FP32 TFLOPS", lambda entry: f"{entry['peak_flops']['fp32'] / 1e12:.1f}"),
+        number("FP64 TFLOPS", lambda entry: f"{entry['peak_flops']['fp64'] / 1e12:.1f}", spare=4),
+    ]
+    found = document["devices"]
+    yield Table(found, columns) if found else f"no GPU found: {document['reason']}"
+    for entry in found:
+        if entry["device"].get("measured"):
+            yield ""
+            yield from _measured(entry, document.get("unmeasured", {}))
+    if not document["libraries"]:
+        return
+    libraries = [
+        Column("library", "name"),
+        Column("version", lambda entry: entry["version"] or "not found"),
+        Column("path", lambda entry: entry["path"] or None, wraps=True),
+    ]
+    yield ""
+    yield Table(document["libraries"], libraries)
+    problems = [problem for problem in document["problems"] if problem != document["reason"]]
+    yield from ["", *(f"problem: {problem}" for problem in problems)] if problems else ()
+
+
+def _measured(entry: Document, unmeasured: Mapping[str, str]) -> Iterator[RenderableType]:
+    """Show what was measured of a device, and why the rest was not, by quantity."""
+    shares = entry["share_of_data_sheet"]
+    columns = [
+        Column(f"measured on {printable(entry['device']['name'])}", lambda one: NAMES[one[0]]),
+        number("median", lambda one: _amount(one[0], one[1]["median"])),
+        number("spread", lambda one: one[1]["spread"], percent, spare=1),
+        number("of the data sheet", lambda one: shares[one[0]], percent),
+    ]
+    yield Table([*entry["device"]["measured"].items()], columns)
+    mixes = len(entry["device"].get("mixes", ()))
+    if mixes:
+        yield f"and the rates of {mixes} mixes of arithmetic and loads, from which `mltune bound` computes"
+    for name, reason in unmeasured.items():
+        yield f"not measured: {NAMES[name]}: {printable(reason)}"
+
+
+def _amount(name: str, value: float) -> str:
+    if name == "launch_s":
+        return f"{1e6 * value:.2f} µs"
+    if name.endswith("_bytes_per_s"):
+        return f"{gb_per_s(1e-9 * value)} GB/s"
+    return f"{tflops(1e-12 * value)} {'TOPS' if name.endswith('_ops') else 'TFLOPS'}"
+
+
+def cluster(document: Document) -> Iterator[RenderableType]:
+    """Show the result of ``mltune cluster check``."""
+    workers, rate = document["workers"], document["compile"]
+    columns = [
+        Column("worker", "name"),
+        Column("address", "address", wraps=True),
+        Column("resources", lambda one: ", ".join(f"{name} {count:g}" for name, count in one["resources"].items())),
+        Column("versions", lambda one: ", ".join(" ".join(pair) for pair in one["versions"].items()), wraps=True),
+        Column("as here", lambda one: "yes" if one["fits"] else "no"),
+        Column("device", lambda one: one["device"] or ""),
+    ]
+    yield f"scheduler {printable(document['scheduler'])}, {len(workers)} workers with a GPU or that compile"
+    if document["latency_s"] is not None:
+        yield f"latency {document['latency_s'] * 1e3:.1f} ms"
+    if workers:
+        yield Table(workers, columns)
+    if rate is None:
+        yield "no worker compiles with the versions of this host"
+    else:
+        yield (
+            f"{rate['per_second']:.1f} configurations/s on {rate['cores']} cores "
+            f"({rate['builds']} builds of gemm_simt in {rate['seconds']:.1f} s)"
+        )

@@ -1,0 +1,203 @@
+"""Tables declared as columns: the terminal and both forms of a report show the same declaration.
+
+A column says what a row has in it and how that is written. On a terminal that is too narrow for all columns, a table
+leaves some out rather than break a name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mltune.results.rating import Unit, unit_of, units_of
+from mltune.results.wording import UNKNOWN, percent
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions
+    from rich.table import Table as RichTable
+
+_GAP = 2
+_LEAST_WRAPPED = 24
+"""Least width of a column whose texts may be wrapped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table.
+
+    Attributes
+    ----------
+    of : str or callable
+        What a row has in the column: a function of the row, or a key of it.
+    write : callable
+        Writes it; nothing known (None) is written as ``-``.
+    right : bool
+        Whether it is aligned to the right, as numbers are.
+    wraps : bool
+        Whether a terminal may wrap its texts at spaces.
+    spare : int
+        When a narrow terminal leaves the column out: 1 before all others, 0 never.
+    small : callable, optional
+        Writes an addition to the cell of a row, such as its interval, which only reports show.
+    look : str
+        How a report shows its cells, see the macro ``cell`` of the page: ``code``, ``folded``, ``notes``, ``verdict``,
+        ``when``. Only the page has folded cells.
+    link : callable, optional
+        Returns the address to which the cell of a row leads.
+    """
+
+    heading: str
+    of: str | Callable[[Any], Any]
+    write: Callable[[Any], str] = str
+    right: bool = False
+    wraps: bool = False
+    spare: int = 0
+    small: Callable[[Any], str] | None = None
+    look: str = ""
+    link: Callable[[Any], str] | None = None
+
+    def value(self, row: Any) -> Any:
+        """Return what a row has in the column, by which a page sorts numbers."""
+        return row[self.of] if isinstance(self.of, str) else self.of(row)
+
+    def text(self, row: Any) -> str:
+        """Write the cell of a row."""
+        value = self.value(row)
+        return UNKNOWN if value is None else self.write(value)
+
+    def addition(self, row: Any) -> str:
+        """Write the addition to the cell of a row; empty where there is none."""
+        return "" if self.small is None else self.small(row)
+
+    def address(self, row: Any) -> str:
+        """Return the address to which the cell of a row leads; empty where there is none."""
+        return "" if self.link is None else self.link(row)
+
+
+def number(heading: str, of: str | Callable[[Any], Any], write: Callable[[Any], str] = str, **options: Any) -> Column:
+    """Return a column of numbers."""
+    return Column(heading, of, write, right=True, **options)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows, and the columns in which they are shown.
+
+    Attributes
+    ----------
+    sortable : bool
+        Whether a page sorts it by a column.
+    total : object
+        A row below the others in a report; None for none.
+    """
+
+    rows: Sequence[Any]
+    columns: Sequence[Column]
+    sortable: bool = False
+    total: Any = None
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RichTable]:
+        """Yield the table with the columns that fit; on the narrowest terminals all but the first are wrapped."""
+        from rich.table import Table as RichTable
+
+        texts = [[column.text(row) for row in self.rows] for column in self.columns]
+        least = [_least_width(column, cells) for column, cells in zip(self.columns, texts, strict=True)]
+        kept = self._kept(least, options.max_width)
+        narrow = _width(kept, least) > options.max_width
+        made = RichTable(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
+        for at in kept:
+            column = self.columns[at]
+            wraps = column.wraps or (narrow and at > 0)
+            made.add_column(
+                column.heading,
+                justify="right" if column.right else "left",
+                overflow="fold",
+                no_wrap=not wraps,
+                min_width=None if narrow and wraps else least[at],
+            )
+        for cells in zip(*(texts[at] for at in kept), strict=True):
+            made.add_row(*cells)
+        yield made
+
+    def _kept(self, least: Sequence[int], width: int) -> list[int]:
+        """Return the places of the columns that fit: those that are not spare, then the most important spare ones."""
+        spare = {at: column.spare for at, column in enumerate(self.columns) if column.spare}
+        kept = [at for at in range(len(self.columns)) if at not in spare]
+        for at in sorted(spare, key=lambda at: -spare[at]):
+            if _width([*kept, at], least) <= width:
+                kept.append(at)
+        return sorted(kept)
+
+
+def _least_width(column: Column, texts: Iterable[str]) -> int:
+    from rich.cells import cell_len
+
+    width = max(cell_len(text) for text in (column.heading, *texts))
+    return min(width, _LEAST_WRAPPED) if column.wraps else width
+
+
+def _width(places: Collection[int], least: Sequence[int]) -> int:
+    return sum(least[at] for at in places) + _GAP * (len(places) - 1)
+
+
+def facts(rows: Iterable[tuple[str, str]]) -> RichTable:
+    """Return a table of names and values without a heading."""
+    from rich.table import Table as RichTable
+
+    made = RichTable.grid(padding=(0, 2, 0, 0))
+    made.add_column(no_wrap=True)
+    made.add_column(overflow="fold")
+    for name, value in rows:
+        made.add_row(name, value)
+    return made
+
+
+Figures = Mapping[str, Any]
+"""A rating, see :func:`mltune.results.rating.rating`; empty where nothing is known."""
+
+
+def speeds(ratings: Iterable[Figures], of: Callable[[Any], Figures] = lambda row: row, spare: int = 0) -> list[Column]:
+    """Return a column for each unit in which some ratings are shown, with intervals; without any, one called speed.
+
+    ``of`` returns the rating of a row. The first unit always stays; the last one is the first to be ``spare``.
+    """
+
+    def column(unit: Unit, spare: int) -> Column:
+        def value(row: Any) -> Any:
+            return unit.value(of(row)) if unit_of(of(row)) == unit else None
+
+        def interval(row: Any) -> str:
+            return "" if value(row) is None else "\N{EN DASH}".join(unit.interval(of(row)) or ())
+
+        return number(unit.name, value, unit.write, small=interval, spare=spare)
+
+    units = units_of(ratings)
+    later = [column(unit, spare and spare + len(units) - at) for at, unit in enumerate(units[1:], 2)]
+    return [column(units[0], 0), *later] if units else [number("speed", lambda row: None)]
+
+
+def rated(
+    ratings: Iterable[Figures],
+    references: Iterable[str],
+    of: Callable[[Any], Figures] = lambda row: row,
+    *,
+    spare: tuple[int, int, int] = (0, 1, 0),
+) -> list[Column]:
+    """Return the columns of ratings: their speeds, then their shares of the reference kernel and of the limit.
+
+    ``references`` are the names of the reference kernels. ``spare`` is that of the shares of the reference and of the
+    limit, and of the units after the first, in this order.
+    """
+    known = set(filter(None, references))
+    of_reference, of_limit, of_units = spare
+    return [
+        *speeds(ratings, of, of_units),
+        number(
+            f"of {known.pop() if len(known) == 1 else 'reference'}",
+            lambda row: of(row).get("share_of_reference"),
+            percent,
+            spare=of_reference,
+        ),
+        number("of peak", lambda row: of(row).get("share_of_peak"), percent, spare=of_limit),
+    ]
