@@ -17,7 +17,6 @@ from mltune.device.peaks import peak_flops
 from mltune.errors import BundleError, MltuneWarning, RunError, UsageError, WorkerError
 from mltune.kernel.bundle import Kernel, device_variables
 from mltune.kernel.columns import row
-from mltune.kernel.python_kernel import PythonKernel
 from mltune.kernel.space import ConstrainedSpace, SearchSpace, TableSpace
 from mltune.measure.protocols import SamplingRule
 from mltune.problem.runnable import RunnableProblem
@@ -303,7 +302,7 @@ def batch_size(problem: Problem, device: Device) -> int:
 
 def make_space(kernel: Kernel, variables: Mapping[str, int]) -> SearchSpace:
     """Return the search space of a kernel: what its restrictions leave, or the configurations that it lists."""
-    listed = kernel.configurations if isinstance(kernel, PythonKernel) else None
+    listed = kernel.configurations
     return ConstrainedSpace(kernel, variables) if listed is None else TableSpace(listed)
 
 
@@ -342,7 +341,7 @@ def make_baseline(kernel: Kernel, problem: RunnableProblem, device: Device, buil
         build.entry or kernel.entry,
         tuple(kernel.launch(kernel.default, one) for one in variables),
         right,
-        kernel.verify if isinstance(kernel, PythonKernel) else b"",
+        kernel.verify,
     )
 
 
