@@ -171,3 +171,12 @@ def _nobody(where: str, refused: Mapping[str, Mapping[str, Any]]) -> str:
     if not refused:
         return f"{law}, but {where} has no worker with that resource: dask worker {where} --resources COMPILE=8."
     return f"{law}, but " + "; ".join(f"{address} has {_words(facts)}" for address, facts in refused.items()) + "."
+
+
+def farm_of(where: str) -> CompileFarm | None:
+    """Return the compile workers of a cluster; None where it has none now: a run does not fail for that."""
+    try:
+        return CompileFarm(where)
+    except WorkerError as error:
+        warnings.warn(f"this host compiles alone: {error}", MltuneWarning, stacklevel=2)
+        return None
