@@ -245,35 +245,36 @@ class Search:
             return Batch(number)
         recorded = self._recorded.get(number, {})
         if not recorded and self._results.best >= self._enough:
-            self.stopping = replace(self.stopping, reason=ENOUGH, batch=number - 1)
-            return Batch(number)
-        is_complete = len(recorded) == self.batch
-        history = None if is_complete else self._results.history(self._running())
+            return self._ended(ENOUGH)
+        history = None if len(recorded) == self.batch else self._results.history(self._running())
         planned = [] if history is None else self._sampler.plan(history, number, self.batch)
         proposals = _completed(recorded, planned)
         if not proposals:
-            text = f"nothing is left to try: all {self._space.count:,} configurations are on record"
-            self.stopping = replace(self.stopping, reason=text, batch=number - 1)
-            return Batch(number)
-        proposals = proposals[:count]
-        self._sampler.enqueue(proposals)
-        trials = tuple(self._study.ask(self._sampler.distributions) for _ in proposals)
+            return self._ended(f"nothing is left to try: all {self._space.count:,} configurations are on record")
         known = history if self._skip or self._stop else None
         gates = self._gates = Gates(self._features, known, self._results, self._space, self._seed, self._gates)
         if history is not None and self._stop and gates.fitted_to > self.stopping.fitted_to:
             self._apply_stopping_rule(gates, history)
-        active = GATES if self._results.is_bound_by_runner(self._compilers) else GATES[:1]
-        candidates = [
-            Candidate(
-                self._learned + trial.number, number, one.index, dict(trial.params), one.proposed_by, one.predicted
-            )
-            for trial, one in zip(trials, proposals, strict=True)
-        ]
-        batch = Batch(number, (), trials, gates, frozenset(active if self._skip else ()))
-        batch = replace(batch, candidates=tuple(batch._decide(GATES[0], candidates)))
-        self._open[number] = batch
+        batch = self._open[number] = self._batch(number, proposals[:count], gates)
         self._next += 1
         return batch
+
+    def _ended(self, reason: str) -> Batch:
+        self.stopping = replace(self.stopping, reason=reason, batch=self._next - 1)
+        return Batch(self._next)
+
+    def _batch(self, number: int, proposals: Sequence[Proposal], gates: Gates) -> Batch:
+        """Return the batch of the trials that Optuna's sampler proposes."""
+        self._sampler.enqueue(proposals)
+        trials = tuple(self._study.ask(self._sampler.distributions) for _ in proposals)
+        first = self._learned  # the number of the study's first trial
+        candidates = [
+            Candidate(first + trial.number, number, one.index, dict(trial.params), one.proposed_by, one.predicted)
+            for trial, one in zip(trials, proposals, strict=True)
+        ]
+        active = GATES if self._results.is_bound_by_runner(self._compilers) else GATES[:1]
+        batch = Batch(number, (), trials, gates, frozenset(active if self._skip else ()))
+        return replace(batch, candidates=tuple(batch._decide(GATES[0], candidates)))
 
     def decide(self, built: Sequence[tuple[Candidate, Build]]) -> list[Candidate]:
         """Return candidates of batches in flight with the decisions of the gate after compiling.
