@@ -6,16 +6,20 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from optuna.trial import Trial
 from optuna.trial import TrialState as OptunaState
 
 from mltune.cost.cost_model import log_share
 from mltune.cost.encoding import Source, physical
+from mltune.cost.features import Features
+from mltune.cost.pretrained import PretrainedModel
 from mltune.device.peaks import peak_flops
 from mltune.errors import DeviceError
 from mltune.kernel.columns import Columns
+from mltune.kernel.space import SearchSpace
 from mltune.records.candidate import BATCH, Candidate
 from mltune.records.trial import GATES, Build, TrialRecord, TrialState
 from mltune.records.trials import Trials
@@ -25,13 +29,6 @@ from mltune.search.history import History, Results
 from mltune.search.proposers import Proposer, RandomProposer, TpeProposer, new_study
 from mltune.search.sampling import BatchSampler, Proposal
 from mltune.search.stopping import ENOUGH, INCUMBENTS, LOOKED_AT, Stopping, StoppingRule
-
-if TYPE_CHECKING:
-    from optuna.trial import Trial
-
-    from mltune.cost.features import Features
-    from mltune.cost.pretrained import PretrainedModel
-    from mltune.kernel.space import SearchSpace
 
 SEARCHES = ("model", "tpe", "random", "astra")
 """A Gaussian process with a physical prior; Optuna's TPE restricted to valid, new configurations; random search; random

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -12,31 +13,27 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from mltune.device.facts import Device
 from mltune.device.peaks import peak_flops
 from mltune.errors import BundleError, RunError, UsageError
 from mltune.kernel.bundle import Kernel, device_variables
 from mltune.kernel.columns import row
 from mltune.kernel.python_kernel import PythonKernel
 from mltune.kernel.space import ConstrainedSpace, SearchSpace, TableSpace
-from mltune.measure.protocols import SamplingRule
+from mltune.measure.protocols import Builder, Runner, SamplingRule
+from mltune.problem.problem import Problem
 from mltune.problem.runnable import RunnableProblem
 from mltune.records.candidate import BATCH
 from mltune.records.header import DATASET_HASH, RunHeader
-from mltune.records.trial import Build, TrialState
+from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
 from mltune.records.versions import installed_versions
+from mltune.resolve.device import Target
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from mltune.dataset.dataset import Dataset
-    from mltune.device.facts import Device
     from mltune.measure.messages import Baseline, Outputs
-    from mltune.measure.protocols import Builder, Runner
     from mltune.measure.runner import GpuRunner
-    from mltune.problem.problem import Problem
     from mltune.process.child_pool import ChildPool
-    from mltune.records.trial import Measurement, TrialRecord
-    from mltune.resolve.device import Target
 
 
 FEWEST = 4
