@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mltune.cost.gaussian_process import JITTER, Hyperparameters
 from mltune.kernel.columns import Columns, Floats, Indices, length
-
-if TYPE_CHECKING:
-    from mltune.kernel.space import SearchSpace
+from mltune.kernel.space import SearchSpace
 
 SMALLEST_PRIOR = 0.02
 """Share of the best speed below which the physical prior does not distinguish configurations."""

@@ -12,18 +12,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from mltune.cost.encoding import Source
 from mltune.cost.features import signed_log2
-from mltune.device.facts import NO_CUDA
+from mltune.device.facts import NO_CUDA, Device
 from mltune.kernel.columns import Columns, Floats
-
-if TYPE_CHECKING:
-    from mltune.device.facts import Device
-    from mltune.problem.problem import Problem
+from mltune.problem.problem import Problem
 
 SLOWEST = -3.0
 """Log of the relative speed of the slowest configurations that are told apart; failures count as such."""

@@ -16,6 +16,7 @@ from mltune.cost.features import Features
 from mltune.cost.pretrained import SLOWEST, PretrainedModel, Sweep, fit_member, importance
 from mltune.dataset.recorded_kernel import recorded_kernel
 from mltune.errors import DamagedRunError, ModelError, RunDirectoryError
+from mltune.kernel.space import SearchSpace
 from mltune.records.directory import runs_in
 from mltune.records.store import Store
 from mltune.records.trial import TrialState
@@ -23,7 +24,6 @@ from mltune.records.versions import installed_versions
 
 if TYPE_CHECKING:
     from mltune.dataset.dataset import Dataset
-    from mltune.kernel.space import SearchSpace
 
 CHOICES = (1, 5, 10, 25)
 """Numbers of first choices of which the fastest is compared with the optimum."""

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from mltune.device.facts import Device
 from mltune.device.occupancy import occupancy
 from mltune.errors import BundleError, UsageError
-from mltune.kernel.bundle import device_variables
+from mltune.kernel.bundle import Kernel, device_variables
 from mltune.kernel.columns import Columns, length
-
-if TYPE_CHECKING:
-    from mltune.device.facts import Device
-    from mltune.kernel.bundle import Kernel
-    from mltune.problem.problem import Problem
+from mltune.problem.problem import Problem
 
 KEPLER_THREADS_PER_SM = 2048
 """Most threads on a multiprocessor of the GTX 680. The paper: "1024 (half of the hardware maximum)"."""

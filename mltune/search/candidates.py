@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from functools import cache
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mltune.cost.encoding import Encoding
 from mltune.kernel.coding import ValueList
 from mltune.kernel.columns import Floats, Indices
-
-if TYPE_CHECKING:
-    from mltune.cost.encoding import Encoding
-    from mltune.kernel.space import SearchSpace
+from mltune.kernel.space import SearchSpace
 
 
 def offspring(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +14,9 @@ from mltune.cost.cost_model import CostModel, compress, expand
 from mltune.cost.features import Features
 from mltune.cost.regressors import ExtraTreesModel
 from mltune.kernel.columns import Columns, Floats
+from mltune.kernel.space import SearchSpace
 from mltune.records.trial import GATES, Build, Skip
 from mltune.search.history import History, Results, build_columns, fastest_and_some, milestone
-
-if TYPE_CHECKING:
-    from mltune.kernel.space import SearchSpace
 
 Decisions = tuple[list[Skip | None], NDArray[np.bool_]]
 """For each configuration the reason why it is skipped, or None; and whether the audit measures it nevertheless."""

@@ -15,16 +15,15 @@ from optuna.samplers import BaseSampler
 from mltune.cost.encoding import Encoding, Source, portfolio
 from mltune.errors import SpaceError
 from mltune.kernel.columns import Indices, row
+from mltune.kernel.space import SearchSpace
 from mltune.search.candidates import EnumeratedPool, SampledPool, maximin_subset, offspring
+from mltune.search.history import History
 from mltune.search.proposers import Choice, GaussianProposer, ProposalContext, Proposer, distributions_of
 
 if TYPE_CHECKING:
     from optuna.distributions import CategoricalDistribution
     from optuna.study import Study
     from optuna.trial import FrozenTrial
-
-    from mltune.kernel.space import SearchSpace
-    from mltune.search.history import History
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,16 +6,20 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from optuna.trial import Trial
 from optuna.trial import TrialState as OptunaState
 
 from mltune.cost.cost_model import log_share
 from mltune.cost.encoding import Source, physical
+from mltune.cost.features import Features
+from mltune.cost.pretrained import PretrainedModel
 from mltune.device.peaks import peak_flops
 from mltune.errors import DeviceError
 from mltune.kernel.columns import Columns
+from mltune.kernel.space import SearchSpace
 from mltune.records.candidate import BATCH, Candidate
 from mltune.records.trial import GATES, Build, TrialRecord, TrialState
 from mltune.records.trials import Trials
@@ -25,13 +29,6 @@ from mltune.search.history import History, Results
 from mltune.search.proposers import Proposer, RandomProposer, TpeProposer, new_study
 from mltune.search.sampling import BatchSampler, Proposal
 from mltune.search.stopping import ENOUGH, INCUMBENTS, LOOKED_AT, Stopping, StoppingRule
-
-if TYPE_CHECKING:
-    from optuna.trial import Trial
-
-    from mltune.cost.features import Features
-    from mltune.cost.pretrained import PretrainedModel
-    from mltune.kernel.space import SearchSpace
 
 SEARCHES = ("model", "tpe", "random", "astra")
 """A Gaussian process with a physical prior; Optuna's TPE restricted to valid, new configurations; random search; random
@@ -245,35 +242,36 @@ class Search:
             return Batch(number)
         recorded = self._recorded.get(number, {})
         if not recorded and self._results.best >= self._enough:
-            self.stopping = replace(self.stopping, reason=ENOUGH, batch=number - 1)
-            return Batch(number)
-        is_complete = len(recorded) == self.batch
-        history = None if is_complete else self._results.history(self._running())
+            return self._ended(ENOUGH)
+        history = None if len(recorded) == self.batch else self._results.history(self._running())
         planned = [] if history is None else self._sampler.plan(history, number, self.batch)
         proposals = _completed(recorded, planned)
         if not proposals:
-            text = f"nothing is left to try: all {self._space.count:,} configurations are on record"
-            self.stopping = replace(self.stopping, reason=text, batch=number - 1)
-            return Batch(number)
-        proposals = proposals[:count]
-        self._sampler.enqueue(proposals)
-        trials = tuple(self._study.ask(self._sampler.distributions) for _ in proposals)
+            return self._ended(f"nothing is left to try: all {self._space.count:,} configurations are on record")
         known = history if self._skip or self._stop else None
         gates = self._gates = Gates(self._features, known, self._results, self._space, self._seed, self._gates)
         if history is not None and self._stop and gates.fitted_to > self.stopping.fitted_to:
             self._apply_stopping_rule(gates, history)
-        active = GATES if self._results.is_bound_by_runner(self._compilers) else GATES[:1]
-        candidates = [
-            Candidate(
-                self._learned + trial.number, number, one.index, dict(trial.params), one.proposed_by, one.predicted
-            )
-            for trial, one in zip(trials, proposals, strict=True)
-        ]
-        batch = Batch(number, (), trials, gates, frozenset(active if self._skip else ()))
-        batch = replace(batch, candidates=tuple(batch._decide(GATES[0], candidates)))
-        self._open[number] = batch
+        batch = self._open[number] = self._batch(number, proposals[:count], gates)
         self._next += 1
         return batch
+
+    def _ended(self, reason: str) -> Batch:
+        self.stopping = replace(self.stopping, reason=reason, batch=self._next - 1)
+        return Batch(self._next)
+
+    def _batch(self, number: int, proposals: Sequence[Proposal], gates: Gates) -> Batch:
+        """Return the batch of the trials that Optuna's sampler proposes."""
+        self._sampler.enqueue(proposals)
+        trials = tuple(self._study.ask(self._sampler.distributions) for _ in proposals)
+        first = self._learned  # the number of the study's first trial
+        candidates = [
+            Candidate(first + trial.number, number, one.index, dict(trial.params), one.proposed_by, one.predicted)
+            for trial, one in zip(trials, proposals, strict=True)
+        ]
+        active = GATES if self._results.is_bound_by_runner(self._compilers) else GATES[:1]
+        batch = Batch(number, (), trials, gates, frozenset(active if self._skip else ()))
+        return replace(batch, candidates=tuple(batch._decide(GATES[0], candidates)))
 
     def decide(self, built: Sequence[tuple[Candidate, Build]]) -> list[Candidate]:
         """Return candidates of batches in flight with the decisions of the gate after compiling.

@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mltune.errors import MltuneWarning
 from mltune.records.events import EventLog, EventWriter
-
-if TYPE_CHECKING:
-    from mltune.records.store import Store
-    from mltune.resolve.request import TuneRequest
-    from mltune.results.progress import Progress, Report
-    from mltune.results.run import TuneResult
+from mltune.records.store import Store
+from mltune.resolve.request import TuneRequest
+from mltune.results.progress import Progress, Report
+from mltune.results.run import TuneResult
 
 
 class RunEventLog:

@@ -21,10 +21,10 @@ from mltune.records.reference import Drift, Reference, drifts
 from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
 from mltune.records.trials import Trials
 from mltune.tuning.ranking import REFERENCE, rank_race, rank_records
+from mltune.tuning.session import Session
 
 if TYPE_CHECKING:
     from mltune.measure.runner import GpuRunner
-    from mltune.tuning.session import Session
 
 Entry = tuple[TrialRecord, Build]
 """A trial, and what it was built to again."""

@@ -11,7 +11,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, InitVar, asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -20,14 +20,11 @@ from mltune.measure.pipeline import Decide, Pipeline
 from mltune.records.candidate import Candidate
 from mltune.records.reference import Reference, drifts
 from mltune.records.seconds import Seconds
-from mltune.records.trial import TrialRecord, TrialState
-
-if TYPE_CHECKING:
-    from mltune.records.store import Store
-    from mltune.records.trial import Measurement
-    from mltune.records.trials import Trials
-    from mltune.results.progress import Observer
-    from mltune.tuning.session import Session
+from mltune.records.store import Store
+from mltune.records.trial import Measurement, TrialRecord, TrialState
+from mltune.records.trials import Trials
+from mltune.results.progress import Observer
+from mltune.tuning.session import Session
 
 PATIENCE_S = 0.5
 """Most seconds of waiting for a result before a stop request is looked for."""

@@ -5,24 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from mltune.cost.features import Features
 from mltune.cost.model_choice import AUTO, choose_model, shipped_card
+from mltune.cost.model_file import Card
+from mltune.device.facts import Device
 from mltune.device.known import UNKNOWN
 from mltune.errors import UsageError, WisdomError
 from mltune.files.text import printable
-from mltune.kernel.bundle import device_variables
+from mltune.kernel.bundle import Kernel, device_variables
 from mltune.known.wisdom import Wisdom
 from mltune.known.wisdom_file import file_of_run
+from mltune.problem.problem import Problem
 from mltune.tuning.session import make_space
 from mltune.tuning.wisdom import load_wisdom
-
-if TYPE_CHECKING:
-    from mltune.cost.model_file import Card
-    from mltune.device.facts import Device
-    from mltune.kernel.bundle import Kernel
-    from mltune.problem.problem import Problem
 
 KNOWN, EXPECTED = "known", "expected"
 """Where a choice comes from: it was the fastest of a run, or a model or physics expects it to be fast."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,31 +13,26 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from mltune.device.facts import Device
 from mltune.device.peaks import peak_flops
-from mltune.errors import BundleError, MltuneWarning, RunError, UsageError, WorkerError
+from mltune.errors import BundleError, RunError, UsageError
 from mltune.kernel.bundle import Kernel, device_variables
 from mltune.kernel.columns import row
 from mltune.kernel.space import ConstrainedSpace, SearchSpace, TableSpace
-from mltune.measure.protocols import SamplingRule
+from mltune.measure.protocols import Builder, Runner, SamplingRule
+from mltune.problem.problem import Problem
 from mltune.problem.runnable import RunnableProblem
 from mltune.records.candidate import BATCH
 from mltune.records.header import DATASET_HASH, RunHeader
-from mltune.records.trial import Build, TrialState
+from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
 from mltune.records.versions import installed_versions
+from mltune.resolve.device import Target
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from mltune.dataset.dataset import Dataset
-    from mltune.device.facts import Device
-    from mltune.measure.compile_farm import CompileFarm
     from mltune.measure.messages import Baseline, Outputs
-    from mltune.measure.protocols import Builder, Runner
     from mltune.measure.runner import GpuRunner
-    from mltune.problem.problem import Problem
     from mltune.process.child_pool import ChildPool
-    from mltune.records.trial import Measurement, TrialRecord
-    from mltune.resolve.device import Target
 
 
 FEWEST = 4
@@ -200,12 +195,13 @@ def _on_gpu(
 ) -> Session:
     from mltune.device.packages import cupy_packages
     from mltune.measure.build import NvrtcBuilder, default_cache, nvrtc_version
+    from mltune.measure.compile_farm import farm_of
     from mltune.measure.runner import GpuRunner
 
     device, driver = _gpu(index)
     space = make_space(kernel, {**problem.variables(), **device_variables(device)})
     kernel = replace(kernel, default=default_configuration(kernel, space))
-    farm = _farm(compile_on) if compile_on else None
+    farm = farm_of(compile_on) if compile_on else None
     builder = NvrtcBuilder(kernel, problem, device.architecture, cache=default_cache(), farm=farm, **compilers)
     baseline = partial(make_baseline, kernel, problem, device, builder) if problem.needs_baseline else None
     runner = GpuRunner(kernel, problem, index, device=device, baseline=baseline, pool=compilers["pool"])
@@ -235,7 +231,7 @@ def _gpu(index: int) -> tuple[Device, str]:
     return device, driver
 
 
-def run_once(kernel: PythonKernel, index: int) -> dict[str, Any]:
+def run_once(kernel: Kernel, index: int) -> dict[str, Any]:
     """Compile the first configuration of a kernel, run it once on a GPU, and return its arrays by name after the run.
 
     Raises
@@ -259,20 +255,9 @@ def run_once(kernel: PythonKernel, index: int) -> dict[str, Any]:
     return dict(found.arrays)
 
 
-def _must_succeed(kernel: PythonKernel, outcome: Build | Outputs) -> None:
+def _must_succeed(kernel: Kernel, outcome: Build | Outputs) -> None:
     if outcome.state is not TrialState.OK:
         raise RunError(f"a kernel must run to its end, but {kernel.name} ends with {outcome.state}: {outcome.detail}.")
-
-
-def _farm(where: str) -> CompileFarm | None:
-    """Return the compile workers of a cluster; None where it has none now: a run does not fail for that."""
-    from mltune.measure.compile_farm import CompileFarm
-
-    try:
-        return CompileFarm(where)
-    except WorkerError as error:
-        warnings.warn(f"this host compiles alone: {error}", MltuneWarning, stacklevel=2)
-        return None
 
 
 def batch_size(problem: Problem, device: Device) -> int:

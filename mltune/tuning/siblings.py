@@ -9,24 +9,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mltune.cost.cost_model import one_thread
+from mltune.cost.model_choice import ChosenModel
 from mltune.cost.model_file import load_model, save_model
 from mltune.cost.pretrained import PretrainedModel, Sweep, are_near, distance, fit_member
 from mltune.errors import MltuneWarning, ModelError
+from mltune.problem.problem import Problem
 from mltune.records.directory import FILE, POINTER, PROBLEMS
 from mltune.records.store import Store
 from mltune.records.trial import TrialState
 from mltune.results.reader import RunReader, Unread, read_or_set_aside
-
-if TYPE_CHECKING:
-    from mltune.cost.model_choice import ChosenModel
-    from mltune.problem.problem import Problem
-    from mltune.results.run import TuneResult
-    from mltune.tuning.session import Session
+from mltune.results.run import TuneResult
+from mltune.tuning.session import Session
 
 STEM = "siblings"
 """Stem of the model's files in the directory of a run: a resumed run starts from the same model."""

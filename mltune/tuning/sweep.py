@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,24 +20,18 @@ from mltune.cost.features import Features
 from mltune.cost.model_choice import choose_model
 from mltune.dataset.dataset import Kind, dataset_from_records, write_dataset
 from mltune.errors import MltuneWarning, UsageError
-from mltune.kernel.columns import row
+from mltune.kernel.columns import Indices, row
+from mltune.kernel.space import SearchSpace
 from mltune.records.candidate import Candidate
 from mltune.records.directory import check_no_plan, new_directory
 from mltune.records.store import Store
-from mltune.records.trial import TrialState
+from mltune.records.trial import TrialRecord, TrialState
 from mltune.records.trials import Trials
 from mltune.resolve.request import TuneRequest
 from mltune.results.progress import Observer, Report
 from mltune.search.pruning import Promise, Pruner, PruningAudit
-from mltune.tuning.loop import Loop
-from mltune.tuning.session import open_session, run_header
-
-if TYPE_CHECKING:
-    from mltune.kernel.columns import Indices
-    from mltune.kernel.space import SearchSpace
-    from mltune.records.trial import TrialRecord
-    from mltune.tuning.loop import Planner
-    from mltune.tuning.session import Session
+from mltune.tuning.loop import Loop, Planner
+from mltune.tuning.session import Session, open_session, run_header
 
 MOST_ROWS = 200_000
 """Largest space for a complete sweep: a larger one takes hours."""

@@ -16,17 +16,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mltune.cost.cost_model import one_thread
-from mltune.cost.model_choice import AUTO, NONE, choose_model
+from mltune.cost.model_choice import AUTO, NONE, ChosenModel, choose_model
+from mltune.cost.pretrained import PretrainedModel
 from mltune.device.peaks import peak_flops
 from mltune.errors import DeviceLostError, MltuneWarning
 from mltune.known.wisdom_file import file_of_run
 from mltune.measure.race import budget_after
 from mltune.measure.timing import within_limits
+from mltune.records.candidate import Candidate
 from mltune.records.declaration import FACT as DECLARATION
 from mltune.records.declaration import Declaration
 from mltune.records.directory import WINNER, check_no_plan, new_directory
 from mltune.records.events import EventWriter, no_events
 from mltune.records.store import Store
+from mltune.records.trial import TrialRecord
+from mltune.records.trials import Trials
 from mltune.resolve.request import TuneRequest
 from mltune.results.progress import Observer, Report
 from mltune.results.reader import RunReader
@@ -40,12 +44,7 @@ from mltune.tuning.siblings import earlier_sweeps, sibling_model
 from mltune.tuning.wisdom import add_outcomes, known_configurations
 
 if TYPE_CHECKING:
-    from mltune.cost.model_choice import ChosenModel
-    from mltune.cost.pretrained import PretrainedModel
     from mltune.process.child_pool import ChildPool
-    from mltune.records.candidate import Candidate
-    from mltune.records.trial import TrialRecord
-    from mltune.records.trials import Trials
     from mltune.search.search import Batch, Search
 
 

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mltune.errors import DamagedRunError, MltuneWarning, WisdomError
 from mltune.files.text import printable
 from mltune.known.entry import LONGEST_TEXT, Entry, Failure, Gpu
 from mltune.known.wisdom import Wisdom
 from mltune.records.declaration import Finalist
+from mltune.records.events import EventWriter
 from mltune.records.header import LARGEST
+from mltune.records.store import Store
 from mltune.records.trial import TrialRecord, TrialState
+from mltune.results.run import TuneResult
 from mltune.tuning.ranking import rank_records
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from mltune.records.events import EventWriter
-    from mltune.records.store import Store
-    from mltune.results.run import TuneResult
-    from mltune.tuning.session import Session
+from mltune.tuning.session import Session
 
 FACT = "wisdom"
 """Name of the fact in the store of a run: the configurations that a resumed run must propose again."""

@@ -5,25 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from mltune.device.facts import Device
 from mltune.errors import MltuneError, UsageError
+from mltune.kernel.bundle import Kernel
 from mltune.kernel.reader import built_in, load_kernel
-from mltune.known.entry import Gpu, canonical
+from mltune.known.entry import Entry, Gpu, canonical
+from mltune.known.wisdom import Wisdom
+from mltune.problem.problem import Problem
 from mltune.records.trial import Build, Measurement, TrialState
+from mltune.resolve.device import Target
 from mltune.tuning.ranking import rank_records
-from mltune.tuning.session import open_session
-
-if TYPE_CHECKING:
-    from mltune.device.facts import Device
-    from mltune.kernel.bundle import Kernel
-    from mltune.known.entry import Entry
-    from mltune.known.wisdom import Wisdom
-    from mltune.problem.problem import Problem
-    from mltune.resolve.device import Target
-    from mltune.tuning.session import Session
+from mltune.tuning.session import Session, open_session
 
 TOLERANCE = 0.05
 """Share by which a time may exceed the upper end of the recorded interval."""
