@@ -20,8 +20,7 @@ import numpy as np
 from mltune.comparison.simulation import Trace
 from mltune.errors import DamagedRunError, MltuneError, RunDirectoryError, StoreError
 from mltune.files.atomic import write_file_atomically
-from mltune.files.opening import kind_of
-from mltune.files.reading import reason
+from mltune.files.reading import kind_of, reason
 from mltune.files.text import printable
 
 _TABLES = """

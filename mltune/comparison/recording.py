@@ -138,7 +138,7 @@ class Source:
     name : str
         Name or path of a dataset, or the display name of a table.
     table : pathlib.Path or None
-        A bare table: CSV, Parquet or JSON (:func:`mltune.dataset.bare_table.read_table`).
+        A bare table: CSV, Parquet or JSON (:func:`mltune.dataset.importing.read_table`).
     parameters : tuple of str
         Parameter columns of the table; empty if the format defines them.
     time : str or None
@@ -162,10 +162,11 @@ class Source:
             The source does not exist, or is malformed.
         """
         if self.table is not None:
-            from mltune.dataset.bare_table import read_table
+            from mltune.dataset.importing import read_table
+            from mltune.dataset.recorded_kernel import bare_kernel
 
             bare = read_table(self.table, self.parameters or None, self.time, aggregate=self.aggregate)
-            found = record(bare.dataset, bare.kernel)
+            found = record(bare.dataset, bare_kernel(bare.dataset.manifest))
             return replace(found, name=self.name, account=bare.account, notices=bare.notices)
         from mltune.dataset.dataset import load_dataset
         from mltune.dataset.recorded_kernel import recorded_kernel

@@ -14,8 +14,7 @@ import time
 from pathlib import Path
 
 from mltune.errors import DamagedRunError, RunDirectoryError
-from mltune.files.opening import kind_of, open_regular
-from mltune.files.reading import reason
+from mltune.files.reading import kind_of, open_regular, reason
 from mltune.files.text import printable
 
 FILE = "run.sqlite"

@@ -5,6 +5,8 @@ import pytest
 
 from mltune.cost.gaussian_process import GaussianProcess, Hyperparameters
 from mltune.cost.regressors import AT_ONCE, Ensemble, ExtraTreesModel
+from mltune.testing import CostModelContract
+from mltune.testing.cost_models import speeds as landscape
 
 
 @pytest.fixture(scope="module")
@@ -51,34 +53,9 @@ def test_leave_one_out_of_the_gaussian_process_is_that_of_another_fit(data):
     assert deviation[7] > 0
 
 
-def landscape(count, seed=0):
-    rng = np.random.default_rng(seed)
-    X = rng.random((count, 6))
-    y = -3.0 * np.square(X[:, 0] - 0.5) - X[:, 1] * X[:, 2] - 0.5 + rng.normal(0, 0.02, count)
-    return X, y
-
-
-def test_ranks_what_it_has_not_seen():
-    X, y = landscape(300)
-    X_new, y_new = landscape(200, seed=1)
-    mean, spread = ExtraTreesModel(random_state=0).fit(X, y).predict(X_new)
-    assert np.corrcoef(mean, y_new)[0, 1] > 0.85
-    assert mean.shape == spread.shape == (200,)
-    assert (spread >= 0).all()
-
-
-def test_same_seed_and_rows_same_model():
-    X, y = landscape(60)
-    first, second = (ExtraTreesModel(random_state=3).fit(X, y) for _ in range(2))
-    np.testing.assert_array_equal(first.predict(X), second.predict(X))
-    np.testing.assert_array_equal(first.unseen(), second.unseen())
-
-
-def test_failures_are_learned_as_very_slow():
-    X, y = landscape(300)
-    y[X[:, 3] > 0.7] = np.nan
-    mean, _ = ExtraTreesModel(random_state=0).fit(X, y).predict(X)
-    assert mean[X[:, 3] > 0.7].mean() < np.quantile(mean[X[:, 3] < 0.7], 0.1)
+class TestExtraTrees(CostModelContract):
+    def make(self, random_state):
+        return ExtraTreesModel(random_state=random_state)
 
 
 def test_unseen_predictions_are_as_wrong_as_those_of_new_rows():
@@ -94,23 +71,6 @@ def test_unseen_predictions_are_as_wrong_as_those_of_new_rows():
     assert seen < 0.8 * new
     assert 0.7 * new < unseen < 1.6 * new
     assert 0.6 < np.nanmedian(spread) / np.median(model.predict(X_new)[1]) < 1.6
-
-
-def test_no_prediction_of_an_unseen_row_rests_on_its_own_speed():
-    X, y = landscape(40)
-    best = int(np.argmax(y))  # faster still, it leaves the median and so the compression as they are
-    before, _ = ExtraTreesModel(random_state=0).fit(X, y).unseen()
-    y[best] += 0.3
-    after, _ = ExtraTreesModel(random_state=0).fit(X, y).unseen()
-    assert after[best] == pytest.approx(before[best])
-
-
-@pytest.mark.parametrize("rows", [1, 2, 5])
-def test_a_few_rows_are_enough(rows):
-    X, y = landscape(rows)
-    model = ExtraTreesModel(random_state=0).fit(X, y)
-    assert np.isfinite(model.predict(X)[0]).all()
-    assert model.unseen()[0].shape == (rows,)
 
 
 def test_compression_is_undone():

@@ -48,7 +48,7 @@ MODULES = (
     "mltune.cli",
     "mltune.comparison.comparison",
     "mltune.comparison.results",
-    "mltune.dataset.bare_table",
+    "mltune.dataset.importing",
     "mltune.dataset.dataset",
     "mltune.search.search",
     "mltune.measure.build",
