@@ -53,7 +53,7 @@ def near_run(problem: Problem, run: TuneResult) -> NearRun | None:
     """Return a run with its distance from a problem; None where its times do not help.
 
     They help if the run is of the problem's class, and of its case or of a similar number of operations. Runs of a
-    similar number are nearer than others, then those of its case.
+    similar number are nearer than others, and among these those of its case.
     """
     other = run.problem
     is_far, of_another_case = not are_near(other.flops, problem.flops), other.case != problem.case

@@ -172,8 +172,8 @@ def _start_model(
 class Batches:
     """The planner of a search: its batches, several in flight, each told when it is complete, in their order.
 
-    At most one batch is told before the next is planned, however fast results arrive: what a batch is planned from
-    does not depend on the order of results.
+    At most one batch is told before the next is planned, however fast results arrive: the plan of a batch does not
+    depend on the order of results.
     """
 
     def __init__(self, search: Search, store: Store, trials: int | None) -> None:
@@ -263,7 +263,7 @@ class Tuner:
         return replace(self._reader.read_from(self._store), stopped=stopped, interrupted=interrupted)
 
     def _loop(self) -> Loop:
-        """Return the loop, with what is on record learned."""
+        """Return the loop, after the search has learned the trials on record."""
         session, request = self._session, self._request
         self._reader.read_from(self._store)
         planner = Batches(self._search, self._store, request.trials)
