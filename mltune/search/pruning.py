@@ -53,7 +53,7 @@ TAIL = 0.1
 """Share of the residuals from which the tail beyond them is extrapolated."""
 
 RECENT = 3
-"""Last rounds whose errors of prediction are residuals too, and whose expected fast ones are compared with the found."""
+"""Last rounds whose errors are residuals too, and whose expected numbers of fast ones are compared with the found."""
 
 DOUBT = 0.5
 """Fast configurations that are added to both sides of that comparison."""
