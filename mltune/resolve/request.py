@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from mltune.errors import UsageError
 from mltune.files.text import did_you_mean, printable
 from mltune.problem.problem import Problem
+from mltune.records.candidate import SEARCHES
 from mltune.resolve.device import Target
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class TuneRequest:
         Most seconds, those of earlier runs in the same directory included.
     seed : int
     search : str
-        One of :data:`mltune.search.search.SEARCHES`; the others than ``"model"`` are for comparison.
+        One of :data:`mltune.records.candidate.SEARCHES`; the others than ``"model"`` are for comparison.
     skip : bool
         Whether gates skip configurations that are predicted to be slow.
     stop : bool
@@ -108,12 +109,9 @@ class TuneRequest:
             raise UsageError(f"enough is a share of the upper bound, above 0 and at most 1, got {self.enough:g}.")
         if self.time_s is not None and not 0 <= self.time_s <= LONGEST_S:
             raise UsageError(f"the time of a run is at most 366 days, got {self.time_s:g} s.")
-        if self.search != "model":
-            from mltune.search.search import SEARCHES  # slow to import
-
-            if self.search not in SEARCHES:
-                hint = did_you_mean(str(self.search), SEARCHES) or "."
-                raise UsageError(f"search is one of {', '.join(SEARCHES)}, got {self.search!r}{hint}")
+        if self.search not in SEARCHES:
+            hint = did_you_mean(str(self.search), SEARCHES) or "."
+            raise UsageError(f"search is one of {', '.join(SEARCHES)}, got {self.search!r}{hint}")
 
 
 def whole_number(name: str, value: object, least: int, most: int | None = None) -> int:
