@@ -17,6 +17,7 @@ from mltune.cost.model_choice import ChosenModel
 from mltune.cost.model_file import load_model, save_model
 from mltune.cost.pretrained import PretrainedModel, Sweep, are_near, distance, fit_member
 from mltune.errors import MltuneWarning, ModelError
+from mltune.known.entry import Entry
 from mltune.problem.problem import Problem
 from mltune.records.directory import FILE, POINTER, PROBLEMS
 from mltune.records.store import Store
@@ -39,6 +40,22 @@ LATEST = 24
 
 MOST_TRIALS = 15_000
 """Most trials of an earlier run that is read: a run should begin soon."""
+
+
+@dataclass(frozen=True, slots=True)
+class Siblings:
+    """Knowledge from the other problems of a campaign.
+
+    Attributes
+    ----------
+    entries : tuple of Entry
+        Their best configurations so far, which are measured first.
+    sweeps : tuple of Sweep
+        Measurements of the most similar ones: a model that is trained on them takes the place of the shipped one.
+    """
+
+    entries: tuple[Entry, ...] = ()
+    sweeps: tuple[Sweep, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
