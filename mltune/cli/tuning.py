@@ -34,13 +34,11 @@ from mltune.cli.application import (
 )
 from mltune.cli.plans import carry_out
 from mltune.errors import UsageError
+from mltune.records.candidate import SEARCHES
 from mltune.resolve.plan import Plan
 from mltune.resolve.problems import Shape
 from mltune.resolve.resolve import resolve, resolve_sweep
 from mltune.show import terminal
-
-SEARCHES = ("model", "tpe", "random", "astra")
-"""Those of :data:`mltune.search.search.SEARCHES`, which is slow to import; a test compares them."""
 
 
 @app.command()

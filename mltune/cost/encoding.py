@@ -155,11 +155,11 @@ class MeanFunction:
 def portfolio(expected: Floats, points: Floats, count: int, rng: np.random.Generator) -> Indices:
     """Choose configurations of which the fastest is expected to be fast, whichever source is right.
 
-    In each of many scenarios one of the sources is right, but for errors that are alike for configurations that are
-    alike. The first configuration is the best by the mean of the sources. Each further one adds most to the speed of
-    the fastest of those chosen, on the average over the scenarios: so what the sources disagree about is covered, and
-    configurations that are nearly the same are not all chosen. The gain is submodular, and a greedy choice is nearly as
-    good as the best one (Nemhauser, Wolsey and Fisher, 1978).
+    In each of many scenarios one of the sources is right up to random errors, which are similar for similar
+    configurations. The first configuration is the best by the mean of the sources. Each further one adds most to the
+    speed of the fastest chosen one, on average over the scenarios. So the choice covers the disagreement of the
+    sources, and holds no near copies. The gain is submodular, and a greedy choice is nearly as good as the best one
+    (Nemhauser, Wolsey and Fisher, 1978).
 
     Parameters
     ----------

@@ -36,7 +36,7 @@ class ChosenModel:
         return file_of(self.path).name
 
     def notices(self, problem: Problem, device: Device) -> tuple[str, ...]:
-        """Say in what a problem and a device differ from all that the model was trained on."""
+        """Return in words where a problem and a device differ from all training data of the model."""
         origins = [one for one in self.card.origins if one.architecture]
         families = sorted({one.architecture for one in origins})
         classes = sorted({one.cost_class for one in self.card.members if one.cost_class})
@@ -81,7 +81,7 @@ def choose_model(prior: str, kernel: Kernel, *, replay: bool = False) -> ChosenM
     prior : str
         ``"auto"``, ``"none"``, the name of a model that comes with mltune, or a file. ``"auto"`` is the model of a
         kernel that comes with mltune, if there is one of its parameters, unless it lost against physics where it was
-        judged on what it had not seen: more than :data:`TOLERATED_LOSS` (``gain`` in its card).
+        judged on datasets that it had not seen: more than :data:`TOLERATED_LOSS` (``gain`` in its card).
     kernel : Kernel
     replay : bool
         Whether recorded timings are replayed: ``"auto"`` is then none, because the model may have seen them.

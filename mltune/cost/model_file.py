@@ -139,7 +139,7 @@ class Card(BaseModel):
 
     @property
     def origins(self) -> list[Origin]:
-        """Where its datasets were recorded, as far as its facts say so."""
+        """Origins of its datasets, where its facts have them."""
         found = self.facts.get("datasets")
         listed = found.values() if isinstance(found, dict) else ()
         return [Origin.of(one) for one in listed if isinstance(one, dict)]

@@ -1,9 +1,9 @@
 """A cost model that is trained on recorded sweeps, from which runs on other GPUs and problems start.
 
 There is one regressor for each sweep, from the parameters of a configuration to the log of its speed relative to the
-fastest of the sweep. The mean of those that are closest is the prediction: what was fast everywhere is expected to be
-fast here. On recorded GPUs of other architectures this order beats one regressor over all sweeps with features of the
-device (benchmarks/transfer.py).
+fastest of the sweep. The prediction is the mean of the closest regressors: a configuration that was fast everywhere is
+expected to be fast here. On recorded GPUs of other architectures this order beats one regressor over all sweeps with
+features of the device (benchmarks/transfer.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Train a model on datasets of one kernel, and judge it on what it has not seen."""
+"""Train a model on datasets of one kernel, and judge it on datasets that it has not seen."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def as_sweeps(datasets: Sequence[Dataset]) -> list[Sweep]:
 
 
 def joined(datasets: Sequence[Dataset], sweeps: Sequence[Sweep]) -> list[Sweep]:
-    """Return the sweeps of datasets, those of the same problem on the same device as one, by the name of the first."""
+    """Return the sweeps of datasets; several of one problem on one device are one, with the name of the first."""
     parts: dict[tuple[object, ...], list[Sweep]] = {}
     for dataset, sweep in zip(datasets, sweeps, strict=True):
         parts.setdefault((repr(dataset.manifest.problem), dataset.manifest.device), []).append(sweep)
@@ -193,7 +193,7 @@ def scores(
 
 
 def score(model: PretrainedModel, dataset: Dataset, sweep: Sweep) -> dict[str, Any]:
-    """Compare what a model expects of a sweep with its times.
+    """Compare the expectations of a model with the times of a sweep.
 
     Returns
     -------
@@ -226,9 +226,9 @@ def score(model: PretrainedModel, dataset: Dataset, sweep: Sweep) -> dict[str, A
 
 
 def gain(scores: Mapping[str, Mapping[str, Any]]) -> float | None:
-    """Return what a model adds to physics: the mean gain of the share of the optimum over sweeps and first choices.
+    """Return the mean gain of the share of the optimum by a model over physics; None where nothing was held out.
 
-    None where nothing was held out. Where there is no physics, the model adds what it has.
+    Where there is no physics, the gain is the share of the model.
     """
     gains = []
     for found in scores.values():

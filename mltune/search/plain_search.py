@@ -170,7 +170,7 @@ def symmetric_logs(values: Floats) -> Floats:
 
 
 def _outcome(score: float) -> tuple[TrialState, Measurement]:
-    """Return a state and a measurement whose score in a search without a peak is, but for a constant, this one."""
+    """Return the outcome that a search without a peak gives this score, up to a constant."""
     if math.isnan(score):
         return _FAILED
     return TrialState.OK, Measurement(TrialState.OK, median_s=math.exp(-score))

@@ -1,8 +1,8 @@
-"""Pruning: measure what may be fast, leave out what is surely slow, and audit what was left out.
+"""Pruning: measure configurations that may be fast, leave out those that are surely slow, and audit the decision.
 
 The decisions of a pruned sweep, without a GPU: :class:`Pruner` is asked for configurations and told their speeds. They
 follow from the seed and the speeds alone, so a sweep that was interrupted goes on with the same decisions.
-docs/explanation/pruning.md has the rules, what they promise and what they do not.
+docs/explanation/pruning.md has the rules and the limits of their promise.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ AUDIT_CONFIDENCE = 0.95
 """Confidence of the bound on the share of false skips."""
 
 FAST_SHARE = 3
-"""Residuals are those of the fastest of so many parts of the measured configurations."""
+"""Residuals come from the fastest third of the measured configurations."""
 
 FEWEST = 100
 """Fewest configurations whose residuals calibrate the tail."""
@@ -53,7 +53,7 @@ TAIL = 0.1
 """Share of the residuals from which the tail beyond them is extrapolated."""
 
 RECENT = 3
-"""Last rounds whose errors of prediction are residuals, too, and whose chances are compared with what was found."""
+"""Last rounds whose errors are residuals too, and whose expected numbers of fast ones are compared with the found."""
 
 DOUBT = 0.5
 """Fast configurations that are added to both sides of that comparison."""
@@ -182,7 +182,7 @@ class Pruner:
         self._speed = np.full(len(X), np.nan)
         self._told = np.zeros(len(X), dtype=bool)
         self._asked = np.zeros(len(X), dtype=bool)
-        self._open = np.zeros(len(X), dtype=bool)  # what the next round is planned from
+        self._open = np.zeros(len(X), dtype=bool)  # the next round is planned from these
         self._beside = np.empty(0, dtype=np.int64)
         self._rounds = 0
         self._result: PruningAudit | None = None
@@ -286,7 +286,7 @@ class Pruner:
         return None
 
     def _goal(self) -> float:
-        """Return the least log speed that is fast, as far as is known."""
+        """Return the least log speed that counts as fast, by the fastest so far."""
         return self.promise.goal(float(np.nanmax(self._speed[self._open])))
 
     def _calibration(self) -> float:
@@ -325,7 +325,7 @@ class Pruner:
         return _Chances(left, upper_tail((goal - mean) / (wide + offset), residuals), chances)
 
     def _note_errors(self, targets: Mapping[int, float]) -> None:
-        """Note the errors of the last predictions, for what has been measured since."""
+        """Note the errors of the last predictions, of the configurations measured since."""
         if self._predicted is not None:
             indices, mean, width = self._predicted
             new = self._open[indices]

@@ -214,7 +214,7 @@ class _Draft:
         return self.size - len(self.proposals)
 
     def add(self, choice: Choice, count: int, proposed_by: str) -> None:
-        """Add up to ``count`` configurations of a choice, as far as there is room."""
+        """Add up to ``count`` configurations of a choice while there is room."""
         predicted = repeat(None) if choice.predicted is None else map(float, choice.predicted)
         for index, expected in zip(map(int, choice.indices), predicted, strict=False):
             if count < 1 or self.room < 1:
@@ -225,7 +225,7 @@ class _Draft:
                 count -= 1
 
     def add_random(self, count: int) -> None:
-        """Add up to ``count`` random configurations, as far as there is room."""
+        """Add up to ``count`` random configurations while there is room."""
         count = min(count, self.room)
         if count > 0:
             self.add(Choice(self.space.sample(count, self.rng, self.taken)), count, "random")

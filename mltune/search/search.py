@@ -20,7 +20,7 @@ from mltune.device.peaks import peak_flops
 from mltune.errors import DeviceError
 from mltune.kernel.columns import Columns
 from mltune.kernel.space import SearchSpace
-from mltune.records.candidate import BATCH, Candidate
+from mltune.records.candidate import BATCH, SEARCHES, Candidate
 from mltune.records.trial import GATES, Build, TrialRecord, TrialState
 from mltune.records.trials import Trials
 from mltune.search.astra import AstraThresholds
@@ -29,10 +29,6 @@ from mltune.search.history import History, Results
 from mltune.search.proposers import Proposer, RandomProposer, TpeProposer, new_study
 from mltune.search.sampling import BatchSampler, Proposal
 from mltune.search.stopping import ENOUGH, INCUMBENTS, LOOKED_AT, Stopping, StoppingRule
-
-SEARCHES = ("model", "tpe", "random", "astra")
-"""A Gaussian process with a physical prior; Optuna's TPE restricted to valid, new configurations; random search; random
-search within the hand-set thresholds of LAWN 267."""
 
 SOME = 1000
 """Random configurations: physics expects shares of the speed of the fastest among them."""
@@ -93,7 +89,7 @@ class Search:
     features : Features
         Features of the kernel, the problem and the device.
     search : str
-        One of :data:`SEARCHES`.
+        One of :data:`mltune.records.candidate.SEARCHES`.
     seed : int
     batch : int
         Proposals of a batch.

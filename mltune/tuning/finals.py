@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mltune.measure.runner import GpuRunner
 
 Entry = tuple[TrialRecord, Build]
-"""A trial, and what it was built to again."""
+"""A trial with its new build."""
 
 FINALISTS = 5
 """Number of trials in a race."""

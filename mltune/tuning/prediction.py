@@ -1,4 +1,4 @@
-"""The choice of configurations without a measurement: what a search would measure first."""
+"""The choice of configurations without a measurement: those that a search would measure first."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Prediction:
     expected : Expected or None
         Of the model, or where none is used of physics; None where that was not judged.
     notices : tuple of str
-        In what the problem and the device differ from all that the model was trained on.
+        Differences of the problem and the device from all training data of the model.
     """
 
     choices: tuple[Choice, ...]

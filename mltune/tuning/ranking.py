@@ -33,7 +33,7 @@ class Interval:
     high: float
 
     def exp(self) -> Interval:
-        """Return the interval of the exponential, its ends within what a store holds."""
+        """Return the interval of the exponential, its ends within the limits of a store."""
         return Interval(math.exp(self.center), math.exp(max(self.low, -_FARTHEST)), math.exp(min(self.high, _FARTHEST)))
 
 

@@ -39,7 +39,7 @@ FEWEST = 4
 """Fewest proposals of a batch."""
 
 BATCH_S = 5.0
-"""Most seconds that the GPU may take for a batch that has more: what is planned meanwhile has not learned from it."""
+"""Most seconds that the GPU may take for a batch of more: batches planned meanwhile have not learned from it."""
 
 REACHED = 0.6
 """Share of the device's limit that is assumed for the seconds of a batch."""
@@ -61,8 +61,8 @@ class Session:
         The replayed dataset.
     batches : int
         Batches of proposals in flight. On a GPU, three keep the compile pool busy while one batch is planned and
-        another runs; in replay, two run the same code. Neither this nor `batch` rises with the compilers: what is
-        planned from fewer results costs more than busier compilers bring (docs/explanation/cluster-scaling.md).
+        another runs; in replay, two run the same code. Neither this nor `batch` rises with the compilers: planning from
+        fewer results costs more than busier compilers bring (docs/explanation/cluster-scaling.md).
     compilers : float
         Builds made in parallel; infinite in replay, where builds take no time.
     default : mapping of str to int
@@ -305,7 +305,7 @@ def default_configuration(kernel: Kernel, space: SearchSpace) -> dict[str, int]:
 
 
 def make_baseline(kernel: Kernel, problem: RunnableProblem, device: Device, builder: Builder) -> Baseline:
-    """Compile the default configuration; return what the results of other configurations are compared with."""
+    """Compile the default configuration, with whose results those of the others are compared."""
     from mltune.measure.messages import Baseline
 
     assert kernel.entry is not None  # noqa: S101 - it is built

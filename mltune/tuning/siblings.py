@@ -17,6 +17,7 @@ from mltune.cost.model_choice import ChosenModel
 from mltune.cost.model_file import load_model, save_model
 from mltune.cost.pretrained import PretrainedModel, Sweep, are_near, distance, fit_member
 from mltune.errors import MltuneWarning, ModelError
+from mltune.known.entry import Entry
 from mltune.problem.problem import Problem
 from mltune.records.directory import FILE, POINTER, PROBLEMS
 from mltune.records.store import Store
@@ -42,6 +43,22 @@ MOST_TRIALS = 15_000
 
 
 @dataclass(frozen=True, slots=True)
+class Siblings:
+    """Knowledge from the other problems of a campaign.
+
+    Attributes
+    ----------
+    entries : tuple of Entry
+        Their best configurations so far, which are measured first.
+    sweeps : tuple of Sweep
+        Measurements of the most similar ones: a model that is trained on them takes the place of the shipped one.
+    """
+
+    entries: tuple[Entry, ...] = ()
+    sweeps: tuple[Sweep, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class NearRun:
     """A run whose times help with another problem, and its distance from that problem; smaller is nearer."""
 
@@ -53,7 +70,7 @@ def near_run(problem: Problem, run: TuneResult) -> NearRun | None:
     """Return a run with its distance from a problem; None where its times do not help.
 
     They help if the run is of the problem's class, and of its case or of a similar number of operations. Runs of a
-    similar number are nearer than others, then those of its case.
+    similar number are nearer than others, and among these those of its case.
     """
     other = run.problem
     is_far, of_another_case = not are_near(other.flops, problem.flops), other.case != problem.case

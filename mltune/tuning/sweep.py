@@ -1,6 +1,6 @@
 """Sweep: time many configurations of a kernel and write them as a dataset, failures included.
 
-A pruned sweep (:func:`pruned_sweep`) leaves out what is surely slow; any other measures all that it has chosen.
+A pruned sweep (:func:`pruned_sweep`) leaves out configurations that are surely slow.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ MOST_ROWS = 200_000
 class Pruned:
     """The result of a pruned sweep.
 
-    Compilers and the GPU work side by side, so the time of a sweep is that of the busier of the two. What a complete
-    sweep takes is estimated from the random sample: the mean seconds of a configuration, times the size of the space.
+    Compilers and the GPU work side by side, so a sweep takes as long as the busier of the two. The time of a complete
+    sweep is estimated from the random sample: the mean seconds of a configuration, times the size of the space.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class Pruned:
 
     @property
     def saved_s(self) -> float:
-        """Net seconds saved: those of a complete sweep less those of this one, planning included."""
+        """Net seconds saved, planning included."""
         return self.complete_s - self.total_s
 
     def to_json(self) -> dict[str, int | float]:
@@ -149,7 +149,7 @@ def pruned_sweep(
     values: Mapping[str, Sequence[int]] | None = None,
     progress: Report | None = None,
 ) -> Pruned:
-    """Measure what may be fast of every configuration, and write a dataset with what that promises.
+    """Measure the configurations that may be fast, and write a dataset with a promise about the others.
 
     Parameters
     ----------
@@ -308,7 +308,7 @@ def _candidates(space: SearchSpace, indices: Indices, first: int, batch: int, pr
 
 
 def measure_all(session: Session, store: Store, planner: Planner, observer: Observer) -> Trials:
-    """Measure what a planner asks for and is not in the store; return all trials by number."""
+    """Measure the candidates of a planner that are not in the store; return all trials by number."""
     ended = store.records()
     loop = Loop(session, store, planner, observer, ended, ended, ahead=4 * (os.cpu_count() or 1))
     with one_thread():

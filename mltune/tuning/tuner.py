@@ -40,7 +40,7 @@ from mltune.tuning.event_log import RunEventLog
 from mltune.tuning.finals import declare
 from mltune.tuning.loop import Loop
 from mltune.tuning.session import Session, open_session, run_header
-from mltune.tuning.siblings import earlier_sweeps, sibling_model
+from mltune.tuning.siblings import Siblings, earlier_sweeps, sibling_model
 from mltune.tuning.wisdom import add_outcomes, known_configurations
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def tune(
     slug: str = "",
     events: EventWriter | None = None,
     pool: ChildPool | None = None,
+    siblings: Siblings | None = None,
 ) -> TuneResult:
     """Search for the fastest configuration until the budget is spent, everything is tried, or a stop is requested.
 
@@ -77,6 +78,8 @@ def tune(
         not be that of a plan.
     pool : ChildPool, optional
         Where compile processes and the worker of the GPU wait for the next run; without one they end with this one.
+    siblings : Siblings, optional
+        Knowledge from the other problems of a campaign.
 
     Raises
     ------
@@ -85,6 +88,7 @@ def tune(
     RunError
         The run failed; everything recorded before is kept.
     """
+    siblings = siblings or Siblings()
     directory = request.run or new_directory(request.problem.label)
     if events is None:
         check_no_plan(directory)
@@ -123,8 +127,8 @@ def tune(
         if request.choice:
             store.set_fact("choice", request.choice)
         named = request.wisdom is not None
-        known = known_configurations(store, session, wisdom, observer.events, required=named, siblings=request.siblings)
-        pretrained = _start_model(session, store, request, model, observer, alone=own is not None)
+        known = known_configurations(store, session, wisdom, observer.events, required=named, siblings=siblings.entries)
+        pretrained = _start_model(session, store, request, model, siblings, observer, alone=own is not None)
         result = Tuner(session, store, request, observer, stop, known=known, pretrained=pretrained).run()
         if wisdom is not None:
             add_outcomes(wisdom, session, result)
@@ -138,6 +142,7 @@ def _start_model(
     store: Store,
     request: TuneRequest,
     chosen: ChosenModel | None,
+    siblings: Siblings,
     observer: Observer,
     *,
     alone: bool,
@@ -149,7 +154,7 @@ def _start_model(
     alone : bool
         Whether the run belongs to no campaign: it then learns from the runs beside it.
     """
-    begins, sweeps = len(store) == 0, request.sweeps
+    begins, sweeps = len(store) == 0, siblings.sweeps
     if alone and begins and request.prior == AUTO and session.gpu is not None:
         sweeps = earlier_sweeps(session, store.directory)
     found, name, notices = None, "", tuple[str, ...]()
@@ -172,8 +177,8 @@ def _start_model(
 class Batches:
     """The planner of a search: its batches, several in flight, each told when it is complete, in their order.
 
-    At most one batch is told before the next is planned, however fast results arrive: what a batch is planned from
-    does not depend on the order of results.
+    At most one batch is told before the next is planned, however fast results arrive: the plan of a batch does not
+    depend on the order of results.
     """
 
     def __init__(self, search: Search, store: Store, trials: int | None) -> None:
@@ -263,7 +268,7 @@ class Tuner:
         return replace(self._reader.read_from(self._store), stopped=stopped, interrupted=interrupted)
 
     def _loop(self) -> Loop:
-        """Return the loop, with what is on record learned."""
+        """Return the loop, after the search has learned the trials on record."""
         session, request = self._session, self._request
         self._reader.read_from(self._store)
         planner = Batches(self._search, self._store, request.trials)
