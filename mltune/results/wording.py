@@ -19,7 +19,7 @@ REFERENCE = "cuBLAS"
 
 
 REPLAYED = "replayed from recorded times: nothing was compiled or verified"
-"""Said of a winner of a replay."""
+"""The note on a winner of a replay."""
 
 
 def verification(verified: bool, replayed: bool) -> str:

@@ -28,15 +28,10 @@ _BAR_WIDTH = 24
 
 
 class Display:
-    """A display of progress; a context manager.
+    """A display of progress; a context manager. It writes to stderr unless told otherwise.
 
     On a terminal, a picture is updated in place and messages appear above it. Elsewhere, messages appear at once, and
     the state as plain lines once per minute and at the end of anything longer than a minute.
-
-    Parameters
-    ----------
-    stderr : bool
-        Whether to write to stderr, not stdout.
     """
 
     def __init__(self, *, stderr: bool = True) -> None:
@@ -127,10 +122,7 @@ def in_notebook() -> bool:
 class RunDisplay(Display):
     """A display of the progress of a run or of a campaign, called with each state.
 
-    Parameters
-    ----------
-    announce : bool
-        Whether to show a plain line when a problem is begun.
+    ``announce`` says whether a plain line is shown when a problem is begun.
     """
 
     def __init__(self, *, stderr: bool = True, announce: bool = True) -> None:

@@ -126,8 +126,9 @@ def tune(
         store.set_fact("accuracy", session.kernel.accuracy)
         if request.choice:
             store.set_fact("choice", request.choice)
-        named = request.wisdom is not None
-        known = known_configurations(store, session, wisdom, observer.events, required=named, siblings=siblings.entries)
+        known = known_configurations(
+            store, session, wisdom, observer.events, required=request.wisdom != AUTO, siblings=siblings.entries
+        )
         pretrained = _start_model(session, store, request, model, siblings, observer, alone=own is not None)
         result = Tuner(session, store, request, observer, stop, known=known, pretrained=pretrained).run()
         if wisdom is not None:
