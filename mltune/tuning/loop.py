@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, InitVar, asdict, dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -21,7 +22,7 @@ from mltune.records.candidate import Candidate
 from mltune.records.reference import Reference, drifts
 from mltune.records.seconds import Seconds
 from mltune.records.store import Store
-from mltune.records.trial import Measurement, TrialRecord, TrialState
+from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
 from mltune.records.trials import Trials
 from mltune.results.progress import Observer
 from mltune.tuning.session import Session
@@ -93,7 +94,8 @@ class Loop:
         self.ended = len(trials)
         self.seconds = seconds_so_far(self.store, trials)
         self._left = {record.number: record for record in left}
-        self._pipeline = Pipeline(self.session.builder, self.session.runner, decide, seconds=self.seconds, check=check)
+        gate = None if decide is None else partial(self._decide, decide)
+        self._pipeline = Pipeline(self.session.builder, self.session.runner, gate, seconds=self.seconds, check=check)
         self._pipeline.best_s = min(trials.column("median_s")[trials.timed].tolist(), default=None)
         self.observer.recall(trials)
         self.observer.reference_s = self.store.fact("reference_median_s")
@@ -154,6 +156,10 @@ class Loop:
                 f"a resumed run makes the same choices, but trial {record.number} of {self.store.directory} is "
                 f"configuration {record.index}, not {candidate.index}; start a new run."
             )
+
+    def _decide(self, decide: Decide, built: Sequence[tuple[Candidate, Build]]) -> Iterable[Candidate]:
+        with self.seconds.spent_on("search"):
+            return decide(built)
 
     def _submit(self) -> None:
         while self._todo and (self.ahead is None or len(self._pipeline) < self.ahead):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mltune.cost.cost_model import one_thread
+from mltune.cost.features import Features
 from mltune.cost.model_choice import AUTO, NONE, ChosenModel, choose_model
 from mltune.cost.pretrained import PretrainedModel
 from mltune.device.peaks import peak_flops
@@ -94,9 +95,13 @@ def tune(
         check_no_plan(directory)
     target = request.target
     wisdom = file_of_run(request.wisdom, replayed=target.dataset is not None)
-    farm = request.compile_on
     session = open_session(
-        request.kernel, request.problem, target, compilers=request.compilers, compile_on=farm, pool=pool
+        request.kernel,
+        request.problem,
+        target,
+        compilers=request.compilers,
+        compile_on=request.compile_on,
+        pool=pool,
     )
     prior = request.prior if request.search == "model" else NONE
     model = choose_model(prior, session.kernel, replay=target.dataset is not None)
@@ -303,11 +308,9 @@ class Tuner:
         except DeviceLostError:  # until the next attempt the recorded times decide
             self._note_declared(loop, finals(stop=lambda: True))
             raise
-        if (
-            found is not None and found.verified and not stop()
-        ):  # before the declaration: a declared winner has a folder
+        if found is not None and found.verified and not stop():
             self._write_winner(self._store.directory / WINNER, found)
-        self._note_declared(loop, found)
+        self._note_declared(loop, found)  # after its folder: a declared winner has one
 
     def _note_declared(self, loop: Loop, declared: Declaration | None) -> None:
         if declared is not None:
@@ -332,7 +335,6 @@ def _search_of(
     known: Sequence[Mapping[str, int]],
     pretrained: PretrainedModel | None,
 ) -> Search:
-    from mltune.cost.features import Features
     from mltune.search.search import Search, gradually
 
     features, enough = Features(session.kernel, session.problem, session.device), math.inf
