@@ -54,7 +54,13 @@ def _gradual(most: int, number: int) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Candidates that were planned together, with the decisions of the gate before compiling; empty at the end."""
+    """A batch of candidates that were planned together.
+
+    Attributes
+    ----------
+    candidates : tuple of Candidate
+        With the decisions of the gate before compiling; empty when there is nothing left to propose.
+    """
 
     number: int
     candidates: tuple[Candidate, ...] = ()

@@ -94,26 +94,10 @@ def find_bound(
     configuration: Mapping[str, int] | None = None,
     seed: int = 0,
 ) -> ProblemBound:
-    """Compute the upper bound on a problem, without a measurement of it.
+    """Compute the upper bound on a problem from the facts of a GPU, without a measurement.
 
-    Parameters
-    ----------
-    kernel : Kernel
-    device : Device
-        Facts of a GPU, which need not be here.
-    configuration : mapping of str to int, optional
-        Parameters of a configuration, all or some, whose bound is wanted too: the best of those that have these values.
-    seed : int
-        Seed of the samples of a large space.
-
-    Raises
-    ------
-    UsageError
-        The device is unknown.
-    BundleError
-        The kernel has no resources from which a bound follows.
-    SpaceError
-        No configuration is valid, or none that has these values.
+    The bound of a configuration, or of the best one that has its values, is ``given``. The seed is that of the samples
+    of a large space.
 
     Examples
     --------
@@ -143,11 +127,6 @@ def find_bound(
 
 def find_bounds(problem: Problem, kernels: Sequence[Kernel], device: Device) -> list[tuple[Kernel, ProblemBound]]:
     """Compute the upper bounds of the kernels that can be built for a device, that of the least time first.
-
-    Raises
-    ------
-    UsageError
-        There is none, or the device is unknown.
 
     Examples
     --------
@@ -180,18 +159,8 @@ def _best(kernel: Kernel, problem: Problem, device: Device, seed: int) -> tuple[
 def read_code(problem: Problem, kernel: Kernel, device: Device, found: LimitedConfiguration) -> tuple[LoopCode, float]:
     """Compile a configuration and count the instructions of its main loop.
 
-    Returns
-    -------
-    LoopCode
-    float
-        Seconds that the schedulers need to issue all instructions of the loop, not only those that the bound counts.
-
-    Raises
-    ------
-    UsageError
-        The kernel cannot be built for the device, or it has no loop with multiply-adds.
-    DeviceError
-        NVRTC or nvdisasm is missing.
+    The seconds are those that the schedulers need to issue all instructions of the loop, not only those that the bound
+    counts.
     """
     from mltune.measure.build import NvrtcBuilder
     from mltune.measure.machine_code import disassemble, main_loop

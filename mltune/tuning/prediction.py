@@ -35,18 +35,16 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What the best of the first choices reached on recorded spaces, as shares of the optimum.
+    """Shares of the optimum that the best of the first choices reached on recorded spaces.
 
     Attributes
     ----------
     source : {"model", "physics"}
-        What chose: the model on spaces that it had not seen, or physics alone.
+        The model chose on spaces that it had not seen, or physics alone chose.
     choices : int
-        How many, of those judged the most that are not more than were asked for.
+        Number of first choices: the most that was judged, and not more than was asked for.
     share, least, most : float
-        Mean, lowest and highest.
-    held_out : int
-        Number of spaces.
+        Mean, lowest and highest share of the ``held_out`` spaces.
     """
 
     source: Literal["model", "physics"]
@@ -63,9 +61,8 @@ class Prediction:
 
     Attributes
     ----------
-    choices : tuple of Choice
     expected : Expected or None
-        Of the model, or where none is used of physics; None where that was not judged.
+        That of the model, or where none is used that of physics; None where it was not judged.
     notices : tuple of str
         Differences of the problem and the device from all training data of the model.
     """
@@ -87,27 +84,8 @@ def predict(
 ) -> Prediction:
     """Choose configurations without measuring any: the known ones first, then those that a search would measure first.
 
-    Parameters
-    ----------
-    device : Device
-        Facts of a GPU, which need not be here.
-    top : int
-        Number of choices, at most 8.
-    prior : str
-        See :func:`mltune.cost.model_choice.choose_model`.
-    wisdom : path-like
-        Best known configurations; ``"none"`` uses none, ``"auto"`` the user's.
-    driver : str, optional
-        Version of the driver; None where it does not matter.
-
-    Raises
-    ------
-    UsageError
-        ``top`` is not from 1 to 8, the device is unknown, or the space is empty.
-    ModelError
-        The model cannot be used.
-    WisdomError
-        The wisdom that is named cannot be read, or does not exist; that of the user is left out with a warning.
+    The best known configurations are those of a wisdom for any driver, or for the version of one. A wisdom of the user
+    that cannot be read is left out with a warning.
 
     Examples
     --------

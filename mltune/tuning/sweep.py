@@ -110,25 +110,14 @@ def sweep(
 ) -> Path:
     """Time configurations and write a dataset into the directory of the run.
 
+    An existing run is resumed. The result is the Parquet file; its manifest is in the same directory.
+
     Parameters
     ----------
-    request : TuneRequest
-        Kernel, problem, device, seed and run directory; an existing run is resumed.
     count : int or None
         Size of a uniform random sample of the space; None takes every configuration.
     values : mapping of str to sequence of int, optional
         Values of some parameters: a sub-space.
-    progress : callable, optional
-
-    Returns
-    -------
-    pathlib.Path
-        The Parquet file; its manifest is in the same directory.
-
-    Raises
-    ------
-    UsageError
-        The request cannot be met.
     """
     session = _open(request, values, replay=False)
     if count is None:
@@ -151,25 +140,8 @@ def pruned_sweep(
 ) -> Pruned:
     """Measure the configurations that may be fast, and write a dataset with a promise about the others.
 
-    Parameters
-    ----------
-    request : TuneRequest
-        As in :func:`sweep`; the device may be the replay of a complete dataset. Its pretrained model is one more
-        feature of the model that decides.
-    promise : Promise
-        What may be left out.
-    values, progress
-        As in :func:`sweep`.
-
-    Returns
-    -------
-    Pruned
-        The audit, the seconds, and the Parquet file.
-
-    Raises
-    ------
-    UsageError
-        The request cannot be met.
+    As :func:`sweep`, but the device may be the replay of a complete dataset. The pretrained model of the request is one
+    more feature of the model that decides.
     """
     session = _open(request, values, replay=True)
     _check_size(session)

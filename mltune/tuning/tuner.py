@@ -67,7 +67,6 @@ def tune(
 
     Parameters
     ----------
-    request : TuneRequest
     progress : callable, optional
         Called about twice a second.
     stop : callable
@@ -81,13 +80,6 @@ def tune(
         Where compile processes and the worker of the GPU wait for the next run; without one they end with this one.
     siblings : Siblings, optional
         Knowledge from the other problems of a campaign.
-
-    Raises
-    ------
-    UsageError
-        The request cannot be met.
-    RunError
-        The run failed; everything recorded before is kept.
     """
     siblings = siblings or Siblings()
     directory = request.run or new_directory(request.problem.label)

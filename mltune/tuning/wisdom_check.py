@@ -79,20 +79,11 @@ def check_wisdom(
 
     Parameters
     ----------
-    target : Target
-        The GPU, or a dataset in place of one.
     kernels : sequence of str
         Folders of bundles, besides the built-in ones. A wisdom may come from somebody else: no folder that it names is
         read.
     sample : int, optional
         Most entries that are measured; all by default.
-    seed : int
-        Seed of the sample.
-
-    Returns
-    -------
-    list of Checked
-        In the order of the wisdom.
     """
     bundles = {bundle.name: bundle for bundle in map(load_kernel, (*built_in(), *kernels))}
     entries = wisdom.best()
