@@ -283,7 +283,8 @@ class DeviceArray:
 
     def kept(self) -> list[tuple[str, Any]]:
         """Return the memory that must not change, with names for messages."""
-        found = [(self.name, self.bytes)] if self.role in ("in", "constant") else []
+        aligned = self._whole[GUARD_BYTES : self._behind]  # elements may begin anywhere, checksums read words
+        found = [(self.name, aligned)] if self.role in ("in", "constant") else []
         if self.initial is not None:
             found.append((f"the initial {self.name}", self.initial))
         if self.comparison is not None:
