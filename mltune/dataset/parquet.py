@@ -200,8 +200,8 @@ def _check_layout(file: Any, rows: int, expected: Any, path: Path) -> None:
     missing = [name for name in expected.names if name not in types]
     if unknown or missing or file.schema_arrow.names != expected.names:
         raise DatasetError(
-            f"{path} must have the columns {expected.names} in this order, but {unknown} are unknown, it lacks {missing}, "
-            "or the order differs."
+            f"{path} must have the columns {expected.names}, in this order, but {unknown} are unknown and it lacks "
+            f"{missing}."
         )
     wrong = [
         f"{name}: {types[name]}, not {kind}"
