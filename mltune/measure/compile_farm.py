@@ -1,4 +1,4 @@
-"""Compilers on the hosts of a Dask cluster, which a builder uses besides its own, and the tasks of their workers."""
+"""Compilers on the hosts of a Dask cluster, which take a part of a builder's work, and the tasks of their workers."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class CompileFarm:
             future.add_done_callback(lambda _, key=key: self._end(key))
 
     def close(self) -> None:
-        """Give up what is under way, and leave the cluster."""
+        """Cancel the builds under way, and leave the cluster."""
         self._closed = True
         with contextlib.suppress(Exception):
             self._client.cancel([future for future, _ in list(self._under_way.values())])

@@ -89,7 +89,7 @@ def predict(
     *,
     top: int = 1,
     prior: str = AUTO,
-    wisdom: str | Path | None = None,
+    wisdom: str | Path = AUTO,
     driver: str | None = None,
 ) -> Prediction:
     """Choose configurations without measuring any: the known ones first, then those that a search would measure first.
@@ -104,8 +104,8 @@ def predict(
         Number of choices, at most 8.
     prior : str
         See :func:`mltune.cost.model_choice.choose_model`.
-    wisdom : path-like, optional
-        Best known configurations; ``"none"`` uses none, None the user's.
+    wisdom : path-like
+        Best known configurations; ``"none"`` uses none, ``"auto"`` the user's.
     driver : str, optional
         Version of the driver; None where it does not matter.
 
@@ -147,9 +147,9 @@ def predict(
     space = make_space(kernel, {**problem.variables(), **device_variables(device)})
     model = choose_model(prior, kernel)
     file = file_of_run(wisdom, replayed=False)
-    if wisdom is not None and file is not None and not file.exists():
+    if wisdom != AUTO and file is not None and not file.exists():
         raise WisdomError(f"a wisdom is a file, but there is no {printable(file, 300)}.")
-    loaded = Wisdom() if file is None else load_wisdom(file, required=wisdom is not None)
+    loaded = Wisdom() if file is None else load_wisdom(file, required=wisdom != AUTO)
     matches = loaded.lookup(kernel, problem, device, driver, most=top)
     known = [codes for match in matches if (codes := match.entry.codes(kernel.labels)) is not None]
     pretrained = None if model is None else model.load(problem, device)

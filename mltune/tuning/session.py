@@ -183,7 +183,7 @@ def open_session(
 
 def _replay(kernel: Kernel, problem: Problem, name: str) -> Session:
     from mltune.dataset.dataset import load_dataset
-    from mltune.measure.replay import ReplayBuilder, ReplayRunner
+    from mltune.dataset.replay import ReplayBuilder, ReplayRunner
 
     if kernel.preset:
         raise UsageError(

@@ -143,7 +143,7 @@ def tune(
             session,
             wisdom,
             observer.events,
-            required=request.wisdom is not None,
+            required=request.wisdom != AUTO,
             siblings=request.siblings,
         )
         sweeps = request.sweeps
