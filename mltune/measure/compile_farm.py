@@ -175,6 +175,15 @@ def _nobody(where: str, refused: Mapping[str, Mapping[str, Any]]) -> str:
     return f"{law}, but " + "; ".join(f"{address} has {_words(facts)}" for address, facts in refused.items()) + "."
 
 
+def farm_of(where: str) -> CompileFarm | None:
+    """Return the compile workers of a cluster; None where it has none now: a run does not fail for that."""
+    try:
+        return CompileFarm(where)
+    except WorkerError as error:
+        warnings.warn(f"this host compiles alone: {error}", MltuneWarning, stacklevel=2)
+        return None
+
+
 def compile_here(source: Source, name: str, macros: str) -> Build:
     """Compile a source with macros in a task of a Dask worker that has the resource ``COMPILE``.
 

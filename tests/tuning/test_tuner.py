@@ -28,7 +28,7 @@ from mltune.resolve.device import Target
 from mltune.resolve.request import TuneRequest
 from mltune.results.reader import read_run
 from mltune.results.run import TuneResult
-from mltune.search.search import ENOUGH
+from mltune.search.stopping import ENOUGH
 from mltune.tuning.tuner import tune
 from tests.conftest import few_rows
 
