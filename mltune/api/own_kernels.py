@@ -203,7 +203,7 @@ def tune_kernel(
             result = tuner.tune(request, progress=report, stop=interrupted)
     if answer is None and verify is None and (notice := disagreement(result)):
         warnings.warn(notice, MltuneWarning, stacklevel=2)
-    return KernelResult.of(result, metrics or {})
+    return KernelResult.of(result, call.metrics)
 
 
 def run_kernel(
@@ -261,7 +261,7 @@ def run_kernel(
     """
     from mltune.kernel.kernel_tuner_call import check_call, kernel_of_call
     from mltune.resolve.device import parse_device
-    from mltune.tuning.single_run import run_once
+    from mltune.tuning.session import run_once
 
     call = check_call({"lang": lang, "compiler_options": compiler_options, "smem_args": smem_args, **others}, None)
     target = parse_device(device if isinstance(device, str) else f"cuda:{device}")

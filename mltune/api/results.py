@@ -16,7 +16,7 @@ from mltune.problem.problem import Problem
 from mltune.results.rating import Rate, rate_of
 from mltune.tuning.bound import LimitedConfiguration, ProblemBound
 from mltune.tuning.prediction import Choice, Prediction
-from mltune.tuning.pruned import Pruned
+from mltune.tuning.sweep import Pruned
 from mltune.tuning.wisdom_check import Checked, Verdict
 
 

@@ -68,7 +68,7 @@ def tune(
     seed : int
         The same seed proposes the same trials.
     search : str
-        One of :data:`mltune.search.search.SEARCHES`; the others than ``"model"`` are for comparison.
+        One of :data:`mltune.records.candidate.SEARCHES`; the others than ``"model"`` are for comparison.
     skip : bool
         Whether to skip configurations that are predicted to be slow.
     stop : bool

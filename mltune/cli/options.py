@@ -17,14 +17,12 @@ from mltune.errors import UsageError
 from mltune.files.text import did_you_mean, printable
 from mltune.problem.accuracy import ACCURACIES, STRICTEST
 from mltune.problem.problem import DEFAULT_SIZE, DEFAULT_TRANS, GEMM_PRECISIONS, LARGEST_BATCH
+from mltune.records.candidate import SEARCHES
 from mltune.resolve.kernels import DEFAULT_KERNEL
 from mltune.resolve.request import LARGEST_SEED, whole_number
 
 MOST_PROBLEMS = 1000
 """Most problems of several values of ``--size``: those of a plan."""
-
-SEARCHES = ("model", "tpe", "random", "astra")
-"""Those of :data:`mltune.search.search.SEARCHES`, which is slow to import; a test compares them."""
 
 KINDS = ("random", "complete", "search")
 FORMATS = ("kernel-tuner", "t4")

@@ -84,7 +84,7 @@ class Manifest:
     sha256 : str
         Hash of the Parquet file; empty until it is written.
     pruning : mapping of str to float
-        The promise, the audit and the seconds of a pruned sweep: :class:`mltune.tuning.pruned.Pruned`. Empty for
+        The promise, the audit and the seconds of a pruned sweep: :class:`mltune.tuning.sweep.Pruned`. Empty for
         datasets of other kinds.
     format : int
         Version of the format.

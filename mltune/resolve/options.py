@@ -32,7 +32,7 @@ class RunOptions:
     Attributes
     ----------
     search : str
-        One of :data:`mltune.search.search.SEARCHES`; the others than ``"model"`` are for comparison.
+        One of :data:`mltune.records.candidate.SEARCHES`; the others than ``"model"`` are for comparison.
     skip : bool
         Whether gates skip configurations that are predicted to be slow.
     stop : bool

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 from mltune.errors import UsageError
 from mltune.files.text import did_you_mean, printable
 from mltune.problem.problem import Problem
+from mltune.records.candidate import SEARCHES
 from mltune.resolve.device import Target
 from mltune.resolve.options import RunOptions
 
 if TYPE_CHECKING:
-    from mltune.cost.pretrained import Sweep
     from mltune.kernel.bundle import Kernel
-    from mltune.known.entry import Entry
 
 REPLAY_TRIALS = 300
 """Trials of a run in replay without a budget."""
@@ -57,10 +56,6 @@ class TuneRequest(RunOptions):
         URL of the PostgreSQL database for the records of a new run; empty for a file in its directory.
     compile_on : str
         Cluster whose compile workers help (:func:`mltune.measure.cluster_connection.connect`); empty for none.
-    siblings : tuple of Entry
-        The best configurations of the other problems of a campaign so far, which are measured first as well.
-    sweeps : tuple of Sweep
-        Measurements of the most similar of these problems: a model trained on them replaces `prior`.
     choice : str
         Name of the choice among kernels that the run belongs to; empty if there is none.
     """
@@ -74,8 +69,6 @@ class TuneRequest(RunOptions):
     run: Path | None = None
     store: str = ""
     compile_on: str = ""
-    siblings: tuple[Entry, ...] = ()
-    sweeps: tuple[Sweep, ...] = ()
     choice: str = ""
 
     def __post_init__(self) -> None:
@@ -87,12 +80,9 @@ class TuneRequest(RunOptions):
             raise UsageError(f"enough is a share of the upper bound, above 0 and at most 1, got {self.enough:g}.")
         if self.time_s is not None and not 0 <= self.time_s <= LONGEST_S:
             raise UsageError(f"the time of a run is at most 366 days, got {self.time_s:g} s.")
-        if self.search != "model":
-            from mltune.search.search import SEARCHES  # slow to import
-
-            if self.search not in SEARCHES:
-                hint = did_you_mean(str(self.search), SEARCHES) or "."
-                raise UsageError(f"search is one of {', '.join(SEARCHES)}, got {self.search!r}{hint}")
+        if self.search not in SEARCHES:
+            hint = did_you_mean(str(self.search), SEARCHES) or "."
+            raise UsageError(f"search is one of {', '.join(SEARCHES)}, got {self.search!r}{hint}")
 
 
 def whole_number(name: str, value: object, least: int, most: int | None = None) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from mltune.results.progress import CampaignProgress, Progress
 from mltune.results.rating import speed, unit_of
-from mltune.results.wording import REFERENCE, duration, percent, states
+from mltune.results.wording import REFERENCE, duration, many, percent, states
 from mltune.show.table import Column, Table, number, rated
 from mltune.show.terminal import console, for_notebook, write
 
@@ -172,8 +172,8 @@ def run_line(progress: Progress) -> str:
 
 def campaign_line(campaign: CampaignProgress) -> str:
     """Write the progress of a campaign in one line."""
-    trials = "" if campaign.trials_limit is None else f" · {campaign.trials} of {campaign.trials_limit} trials"
-    done = f"{campaign.done} of {campaign.problems} problems done"
+    trials = "" if campaign.trials_limit is None else f" · {campaign.trials} of {many(campaign.trials_limit, 'trial')}"
+    done = f"{campaign.done} of {many(campaign.problems, 'problem')} done"
     return f"{done}{trials} · {_time(campaign.elapsed_s, campaign.left_s)}"
 
 

@@ -18,9 +18,9 @@ from mltune.dataset.bare_table import contents_of
 from mltune.dataset.formats import Layout
 from mltune.dataset.importing import Imported, read_table
 from mltune.dataset.recorded_kernel import bare_kernel
+from mltune.dataset.replay import ReplayBuilder
 from mltune.errors import DatasetError
 from mltune.kernel.space import TableSpace
-from mltune.measure.replay import ReplayBuilder
 
 CONVOLUTION = "block,tile,time_ms,status\n16,1,2.5,ok\n32,1,nan,ok\n16,2,1.5,ok\n32,2,9,fail_compile\n"
 CACHE = {

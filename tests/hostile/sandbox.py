@@ -52,7 +52,7 @@ MODULES = (
     "mltune.dataset.dataset",
     "mltune.search.search",
     "mltune.measure.build",
-    "mltune.measure.replay",
+    "mltune.dataset.replay",
     "mltune.campaign.campaign",
     "mltune.campaign.forecast",
     "mltune.resolve.placement",

@@ -32,7 +32,7 @@ FAILURES = (
 """States of trials that failed."""
 
 MOST_EXAMPLES = 50
-"""Failed trials of a run, by state, that are searched for one with a message."""
+"""Number of failed trials of a run and a state that are searched for one with a message."""
 
 MOST_CELLS = 2_000
 """Largest number of cells of a heat map."""
@@ -48,7 +48,7 @@ TIME_USE = {
 """Parts of the run time, and their names in a report: the first word is the heading of a column."""
 
 _LARGEST_SHARE = 1e300
-"""Finite share that takes the place of those that a damaged record predicts."""
+"""Largest share that is predicted: a damaged record may predict an infinite one."""
 
 FEWEST_PREDICTED = 5
 """Least number of trials for a rank correlation."""
@@ -191,7 +191,7 @@ class Evidence:
         return Cells(names, rows, columns, rate.unit, values)
 
     def _block_shape(self) -> tuple[str, str] | None:
-        """Return the two parameters that were varied of those that make the launch grid: the tile of a block."""
+        """Return the parameters of the launch grid that were varied, if they are two: the tile of a block."""
         kernel = kernel_of(self.run)
         if kernel is None or kernel.source is None:
             return None

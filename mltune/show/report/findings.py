@@ -93,7 +93,7 @@ def _finite(value: Any) -> Any:
 
 
 def _tell_apart(entries: Sequence[dict[str, Any]]) -> None:
-    """Add to each label that several entries share what they differ in: the device, the kernel, the slug."""
+    """Tell entries with the same label apart: add the device, the kernel or the slug in which they differ."""
     for fact, addition in (("device", " on {}"), ("kernel", " with {}"), ("slug", " ({})")):
         alike: dict[str, list[dict[str, Any]]] = {}
         for entry in entries:

@@ -114,7 +114,7 @@ def roofline(evidence: Sequence[Evidence], name: str) -> Plot | None:
 
 
 def _kinds(names: Sequence[str]) -> list[str]:
-    """Return the names; where there are more than colours, "other" in place of the rarest."""
+    """Return the names, with "other" in place of the rarest ones where there are more names than colours."""
     known = sorted(set(names), key=names.count, reverse=True)[: len(SERIES)]
     return [name if name in known else "other" for name in names]
 

@@ -93,7 +93,8 @@ def plotting() -> Iterator[None]:
 def drawn(title: str, draw: Callable[[], _Figure]) -> _Figure | Omission:
     """Return the figure that a function draws, or a sentence with the reason where its values cannot be drawn.
 
-    The values come from stores that may be damaged, or from third parties: no figure keeps the others from the page.
+    The values come from stores that may be damaged, or from third parties. A figure that fails does not keep the others
+    from the page.
     """
     try:
         return draw()

@@ -98,7 +98,7 @@ def deviations(entries: Sequence[Entry], evidence: Sequence[Evidence]) -> Table:
 
 def events(listed: Sequence[tuple[str, str]]) -> Table:
     """Return the table of events, each with its day and its message."""
-    return Table(listed, [Column("day", lambda one: one[0], look="when"), Column("event", lambda one: one[1])])
+    return Table(listed, [Column("day", (0,), look="when"), Column("event", (1,))])
 
 
 def finalists(entry: Entry, reference: str) -> Table:
