@@ -1,8 +1,8 @@
 """A campaign: carries out a plan in time slices on all its devices, and survives interruptions and dead workers.
 
-This process shares out the time and waits. Time slices are run by workers (:mod:`mltune.campaign.device_worker`), one
-child process per device: a worker that dies, hangs or loses its GPU is replaced, and its time slice is resumed. All
-state is in the stores of the problems, so the same command resumes a campaign.
+This process shares out the time and waits. Workers (:mod:`mltune.campaign.device_worker`), one child process per
+device, run the time slices. A worker that dies, hangs or loses its GPU is replaced, and its time slice is resumed. The
+stores of the problems hold all state, so the same command resumes a campaign.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from concurrent.futures import FIRST_COMPLETED, wait
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mltune.campaign.cluster.remote_worker import remote_workers
+from mltune.campaign.cluster.remote_process import remote_workers
 from mltune.campaign.device_worker import BACK, DEVICE_WORKER, HEARTBEAT_TIMEOUT_S, DeviceWorker, Outcome, SliceRequest
 from mltune.campaign.identity import claim_directory
-from mltune.campaign.products import Products
-from mltune.campaign.result import CampaignResult
+from mltune.campaign.products import CampaignResult, write_datasets, write_report
 from mltune.campaign.scheduler import Scheduler
 from mltune.measure.cluster_connection import address_of
 from mltune.process.child import Child
@@ -81,10 +80,10 @@ def run_plan(
     heartbeat_timeout_s : float
         Seconds without a message after which a worker is killed and replaced.
     siblings : bool
-        Whether a problem that begins measures first what other problems of its kernel have found so far.
+        Whether a new problem first measures the best configurations of the other problems of its kernel.
     store : str
-        URL of the PostgreSQL database for the records of problems that begin. By default it is that of the others, or
-        they are in files.
+        URL of the PostgreSQL database for the records of new problems. By default it is the database of the other
+        problems, or the records are in files.
     compile_on : str
         Cluster whose compile workers help (:func:`mltune.measure.cluster_connection.connect`); empty for none.
     cluster : Cluster, optional
@@ -129,10 +128,10 @@ def run_plan(
 
 
 class Campaign:
-    """A plan that is carried out by this process; :meth:`close` ends the workers.
+    """A plan that this process carries out; :meth:`close` ends the workers.
 
-    The parameters are those of :func:`run_plan`, and the workers with the facts of their GPUs, where they are on other
-    hosts; the directory is locked and holds the plan.
+    Most parameters are those of :func:`run_plan`. ``gpus`` are the facts of GPUs on other hosts. The directory is
+    locked and holds the plan.
     """
 
     def __init__(
@@ -197,12 +196,12 @@ class Campaign:
     def finish(self) -> CampaignResult:
         """Write the products of the plan and return the result."""
         self._scheduler.refresh()
-        products = Products(self._plan, self._directory, self._scheduler, self._report)
+        produced = self._plan, self._scheduler, self._directory, self._report
         interrupted = self._stop()
         if interrupted:
             self._log.write("interrupted", signal=getattr(self._stop, "signal", None), elapsed_s=self.elapsed_s)
         else:
-            products.write_datasets()
+            write_datasets(*produced)
         self._log.write(
             "plan_ended",
             outcome="interrupted" if interrupted else "ended",
@@ -210,7 +209,7 @@ class Campaign:
             seconds={"elapsed": self.elapsed_s},
             elapsed_s=self.elapsed_s,
         )
-        report = products.write_report(self._deadline, quick=interrupted)
+        report = write_report(*produced, self._deadline, quick=interrupted)
         if report is not None:
             self._log.write("report_written", path=str(report.html), elapsed_s=self.elapsed_s)
         return CampaignResult(self._directory, self._scheduler.standings, interrupted, report, self._scheduler.read)
@@ -290,12 +289,12 @@ class Campaign:
         worker.start(time_slice, SliceRequest(request, task.slug, self._directory, repair))
 
     def _of_other_models(self, worker: DeviceWorker) -> list[str]:
-        """Return the tasks that are for GPUs of other models."""
+        """Return the slugs of tasks for GPUs of other models."""
         gpu = self._gpus.get(worker.device)
         return [] if gpu is None else [task.slug for task in self._plan.tasks if task.model not in ("", gpu.name)]
 
     def _note_outdone(self) -> None:
-        """Log the tasks that have ended before they began: another kernel is faster than theirs can be."""
+        """Log the tasks that have ended without a trial, because another kernel is faster than theirs can be."""
         for slug, standing in self._scheduler.standings.items():
             if standing.stopped and not standing.trials and slug not in self._outdone:
                 self._outdone.add(slug)
@@ -312,7 +311,7 @@ class Campaign:
         return max(1, available_cores() // len(self._workers))
 
     def _check_recovery(self, worker: DeviceWorker, *, works: bool = False) -> None:
-        """Log that what a worker missed is back: a time slice has new trials, or ``works``."""
+        """Log that a worker has back what it missed: its time slice has new trials, or ``works``."""
         if worker.missing is None:
             return
         if worker.time_slice is not None and worker.progress is not None:
@@ -347,7 +346,7 @@ class Campaign:
                 "slice_ended",
                 problem=label,
                 trials=standing.trials,
-                best_s=standing.curve[-1][1] if standing.curve else None,
+                best_s=standing.best_s,
                 outcome=str(outcome),
                 detail=detail or standing.stopped,
                 done=self._scheduler.done,

@@ -20,7 +20,6 @@ from mltune.errors import (
     DiskFullError,
     MltuneError,
     UsageError,
-    WorkerError,
 )
 from mltune.process.child import ChildDiedError, ChildTimeoutError, send_to_parent
 from mltune.process.child_pool import ChildPool
@@ -149,7 +148,7 @@ class DeviceWorker:
     def start(self, time_slice: TimeSlice, request: SliceRequest) -> None:
         """Start a time slice."""
         self.time_slice, self.progress = time_slice, None
-        self.future = self.thread.submit(self._call, request)
+        self.future = self.thread.submit(call, self.child, request, self.heartbeat_timeout_s, self._receive)
 
     def take_result(self) -> SliceResult | None:
         """Return the result of the time slice under way and become free; None while it is not done."""
@@ -181,19 +180,23 @@ class DeviceWorker:
         self.thread.shutdown(wait=True, cancel_futures=True)
         self.child.kill()
 
-    def _call(self, request: SliceRequest) -> SliceResult:
-        try:
-            result = self.child.call(request, self.heartbeat_timeout_s, self._receive)
-            assert isinstance(result, SliceResult)  # noqa: S101
-            return result
-        except ChildTimeoutError:
-            return SliceResult(Outcome.DIED, f"it sent no heartbeat for {self.heartbeat_timeout_s:g} s, and was killed")
-        except (ChildDiedError, WorkerError) as error:
-            return SliceResult(Outcome.DIED, str(error))
-
     def _receive(self, message: Any) -> None:
         if isinstance(message, Progress):
             self.progress = message
+
+
+def call(
+    child: Process, request: SliceRequest, heartbeat_timeout_s: float, on_message: Callable[[Any], None]
+) -> SliceResult:
+    """Run a time slice in a process; an error of the process or of the slice is a result."""
+    try:
+        result = child.call(request, heartbeat_timeout_s, on_message)
+        assert isinstance(result, SliceResult)  # noqa: S101
+        return result
+    except ChildTimeoutError:
+        return SliceResult(Outcome.DIED, f"it sent no heartbeat for {heartbeat_timeout_s:g} s, and was killed")
+    except (ChildDiedError, MltuneError) as error:
+        return SliceResult(outcome_of(error), str(error))
 
 
 Tune = Callable[..., TuneResult]
@@ -244,7 +247,7 @@ def _run_slice(tune: Tune, interrupt: Interrupt, request: SliceRequest) -> Slice
     return SliceResult(Outcome.INTERRUPTED if interrupt() else Outcome.DONE)
 
 
-def outcome_of(error: MltuneError) -> Outcome:
+def outcome_of(error: Exception) -> Outcome:
     """Return the outcome of a time slice that ended with an error."""
     kinds = {
         DeviceLostError: Outcome.GPU_LOST,

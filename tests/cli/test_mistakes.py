@@ -52,7 +52,7 @@ MISTAKES = [
     ("tune sgemm --m -4", "--m", "at least 1", "-4"),
     ("tune sgemm --n x", "--n", "whole number", "'x'"),
     ("tune sgemm --k 99999999999999999999", "k is a whole number", "2**40"),
-    ("tune sgemm --size 512 --size 512", "several sizes differ", "512, 512"),
+    ("tune sgemm --size 512 --size 512", "several sizes differ", "sgemm NT 512, sgemm NT 512"),
     ("tune sgemm --size 512 --size n=8", "--size is a number, or NAME=N", "'512'"),
     ("tune sgemm --size 512 --size 1024 --m 8 --k 9", "given by --size", "--m, --k"),
     ("tune sgemm --accuracy fp31", "--accuracy is one of ieee, fp32", "did you mean 'fp32'?"),
@@ -81,7 +81,7 @@ MISTAKES = [
     ("bound sgemm --device h200 --config VEC_M=3", "the values of VEC_M", "[3]"),
     ("predict sgemm --device a100 --prior nosuch", "gemm_simt", "there is no nosuch.json"),
     ("predict sgemm --device a100 --prior gem_simt", "did you mean 'gemm_simt'?"),
-    ("tune sgemm --size 4095", "sgemm NT 4095", "recorded are", "No GPU"),
+    ("tune sgemm --size 4095", "sgemm NT 4095", "there are timings of", "no GPU was found"),
     ("space gemm_simt --size -4", "--size", "at least 1", "-4"),
     ("space convolution --size 8", "only replayed", "mltune datasets"),
     # transposition and precision
