@@ -35,6 +35,9 @@ FLOORS: tuple[set[str], ...] = (
 NEVER = {("measure", "cost"), ("measure", "search")}
 """Further imports that are forbidden: the loop in tuning/ joins measuring and learning."""
 
+MOST_ARROWS = 150
+"""Most pairs of rooms of which one imports from the other."""
+
 KNOW_KINDS = {"problem", "kernel", "resolve"}
 """Rooms that know kinds of problems. All others use the protocols: a new kind changes nothing in them.
 
@@ -191,19 +194,43 @@ def test_every_module_has_a_room() -> None:
     assert folders | (loose - {"__init__"}) <= set().union(*FLOORS)
 
 
-def test_there_are_no_circles() -> None:
-    """Importing any module first works: nothing hangs on the order of imports."""
+def module_imports() -> dict[str, set[str]]:
+    """Return the modules that each module imports, also inside functions and for types alone."""
     names = {path: ".".join(("mltune", *path.relative_to(PACKAGE).with_suffix("").parts)) for path in MODULES}
     names = {path: name.removesuffix(".__init__") for path, name in names.items()}
     known = set(names.values())
-    graph = {
+    return {
         name: {
             module
-            for statement in executed_at_import(ast.parse(path.read_text()))
-            for one in imported(statement)
+            for one in imported(ast.parse(path.read_text()))
             if (module := one if one in known else one.rpartition(".")[0]) in known - {name}
         }
         for path, name in names.items()
     }
+
+
+def test_there_are_no_circles() -> None:
+    """No module needs itself through others, imports inside functions included."""
+    graph = module_imports()
     graphlib.TopologicalSorter(graph).prepare()
     assert sum(map(len, graph.values())) > len(graph)
+
+
+def test_rooms_know_few_others() -> None:
+    """An arrow from room to room is a promise to keep; a new one needs a reason, and mostly replaces another."""
+    rooms = {
+        (one.split(".")[1], other.split(".")[1])
+        for one, others in module_imports().items()
+        if "." in one
+        for other in others
+        if "." in other
+    }
+    assert len({(one, other) for one, other in rooms if one != other}) <= MOST_ARROWS
+
+
+def test_the_page_of_the_architecture_has_every_room() -> None:
+    page = (PACKAGE.parent / "docs/developers/architecture.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| `(\w+)/?` \|", page, re.MULTILINE)
+    assert {room: int(floor) for floor, room in rows} == {
+        room: floor for floor, rooms in enumerate(FLOORS, start=1) for room in rooms
+    }

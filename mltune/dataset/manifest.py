@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -31,7 +31,6 @@ SHORTEST_S, LONGEST_S = 1e-15, 1e9
 LONGEST_LABEL = 200
 
 _MAX_BYTES = 4_000_000
-_LARGEST_FACT = 1e18
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}")
 _PARAMETER = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _HASH = re.compile(r"[0-9a-f]{64}")
@@ -131,14 +130,6 @@ class Manifest:
                 f"times must be positive, from {SHORTEST_S:g} to {LONGEST_S:g} s, got {times}",
             ),
             (
-                all(0 < fact <= _LARGEST_FACT for fact in _divisors(self.device)),
-                f"a device has positive counts, clocks and throughput, got {self.device}",
-            ),
-            (
-                all(0 <= fact <= _LARGEST_FACT for fact in _amounts(self.device)),
-                f"a device has no negative and no impossibly large facts, got {self.device}",
-            ),
-            (
                 1 <= len(self.parameters) <= MAX_PARAMETERS,
                 f"a dataset must have parameters, at most {MAX_PARAMETERS}, got {len(self.parameters)}",
             ),
@@ -222,18 +213,6 @@ class Manifest:
         return document | {"problem": self.problem.to_json(), "device": self.device.to_json(), "best": best}
 
 
-def _divisors(device: Device) -> tuple[float, ...]:
-    """Return the facts of a device that are used as divisors."""
-    return (device.sm_count, device.clock_hz, device.warp_size, *(device.fma_per_clock or ()))
-
-
-def _amounts(device: Device) -> Iterator[float]:
-    """Yield the facts of a device that are numbers."""
-    for field in dataclasses.fields(device):
-        value = getattr(device, field.name)
-        yield from (fact for fact in (value if isinstance(value, tuple) else (value,)) if isinstance(fact, int | float))
-
-
 def read_manifest(path: Path, *, inside: Path | None = None) -> Manifest:
     """Read the JSON file of a manifest and check it; no link below ``inside`` is followed.
 
@@ -250,6 +229,7 @@ def read_manifest(path: Path, *, inside: Path | None = None) -> Manifest:
         if not isinstance(document, dict) or "problem" not in document:
             raise DatasetError("a manifest is a table with a problem, but this file holds something else.")
         document["problem"] = problem_from_json(document["problem"])
+        document["device"] = Device.from_json(document.get("device") or {})
         if "cublas_median_s" in document:  # before version 0.2
             document["reference_median_s"] = document.pop("cublas_median_s")
         manifest = TypeAdapter(Manifest).validate_python(document)

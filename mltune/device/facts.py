@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
+
+from mltune.files.validation import problems_of
 
 Quantity = Literal[
     "fp16_flops",
@@ -41,6 +45,10 @@ LARGEST = 1e18
 """Largest fact of a device that is a number."""
 
 
+_DIVISORS = ("sm_count", "clock_hz", "warp_size", "fma_per_clock")
+_STRICT = {"extra": "forbid", "strict": True}  # of a document: no text or truth value is a number
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """A measured quantity of a device.
@@ -57,6 +65,8 @@ class Measured:
     ValueError
         The median is not positive, or a value is not a possible number.
     """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     median: float
     spread: float
@@ -91,6 +101,8 @@ class Mix:
         A value is not possible.
     """
 
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
     arithmetic: str
     load_bytes: int
     per_load: float
@@ -100,7 +112,8 @@ class Mix:
 
     def __post_init__(self) -> None:
         rates = (self.per_load, self.threads, self.per_clock)
-        if self.arithmetic not in MIXED or self.load_bytes not in (4, 8, 16) or not all(map(_is_positive, rates)):
+        possible = all(0 < rate <= LARGEST for rate in rates)
+        if self.arithmetic not in MIXED or self.load_bytes not in (4, 8, 16) or not possible:
             raise ValueError(f"a mix has a known arithmetic, loads of 4, 8 or 16 bytes and positive rates, got {self}")
 
 
@@ -123,8 +136,10 @@ class Device:
     Raises
     ------
     ValueError
-        There are more than :data:`MOST_MIXES` mixes.
+        A fact is not possible, such as a device without a multiprocessor. Zero stands for an unknown amount.
     """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     name: str
     compute_capability: tuple[int, int] | None
@@ -147,6 +162,15 @@ class Device:
     mixes: tuple[Mix, ...] = dataclasses.field(default=(), compare=False)
 
     def __post_init__(self) -> None:
+        facts = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        numbers = {name: fact for name, fact in facts.items() if isinstance(fact, int | float)}
+        numbers |= {"fma_per_clock": min(self.fma_per_clock)} if self.fma_per_clock else {}
+        for name, number in numbers.items():
+            if not 0 <= number <= LARGEST or (not number and name in _DIVISORS):
+                least = "0 <" if name in _DIVISORS else "0 <="
+                raise ValueError(f"{least} {name} <= {LARGEST:g} must hold for a device, got {number}")
+        if not all(0 <= part < 100 for part in self.compute_capability or ()):
+            raise ValueError(f"compute_capability is [major, minor] or null, got {self.compute_capability}")
         if len(self.mixes) > MOST_MIXES:
             raise ValueError(f"a device has at most {MOST_MIXES} mixes, got {len(self.mixes)}")
 
@@ -187,35 +211,21 @@ class Device:
         Raises
         ------
         ValueError
-            A measured quantity is unknown or malformed.
+            A fact is missing, unknown, of another type or not possible. The message names it.
         """
-        pairs = ("compute_capability", "fma_per_clock")
-        known: dict[str, Any] = {
-            name: tuple(document[name]) for name in pairs if document.get(name) not in (None, [0, 0])
-        }
-        known["measured"] = _measured(document.get("measured", {}))
-        known["mixes"] = _mixes(document.get("mixes", ()))
-        return cls(**{**document, **dict.fromkeys(document.keys() & set(pairs)), **known})
+        from pydantic import ValidationError
+
+        old = {"compute_capability": None} if document.get("compute_capability") == [0, 0] else {}
+        try:
+            device: Device = _adapter().validate_json(json.dumps({**document, **old}))
+        except ValidationError as error:
+            raise ValueError(problems_of(error, document, within=("device",))) from None
+        return device
 
 
-def _is_positive(value: Any) -> bool:
-    return type(value) in (int, float) and 0 < value <= LARGEST
+@functools.cache
+def _adapter() -> Any:
+    """Return the validator of devices."""
+    from pydantic import TypeAdapter
 
-
-def _measured(document: Any) -> dict[Quantity, Measured]:
-    if not isinstance(document, Mapping) or not document.keys() <= set(QUANTITIES):
-        raise ValueError(f"what is measured of a device is among {', '.join(QUANTITIES)}")
-    for value in document.values():
-        parts = value.values() if isinstance(value, Mapping) and value.keys() == {"median", "spread"} else [None]
-        if not all(type(part) in (int, float) for part in parts):
-            raise ValueError("a measured quantity has two numbers, `median` and `spread`")
-    return {name: Measured(**value) for name, value in document.items()}
-
-
-def _mixes(document: Any) -> tuple[Mix, ...]:
-    names = {field.name for field in dataclasses.fields(Mix)}
-    if not isinstance(document, list | tuple) or not all(
-        isinstance(one, Mapping) and one.keys() == names for one in document
-    ):
-        raise ValueError(f"the mixes of a device are a list of objects with {', '.join(sorted(names))}")
-    return tuple(Mix(**one) for one in document)
+    return TypeAdapter(Device)

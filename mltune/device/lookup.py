@@ -8,17 +8,14 @@ import re
 from pathlib import Path
 from typing import Any
 
-from mltune.device.facts import LARGEST, Device
+from mltune.device.facts import Device
 from mltune.device.known import DATA_SHEET, UNKNOWN, known_devices, unsure_facts
 from mltune.errors import DeviceError
 from mltune.files.documents import parse_json, parse_toml
 from mltune.files.reading import read_file, reason
 from mltune.files.text import did_you_mean, printable
-from mltune.files.validation import problems_of
 
 _MAX_BYTES = 4_000_000
-_FIELDS = tuple(field.name for field in dataclasses.fields(Device))
-_OPTIONAL = {"warp_size", "fma_per_clock", "measured", "mixes"}
 _MAY_BE_ZERO = {"memory_bytes", "memory_bytes_per_s", "l2_bytes", "reserved_shared_bytes"}
 
 
@@ -79,24 +76,23 @@ def read_device(path: Path) -> Device:
     DeviceError
         The file cannot be read, or does not hold the facts of one device.
     """
-    from pydantic import TypeAdapter, ValidationError
-
     try:
         data = read_file(path, _MAX_BYTES)
-        facts = _facts(parse_toml(data.decode()) if path.suffix.lower() == ".toml" else parse_json(data))
-        device = TypeAdapter(Device).validate_python(facts)
-    except ValidationError as error:
-        raise DeviceError(f"{path}: {problems_of(error, facts)}.") from error
+        document = parse_toml(data.decode()) if path.suffix.lower() == ".toml" else parse_json(data)
+        device = Device.from_json(_facts(document))
+        _check_known(device)
     except OSError as error:
         raise DeviceError(f"the facts of a device must be readable, but {path} is not: {reason(error)}.") from error
     except ValueError as error:
-        raise DeviceError(f"{path} must hold the facts of a device: {printable(error, longest=300)}.") from error
-    _check(device, path)
+        raise DeviceError(
+            f"{path} must hold the facts of a device, but {printable(error, longest=300)}; "
+            "`mltune device a100 --json` shows them."
+        ) from error
     return device
 
 
 def _facts(document: Any) -> dict[str, Any]:
-    """Return the facts in a document, as fields of a device."""
+    """Return the facts of the one kind of GPU in a document."""
     if isinstance(document, dict) and isinstance(document.get("devices"), list):
         entries = {json.dumps(_facts(entry), sort_keys=True) for entry in document["devices"]}
         if len(entries) != 1:
@@ -106,29 +102,16 @@ def _facts(document: Any) -> dict[str, Any]:
         document = document["device"]
     if not isinstance(document, dict):
         raise ValueError(f"facts are an object or a table, not {type(document).__name__}")
-    unknown = sorted(document.keys() - set(_FIELDS))
-    missing = [name for name in _FIELDS if name not in document and name not in _OPTIONAL | {"compute_capability"}]
-    if unknown or missing:
-        wrong = {"unknown": unknown[:20], "missing": missing}
-        found = "; ".join(f"{what}: {', '.join(names)}" for what, names in wrong.items() if names)
-        raise ValueError(f"{found}; `mltune device a100 --json` shows the fields")
-    capability = document.get("compute_capability")
-    return {**document, "compute_capability": None if capability == [0, 0] else capability}
+    return document
 
 
-def _check(device: Device, path: Path) -> None:
-    """Check that facts are possible; zero stands for an unknown one where nothing is divided by it."""
+def _check_known(device: Device) -> None:
+    """Check that the facts are known on which an occupancy or a peak depends."""
     if not device.name.isprintable() or not 1 <= len(device.name) <= 200:
-        raise DeviceError(f"{path}: the name of a device is printable and has 1 to 200 characters.")
-    if not all(0 <= part < 100 for part in device.compute_capability or ()):
-        raise DeviceError(f"{path}: compute_capability is [major, minor] or null, got {device.compute_capability}.")
+        raise ValueError("the name of a device is printable and has 1 to 200 characters")
     if device.compute_capability is None and device.fma_per_clock is None:
-        raise DeviceError(f"{path}: a device without compute_capability must have fma_per_clock (FP32, FP64).")
+        raise ValueError("a device without compute_capability must have fma_per_clock (FP32, FP64)")
     for field in dataclasses.fields(device):
         value = getattr(device, field.name)
-        if isinstance(value, int | float):
-            least = 0 if field.name in _MAY_BE_ZERO else 1
-            if not least <= value <= LARGEST:
-                raise DeviceError(f"{path}: {least} <= {field.name} <= {LARGEST:g} must hold, got {value}.")
-    if device.fma_per_clock is not None and not all(0 < value <= LARGEST for value in device.fma_per_clock):
-        raise DeviceError(f"{path}: fma_per_clock must be positive, got {device.fma_per_clock}.")
+        if isinstance(value, int | float) and value < 1 and field.name not in _MAY_BE_ZERO:
+            raise ValueError(f"{field.name} must be at least 1, got {value}")

@@ -11,13 +11,13 @@ import ctypes
 import os
 import secrets
 import shutil
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from mltune.files.opening import RefusedFileError, open_folder
+from mltune.files.opening import RefusedFileError, check_folder
 
 _RENAME_EXCHANGE = 2  # from Linux's fs.h
+_HERE = -100  # AT_FDCWD: paths are those of the process
 
 
 def write_file_atomically(path: Path, data: bytes, *, inside: Path | None = None, durable: bool = True) -> None:
@@ -46,15 +46,15 @@ def write_file_atomically(path: Path, data: bytes, *, inside: Path | None = None
     >>> path.read_bytes()
     b'{}'
     """
-    partial = f".{secrets.token_hex(8)}.partial"
-    with open_folder(path.parent, inside=inside or path.parent, create=True) as folder:
-        try:
-            _write(partial, data, folder, durable)
-            os.replace(partial, path.name, src_dir_fd=folder, dst_dir_fd=folder)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(partial, dir_fd=folder)
-            raise
+    check_folder(path.parent, inside=inside or path.parent, create=True)
+    partial = path.with_name(f".{secrets.token_hex(8)}.partial")
+    try:
+        _write(partial, data, durable)
+        partial.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise
 
 
 def replace_folder_atomically(path: Path, files: Mapping[str, bytes], *, inside: Path | None = None) -> None:
@@ -78,85 +78,58 @@ def replace_folder_atomically(path: Path, files: Mapping[str, bytes], *, inside:
     OSError
         The folder cannot be written. An existing folder is unchanged.
     """
-    name, new, old = path.name, f".{path.name}.new", f".{path.name}.old"
-    with open_folder(path.parent, inside=inside or path.parent, create=True) as parent:
-        try:
-            if _exists(old, parent) and not _exists(name, parent):
-                _rename(old, name, parent)
-            _remove(new, parent)
-            _remove(old, parent)
-            _make_folder(new, files, parent)
-            if _exists(name, parent) and not _exchange(new, name, parent):
-                _rename(name, old, parent)
-            if not _exists(name, parent):
-                _rename(new, name, parent)
-            _remove(new, parent)
-            _remove(old, parent)
-        except OSError:
-            with contextlib.suppress(OSError):
-                _remove(new, parent)
-            raise
-
-
-def _make_folder(name: str, files: Mapping[str, bytes], parent: int) -> None:
-    """Make a folder with some files, which may lie in folders of it."""
-    below: dict[str, dict[str, bytes]] = {}
-    for file, content in files.items():
-        if not {"", ".", ".."}.isdisjoint(file.split(os.sep)):
-            raise RefusedFileError(f"the path of a file in a folder stays in the folder, but this is {file!r}")
-        *first, rest = file.split(os.sep, 1)
-        below.setdefault("".join(first), {})[rest] = content
-    os.mkdir(name, dir_fd=parent)
-    folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    check_folder(path.parent, inside=inside or path.parent, create=True)
+    new, old = path.with_name(f".{path.name}.new"), path.with_name(f".{path.name}.old")
     try:
-        for file, content in below.pop("", {}).items():
-            _write(file, content, folder, durable=True)
-        for part, inner in below.items():
-            _make_folder(part, inner, folder)
-    finally:
-        os.close(folder)
+        if os.path.lexists(old) and not os.path.lexists(path):
+            old.rename(path)
+        _remove(new)
+        _remove(old)
+        _make_folder(new, files)
+        if os.path.lexists(path) and not _exchange(new, path):
+            path.rename(old)
+        if not os.path.lexists(path):
+            new.rename(path)
+        _remove(new)
+        _remove(old)
+    except OSError:
+        with contextlib.suppress(OSError):
+            _remove(new)
+        raise
 
 
-def _write(name: str, content: bytes, folder: int, durable: bool) -> None:
-    """Write a new file in a folder."""
-    if os.sep in name:
-        raise RefusedFileError(f"the name of a file in a folder has no {os.sep}, but this is {name!r}")
+def _make_folder(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Make a folder with some files, which may lie in folders of it."""
+    folder.mkdir()
+    for name, content in files.items():
+        if not {"", ".", ".."}.isdisjoint(name.split(os.sep)):
+            raise RefusedFileError(f"the path of a file in a folder stays in the folder, but this is {name!r}")
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        _write(file, content, durable=True)
+
+
+def _write(path: Path, content: bytes, durable: bool) -> None:
+    """Write a new file."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(name, flags, 0o666, dir_fd=folder), "wb") as file:
+    with os.fdopen(os.open(path, flags, 0o666), "wb") as file:
         file.write(content)
         file.flush()
         if durable:
             os.fsync(file.fileno())
 
 
-def _exchange(one: str, other: str, folder: int) -> bool:
+def _exchange(one: Path, other: Path) -> bool:
     """Exchange two folders with Linux's ``renameat2``, which Python does not offer; return whether that was done."""
     rename = getattr(ctypes.CDLL(None), "renameat2", None)
     if rename is None:
         return False
-    return bool(rename(folder, os.fsencode(one), folder, os.fsencode(other), _RENAME_EXCHANGE) == 0)
+    return bool(rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _RENAME_EXCHANGE) == 0)
 
 
-def _rename(old: str, new: str, folder: int) -> None:
-    os.rename(old, new, src_dir_fd=folder, dst_dir_fd=folder)
-
-
-def _exists(name: str, folder: int) -> bool:
-    return _mode(name, folder) is not None
-
-
-def _mode(name: str, folder: int) -> int | None:
-    """Return the type of a file, of a link itself, or None where there is nothing."""
-    try:
-        return os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
-    except FileNotFoundError:
-        return None
-
-
-def _remove(name: str, folder: int) -> None:
+def _remove(path: Path) -> None:
     """Remove a file, a link, or a folder with everything in it."""
-    mode = _mode(name, folder)
-    if mode is not None and stat.S_ISDIR(mode):
-        shutil.rmtree(name, dir_fd=folder)
-    elif mode is not None:
-        os.unlink(name, dir_fd=folder)
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -9,13 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 from mltune.files.text import printable
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_FILE = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY  # opening a FIFO does not wait for its other end
+_FLAGS = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY  # opening a FIFO does not wait for its other end
 
 
 class RefusedFileError(OSError):
@@ -45,13 +43,12 @@ def open_regular(path: Path | str, flags: int = os.O_RDONLY, *, inside: Path | N
     mltune.files.opening.RefusedFileError: only regular files are opened, but /dev/zero is a character device
     """
     path = Path(path)
-    if inside is None:
-        with contextlib.suppress(FileNotFoundError):
-            _check_is_regular(os.stat(path), path)  # to open a device can have effects
-        descriptor = os.open(path, flags | _FILE, 0o666)
-    else:
-        with open_folder(path.parent, inside=inside) as folder, _links_named(path, folder):
-            descriptor = os.open(path.name, flags | _FILE | os.O_NOFOLLOW, 0o666, dir_fd=folder)
+    if inside is not None:
+        _check_no_link(path, inside)
+        flags |= os.O_NOFOLLOW
+    with contextlib.suppress(FileNotFoundError):
+        _check_is_regular(os.stat(path), path)  # before it is opened: that can have effects on a device
+    descriptor = os.open(path, flags | _FLAGS, 0o666)
     try:
         _check_is_regular(os.fstat(descriptor), path)
     except RefusedFileError:
@@ -60,46 +57,30 @@ def open_regular(path: Path | str, flags: int = os.O_RDONLY, *, inside: Path | N
     return descriptor
 
 
-def _check_is_regular(found: os.stat_result, path: Path) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        raise RefusedFileError(f"only regular files are opened, but {path} is {_kind(found.st_mode)}")
-
-
-@contextlib.contextmanager
-def open_folder(path: Path, *, inside: Path, create: bool = False) -> Iterator[int]:
-    """Open a folder, and yield its descriptor.
+def check_folder(path: Path, *, inside: Path, create: bool = False) -> None:
+    """Check that there is a folder behind no link below a directory on the way to it.
 
     Parameters
     ----------
     path : pathlib.Path
         ``inside``, or a folder below it.
     inside : pathlib.Path
-        The directory below which no link is followed.
+        The directory.
     create : bool
         Whether to make folders that are missing.
 
     Raises
     ------
     OSError
-        The folder cannot be opened; :class:`RefusedFileError` if a link is in the way.
+        There is none, or it cannot be made; :class:`RefusedFileError` if a link is in the way.
     """
     if create:
         inside.mkdir(parents=True, exist_ok=True)
-    folder = os.open(inside, _FOLDER)
-    try:
-        at = inside
-        for part in path.relative_to(inside).parts:
-            at = at / part
-            if create:
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(part, dir_fd=folder)
-            with _links_named(at, folder):
-                below = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
-            os.close(folder)
-            folder = below
-        yield folder
-    finally:
-        os.close(folder)
+    _check_no_link(path, inside)
+    if create:
+        path.mkdir(parents=True, exist_ok=True)
+    with os.scandir(path):
+        pass
 
 
 def kind_of(path: Path) -> str:
@@ -122,6 +103,19 @@ def kind_of(path: Path) -> str:
         return ""
 
 
+def _check_no_link(path: Path, inside: Path) -> None:
+    at = inside
+    for part in path.relative_to(inside).parts:
+        at = at / part
+        if at.is_symlink():
+            raise RefusedFileError(f"no link is followed there, but {at} is {kind_of(at)}")
+
+
+def _check_is_regular(found: os.stat_result, path: Path) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise RefusedFileError(f"only regular files are opened, but {path} is {_kind(found.st_mode)}")
+
+
 def _kind(mode: int) -> str:
     return {
         stat.S_IFREG: "a regular file",
@@ -131,16 +125,3 @@ def _kind(mode: int) -> str:
         stat.S_IFCHR: "a character device",
         stat.S_IFBLK: "a block device",
     }.get(stat.S_IFMT(mode), "of an unknown kind")
-
-
-@contextlib.contextmanager
-def _links_named(path: Path, folder: int) -> Iterator[None]:
-    """Turn the error of opening a link in a folder into one that names the link and its target."""
-    try:
-        yield
-    except OSError as error:
-        try:
-            target = os.readlink(path.name, dir_fd=folder)
-        except OSError:
-            raise error from None
-        raise RefusedFileError(f"no link is followed there, but {path} is a link to {printable(target)}") from None

@@ -120,7 +120,8 @@ def _problem(errors: Sequence[Mapping[str, Any]], key: Key, model: type[BaseMode
     right = [one for one in errors if one["type"] not in wrong_kinds] or errors
     value = printable(repr(right[0]["input"]), _LONGEST_VALUE)
     law = law_of(right)
-    return f"{name}{'' if law.startswith('must ') else ':'} {law}, got {value}"
+    facts = "" if ", got " in law else f", got {value}"
+    return f"{name}{'' if law.startswith('must ') else ':'} {law}{facts}"
 
 
 def law_of(errors: Iterable[Mapping[str, Any]]) -> str:

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from mltune.errors import BundleError, ExpressionError
 from mltune.files import assets
 from mltune.files.documents import parse_toml
-from mltune.files.opening import open_folder
+from mltune.files.opening import check_folder
 from mltune.files.reading import read_text, reason
 from mltune.files.text import did_you_mean, printable
 from mltune.files.validation import problems_of
@@ -541,8 +541,7 @@ class _Reader:
         root = self.path.parent
         for name in self.document.kernel.include:
             try:
-                with open_folder(root / name, inside=root):
-                    pass
+                check_folder(root / name, inside=root)
             except OSError as error:
                 raise self.error(
                     "kernel.include",

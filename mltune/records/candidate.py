@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from mltune.records.trial import Build, Measurement, Skip, TrialRecord, TrialState
 
@@ -14,15 +14,7 @@ BATCH = 16
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A proposed configuration. The attributes without a description are those of :class:`TrialRecord`.
-
-    Attributes
-    ----------
-    skip : Skip or None
-        The decision of a gate to skip it; None when no gate has decided so.
-    audited : bool
-        Whether the audit measures it although a gate skips it.
-    """
+    """A proposed configuration; its attributes are those of :class:`TrialRecord`."""
 
     number: int
     batch: int
@@ -48,16 +40,9 @@ class Candidate:
     ) -> TrialRecord:
         """Return the record of the trial that ended in a state."""
         return TrialRecord(
-            number=self.number,
-            batch=self.batch,
-            index=self.index,
-            configuration=self.configuration,
+            **{field.name: getattr(self, field.name) for field in fields(self)},
             state=state,
             detail=detail,
-            proposed_by=self.proposed_by,
-            skip=self.skip,
-            audited=self.audited,
-            predicted=self.predicted,
             build=None if build is None else replace(build, cubin=b""),
             measurement=measurement,
             finished_at=time.time(),

@@ -147,7 +147,7 @@ def _decode(part: _Part, cells: Sequence[Any]) -> dict[str, Any]:
 
 
 def to_row(record: TrialRecord, parameters: Sequence[str]) -> tuple[Value, ...]:
-    """Return the cells of :data:`COLUMNS`, then the values of all parameters. The cubin is not stored.
+    """Return the cells of :data:`KINDS`, then the values of all parameters. The cubin is not stored.
 
     Raises
     ------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self, overload
@@ -172,16 +173,12 @@ class Trials(Sequence[TrialRecord]):
 
     def __eq__(self, other: object) -> bool:
         """Compare with any sequence of records."""
-        return isinstance(other, Sequence) and len(self) == len(other) and all(map(_same, self, other))
+        return isinstance(other, Sequence) and len(self) == len(other) and all(map(operator.eq, self, other))
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return f"Trials({len(self)} trials of {', '.join(self.parameters)})"
-
-
-def _same(one: TrialRecord, other: TrialRecord) -> bool:
-    return one == other
 
 
 def _cells(column: NDArray[Any]) -> list[Any]:
@@ -192,12 +189,7 @@ def _cells(column: NDArray[Any]) -> list[Any]:
 
 def _checked(name: str, kind: Kind, cells: Sequence[Any], numbers: Sequence[Any]) -> NDArray[Any]:
     """Return a column of checked cells."""
-    from pydantic import ValidationError
-
-    try:
-        checked = _adapter(name).validate_python(cells)
-    except ValidationError as error:
-        raise _wrong(name, error, cells, numbers) from None
+    checked = _validated(_adapter(name), name, cells, numbers)
     if name == "samples_s":
         return _objects([None if samples is None else array("d", samples).tobytes() for samples in checked])
     if kind.sql == "TEXT":
@@ -212,31 +204,32 @@ def _checked_values(
     name: str, cells: Sequence[Any], numbers: Sequence[Any], allowed: Sequence[int] | None
 ) -> NDArray[np.int64]:
     """Return the checked values of a parameter."""
+    values = np.array(_validated(_adapter(""), name, cells, numbers), dtype=np.int64)
+    strange = set() if allowed is None else set(cells).difference(allowed)  # of few trials faster than columns
+    if strange:
+        at = next(at for at, cell in enumerate(cells) if cell in strange)
+        raise ValueError(f"trial {numbers[at]!r:.30}: `{name}` is {cells[at]}, which is no value of this parameter")
+    return values
+
+
+def _validated(adapter: Any, name: str, cells: Sequence[Any], numbers: Sequence[Any]) -> Any:
+    """Return cells after a check by pydantic; the error names the trial and the column."""
     from pydantic import ValidationError
 
     try:
-        values = np.array(_adapter("").validate_python(cells), dtype=np.int64)
+        return adapter.validate_python(cells)
     except ValidationError as error:
-        raise _wrong(name, error, cells, numbers) from None
-    if allowed is not None:
-        strange = set(cells).difference(allowed)  # of the few trials that a reader finds new, faster than columns
-        if strange:
-            at = next(at for at, cell in enumerate(cells) if cell in strange)
-            raise ValueError(f"trial {numbers[at]!r:.30}: `{name}` is {cells[at]}, which is no value of this parameter")
-    return values
+        first = error.errors(include_url=False)[0]
+        at = int(first["loc"][0])
+        raise ValueError(
+            f"trial {numbers[at]!r:.30}: `{name}` is {cells[at]!r:.100}, but it {law_of([first])}"
+        ) from None
 
 
 def _objects(cells: Sequence[Any]) -> NDArray[Any]:
     column = np.empty(len(cells), dtype=object)
     column[:] = cells
     return column
-
-
-def _wrong(name: str, error: Any, cells: Sequence[Any], numbers: Sequence[Any]) -> ValueError:
-    """Return the first error of a column."""
-    first = error.errors(include_url=False)[0]
-    at = first["loc"][0]
-    return ValueError(f"trial {numbers[at]!r:.30}: `{name}` is {cells[at]!r:.100}, but it {law_of([first])}")
 
 
 @functools.cache

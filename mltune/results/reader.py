@@ -39,8 +39,6 @@ _ATTEMPTS = 5
 
 _DAMAGED = (MltuneError, OSError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
-_NOT_NUMBERS = ("name", "compute_capability", "fma_per_clock", "measured", "mixes")
-_NUMBERS = [field.name for field in dataclasses.fields(Device) if field.name not in _NOT_NUMBERS]
 
 Answer = TypeVar("Answer")
 
@@ -88,7 +86,6 @@ class RunReader:
         return self._result
 
     def _read_from(self, store: Store) -> TuneResult:
-        check_device(store.header.device)
         known = self._result
         if known is None or known.header != store.header or len(store) < len(self.ended):  # another run was begun
             self.ended = store.records()
@@ -204,26 +201,6 @@ def read_or_set_aside(slug: str, read: Callable[[], Answer]) -> Answer | Unread:
     except Exception as error:
         reason = str(error) if isinstance(error, MltuneError) else f"{type(error).__name__}: {error}"
         return Unread(slug, reason[:LONGEST_TEXT])
-
-
-def check_device(document: Mapping[str, Any]) -> None:
-    """Check that a stored device has a name, a compute capability or none, and finite numbers that are not negative.
-
-    Raises
-    ------
-    ValueError
-        A fact is of another type.
-    """
-    capability = document.get("compute_capability", ())
-    laws = {
-        "name": isinstance(document.get("name"), str),
-        "compute_capability": capability is None
-        or (isinstance(capability, list) and [type(part) for part in capability] == [int, int]),
-        **{name: _is_number(document.get(name)) for name in _NUMBERS},
-    }
-    for name, holds in laws.items():
-        if not holds:
-            raise ValueError(f"its device has no valid `{name}`")
 
 
 def checked_declaration(fact: Any, numbers: Collection[int], *, replayed: bool) -> Declaration | None:
