@@ -98,9 +98,9 @@ class ImaginaryWorkers:
             store.set_seconds({"total": spent_s + SLICE_S})
 
 
-def told(scheduler: Scheduler, task: Task) -> tuple[object, object]:
+def told(scheduler: Scheduler, task: Task) -> object:
     """Return what a problem that begins is told of the others."""
-    return scheduler.siblings(task), scheduler.sweeps(task)
+    return scheduler.siblings(task)
 
 
 def campaign(plan: Plan, directory: Path) -> tuple[ProcessorTime, int, float]:

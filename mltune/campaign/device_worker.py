@@ -30,6 +30,7 @@ from mltune.resolve.request import TuneRequest
 from mltune.results.progress import Progress
 from mltune.results.reader import RunReader, readable
 from mltune.results.run import TuneResult
+from mltune.tuning.siblings import NO_SIBLINGS, Siblings
 
 DEVICE_WORKER = "mltune.campaign.device_worker:make_device_worker"
 """The target of the :class:`mltune.process.child.Child` of a device worker."""
@@ -66,15 +67,25 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SliceRequest:
-    """A time slice as sent to a worker: the request with its limit, the task, and the folder of the event log.
+    """A time slice as sent to a worker.
 
-    With ``repair`` nothing is tuned: the store is opened for writing, which repairs what a kill has left, and read.
+    Attributes
+    ----------
+    request : TuneRequest
+        With the limit of the time slice.
+    slug : str
+    log : pathlib.Path
+        Folder of the event log.
+    repair : bool
+        Whether to open the store for writing, which repairs what a kill has left, and to read it, without tuning.
+    siblings : Siblings
     """
 
     request: TuneRequest
     slug: str
     log: Path
     repair: bool = False
+    siblings: Siblings = NO_SIBLINGS
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +250,8 @@ def _run_slice(tune: Tune, interrupt: Interrupt, request: SliceRequest) -> Slice
         if request.repair:
             repair(request.request.run)
         else:
-            tune(request.request, progress=send, stop=stop, slug=request.slug, events=log)
+            slug, siblings = request.slug, request.siblings
+            tune(request.request, progress=send, stop=stop, slug=slug, events=log, siblings=siblings)
     except MltuneError as error:
         if (outcome := outcome_of(error)) is Outcome.DIED:
             raise

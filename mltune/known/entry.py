@@ -26,10 +26,12 @@ from mltune.files.validation import matching
 from mltune.problem.accuracy import ACCURACIES, STRICTEST
 from mltune.problem.kinds import problem_from_json
 from mltune.problem.problem import Problem
-from mltune.records.header import LARGEST
 
 SHORTEST_S, LONGEST_S = 1e-15, 1e9
 """Bounds of times, seconds."""
+
+LARGEST = 2**53
+"""Largest integer, which JSON keeps exact."""
 
 MOST_PARAMETERS = 200
 LONGEST_TEXT = 200

@@ -14,9 +14,7 @@ from mltune.problem.problem import Problem
 from mltune.resolve.device import Target
 
 if TYPE_CHECKING:
-    from mltune.cost.pretrained import Sweep
     from mltune.kernel.bundle import Kernel
-    from mltune.known.entry import Entry
 
 REPLAY_TRIALS = 300
 """Trials of a run in replay without a budget."""
@@ -71,10 +69,6 @@ class TuneRequest:
     wisdom : str, pathlib.Path or None
         File of the best known configurations, which are measured first and to which the winner is added; ``"none"``
         for none. None is the user's file on a GPU (:func:`mltune.known.wisdom_file.default_file`), and none in replay.
-    siblings : tuple of Entry
-        The best configurations of the other problems of a campaign so far, which are measured first as well.
-    sweeps : tuple of Sweep
-        Measurements of the most similar of these problems: a model trained on them replaces `prior`.
     choice : str
         Name of the choice among kernels that the run belongs to; empty if there is none.
     """
@@ -95,8 +89,6 @@ class TuneRequest:
     compile_on: str = ""
     prior: str = "auto"
     wisdom: str | Path | None = None
-    siblings: tuple[Entry, ...] = ()
-    sweeps: tuple[Sweep, ...] = ()
     choice: str = ""
 
     def __post_init__(self) -> None:

@@ -22,6 +22,7 @@ from mltune.results.reader import RunReader, Unread, read_or_set_aside
 
 if TYPE_CHECKING:
     from mltune.cost.model_choice import ChosenModel
+    from mltune.known.entry import Entry
     from mltune.problem.problem import Problem
     from mltune.results.run import TuneResult
     from mltune.tuning.session import Session
@@ -40,6 +41,25 @@ LATEST = 24
 
 MOST_TRIALS = 15_000
 """Most trials of an earlier run that is read: a run should begin soon."""
+
+
+@dataclass(frozen=True, slots=True)
+class Siblings:
+    """What the other problems of a campaign have found so far.
+
+    Attributes
+    ----------
+    entries : tuple of Entry
+        Their best configurations, which a run measures first, as those of a wisdom.
+    sweeps : tuple of Sweep
+        The measurements of the most similar ones: a model trained on them replaces the prior of the run.
+    """
+
+    entries: tuple[Entry, ...] = ()
+    sweeps: tuple[Sweep, ...] = ()
+
+
+NO_SIBLINGS = Siblings()
 
 
 @dataclass(frozen=True, slots=True)

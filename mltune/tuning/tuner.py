@@ -41,7 +41,7 @@ from mltune.tuning.bound import enough_share
 from mltune.tuning.event_log import RunEventLog
 from mltune.tuning.finals import declare
 from mltune.tuning.session import open_session, run_header
-from mltune.tuning.siblings import earlier_sweeps, sibling_model
+from mltune.tuning.siblings import NO_SIBLINGS, Siblings, earlier_sweeps, sibling_model
 from mltune.tuning.wisdom import add_outcomes, known_configurations
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ def tune(
     slug: str = "",
     events: EventWriter | None = None,
     pool: ChildPool | None = None,
+    siblings: Siblings = NO_SIBLINGS,
 ) -> TuneResult:
     """Search for the fastest configuration until the budget is spent, everything is tried, or a stop is requested.
 
@@ -83,6 +84,8 @@ def tune(
         not be that of a plan.
     pool : ChildPool, optional
         Where compile processes and the worker of the GPU wait for the next run; without one they end with this one.
+    siblings : Siblings
+        What the other problems of a campaign have found so far.
 
     Raises
     ------
@@ -144,9 +147,9 @@ def tune(
             wisdom,
             observer.events,
             required=request.wisdom is not None,
-            siblings=request.siblings,
+            siblings=siblings.entries,
         )
-        sweeps = request.sweeps
+        sweeps = siblings.sweeps
         if own is not None and len(store) == 0 and request.prior == AUTO and session.gpu is not None:
             sweeps = earlier_sweeps(session, directory)
         pretrained, name, notices = _start_model(session, directory, request, model, sweeps, begins=len(store) == 0)
