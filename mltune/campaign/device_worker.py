@@ -223,11 +223,10 @@ def make_device_worker(tune: Tune | None = None) -> Callable[[SliceRequest], Sli
         Runs a time slice; the tuner by default.
     """
     if tune is None:
-        from mltune.cost.cost_model import preload
-        from mltune.tuning.tuner import tune as tuner
+        from mltune.tuning import tuner
 
-        preload()
-        tune = partial(tuner, pool=ChildPool())
+        tuner.preload()
+        tune = partial(tuner.tune, pool=ChildPool())
     return partial(_run_slice, tune, Interrupt(STOP_TIMEOUT_S, twice=False).__enter__())
 
 

@@ -61,27 +61,14 @@ def default_file() -> Path | None:
 
 
 def file_of_run(option: Path | str | None, *, replayed: bool) -> Path | None:
-    """Return the file that a run uses.
-
-    Parameters
-    ----------
-    option : path-like or None
-        A file, or ``"none"``; None is the user's file on a GPU, and none in replay.
-    replayed : bool
-    """
+    """Return the file that a run uses; without an option the user's file on a GPU, and none in replay."""
     if option is None:
         return None if replayed else default_file()
     return None if str(option) == NONE else Path(option)
 
 
 def read(path: Path) -> list[Outcome]:
-    """Read the entries of a file; none where it does not exist.
-
-    Raises
-    ------
-    WisdomError
-        The file cannot be read, or is no wisdom.
-    """
+    """Read the entries of a file; a file that does not exist has none."""
     document: Any = None
     try:
         document = parse_json(read_file(path, MAX_BYTES))
@@ -122,13 +109,7 @@ def _widest(value: Any) -> int:
 
 
 def write(path: Path, entries: Sequence[Outcome]) -> None:
-    """Write a file in place of an existing one; readers see the old content or the new.
-
-    Raises
-    ------
-    WisdomError
-        The file cannot be written, or would be larger than :func:`read` takes.
-    """
+    """Write a file in place of an existing one; readers see the old content or the new."""
     document = {"format": FORMAT, "entries": [entry.to_json() for entry in entries]}
     data = (json.dumps(document, indent=1, allow_nan=False) + "\n").encode()
     if len(entries) > MOST_ENTRIES or len(data) > MAX_BYTES:
@@ -144,15 +125,10 @@ def write(path: Path, entries: Sequence[Outcome]) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[Path]:
-    """Hold the lock of a file: one process at a time reads it and writes it again.
+    """Lock a file, so that one process at a time reads it and writes it again; yield its path, with links resolved.
 
-    The lock is a file beside it, because the file itself is replaced. The yielded path is that of the file itself,
-    where the given one is a link.
-
-    Raises
-    ------
-    WisdomError
-        The folder cannot be written, or another process holds the lock for too long.
+    The lock is another file beside it, because the file itself is replaced. WisdomError says that the folder cannot be
+    written, or that another process holds the lock for too long.
     """
     path = Path(os.path.realpath(path))
     lock = path.with_name(f".{path.name}.lock")
