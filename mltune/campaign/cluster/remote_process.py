@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from mltune.campaign.cluster.gpu_workers import Cluster
 from mltune.campaign.cluster.remote_slice import (
-    RunFiles,
     SlicePackage,
-    SliceReport,
+    Update,
     files_in,
     put_files,
     run_remote_slice,
@@ -39,7 +38,6 @@ from mltune.records.events import EventLog
 from mltune.records.replication import Changes
 from mltune.records.store import Store
 from mltune.resolve.plan import Plan
-from mltune.results.progress import Progress
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -174,7 +172,7 @@ class RemoteProcess:
         except Exception as error:
             raise WorkerError(f"the scheduler is lost: {printable(error)}") from error
 
-    def _ask(self, client: Client, received: int, timeout_s: float) -> list[Any] | None:
+    def _ask(self, client: Client, received: int, timeout_s: float) -> list[Update] | None:
         """Return the messages after the first ``received``; None where the task does not run."""
         asked = _in_thread(client.run, take, self._key, received, workers=[self._address], on_error="return")
         deadline = time.monotonic() + timeout_s
@@ -231,24 +229,24 @@ class _Receiver:
             sharing,
         )
 
-    def receive(self, message: Any) -> bool:
+    def receive(self, update: Update) -> bool:
         """Write a message; return whether it was the last."""
-        if isinstance(message, Changes):
+        for event in update.events:
+            facts = {name: value for name, value in event.items() if name not in ("at", "event", "dropped")}
+            self._log.write(event["event"], **facts)
+        if update.files:  # before the declaration of their winner
+            put_files(self._directory, update.files)
+        if update.changes is not None:
             if self._store is None:
-                self._store = Store.open(self._directory, message.header, self._request.request.store)
-            message.write(self._store)
-        elif isinstance(message, Progress):
-            self._on_message(message)
-        elif isinstance(message, RunFiles):
-            put_files(self._directory, message.files)
-        elif isinstance(message, SliceReport):
-            if message.wisdom is not None and self._wisdom is not None and len(message.wisdom):
-                message.wisdom.add_to(self._wisdom)
-            self.result = message.result
-        elif isinstance(message, dict):
-            facts = {name: value for name, value in message.items() if name not in ("at", "event", "dropped")}
-            self._log.write(message["event"], **facts)
-        return isinstance(message, SliceReport)
+                self._store = Store.open(self._directory, update.changes.header, self._request.request.store)
+            update.changes.write(self._store)
+        if update.progress is not None:
+            self._on_message(update.progress)
+        if update.wisdom is not None and self._wisdom is not None and len(update.wisdom):
+            update.wisdom.add_to(self._wisdom)
+        if update.result is not None:
+            self.result = update.result
+        return update.result is not None
 
 
 def _in_thread(function: Callable[..., Any], *arguments: Any, **options: Any) -> LocalFuture[Any]:

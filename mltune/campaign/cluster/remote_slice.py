@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -82,18 +82,30 @@ class SlicePackage:
 
 
 @dataclass(frozen=True, slots=True)
-class RunFiles:
-    """The files in the directory of a run besides its store. They are sent before the declaration of their winner."""
+class Update:
+    """A message of a time slice: what is new since the last message.
 
+    Attributes
+    ----------
+    events : sequence of mapping
+        Lines of the event log.
+    files : mapping of str to bytes
+        All files in the directory of the run besides its store, if `changes` declares their winner, or at the end.
+    changes : Changes or None
+        New records.
+    progress : Progress or None
+    result : SliceResult or None
+        Only in the last message.
+    wisdom : Wisdom or None
+        The wisdom at the end.
+    """
+
+    events: Sequence[Mapping[str, Any]]
     files: Mapping[str, bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class SliceReport:
-    """The last message of a time slice: its result, and the wisdom with the entries that it has added."""
-
-    result: SliceResult
-    wisdom: Wisdom | None
+    changes: Changes | None
+    progress: Progress | None = None
+    result: SliceResult | None = None
+    wisdom: Wisdom | None = None
 
 
 class Mailbox:
@@ -111,7 +123,7 @@ class Mailbox:
         self.signal = signal
         self._key = key
         self._lock = threading.Lock()
-        self._messages: deque[Any] = deque()
+        self._messages: deque[Update] = deque()
         self._taken = 0
 
     def __enter__(self) -> Mailbox:
@@ -121,12 +133,12 @@ class Mailbox:
     def __exit__(self, *error: object) -> None:
         _open.pop(self._key, None)
 
-    def put(self, message: Any) -> None:
+    def put(self, message: Update) -> None:
         """Append a message."""
         with self._lock:
             self._messages.append(message)
 
-    def take(self, received: int) -> list[Any]:
+    def take(self, received: int) -> list[Update]:
         """Return the messages after the first ``received``, and forget those."""
         with self._lock:
             while self._taken < received and self._messages:
@@ -148,7 +160,7 @@ class Mailbox:
         return task is not None and task.state == "executing"
 
 
-async def take(key: str, received: int) -> list[Any] | None:
+async def take(key: str, received: int) -> list[Update] | None:
     """Return the messages of a task after the first ``received``; None where the task does not run here."""
     deadline = time.monotonic() + HOLD_S
     while (box := _open.get(key)) is not None:
@@ -166,11 +178,7 @@ def send_signal(key: str, number: int) -> None:
 
 
 def run_remote_slice(package: SlicePackage, key: str) -> None:
-    """Run a time slice in a task of a Dask worker, and put its messages into the mailbox of the task.
-
-    These are progress, events, :class:`RunFiles`, :class:`~mltune.records.replication.Changes` in the order of
-    recording, and at the end a :class:`SliceReport`.
-    """
+    """Run a time slice in a task of a Dask worker, and put its messages into the mailbox of the task."""
     child = _children.setdefault(package.target, ThreadedChild(package.target, ()))
     with Mailbox(key, lambda number: child.child.interrupt(signal.Signals(number))) as mailbox, _scratch() as scratch:
         run, log, wisdom = scratch / "run", scratch / "log", scratch / "wisdom.json"
@@ -190,9 +198,7 @@ def run_remote_slice(package: SlicePackage, key: str) -> None:
         )
         sender = _Sender(mailbox, run, log, package.known)
         result = _serve(child, replace(package.request, request=request, log=log), mailbox, sender)
-        sender.send()
-        mailbox.put(RunFiles(dict(files_in(run, with_winner=True))))
-        mailbox.put(SliceReport(result, Wisdom.load(wisdom) if wisdom.is_file() else None))
+        sender.send(result=result, wisdom=None if package.wisdom is None else Wisdom.load(wisdom))
         deadline = time.monotonic() + RECEIVE_S
         while not mailbox.is_empty and mailbox.is_wanted and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -232,7 +238,7 @@ def put_files(directory: Path, files: Mapping[str, bytes]) -> None:
 
 
 class _Sender:
-    """Sends the events and the records of a run that are new since the last time."""
+    """Sends the events and the records of a run that are new since the last message."""
 
     def __init__(self, mailbox: Mailbox, run: Path, log: Path, known: Changes | None) -> None:
         self._mailbox = mailbox
@@ -243,20 +249,26 @@ class _Sender:
         self._facts: tuple[Mapping[str, Any], Mapping[str, float]] | None = None
         self._declared: Any = None
 
-    def send(self) -> None:
+    def send(
+        self, progress: Progress | None = None, result: SliceResult | None = None, wisdom: Wisdom | None = None
+    ) -> None:
         events, self._offset = read_events(self._events, self._offset)
-        for event in events:
-            self._mailbox.put(event)
+        changes, has_winner = self._changes()
+        files = dict(files_in(self._run, with_winner=True)) if has_winner or result is not None else {}
+        if events or changes or progress or result:
+            self._mailbox.put(Update(events, files, changes, progress, result, wisdom))
+
+    def _changes(self) -> tuple[Changes | None, bool]:
+        """Return what is new in the store, and whether that declares a winner."""
         if not is_begun(self._run):
-            return
+            return None, False
         with contextlib.suppress(RunError, UsageError), Store.read_only(self._run) as store:
-            new = Changes.of(store, *self._upto)
-            if new.facts.get(DECLARATION) != self._declared:
-                self._declared = new.facts[DECLARATION]
-                self._mailbox.put(RunFiles(dict(files_in(self._run, with_winner=True))))
+            new, declared = Changes.of(store, *self._upto), self._declared
+            self._declared = new.facts.get(DECLARATION)
             if new.upto != self._upto or (new.facts, new.seconds) != self._facts:
-                self._mailbox.put(new)
                 self._upto, self._facts = new.upto, (new.facts, new.seconds)
+                return new, self._declared != declared
+        return None, False
 
 
 def _serve(child: ThreadedChild, request: SliceRequest, mailbox: Mailbox, sender: _Sender) -> SliceResult:
@@ -271,9 +283,7 @@ def _serve(child: ThreadedChild, request: SliceRequest, mailbox: Mailbox, sender
     unwanted_s = None
     while not future.done():
         wait([future], timeout=SEND_EVERY_S)
-        sender.send()
-        if progress:
-            mailbox.put(progress.pop())
+        sender.send(progress.pop() if progress else None)
         if not mailbox.is_wanted:
             if unwanted_s is None:
                 unwanted_s = time.monotonic()
