@@ -114,7 +114,7 @@ class Process(Protocol):
 
 @dataclass(slots=True)
 class DeviceWorker:
-    """A device of a campaign and its child process, as seen by the campaign.
+    """A device of a campaign and its child process, on the side of the campaign.
 
     Attributes
     ----------
@@ -126,8 +126,9 @@ class DeviceWorker:
     time_slice, future, progress
         The time slice under way, its result, and its last progress.
     missing : Outcome or None
-        One of :data:`BACK` after a time slice with that outcome, until one works again. It began at
-        ``missing_since`` and was the outcome of ``failures`` time slices in a row; the pause ends at ``ready_at``.
+        One of :data:`BACK` after a time slice with that outcome, until a time slice works again.
+    missing_since, failures, ready_at
+        When it began, the number of time slices in a row with that outcome, and when the pause ends.
     """
 
     device: str
