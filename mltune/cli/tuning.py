@@ -36,11 +36,9 @@ from mltune.cli.plans import carry_out
 from mltune.errors import UsageError
 from mltune.resolve.plan import Plan
 from mltune.resolve.problems import Shape
+from mltune.resolve.request import SEARCHES
 from mltune.resolve.resolve import resolve, resolve_sweep
 from mltune.show import terminal
-
-SEARCHES = ("model", "tpe", "random", "astra")
-"""Those of :data:`mltune.search.search.SEARCHES`, which is slow to import; a test compares them."""
 
 
 @app.command()

@@ -28,6 +28,9 @@ LARGEST_SEED = 2**31 - 1
 LONGEST_S = 366 * 86_400.0
 """Longest time of a run, seconds."""
 
+SEARCHES = ("model", "tpe", "random", "astra")
+"""Those of :data:`mltune.search.search.SEARCHES`, which is slow to import; a test compares them."""
+
 _LONGEST_VALUE = 60
 
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?")
@@ -49,7 +52,7 @@ class TuneRequest:
         Most seconds, those of earlier runs in the same directory included.
     seed : int
     search : str
-        One of :data:`mltune.search.search.SEARCHES`; the others than ``"model"`` are for comparison.
+        One of :data:`SEARCHES`; the others than ``"model"`` are for comparison.
     skip : bool
         Whether gates skip configurations that are predicted to be slow.
     stop : bool
@@ -100,12 +103,9 @@ class TuneRequest:
             raise UsageError(f"enough is a share of the upper bound, above 0 and at most 1, got {self.enough:g}.")
         if self.time_s is not None and not 0 <= self.time_s <= LONGEST_S:
             raise UsageError(f"the time of a run is at most 366 days, got {self.time_s:g} s.")
-        if self.search != "model":
-            from mltune.search.search import SEARCHES  # slow to import
-
-            if self.search not in SEARCHES:
-                hint = did_you_mean(str(self.search), SEARCHES) or "."
-                raise UsageError(f"search is one of {', '.join(SEARCHES)}, got {self.search!r}{hint}")
+        if self.search not in SEARCHES:
+            hint = did_you_mean(str(self.search), SEARCHES) or "."
+            raise UsageError(f"search is one of {', '.join(SEARCHES)}, got {self.search!r}{hint}")
 
 
 def whole_number(name: str, value: object, least: int, most: int | None = None) -> int:

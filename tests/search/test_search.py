@@ -107,7 +107,7 @@ def test_each_proposes_distinct_configurations_and_names_the_source(name):
 
 
 def test_the_command_line_offers_them_all():
-    from mltune.cli.tuning import SEARCHES as OFFERED
+    from mltune.resolve.request import SEARCHES as OFFERED
 
     assert OFFERED == SEARCHES
 
