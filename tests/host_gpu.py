@@ -1,4 +1,4 @@
-"""A GPU that is the host: the part of CuPy that verification uses, over NumPy, with raw kernels compiled by g++.
+"""A GPU that is the host: the part of CuPy that a worker uses, over NumPy, with raw kernels compiled by g++.
 
 A block has 32 threads, which run at the same time; blocks run one after the other. Kernels loop over their elements, so
 that grids may be smaller than those that are asked for.
@@ -12,7 +12,10 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 import types
+from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -139,15 +142,17 @@ class Array:
 
 
 class RawKernel:
-    """A kernel that is compiled for the host."""
+    """A kernel that is compiled for the host at its first launch."""
 
     def __init__(self, code: str, name: str, options: tuple[str, ...] = ()) -> None:
-        self._function = getattr(_compiled(code, options), f"run_{name}")
+        self._given = code, name, options
 
     def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple[Any, ...]) -> None:
         values = [np.array(one.data.ptr, np.uint64) if isinstance(one, Array) else np.array(one) for one in arguments]
         pointers = (ctypes.c_void_p * len(values))(*(value.ctypes.data for value in values))
-        self._function(pointers, min(grid[0], _BLOCKS), grid[1] if len(grid) > 1 else 1)
+        code, name, options = self._given
+        function = getattr(_compiled(code, options), f"run_{name}")
+        function(pointers, min(grid[0], _BLOCKS), grid[1] if len(grid) > 1 else 1)
 
 
 @functools.cache
@@ -168,18 +173,63 @@ def _compiled(code: str, options: tuple[str, ...]) -> ctypes.CDLL:
         return ctypes.CDLL(str(library))
 
 
+class Event:
+    """An event of CUDA; everything that is queued is done at once."""
+
+    done = True
+
+    def record(self) -> None:
+        self.time_s = time.perf_counter()
+
+    def synchronize(self) -> None:
+        """Do nothing: it has happened."""
+
+
+class HostKernel:
+    """A function on the arguments of a problem, and the constants, in place of a loaded kernel."""
+
+    def __init__(self, function: Callable[..., None]) -> None:
+        self._function = function
+
+    def bind(self, launch: object, arguments: Any, constants: Any = ()) -> Callable[[], None]:
+        values = [value.item() for value in arguments]
+        return lambda: self._function(*values, *constants)
+
+    def __enter__(self) -> HostKernel:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Do nothing: there is nothing to release."""
+
+
+def memory(address: int, dtype: Any, count: int) -> np.ndarray[Any, Any]:
+    """Return an array at an address."""
+    size = count * np.dtype(dtype).itemsize
+    return np.frombuffer((ctypes.c_char * size).from_address(address), dtype)
+
+
 def cupy() -> types.ModuleType:
     """Return a module that stands for CuPy."""
     module = types.ModuleType("cupy")
+    module.__spec__ = ModuleSpec("cupy", None)
     module.uint8, module.uint64, module.float64 = np.uint8, np.uint64, np.float64
     module.ndarray, module.RawKernel = Array, RawKernel
     module.asarray = lambda array: array if isinstance(array, Array) else Array(np.array(array))
     module.empty = lambda shape, dtype: Array(np.full(shape, 77, dtype))
     module.zeros = lambda shape, dtype: Array(np.zeros(shape, dtype))
-    module.cuda = types.SimpleNamespace(runtime=types.SimpleNamespace(deviceSynchronize=lambda: None))
+    module.empty_like = lambda array: Array(np.empty_like(array.host))
+    pool = types.SimpleNamespace(free_all_blocks=lambda: None, total_bytes=lambda: 0)
+    module.get_default_memory_pool = module.get_default_pinned_memory_pool = lambda: pool
+    module.cuda = types.SimpleNamespace(
+        runtime=types.SimpleNamespace(deviceSynchronize=lambda: None, memGetInfo=lambda: (2**30, 2**30)),
+        Device=lambda index: types.SimpleNamespace(use=lambda: None),
+        Event=Event,
+        get_elapsed_time=lambda start, stop: 1e3 * (stop.time_s - start.time_s),
+    )
     return module
 
 
 def install(monkeypatch: Any) -> None:
-    """Let ``import cupy`` return it."""
+    """Let ``import cupy`` return it; there is no cuBLAS."""
     monkeypatch.setitem(sys.modules, "cupy", cupy())
+    monkeypatch.setitem(sys.modules, "cupy_backends", None)

@@ -23,6 +23,7 @@ from mltune.device.known import UNKNOWN
 from mltune.errors import DatasetError
 from mltune.files.text import printable
 from mltune.kernel.bundle import Kernel
+from mltune.kernel.coding import labelled
 from mltune.kernel.columns import Columns
 from mltune.problem.kinds import timed_problem
 from mltune.process.bounded import BoundsExceededError, call_bounded
@@ -61,7 +62,7 @@ class BareTable:
 
     def describe(self, configuration: Mapping[str, int]) -> dict[str, object]:
         """Return a configuration with the values of the table in place of codes."""
-        return {name: self.codes[name][value] if name in self.codes else value for name, value in configuration.items()}
+        return labelled(configuration, self.codes)
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,6 +16,7 @@ from mltune.files.documents import parse_json
 from mltune.files.reading import read_file, reason
 from mltune.files.text import printable
 from mltune.files.validation import problems_of
+from mltune.kernel.coding import labelled
 from mltune.problem.kinds import problem_from_json
 from mltune.problem.problem import Problem
 
@@ -199,9 +200,7 @@ class Manifest:
 
     def labelled(self, configuration: Mapping[str, int]) -> dict[str, int | float | str]:
         """Return a configuration with labels in place of their positions."""
-        return {
-            name: self.labels[name][value] if name in self.labels else value for name, value in configuration.items()
-        }
+        return labelled(configuration, self.labels)
 
     def to_json(self) -> dict[str, Any]:
         """Return the manifest as plain JSON values."""

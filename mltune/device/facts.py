@@ -1,4 +1,4 @@
-"""The facts of a GPU: limits, sizes and clocks, queried from the driver or read from a record."""
+"""Facts of a GPU: limits, sizes and clocks, queried from the driver or read from a record."""
 
 from __future__ import annotations
 
@@ -51,20 +51,7 @@ _STRICT = {"extra": "forbid", "strict": True}  # of a document: no text or truth
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A measured quantity of a device.
-
-    Attributes
-    ----------
-    median : float
-        Median of several runs.
-    spread : float
-        Interquartile range of the runs, as a share of the median.
-
-    Raises
-    ------
-    ValueError
-        The median is not positive, or a value is not a possible number.
-    """
+    """A measured quantity of a device: the median of several runs, and their interquartile range as a share of it."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
@@ -83,7 +70,7 @@ class Mix:
     Attributes
     ----------
     arithmetic : str
-        ``"fp32"`` or ``"fp64"``, or the tensor cores': ``"tensor_fp16"``, ``"tensor_tf32"``, ``"tensor_fp64"``.
+        One of :data:`MIXED`.
     load_bytes : int
         Bytes that a thread loads at once: 4, 8 or 16.
     per_load : float
@@ -91,14 +78,9 @@ class Mix:
     threads : int
         Threads on a multiprocessor.
     dependent : bool
-        Whether the arithmetic needs what the load before it returns.
+        Whether the arithmetic needs the result of the load before it.
     per_clock : float
         Instructions of threads, arithmetic and loads, per clock and multiprocessor.
-
-    Raises
-    ------
-    ValueError
-        A value is not possible.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
@@ -184,10 +166,10 @@ class Device:
 
     @property
     def family(self) -> str:
-        """The GPUs that are alike: those of an architecture of CUDA; for AMD's those of its name, such as ``"gfx90a"``.
+        """The name of GPUs that are alike: the architecture with CUDA, else the architecture in an AMD card's name.
 
         In RDNA the last digit tells cards of one generation apart: gfx1030 and gfx1032 are ``"gfx103x"``. Where neither
-        is known it is the name.
+        is known it is the name of the device.
         """
         if self.compute_capability is not None:
             return self.architecture
@@ -208,10 +190,7 @@ class Device:
     def from_json(cls, document: Mapping[str, Any]) -> Device:
         """Rebuild a device from :meth:`to_json`. Until 0.1, [0, 0] was the compute capability of one without CUDA.
 
-        Raises
-        ------
-        ValueError
-            A fact is missing, unknown, of another type or not possible. The message names it.
+        A fact that is missing, unknown, of another type or not possible raises a ValueError that names it.
         """
         from pydantic import ValidationError
 

@@ -1,6 +1,6 @@
 """Devices with known facts, for use without a GPU: one in full, and a table of others from data sheets.
 
-Beside them the rates of mixes of instructions, by architecture, as they were measured once.
+Beside them are the measured rates of mixes of instructions, by architecture.
 """
 
 from __future__ import annotations
@@ -84,9 +84,7 @@ def unsure_facts() -> Mapping[str, tuple[str, ...]]:
 
 
 def with_mixes(device: Device) -> Device:
-    """Return a device with the rates of mixes of instructions: its own, or those of a GPU of its architecture.
-
-    Without changes where neither was measured.
+    """Return a device with the rates of mixes of instructions, its own or those of its architecture, if they are known.
 
     Examples
     --------

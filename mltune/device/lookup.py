@@ -1,4 +1,4 @@
-"""Find the facts of a device by name: a GPU of this machine, a known GPU, or a file."""
+"""Lookup of the facts of a device by name: a GPU of this machine, a known GPU, or a file."""
 
 from __future__ import annotations
 
@@ -66,15 +66,10 @@ def find_device(text: str) -> tuple[Device, str]:
 
 
 def read_device(path: Path) -> Device:
-    """Read the facts of a device from a JSON or TOML file.
+    """Read the facts of a device from a JSON or TOML file; a file without those of one device raises a DeviceError.
 
     The document is that of ``mltune device --json`` with one kind of GPU in it, a document with the facts under
     ``device`` (such as the manifest of a dataset), or the facts themselves.
-
-    Raises
-    ------
-    DeviceError
-        The file cannot be read, or does not hold the facts of one device.
     """
     try:
         data = read_file(path, _MAX_BYTES)

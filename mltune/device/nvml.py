@@ -1,4 +1,4 @@
-"""The state of a running GPU from NVML: clock, temperature, power, and the reasons for a low clock."""
+"""State of a running GPU from NVML: clock, temperature, power, and the reasons for a low clock."""
 
 from __future__ import annotations
 
@@ -60,10 +60,7 @@ def summarize(states: Sequence[GpuState]) -> GpuState:
 class Nvml:
     """A reader of the state of one GPU. Without NVML, or without permission, every reading is None.
 
-    Parameters
-    ----------
-    pci_bus_id : str
-        PCI address of the GPU: NVML's numbers differ from those of a process that sees only some GPUs.
+    The GPU is named by its PCI address: NVML's numbers differ from those of a process that sees only some GPUs.
     """
 
     def __init__(self, pci_bus_id: str) -> None:

@@ -1,7 +1,4 @@
-"""The Python packages through which a GPU is used: which are installed, and what is wrong with them.
-
-They are looked up, not imported.
-"""
+"""Python packages through which a GPU is used, and their problems. They are looked up, not imported."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ _MODULES = {"CuPy": "cupy", "cuda-bindings": "cuda.bindings"}
 def cupy_packages() -> dict[str, str]:
     """Return the version of each distribution of CuPy in the folder from which Python imports ``cupy``.
 
-    There should be one. Where ``cupy`` cannot be imported, these are distributions whose files are gone.
+    There should be one. Where ``cupy`` cannot be imported, the files of these distributions are gone.
     """
     from importlib.metadata import distributions
 
@@ -60,16 +57,8 @@ def extra(cuda: int | None) -> str:
 def package_problems(cuda: str | None) -> Iterator[str]:
     """Find what prevents the use of a GPU: missing packages, two CuPys, packages for a newer CUDA than the driver's.
 
-    Parameters
-    ----------
-    cuda : str or None
-        Newest CUDA version that the driver supports, such as ``"13.0"``. None without a driver: missing packages are
-        not a problem then.
-
-    Yields
-    ------
-    str
-        The law, the facts and the next step, without a full stop.
+    ``cuda`` is the newest CUDA version that the driver supports, such as ``"13.0"``; without a driver missing packages
+    are not a problem. Each problem is the law, the facts and the next step, without a full stop.
     """
     cupys = cupy_packages()
     remove, install = (

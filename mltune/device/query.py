@@ -14,23 +14,12 @@ _MAX_REGISTERS_PER_THREAD = 255  # every compute capability since 3.5
 
 
 def available_devices() -> tuple[Device, ...]:
-    """Return the GPUs that the driver shows to this process, in its order; none without a GPU behind the driver.
-
-    Raises
-    ------
-    DeviceError
-        There is no NVIDIA driver, or a package that a GPU needs is not installed, twice, or too new for the driver.
-    """
+    """Return the GPUs that the driver shows to this process; errors are those of :func:`query_device`."""
     return tuple(query_device(index) for index in range(_count()))
 
 
 def query_device(index: int) -> Device:
-    """Return the facts of one GPU.
-
-    Parameters
-    ----------
-    index : int
-        Position among the GPUs that the driver shows to this process.
+    """Return the facts of one GPU by its position among those that the driver shows to this process.
 
     Raises
     ------
@@ -80,13 +69,7 @@ def pci_bus_id(index: int) -> str:
 
 
 def driver_version() -> str:
-    """Return the newest CUDA version that the driver supports, such as ``"13.0"``. It needs no Python package.
-
-    Raises
-    ------
-    DeviceError
-        There is no NVIDIA driver.
-    """
+    """Return the newest CUDA version that the driver supports, such as ``"13.0"``, without any Python package."""
     version = ctypes.c_int()
     try:
         status = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))

@@ -1,4 +1,4 @@
-"""Locations of the four asset folders: the repository root in a checkout, ``mltune/_data`` in a wheel."""
+"""Folders of assets: in the repository root in a checkout, in ``mltune/_data`` in a wheel."""
 
 from functools import cache
 from pathlib import Path
@@ -8,17 +8,7 @@ FOLDERS = ("kernels", "search", "datasets", "models")
 
 @cache
 def folder(name: str) -> Path:
-    """Return the folder of one kind of asset.
-
-    Parameters
-    ----------
-    name : {"kernels", "search", "datasets", "models"}
-
-    Returns
-    -------
-    pathlib.Path
-        ``mltune/_data/<name>`` in a wheel, ``<root>/<name>`` in a checkout.
-    """
+    """Return the folder of one kind of asset, one of :data:`FOLDERS`."""
     if name not in FOLDERS:
         raise ValueError(f"an asset folder is one of {FOLDERS}, got {name!r}")
     package = Path(__file__).resolve().parent.parent

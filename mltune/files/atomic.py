@@ -33,11 +33,6 @@ def write_file_atomically(path: Path, data: bytes, *, inside: Path | None = None
     durable : bool
         Whether to wait until the file is on the disk, so that a full disk is noticed and a crash leaves no empty file.
 
-    Raises
-    ------
-    OSError
-        The file cannot be written.
-
     Examples
     --------
     >>> import tempfile

@@ -1,4 +1,4 @@
-"""Parse JSON and TOML from strangers: bounded in size, depth and numbers before anything looks at the content."""
+"""Parsers of JSON and TOML from strangers: size, depth and numbers are bounded before anything looks at the content."""
 
 from __future__ import annotations
 
@@ -18,10 +18,8 @@ _LONG_KEY = re.compile(rf"(?<![\w-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{DEEPEST
 def parse_json(data: bytes | str) -> Any:
     """Parse JSON.
 
-    Raises
-    ------
-    ValueError
-        The text is not JSON, is nested too deeply, holds an integer of more than 64 bits, or a key twice.
+    A text that is not JSON, is nested too deeply, or holds an integer of more than 64 bits or a key twice, raises a
+    ValueError.
 
     Examples
     --------
@@ -58,7 +56,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the object of some pairs; of a key that occurs twice, one value would get lost."""
+    """Return the object of some pairs; a key that occurs twice would lose a value."""
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("the keys of an object must differ, but one occurs twice")

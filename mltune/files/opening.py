@@ -1,7 +1,7 @@
-"""Open files that strangers may have put in place: regular files only, and through no link inside a directory.
+"""Openers of files that strangers may have put in place: regular files only, and through no link inside a directory.
 
-The path to the directory that a user names may lead through links, because the user made them. What lies inside it may
-come from somebody else: a link there would lead the program out of the directory.
+The path to the directory that a user names may lead through links, because the user made them. Its content may come
+from somebody else: a link there would lead the program out of the directory.
 """
 
 from __future__ import annotations
@@ -58,21 +58,9 @@ def open_regular(path: Path | str, flags: int = os.O_RDONLY, *, inside: Path | N
 
 
 def check_folder(path: Path, *, inside: Path, create: bool = False) -> None:
-    """Check that there is a folder behind no link below a directory on the way to it.
+    """Check that a folder exists behind no link below ``inside``; with ``create`` make folders that are missing.
 
-    Parameters
-    ----------
-    path : pathlib.Path
-        ``inside``, or a folder below it.
-    inside : pathlib.Path
-        The directory.
-    create : bool
-        Whether to make folders that are missing.
-
-    Raises
-    ------
-    OSError
-        There is none, or it cannot be made; :class:`RefusedFileError` if a link is in the way.
+    A folder that is missing or cannot be made raises an OSError; a link in the way, a :class:`RefusedFileError`.
     """
     if create:
         inside.mkdir(parents=True, exist_ok=True)
@@ -85,11 +73,6 @@ def check_folder(path: Path, *, inside: Path, create: bool = False) -> None:
 
 def kind_of(path: Path) -> str:
     """Return the kind of a file in words, that of a link with its target; empty where there is nothing.
-
-    Raises
-    ------
-    OSError
-        The file cannot be looked at.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Read files that may come from strangers: regular files only, up to a limit."""
+"""Readers of files that may come from strangers: regular files only, up to a limit."""
 
 from __future__ import annotations
 
@@ -40,21 +40,9 @@ def reason(error: Exception) -> str:
 
 @contextlib.contextmanager
 def opened_file(path: Path | str, limit: int, *, inside: Path | None = None) -> Iterator[BinaryIO]:
-    """Open a regular file for reading.
+    """Open a regular file of at most ``limit`` bytes for reading; ``inside`` is that of :func:`open_regular`.
 
-    Parameters
-    ----------
-    path : path-like
-    limit : int
-        Size that the file may have, bytes.
-    inside : pathlib.Path, optional
-        A directory on the way to the file: no link below it is followed. Without it links are followed.
-
-    Raises
-    ------
-    OSError
-        The file cannot be opened; :class:`RefusedFileError` if it is not a regular file, is too large, or lies behind
-        a link.
+    A file that is no regular file, is too large, or lies behind a link raises a :class:`RefusedFileError`.
 
     Examples
     --------

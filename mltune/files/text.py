@@ -10,7 +10,7 @@ _FEWEST_LETTERS = 3
 
 
 def printable(text: object, longest: int | None = None) -> str:
-    r"""Return text as one line without control characters: escape sequences do not reach the terminal.
+    r"""Return text as one line without control characters, so that no escape sequence reaches the terminal.
 
     Parameters
     ----------

@@ -108,7 +108,7 @@ def _written(one: Mapping[str, Any], document: Any) -> Key:
 
 
 def _problem(errors: Sequence[Mapping[str, Any]], key: Key, model: type[BaseModel] | None, within: Key) -> str:
-    """Return what is wrong with the value of one key: a value of the right kind is not told of the other kinds."""
+    """Return the problem of the value of one key; a value of the right kind is not told of the other kinds."""
     name = _name((*within, *key))
     kinds = {one["type"] for one in errors}
     if any(kind.startswith("missing") for kind in kinds):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -129,6 +129,11 @@ class ArraysDefinition:
             )
         except ExpressionError as error:
             raise ProblemError(f"{self.name} at {text}: {error}.") from error
+
+
+def arithmetic_of(arguments: Iterable[ArgumentDefinition]) -> str:
+    """Return the arithmetic of a kernel that names none: ``"fp64"`` if an argument is of doubles."""
+    return "fp64" if any(one.dtype in ("float64", "complex128") for one in arguments) else "fp32"
 
 
 def _whole(expression: Expression, sizes: Mapping[str, int], least: int) -> int:

@@ -14,8 +14,9 @@ from mltune.device.facts import Device
 from mltune.errors import BundleError, ExpressionError, UsageError
 from mltune.files.text import did_you_mean, printable
 from mltune.kernel.arrays import ArraysDefinition
-from mltune.kernel.columns import Columns, length
-from mltune.kernel.evaluation import MAX_INTEGER, Partial
+from mltune.kernel.coding import labelled
+from mltune.kernel.columns import LARGEST_INTEGER, Columns, length
+from mltune.kernel.evaluation import Partial
 from mltune.kernel.expressions import Expression, Value, parse
 from mltune.problem.accuracy import STRICTEST
 from mltune.problem.problem import Problem
@@ -169,6 +170,10 @@ class Kernel:
         The default configuration, which is always measured, and first; empty where there is none.
     arrays : ArraysDefinition or None
         Arguments, sizes and reference of a kernel of kind ``"arrays"``.
+    configurations : Columns or None
+        The valid configurations where they are listed; None where restrictions define them.
+    verify : bytes
+        A pickled function that decides on outputs; see :class:`mltune.measure.messages.Baseline`.
     preset : str
         Name of the part of the space that this is; empty for all of it.
     accuracy : str
@@ -210,6 +215,8 @@ class Kernel:
     labels: Mapping[str, tuple[float | str, ...]] = field(default_factory=dict)
     default: Mapping[str, int] = field(default_factory=dict)
     arrays: ArraysDefinition | None = None
+    configurations: Columns | None = None
+    verify: bytes = b""
     preset: str = ""
     accuracy: str = STRICTEST
     candidate: bool = True
@@ -306,18 +313,8 @@ class Kernel:
         return Scope({**variables, **labelled}, self.derived)
 
     def labelled(self, configuration: Mapping[str, int]) -> dict[str, int | float | str]:
-        """Return a configuration with labels in place of their positions.
-
-        Examples
-        --------
-        >>> labels = {"MODE": ("row", "column")}
-        >>> kernel = Kernel(name="toy", problem="recorded", parameters={"MODE": (0, 1)}, labels=labels)
-        >>> kernel.labelled({"MODE": 1})
-        {'MODE': 'column'}
-        """
-        return {
-            name: self.labels[name][value] if name in self.labels else value for name, value in configuration.items()
-        }
+        """Return a configuration with labels in place of their positions."""
+        return labelled(configuration, self.labels)
 
     @property
     def is_generated(self) -> bool:
@@ -418,7 +415,7 @@ class Kernel:
 
         def number(expression: Expression) -> int:
             value = expression.evaluate(scope)
-            if isinstance(value, np.ndarray) or not (0 <= value < MAX_INTEGER) or value != int(value):
+            if isinstance(value, np.ndarray) or not (0 <= value < LARGEST_INTEGER) or value != int(value):
                 raise ExpressionError(
                     f"the sizes of a launch must be integers >= 0, but `{printable(expression, 120)}` is {value}; "
                     f"see {self.folder / 'kernel.toml'}."

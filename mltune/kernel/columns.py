@@ -12,6 +12,9 @@ Indices = NDArray[np.int64]
 Columns = Mapping[str, Indices]
 """Columns of equal length by parameter name, in the order of the kernel bundle."""
 
+LARGEST_INTEGER = 2**53
+"""Bound on the size of integers: below it sums of products do not overflow, and floats represent them exactly."""
+
 
 def length(columns: Columns) -> int:
     """Return the number of configurations in a table."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from mltune.errors import SpaceError, UsageError
 from mltune.files.text import did_you_mean, printable
+from mltune.kernel.coding import code_ordered
 from mltune.kernel.columns import Columns, Indices
 from mltune.kernel.expressions import Expression, parse
 from mltune.kernel.space import TableSpace, draw
@@ -30,8 +31,6 @@ MOST_COMBINED = 8_000_000
 
 LARGE = 50_000
 """Most configurations of a table in which the nearest one is looked for among all."""
-
-_LARGEST_CODE = 2**53
 
 
 class LargeTableSpace(TableSpace):
@@ -88,7 +87,7 @@ class ConfigurationTable:
     def __init__(self, values: Values, positions: NDArray[np.integer[Any]]) -> None:
         self.names = tuple(values)
         self._values = [tuple(listed) for listed in values.values()]
-        self._codes = [_codes(listed) for listed in self._values]
+        self._codes = [dict(zip(listed, code_ordered(listed).integers, strict=True)) for listed in self._values]
         self._positions = positions
         self._rows: dict[tuple[Hashable, ...], int] = {}
         columns = {}
@@ -174,11 +173,7 @@ def list_configurations(parameters: Values, restrictions: Restrictions = ()) -> 
             raise UsageError(f"a parameter needs distinct values, but {name!r} has {printable(list(listed), 200)}.")
     expressions = [_expression(text, parameters) for text in restrictions if isinstance(text, str)]
     functions = [function for function in restrictions if not isinstance(function, str)]
-    positions = _combinations(parameters, expressions)
-    if functions:
-        lists = list(parameters.items())
-        rows = ({name: listed[at] for (name, listed), at in zip(lists, row, strict=True)} for row in positions.tolist())
-        positions = positions[[all(function(row) for function in functions) for row in rows]]
+    positions = combinations(parameters, expressions, functions)
     if len(positions) > MOST:
         raise _too_many(len(positions), MOST)
     if not len(positions):
@@ -204,37 +199,31 @@ def _expression(text: str, parameters: Values) -> Expression:
     return restriction
 
 
-def _combinations(parameters: Values, expressions: Sequence[Expression]) -> NDArray[np.int32]:
-    """Return the positions of the combinations that satisfy expressions."""
+def combinations(
+    parameters: Values, expressions: Sequence[Expression], functions: Sequence[Callable[[dict[str, Any]], bool]]
+) -> NDArray[np.int32]:
+    """Return the positions of the values of all combinations that satisfy expressions, and then functions."""
     positions = np.zeros((1, 0), dtype=np.int32)
-    names: list[str] = []
+    columns: dict[str, NDArray[Any]] = {}
+    waiting = list(expressions)
     for name, listed in parameters.items():
-        names.append(name)
         if len(positions) * len(listed) > MOST_COMBINED:
             raise _too_many(len(positions) * len(listed), MOST_COMBINED)
         added = np.tile(np.arange(len(listed), dtype=np.int32), len(positions))
         positions = np.column_stack([np.repeat(positions, len(listed), axis=0), added])
-        for one in expressions:
-            if one.names <= set(names) and (name in one.names or len(names) == 1):
-                columns = {used: np.array(parameters[used])[positions[:, names.index(used)]] for used in one.names}
-                positions = positions[np.broadcast_to(one.holds(columns), len(positions))]
-    return positions
-
-
-def _codes(listed: Sequence[Any]) -> dict[Hashable, int]:
-    """Return the integer that stands for each value, in the order of the values."""
-    if all(_is_code(value) for value in listed):
-        return {value: int(value) for value in listed}
-    ordered = list(listed)
-    if all(value is None or isinstance(value, Real) for value in listed):
-        ordered.sort(key=lambda value: (value is not None, value or 0))
-    place = {value: position for position, value in enumerate(ordered)}
-    return {value: place[value] for value in listed}
-
-
-def _is_code(value: Any) -> bool:
-    """Return whether a value is a whole number that an integer column can hold."""
-    return isinstance(value, Real) and abs(float(value)) < _LARGEST_CODE and float(value).is_integer()
+        columns[name] = np.array(listed)
+        is_last = len(columns) == len(parameters)
+        for one in [one for one in waiting if is_last or one.names <= columns.keys()]:
+            waiting.remove(one)
+            table = {used: columns[used][positions[:, at]] for at, used in enumerate(columns) if used in one.names}
+            positions = positions[np.broadcast_to(one.holds(table), len(positions))]
+    if not functions:
+        return positions
+    lists = list(parameters.items())
+    rows = ({name: listed[at] for (name, listed), at in zip(lists, row, strict=True)} for row in positions.tolist())
+    held = [all(function(row) for function in functions) for row in rows]
+    kept: NDArray[np.int32] = positions[np.array(held, dtype=bool)]
+    return kept
 
 
 def _too_many(count: int, most: int) -> SpaceError:

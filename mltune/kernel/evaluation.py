@@ -16,8 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-MAX_INTEGER = 2**53
-"""Bound on the size of integers, so that sums of products do not overflow and floats represent them exactly."""
+from mltune.kernel.columns import LARGEST_INTEGER
 
 Array: TypeAlias = NDArray[Any] | np.generic
 """A column, or a single value."""
@@ -201,7 +200,7 @@ def _magnitude(value: Any) -> float:
 
 
 def _check_magnitude(magnitude: float) -> None:
-    if not magnitude < MAX_INTEGER:
+    if not magnitude < LARGEST_INTEGER:
         raise ValueError(f"numbers must stay below 2**53 in size, but one reaches {magnitude:.4g}")
 
 

@@ -26,10 +26,10 @@ from numpy.typing import NDArray
 
 from mltune.errors import ExpressionError
 from mltune.files.text import printable
+from mltune.kernel.columns import LARGEST_INTEGER
 from mltune.kernel.evaluation import (
     COMPARISONS,
     FUNCTIONS,
-    MAX_INTEGER,
     OPERATORS,
     Mask,
     Operation,
@@ -240,7 +240,7 @@ class _Compiler:
         return self.compiled(node, depth - 1)
 
     def number(self, value: float) -> Operation:
-        if not (abs(value) < MAX_INTEGER):
+        if not (abs(value) < LARGEST_INTEGER):
             raise self.error(f"a number in an expression must stay below 2**53 in size, got {_short(value)}")
         return constant(value)
 

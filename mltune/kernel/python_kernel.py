@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,10 +16,11 @@ import numpy as np
 
 from mltune.errors import UsageError
 from mltune.files.text import printable
-from mltune.kernel.arrays import ArgumentDefinition, ArraysDefinition
+from mltune.kernel.arrays import ArgumentDefinition, ArraysDefinition, arithmetic_of
 from mltune.kernel.bundle import Kernel, Launch, Restriction
-from mltune.kernel.columns import Columns
-from mltune.kernel.evaluation import MAX_INTEGER
+from mltune.kernel.coding import CodedValues, code_default, code_values
+from mltune.kernel.columns import LARGEST_INTEGER
+from mltune.kernel.configurations import combinations
 from mltune.kernel.expressions import parse
 from mltune.kernel.includes import Headers, IncludeFolders
 from mltune.kernel.names import check_macro_name
@@ -67,12 +68,8 @@ class PythonKernel(Kernel):
         Bytes of dynamic shared memory of a block.
     defines : mapping of str to int, float, str or callable
         Macros besides the parameters.
-    configurations : Columns or None
-        The valid configurations where a function restricts them.
     generator : callable or None
         Returns the source of a configuration, given as a dict of its values; `source` is then that of the first.
-    verify : bytes
-        See :class:`mltune.measure.messages.Baseline`.
     """
 
     problem_size: tuple[Size, ...] = (1,)
@@ -80,9 +77,7 @@ class PythonKernel(Kernel):
     block_names: tuple[str, ...] = BLOCK_NAMES
     dynamic_shared: int | Callable[[dict[str, Any]], Any] = 0
     defines: Mapping[str, Any] = field(default_factory=dict)
-    configurations: Columns | None = None
     generator: Callable[[dict[str, Any]], str] | None = None
-    verify: bytes = b""
 
     has_formulas: ClassVar[bool] = False
 
@@ -181,17 +176,11 @@ def make_kernel(
     UsageError
         Something is given that mltune cannot use; the message says what.
     """
-    lists = {key: list(values) for key, values in parameters.items()}
-    for key, values in lists.items():
+    for key in (*parameters, *(defines or {})):
         check_macro_name(key)
-        _check_values(key, values)
-    for key in defines or {}:
-        check_macro_name(key)
-    labels = {key: _labels(key, values) for key, values in lists.items() if not _are_integers(values)}
-    codes = {
-        key: tuple(range(len(values))) if key in labels else tuple(int(value) for value in values)
-        for key, values in lists.items()
-    }
+    coded = {key: _coded(key, list(values)) for key, values in parameters.items()}
+    lists = {key: list(one.listed) for key, one in coded.items()}
+    labels = {key: one.labels for key, one in coded.items() if one.labels is not None}
     if callable(answer):
         answer = answer(*arguments)
     expressions, functions = _split(restrictions)
@@ -206,7 +195,7 @@ def make_kernel(
     kernel = PythonKernel(
         name=_plain_name(name),
         problem="arrays",
-        parameters=codes,
+        parameters={key: one.integers for key, one in coded.items()},
         labels=labels,
         source=text,
         entry=name,
@@ -215,8 +204,8 @@ def make_kernel(
         include=tuple(folders),
         source_hash=hashlib.sha256(f"{name}\n{text}\n{sorted(found.texts.items())}".encode()).hexdigest(),
         space_hash=hashlib.sha256(repr((lists, [one.text for one in expressions])).encode()).hexdigest(),
-        restrictions=(*(Restriction(one, "a restriction of the call") for one in expressions), *_fits(threads, lists)),
-        default={} if default is None else _coded(default, lists, codes),
+        restrictions=(*(Restriction(one, "a restriction of the call") for one in expressions), *_fits(threads, coded)),
+        default={} if default is None else _default(default, coded),
         arrays=definition,
         problem_size=_sizes(problem_size),
         options=tuple(options),
@@ -263,9 +252,10 @@ def _definition(
             right = np.asarray(_on_host(right), dtype=np.asarray(_on_host(value)).dtype)
             files[key] = _kept(folder, right.reshape(-1))
     found += [_argument(key, value, "constant", folder, 0.0) for key, value in constants.items()]
-    arithmetic = "fp64" if any(one.dtype in ("float64", "complex128") for one in found) else "fp32"
     work = [parse(str(int(amount))) if amount else None for amount in (flops, work_bytes)]
-    return ArraysDefinition(name, {}, tuple(found), flops=work[0], bytes=work[1], arithmetic=arithmetic, answer=files)
+    return ArraysDefinition(
+        name, {}, tuple(found), flops=work[0], bytes=work[1], arithmetic=arithmetic_of(found), answer=files
+    )
 
 
 def _argument(key: str, value: Any, role: Any, folder: Path, absolute: float) -> ArgumentDefinition:
@@ -339,10 +329,10 @@ def _pickled(verify: Callable[..., Any], answer: Any, absolute: float, count: in
     return found
 
 
-def _fits(threads: Sequence[str], lists: Mapping[str, Sequence[Any]]) -> list[Restriction]:
+def _fits(threads: Sequence[str], coded: Mapping[str, CodedValues]) -> list[Restriction]:
     """Return the restriction of the threads of a block, where some configurations break it."""
-    names = [name for name in threads if name in lists and _are_integers(lists[name])]
-    if math.prod(max(lists[name]) for name in names) <= MOST_THREADS:
+    names = [name for name in threads if name in coded and coded[name].labels is None]
+    if math.prod(max(coded[name].integers) for name in names) <= MOST_THREADS:
         return []
     limit = parse(f"{' * '.join(names)} <= {MOST_THREADS}")
     return [Restriction(limit, f"a block has at most {MOST_THREADS} threads")]
@@ -350,28 +340,20 @@ def _fits(threads: Sequence[str], lists: Mapping[str, Sequence[Any]]) -> list[Re
 
 def _restricted(kernel: PythonKernel, functions: Sequence[Callable[..., Any]]) -> PythonKernel:
     """Return a kernel whose valid configurations are listed, because Python functions restrict them."""
-    from dataclasses import replace
-
     count = math.prod(map(len, kernel.parameters.values()))
     if count > MOST_ENUMERATED:
         raise UsageError(
             f"a function restricts at most {MOST_ENUMERATED:,} combinations, because it is asked about each, got "
             f"{count:,}; write the restrictions as texts, such as 'block_size_x * block_size_y <= 1024'."
         )
-    rows = [
-        row
-        for row in itertools.product(*kernel.parameters.values())
-        if all(
-            _holds(function, kernel.labelled(dict(zip(kernel.parameters, row, strict=True)))) for function in functions
-        )
-    ]
-    table = np.array(rows, dtype=np.int64).reshape(len(rows), len(kernel.parameters))
-    columns = {name: table[:, position] for position, name in enumerate(kernel.parameters)}
-    scope = kernel.scope(columns)
-    valid = np.ones(len(rows), dtype=bool)
-    for restriction in kernel.restrictions:
-        valid &= restriction.expression.holds(scope)
-    return replace(kernel, configurations={name: column[valid] for name, column in columns.items()})
+    lists = {name: kernel.labels.get(name, values) for name, values in kernel.parameters.items()}
+    asked = [partial(_holds, function) for function in functions]
+    positions = combinations(lists, [one.expression for one in kernel.restrictions], asked)
+    columns = {
+        name: np.array(values, dtype=np.int64)[positions[:, at]]
+        for at, (name, values) in enumerate(kernel.parameters.items())
+    }
+    return replace(kernel, configurations=columns)
 
 
 def _holds(function: Callable[..., Any], values: dict[str, Any]) -> bool:
@@ -433,43 +415,28 @@ def _plain_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_]+", "_", name.partition("<")[0]).strip("_") or "kernel"
 
 
-def _check_values(name: str, values: Sequence[Any]) -> None:
-    """Check the values of a parameter, which become macros."""
+def _coded(name: str, values: Sequence[Any]) -> CodedValues:
+    """Check and code the values of a parameter, which become macros."""
     shown = f"got {name}={printable(values, 200)}"
-    if any(not isinstance(value, int | float | str | np.generic) for value in values):
-        raise UsageError(f"the values of a parameter are numbers or texts, {shown}.")
-    if not values or len(set(values)) != len(values):
-        raise UsageError(f"a parameter has distinct values, {shown}.")
     for value in values:
-        if isinstance(value, str) and not (
-            0 < len(value) <= MOST_CHARACTERS and value.isascii() and value.isprintable()
-        ):
-            raise UsageError(f"a text has at most {MOST_CHARACTERS} printable ASCII characters, {shown}.")
-        if not isinstance(value, str) and not abs(value) < MAX_INTEGER:
-            raise UsageError(f"the values of a parameter stay below 2**53 in size, {shown}.")
-
-
-def _are_integers(values: Sequence[Any]) -> bool:
-    return all(isinstance(value, bool | int | np.integer | np.bool_) for value in values)
-
-
-def _labels(name: str, values: Sequence[Any]) -> tuple[float | str, ...]:
-    if any(isinstance(value, str) for value in values):
-        return tuple(map(str, values))
+        if not isinstance(value, int | float | str | np.integer | np.floating | np.bool_):
+            raise UsageError(f"the values of a parameter are numbers or texts, {shown}.")
+        if isinstance(value, str):
+            legal = 0 < len(value) <= MOST_CHARACTERS and value.isascii() and value.isprintable()
+            law = f"a text has at most {MOST_CHARACTERS} printable ASCII characters"
+        else:
+            legal = bool(-LARGEST_INTEGER < value < LARGEST_INTEGER)
+            law = "the values of a parameter stay below 2**53 in size"
+        if not legal:
+            raise UsageError(f"{law}, {shown}.")
     try:
-        return tuple(map(float, values))
-    except (TypeError, ValueError):
-        raise UsageError(
-            f"the values of a parameter are numbers or texts, got {name}={printable(values, 200)}."
-        ) from None
+        return code_values(values)
+    except ValueError as error:
+        raise UsageError(f"{name}: {error}.") from error
 
 
-def _coded(
-    default: Mapping[str, Any], lists: Mapping[str, list[Any]], codes: Mapping[str, Sequence[int]]
-) -> dict[str, int]:
-    if default.keys() != lists.keys():
-        raise UsageError(f"default has a value of each of {', '.join(lists)}, got {', '.join(default)}.")
-    for name, value in default.items():
-        if value not in lists[name]:
-            raise UsageError(f"default is one of the values {printable(lists[name], 200)} of {name}, got {value!r}.")
-    return {name: int(codes[name][lists[name].index(default[name])]) for name in lists}
+def _default(given: Mapping[str, Any], coded: Mapping[str, CodedValues]) -> dict[str, int]:
+    try:
+        return code_default(given, coded)
+    except ValueError as error:
+        raise UsageError(f"default: {error}.") from error

@@ -9,6 +9,7 @@ import re
 from typing import Annotated, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -39,6 +40,12 @@ def _float(value: object) -> object:
     if isinstance(value, int):
         raise ValueError("must be a float")
     return value
+
+
+def _distinct(values: list[str]) -> list[str]:
+    if len(set(values)) != len(values):
+        raise ValueError("must be distinct")
+    return values
 
 
 _NAME = "be at most 64 letters, digits and underscores"
@@ -95,13 +102,13 @@ class KernelTable(_Table):
 
     name: Slug
     problem: Slug
-    precisions: Annotated[list[StrictStr], Field(max_length=16)] = []
+    precisions: Annotated[list[StrictStr], Field(max_length=16), AfterValidator(_distinct)] = []
     architecture: Annotated[StrictStr, matching(r"sm_[0-9]{2,3}[af]?", "be like sm_90a")] | None = None
     unit: Literal["fp32", "fp64", "tensor_fp16", "tensor_tf32", "tensor_fp64"] | None = None
     variables: Annotated[list[VariableName], Field(max_length=60)] = []
     source: PlainFileName | None = None
-    headers: Annotated[list[HeaderName], Field(max_length=60)] = []
-    include: Annotated[list[IncludeFolder], Field(max_length=8)] = []
+    headers: Annotated[list[HeaderName], Field(max_length=60), AfterValidator(_distinct)] = []
+    include: Annotated[list[IncludeFolder], Field(max_length=8), AfterValidator(_distinct)] = []
     entry: EntryName | None = None
     options: Annotated[list[CompilerOption], Field(max_length=16)] = []
     accuracy: Literal[ACCURACIES] = STRICTEST  # type: ignore[valid-type]
@@ -123,7 +130,7 @@ class LaunchTable(_Table):
     block: Annotated[list[ExpressionText], Field(min_length=1, max_length=3)] = ["1"]
     grid: Annotated[list[ExpressionText], Field(min_length=1, max_length=3)] = ["1"]
     parameters: Parameters = {}
-    arguments: Annotated[list[ParameterName], Field(max_length=MAX_PARAMETERS)] = []
+    arguments: Annotated[list[ParameterName], Field(max_length=MAX_PARAMETERS), AfterValidator(_distinct)] = []
     workspace: ExpressionText | None = None
 
 

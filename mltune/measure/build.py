@@ -1,4 +1,4 @@
-"""The builder: from a configuration of a kernel to what NVRTC compiles, on all cores."""
+"""The builder: compile configurations of a kernel with NVRTC, on all cores."""
 
 from __future__ import annotations
 
@@ -26,15 +26,10 @@ _ARCHITECTURE = re.compile(r"sm_(\d+)a?")
 
 
 def compile_options(architecture: str) -> tuple[str, ...]:
-    """Return the options of NVRTC for an architecture.
+    """Return the options of NVRTC for a real architecture, such as ``"sm_90"``; the driver never compiles PTX.
 
     They are made from typed values only, because some options of NVRTC read and write files. NVRTC's own cache is off,
     so that a compile time is that of a compile. (The oldest supported NVRTC lacks the last two options.)
-
-    Parameters
-    ----------
-    architecture : str
-        A real architecture, such as ``"sm_90"`` or ``"sm_90a"``: the driver is never left to compile PTX.
 
     Raises
     ------
@@ -54,15 +49,10 @@ def compile_options(architecture: str) -> tuple[str, ...]:
 
 
 def definitions(macros: Mapping[str, int | float | str]) -> str:
-    r"""Return the lines that define macros at the head of a source.
+    r"""Return the lines that define macros at the head of a source; a text stands as it is.
 
-    They are no options of NVRTC, because those also apply to the declarations that NVRTC itself puts before a source: a
-    macro ``width`` would break them.
-
-    Parameters
-    ----------
-    macros : mapping of str to int, float or str
-        A text stands as it is.
+    They are not options of NVRTC, because options also apply to the declarations that NVRTC itself puts before a
+    source: a macro ``width`` would break them.
 
     Raises
     ------
@@ -82,19 +72,8 @@ def definitions(macros: Mapping[str, int | float | str]) -> str:
 class NvrtcBuilder:
     """Compile configurations of a kernel to cubins, with one compile process per core. A context manager.
 
-    Configurations that differ only in launch parameters share one build
-    (:class:`~mltune.measure.compile_pool.CompilePool`).
-
-    Parameters
-    ----------
-    kernel : Kernel
-        The bundle; it must have a source.
-    problem : RunnableProblem
-        Its macros select the case, such as precision and transposition.
-    architecture : str
-        That of the device, such as ``"sm_90"``; a kernel for ``"sm_90a"`` is compiled for that.
-    **compilers
-        Arguments of :class:`~mltune.measure.compile_pool.CompilePool`: ``cache``, ``workers``, ``pool``, ``farm``, ...
+    Configurations that differ only in launch parameters share one build. The other arguments are those of
+    :class:`~mltune.measure.compile_pool.CompilePool`.
 
     Raises
     ------
@@ -128,17 +107,7 @@ class NvrtcBuilder:
         self._pool.__exit__(*error)
 
     def submit(self, configuration: Mapping[str, int]) -> Future[Build]:
-        """Queue one configuration.
-
-        Parameters
-        ----------
-        configuration : mapping of str to int
-            Must contain every compiled parameter; other entries are ignored.
-
-        Returns
-        -------
-        concurrent.futures.Future of Build
-            See :meth:`~mltune.measure.compile_pool.CompilePool.submit`.
+        """Queue one configuration; entries that are no parameters are ignored.
 
         Raises
         ------
@@ -151,11 +120,11 @@ class NvrtcBuilder:
 
     @property
     def source(self) -> Source:
-        """What is compiled, without the definitions of a configuration."""
+        """The source that is compiled, without the definitions of a configuration."""
         return self._pool.source
 
     def definitions(self, configuration: Mapping[str, int]) -> str:
-        """Return what a configuration puts before the source: macros, and where it is generated the source itself."""
+        """Return the text that a configuration puts before the source: macros, and of a generated kernel its source."""
         macros = definitions(self._macros(configuration))
         if self._kernel.is_generated:
             macros += f"#line 1\n{self._kernel.source_of(configuration)}\n"
@@ -168,7 +137,7 @@ class NvrtcBuilder:
 
 
 def _source(kernel: Kernel, options: tuple[str, ...]) -> Source:
-    """Return what is compiled of a kernel."""
+    """Return the source of a kernel with its headers and options."""
     if kernel.source is None or kernel.entry is None:
         raise BundleError(
             f"building needs a source, but the bundle {kernel.name!r} has none: "

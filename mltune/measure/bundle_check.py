@@ -44,12 +44,8 @@ class BundleCheck:
         Number of configurations of the search space.
     sampled : int
         Number of those whose launch and resources were computed.
-    faults : tuple of BundleFault
-        What is wrong with some of them.
-    builds : tuple of (mapping of str to int, Build)
-        The configurations that were compiled, each with its build.
     not_built : str
-        Why none was compiled; empty if some were.
+        Reason why none was compiled; empty if some were.
     """
 
     valid: int
@@ -60,7 +56,7 @@ class BundleCheck:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing that was checked is wrong. A build that has not ended is not."""
+        """Whether nothing that was checked is wrong. A build that has not ended does not count."""
         ended = (build for _, build in self.builds if build.state is not TrialState.TIMEOUT)
         return not self.faults and all(build.state is TrialState.OK for build in ended)
 
@@ -82,7 +78,7 @@ class BundleCheck:
 
 
 def check_sample(kernel: Kernel, problem: Problem, device: Device, columns: Columns) -> list[BundleFault]:
-    """Return what is wrong with configurations, for the problem and for those that they are verified on.
+    """Return the faults of configurations, for the problem and for those that they are verified on.
 
     Only the faults of the first problem with any are returned; the others have the same.
     """
@@ -97,17 +93,7 @@ def check_sample(kernel: Kernel, problem: Problem, device: Device, columns: Colu
 def check_bundle(kernel: Kernel, problem: Problem, device: Device, build_s: float = BUILD_S) -> BundleCheck:
     """Check that configurations of a bundle can be launched, and that some can be compiled where NVRTC is installed.
 
-    No GPU is needed, and nothing is cached.
-
-    Parameters
-    ----------
-    kernel : Kernel
-    problem : Problem
-        A problem that the kernel solves.
-    device : Device
-        The device whose limits hold, and for which is compiled.
-    build_s : float
-        Seconds that all builds may take together.
+    No GPU is needed, and nothing is cached. All builds together may take `build_s` seconds.
 
     Raises
     ------
@@ -131,7 +117,7 @@ def draw_sample(space: ConstrainedSpace) -> Columns:
 def _build(
     kernel: Kernel, problem: Problem, device: Device, configurations: list[dict[str, int]], limit_s: float
 ) -> tuple[tuple[tuple[Mapping[str, int], Build], ...], str]:
-    """Compile configurations; return them with their builds, and why none was compiled."""
+    """Compile configurations; return them with their builds, and the reason why none was compiled."""
     from mltune.measure.build import NvrtcBuilder, available_cores
 
     if kernel.source is None or not isinstance(problem, RunnableProblem):

@@ -37,15 +37,7 @@ REMEMBERED = 64
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Runs that were queued together, and the state of the GPU during them.
-
-    Attributes
-    ----------
-    samples_s : tuple of float
-        Run times, seconds.
-    states : tuple of GpuState
-        Readings in the order taken; empty when the series was not monitored.
-    """
+    """Runs that were queued together, with readings of the GPU's state; none when the series was not monitored."""
 
     samples_s: tuple[float, ...]
     states: tuple[GpuState, ...] = ()
@@ -59,8 +51,6 @@ class Disturbance:
     ----------
     slowdown : bool
         Whether the GPU slows itself down because of heat or lack of power: then no kernel can be timed.
-    detail : str
-        Text for messages.
     """
 
     slowdown: bool
@@ -128,16 +118,7 @@ class ClockMonitor:
 
     A kernel that would be too slow even at the usual clock is not repeated, nor is one whose repeats would take longer
     than the rule's ``max_s``. A disturbance persists after as many repeats as there are rests in :data:`RESTS_S`; a low
-    clock alone, after :data:`DIP_REPEATS` of a series.
-
-    Parameters
-    ----------
-    kernel : TimedKernel
-    usual : UsualClock
-        Shared by all measurements on the GPU.
-    rule : SamplingRule
-    best_s : float or None
-        Best median of the run so far, seconds.
+    clock alone, after :data:`DIP_REPEATS` of a series. All measurements on a GPU share the usual clock.
 
     Attributes
     ----------

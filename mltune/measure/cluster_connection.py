@@ -31,14 +31,7 @@ _LONGEST_FILE = 1 << 20
 
 
 def connect(where: str, *, timeout_s: float = TIMEOUT_S) -> Client:
-    """Connect to a cluster.
-
-    Parameters
-    ----------
-    where : str
-        Address of the scheduler, such as ``"tls://10.0.0.1:8786"``, or path of its scheduler file.
-    timeout_s : float
-        Seconds allowed for connecting.
+    """Connect to a cluster by the address of its scheduler, such as ``"tls://10.0.0.1:8786"``, or its scheduler file.
 
     Raises
     ------
@@ -46,10 +39,6 @@ def connect(where: str, *, timeout_s: float = TIMEOUT_S) -> Client:
         Dask is not installed, the address cannot be used, or the connection would not be encrypted.
     WorkerError
         The scheduler does not answer.
-
-    Examples
-    --------
-    >>> connect("tcp://127.0.0.1:8786").cancel([])  # doctest: +SKIP
     """
     distributed = import_distributed()
     address = address_of(where)
@@ -64,13 +53,7 @@ def connect(where: str, *, timeout_s: float = TIMEOUT_S) -> Client:
 
 
 def import_distributed() -> Any:
-    """Return the package distributed.
-
-    Raises
-    ------
-    UsageError
-        It is not installed.
-    """
+    """Return the package distributed; raise a UsageError where it is not installed."""
     try:
         import distributed
     except ImportError:
@@ -81,15 +64,8 @@ def import_distributed() -> Any:
 
 
 def address_of(where: str) -> str:
-    """Return the address of a scheduler, which its file may tell.
+    """Return the address of a scheduler, or the one in its file; raise a UsageError for anything else.
 
-    Raises
-    ------
-    UsageError
-        It is neither an address nor a scheduler file.
-
-    Examples
-    --------
     >>> address_of("127.0.0.1:8786")
     'tcp://127.0.0.1:8786'
     """
@@ -108,15 +84,10 @@ def address_of(where: str) -> str:
 
 
 def check_encrypted(address: str) -> None:
-    """Check that an address is encrypted, or on this machine.
+    """Raise a UsageError for an address that is neither encrypted nor on this machine.
 
     Everybody who reaches a scheduler can run programs on its hosts, and everybody between two hosts can change what
     they send.
-
-    Raises
-    ------
-    UsageError
-        It is neither.
     """
     parts = urlsplit(address)
     if parts.scheme not in ("tcp", "ws") or os.environ.get(PLAIN):
@@ -135,7 +106,7 @@ def check_encrypted(address: str) -> None:
 
 
 def versions() -> dict[str, str]:
-    """Return what must be the same on all hosts: the versions of mltune and of NVRTC; empty where one is missing."""
+    """Return the versions that must be the same on all hosts; empty where a package is missing."""
     from mltune.errors import DeviceError
     from mltune.measure.compiler import nvrtc_version
 
@@ -147,7 +118,7 @@ def versions() -> dict[str, str]:
 
 
 def workers_with(client: Client, resource: str) -> dict[str, dict[str, Any]]:
-    """Return what the scheduler knows of the workers that have a resource, by address."""
+    """Return the scheduler's facts of the workers that have a resource, by address."""
     known = client.scheduler_info(n_workers=-1)["workers"]
     return {address: facts for address, facts in known.items() if facts["resources"].get(resource, 0) >= 1}
 

@@ -1,25 +1,27 @@
-"""Compilers on the hosts of a Dask cluster, which a builder uses besides its own."""
+"""Compilers on the hosts of a Dask cluster, which a builder uses besides its own, and the tasks of their workers."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import time
 import warnings
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mltune.errors import MltuneWarning, WorkerError
 from mltune.files.text import printable
 from mltune.measure.cluster_connection import COMPILE, connect, versions, workers_with
-from mltune.measure.compile_pool import Done, Job
-from mltune.measure.compile_worker import compile_here, ending_with_worker
+from mltune.measure.compile_pool import CompilePool, Done, Job
 from mltune.measure.compiler import Source
-from mltune.measure.cubin_cache import source_digest
+from mltune.measure.cubin_cache import default_cache, source_digest
 from mltune.records.trial import Build
 
 if TYPE_CHECKING:
-    from distributed import Future
+    from distributed import Future, Worker
+    from distributed.diagnostics.plugin import WorkerPlugin
 
 AHEAD = 0.25
 """Builds that a core is given ahead, as a share of those that it makes: it does not wait for the network."""
@@ -30,22 +32,22 @@ REFRESH_S = 5.0
 _ANSWER_S = 10.0
 _log = logging.getLogger(__name__)
 
+SOURCES = 4
+"""Sources for which compile processes are kept: each has its own."""
+
+_pools: OrderedDict[str, CompilePool] = OrderedDict()
+_lock = threading.Lock()
+
 
 class CompileFarm:
     """Compile workers of a cluster, as :class:`mltune.measure.compile_pool.Farm`.
 
-    A build is one task of Dask, whose key is its key in the cache of cubins: what two users of a cluster ask for at the
-    same time is built once, and what a worker that is lost had is built by another.
-
-    Parameters
-    ----------
-    where : str
-        See :func:`mltune.measure.cluster_connection.connect`.
+    A build is one task of Dask, whose key is its key in the cache of cubins. So two users of a cluster who ask for the
+    same build share it, and another worker makes what a lost worker was making. See
+    :func:`mltune.measure.cluster_connection.connect` for the address and its errors.
 
     Raises
     ------
-    UsageError
-        See :func:`mltune.measure.cluster_connection.connect`.
     WorkerError
         The scheduler does not answer, or no worker compiles with this version of mltune and of NVRTC.
     """
@@ -171,3 +173,46 @@ def _nobody(where: str, refused: Mapping[str, Mapping[str, Any]]) -> str:
     if not refused:
         return f"{law}, but {where} has no worker with that resource: dask worker {where} --resources COMPILE=8."
     return f"{law}, but " + "; ".join(f"{address} has {_words(facts)}" for address, facts in refused.items()) + "."
+
+
+def compile_here(source: Source, name: str, macros: str) -> Build:
+    """Compile a source with macros in a task of a Dask worker that has the resource ``COMPILE``.
+
+    The name is a hash of the source.
+    """
+    return _pool(source, name).submit(macros).result()
+
+
+def _pool(source: Source, name: str) -> CompilePool:
+    """Return the compile processes of a source, and end those of the least recently used source."""
+    from distributed import get_worker
+
+    with _lock:
+        pool = _pools.pop(name, None)
+        if pool is None:
+            cores = int(get_worker().state.total_resources["COMPILE"])
+            pool = CompilePool(source, cache=default_cache(), workers=cores).__enter__()
+        _pools[name] = pool
+        if len(_pools) > SOURCES:
+            _pools.popitem(last=False)[1].__exit__()
+        return pool
+
+
+def end_compile_processes() -> None:
+    """End the compile processes of a worker that ends."""
+    with _lock:
+        while _pools:
+            _pools.popitem()[1].__exit__()
+
+
+def ending_with_worker() -> WorkerPlugin:
+    """Return the plugin of a worker that ends its compile processes."""
+    from distributed.diagnostics.plugin import WorkerPlugin
+
+    class CompileProcesses(WorkerPlugin):
+        name = "mltune-compile-processes"
+
+        def teardown(self, worker: Worker) -> None:
+            end_compile_processes()
+
+    return CompileProcesses()

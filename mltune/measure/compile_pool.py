@@ -56,15 +56,7 @@ class Farm(Protocol):
         """Builds that they can be given now; below 1 where they are busy or cannot be reached."""
 
     def compile(self, source: Source, jobs: Sequence[Job], done: Done) -> None:
-        """Begin builds.
-
-        Parameters
-        ----------
-        source : Source
-        jobs : sequence of Job
-        done : Done
-            Called from any thread.
-        """
+        """Begin builds; `done` is called from any thread."""
 
     def close(self) -> None:
         """Give up what is under way."""
@@ -98,23 +90,16 @@ class CompilePool:
 
     Parameters
     ----------
-    source : Source
     cache : pathlib.Path or None
         Folder of cubins; None caches nothing.
     workers : int or None
         Number of compile processes; None is one per core.
-    timeout_s : float
-        Seconds allowed per compile.
-    memory_bytes : int
-        Memory allowed per compile process.
+    timeout_s, memory_bytes : float, int
+        Allowed for each compile and each compile process.
     pool : ChildPool, optional
         Where compile processes are taken from and given back to; without one they end with this pool.
     farm : Farm, optional
         Compilers on other hosts, which take builds besides; closed with this pool.
-
-    Attributes
-    ----------
-    source : Source
     """
 
     def __init__(
@@ -183,18 +168,10 @@ class CompilePool:
             self._pool.close()
 
     def submit(self, macros: str) -> Future[Build]:
-        """Queue a build.
+        """Queue a build, or return one that is done when the cubin is in the cache.
 
-        Returns
-        -------
-        concurrent.futures.Future of Build
-            Already done when the cubin is in the cache. Raises :class:`~mltune.errors.WorkerError` when no compile
-            process can be started; cancelled when the pool is closed.
-
-        Raises
-        ------
-        WorkerError
-            The pool is not open.
+        The future raises :class:`~mltune.errors.WorkerError` when no compile process can be started, and is cancelled
+        when the pool is closed. The call raises it when the pool is not open.
         """
         key = cache_key(self.source, macros, self._version)
         future: Future[Build] = Future()

@@ -61,15 +61,10 @@ def nvrtc_version() -> str:
 
 
 def check_fits_driver(cuda: str) -> None:
-    """Check that a driver loads what NVRTC compiles.
+    """Check that a driver with some newest CUDA version, such as ``"13.0"``, loads what NVRTC compiles.
 
     A driver loads machine code from every compiler of its own major version of CUDA, also from a newer minor version
     ("minor version compatibility" in NVIDIA's CUDA Compatibility guide), and from older major versions.
-
-    Parameters
-    ----------
-    cuda : str
-        Newest CUDA version that the driver supports, such as ``"13.0"``.
 
     Raises
     ------
@@ -111,10 +106,8 @@ class Source:
 
     Attributes
     ----------
-    text : str
-        The CUDA source.
     entry : str
-        Name of the kernel in it.
+        Name of the kernel in the text.
     options : tuple of str
         Options of NVRTC.
     headers : mapping of str to str
@@ -176,11 +169,7 @@ def _open_no_more_files() -> None:
     """Make every later attempt of this process to open a file fail, for good.
 
     Without a free file descriptor nothing can be opened, by whatever path and system call; the open ones can be used.
-
-    Raises
-    ------
-    DeviceError
-        The system does not enforce the limit.
+    It raises a DeviceError where the system does not enforce the limit.
     """
     os.chdir("/")  # NVRTC looks at files beside the process without opening them
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
@@ -192,13 +181,9 @@ def _open_no_more_files() -> None:
 
 
 def parse_ptxas_log(log: str, entry: str) -> dict[str, Any] | None:
-    """Read the resources of one kernel from the log of ``ptxas -v``; None when the log does not mention it.
+    """Read the resources of one kernel, fields of a build, from the log of ``ptxas -v``; None where it has none.
 
-    Returns
-    -------
-    dict or None
-        The fields ``registers``, ``stack_bytes``, ``spill_bytes`` (stores plus loads, static counts) and
-        ``shared_bytes`` (static) of :class:`~mltune.records.trial.Build`.
+    Spills are stores plus loads, counted in the code; shared memory is the static part.
     """
     start = re.search(rf"^ptxas info\s*: Compiling entry function '{re.escape(entry)}'", log, re.MULTILINE)
     if start is None:

@@ -1,8 +1,8 @@
 """A cache of cubins on disk, named by the hash of everything that they depend on.
 
-A file is one build: the SHA-256 of the rest, a line of JSON with the name of the build, and the compressed cubin. One
-that does not match its hash or its name is removed. Since hash and name can be made for any machine code, the folder is
-used only if nobody else can write to it.
+A file is one build: the SHA-256 of the rest, a line of JSON with the name of the build, and the compressed cubin. A
+file that does not match its hash or its name is removed. Since hash and name can be made for any machine code, the
+folder is used only if nobody else can write to it.
 """
 
 from __future__ import annotations
@@ -65,15 +65,9 @@ class CubinCache:
     """A folder of builds, safe for concurrent threads and processes.
 
     It keeps the results that depend on the source alone: cubins and compile errors, not timeouts and crashes. A cache
-    never fails a run: after an error of writing, nothing more is cached.
-
-    Parameters
-    ----------
-    directory : pathlib.Path
-        The folder; created for the user alone. One that belongs to another user, or that others can write to, is not
-        used.
-    max_bytes : int
-        Size of the folder beyond which the least recently used files are deleted.
+    never fails a run: after an error of writing, nothing more is cached. The folder is created for the user alone; one
+    that belongs to another user, or that others can write to, is not used. Beyond `max_bytes` the least recently used
+    files are deleted.
     """
 
     def __init__(self, directory: Path, *, max_bytes: int = 4 << 30) -> None:

@@ -20,8 +20,19 @@ from mltune.files.text import printable
 from mltune.measure.build import compile_options
 from mltune.measure.compiler import Source, check_fits_driver
 from mltune.measure.gpu import LoadedKernel
-from mltune.measure.micro_kernel import ENTRY, LAUNCHES, MICRO_KERNELS, READ_BYTES, THREADS, MicroKernel
-from mltune.measure.mix_kernel import BLOCK_WORDS, BLOCKS, MIX_KERNELS, MIX_LAUNCHES, MixKernel
+from mltune.measure.micro_kernel import (
+    BLOCK_WORDS,
+    BLOCKS,
+    ENTRY,
+    LAUNCHES,
+    MICRO_KERNELS,
+    MIX_KERNELS,
+    MIX_LAUNCHES,
+    READ_BYTES,
+    THREADS,
+    MicroKernel,
+    MixKernel,
+)
 from mltune.process.child import Child, ChildDiedError, ChildTimeoutError
 from mltune.records.trial import Build, TrialState
 
@@ -48,21 +59,14 @@ _Kind = TypeVar("_Kind", MicroKernel, MixKernel)
 
 
 def measure_device(index: int, *, worker: str = _WORKER) -> tuple[Device, dict[str, str]]:
-    """Measure a GPU, which takes some twenty seconds.
-
-    Parameters
-    ----------
-    index : int
-        Position among the GPUs that the driver shows to this process.
-    worker : str
-        Factory of the measuring process; tests without a GPU exchange it.
+    """Measure a GPU, which takes some twenty seconds; tests without a GPU exchange the worker.
 
     Returns
     -------
     Device
-        The facts that the driver reports, with what was measured.
+        The facts that the driver reports, with the measured rates.
     dict of str to str
-        Why a quantity was not measured, by its name.
+        The reason why a quantity was not measured, by its name.
 
     Raises
     ------
@@ -100,13 +104,7 @@ def measure_device(index: int, *, worker: str = _WORKER) -> tuple[Device, dict[s
 
 
 def compile_micro_kernels(some: Iterable[_Kind], architecture: str) -> Iterator[tuple[_Kind, Build]]:
-    """Compile micro-kernels in a compile process, each when it is asked for.
-
-    Raises
-    ------
-    DeviceError
-        NVRTC is missing, or does not compile for the architecture.
-    """
+    """Compile micro-kernels in a compile process, each when it is asked for."""
     child = Child("mltune.measure.compiler:make_compiler", (Source("", ENTRY, compile_options(architecture)), 4 << 30))
     try:
         for micro_kernel in some:
@@ -211,13 +209,8 @@ def _clocks(launch: Callable[[], None], blocks: Any) -> float:
 def clocks_of(blocks: NDArray[np.uint64]) -> float:
     """Return the clocks from the first start to the last end on a multiprocessor: the median of all of them.
 
-    Parameters
-    ----------
-    blocks : array of uint64, shape (blocks, 3)
-        Start and end of each block on the clock of its multiprocessor, and the number of that.
+    A row is start and end of a block on the clock of its multiprocessor, and the number of that.
 
-    Examples
-    --------
     >>> clocks_of(np.array([[10, 30, 0], [90, 130, 1], [20, 50, 0]], dtype=np.uint64))
     40.0
     """
@@ -228,15 +221,8 @@ def clocks_of(blocks: NDArray[np.uint64]) -> float:
 
 
 def enough_rounds(time_of: Callable[[int], float]) -> int:
-    """Return the rounds for which a micro-kernel takes about :data:`RUN_S`.
+    """Return the rounds for which a micro-kernel takes about :data:`RUN_S`, given the seconds of some rounds.
 
-    Parameters
-    ----------
-    time_of : callable
-        Runs some rounds and returns the seconds that they took.
-
-    Examples
-    --------
     >>> enough_rounds(lambda rounds: 5e-6 + 1e-6 * rounds)
     9995
     """

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -31,6 +32,7 @@ The numbers are those of CUresult; those of cudaError_t are the same where both 
 _LARGE_SHARE = 0.1
 """Share of the memory that other processes' contexts alone do not take."""
 
+_FOLDER = Path(__file__).parent / "worker_kernels"
 _LARGEST_EXTENT = 2**31 - 1
 _INVALID_VALUE = 1  # CUDA_ERROR_INVALID_VALUE
 
@@ -49,13 +51,7 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The use of a GPU's memory.
-
-    Attributes
-    ----------
-    total_bytes, free_bytes, own_bytes : int
-        All memory, free memory, and memory of this process.
-    """
+    """The use of a GPU's memory: all of it, what is free, and what this process holds."""
 
     total_bytes: int
     free_bytes: int
@@ -69,18 +65,10 @@ class Memory:
 
 
 def classify(code: int, memory: Memory | None = None) -> Fault:
-    """Classify a CUDA error.
+    """Classify a CUDA error by its ``CUresult`` or ``cudaError_t``.
 
     An unknown error counts as a lost context. That is safe: the worker is then replaced, and if no new worker can
-    start, the GPU counts as unavailable.
-
-    Parameters
-    ----------
-    code : int
-        A ``CUresult`` or ``cudaError_t``, not 0.
-    memory : Memory or None
-        The use of the memory at that time, where it can still be read. Out of memory is a fault of the kernel unless
-        other processes use the memory.
+    start, the GPU counts as unavailable. Out of memory is a fault of the kernel unless other processes use the memory.
     """
     if code == OUT_OF_MEMORY:
         return Fault.GPU_UNAVAILABLE if memory is not None and memory.used_by_others else Fault.REJECTED
@@ -90,13 +78,7 @@ def classify(code: int, memory: Memory | None = None) -> Fault:
 
 
 class CudaError(RuntimeError):
-    """A call of the driver failed.
-
-    Attributes
-    ----------
-    code : int
-        The ``CUresult``.
-    """
+    """A call of the driver failed; the code is the ``CUresult``."""
 
     def __init__(self, call: str, code: int, name: str) -> None:
         super().__init__(f"{call}: {name}")
@@ -106,17 +88,7 @@ class CudaError(RuntimeError):
 class LoadedKernel:
     """A kernel of a cubin in the current context. A context manager that unloads the cubin at its end.
 
-    Parameters
-    ----------
-    cubin : bytes
-        Machine code.
-    entry : str
-        Name of the kernel function.
-
-    Raises
-    ------
-    CudaError
-        The driver rejects the cubin.
+    The driver may reject the cubin with a CudaError.
     """
 
     def __init__(self, cubin: bytes, entry: str) -> None:
@@ -160,8 +132,8 @@ class LoadedKernel:
         Raises
         ------
         CudaError
-            The driver rejects the launch, which the returned function also raises, or the workspace does not fit
-            into the memory.
+            The driver rejects the launch, which the returned function also raises, or the workspace does not fit into
+            the memory.
         """
         driver = self._driver
         for symbol, address, size in constants:
@@ -238,6 +210,13 @@ def gpu_memory() -> Memory | None:
     return None
 
 
+def worker_kernel(file: str, name: str, options: tuple[str, ...] = ()) -> Any:
+    """Return one of the worker's own kernels, which CuPy compiles."""
+    import cupy
+
+    return cupy.RawKernel((_FOLDER / file).read_text(), name, options)
+
+
 def problem_arguments(problem: RunnableProblem, addresses: Mapping[str, int]) -> list[NDArray[Any]]:
     """Return the arguments of a problem whose buffers have some device addresses, one value per array."""
     pointers = {name: np.uint64(address) for name, address in addresses.items()}
@@ -245,7 +224,7 @@ def problem_arguments(problem: RunnableProblem, addresses: Mapping[str, int]) ->
 
 
 def _zeros(size: int) -> Any:
-    """Return an array of zeros in memory of the GPU; CuPy takes it from what earlier ones have given back."""
+    """Return zeros in memory of the GPU; CuPy takes it from what earlier arrays have given back."""
     import cupy
 
     try:

@@ -20,8 +20,6 @@ class Library:
 
     Attributes
     ----------
-    name : str
-        Such as ``"NVRTC"``.
     version : str
         Empty where the library was not found; ``"unknown"`` for a package without metadata.
     path : str
@@ -34,15 +32,9 @@ class Library:
 
 
 def find_libraries() -> tuple[list[Library], list[str]]:
-    """Load the libraries as a run does, and tell which were taken. It needs no GPU.
+    """Load the libraries as a run does, without a GPU; return them and the problems with them.
 
-    Returns
-    -------
-    list of Library
-        The driver, NVRTC, cuBLAS, CuPy, cuda-bindings and NVML.
-    list of str
-        What is wrong with them: the law, the facts and the next step. Without a driver, a library that is missing is
-        not wrong.
+    They are the driver, NVRTC, cuBLAS, CuPy, cuda-bindings and NVML. Without a driver, a missing library is no problem.
     """
     cuda, problems = None, [mixed_installation()]
     driver, nvrtc, cublas = Library("NVIDIA driver"), Library("NVRTC"), Library("cuBLAS")

@@ -69,13 +69,7 @@ class LoopCode:
 
 
 def find_disassembler() -> str:
-    """Return the path of nvdisasm.
-
-    Raises
-    ------
-    DeviceError
-        There is none.
-    """
+    """Return the path of nvdisasm; raise a DeviceError where there is none."""
     try:
         found = [Path(str(one.locate())) for one in files(PACKAGE) or () if one.stem == "nvdisasm"]
     except PackageNotFoundError:

@@ -23,8 +23,6 @@ class Pipeline:
 
     Parameters
     ----------
-    builder : Builder
-    runner : Runner
     decide : callable, optional
         See :data:`Decide`.
     seconds : Seconds, optional
@@ -76,11 +74,6 @@ class Pipeline:
 
     def advance(self, timeout_s: float | None = None) -> list[TrialRecord]:
         """Wait until a build or a measurement ends, advance its candidate, and return the new records by number.
-
-        Parameters
-        ----------
-        timeout_s : float or None
-            Most seconds to wait.
 
         Raises
         ------

@@ -79,14 +79,8 @@ def starting_orders(count: int) -> list[list[int]]:
 def how_many_fit(times_s: Sequence[float], budget_s: float = BUDGET_S) -> int:
     """Return how many of the fastest kernels can be raced in time: at least the fewest rounds must fit.
 
-    The reference implementation, which takes part too, counts as fast as the fastest kernel.
-
-    Parameters
-    ----------
-    times_s : sequence of float
-        Run times of the kernels, seconds, fastest first.
-    budget_s : float
-        Most seconds of runs and rests.
+    The times are in seconds, fastest first. The reference implementation, which takes part too, counts as fast as the
+    fastest kernel.
     """
     count = len(times_s)
     while count:
@@ -123,13 +117,10 @@ def run_rounds(
 
     Parameters
     ----------
-    runners : int
-        Number of runners.
     take : callable
         Times runners once each in the given order.
     rest : callable
         Leaves the GPU idle for a number of seconds.
-    usual : UsualClock
     budget_s : float
         Most seconds of runs and rests; the first round is always run.
     """

@@ -18,11 +18,6 @@ Result = TypeVar("Result")
 class _Replay:
     """The recorded results of a dataset by configuration.
 
-    Parameters
-    ----------
-    dataset : Dataset
-        The recorded configurations: no others can be submitted.
-
     Raises
     ------
     DatasetError

@@ -20,19 +20,8 @@ from mltune.errors import (
     WorkerError,
 )
 from mltune.kernel.bundle import Kernel, device_variables
-from mltune.measure.messages import (
-    Answer,
-    Baseline,
-    Begin,
-    Check,
-    Measure,
-    Outputs,
-    Race,
-    Request,
-    Result,
-    Run,
-    TimeReference,
-)
+from mltune.measure import messages
+from mltune.measure.messages import Answer, Baseline, Request, Result
 from mltune.measure.protocols import SamplingRule
 from mltune.measure.race import BUDGET_S, RaceResult
 from mltune.measure.timing import within_limits
@@ -65,9 +54,6 @@ class GpuRunner:
 
     Parameters
     ----------
-    kernel : Kernel
-    problem : RunnableProblem
-        The problem to time; kernels are verified on its verification cases.
     device_index : int
         The GPU, among those that the driver shows.
     device : Device
@@ -77,8 +63,7 @@ class GpuRunner:
     worker : str
         Factory of the worker, as :class:`~mltune.process.child.Child` takes it; tests without a GPU exchange it.
     baseline : callable, optional
-        Returns what kernels are compared with where the problem needs it; called once, in the runner's thread, before
-        the worker starts.
+        Returns the baseline of a problem that needs one; called once, in the runner's thread, before the worker starts.
     pool : ChildPool, optional
         Where the worker is taken from and given back to; without one it ends with the runner.
 
@@ -166,34 +151,21 @@ class GpuRunner:
             rejected.set_result(Measurement(TrialState.LAUNCH_ERROR, str(error)))
             return rejected
         *verified, timed = (launches[shape] for shape in self._shape_of)
-        request = Measure(build.cubin, build.entry or self._entry, tuple(verified), timed, SamplingRule(), best_s)
+        request = messages.Measure(
+            build.cubin, build.entry or self._entry, tuple(verified), timed, SamplingRule(), best_s
+        )
         return self._submit(self._time, request)
 
     def time_reference(self, rule: SamplingRule = REFERENCE_RULE) -> Measurement:
         """Time the reference implementation, in the same process and in the same way as the kernels.
 
-        Parameters
-        ----------
-        rule : SamplingRule, optional
-            Few samples by default.
-
-        Returns
-        -------
-        Measurement
-            ``LAUNCH_ERROR``, without a time, when there is no reference implementation of the problem, or it is not
-            installed or does not support the size.
+        The result is ``LAUNCH_ERROR``, without a time, when there is no reference implementation of the problem, or it
+        is not installed or does not support the size.
         """
-        return self._answer(TimeReference(rule))
+        return self._answer(messages.TimeReference(rule))
 
     def race(self, entries: Sequence[tuple[Mapping[str, int], Build]], budget_s: float = BUDGET_S) -> RaceResult:
-        """Time several builds and the reference implementation side by side in rounds.
-
-        Parameters
-        ----------
-        entries : sequence of (configuration, build)
-            Builds in state ``OK``, each with its configuration.
-        budget_s : float
-            Most seconds of runs and rests.
+        """Time several builds in state ``OK`` and the reference implementation side by side in rounds.
 
         Raises
         ------
@@ -205,10 +177,10 @@ class GpuRunner:
             (build.cubin, build.entry or self._entry, self._kernel.launch(configuration, variables))
             for configuration, build in entries
         ]
-        result = self._submit(self._request, Race(tuple(launches), budget_s), _RACE_TIMEOUT_S).result()
+        result = self._submit(self._request, messages.Race(tuple(launches), budget_s), _RACE_TIMEOUT_S).result()
         return result if isinstance(result, RaceResult) else RaceResult(result.state, result.detail)
 
-    def run_once(self, configuration: Mapping[str, int], build: Build) -> Outputs:
+    def run_once(self, configuration: Mapping[str, int], build: Build) -> messages.Outputs:
         """Run a build once on the buffers of the problem; return these.
 
         Raises
@@ -217,9 +189,9 @@ class GpuRunner:
             The GPU cannot be used now.
         """
         launch = self._kernel.launch(configuration, self._variables(self._problem))
-        request = Run(build.cubin, build.entry or self._entry, launch)
+        request = messages.Run(build.cubin, build.entry or self._entry, launch)
         result = self._submit(self._request, request, _CHECK_TIMEOUT_S).result()
-        return result if isinstance(result, Outputs) else Outputs(result.state, result.detail)
+        return result if isinstance(result, messages.Outputs) else messages.Outputs(result.state, result.detail)
 
     def verify_winner(
         self,
@@ -229,12 +201,7 @@ class GpuRunner:
     ) -> dict[RunnableProblem, Measurement]:
         """Verify a build on the runner's problem and on others; return measurements without times.
 
-        Parameters
-        ----------
-        configuration, build
-            A build in state ``OK``, with its configuration.
-        others : iterable of RunnableProblem, optional
-            The other problems; those that the problem lists for winners when missing.
+        Without others they are those that the problem lists for winners.
         """
         if others is None:
             others = self._problem.winner_problems()
@@ -243,7 +210,7 @@ class GpuRunner:
         for problem in (self._problem, *others):
             problems = [case.problem for case in problem.own_cases()] or [problem]
             launches = tuple(self._kernel.launch(configuration, self._variables(one)) for one in problems)
-            check = Check(build.cubin, build.entry or self._entry, problem, launches)
+            check = messages.Check(build.cubin, build.entry or self._entry, problem, launches)
             found[problem] = self._answer(check, timeout_s)
         return found
 
@@ -260,7 +227,7 @@ class GpuRunner:
     def _answer(self, request: Request, timeout_s: float | None = None) -> Measurement:
         return self._submit(self._measure, request, timeout_s).result()
 
-    def _time(self, request: Measure) -> Measurement:
+    def _time(self, request: messages.Measure) -> Measurement:
         """Time a build, with the best time known now: others may have been timed since it was queued."""
         known = [best_s for best_s in (request.best_s, self._best_s) if best_s is not None]
         measured = self._measure(replace(request, best_s=min(known, default=None)))
@@ -320,7 +287,7 @@ class GpuRunner:
         used_before = [0.0] if self._child.pid is not None else []  # it may have been killed since
         for pause_s in (*used_before, *_PAUSES_S, 0.0):
             try:
-                answer: Answer = self._child.call(Begin(self._problem, self._baseline), _BEGIN_TIMEOUT_S)
+                answer: Answer = self._child.call(messages.Begin(self._problem, self._baseline), _BEGIN_TIMEOUT_S)
             except (WorkerError, ChildTimeoutError, ChildDiedError) as error:
                 if used_before:
                     used_before = []

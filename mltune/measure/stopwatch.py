@@ -13,16 +13,8 @@ import numpy as np
 
 from mltune.device.nvml import GpuState, Nvml
 from mltune.measure.clock_monitor import Series
+from mltune.measure.gpu import worker_kernel
 
-_SPIN = r"""
-extern "C" __global__ void spin(long long nanoseconds) {
-  long long start, now;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
-  do {
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
-  } while (now - start < nanoseconds);
-}
-"""
 _QUEUEING_S = 50e-6  # for the host to fill the queue while the GPU spins, ...
 _QUEUEING_PER_RUN_S = 25e-6  # ... and for every run of a series
 _LEAST_FLUSH_BYTES = 1 << 20
@@ -37,11 +29,6 @@ class Stopwatch:
     counts as run time. Therefore a spinning kernel keeps the stream busy until the host has queued the whole series.
     Before each run a buffer of the size of the L2 cache is filled, which evicts the operands.
 
-    Parameters
-    ----------
-    l2_bytes : int
-        Size of the L2 cache.
-
     Attributes
     ----------
     prepare : callable
@@ -55,7 +42,7 @@ class Stopwatch:
         self.prepare: Callable[[], None] = lambda: None
         self._flush = cupy.empty(max(l2_bytes, _LEAST_FLUSH_BYTES), dtype=cupy.uint8)
         self._events: list[tuple[Any, Any]] = []
-        self._spin_kernel = cupy.RawKernel(_SPIN, "spin")
+        self._spin_kernel = worker_kernel("spin.cu", "spin")
 
     def spin(self, duration_s: float) -> None:
         """Queue a kernel that runs for a known time."""
@@ -68,7 +55,7 @@ class Stopwatch:
     def take_each(
         self, launches: Sequence[Callable[[], None]], meanwhile: Callable[[], None] | None = None
     ) -> list[float]:
-        """Time a series of runs, of one kernel or of several.
+        """Time a series of runs, of one kernel or of several; return the seconds of each.
 
         Parameters
         ----------
@@ -77,11 +64,6 @@ class Stopwatch:
         meanwhile : callable, optional
             Called on the host while the GPU runs the series: at its beginning, and again after every run but the last,
             as long as the GPU is busy.
-
-        Returns
-        -------
-        list of float
-            Run times, seconds, in the order of the launches.
         """
         count = len(launches)
         while len(self._events) < count:

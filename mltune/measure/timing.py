@@ -22,14 +22,10 @@ _FEW = 6  # samples below which the median absolute deviation is too often small
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """The samples of one kernel.
+    """The samples of one kernel in the order taken, seconds, and their :func:`relative_noise`.
 
     Attributes
     ----------
-    samples_s : tuple of float
-        Run times, seconds, in the order taken.
-    noise : float or None
-        :func:`relative_noise` of the samples.
     stopped_early : bool
         Whether sampling ended because the kernel is too slow to be the best.
     unstable : bool
@@ -70,19 +66,9 @@ def relative_noise(samples: Sequence[float]) -> float | None:
 def next_samples(samples: Sequence[float], warm_up_s: float, rule: SamplingRule, best_s: float | None = None) -> int:
     """Return the number of samples to take next, as one series: 0 when sampling is over.
 
-    The first series has ``min_samples``, or a single one when the warm-up was too slow. The next ones have as many as
-    reduce the noise to the target if it falls with the square root of their number, but at most double the samples.
-
-    Parameters
-    ----------
-    samples : sequence of float
-        Samples so far, seconds.
-    warm_up_s : float
-        Time of the first run, which is not a sample.
-    rule : SamplingRule
-        Bounds and target.
-    best_s : float or None
-        Best median of the run so far.
+    The first series has ``min_samples``, or a single one when the warm-up, which is not a sample, was too slow. The
+    next ones have as many as reduce the noise to the target if it falls with the square root of their number, but at
+    most double the samples.
     """
     taken = len(samples)
     if taken == 0:
@@ -112,19 +98,10 @@ def warm_up_suffices(warm_up_s: float, rule: SamplingRule, best_s: float | None 
 
 
 def sample(take: Callable[[int], Sequence[float]], rule: SamplingRule, best_s: float | None = None) -> Sampling:
-    """Sample the run time of a kernel by a rule.
+    """Sample the run time of a kernel by a rule; `take` runs it a number of times and returns the seconds.
 
     The first run is a warm-up and is not kept, unless it suffices (:func:`warm_up_suffices`): then it is the only
     sample.
-
-    Parameters
-    ----------
-    take : callable
-        Runs the kernel a number of times and returns the run times, seconds.
-    rule : SamplingRule
-        Bounds and target.
-    best_s : float or None
-        Best median of the run so far.
     """
     (warm_up_s,) = take(1)
     if warm_up_suffices(warm_up_s, rule, best_s):
@@ -147,21 +124,10 @@ def _too_slow(samples: Sequence[float], rule: SamplingRule, best_s: float | None
 
 
 def within_limits(measurement: Measurement, flops: int, peak_flops: float) -> Measurement:
-    """Return a measurement, without its times if they are impossible.
+    """Return a measurement; one with impossible times is ``UNSTABLE`` instead, without them and with the reason.
 
-    Parameters
-    ----------
-    measurement : Measurement
-        In any state; without times it is returned unchanged.
-    flops : int
-        Floating-point operations of the problem.
-    peak_flops : float
-        Peak of the device for the problem's arithmetic, outside its tensor cores, flop/s.
-
-    Returns
-    -------
-    Measurement
-        The same, or one in state ``UNSTABLE`` without samples and median, with the reason as its detail.
+    `flops` are the operations of the problem, and `peak_flops` the device's peak for its arithmetic outside its tensor
+    cores.
     """
     reason = _contradiction(measurement, flops, peak_flops)
     if not reason:

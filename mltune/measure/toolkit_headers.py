@@ -36,14 +36,6 @@ def toolkit_headers(source: str, own: Mapping[str, str]) -> dict[str, str]:
 
     A header that the toolkit does not have is left out: the compiler says so, if it is needed.
 
-    Parameters
-    ----------
-    source : str
-    own : mapping of str to str
-        The texts of its own headers by name.
-
-    Examples
-    --------
     >>> toolkit_headers("int x;", {})
     {}
     """

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mltune.measure.gpu import LoadedKernel, problem_arguments
+from mltune.measure.gpu import LoadedKernel, problem_arguments, worker_kernel
 from mltune.measure.messages import Baseline
 from mltune.problem.array_values import STORAGE
 from mltune.problem.runnable import CaseBuffer, VerificationCase
@@ -42,114 +42,6 @@ _WORDS = {"float16": "half", "bfloat16": "bfloat16", "float32": "float", "float6
 _WORDS |= {"complex64": "float", "complex128": "double"}
 _WORD_BYTES = {"half": 2, "bfloat16": 2, "float": 4, "double": 8}
 _INTEGER_WORDS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int"}
-
-_LOOP = """
-#define FIRST ((long long)blockIdx.x * blockDim.x + threadIdx.x)
-#define STEP ((long long)gridDim.x * blockDim.x)
-"""
-
-_SOURCE = r"""
-struct half { unsigned short bits; };
-struct bfloat16 { unsigned short bits; };
-template <typename T> __device__ double value(T word) { return (double)word; }
-template <> __device__ double value(half word) {
-  float wide;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(word.bits));
-  return wide;
-}
-template <> __device__ double value(bfloat16 word) { return __uint_as_float((unsigned int)word.bits << 16); }
-
-// A value is the sum of TERMS words. With a bound for every word, a negative one marks what must be as before.
-// results: the largest share of the bound, as bits; the number of wrong values; where the first one is; the number of
-// bytes that were changed though they must not be
-extern "C" __global__ void compare(const WORD* output, const WORD* before, const EXPECTED* expected,
-                                   const double* bound, long long count, double tolerance, double absolute,
-                                   const double* squares, unsigned long long* results) {
-  __shared__ unsigned long long found[4];
-  if (threadIdx.x < 4) found[threadIdx.x] = threadIdx.x == 2 ? ~0ULL : 0;
-  __syncthreads();
-  const double infinity = __longlong_as_double(0x7ff0000000000000LL);
-  const double least = bound ? 0 : absolute + tolerance * sqrt(*squares / (double)count);
-  double worst = 0;
-  unsigned long long wrong = 0, first = ~0ULL, outside = 0;
-  for (long long i = FIRST; i < count; i += STEP) {
-    const double allowed = bound ? bound[TERMS * i] : tolerance * fabs(value(expected[TERMS * i])) + least;
-    bool same = true;
-    double difference = 0;
-    for (long long word = TERMS * i; word < TERMS * i + TERMS; word++) {
-      const double now = value(output[word]);
-      if (allowed < 0) {  // NaN included, whatever is written here differs from the word before
-        if (now != value(before[word])) outside += sizeof(WORD);
-        continue;
-      }
-      const double right = value(expected[word]);
-      same = same && (now == right || (now != now && right != right));
-      difference += now - right;
-    }
-    if (allowed < 0) continue;
-    const double error = fabs(difference);
-    double share = same || error == 0 ? 0 : error / allowed;
-    if (!(share < infinity)) share = infinity;
-    if (share > 1) {
-      ++wrong;
-      if (i < first) first = i;
-    }
-    if (share > worst) worst = share;
-  }
-  if (worst > 0) atomicMax(&found[0], (unsigned long long)__double_as_longlong(worst));  // ordered as their bits
-  if (wrong) {
-    atomicAdd(&found[1], wrong);
-    atomicMin(&found[2], first);
-  }
-  if (outside) atomicAdd(&found[3], outside);
-  __syncthreads();
-  if (threadIdx.x > 0) return;
-  if (found[0]) atomicMax(&results[0], found[0]);
-  if (found[1]) {
-    atomicAdd(&results[1], found[1]);
-    atomicMin(&results[2], found[2]);
-  }
-  if (found[3]) atomicAdd(&results[3], found[3]);
-}
-
-// The sum of the squares of all finite words.
-extern "C" __global__ void square(const WORD* words, long long count, double* squares) {
-  double sum = 0;
-  for (long long i = FIRST; i < count; i += STEP) {
-    const double word = value(words[i]);
-    if (fabs(word) < 1e300) sum += word * word;
-  }
-  for (int lanes = 16; lanes > 0; lanes /= 2) sum += __shfl_down_sync(0xffffffffu, sum, lanes);
-  if (threadIdx.x % 32 == 0 && sum > 0) atomicAdd(squares, sum);
-}
-"""
-
-_ZONES = r"""
-// zones: the address, the size and the content of each guard zone; results: its changed bytes
-extern "C" __global__ void count_changed(const unsigned long long* zones, unsigned long long* results) {
-  const unsigned char* zone = (const unsigned char*)zones[3 * blockIdx.y];
-  const long long bytes = zones[3 * blockIdx.y + 1];
-  const unsigned char guard = zones[3 * blockIdx.y + 2];
-  unsigned long long changed = 0;
-#pragma unroll 4
-  for (long long i = FIRST; i < bytes; i += STEP) changed += zone[i] != guard;
-  if (changed) atomicAdd(&results[blockIdx.y], changed);
-}
-"""
-
-_CHECKSUM = r"""
-extern "C" __global__ void checksum(const unsigned long long* addresses, const unsigned long long* words,
-                                    unsigned long long* sums) {
-  const unsigned int* buffer = (const unsigned int*)addresses[blockIdx.y];
-  const long long end = words[blockIdx.y];
-  unsigned long long sum = 0;
-#pragma unroll 4
-  for (long long i = FIRST; i < end; i += STEP)
-    sum += (2 * (unsigned long long)i + 1) * buffer[i];  // odd weights: every changed bit and a changed order count
-  for (int lanes = 16; lanes > 0; lanes /= 2) sum += __shfl_down_sync(0xffffffffu, sum, lanes);
-  if (threadIdx.x % 32 == 0 && sum) atomicAdd(&sums[blockIdx.y], sum);
-}
-"""
 
 
 class Verification:
@@ -175,7 +67,7 @@ class Verification:
         self._arrays = [(case.label, array) for case in self._cases for array in case.arrays.values()]
         self._outputs = [array for _, array in self._arrays if array.comparison is not None]
         self._zones = cupy.asarray(np.array([zone for _, one in self._arrays for zone in one.zones], dtype=np.uint64))
-        self._count_zones = cupy.RawKernel(_LOOP + _ZONES, "count_changed")
+        self._count_zones = worker_kernel("guards.cu", "count_changed")
         self._changed = cupy.empty(2 * len(self._arrays), dtype=cupy.uint64)
         self._results = cupy.empty((len(self._outputs), 4), dtype=cupy.uint64)
         self._no_results = cupy.asarray(np.array([[0, 0, 2**64 - 1, 0]] * len(self._outputs), dtype=np.uint64))
@@ -430,7 +322,7 @@ class _Comparison:
         self._count = now.nbytes // self._word_bytes // buffer.terms
         expected = word if buffer.bound is None else "double"
         options = (f"-DWORD={word}", f"-DEXPECTED={expected}", f"-DTERMS={buffer.terms}", "--std=c++17")
-        self._compare = cupy.RawKernel(_LOOP + _SOURCE, "compare", options)
+        self._compare = worker_kernel("compare.cu", "compare", options)
         self.kept: tuple[Any, ...]
         self._squares: Any = np.uint64(0)
         self._bound: Any = np.uint64(0)
@@ -438,7 +330,7 @@ class _Comparison:
             self._expected = cupy.zeros(-(-now.nbytes // 4) * 4, dtype=cupy.uint8)  # whole words of checksums
             self._expected.data.copy_from_device_async(now.data, now.nbytes)
             self._squares = cupy.zeros(1, dtype=cupy.float64)
-            square = cupy.RawKernel(_LOOP + _SOURCE, "square", options)
+            square = worker_kernel("compare.cu", "square", options)
             square((_MOST_BLOCKS,), (_THREADS,), (now, np.int64(self._count), self._squares))
             self.values, self.kept = self._count, (self._expected,)
         else:
@@ -488,7 +380,7 @@ class OperandChecksums:
         words = [buffer.nbytes // _CHECKSUM_WORD_BYTES for buffer in self._buffers]
         self._words = cupy.asarray(np.array(words, dtype=np.uint64))
         self._sums = cupy.empty(len(words), dtype=cupy.uint64)
-        self._checksum = cupy.RawKernel(_LOOP + _CHECKSUM, "checksum")
+        self._checksum = worker_kernel("checksum.cu", "checksum")
         self._initial = self._read()
 
     def changed(self) -> tuple[str, ...]:

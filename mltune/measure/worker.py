@@ -18,21 +18,10 @@ from mltune.device.nvml import Nvml, summarize
 from mltune.device.query import pci_bus_id, query_device
 from mltune.errors import DeviceError
 from mltune.kernel.bundle import Launch
+from mltune.measure import messages
 from mltune.measure.clock_monitor import ClockMonitor, Series, UsualClock
 from mltune.measure.gpu import CudaError, Fault, LoadedKernel, fault_of, gpu_memory, problem_arguments
-from mltune.measure.messages import (
-    Answer,
-    Baseline,
-    Begin,
-    Check,
-    Measure,
-    Outputs,
-    Race,
-    Request,
-    Result,
-    Run,
-    TimeReference,
-)
+from mltune.measure.messages import Answer, Baseline, Request, Result
 from mltune.measure.protocols import SamplingRule
 from mltune.measure.race import RaceResult, run_rounds
 from mltune.measure.references import bind_reference
@@ -54,7 +43,7 @@ def make_worker(device_index: int) -> Callable[[Request], Answer]:
 
     def serve(request: Request) -> Answer:
         nonlocal worker
-        if isinstance(request, Begin):
+        if isinstance(request, messages.Begin):
             worker = None
             try:
                 _free_memory()  # that of the last problem
@@ -139,19 +128,19 @@ class Worker:
     def _fulfil(self, request: Request) -> Result:
         """Return the result of a request; CUDA's errors are the kernel's."""
         match request:
-            case Begin():
+            case messages.Begin():
                 return self._begin(request.baseline)
-            case Measure():
+            case messages.Measure():
                 return self._measure(request)
-            case Check():
+            case messages.Check():
                 return self._check(request)
-            case Run():
+            case messages.Run():
                 return self._run(request)
-            case TimeReference():
+            case messages.TimeReference():
                 launch = self._reference()
                 launch()  # the first call loads the library's kernels, which must not even count as a warm-up
                 return self._time(launch, request.rule, None)
-            case Race():
+            case messages.Race():
                 return self._race(request)
 
     def _begin(self, baseline: Baseline | None) -> Measurement:
@@ -164,7 +153,7 @@ class Worker:
         self._default = kernel, baseline.launches[-1]
         return self._verification.check(kernel, baseline.launches)
 
-    def _measure(self, request: Measure) -> Measurement:
+    def _measure(self, request: messages.Measure) -> Measurement:
         """Verify a build, then time it."""
         started = time.perf_counter()
         with LoadedKernel(request.cubin, request.entry) as kernel:
@@ -175,7 +164,7 @@ class Worker:
             measured = _unless_changed(measured, self._changed_buffers())
         return replace(measured, error=verified.error, verify_s=verify_s)
 
-    def _check(self, request: Check) -> Measurement:
+    def _check(self, request: messages.Check) -> Measurement:
         """Verify a build on the own cases of a problem, or on the GPU when it is too large for the host."""
         started, problem = time.perf_counter(), request.problem
         changed: tuple[str, ...] = ()
@@ -235,13 +224,13 @@ class Worker:
                 fresh[one.name].data.memset_async(_UNWRITTEN, fresh[one.name].nbytes)
         return fresh
 
-    def _run(self, request: Run) -> Outputs:
+    def _run(self, request: messages.Run) -> messages.Outputs:
         """Run a build once, on arrays of its own."""
         (timed,) = (case for case in self.problem.verification_cases() if case.is_timed)
         with LoadedKernel(request.cubin, request.entry) as kernel:
-            return Outputs(TrialState.OK, arrays=run_once(timed, kernel, request.launch))
+            return messages.Outputs(TrialState.OK, arrays=run_once(timed, kernel, request.launch))
 
-    def _race(self, request: Race) -> RaceResult:
+    def _race(self, request: messages.Race) -> RaceResult:
         """Time builds and the reference in rounds."""
         with ExitStack() as stack:
             kernels = [stack.enter_context(LoadedKernel(cubin, entry)) for cubin, entry, _ in request.entries]

@@ -29,13 +29,7 @@ def accepts(accuracy: str, other: str) -> bool:
 
 
 def check_accuracy(accuracy: str) -> str:
-    """Return the name of a class.
-
-    Raises
-    ------
-    UsageError
-        There is no such class.
-    """
+    """Return the name of a class; raise a UsageError where there is none of that name."""
     if accuracy not in ACCURACIES:
         raise UsageError(
             f"an accuracy class is one of {', '.join(ACCURACIES)}, got {printable(repr(accuracy), 60)}"

@@ -31,21 +31,12 @@ _MOST_FILE_BYTES = 2**36
 
 
 def initial_array(xp: Any, generator: Any, dtype: str, shape: tuple[int, ...], initial: str | float) -> Any:
-    """Make a flat array.
+    """Make a flat array of a type and shape with NumPy or CuPy, whose generator is given.
 
-    Parameters
-    ----------
-    xp : module
-        ``numpy`` or ``cupy``, whose generator is given.
-    generator : Generator
-    dtype : str
-        One of :data:`DTYPES`.
-    shape : tuple of int
-    initial : str, int or float
-        A number; the path of an ``.npy`` file of this shape and type; ``"arange"``: 0, 1, 2 and so on; ``"integers"``:
-        from -3 to 3 (0 to 3 unsigned); ``"normal"``: mean 0, standard deviation 1 (integers: 100, rounded);
-        ``"uniform"``: floats from -1 to 1, integers of 8 bits over their whole range, other integers from -1000 (0
-        unsigned) to 1000, booleans true or false. Both parts of complex elements are drawn.
+    Initial values are a number; the path of an ``.npy`` file of this shape and type; ``"arange"``: 0, 1, 2 and so on;
+    ``"integers"``: from -3 to 3 (0 to 3 unsigned); ``"normal"``: mean 0, standard deviation 1 (integers: 100, rounded);
+    or ``"uniform"``: floats from -1 to 1, integers of 8 bits over their whole range, other integers from -1000 (0
+    unsigned) to 1000, booleans true or false. Both parts of complex elements are drawn.
 
     Raises
     ------

@@ -122,8 +122,6 @@ class ArraysProblem:
     ----------
     name : str
         Name of the kernel that it belongs to.
-    sizes : tuple of (str, int)
-        The sizes by name.
     arguments : tuple of Argument
         In the order of the kernel's parameters.
     definitions : tuple of (str, int)
@@ -312,13 +310,7 @@ class ArraysProblem:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> ArraysProblem:
-        """Rebuild a problem from :meth:`to_json`; it can be read and replayed. Only its kernel makes it runnable.
-
-        Raises
-        ------
-        ProblemError
-            The document does not describe an arrays problem.
-        """
+        """Rebuild a problem from :meth:`to_json`; it can be read and replayed. Only its kernel makes it runnable."""
         try:
             found = _Document.model_validate(dict(document))
         except ValidationError as error:
@@ -341,15 +333,7 @@ class ArraysProblem:
 
 @dataclass(frozen=True, slots=True)
 class ArraysCase:
-    """A problem with initial values; its correct outputs are those of a baseline, or in files.
-
-    Attributes
-    ----------
-    seed : int
-        Seed of the initial values.
-    is_timed : bool
-        Whether kernels are also timed on these arrays.
-    """
+    """A problem with initial values from a seed; its correct outputs are those of a baseline, or in files."""
 
     problem: ArraysProblem
     seed: int
@@ -391,8 +375,8 @@ def _argument_to_json(argument: Argument) -> dict[str, Any]:
 def default_tolerance(dtype: str) -> float:
     """Return the tolerance of an output whose kernel does not name one.
 
-    Some units in the last place of half precision; in single and double precision what sums of a million terms in
-    another order may differ by. Integers are exact.
+    Half precision may differ by some units in the last place, single and double precision by what sums of a million
+    terms in another order differ by. Integers are exact.
     """
     known = {
         "float16": 4e-3,

@@ -17,27 +17,14 @@ _SPLIT = 2.0**27 + 1
 
 
 def random_low_parts(xp: Any, high: Any, uniform: Any) -> Any:
-    """Return low parts for high ones in [-1, 1], from random numbers in [-1, 1); less than half a unit each.
-
-    Parameters
-    ----------
-    xp : module
-        ``numpy`` or ``cupy``.
-    high, uniform : array
-        Of any shape.
-    """
+    """Return low parts for high ones in [-1, 1], from random numbers in [-1, 1); less than half a unit each."""
     return xp.rint(uniform * high * 2.0**-54 / SMALLEST_BIT) * SMALLEST_BIT
 
 
 def gemm(xp: Any, alpha: float, left: Any, right: Any, beta: float, added: Any) -> Any:
     """Return alpha left right + beta added, with a few roundings to double-double precision.
 
-    Parameters
-    ----------
-    xp : module
-    alpha, beta : float
-        Where one is 0, what it is multiplied with is not read.
-    left, right, added : array of shape (m, k), (k, n) and (m, n), complex128
+    The matrices are complex128. Where alpha or beta is 0, its factor is not read.
     """
     high = low = xp.zeros(added.shape)
     if alpha and left.shape[1]:
@@ -68,7 +55,7 @@ def _product(xp: Any, left: Any, right: Any) -> tuple[Any, Any]:
 def _digits(xp: Any, matrix: Any, bits: int) -> list[tuple[Any, float]]:
     """Return matrices of integers up to 2**bits and the unit of each, largest first, whose sum is the matrix.
 
-    What is less than 2**-240 of the largest element is left out.
+    Parts below 2**-240 of the largest element are left out.
     """
     high, low = matrix.real, matrix.imag
     largest = float(abs(high).max()) if high.size else 0.0

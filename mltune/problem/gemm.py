@@ -207,7 +207,7 @@ class GemmProblem:
 
     @property
     def arithmetic(self) -> str:
-        """The unit whose peak bounds the problem: ``"fp32"``, ``"fp64"`` or ``"tensor_fp16"``."""
+        """The unit whose peak bounds the problem, such as ``"fp32"`` or ``"tensor_fp16"``."""
         return self.types.arithmetic
 
     @property
@@ -497,13 +497,7 @@ class GemmProblem:
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> GemmProblem:
-        """Rebuild a problem from :meth:`to_json`.
-
-        Raises
-        ------
-        ProblemError
-            The document does not describe a GEMM.
-        """
+        """Rebuild a problem from :meth:`to_json`; raise a ProblemError for what is no GEMM."""
         known = {field.name for field in dataclasses.fields(cls)}
         if not isinstance(document, dict) or not set(document) <= {*known, "kind"}:
             raise ProblemError(f"a problem has the fields {', '.join(sorted(known))}, got {document!r}.")
@@ -539,13 +533,7 @@ def parse_problem(
     trans : str, optional
         op(A) and op(B), such as ``"NT"``.
     size : int, optional
-        m = n = k.
-    m, n, k : int, optional
-        Extents; each overrides ``size``.
-    alpha, beta : float or complex
-        Scalars.
-    batch : int, optional
-        Number of A, of B and of C.
+        m = n = k; each of these overrides it.
     default : GemmProblem, optional
         Source of transposition, extents and batch that are not given; without it they are NT, 4096 and 1.
 

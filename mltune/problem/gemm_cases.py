@@ -45,12 +45,9 @@ class _Table(BaseModel):
 def expand(table: Mapping[str, Any]) -> Iterator[GemmProblem]:
     """Yield the problems of a ``[[problems]]`` table, sizes outermost.
 
-    Parameters
-    ----------
-    table : mapping
-        ``precisions``, ``trans`` (pairs of N, T, C, or ``"all"``) and ``sizes`` (m = n = k, or m, n and k). C of a real
-        matrix is T. ``alpha``, ``beta`` (a complex one as real and imaginary part), ``lda``, ``ldb``, ``ldc`` and
-        ``batch`` may be left out.
+    The table has ``precisions``, ``trans`` (pairs of N, T, C, or ``"all"``) and ``sizes`` (m = n = k, or m, n and k). C
+    of a real matrix is T. ``alpha``, ``beta`` (a complex one as real and imaginary part), ``lda``, ``ldb``, ``ldc`` and
+    ``batch`` may be left out.
 
     Raises
     ------

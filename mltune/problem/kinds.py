@@ -104,12 +104,7 @@ KINDS: Mapping[str, ProblemKind] = {
 
 
 def problem_from_json(document: Any) -> Problem:
-    """Rebuild a problem of any kind.
-
-    Parameters
-    ----------
-    document : mapping
-        The result of ``to_json`` of a problem. A document without ``kind`` is a GEMM, as in the first format.
+    """Rebuild a problem of any kind from its ``to_json``; without ``kind`` it is a GEMM, as in the first format.
 
     Raises
     ------

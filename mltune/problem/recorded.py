@@ -99,13 +99,7 @@ class RecordedProblem:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> RecordedProblem:
-        """Rebuild a problem from :meth:`to_json`.
-
-        Raises
-        ------
-        ProblemError
-            The document does not describe a recorded problem.
-        """
+        """Rebuild a problem from :meth:`to_json`; raise a ProblemError for any other document."""
         values = {name: value for name, value in document.items() if name != "kind"}
         known = {field.name for field in dataclasses.fields(cls)}
         if not set(values) <= known or "name" not in values:

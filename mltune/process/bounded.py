@@ -1,4 +1,4 @@
-"""Call a function in a child process with limits on memory and processor time: for readers of strangers' files.
+"""Calls of a function in a child process with limits on memory and processor time: for readers of strangers' files.
 
 Libraries that decode compressed and nested formats allocate what a file asks for, before anything can be checked, and
 may crash in native code. In a child process neither harms the program.
@@ -87,7 +87,7 @@ def call_bounded(
 
 
 def bounded(target: str, imports: Sequence[str], memory_bytes: int, cpu_s: float) -> Callable[[tuple[Any, ...]], Any]:
-    """Set the limits of this process; return the function, with errors as results. The factory of the child."""
+    """Set the limits of this process, and return the function, with errors as results; the factory of the child."""
     os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # the others reserve a gigabyte before they need it
     module, _, name = target.partition(":")
     for needed in imports:

@@ -57,7 +57,7 @@ class ChildDiedError(Exception):
     Attributes
     ----------
     was_killed : bool
-        Whether a signal ended it that comes from outside: from a person, a job scheduler, or a kernel without memory.
+        Whether a signal from outside ended it: from a person, a job scheduler, or a kernel without memory.
     """
 
     def __init__(self, message: str, status: int | None = None) -> None:
@@ -110,13 +110,7 @@ class Child:
         return self._process.pid if self._process is not None else None
 
     def start(self) -> None:
-        """Start the child if it is not running.
-
-        Raises
-        ------
-        WorkerError
-            The child could not be started: its imports or its factory failed.
-        """
+        """Start the child if it is not running; a failure of its imports or factory raises a WorkerError."""
         if self._process is not None:
             return
         ours, theirs = socket.socketpair()
@@ -142,12 +136,10 @@ class Child:
             ) from error
 
     def call(self, request: Any, timeout_s: float, on_message: Callable[[Any], None] | None = None) -> Any:
-        """Send one request and wait for its answer.
+        """Send one request, which is picklable, and wait for its answer.
 
         Parameters
         ----------
-        request : Any
-            Picklable, as is the answer.
         timeout_s : float
             Seconds until the answer, or until the next message.
         on_message : callable, optional
@@ -247,23 +239,14 @@ _to_parent: Connection | None = None
 
 
 def send_to_parent(message: Any) -> None:
-    """Send a message to the parent before the answer; only in a child, from the thread that serves the request.
-
-    Raises
-    ------
-    WorkerError
-        This is not a child process.
-    """
+    """Send a message to the parent before the answer: in a child, from the thread that serves the request."""
     if _to_parent is None:
         raise WorkerError("only a child process can send a message to its parent, but this is none.")
     _to_parent.send((_MESSAGE, message))
 
 
 def serve(descriptor: int, parent: int) -> None:
-    """Make the function in the child, then answer requests until the parent process closes the socket pair.
-
-    ``descriptor`` is the child's end of the pair, ``parent`` a process id.
-    """
+    """Make the function in the child, then answer requests until the parent process closes the socket pair."""
     _die_with_parent(parent)
     for number in (signal.SIGINT, signal.SIGTERM):  # a job may receive them as a whole; the parent decides
         signal.signal(number, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""Child processes that can serve several users one after the other, so that the next one need not start them."""
+"""Child processes that serve several users one after the other, so that the next one need not start them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ChildPool:
         self._idle: list[ThreadedChild] = []
 
     def take(self, target: str, arguments: tuple[Any, ...]) -> ThreadedChild:
-        """Return a child that waits, or a new one. Waiting ones of the target with other arguments are ended."""
+        """Return a child that waits, or a new one; children of the target with other arguments are ended."""
         others = [one for one in self._idle if one.target == target and one.arguments != arguments]
         self._idle = [one for one in self._idle if one not in others]
         _end(others)

@@ -10,16 +10,11 @@ _POLL_EVERY_S = 0.1
 
 
 def done_before(deadline: Callable[[], float], work: Callable[[], None]) -> bool:
-    """Do work in a thread; return whether it was done in time. An exception of the work is raised here.
+    """Do work in a thread, and return whether it was done in time. An exception of the work is raised here.
 
     Work that is late is left behind in its thread, which ends with the process. So it must do no harm half done: files
-    are replaced as a whole (:mod:`mltune.files.atomic`).
-
-    Parameters
-    ----------
-    deadline : callable
-        Returns the deadline on the clock of :func:`time.monotonic`; it may change while the work goes on.
-    work : callable
+    are replaced as a whole (:mod:`mltune.files.atomic`). ``deadline`` returns the time on the clock of
+    :func:`time.monotonic`, and may change while the work goes on.
 
     Examples
     --------

@@ -51,10 +51,7 @@ _LOST = ("08", "57P01", "57P02", "57P03")  # SQLSTATE of a connection that is lo
 def parse_url(text: str) -> str:
     """Return the URL of a database without its password, which goes to libpq by ``PGPASSWORD``.
 
-    Raises
-    ------
-    UsageError
-        The text is no URL of a PostgreSQL database.
+    A text that is no URL of a PostgreSQL database raises a UsageError.
 
     Examples
     --------
@@ -68,7 +65,7 @@ def parse_url(text: str) -> str:
 
 
 def _parsed(text: str) -> tuple[str, str]:
-    """Return the URL of a database without its password, and that."""
+    """Return the URL of a database without its password, and the password."""
     from sqlalchemy.engine import URL, make_url
     from sqlalchemy.exc import ArgumentError
 
@@ -95,7 +92,7 @@ def known_file() -> Path:
 
 
 def remember(url: str) -> None:
-    """Note that the user has named a database: a directory that names it may be opened from now on."""
+    """Note that the user has named a database: from now on a directory that names it may be opened."""
     known = _known()
     if url not in known:
         with contextlib.suppress(OSError):  # a home that cannot be written: named again the next time
@@ -104,12 +101,9 @@ def remember(url: str) -> None:
 
 
 def check_known(url: str, directory: Path) -> None:
-    """Check that the user has named a database: a directory of a stranger must not connect to a server of theirs.
+    """Check that the user has named a database; if not, raise a RunDirectoryError.
 
-    Raises
-    ------
-    RunDirectoryError
-        It was not named.
+    The directory of a stranger must not make mltune connect to a server of theirs.
     """
     if url not in _known():
         raise RunDirectoryError(
@@ -134,15 +128,7 @@ class Pointer:
 
     @classmethod
     def read(cls, directory: Path) -> Pointer:
-        """Read the pointer of a run.
-
-        Raises
-        ------
-        RunDirectoryError
-            The file cannot be read.
-        DamagedRunError
-            It is no pointer.
-        """
+        """Read the pointer of a run; a file that is no pointer raises a DamagedRunError."""
         path = directory / POINTER
         try:
             document = parse_json(read_text(path, _MOST_POINTER_BYTES))
@@ -199,13 +185,7 @@ def database_of(directories: Iterable[Path], named: str = "") -> str:
 
 
 def engine(url: str) -> sa.Engine:
-    """Return the connections of this process to a database: one that was forked has none of its parent's.
-
-    Raises
-    ------
-    UsageError
-        The driver is not installed.
-    """
+    """Return the connections of this process to a database; without the driver raise a UsageError."""
     return _engine(url, os.getpid())
 
 
@@ -227,18 +207,9 @@ def _engine(url: str, process: int) -> sa.Engine:
 
 
 def connect(url: str, *, patience_s: float | None = None) -> sa.Connection:
-    """Return a connection of its own, after some attempts if the server does not answer.
+    """Return a new connection.
 
-    Parameters
-    ----------
-    url : str
-    patience_s : float, optional
-        By default :data:`PATIENCE_S`.
-
-    Raises
-    ------
-    sqlalchemy.exc.DBAPIError
-        There is none.
+    If the server does not answer, try again for ``patience_s``, by default :data:`PATIENCE_S`.
     """
     from sqlalchemy.exc import DBAPIError
 
@@ -266,10 +237,7 @@ def is_lost(error: Any) -> bool:
 def prepare(url: str, *, patience_s: float | None = None) -> None:
     """Create or migrate the tables of a database, once in a process; one process at a time does it.
 
-    Raises
-    ------
-    StoreError
-        The database is of a newer version, or cannot hold every text.
+    A database of a newer version, or one that cannot hold every text, raises a StoreError.
     """
     import sqlalchemy as sa
 

@@ -1,4 +1,4 @@
-"""The runs in a database: a list of all, and a directory of this host for each of them."""
+"""Runs in a database: a list of all of them, and a directory on this host for each."""
 
 from __future__ import annotations
 
@@ -31,13 +31,10 @@ class StoredRun:
 
     Attributes
     ----------
-    run : uuid.UUID
     header : RunHeader or None
         None if it cannot be read.
     owner, host, directory : str
         Of the process that opened it last for writing.
-    created_at : datetime.datetime
-    trials : int
     best_s : float or None
         Least time of a trial, seconds.
     running : bool
@@ -56,15 +53,7 @@ class StoredRun:
 
 
 def list_runs(url: str) -> list[StoredRun]:
-    """Return the runs in a database, the newest first; from now on the database is one that the user has named.
-
-    Raises
-    ------
-    UsageError
-        The URL is none of a PostgreSQL database.
-    StoreError
-        The database cannot be used.
-    """
+    """Return the runs in a database, the newest first; the user has named this database."""
     url = database.parse_url(url)
     of_each = (
         sa.select(
@@ -109,12 +98,8 @@ def directory_of(address: str) -> Path:
 
     Raises
     ------
-    UsageError
-        The URL is none of a PostgreSQL database.
     RunDirectoryError
         There is no such run, or there are several.
-    StoreError
-        The database cannot be used.
     """
     url, _, digits = address.rpartition("#")
     url = database.parse_url(url)
@@ -135,7 +120,7 @@ def directory_of(address: str) -> Path:
 
 @contextlib.contextmanager
 def _opened(url: str) -> Iterator[sa.Connection]:
-    """Yield a connection to a database that the user names."""
+    """Yield a connection to a database that the user has named."""
     with database.database_errors(url):
         database.prepare(url, patience_s=0.0)
         database.remember(url)

@@ -1,4 +1,4 @@
-"""The declaration of a run: its winner, with confidence intervals, ties and rejected trials."""
+"""Declaration of a run: its winner, with confidence intervals, ties and rejected trials."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Declaration:
     finalists : tuple of Finalist
         The fastest first; the winner is one of them.
     reference : Finalist or None
-        The reference kernel in the same race. Its ratio is the speed of the winner relative to it: above 1 where the
-        winner is faster. None where it was not timed.
+        The reference kernel in the same race, if it was timed. Its ratio is the speed of the winner relative to it:
+        above 1 where the winner is faster.
     rounds : int
         Number of rounds of the race; 0 where the finalists were not timed again.
     as_of : int

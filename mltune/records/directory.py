@@ -1,7 +1,7 @@
-"""The directories of runs and plans: names of their files, discovery of runs, and the lock for a single writer.
+"""Directories of runs and plans: names of their files, discovery of runs, and the lock for a single writer.
 
-A directory may come from a stranger. What lies at the names of mltune must be a file or folder of its own: through a
-link the program would read, overwrite or remove something elsewhere.
+A directory may come from a stranger. A link in place of a file or folder of mltune is refused: through it the program
+would read, overwrite or remove something elsewhere.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _ATTEMPT_EVERY_S = 0.02
 
 
 def is_plan(directory: Path) -> bool:
-    """Return whether there is a directory that is that of a plan; errors are those of :func:`check_directory`."""
+    """Return whether a directory is that of a plan; errors are those of :func:`check_directory`."""
     if os.path.isfile(directory):  # such as the file of a plan
         return False
     check_directory(directory)
@@ -73,15 +73,10 @@ def is_plan(directory: Path) -> bool:
 
 
 def check_no_plan(directory: Path) -> None:
-    """Check that a single run may use a directory.
+    """Check that a directory of a single run is not that of a plan, or of one of its problems.
 
-    The run of a problem of a plan belongs to its campaign: that resumes it with its own settings, counts what it has
-    spent, and would find it in use.
-
-    Raises
-    ------
-    RunDirectoryError
-        The directory is that of a plan, or of one of its problems.
+    A campaign resumes the runs of its problems with its own settings, counts what they have spent, and would find them
+    in use.
     """
     path = Path(os.path.realpath(directory))  # of a link to itself, too
     if is_plan(path):
@@ -98,14 +93,9 @@ def check_no_plan(directory: Path) -> None:
 
 
 def runs_in(directory: Path) -> list[Path]:
-    """Return the directories of all runs: of a plan those of its problems, by name; of a run the directory itself.
+    """Return the directories of all runs: those of a plan's problems by name, or the directory of a single run itself.
 
-    Raises
-    ------
-    RunDirectoryError
-        It is neither the directory of a run nor that of a plan.
-    DamagedRunError
-        See :func:`check_directory`. The directories of a plan's problems are not checked.
+    A directory of neither raises a RunDirectoryError. The directories of a plan's problems are not checked.
     """
     directory = Path(directory)
     if is_plan(directory):
@@ -118,12 +108,12 @@ def runs_in(directory: Path) -> list[Path]:
 
 
 def is_begun(directory: Path) -> bool:
-    """Return whether a directory holds a run, without a check of what lies there."""
+    """Return whether a directory seems to hold a run, without a check of what lies there."""
     return any(os.path.lexists(directory / name) for name in (FILE, POINTER))
 
 
 def holds_run(directory: Path) -> list[str]:
-    """Return which of :data:`FILE` and :data:`POINTER` a directory holds; errors are of :func:`check_directory`."""
+    """Return which of :data:`FILE` and :data:`POINTER` a directory holds, which is checked."""
     check_directory(directory)
     return [name for name in (FILE, POINTER) if (directory / name).exists()]
 
@@ -139,8 +129,8 @@ def check_directory(directory: Path, *, writing: bool = False) -> None:
     Parameters
     ----------
     directory : pathlib.Path
-        Of a run or of a plan. The path may lead through links, up to the directory that the user named: for a problem
-        of a plan, that of the plan.
+        Directory of a run or of a plan. The path may lead through links, up to the directory that the user named: for a
+        problem of a plan, that of the plan.
     writing : bool
         Whether files will be written in place. They must then not have another name elsewhere (a hard link).
 
@@ -201,17 +191,8 @@ def new_directory(label: str) -> Path:
 def lock_directory(directory: Path) -> int:
     """Create a directory if it is missing, and lock it.
 
-    Returns
-    -------
-    int
-        The file descriptor that holds the lock. Closing it, or the death of the process, releases the directory.
-
-    Raises
-    ------
-    RunDirectoryError
-        The directory is in use, or cannot be written.
-    DamagedRunError
-        See :func:`check_directory`.
+    The file descriptor that is returned holds the lock: closing it, or the death of the process, releases the
+    directory. A directory that is in use or cannot be written raises a RunDirectoryError.
     """
     check_directory(directory, writing=True)
     try:
@@ -236,7 +217,7 @@ def lock_directory(directory: Path) -> int:
 
 
 def in_use(directory: Path) -> bool:
-    """Return whether a process holds the lock of a directory, also where that cannot be determined.
+    """Return whether a process holds the lock of a directory; True where that cannot be determined.
 
     The test takes a shared lock for an instant; :func:`lock_directory` waits for longer than that.
     """

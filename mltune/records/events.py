@@ -1,4 +1,4 @@
-"""The event log of a run or plan: one JSON line per event, read by ``mltune show --follow`` and the report.
+"""Event log of a run or plan: one JSON line per event, read by ``mltune show --follow`` and the report.
 
 The log is informative only: runs are resumed from their stores. A line that cannot be written is dropped, and a line
 that cannot be read is ignored. It may come from a stranger: what is read has known types and a limited size.
@@ -103,7 +103,7 @@ MOST_BYTES = 1 << 23
 
 
 class EventLog:
-    """Appends events to ``events.jsonl`` in the directory of a run or of a plan.
+    """A log in the directory of a run or plan, to which events are appended.
 
     An event is one line, appended by one write, so several processes may log to one file. On a full disk events are
     dropped without an exception; the next event that is written has their number in its field ``dropped``.
@@ -117,12 +117,8 @@ class EventLog:
     def write(self, event: str, **facts: Any) -> None:
         """Append an event of :data:`EVENTS` with its fields: plain values, mappings and sequences.
 
-        Long texts are shortened; NaN and infinity become None.
-
-        Raises
-        ------
-        ValueError
-            There is no such event, or it has no such field: a programming error.
+        Long texts are shortened; NaN and infinity become None. An unknown event or field is a programming error:
+        ValueError.
         """
         unknown = facts.keys() - EVENTS.get(event, frozenset()) - EVERYWHERE
         if event not in EVENTS or unknown:
@@ -150,23 +146,22 @@ class EventLog:
 
 
 def read_events(path: Path, offset: int = 0) -> tuple[list[dict[str, Any]], int]:
-    """Read the events in a file from an offset on: at most :data:`MOST_BYTES`.
+    """Read the events in a file from an offset on, in the order of writing: at most :data:`MOST_BYTES`.
 
-    An incomplete last line is left for the next call. Lines without an event are ignored, and so is a file that is no
-    regular one. Events and fields of earlier versions have the names of today; unknown ones are returned as they are. A
-    known field of another type, and a number that is not finite, is None.
+    An incomplete last line is left for the next call. Lines without an event are ignored, and so is a file that is
+    missing or no regular one. Events and fields of earlier versions get the names of today; unknown ones are returned
+    as they are. A known field of another type, and a number that is not finite, is None.
 
     Parameters
     ----------
     path : pathlib.Path
-        ``events.jsonl``; it need not exist yet.
     offset : int
         Start of reading: 0, or the result of the last call. A file that is shorter is read from its beginning.
 
     Returns
     -------
     list of dict
-        The events, in the order of writing.
+        The events.
     int
         Offset of the part that was not read.
     """
@@ -227,7 +222,7 @@ def _append(path: Path, line: bytes) -> None:
 
 
 def _plain(value: Any, levels: int = 8) -> Any:
-    """Convert a value to strict JSON, with the fields' names of today; what is nested more deeply becomes None."""
+    """Convert a value to strict JSON with the field names of today; what is nested more deeply becomes None."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, _NESTED):

@@ -1,4 +1,4 @@
-"""The header of a run: kernel, problem, device, seed, versions and settings, which decide all proposals."""
+"""Header of a run: kernel, problem, device, seed, versions and settings, which decide all proposals."""
 
 from __future__ import annotations
 
@@ -28,20 +28,16 @@ _YEAR_10000 = 253_402_300_800.0  # seconds since the epoch; no date is later
 
 @dataclass(frozen=True, slots=True)
 class RunHeader:
-    """The facts that stay the same for the whole of a run, resumed or not.
+    """Facts that stay the same for the whole of a run, resumed or not.
 
     Attributes
     ----------
-    kernel : str
-        Name of the kernel bundle.
     source_hash : str
         Hash of the kernel's source.
     parameters : mapping of str to tuple of int
         The values of every parameter, in the order of the bundle.
     problem, device : mapping
         The problem and the device as plain JSON values.
-    seed : int
-        Seed of all the run's random choices.
     versions : mapping of str to str
         Versions of mltune, driver, NVRTC, CuPy and so on.
     settings : mapping
@@ -94,13 +90,7 @@ class RunHeader:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> RunHeader:
-        """Rebuild a header from :meth:`to_json`.
-
-        Raises
-        ------
-        ValueError
-            A field is missing or of another type. The message names it.
-        """
+        """Rebuild a header from :meth:`to_json`; a field that is missing or of another type raises a ValueError."""
         from pydantic import ValidationError
 
         try:
@@ -116,7 +106,7 @@ class RunHeader:
         return header
 
     def check_continued(self, header: RunHeader | None, directory: Path) -> None:
-        """Check that the run in a directory is continued as it began, which is told by its header, or by none."""
+        """Check that a header, if there is one, is that of the run in a directory; else raise a RunDirectoryError."""
         difference = "" if header is None else self.difference(header)
         if difference:
             raise RunDirectoryError(
@@ -127,7 +117,7 @@ class RunHeader:
     def difference(self, other: RunHeader) -> str:
         """Describe the first difference, such as ``"seed is 1, not 2"``; empty for headers of the same run.
 
-        What all else follows from comes first: the device or dataset, and the kernel.
+        Differences from which others follow come first: the device or dataset, and the kernel.
         """
         ours, theirs = self.to_json(), other.to_json()
         difference = _dataset_difference(ours["settings"], theirs["settings"])
@@ -147,7 +137,7 @@ class RunHeader:
 
 
 def _dataset_difference(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
-    """Describe the difference between what is replayed; a run of an older version has no hash of its dataset."""
+    """Describe the difference between the replayed datasets; older runs have no hash of theirs."""
     before, now = (str(settings.get("target")) for settings in (ours, theirs))
     kind = "dataset" if before.startswith(REPLAY) and now.startswith(REPLAY) else "device"
     if before != now:
@@ -162,7 +152,7 @@ def _dataset_difference(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
 
 
 def _model_difference(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
-    """Describe the difference between the models that a search starts from: the settings hold their SHA-256."""
+    """Describe the difference between the models that a search starts from: settings hold their SHA-256."""
     before, now = (str(settings.get("prior")) for settings in (ours, theirs))
     if before == now or "prior" not in ours.keys() & theirs.keys():
         return ""

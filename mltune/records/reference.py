@@ -24,8 +24,6 @@ class Reference:
         Number of trials on record at that time.
     elapsed_s : float
         Elapsed seconds of the run at that time.
-    median_s : float
-        Median of its samples, seconds.
     noise : float or None
         Relative noise of the samples.
     sm_clock_hz, temperature_c, power_w : float or None
@@ -70,22 +68,12 @@ def usual_s(references: Sequence[Reference]) -> float:
 
 
 def drifts(references: Sequence[Reference]) -> list[Drift]:
-    """Return the intervals of records that a drift of the GPU makes doubtful.
+    """Return the intervals of records that a drift of the GPU makes doubtful: in order, disjoint, none empty.
 
     A timing has drifted when it differs from the usual time (:func:`usual_s`) by more than :data:`TOLERANCE` and by
     more than :data:`NOISES` times the noise of both together. The interval between two timings is doubtful when either
     has drifted, because the moment in between is unknown; its ratio is the larger deviation of the two. Records after
     the last timing are not marked.
-
-    Parameters
-    ----------
-    references : sequence of Reference
-        In the order of measurement.
-
-    Returns
-    -------
-    list of Drift
-        In order, disjoint, none empty.
     """
     if not references:
         return []

@@ -1,4 +1,4 @@
-"""The records of a run on their way from one store to another: all of them, or what is new."""
+"""Records of a run on their way from one store to another: all of them, or only the new ones."""
 
 from __future__ import annotations
 
@@ -14,16 +14,14 @@ from mltune.records.trial import TrialRecord
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What a store has and another may lack.
+    """Records that a store has and another may lack.
 
     Attributes
     ----------
-    header : RunHeader
     after, references_after : int
         Numbers of trials and of timings of the reference kernel that come before these.
     trials : tuple of TrialRecord
         In the order of recording.
-    references : tuple of Reference
     facts, seconds : mapping
         All facts of the run, and the seconds of its phases.
     """
@@ -38,7 +36,7 @@ class Changes:
 
     @classmethod
     def of(cls, store: Store, after: int = 0, references_after: int = 0) -> Changes:
-        """Return what a store has besides its first trials and timings of the reference kernel."""
+        """Return the records of a store without its first trials and timings of the reference kernel."""
         with store.at_once():
             return cls(
                 store.header,
@@ -52,19 +50,11 @@ class Changes:
 
     @property
     def upto(self) -> tuple[int, int]:
-        """Numbers of trials and of timings of the reference kernel of a store that has these."""
+        """Numbers of trials and of timings of the reference kernel in a store that has these changes."""
         return self.after + len(self.trials), self.references_after + len(self.references)
 
     def write(self, store: Store) -> None:
-        """Write what a store lacks; what it has is not written again.
-
-        Raises
-        ------
-        ValueError
-            Trials between those of the store and these are missing.
-        StoreError
-            The disk is full or broken.
-        """
+        """Write what a store lacks; a gap between its trials and these raises a ValueError."""
         trials, references = len(store), len(store.references())
         if trials < self.after or references < self.references_after:
             raise ValueError(f"changes must follow what a store has, but it has {trials} trials, not {self.after}")

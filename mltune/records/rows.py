@@ -149,10 +149,7 @@ def _decode(part: _Part, cells: Sequence[Any]) -> dict[str, Any]:
 def to_row(record: TrialRecord, parameters: Sequence[str]) -> tuple[Value, ...]:
     """Return the cells of :data:`KINDS`, then the values of all parameters. The cubin is not stored.
 
-    Raises
-    ------
-    StoreError
-        The configuration has other parameters.
+    A configuration with other parameters raises a StoreError.
     """
     if set(record.configuration) != set(parameters):
         raise StoreError(

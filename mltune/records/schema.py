@@ -49,10 +49,7 @@ def _number(cell: float) -> float | None:
 def unsealed(table: str, rows: Sequence[Row]) -> list[Row]:
     """Return the cells of rows of any table but the trials; a checksum of None is not known.
 
-    Raises
-    ------
-    ValueError
-        A row has changed since it was written, or there are too many.
+    A row that has changed since it was written, and a table that is too long, raises a ValueError.
     """
     if len(rows) >= MOST_ROWS:
         raise ValueError(f"a table of a store has less than {MOST_ROWS} rows, but {table} has more")
@@ -63,17 +60,10 @@ def unsealed(table: str, rows: Sequence[Row]) -> list[Row]:
 
 
 def unsealed_trials(parts: Iterable[Sequence[Row]], after: int, count: int) -> Iterator[list[Row]]:
-    """Yield the cells of trials, some at a time: of ``count`` trials without the first ``after``.
+    """Yield the cells of ``count`` trials without the first ``after``, some at a time.
 
-    Parameters
-    ----------
-    parts : iterable of sequence of tuple
-        Position from 1, cells, and checksum or None.
-
-    Raises
-    ------
-    ValueError
-        A trial has changed since it was written, or is missing.
+    The rows have a position from 1, cells, and a checksum or None. A trial that has changed since it was written or is
+    missing raises a ValueError.
     """
     found = after
     for rows in parts:
@@ -105,19 +95,9 @@ def create_tables(connection: sqlite3.Connection, parameters: Iterable[str]) -> 
 
 
 def check_tables(connection: sqlite3.Connection) -> tuple[int, str]:
-    """Check that a file is a store, without reading any content.
+    """Check that a file is a store, without reading any content; if not, raise a ValueError.
 
-    Returns
-    -------
-    int
-        Its format.
-    str
-        The statement that has created its trials, to be compared with :func:`trials_statement`.
-
-    Raises
-    ------
-    ValueError
-        It is no store, or has other tables than a store.
+    Returns its format, and the statement that has created its trials, to be compared with :func:`trials_statement`.
     """
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]

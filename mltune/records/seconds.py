@@ -1,4 +1,4 @@
-"""The seconds that a run spends in each phase, earlier sessions of the run included."""
+"""Seconds that a run spends in each phase, earlier sessions of the run included."""
 
 from __future__ import annotations
 
@@ -14,13 +14,7 @@ the elapsed time. Compilers and the GPU work in parallel to the other phases.
 
 
 class Seconds:
-    """Adds up seconds by phase, on a monotonic clock.
-
-    Parameters
-    ----------
-    before : mapping of str to float
-        Seconds by phase of earlier sessions of the run.
-    """
+    """Seconds by phase, added up on a monotonic clock; ``before`` holds those of earlier sessions of the run."""
 
     def __init__(self, before: Mapping[str, float]) -> None:
         self._spent = {phase: before.get(phase, 0.0) for phase in PHASES}

@@ -89,7 +89,7 @@ class Trials(Sequence[TrialRecord]):
 
     @classmethod
     def concatenate(cls, parts: Sequence[Trials]) -> Trials:
-        """Return the trials of several parts, one after the other. There is at least one part."""
+        """Return the trials of several parts, at least one, one after the other."""
         if len(parts) == 1:
             return parts[0]
         columns = {name: np.concatenate([part._columns[name] for part in parts]) for name in KINDS}

@@ -16,7 +16,6 @@ import numpy as np
 from mltune.errors import BundleError, MltuneWarning, UsageError, WorkerError
 from mltune.kernel.bundle import Kernel, device_variables
 from mltune.kernel.columns import row
-from mltune.kernel.python_kernel import PythonKernel
 from mltune.kernel.space import ConstrainedSpace, SearchSpace, TableSpace
 from mltune.measure.protocols import SamplingRule
 from mltune.problem.runnable import RunnableProblem
@@ -280,7 +279,7 @@ def batch_size(problem: Problem, device: Device) -> int:
 
 def make_space(kernel: Kernel, variables: Mapping[str, int]) -> SearchSpace:
     """Return the search space of a kernel: what its restrictions leave, or the configurations that it lists."""
-    listed = kernel.configurations if isinstance(kernel, PythonKernel) else None
+    listed = kernel.configurations
     return ConstrainedSpace(kernel, variables) if listed is None else TableSpace(listed)
 
 
@@ -325,7 +324,7 @@ def make_baseline(kernel: Kernel, problem: RunnableProblem, device: Device, buil
         build.entry or kernel.entry,
         tuple(kernel.launch(kernel.default, one) for one in variables),
         right,
-        kernel.verify if isinstance(kernel, PythonKernel) else b"",
+        kernel.verify,
     )
 
 

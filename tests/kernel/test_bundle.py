@@ -313,8 +313,8 @@ def rows_of(space):
     ("changes", "message"),
     [
         ([("VEC = [1], GROUP", "VEX = [1], GROUP")], r"presets\.old\.values.*did you mean 'VEC'"),
-        ([("VEC = [1], GROUP", "VEC = [3], GROUP")], r"presets\.old\.values.*got \[3\]"),
-        ([("VEC = [1], GROUP", "VEC = [1.5], GROUP")], r"presets\.old\.values.*integers, got \[1\.5\]"),
+        ([("VEC = [1], GROUP", "VEC = [3], GROUP")], r"presets\.old\.values.*got 3"),
+        ([("VEC = [1], GROUP", "VEC = [1.5], GROUP")], r"presets\.old\.values.*one of .*, got 1\.5"),
         ([("VEC = [1], GROUP", "VEC = [], GROUP")], r"presets\.old\.values\.VEC"),
         ([("THR == 8", "TRH == 8")], r"presets\.old\.restrictions.*TRH"),
         ([("[presets.old]", "[presets.old]\ncolour = 3")], r"presets\.old\.colour"),
@@ -332,7 +332,7 @@ def test_a_preset_has_labels_as_the_kernel_has(tmp_path):
     text = PRESET.replace("VEC = [1]", 'MODE = ["fast"]')
     assert load_kernel(f"{bundle(tmp_path, document=labelled + text)}:old").parameters["MODE"] == (1,)
     path = bundle(tmp_path, document=labelled + text.replace('"fast"', '"fas"'))
-    with pytest.raises(BundleError, match=r"among .*slow.*fast"):
+    with pytest.raises(BundleError, match=r"one of .*slow.*fast"):
         load_kernel(path)
 
 

@@ -167,7 +167,7 @@ def test_the_default_is_the_first_or_the_given_or_the_nearest(made: Any) -> None
 
 @pytest.mark.parametrize(
     ("default", "message"),
-    [({"TILE": 2}, "a value of each of block_size_x, TILE"), ({"TILE": 3, "block_size_x": 32}, "one of the values")],
+    [({"TILE": 2}, "lacks block_size_x"), ({"TILE": 3, "block_size_x": 32}, r"TILE must be one of \[1, 2, 4\]")],
 )
 def test_a_default_is_a_configuration(made: Any, default: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):

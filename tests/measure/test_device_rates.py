@@ -21,8 +21,18 @@ from mltune.measure.build import nvrtc_version
 from mltune.measure.compiler import Source, _program, _text, supported_architectures
 from mltune.measure.device_rates import RUN_S, compile_micro_kernels, enough_rounds, measure_device
 from mltune.measure.machine_code import disassemble, main_loop
-from mltune.measure.micro_kernel import BLOCKS_PER_SM, ENTRY, MICRO_KERNELS, READ_BYTES, THREADS, MicroKernel
-from mltune.measure.mix_kernel import BLOCKS, MIX_KERNELS, ROUNDS, MixKernel
+from mltune.measure.micro_kernel import (
+    BLOCKS,
+    BLOCKS_PER_SM,
+    ENTRY,
+    MICRO_KERNELS,
+    MIX_KERNELS,
+    READ_BYTES,
+    ROUNDS,
+    THREADS,
+    MicroKernel,
+    MixKernel,
+)
 from mltune.records.trial import TrialState
 from mltune.show.inventory import NAMES
 

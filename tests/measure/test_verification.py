@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import host_gpu
 import numpy as np
 import pytest
+from host_gpu import HostKernel, memory
 
 from mltune.errors import DeviceError
 from mltune.kernel.bundle import Launch
 from mltune.measure import verification as engine
 from mltune.measure.messages import Baseline
 from mltune.measure.references import bind_reference
-from mltune.measure.stopwatch import _SPIN
-from mltune.measure.verification import _CHECKSUM, _LOOP, _SOURCE, _ZONES, OperandChecksums, Verification, run_once
+from mltune.measure.verification import OperandChecksums, Verification, run_once
 from mltune.problem.array_values import DTYPES, STORAGE, stored, to_bfloat16
 from mltune.problem.arrays import Argument, ArraysProblem
 from mltune.problem.gemm import GemmProblem
@@ -30,28 +30,6 @@ from mltune.records.trial import Measurement, TrialState
 OK, WRONG = TrialState.OK, TrialState.WRONG_RESULT
 LAUNCH = Launch((1, 1, 1), (1, 1, 1), 0, ())
 SECONDS = Launch((1, 1, 1), (1, 1, 1), 0, (), workspace_bytes=8)
-
-
-class HostKernel:
-    """A function on the arguments of a problem in place of a loaded kernel."""
-
-    def __init__(self, function: Callable[..., None]) -> None:
-        self._function = function
-
-    def bind(self, launch: Launch, arguments: Any, constants: Any = ()) -> Callable[[], None]:
-        values = [value.item() for value in arguments]
-        return lambda: self._function(*values, *constants)
-
-    def __enter__(self) -> HostKernel:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Do nothing: there is nothing to release."""
-
-
-def memory(address: int, dtype: Any, count: int) -> np.ndarray:
-    size = count * np.dtype(dtype).itemsize
-    return np.frombuffer((ctypes.c_char * size).from_address(address), dtype)
 
 
 @pytest.fixture(autouse=True)
@@ -348,24 +326,23 @@ def test_the_reference_of_a_gemm_is_a_call_of_cublas() -> None:
         GemmProblem("s", "N", "N", 2**31, 1, 1).reference_call(addresses)
 
 
+KERNELS = Path(engine.__file__).parent / "worker_kernels"
 COMPARED = [("float", "double", 1), ("double", "double", 1), ("double", "double", 2)]
 COMPARED += [(one, one, 1) for one in ("half", "bfloat16", "float", "unsigned char", "unsigned int")]
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
 @pytest.mark.parametrize(
-    ("source", "macros"),
+    ("file", "macros"),
     [
-        (_SPIN, {}),
-        (_LOOP + _CHECKSUM, {}),
-        (_LOOP + _ZONES, {}),
-        *((_LOOP + _SOURCE, dict(zip(("WORD", "EXPECTED", "TERMS"), one, strict=True))) for one in COMPARED),
+        *((name, {}) for name in ("spin.cu", "checksum.cu", "guards.cu")),
+        *(("compare.cu", dict(zip(("WORD", "EXPECTED", "TERMS"), one, strict=True))) for one in COMPARED),
     ],
 )
-def test_kernels_of_the_worker_compile(architecture: str, source: str, macros: dict[str, Any]) -> None:
+def test_kernels_of_the_worker_compile(architecture: str, file: str, macros: dict[str, Any]) -> None:
     from cuda.bindings import nvrtc
 
-    _, program = nvrtc.nvrtcCreateProgram(source.encode(), b"worker.cu", 0, [], [])
+    _, program = nvrtc.nvrtcCreateProgram((KERNELS / file).read_bytes(), b"worker.cu", 0, [], [])
     options = [
         f"--gpu-architecture={architecture}",
         "--std=c++17",

@@ -1,0 +1,391 @@
+"""Maker of kernels from checked documents: the rules of a kernel.toml that its schema cannot express."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import keyword
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+from mltune.errors import BundleError, ExpressionError
+from mltune.files.text import did_you_mean, printable
+from mltune.kernel.arrays import ArgumentDefinition, ArraysDefinition, ReferenceEntry, Shape3, arithmetic_of
+from mltune.kernel.bundle import DEVICE_VARIABLES, Access, Kernel, Restriction
+from mltune.kernel.coding import CodedValues, code_default, code_values
+from mltune.kernel.evaluation import FUNCTIONS
+from mltune.kernel.expressions import MAX_DEPTH, Expression, Extent, parse
+from mltune.kernel.includes import Headers
+from mltune.kernel.names import check_macro_name
+from mltune.kernel.schema import MAX_PARAMETERS, AccessTable, ArgumentTable, Document, PresetTable
+from mltune.problem.array_values import INITIAL
+from mltune.problem.arrays import ArraysProblem, default_tolerance
+from mltune.problem.kinds import KINDS
+
+MAX_PARTS = 10_000
+"""Most operations, names and numbers of all expressions of a bundle."""
+
+MAX_WRITTEN_OUT = 2_000
+"""Most operations, names and numbers of one expression with its derived names written out."""
+
+_TABLES_OF_ARRAYS = {"sizes", "arguments", "macros", "work", "reference", "verify"}
+
+
+@dataclass(frozen=True, slots=True)
+class BundleFiles:
+    """The files of a bundle: its source, headers, and the paths of arrays by their names in the document."""
+
+    folder: Path
+    source: str | None
+    headers: Headers
+    arrays: Mapping[str, Path]
+
+
+def make_kernel(document: Document, files: BundleFiles) -> Kernel:
+    """Make the kernel of a document; a ``BundleError`` names the key of what it breaks."""
+    return _Maker(document).kernel(files)
+
+
+def make_presets(document: Document, whole: Kernel) -> dict[str, Kernel]:
+    """Make the presets of a document from its whole kernel."""
+    return {name: _Maker(document).preset(whole, name, table) for name, table in document.presets.items()}
+
+
+class _Maker:
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self.problem = document.kernel.problem
+        hint = did_you_mean(self.problem, KINDS)
+        law = f"a problem is one of {', '.join(KINDS)}, got {self.problem!r}{hint}"
+        self.require(self.problem in KINDS, "kernel.problem", law)
+        self.kind = KINDS[self.problem]
+        self.is_arrays = self.problem == ArraysProblem.kind
+        self.problem_variables = self.kind.variables | set(document.kernel.variables) | set(document.sizes)
+        self.variables = {*self.problem_variables, *DEVICE_VARIABLES}
+        self.parameters = self.coded("parameters", document.parameters)
+        self.launched = self.coded("launch.parameters", document.launch.parameters)
+        self.every = {**self.parameters, **self.launched}
+        self.parts = 0
+        self.extents: dict[str, Extent] = {}
+
+    def error(self, key: str, message: object) -> BundleError:
+        return BundleError(f"{printable(key, 80)}: {message}")
+
+    def require(self, holds: bool, key: str, law: str) -> None:
+        if not holds:
+            raise self.error(key, law)
+
+    def kernel(self, files: BundleFiles) -> Kernel:
+        document, table, launch = self.document, self.document.kernel, self.document.launch
+        self.check_kernel_table()
+        self.check_parameters()
+        derived = self.derived()
+        known = {*self.every, *derived, *self.variables}
+        restrictions = self.restrictions("restrictions", document.restrictions, known)
+        resources = {key: self.expression(f"resources.{key}", text, known) for key, text in document.resources.items()}
+        shared_bytes = resources.get("shared_bytes", parse("0"))
+        values, launch_values = _integers(self.parameters), _integers(self.launched)
+        labels = {name: coded.labels for name, coded in self.parameters.items() if coded.labels is not None}
+        return Kernel(
+            name=table.name,
+            folder=files.folder,
+            source=files.source,
+            headers=files.headers.texts,
+            header_paths=files.headers.paths,
+            include=tuple(table.include),
+            source_hash=self.source_hash(files, shared_bytes),
+            space_hash=_hash(
+                list(values.items()),
+                list(launch_values.items()),
+                *([list(labels.items())] if labels else []),
+                {name: expression.text for name, expression in derived.items()},
+                [restriction.text for restriction in restrictions],
+            ),
+            entry=table.entry,
+            problem=self.problem,
+            precisions=tuple(table.precisions),
+            architecture=table.architecture or "",
+            unit=table.unit or "",
+            variables=self.problem_variables,
+            parameters=values,
+            launch_parameters=launch_values,
+            arguments=tuple(launch.arguments),
+            derived=derived,
+            restrictions=restrictions,
+            resources=resources,
+            accesses={name: self.access(name, access, known) for name, access in document.access.items()},
+            block=self.launch_shape("block", launch.block, known),
+            grid=self.launch_shape("grid", launch.grid, known),
+            shared_bytes=shared_bytes,
+            workspace=self.optional("launch.workspace", launch.workspace, known),
+            options=tuple(table.options),
+            accuracy=table.accuracy,
+            candidate=table.candidate,
+            batched=table.batched,
+            same_as=frozenset(table.same_as),
+            labels=labels,
+            default=self.default(),
+            arrays=self.arrays(files, known) if self.is_arrays else None,
+        )
+
+    def preset(self, whole: Kernel, name: str, table: PresetTable) -> Kernel:
+        """Return a part of the space of a kernel."""
+        known = {*whole.all_parameters, *whole.derived, *self.variables}
+        restrictions = self.restrictions(f"presets.{name}.restrictions", table.restrictions, known)
+        try:
+            part = whole.with_values(
+                {
+                    one: [self.every[one].code(value, one) for value in values] if one in self.every else ()
+                    for one, values in table.values.items()
+                }
+            )
+        except (BundleError, ValueError) as error:
+            raise self.error(f"presets.{name}.values", error) from error
+        return replace(
+            part,
+            preset=name,
+            restrictions=(*whole.restrictions, *restrictions),
+            space_hash=_hash(whole.space_hash, list(part.all_parameters.items()), [one.text for one in restrictions]),
+        )
+
+    def check_kernel_table(self) -> None:
+        """Check that the document has the keys of its kind of problem."""
+        kernel, legal, kind = self.document.kernel, self.kind.precisions, repr(self.problem)
+        law = f"at least one of {', '.join(legal)}" if legal else "no `precisions`"
+        fits = bool(kernel.precisions) == bool(legal) and set(kernel.precisions) <= set(legal)
+        self.require(fits, "kernel.precisions", f"a kernel of problem {kind} has {law}, got {kernel.precisions}")
+        known = "known" if self.kind.variables else "its sizes"
+        self.require(
+            not (kernel.variables and (self.kind.variables or self.is_arrays)),
+            "kernel.variables",
+            f"the variables of problem {kind} are {known}; leave the key out",
+        )
+        for key, names in (("kernel.variables", kernel.variables), ("sizes", self.document.sizes)):
+            for name in names:
+                free = name not in FUNCTIONS and name not in DEVICE_VARIABLES and not keyword.iskeyword(name)
+                law = f"{name!r} is a keyword, or the name of a function or a device's variable"
+                self.require(free, key, law)
+        given = self.document.model_fields_set & _TABLES_OF_ARRAYS
+        if given and not self.is_arrays:
+            raise self.error(min(given), f"only a kernel of problem 'arrays' has this table, not one of {kind}")
+        has_source = kernel.source is not None
+        self.require(has_source or not self.is_arrays, "kernel.source", "a kernel of problem 'arrays' has a source")
+        law = f"a kernel of problem {kind} is only replayed: no `source`"
+        self.require(not has_source or self.kind.can_be_built, "kernel.source", law)
+        self.require(has_source == (kernel.entry is not None), "kernel", "source and entry are given both or neither")
+        for key, names in (("headers", kernel.headers), ("include", kernel.include)):
+            self.require(has_source or not names, f"kernel.{key}", f"{key} belong to a source, but there is none")
+
+    def coded(self, key: str, table: Mapping[str, Sequence[object]]) -> dict[str, CodedValues]:
+        coded = {}
+        for name, values in table.items():
+            texts = sum(isinstance(value, str) for value in values)
+            law = f"the values of a parameter are all numbers or all texts, got {values}"
+            self.require(texts in (0, len(values)), f"{key}.{name}", law)
+            try:
+                coded[name] = code_values(values)
+            except ValueError as error:
+                raise self.error(f"{key}.{name}", error) from error
+        return coded
+
+    def check_parameters(self) -> None:
+        names, arguments = [*self.parameters, *self.launched], self.document.launch.arguments
+        for name in self.parameters if self.document.kernel.source is not None else ():
+            self.check_macro(f"parameters.{name}", name)
+        for name, coded in self.launched.items():
+            law = f"a parameter passed at launch is an integer, got {list(coded.listed)}"
+            self.require(coded.labels is None, f"launch.parameters.{name}", law)
+            law = "a parameter is compiled in or passed at launch, not both"
+            self.require(name not in self.parameters, f"launch.parameters.{name}", law)
+        law = f"a kernel has at most {MAX_PARAMETERS} parameters, got {len(names)}"
+        self.require(len(names) <= MAX_PARAMETERS, "launch.parameters", law)
+        taken = {*self.variables, *FUNCTIONS}
+        for name in names:
+            law = f"a parameter must not have the name of a macro of {self.problem!r}"
+            self.require(name not in self.kind.macros, f"parameters.{name}", law)
+            law = "a parameter must not have the name of a variable, a function or a keyword"
+            self.require(name not in taken and not keyword.iskeyword(name), f"parameters.{name}", law)
+        law = "the names of parameters must differ without regard to case"
+        self.require(len({name.lower() for name in names}) == len(names), "parameters", law)
+        law = f"arguments must be some of {[*self.launched]}, got {arguments}"
+        self.require(set(arguments) <= self.launched.keys(), "launch.arguments", law)
+
+    def check_macro(self, key: str, name: str) -> None:
+        try:
+            check_macro_name(name)
+        except BundleError as error:
+            raise self.error(key, error) from error
+
+    def default(self) -> dict[str, int]:
+        """Return the default configuration, empty where there is none."""
+        try:
+            return code_default(self.document.default, self.every) if self.document.default else {}
+        except ValueError as error:
+            raise self.error("default", error) from error
+
+    def derived(self) -> dict[str, Expression]:
+        """Return the derived names, each after the names that it uses."""
+        texts = self.document.derived
+        taken = {*self.every, *self.variables, *FUNCTIONS}
+        for name in texts:
+            law = "a derived name must not be a parameter, a variable or a function"
+            self.require(name not in taken, f"derived.{name}", law)
+        known = {*self.every, *self.variables, *texts}
+        expressions = {name: self.expression(f"derived.{name}", text, known) for name, text in texts.items()}
+        uses = {name: expression.names & texts.keys() for name, expression in expressions.items()}
+        try:
+            order = list(TopologicalSorter(uses).static_order())
+        except CycleError as error:
+            circle = ", ".join(f"{name} = `{printable(texts[name], 80)}`" for name in error.args[1][1:])
+            raise self.error(
+                "derived", f"derived names must not depend on each other in a circle, but these do: {circle}"
+            ) from error
+        for name in order:
+            self.extents[name] = self.extent(f"derived.{name}", expressions[name])
+        return {name: expressions[name] for name in order}
+
+    def expression(self, key: str, text: str, known: Iterable[str]) -> Expression:
+        try:
+            expression = parse(text)
+        except ExpressionError as error:
+            raise self.error(key, error) from error
+        unknown = sorted(expression.names - set(known))
+        if unknown:
+            hint = did_you_mean(unknown[0], known)
+            raise self.error(
+                key,
+                "an expression uses parameters, derived names, and variables of the problem and the device, but "
+                f"`{printable(text, 120)}` uses {printable(', '.join(unknown), 120)}{hint}",
+            )
+        self.extent(key, expression)
+        self.parts += expression.parts
+        law = f"all expressions of a bundle together have at most {MAX_PARTS} parts"
+        self.require(self.parts <= MAX_PARTS, key, law)
+        return expression
+
+    def extent(self, key: str, expression: Expression) -> Extent:
+        """Return the extent of an expression with its derived names written out, after checking it."""
+        extent = expression.extent(self.extents)
+        self.require(
+            extent.parts <= MAX_WRITTEN_OUT and extent.depth <= MAX_DEPTH,
+            key,
+            f"an expression with its derived names written out has at most {MAX_WRITTEN_OUT} parts and is nested "
+            f"at most {MAX_DEPTH} deep, but this one has {extent.parts:.4g} and is {extent.depth} deep",
+        )
+        return extent
+
+    def optional(self, key: str, text: str | None, known: Iterable[str]) -> Expression | None:
+        return None if text is None else self.expression(key, text, known)
+
+    def restrictions(self, key: str, texts: Mapping[str, str], known: Iterable[str]) -> tuple[Restriction, ...]:
+        return tuple(
+            Restriction(self.expression(f"{key}.`{text}`", text, known), printable(reason))
+            for text, reason in texts.items()
+        )
+
+    def access(self, name: str, table: AccessTable, known: Iterable[str]) -> Access:
+        def of(key: str, text: str) -> Expression:
+            return self.expression(f"access.{name}.{key}", text, known)
+
+        lanes = tuple((of("lanes", radix), of("lanes", stride)) for radix, stride in table.lanes)
+        return Access(table.memory, of("count", table.count), of("bytes", table.bytes), lanes)
+
+    def launch_shape(self, key: str, texts: Sequence[str], known: Iterable[str]) -> Shape3:
+        given = self.document.kernel.source is None or key in self.document.launch.model_fields_set
+        law = f"a kernel with a source must have the shape of its launch, but {key} is missing"
+        self.require(given, f"launch.{key}", law)
+        return self.shape(f"launch.{key}", texts, known)
+
+    def shape(self, key: str, texts: Sequence[str], known: Iterable[str]) -> Shape3:
+        x, y, z = (self.expression(key, text, known) for text in [*texts, "1", "1"][:3])
+        return x, y, z
+
+    def arrays(self, files: BundleFiles, known: Iterable[str]) -> ArraysDefinition:
+        """Return the arguments and sizes of a kernel of any kind."""
+        document, sizes, work = self.document, self.document.sizes, self.document.work
+        for name in document.macros:
+            law = "a macro must not have the name of a parameter"
+            self.require(name not in self.every, f"macros.{name}", law)
+            self.check_macro(f"macros.{name}", name)
+        arguments = tuple(self.argument(name, table, files) for name, table in document.arguments.items())
+        written = {one.name for one in arguments if one.role in ("out", "inout")}
+        law = 'at least one argument must be an array of role "out" or "inout"'
+        self.require(bool(written), "arguments", law)
+        for position, check in enumerate(document.verify):
+            for name in check.keys() - sizes.keys():
+                raise self.error(f"verify.{position}", f"{name!r} is no size{did_you_mean(name, sizes)}")
+        macros = {name: self.expression(f"macros.{name}", text, sizes) for name, text in document.macros.items()}
+        return ArraysDefinition(
+            name=document.kernel.name,
+            sizes=sizes,
+            arguments=arguments,
+            definitions=macros,
+            flops=self.optional("work.flops", work.flops, sizes),
+            bytes=self.optional("work.bytes", work.bytes, sizes),
+            arithmetic=work.arithmetic or arithmetic_of(arguments),
+            checks=tuple(document.verify),
+            reference=self.reference(known),
+            answer=self.answer(written, files),
+        )
+
+    def argument(self, name: str, table: ArgumentTable, files: BundleFiles) -> ArgumentDefinition:
+        key, sizes, initial = f"arguments.{name}", self.document.sizes, table.initial
+        law = "an array has a shape and a scalar a value; give one of them"
+        self.require((table.shape is None) != (table.value is None), key, law)
+        law = f"a scalar is read and has no role, got {table.role!r}"
+        self.require(table.shape is not None or table.role == "in", key, law)
+        if isinstance(initial, str) and initial.endswith(".npy"):
+            initial = self.array_file(f"{key}.initial", initial, files)
+        elif isinstance(initial, str):
+            law = f"initial values are a number, one of {', '.join(INITIAL)}, or an .npy file, got {initial!r}"
+            self.require(initial in INITIAL, f"{key}.initial", f"{law}{did_you_mean(initial, INITIAL)}")
+        shape = table.shape
+        return ArgumentDefinition(
+            name,
+            table.dtype,
+            None if shape is None else tuple(self.expression(f"{key}.shape", one, sizes) for one in shape),
+            table.role,
+            initial,
+            self.optional(f"{key}.value", table.value, sizes),
+            default_tolerance(table.dtype) if table.tolerance is None else table.tolerance,
+        )
+
+    def reference(self, known: Iterable[str]) -> ReferenceEntry | None:
+        table = self.document.reference
+        if table.entry is None:
+            return None
+        law = "the right answer comes from an entry or from files, not from both"
+        self.require(not table.answer, "reference", law)
+        block = self.shape("reference.block", table.block, known)
+        return ReferenceEntry(table.entry, block, self.shape("reference.grid", table.grid, known))
+
+    def answer(self, written: Iterable[str], files: BundleFiles) -> dict[str, str]:
+        answer = self.document.reference.answer
+        for name in answer.keys() - set(written):
+            raise self.error(
+                f"reference.answer.{name}", f"an answer is given for an output{did_you_mean(name, written)}"
+            )
+        return {name: self.array_file(f"reference.answer.{name}", file, files) for name, file in answer.items()}
+
+    def array_file(self, key: str, name: str, files: BundleFiles) -> str:
+        law = f"there must be a file {printable(name, 120)!r} in the folder of the bundle"
+        self.require(name in files.arrays, key, law)
+        return str(files.arrays[name])
+
+    def source_hash(self, files: BundleFiles, shared_bytes: Expression) -> str:
+        if files.source is None:
+            return ""
+        launch = self.document.launch.model_dump(exclude_none=True)  # what a bundle leaves out changes no hash
+        kernel = self.document.kernel
+        further = [part for part in (files.headers.texts, kernel.options, kernel.architecture) if part]
+        return _hash(files.source, kernel.entry, launch, shared_bytes.text, *further)
+
+
+def _integers(parameters: Mapping[str, CodedValues]) -> dict[str, tuple[int, ...]]:
+    return {name: coded.integers for name, coded in parameters.items()}
+
+
+def _hash(*parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
