@@ -27,7 +27,7 @@ import numpy as np
 from cost_models import Space, document, spaces
 from numpy.typing import NDArray
 
-from mltune.cost.extra_trees import ExtraTreesModel
+from mltune.cost.regressors import ExtraTreesModel
 from mltune.search.gates import Decision, Gate
 from mltune.search.stopping import StoppingRule
 

@@ -21,6 +21,8 @@ from mltune.records.header import RunHeader
 from mltune.records.store import Store
 from mltune.records.trial import Build, Measurement, Skip, TrialRecord, TrialState
 
+pytest.register_assert_rewrite("mltune.testing")
+
 HEADER = RunHeader(
     kernel="toy",
     source_hash="ab" * 32,

@@ -27,7 +27,7 @@ FLOORS: tuple[set[str], ...] = (
     {"tuning"},
     {"campaign"},
     {"api"},
-    {"cli", "integrations"},
+    {"cli", "integrations", "testing"},
     {"__main__"},
 )
 """The rooms of the package, from the bottom up: a module imports only from its own room and from lower floors."""
@@ -36,7 +36,7 @@ NEVER = {("measure", "cost"), ("measure", "search")}
 """Further imports that are forbidden: the loop in tuning/ joins measuring and learning."""
 
 MOST_ARROWS = 150
-"""Most pairs of rooms of which one imports from the other."""
+"""Most pairs of rooms of which one imports from the other. The suites of ``testing/`` import what they test."""
 
 KNOW_KINDS = {"problem", "kernel"}
 """Rooms that know kinds of problems. All others use the protocols: a new kind changes nothing in them.
@@ -221,7 +221,7 @@ def test_rooms_know_few_others() -> None:
     rooms = {
         (one.split(".")[1], other.split(".")[1])
         for one, others in module_imports().items()
-        if "." in one
+        if "." in one and not one.startswith("mltune.testing.")
         for other in others
         if "." in other
     }

@@ -33,7 +33,6 @@ from mltune.resolve.device import Target
 from mltune.resolve.plan import Plan
 from mltune.resolve.request import TuneRequest
 from mltune.results.progress import CampaignProgress, CampaignReport
-from mltune.tuning.siblings import NO_SIBLINGS
 
 if TYPE_CHECKING:
     from mltune.campaign.cluster.gpu_workers import Cluster
@@ -278,7 +277,7 @@ class Campaign:
                 limit=time_slice.limit,
                 elapsed_s=self.elapsed_s,
             )
-        siblings = self.scheduler.siblings(task) if self.siblings else NO_SIBLINGS
+        siblings = self.scheduler.siblings(task) if self.siblings else None
         worker.start(time_slice, SliceRequest(request, task.slug, self.directory, repair, siblings))
 
     def _of_other_models(self, worker: DeviceWorker) -> list[str]:

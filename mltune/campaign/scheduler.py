@@ -111,7 +111,7 @@ class Scheduler:
         return self._readers[slug].read()
 
     def siblings(self, task: Task) -> Siblings:
-        """Return what the other problems of a task's kernel have found so far; nothing once the task has trials."""
+        """Return the results so far of the other problems of a task's kernel; none once the task has trials."""
         others = self._others(task)
         entries = tuple(entry for run in others for entry in self._found(run))
         return Siblings(entries, nearest(near_run(task.problem, run) for run in others))

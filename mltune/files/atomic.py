@@ -1,6 +1,6 @@
 """Atomic replacement of files and folders: readers see the old content or the new, also after a crash.
 
-Nothing is written or removed through a link (:mod:`mltune.files.opening`): a link in place of the file or folder is
+Nothing is written or removed through a link (:mod:`mltune.files.reading`): a link in place of the file or folder is
 itself replaced.
 """
 
@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from mltune.files.opening import RefusedFileError, check_folder
+from mltune.files.reading import RefusedFileError, check_folder
 
 _RENAME_EXCHANGE = 2  # from Linux's fs.h
 _HERE = -100  # AT_FDCWD: paths are those of the process

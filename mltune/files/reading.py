@@ -1,18 +1,22 @@
-"""Readers of files that may come from strangers: regular files only, up to a limit."""
+"""Readers of files that strangers may have put in place: regular files only, up to a limit, and through no link.
+
+The path to the directory that a user names may lead through links, because the user made them. Its content may come
+from somebody else: a link there would lead the program out of the directory.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from mltune.files.opening import RefusedFileError, open_regular
+from mltune.files.text import printable
 
-__all__ = ["RefusedFileError", "opened_file", "read_file", "read_text", "reason"]
-
+_FLAGS = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY  # opening a FIFO does not wait for its other end
 _REASONS = {
     errno.EACCES: "permission is denied",
     errno.EEXIST: "there is a file where a folder must be",
@@ -22,20 +26,59 @@ _REASONS = {
 }
 
 
-def reason(error: Exception) -> str:
-    """Return why a file or folder cannot be used, in words, for a message that names it.
+class RefusedFileError(OSError):
+    """A file is not used: it is no regular file, lies behind a link, is larger than allowed, or is not UTF-8 text."""
+
+
+def open_regular(path: Path | str, flags: int = os.O_RDONLY, *, inside: Path | None = None) -> int:
+    """Open a regular file, and return its descriptor.
+
+    Parameters
+    ----------
+    path : path-like
+    flags : int
+        As for ``os.open``.
+    inside : pathlib.Path, optional
+        A directory on the way to the file: no link below it is followed. Without it links are followed.
+
+    Raises
+    ------
+    OSError
+        The file cannot be opened; :class:`RefusedFileError` if it is no regular file, or lies behind a link.
 
     Examples
     --------
-    >>> try:
-    ...     open("no/such/file")
-    ... except OSError as error:
-    ...     print(reason(error))
-    there is no such file or folder
+    >>> open_regular("/dev/zero")
+    Traceback (most recent call last):
+    mltune.files.reading.RefusedFileError: only regular files are opened, but /dev/zero is a character device
     """
-    if not isinstance(error, OSError) or error.strerror is None:
-        return str(error)
-    return _REASONS.get(error.errno or 0, error.strerror[:1].lower() + error.strerror[1:])
+    path = Path(path)
+    if inside is not None:
+        _check_no_link(path, inside)
+        flags |= os.O_NOFOLLOW
+    with contextlib.suppress(FileNotFoundError):
+        _check_is_regular(os.stat(path), path)  # before it is opened: that can have effects on a device
+    descriptor = os.open(path, flags | _FLAGS, 0o666)
+    try:
+        _check_is_regular(os.fstat(descriptor), path)
+    except RefusedFileError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def check_folder(path: Path, *, inside: Path, create: bool = False) -> None:
+    """Check that a folder exists behind no link below ``inside``; with ``create`` make folders that are missing.
+
+    A folder that is missing or cannot be made raises an OSError; a link in the way, a :class:`RefusedFileError`.
+    """
+    if create:
+        inside.mkdir(parents=True, exist_ok=True)
+    _check_no_link(path, inside)
+    if create:
+        path.mkdir(parents=True, exist_ok=True)
+    with os.scandir(path):
+        pass
 
 
 @contextlib.contextmanager
@@ -49,7 +92,7 @@ def opened_file(path: Path | str, limit: int, *, inside: Path | None = None) -> 
     >>> with opened_file("/dev/zero", limit=100):
     ...     pass
     Traceback (most recent call last):
-    mltune.files.opening.RefusedFileError: only regular files are opened, but /dev/zero is a character device
+    mltune.files.reading.RefusedFileError: only regular files are opened, but /dev/zero is a character device
     """
     with os.fdopen(open_regular(path, inside=inside), "rb") as file:
         size = os.fstat(file.fileno()).st_size
@@ -76,3 +119,58 @@ def read_text(path: Path | str, limit: int, *, inside: Path | None = None) -> st
         return read_file(path, limit, inside=inside).decode("utf-8")
     except UnicodeDecodeError as error:
         raise RefusedFileError(f"text is encoded in UTF-8, but {path} is not at byte {error.start}") from None
+
+
+def reason(error: Exception) -> str:
+    """Return why a file or folder cannot be used, in words, for a message that names it.
+
+    Examples
+    --------
+    >>> try:
+    ...     open("no/such/file")
+    ... except OSError as error:
+    ...     print(reason(error))
+    there is no such file or folder
+    """
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error)
+    return _REASONS.get(error.errno or 0, error.strerror[:1].lower() + error.strerror[1:])
+
+
+def kind_of(path: Path) -> str:
+    """Return the kind of a file in words, that of a link with its target; empty where there is nothing.
+
+    Examples
+    --------
+    >>> kind_of(Path("/dev/zero")), kind_of(Path("/dev/fd")), kind_of(Path("/no/such/file"))
+    ('a character device', 'a link to /proc/self/fd', '')
+    """
+    try:
+        mode = path.lstat().st_mode
+        return f"a link to {printable(os.readlink(path))}" if stat.S_ISLNK(mode) else _kind(mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+
+
+def _check_no_link(path: Path, inside: Path) -> None:
+    at = inside
+    for part in path.relative_to(inside).parts:
+        at = at / part
+        if at.is_symlink():
+            raise RefusedFileError(f"no link is followed there, but {at} is {kind_of(at)}")
+
+
+def _check_is_regular(found: os.stat_result, path: Path) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise RefusedFileError(f"only regular files are opened, but {path} is {_kind(found.st_mode)}")
+
+
+def _kind(mode: int) -> str:
+    return {
+        stat.S_IFREG: "a regular file",
+        stat.S_IFDIR: "a directory",
+        stat.S_IFIFO: "a FIFO",
+        stat.S_IFSOCK: "a socket",
+        stat.S_IFCHR: "a character device",
+        stat.S_IFBLK: "a block device",
+    }.get(stat.S_IFMT(mode), "of an unknown kind")

@@ -12,8 +12,7 @@ from pydantic import ValidationError
 from mltune.errors import BundleError
 from mltune.files import assets
 from mltune.files.documents import parse_toml
-from mltune.files.opening import check_folder
-from mltune.files.reading import read_text, reason
+from mltune.files.reading import check_folder, read_text, reason
 from mltune.files.text import did_you_mean, printable
 from mltune.files.validation import problems_of
 from mltune.kernel.bundle import Kernel

@@ -16,8 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from mltune.errors import WisdomError
 from mltune.files.atomic import write_file_atomically
 from mltune.files.documents import parse_json
-from mltune.files.opening import open_regular
-from mltune.files.reading import read_file, reason
+from mltune.files.reading import open_regular, read_file, reason
 from mltune.files.text import printable
 from mltune.files.user_folders import data_folder
 from mltune.files.validation import problems_of
@@ -29,7 +28,8 @@ FORMAT = 1
 VARIABLE = "MLTUNE_WISDOM"
 """The environment variable that names the user's file; ``none`` uses no wisdom."""
 
-NONE = "none"
+AUTO, NONE = "auto", "none"
+"""Names in place of a file: the user's file on a GPU, and none."""
 
 MAX_BYTES = 1 << 24
 """Largest file, bytes."""
@@ -60,15 +60,21 @@ def default_file() -> Path | None:
     return data_folder() / "wisdom.json"
 
 
-def file_of_run(option: Path | str | None, *, replayed: bool) -> Path | None:
-    """Return the file that a run uses; without an option the user's file on a GPU, and none in replay."""
-    if option is None:
+def file_of_run(option: Path | str, *, replayed: bool) -> Path | None:
+    """Return the file that a run uses: the one that is named, or for ``"auto"`` the user's, but none in replay."""
+    if str(option) == AUTO:
         return None if replayed else default_file()
     return None if str(option) == NONE else Path(option)
 
 
 def read(path: Path) -> list[Outcome]:
-    """Read the entries of a file; a file that does not exist has none."""
+    """Read the entries of a file; none where it does not exist.
+
+    Raises
+    ------
+    WisdomError
+        The file cannot be read, or is no wisdom.
+    """
     document: Any = None
     try:
         document = parse_json(read_file(path, MAX_BYTES))
@@ -109,7 +115,13 @@ def _widest(value: Any) -> int:
 
 
 def write(path: Path, entries: Sequence[Outcome]) -> None:
-    """Write a file in place of an existing one; readers see the old content or the new."""
+    """Write a file in place of an existing one; readers see the old content or the new.
+
+    Raises
+    ------
+    WisdomError
+        The file cannot be written, or would be larger than :func:`read` takes.
+    """
     document = {"format": FORMAT, "entries": [entry.to_json() for entry in entries]}
     data = (json.dumps(document, indent=1, allow_nan=False) + "\n").encode()
     if len(entries) > MOST_ENTRIES or len(data) > MAX_BYTES:
@@ -125,10 +137,15 @@ def write(path: Path, entries: Sequence[Outcome]) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[Path]:
-    """Lock a file, so that one process at a time reads it and writes it again; yield its path, with links resolved.
+    """Hold the lock of a file: one process at a time reads it and writes it again.
 
-    The lock is another file beside it, because the file itself is replaced. WisdomError says that the folder cannot be
-    written, or that another process holds the lock for too long.
+    The lock is a file beside it, because the file itself is replaced. The yielded path is that of the file itself,
+    where the given one is a link.
+
+    Raises
+    ------
+    WisdomError
+        The folder cannot be written, or another process holds the lock for too long.
     """
     path = Path(os.path.realpath(path))
     lock = path.with_name(f".{path.name}.lock")

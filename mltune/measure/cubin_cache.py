@@ -19,8 +19,7 @@ from pathlib import Path
 
 from mltune.files.atomic import write_file_atomically
 from mltune.files.documents import parse_json
-from mltune.files.opening import RefusedFileError
-from mltune.files.reading import read_file
+from mltune.files.reading import RefusedFileError, read_file
 from mltune.files.user_folders import cache_folder
 from mltune.measure.compiler import Source
 from mltune.records.trial import Build, TrialState

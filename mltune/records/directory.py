@@ -14,8 +14,7 @@ import time
 from pathlib import Path
 
 from mltune.errors import DamagedRunError, RunDirectoryError
-from mltune.files.opening import kind_of, open_regular
-from mltune.files.reading import reason
+from mltune.files.reading import kind_of, open_regular, reason
 from mltune.files.text import printable
 
 FILE = "run.sqlite"
@@ -101,7 +100,7 @@ def runs_in(directory: Path) -> list[Path]:
     if is_plan(directory):
         found = {path.parent for name in (FILE, POINTER) for path in directory.glob(f"{PROBLEMS}/*/{name}")}
         return sorted(path for path in found if SLUG.fullmatch(path.name))
-    if holds_run(directory):
+    if is_begun(directory):
         return [directory]
     facts = f"there is neither in {directory}" if directory.is_dir() else f"there is no directory {directory}"
     raise RunDirectoryError(f"the directory of a run holds {FILE}, that of a plan {PLAN_FILE}, but {facts}.")

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from mltune.files.opening import open_regular
+from mltune.files.reading import open_regular
 from mltune.records.directory import EVENT_LOG, SLUG
 
 FILE = EVENT_LOG

@@ -38,8 +38,8 @@ class Trials(Sequence[TrialRecord]):
     >>> measured = Measurement(TrialState.OK, median_s=2e-3)
     >>> record = TrialRecord(0, 0, 7, {"BLK_M": 64}, TrialState.OK, measurement=measured)
     >>> trials = Trials.from_records([record], ["BLK_M"])
-    >>> trials.column("median_s"), trials.parameter("BLK_M"), trials[0] == record
-    (array([0.002]), array([64]), True)
+    >>> trials.column("median_s").tolist(), trials.parameter("BLK_M").tolist(), trials[0] == record
+    ([0.002], [64], True)
     """
 
     def __init__(

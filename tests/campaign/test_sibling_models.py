@@ -19,7 +19,7 @@ from mltune.resolve.device import Target
 from mltune.resolve.request import TuneRequest
 from mltune.results.reader import read_run
 from mltune.tuning.session import open_session
-from mltune.tuning.siblings import FEWEST, NO_SIBLINGS, earlier_sweeps, near_run, nearest, sibling_model
+from mltune.tuning.siblings import FEWEST, Siblings, earlier_sweeps, near_run, nearest, sibling_model
 from mltune.tuning.tuner import tune
 from tests.campaign.conftest import events_of, kill, placed, records_of, start, stored_trials, wait_until
 
@@ -128,9 +128,9 @@ def test_a_problem_that_begins_is_told_what_was_read_of_the_others_some_seconds_
     told = scheduler.siblings(plan.task(SECOND))
     (directory / "problems" / FIRST / FILE).write_bytes(b"nothing")
 
+    again = scheduler.siblings(plan.task(SECOND))
     assert told.entries
     assert told.sweeps
-    again = scheduler.siblings(plan.task(SECOND))
     assert again.entries == told.entries
     assert [one.name for one in again.sweeps] == [one.name for one in told.sweeps]
-    assert scheduler.siblings(plan.task(FIRST)) == NO_SIBLINGS  # which has trials
+    assert scheduler.siblings(plan.task(FIRST)) == Siblings()  # which has trials

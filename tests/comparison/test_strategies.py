@@ -11,13 +11,11 @@ import pytest
 
 from mltune.comparison.jobs import run_jobs
 from mltune.comparison.journal import Job
-from mltune.comparison.simulation import simulate
+from mltune.comparison.simulation import Strategy, simulate
 from mltune.comparison.strategies import OURS, PEERS, fingerprint, named, strategy
 from mltune.errors import UsageError
 from mltune.records.candidate import BATCH
-
-EVALUATIONS = 60
-
+from mltune.testing import StrategyContract
 
 OTHERS = [pytest.param(name, marks=pytest.mark.system) for name in (*PEERS, "kernel_tuner:pso")]
 
@@ -31,37 +29,15 @@ def name(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-@pytest.fixture
-def smooth(hill):
-    """Return a recording without failures: one of the peers cannot do with them."""
-    return hill(failures=False)
+class TestEveryStrategy(StrategyContract):
+    @pytest.fixture(autouse=True)
+    def of_name(self, name: str) -> None:
+        self.of = name
+        self.ends_early = name in {"simulated_annealing", "kernel_tuner:pso"}
+        self.repeats_itself = name != "bayes_opt"  # Kernel Tuner's differs from run to run
 
-
-def test_a_strategy_evaluates_each_configuration_once_and_spends_its_budget(name: str, smooth) -> None:
-    trace = simulate(strategy(name), smooth, EVALUATIONS, seed=1)
-    assert len(set(trace.indices.tolist())) == len(trace.indices)
-    may_end_early = {"simulated_annealing", "kernel_tuner:pso"}
-    assert len(trace.indices) == EVALUATIONS or (name in may_end_early and len(trace.indices) >= EVALUATIONS // 4)
-    assert (trace.own_s >= 0).all()
-
-
-def test_a_strategy_lives_with_failures(name: str, recording) -> None:
-    trace = simulate(strategy(name), recording, EVALUATIONS, seed=0)
-    assert np.isfinite(recording.median_s[trace.indices]).any()
-
-
-def test_the_same_seed_makes_the_same_moves(name: str, recording) -> None:
-    if name == "bayes_opt":
-        pytest.skip("Kernel Tuner's bayes_opt differs from run to run")
-    first, second = (simulate(strategy(name), recording, 30, seed=3).indices.tolist() for _ in range(2))
-    assert first == second
-    assert first != simulate(strategy(name), recording, 30, seed=4).indices.tolist()
-
-
-def test_a_strategy_leaves_the_global_generators_alone(name: str, recording) -> None:
-    state = random.getstate()
-    simulate(strategy(name), recording, 10, seed=0)
-    assert random.getstate() == state
+    def make(self) -> Strategy:
+        return strategy(self.of)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mltune.files.atomic import replace_folder_atomically, write_file_atomically
-from mltune.files.opening import RefusedFileError
+from mltune.files.reading import RefusedFileError
 
 
 def contents(directory: Path) -> dict[str, bytes]:

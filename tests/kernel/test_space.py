@@ -16,6 +16,7 @@ from mltune.kernel.expressions import parse
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace, SearchSpace, TableSpace, draw
 from mltune.problem.gemm import parse_problem
+from mltune.testing import SearchSpaceContract
 from tests.effort import cpu_s
 
 
@@ -173,12 +174,6 @@ def test_values_outside_the_lists_are_not_valid(gemm: ConstrainedSpace) -> None:
         assert gemm.nearest(outside)[0] >= 0
 
 
-@pytest.mark.parametrize("index", [-1, 10**18])
-def test_an_index_outside_the_space_is_refused(gemm: ConstrainedSpace, index: int) -> None:
-    with pytest.raises(SpaceError, match="an index must be at least 0"):
-        gemm.rows(np.array([0, index]))
-
-
 def test_neighbours_of_a_constrained_space(gemm: ConstrainedSpace) -> None:
     (index,) = gemm.sample(1, np.random.default_rng(6)).tolist()
     here = row(gemm.rows(np.array([index])), 0)
@@ -226,58 +221,29 @@ def test_an_unrestricted_space() -> None:
     assert np.array_equal(space.index_of(space.rows(np.arange(6))), np.arange(6))
 
 
-def spaces() -> list[SearchSpace]:
-    kernel = make_kernel({"A": (1, 2, 3, 4, 5), "B": (8, 2, 4), "C": (0, 1)}, ["A <= B"])
-    constrained = ConstrainedSpace(kernel, {})
-    return [constrained, TableSpace(constrained.rows(np.arange(constrained.count)))]
+def small() -> ConstrainedSpace:
+    return ConstrainedSpace(make_kernel({"A": (1, 2, 3, 4, 5), "B": (8, 2, 4), "C": (0, 1)}, ["A <= B"]), {})
 
 
-@pytest.mark.parametrize("space", spaces(), ids=["constrained", "table"])
-class TestEverySpace:
-    """The contract of SearchSpace."""
+class TestConstrained(SearchSpaceContract):
+    def make(self) -> SearchSpace:
+        return small()
 
-    def test_indices(self, space: SearchSpace) -> None:
-        everything = np.arange(space.count)
-        columns = space.rows(everything)
-        assert tuple(columns) == space.names == tuple(space.values)
-        assert all(set(columns[name].tolist()) <= set(space.values[name]) for name in space.names)
-        assert np.array_equal(space.index_of(columns), everything)
-        assert np.array_equal(space.nearest(columns), everything)
-        assert len({tuple(row(columns, i).items()) for i in everything}) == space.count
-
-    def test_nothing_of_nothing(self, space: SearchSpace) -> None:
-        nothing = space.rows(np.zeros(0, dtype=np.int64))
-        assert length(nothing) == 0
-        assert len(space.index_of(nothing)) == len(space.nearest(nothing)) == 0
-        assert len(space.sample(0, np.random.default_rng(0))) == 0
-
-    def test_configurations_outside(self, space: SearchSpace) -> None:
+    def test_the_nearest_keeps_what_can_be_kept(self) -> None:
         outside = {"A": np.array([5, 1, 9]), "B": np.array([2, 3, 8]), "C": np.array([0, 0, 0])}
-        assert space.index_of(outside).tolist() == [-1, -1, -1]
-        nearest = space.nearest(outside)
-        assert ((nearest >= 0) & (nearest < space.count)).all()
-        assert space.rows(nearest)["C"].tolist() == [0, 0, 0]
+        assert small().index_of(outside).tolist() == [-1, -1, -1]
+        assert small().rows(small().nearest(outside))["C"].tolist() == [0, 0, 0]
 
-    def test_samples_end_when_the_space_does(self, space: SearchSpace) -> None:
-        rng = np.random.default_rng(0)
-        assert sorted(space.sample(10_000, rng).tolist()) == list(range(space.count))
-        left = {3, 7}
-        taken = set(range(space.count)) - left
-        assert set(space.sample(5, rng, taken).tolist()) == left
-        assert len(space.sample(5, rng, range(space.count))) == 0
 
-    def test_neighbours(self, space: SearchSpace) -> None:
-        columns = space.rows(np.arange(space.count))
-        for index in range(space.count):
-            neighbours = space.neighbours(index)
-            differing = np.sum([column != column[index] for column in columns.values()], axis=0)
-            assert set(np.flatnonzero(differing == 1)) <= set(neighbours.tolist())
-            assert index not in neighbours
-            assert np.array_equal(neighbours, np.unique(neighbours))
+class TestTable(SearchSpaceContract):
+    def make(self) -> SearchSpace:
+        return TableSpace(small().rows(np.arange(small().count)))
 
-    def test_the_same_seed_gives_the_same_sample(self, space: SearchSpace) -> None:
-        first, second = (space.sample(5, np.random.default_rng(8), {1, 2}) for _ in range(2))
-        assert np.array_equal(first, second)
+
+@pytest.mark.parametrize("index", [-1, 10**18])
+def test_an_index_outside_the_space_is_refused(gemm: ConstrainedSpace, index: int) -> None:
+    with pytest.raises(SpaceError, match="an index must be at least 0"):
+        gemm.rows(np.array([0, index]))
 
 
 def test_the_neighbours_in_a_table_differ_in_two_where_few_differ_in_one() -> None:

@@ -24,6 +24,7 @@ from mltune.problem.gemm import parse_problem
 from mltune.process.child import Child
 from mltune.process.child_pool import ChildPool
 from mltune.records.trial import Build, TrialState
+from mltune.testing import BuilderContract
 
 pytestmark = pytest.mark.system
 
@@ -94,6 +95,17 @@ def builder(source=SOURCE, architecture="sm_90", **settings):
 def build(source=SOURCE, configuration=CONFIGURATION, **settings):
     with builder(source, **settings) as pool:
         return pool.submit(configuration).result(timeout=120)
+
+
+class TestNvrtcBuilder(BuilderContract):
+    def make(self):
+        return builder()
+
+    def sound(self):
+        return [CONFIGURATION, CONFIGURATION | {"SCALE": 2}]
+
+    def broken(self):
+        return [CONFIGURATION | {"WIDTH": 10**6}]
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_90a", "sm_100"])

@@ -16,21 +16,11 @@ from hypothesis import strategies as st
 
 from mltune.errors import RunDirectoryError, StoreError
 from mltune.records.directory import FILE
-from mltune.records.header import LARGEST, RunHeader
+from mltune.records.header import LARGEST
 from mltune.records.store import Store
 from mltune.records.trial import GATES, Build, Measurement, Skip, TrialRecord, TrialState
-
-HEADER = RunHeader(
-    kernel="toy",
-    source_hash="ab" * 32,
-    parameters={"BLK_M": (16, 32, 64), "STATE": (0, 1)},
-    problem={"precision": "s", "m": 4096},
-    device={"name": "GPU", "compute_capability": [9, 0]},
-    seed=1,
-    versions={"mltune": "0.1.0"},
-    settings={"batch": 24},
-    created_at=5.0,
-)
+from mltune.testing import StoreContract
+from mltune.testing.stores import HEADER, trial
 
 COUNT = st.integers(0, LARGEST)
 WHOLE = st.integers(-LARGEST, LARGEST)
@@ -84,17 +74,13 @@ RECORDS = st.lists(
 )
 
 
-def trial(number: int, **changes) -> TrialRecord:
-    record = TrialRecord(
-        number=number,
-        batch=0,
-        index=number * 7,
-        configuration={"BLK_M": 32, "STATE": 1},
-        state=TrialState.OK,
-        build=Build(TrialState.OK, registers=40, compile_s=0.02),
-        measurement=Measurement(TrialState.OK, samples_s=(0.1, 0.3, 0.2), median_s=0.2, noise=0.01, error=0.5),
-    )
-    return replace(record, **changes)
+class TestStore(StoreContract):
+    @pytest.fixture(autouse=True)
+    def kept_in(self, database):
+        self.database = database
+
+    def open(self, directory, header=None):
+        return Store.open(directory, header, self.database)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -108,16 +94,6 @@ def test_records_come_back_exactly_and_in_order(records, tmp_path_factory, datab
         assert store.records() == records
         assert [record.finished_at for record in store.records()] == [record.finished_at for record in records]
         assert [type(record.state) for record in store.records()] == [TrialState] * len(records)
-
-
-def test_the_order_is_that_of_appending_not_of_numbers(tmp_path, database):
-    with Store.open(tmp_path, HEADER, database) as store:
-        store.append(trial(3), trial(1))
-        store.append(trial(2))
-        assert [record.number for record in store.records()] == [3, 1, 2]
-        assert [record.number for record in store.records(after=2)] == [2]
-        assert store.records(after=3) == []
-        assert len(store) == 3
 
 
 def test_nan_becomes_unknown_and_strange_text_and_numpy_values_are_kept(tmp_path, database):
@@ -134,19 +110,6 @@ def test_nan_becomes_unknown_and_strange_text_and_numpy_values_are_kept(tmp_path
     assert math.isnan(found.measurement.verify_s)
     assert found.detail == "\\udc80 \0 end"
     assert found.configuration == {"BLK_M": 16, "STATE": 0}
-
-
-def test_seconds_and_facts(tmp_path, database):
-    with Store.open(tmp_path, HEADER, database) as store:
-        assert store.seconds() == {}
-        assert store.fact("cublas") is None
-        store.set_seconds({"search": 1.5, "time": 2.0})
-        store.set_seconds({"search": 2.5})
-        store.set_fact("cublas", {"median_s": 0.5})
-        store.set_fact("cublas", {"median_s": 0.25})
-    with Store.read_only(tmp_path) as store:
-        assert store.seconds() == {"search": 2.5, "time": 2.0}
-        assert store.fact("cublas") == {"median_s": 0.25}
 
 
 def test_the_same_command_resumes_and_another_header_is_refused(tmp_path, database):

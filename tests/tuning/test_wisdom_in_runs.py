@@ -24,7 +24,7 @@ MANIFEST = load_dataset(DATASET).manifest
 KERNEL, TARGET = load_kernel(MANIFEST.kernel), Target(dataset=DATASET)
 
 
-def run(directory, trials=16, wisdom=None, **options):
+def run(directory, trials=16, wisdom="auto", **options):
     request = TuneRequest(MANIFEST.problem, KERNEL, TARGET, trials=trials, run=directory, wisdom=wisdom)
     return tune(request, **options)
 

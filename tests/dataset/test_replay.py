@@ -3,13 +3,14 @@
 import pytest
 
 from mltune.dataset.dataset import Dataset, dataset_from_records, load_dataset, write_dataset
+from mltune.dataset.replay import ReplayBuilder, ReplayRunner
 from mltune.device.facts import Device
 from mltune.errors import DatasetError
 from mltune.measure.protocols import Builder, Runner
-from mltune.measure.replay import ReplayBuilder, ReplayRunner
 from mltune.problem.gemm import parse_problem
 from mltune.records.header import RunHeader
 from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
+from mltune.testing import BuilderContract, RunnerContract
 from tests.effort import at_most_cpu_s
 
 HEADER = RunHeader(
@@ -101,3 +102,33 @@ def test_an_answer_takes_microseconds(dataset):
     with at_most_cpu_s(len(configurations) * 5e-3):
         for configuration in configurations:
             runner.submit(configuration, builder.submit(configuration).result()).result()
+
+
+class TestReplayBuilder(BuilderContract):
+    @pytest.fixture(autouse=True)
+    def of_dataset(self, dataset):
+        self.dataset = dataset
+
+    def make(self):
+        return ReplayBuilder(self.dataset)
+
+    def sound(self):
+        return [FASTEST, LATE_RUN, WRONG]
+
+    def broken(self):
+        return [LATE_BUILD]
+
+
+class TestReplayRunner(RunnerContract):
+    @pytest.fixture(autouse=True)
+    def of_dataset(self, dataset):
+        self.dataset = dataset
+
+    def make(self):
+        return ReplayRunner(self.dataset)
+
+    def builds(self):
+        return [({"BLK_M": 16, "UNROLL": unroll}, Build(TrialState.OK)) for unroll in range(1, 4)]
+
+    def failing(self):
+        return [(LATE_RUN, Build(TrialState.OK)), (WRONG, Build(TrialState.OK))]
