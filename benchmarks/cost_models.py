@@ -28,8 +28,8 @@ from scipy.stats import spearmanr
 from sklearn.metrics import roc_auc_score
 
 from mltune.cost.cost_model import CostModel
-from mltune.cost.extra_trees import ExtraTreesModel
 from mltune.cost.features import Features
+from mltune.cost.regressors import ExtraTreesModel
 from mltune.dataset.dataset import list_datasets, load_dataset
 from mltune.kernel.reader import load_kernel
 from mltune.records.trial import TrialState

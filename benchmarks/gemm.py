@@ -145,7 +145,7 @@ def sample(problem: GemmProblem, operands: dict[str, Any]) -> tuple[Any, Any, An
     rng = np.random.default_rng(0)
     rows = np.sort(rng.choice(problem.m, min(SAMPLE, problem.m), replace=False))
     columns = np.sort(rng.choice(problem.n, min(SAMPLE, problem.n), replace=False))
-    left, right = problem._factors(operands)
+    left, right = problem.factors(operands)
     which: tuple[int, ...] = ()
     if problem.batch > 1:  # the last product
         which, left, right = (problem.batch - 1,), left[-1], right[-1]

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from sklearn.ensemble import ExtraTreesClassifier, HistGradientBoostingRegressor, RandomForestRegressor
 
 from mltune.cost.cost_model import Compression
-from mltune.cost.extra_trees import ExtraTreesModel
 from mltune.cost.gaussian_process import JITTER, GaussianProcess, Hyperparameters
+from mltune.cost.regressors import ExtraTreesModel
 
 Floats = NDArray[np.float64]
 

@@ -234,6 +234,7 @@ def pruned(request: Any, values: Any, asked: argparse.Namespace) -> dict[str, An
 
 def within_thresholds(request: Any, values: Any, _: argparse.Namespace) -> dict[str, Any]:
     """Measure what ASTRA's thresholds keep before compiling, in random order."""
+    from mltune.results.progress import Observer
     from mltune.tuning.session import open_session, run_header
     from mltune.tuning.sweep import Everything, measure_all
 
@@ -242,7 +243,8 @@ def within_thresholds(request: Any, values: Any, _: argparse.Namespace) -> dict[
     thresholds = AstraThresholds(session.kernel, session.problem, session.device)
     kept = order[thresholds.keeps(session.space.rows(order))]
     with Store.open(request.run, run_header(session, request.seed, {"sweep": "astra"})) as store, session:
-        measure_all(session, store, Everything(kept), None)
+        observer = Observer(session.problem, session.device, "gpu", trials_limit=len(kept))
+        measure_all(session, store, Everything(session.space, kept), observer)
     return {"survivors": len(kept), "valid": session.space.count}
 
 

@@ -38,6 +38,7 @@ from mltune.records.store import Store
 from mltune.records.trial import TrialRecord
 from mltune.resolve.plan import Plan, Task
 from mltune.tuning.session import run_header
+from mltune.tuning.siblings import Siblings
 
 RESULT = Path(__file__).parent / "results" / "scheduler_overhead.json"
 SIZES = (512, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
@@ -95,9 +96,9 @@ class ImaginaryWorkers:
             store.set_seconds({"total": spent_s + SLICE_S})
 
 
-def told(scheduler: Scheduler, task: Task) -> tuple[object, object]:
-    """Return what a problem that begins is told of the others."""
-    return scheduler.siblings(task), scheduler.sweeps(task)
+def told(scheduler: Scheduler, task: Task) -> Siblings:
+    """Return the results of the others for a problem that begins."""
+    return scheduler.siblings(task)
 
 
 def campaign(plan: Plan, directory: Path) -> tuple[ProcessorTime, int, float]:

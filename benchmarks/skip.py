@@ -26,7 +26,7 @@ from cost_models import Space, spaces
 from harness import SEARCHING, parser_of, provenance, write
 from numpy.typing import NDArray
 
-from mltune.cost.extra_trees import ExtraTreesModel
+from mltune.cost.regressors import ExtraTreesModel
 from mltune.search.gates import Decision, Gate
 from mltune.search.stopping import StoppingRule
 

@@ -1,6 +1,7 @@
 """The Python interface, in replay."""
 
 import doctest
+import inspect
 import os
 import pathlib
 import shutil
@@ -18,6 +19,8 @@ from mltune import errors
 from mltune.dataset.dataset import load_manifest
 from mltune.errors import DatasetError, MltuneError, MltuneWarning, UsageError
 from mltune.resolve import device as target
+from mltune.resolve.options import USUAL
+from mltune.resolve.plan_file import _OptionsTable
 
 ROOT = Path(__file__).resolve().parents[1]
 DATASET = "h200-sgemm-nt-4096-random"
@@ -36,18 +39,36 @@ def no_gpu(monkeypatch):
 
 
 class TestImport:
-    def test_all_names_are_sorted_and_exist(self):
-        assert list(mltune.__all__) == sorted(set(mltune.__all__))
+    def test_all_names_are_distinct_and_exist(self):
+        assert len(mltune.__all__) == len(set(mltune.__all__))
         assert set(mltune.__all__) <= set(dir(mltune))
         for name in mltune.__all__:
             assert getattr(mltune, name) is not None
 
-    def test_it_offers_what_a_user_needs(self):
-        for name in ("compare", "load_dataset", "load_kernel", "load_run", "tune"):
+    def test_it_offers_a_function_for_every_command(self):
+        for name in ("tune", "tune_kernel", "run_kernel", "sweep", "run", "plan", "predict", "bound", "train", "check"):
             assert callable(getattr(mltune, name))
-            assert getattr(mltune, name).__doc__
-        assert mltune.tune.__module__ == mltune.compare.__module__ == "mltune.api"
+        for name in ("compare", "report", "summarise", "space", "devices", "new_kernel", "check_wisdom"):
+            assert callable(getattr(mltune, name))
+        for name in ("load_run", "load_dataset", "load_kernel", "load_model", "load_plan"):
+            assert callable(getattr(mltune, name))
         assert issubclass(mltune.errors.RunDirectoryError, mltune.UsageError)
+
+    @pytest.mark.parametrize("name", [name for name in mltune.api.__all__ if name.islower()])
+    def test_every_function_is_documented_with_an_example(self, name):
+        documented = getattr(mltune, name).__doc__
+        assert ">>> " in documented
+        assert "Returns\n" in documented or " -> " in str(inspect.signature(getattr(mltune, name)))
+
+    def test_the_defaults_of_a_function_are_those_of_plans_and_requests(self):
+        defaults = {one.name: one.default for one in inspect.signature(mltune.tune).parameters.values()}
+        assert {name: defaults[name] for name in USUAL} == USUAL
+        assert _OptionsTable().model_dump() == USUAL
+
+    @pytest.mark.parametrize("name", ["tune", "sweep", "run", "bound", "predict", "compare", "import_dataset"])
+    def test_an_option_that_is_not_given_is_none_or_auto(self, name):
+        defaults = [one.default for one in inspect.signature(getattr(mltune, name)).parameters.values()]
+        assert "" not in defaults
 
     def test_another_name_is_an_attribute_error(self):
         with pytest.raises(AttributeError, match="no attribute 'tuna'"):
@@ -267,8 +288,9 @@ class TestCompare:
             mltune.compare(pathlib.PurePath)
 
 
-DOCUMENTED = ("api", "problem.gemm", "problem.kinds", "results.run")
-DOCUMENTED += ("comparison.simulation", "resolve.device", "resolve.request", "tuning.ranking", "tuning.session")
+DOCUMENTED = ("problem.gemm", "problem.kinds", "results.run", "comparison.simulation", "resolve.device")
+DOCUMENTED += ("resolve.options", "resolve.request", "tuning.ranking", "tuning.session")
+DOCUMENTED += tuple(f"api.{path.stem}" for path in (ROOT / "mltune/api").glob("[a-z]*.py") if ">>>" in path.read_text())
 
 
 @pytest.mark.parametrize("name", ["mltune", *(f"mltune.{name}" for name in DOCUMENTED)])

@@ -38,7 +38,7 @@ NEVER = {("measure", "cost"), ("measure", "search")}
 MOST_ARROWS = 150
 """Most pairs of rooms of which one imports from the other. The suites of ``testing/`` import what they test."""
 
-KNOW_KINDS = {"problem", "kernel", "testing"}
+KNOW_KINDS = {"problem", "kernel"}
 """Rooms that know kinds of problems. All others use the protocols: a new kind changes nothing in them.
 
 A kernel's bundle makes its problem of kind arrays.

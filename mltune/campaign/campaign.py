@@ -272,8 +272,6 @@ class Campaign:
                 "store": self._store,
                 "compilers": self._compilers(),
                 "compile_on": self._compile_on,
-                "siblings": self._scheduler.siblings(task) if self._siblings else (),
-                "sweeps": self._scheduler.sweeps(task) if self._siblings else (),
                 **self._plan.options,
             },
         )
@@ -287,7 +285,8 @@ class Campaign:
                 limit=time_slice.limit,
                 elapsed_s=self.elapsed_s,
             )
-        worker.start(time_slice, SliceRequest(request, task.slug, self._directory, repair))
+        siblings = self._scheduler.siblings(task) if self._siblings else None
+        worker.start(time_slice, SliceRequest(request, task.slug, self._directory, repair, siblings))
 
     def _of_other_models(self, worker: DeviceWorker) -> list[str]:
         """Return the tasks that are for GPUs of other models."""

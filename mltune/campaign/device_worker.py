@@ -31,6 +31,7 @@ from mltune.resolve.request import TuneRequest
 from mltune.results.progress import Progress
 from mltune.results.reader import RunReader, readable
 from mltune.results.run import TuneResult
+from mltune.tuning.siblings import Siblings
 
 DEVICE_WORKER = "mltune.campaign.device_worker:make_device_worker"
 """The target of the :class:`mltune.process.child.Child` of a device worker."""
@@ -76,6 +77,7 @@ class SliceRequest:
     slug: str
     log: Path
     repair: bool = False
+    siblings: Siblings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +238,7 @@ def _run_slice(tune: Tune, interrupt: Interrupt, request: SliceRequest) -> Slice
         if request.repair:
             repair(request.request.run)
         else:
-            tune(request.request, progress=send, stop=stop, slug=request.slug, events=log)
+            tune(request.request, progress=send, stop=stop, slug=request.slug, events=log, siblings=request.siblings)
     except MltuneError as error:
         if (outcome := outcome_of(error)) is Outcome.DIED:
             raise

@@ -22,11 +22,10 @@ from mltune.resolve.plan import Plan, Task
 from mltune.results.reader import RunReader, Unread, read_or_set_aside
 from mltune.results.run import TuneResult
 from mltune.results.wording import milliseconds
-from mltune.tuning.siblings import near_run, nearest
+from mltune.tuning.siblings import Siblings, near_run, nearest
 from mltune.tuning.wisdom import found_so_far
 
 if TYPE_CHECKING:
-    from mltune.cost.pretrained import Sweep
     from mltune.device.facts import Device
 
 MAX_FAILURES = 3
@@ -108,13 +107,11 @@ class Scheduler:
             raise RunError("the campaign was interrupted before its records were read.")
         return self._readers[slug].read()
 
-    def siblings(self, task: Task) -> tuple[Entry, ...]:
-        """Return what the other problems of a task's kernel have found so far; nothing once the task has trials."""
-        return tuple(entry for run in self._others(task) for entry in self._found(run))
-
-    def sweeps(self, task: Task) -> tuple[Sweep, ...]:
-        """Return what the most similar of them have measured so far; nothing once the task has trials."""
-        return nearest(near_run(task.problem, run) for run in self._others(task))
+    def siblings(self, task: Task) -> Siblings:
+        """Return the results so far of the other problems of a task's kernel; none once the task has trials."""
+        others = list(self._others(task))
+        entries = tuple(entry for run in others for entry in self._found(run))
+        return Siblings(entries, nearest(near_run(task.problem, run) for run in others))
 
     def next(self, running: Collection[str], left_s: float | None) -> TimeSlice | None:
         """Choose the time slice of a free device; None if there is nothing for it to do.

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import typer
 
-from mltune.cli import bound, cluster, comparison, datasets, inventory, models, plans, runs, tuning, wisdom
+from mltune.cli import comparison, datasets, inventory, models, plans, runs, tuning, wisdom
 from mltune.cli.application import app
 from mltune.errors import MltuneError, MltuneWarning, UsageError
 from mltune.files.reading import reason
@@ -19,8 +19,6 @@ from mltune.files.text import printable_lines
 from mltune.show import terminal
 
 __all__ = [
-    "bound",
-    "cluster",
     "comparison",
     "datasets",
     "inventory",

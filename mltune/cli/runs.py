@@ -8,27 +8,27 @@ from typing import Annotated
 
 import typer
 
-from mltune.cli.application import AsJson, Run, answer, app, is_database, path, run_directory, whole
-from mltune.errors import DamagedRunError, UsageError
+from mltune import api
+from mltune.api.runs import export_runs, stored_runs
+from mltune.cli.application import Given, answer, app, command, fail_if
+from mltune.cli.options import AsJson, argument, file, is_database, number, path, run_directory, whole
+from mltune.errors import UsageError
 from mltune.show import terminal
 
+RUN = "Directory of a run, or of a plan; or DATABASE#RUN."
 
-@app.command()
+
+@command(
+    api.summarise,
+    run=argument("RUN", "Directory of a run, or of a plan; DATABASE, or DATABASE#RUN."),
+    top=number("--top", "How many of the best configurations.", 0),
+)
 def show(
-    run: Annotated[
-        str,
-        typer.Argument(metavar="RUN", help="Directory of a run, or of a plan; DATABASE, or DATABASE#RUN."),
-    ],
-    top: Annotated[
-        int, typer.Option("--top", metavar="N", parser=whole("--top", 0), help="How many of the best configurations.")
-    ] = 10,
+    given: Given,
     export: Annotated[
         Path | None,
         typer.Option(
-            "--export",
-            metavar="FOLDER",
-            parser=path("--export"),
-            help="Write the trials there as a dataset (Parquet).",
+            "--export", metavar="FOLDER", parser=path("--export"), help="Write the trials there as a dataset (Parquet)."
         ),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Show its progress until it ends, or until Ctrl-C.")] = False,
@@ -41,43 +41,21 @@ def show(
     when a problem of a plan cannot be read. DATABASE is the URL of one, such as postgresql://host/name, whose runs are
     listed; DATABASE#RUN is one of them, by the first digits of its number.
     """
-    from mltune.records.directory import is_plan, runs_in
     from mltune.show import tables
 
-    if is_database(run) and "#" not in run:
-        from mltune.records.database_runs import list_runs
-        from mltune.results.summary import describe_stored_run
-
-        documents = [describe_stored_run(one) for one in list_runs(run)]
-        answer(documents, as_json, lambda: [tables.stored_runs(documents)])
-        return
-    directory = run_directory(run)
+    if is_database(given["run"]) and "#" not in given["run"]:
+        documents = stored_runs(given["run"])
+        return answer(documents, as_json, lambda: [tables.stored_runs(documents)])
+    directory = run_directory(given["run"])
     if follow and not _follow(directory, as_json):
         return
-    folders = runs_in(directory)
-    if export is not None:
-        from mltune.dataset.dataset import export_run
-
-        for folder in folders:
-            try:
-                terminal.write(f"written: {export_run(folder, export)}", stderr=True)
-            except DamagedRunError as error:
-                if not is_plan(directory):
-                    raise
-                terminal.write(f"{folder.name}: not readable: {error}", stderr=True)
-    if is_plan(directory):
-        from mltune.results.summary import summarise_campaign
-
-        document = summarise_campaign(directory)
-        answer(document, as_json, lambda: tables.campaign_summary(document))
-        if any(problem["state"] == "unreadable" for problem in document["problems"]):
-            raise typer.Exit(1)
-    else:
-        from mltune.results.reader import read_run
-        from mltune.results.summary import summarise_run
-
-        document = summarise_run(read_run(directory), top)
-        answer(document, as_json, lambda: tables.run_summary(document))
+    for line in () if export is None else export_runs(directory, export):
+        terminal.write(line, stderr=True)
+    document = api.summarise(directory, top=given["top"])
+    if "problems" not in document:
+        return answer(document, as_json, lambda: tables.run_summary(document))
+    answer(document, as_json, lambda: tables.campaign_summary(document))
+    fail_if(any(problem["state"] == "unreadable" for problem in document["problems"]))
 
 
 def _follow(run: Path, as_json: bool) -> bool:
@@ -99,7 +77,7 @@ def _follow(run: Path, as_json: bool) -> bool:
 
 @app.command()
 def dashboard(
-    run: Run,
+    run: Annotated[Path, typer.Argument(metavar="RUN", parser=run_directory, help=RUN)],
     port: Annotated[
         int,
         typer.Option("--port", metavar="N", parser=whole("--port", 0, 65_535), help="The port; 0 takes a free one."),
@@ -123,29 +101,17 @@ def dashboard(
         studies.keep_up_to_date()
 
 
-@app.command()
-def report(
-    run: Run,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            metavar="FOLDER",
-            parser=path("--output"),
-            help="Directory of the files.  [default: RUN]",
-            show_default=False,
-        ),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
+@command(
+    api.report,
+    run=argument("RUN", RUN, Path, parser=run_directory),
+    output=file("--output", "FOLDER", "Directory of the files.  [default: RUN]"),
+)
+def report(given: Given, as_json: AsJson = False) -> None:
     """Write the report on a run: report.html, report.md and winners.json.
 
     The run may still go on. The report gives the results, their uncertainty and the failures, then the evidence.
     --json prints the content of winners.json. Exits with 1 when the run, or a problem of a plan, cannot be read.
     """
-    from mltune.show.report.writing import write_report
-
-    paths = write_report(run, output)
+    paths = api.report(**given)
     answer(paths.document, as_json, lambda: [str(path) for path in (paths.html, paths.markdown, paths.winners)])
-    if any(entry["state"] == "unreadable" for entry in paths.document["winners"]):
-        raise typer.Exit(1)
+    fail_if(any(entry["state"] == "unreadable" for entry in paths.document["winners"]))

@@ -119,13 +119,7 @@ def compare_request(
     output: Path | None,
     share: str | None,
 ) -> CompareRequest:
-    """Return the request that options describe; those of :func:`mltune.compare`.
-
-    Raises
-    ------
-    UsageError
-        An option is malformed, contradicts another, or names a strategy that does not exist.
-    """
+    """Return the request that the options of :func:`mltune.compare` describe."""
     if table is not None and datasets is not None:
         raise UsageError("a comparison is over datasets or over a table, but both --datasets and --table were given.")
     if table is None and (parameters or time or aggregate):
@@ -163,14 +157,9 @@ def compare(
 ) -> Comparison | PartialComparison:
     """Run the jobs that are not in the journal, and return the comparison of all that are.
 
-    A request for one share of several returns a part; a request without a share joins the parts.
-
-    Parameters
-    ----------
-    progress : callable, optional
-        Called at the start with the messages for the user, and after every run.
-    stop : callable
-        Called several times a second; true ends the comparison with the runs that have ended.
+    A request for one share of several returns a part; a request without a share joins the parts. ``progress`` is called
+    at the start with the messages for the user, and after every run; ``stop`` several times a second, and true ends the
+    comparison with the runs that have ended.
 
     Raises
     ------

@@ -42,17 +42,10 @@ def line_style(position: int) -> LineStyle:
 
 
 def draw(curves: Mapping[str, Mapping[str, Floats]]) -> dict[str, bytes]:
-    """Draw the curves with their 95 % confidence bands, as SVG and PNG.
+    """Draw the curves with their 95 % confidence bands, as SVG and PNG; return the files by name.
 
-    Parameters
-    ----------
-    curves : mapping of str to mapping of str to ndarray of shape (n_seeds, n_evaluations)
-        Fractions of the optimum by strategy, in the order of their colours, and by dataset.
-
-    Returns
-    -------
-    dict of str to bytes
-        Files by name: ``curves.svg`` and ``curves.png`` show all spaces together, ``curves-spaces`` each space.
+    ``curves`` has fractions of the optimum, an ndarray of shape (n_seeds, n_evaluations), by strategy, in the order of
+    their colours, and by dataset. ``curves.svg`` shows all spaces together, ``curves-spaces.svg`` each space.
     """
     import matplotlib
     from matplotlib.figure import Figure
@@ -104,12 +97,7 @@ def _panel(
 def scale_to_optimum(axes: Any, nearest: float) -> None:
     """Scale a vertical axis of distances from the optimum by their logarithm, and number it by fractions.
 
-    Near the optimum a linear axis would draw all curves as one.
-
-    Parameters
-    ----------
-    nearest : float
-        The least distance that is drawn.
+    Near the optimum a linear axis would draw all curves as one. ``nearest`` is the least distance that is drawn.
     """
     from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
@@ -127,12 +115,7 @@ def _distance(fraction: Floats) -> Floats:
 def label_ends(axes: Any, ends: dict[str, tuple[float, str]], size: float = 9.0) -> None:
     """Write each name beside the end of its curve, connected to it where labels had to make room for each other.
 
-    Parameters
-    ----------
-    ends : dict of str to (float, str)
-        The last fraction of the optimum, and the colour, of each curve.
-    size : float
-        Size of the text, points.
+    ``ends`` has the last fraction of the optimum and the colour of each curve; ``size`` is that of the text in points.
     """
     if not ends:
         return

@@ -72,26 +72,11 @@ class Outcome:
 
 
 class Journal:
-    """The runs of a comparison.
+    """The runs of a comparison, in a directory that is created if it is missing.
 
     Each share of a comparison writes its own file, ``runs-PARTofPARTS.sqlite``, and reads the files of all shares: to
-    join shares from several machines, copy their files into one directory. Each run is written atomically.
-
-    Parameters
-    ----------
-    directory : pathlib.Path
-        Created if missing.
-    facts : mapping of str to str
-        Facts that all runs share; those of an existing journal must be equal.
-    share : tuple of (int, int)
-        Part, and number of parts.
-
-    Raises
-    ------
-    RunDirectoryError
-        The directory has the journal of another comparison, a damaged one, or a link in place of a file of its own.
-    StoreError
-        The journal cannot be written.
+    join shares from several machines, copy their files into one directory. Each run is written atomically. All runs
+    share some facts: those of an existing journal must be equal.
     """
 
     def __init__(self, directory: Path, facts: Mapping[str, Any], share: tuple[int, int] = (1, 1)) -> None:
@@ -133,13 +118,7 @@ class Journal:
         self._database.close()
 
     def add(self, outcome: Outcome) -> None:
-        """Write the outcome of a job.
-
-        Raises
-        ------
-        StoreError
-            The journal cannot be written.
-        """
+        """Write the outcome of a job."""
         trace = outcome.trace
         values: tuple[Any, ...] = (None,) * 7
         if trace is not None:
@@ -159,14 +138,8 @@ class Journal:
     def outcomes(self, jobs: Iterable[Job], sizes: Mapping[str, int], evaluations: int) -> dict[Job, Outcome]:
         """Return the outcomes of jobs in the journals of the directory; a trace takes precedence over an error.
 
-        A record that is damaged counts as an error.
-
-        Parameters
-        ----------
-        sizes : mapping of str to int
-            Number of configurations of each dataset.
-        evaluations : int
-            Most evaluations of a run.
+        A record that is damaged counts as an error: a run has at most ``evaluations`` configurations of a dataset of
+        one of the ``sizes``.
         """
         wanted = list(jobs)
         known: dict[Job, Outcome] = {}

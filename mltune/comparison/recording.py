@@ -52,11 +52,6 @@ class Recording:
         What was read of a table; empty for a dataset.
     notices : tuple of str
         What the user should know about the recording.
-
-    Raises
-    ------
-    DatasetError
-        No configuration succeeded.
     """
 
     name: str
@@ -100,11 +95,6 @@ def record(dataset: Dataset, kernel: Kernel) -> Recording:
 
     An unknown compile time is assumed to be the median of the known ones (:data:`UNKNOWN_COMPILE_S` if there is none),
     an unknown cost of timing that of :data:`UNKNOWN_RUNS` runs. A configuration that did not run has no cost of timing.
-
-    Raises
-    ------
-    DatasetError
-        No configuration succeeded.
     """
     timed = np.isin(dataset.states, [TrialState.OK.value, TrialState.UNSTABLE.value])
     median_s = np.where(timed, dataset.numbers("median_s"), np.nan)
@@ -131,20 +121,10 @@ def _known(seconds: Floats) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The source of a recording.
+    """The source of a recording: a dataset by name or path, or a bare table with a name to show.
 
-    Attributes
-    ----------
-    name : str
-        Name or path of a dataset, or the display name of a table.
-    table : pathlib.Path or None
-        A bare table: CSV, Parquet or JSON (:func:`mltune.dataset.bare_table.read_table`).
-    parameters : tuple of str
-        Parameter columns of the table; empty if the format defines them.
-    time : str or None
-        Time column of the table.
-    aggregate : bool
-        Whether to merge rows of the table that differ in columns which are no parameters.
+    The other attributes are of the table (:func:`mltune.dataset.importing.read_table`); its ``parameters`` are empty
+    where the format defines them.
     """
 
     name: str
@@ -154,18 +134,13 @@ class Source:
     aggregate: bool = False
 
     def load(self) -> Recording:
-        """Load and check the recording.
-
-        Raises
-        ------
-        DatasetError
-            The source does not exist, or is malformed.
-        """
+        """Load and check the recording."""
         if self.table is not None:
-            from mltune.dataset.bare_table import read_table
+            from mltune.dataset.importing import read_table
+            from mltune.dataset.recorded_kernel import bare_kernel
 
             bare = read_table(self.table, self.parameters or None, self.time, aggregate=self.aggregate)
-            found = record(bare.dataset, bare.kernel)
+            found = record(bare.dataset, bare_kernel(bare.dataset.manifest))
             return replace(found, name=self.name, account=bare.account, notices=bare.notices)
         from mltune.dataset.dataset import load_dataset
         from mltune.dataset.recorded_kernel import recorded_kernel

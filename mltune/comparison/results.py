@@ -140,11 +140,8 @@ def _errors(errors: Mapping[Job, str]) -> list[dict[str, Any]]:
 def summarise(comparison: Comparison) -> dict[str, Any]:
     """Return the figures of a comparison as a JSON document; docs/explanation/comparison.md defines them.
 
-    Returns
-    -------
-    dict
-        ``strategies``: by name, best score first, the figures over all datasets and, under ``datasets``, for each.
-        ``significance``: the score of the reference minus that of each other strategy, with its p-value.
+    ``strategies`` has by name, best score first, the figures over all datasets and, under ``datasets``, for each;
+    ``significance`` the score of the reference minus that of each other strategy, with its p-value.
     """
     found = {}
     for name in comparison.strategies:
@@ -261,15 +258,7 @@ def _pairs(ours: dict[int, float], theirs: dict[int, float]) -> tuple[Floats, Fl
 
 
 def write_results(comparison: Comparison, directory: Path) -> dict[str, Any]:
-    """Write ``summary.json``, ``table.md``, ``evaluations.parquet`` and ``curves*.svg`` and ``.png``.
-
-    Return the summary.
-
-    Raises
-    ------
-    StoreError
-        A file cannot be written.
-    """
+    """Write the summary, ``table.md``, ``evaluations.parquet`` and ``curves*.svg`` and ``.png``; return the summary."""
     document = comparison.summary
     try:
         write_file_atomically(directory / "summary.json", (json.dumps(document, indent=1) + "\n").encode())

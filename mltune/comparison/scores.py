@@ -27,17 +27,10 @@ BAND_RESAMPLES = 1000
 
 
 def best_so_far(median_s: Floats, traces: Sequence[Trace], evaluations: int) -> Floats:
-    """Return the best time after each evaluation of each run.
+    """Return the best time after each evaluation of each run: ndarray of shape (n_runs, evaluations).
 
-    Parameters
-    ----------
-    median_s : ndarray of shape (n_configs,)
-        Recorded times; NaN for failures.
-
-    Returns
-    -------
-    ndarray of shape (n_runs, evaluations)
-        Infinite until a configuration succeeds. A run that ended early keeps its last value.
+    The recorded times ``median_s`` are NaN for failures. The best is infinite until a configuration succeeds; a run
+    that ended early keeps its last value.
     """
     best = np.full((len(traces), evaluations), np.inf)
     for run, trace in zip(best, traces, strict=True):
@@ -50,10 +43,7 @@ def best_so_far(median_s: Floats, traces: Sequence[Trace], evaluations: int) -> 
 def spent_seconds(traces: Sequence[Trace], evaluations: int) -> Floats:
     """Return the seconds until the end of each evaluation of each run, the strategy's own and the recorded ones.
 
-    Returns
-    -------
-    ndarray of shape (n_runs, evaluations)
-        A run that ended early keeps its last value.
+    An ndarray of shape (n_runs, evaluations), in which a run that ended early keeps its last value.
     """
     seconds = np.zeros((len(traces), evaluations))
     for run, trace in zip(seconds, traces, strict=True):

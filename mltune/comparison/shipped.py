@@ -30,7 +30,7 @@ class ShippedSearch:
         Most batches in flight (:func:`mltune.search.search.gradually`): the search learns the results of a batch only
         when so many have been planned.
     proposer : str
-        One of :data:`mltune.search.search.SEARCHES`.
+        One of :data:`mltune.records.candidate.SEARCHES`.
     skip : bool
         Whether gates skip.
     build : bool

@@ -80,13 +80,7 @@ def strategy(given: Given) -> Strategy:
 
 
 def named(given: Iterable[Given]) -> tuple[dict[str, Strategy], dict[str, int]]:
-    """Return strategies by name, and the number of seeds of those that are given as ``"NAME@SEEDS"``.
-
-    Raises
-    ------
-    UsageError
-        Two have one name, or a number of seeds is malformed.
-    """
+    """Return strategies by name, and the number of seeds of those that are given as ``"NAME@SEEDS"``."""
     strategies: dict[str, Strategy] = {}
     seeds: dict[str, int] = {}
     for one in given:

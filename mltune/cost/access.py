@@ -56,10 +56,8 @@ class Traffic:
     ----------
     shared_instructions, global_instructions : ndarray
         Memory instructions of a thread.
-    shared_wavefronts : ndarray
-        Passes of a warp over the banks of shared memory, conflicts included.
-    shared_phases : ndarray
-        The same without conflicts.
+    shared_wavefronts, shared_phases : ndarray
+        Passes of a warp over the banks of shared memory, with and without conflicts.
     global_wavefronts : ndarray
         Passes of a warp over lines of the first-level cache: the distinct lines of each phase.
     """
@@ -82,14 +80,7 @@ def counted(loads: Floats, copies: Floats) -> Traffic:
 
 
 def traffic(accesses: Iterable[Access], warp_size: int, size: int) -> Traffic:
-    """Add up the accesses of a step.
-
-    Parameters
-    ----------
-    accesses : iterable of Access
-    size : int
-        Number of configurations.
-    """
+    """Add up the accesses of a step of ``size`` configurations."""
     sums = {name: np.zeros(size) for name in Traffic.__slots__}
     for memory, count, layout in accesses:
         sums[f"{memory}_instructions"] += count
@@ -102,14 +93,7 @@ def traffic(accesses: Iterable[Access], warp_size: int, size: int) -> Traffic:
 
 
 def least_wavefronts(accesses: Iterable[Access], warp_size: int, size: int) -> Floats:
-    """Return the passes over the banks if each distinct word of a warp were delivered once, and all banks were busy.
-
-    Parameters
-    ----------
-    accesses : iterable of Access
-    size : int
-        Number of configurations.
-    """
+    """Return the passes over the banks if each distinct word of a warp were delivered once, and all banks were busy."""
     least = np.zeros(size)
     for memory, count, layout in accesses:
         if memory == "shared":

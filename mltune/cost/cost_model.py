@@ -16,16 +16,8 @@ SLOPE = 0.2
 def log_share(flops: float, median_s: float, peak_flops: float) -> float:
     """Return the target of every cost model: the log of the achieved share of the device's peak.
 
-    It is comparable across sizes, precisions and GPUs, and larger is faster.
-
-    Parameters
-    ----------
-    flops : float
-        Floating-point operations of the problem.
-    median_s : float
-        Run time, seconds.
-    peak_flops : float
-        Peak of the device for the problem's arithmetic, operations per second.
+    It is comparable across sizes, precisions and GPUs, and larger is faster. ``peak_flops`` is that of the problem's
+    arithmetic, in operations per second.
     """
     return float(np.log(max(flops, 1.0) / (median_s * peak_flops)))
 
@@ -77,37 +69,16 @@ def expand(target: Floats, knee: float, slope: float = SLOPE) -> Floats:
 class Compression:
     """The transformation of speeds into the targets that a model is fitted to.
 
-    Speeds below the median of the measured ones are compressed: differences among slow configurations matter little,
-    and the model resolves the fast ones better. A configuration that failed has the target of the slowest that ran.
-
-    Parameters
-    ----------
-    slope : float
-        Slope of the target below the median, above 0; 1 changes nothing.
-
-    Attributes
-    ----------
-    knee_ : float
-        The median speed of the measured configurations.
+    Speeds below the median of the measured ones (``knee_``) are compressed by a slope above 0: differences among slow
+    configurations matter little, and the model resolves the fast ones better. A configuration that failed has the
+    target of the slowest that ran.
     """
 
     def __init__(self, slope: float = SLOPE) -> None:
         self.slope = slope
 
     def fit(self, rows: int, y: Floats) -> Floats:
-        """Set the knee, and return the targets: ndarray of shape (n_configs,).
-
-        Parameters
-        ----------
-        rows : int
-        y : ndarray of shape (n_configs,)
-            Log share of peak; NaN for failures.
-
-        Raises
-        ------
-        ValueError
-            There is no measured configuration, or not as many rows as targets.
-        """
+        """Set the knee, and return the targets of log shares of peak, NaN for failures: ndarray of shape (rows,)."""
         measured = np.isfinite(y)
         if rows != len(y) or not measured.any():
             raise ValueError(
@@ -127,7 +98,7 @@ class Compression:
 
 
 def preload() -> None:
-    """Import the modules that a search imports during its run: best done before a compile pool takes all cores."""
+    """Import the modules that a search needs later, before a compile pool takes all cores."""
     import importlib
 
     for name in ("scipy.linalg", "scipy.optimize", "scipy.special", "sklearn.ensemble"):

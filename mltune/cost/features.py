@@ -77,10 +77,7 @@ class Features:
     def after(self, columns: Columns, builds: Mapping[str, ArrayLike]) -> Floats:
         """Return the features known after compiling: ndarray of shape (n_configs, len(names_after)).
 
-        Parameters
-        ----------
-        builds : mapping of str to array_like of shape (n_configs,)
-            Columns of :data:`BUILD_COLUMNS`; a missing column or a NaN stands for its estimate, or for 0.
+        Builds have the columns :data:`BUILD_COLUMNS`; a missing column or a NaN stands for its estimate, or for 0.
         """
         estimates = self._estimates(columns)
         return _stack(self._before_columns(columns, *estimates) | self._after_columns(columns, builds, *estimates))
@@ -88,12 +85,8 @@ class Features:
     def prior(self, columns: Columns) -> Floats:
         """Return the share of the device's peak that :mod:`mltune.cost.physics` expects, without measurements.
 
-        The peak is that of the problem's arithmetic outside the tensor cores, which a kernel on them may exceed.
-
-        Returns
-        -------
-        ndarray of shape (n_configs,)
-            All ones when ``has_prior`` is false.
+        The peak is that of the problem's arithmetic outside the tensor cores, which a kernel on them may exceed. All
+        shares are 1 where ``has_prior`` is false.
         """
         if not self.has_prior:
             return np.ones(length(columns))
@@ -106,15 +99,7 @@ class Features:
     def derived(self, columns: Columns, builds: Mapping[str, ArrayLike] | None = None) -> dict[str, Floats]:
         """Return the resources and the columns derived from them by name, in their own units.
 
-        Parameters
-        ----------
-        builds : mapping of str to array_like of shape (n_configs,), optional
-            Results of compiling, as in :meth:`after`; by default the estimates of the bundle are used.
-
-        Returns
-        -------
-        dict of str to ndarray of shape (n_configs,)
-            Empty for a bundle without resources.
+        They follow from results of compiling, as in :meth:`after`, or from the estimates of the bundle.
         """
         resources, accesses = self._estimates(columns)
         if not self.has_prior:
@@ -127,10 +112,7 @@ class Features:
     def bound(self, columns: Columns, builds: Mapping[str, ArrayLike] | None = None) -> Bound:
         """Return the least times that :mod:`mltune.cost.bound` allows; without the resources those of the hardware.
 
-        Parameters
-        ----------
-        builds : mapping of str to array_like of shape (n_configs,), optional
-            Results of compiling, as in :meth:`after`; by default the estimates of the bundle are used.
+        They follow from results of compiling, as in :meth:`after`, or from the estimates of the bundle.
         """
         size = length(columns)
         if not self.has_prior:
@@ -152,7 +134,7 @@ class Features:
         return traffic(accesses, self.device.warp_size, size) if accesses else None
 
     def _evaluated(self, columns: Columns) -> tuple[dict[str, Floats], list[Access]]:
-        """Return the bundle's resources by name, and its accesses."""
+        """Return the bundle's resources by name, and the layouts of its accesses."""
         values = self.kernel.evaluate(columns, self._variables, self._expressions)
         resources = {name: np.asarray(values[f"resource {name}"], dtype=np.float64) for name in self.kernel.resources}
         accesses = []

@@ -50,15 +50,7 @@ class Hyperparameters:
 
     @classmethod
     def most_likely(cls, X: Floats, y: Floats) -> Self:
-        """Return the maximum a posteriori estimate of the hyperparameters.
-
-        Parameters
-        ----------
-        X : ndarray of shape (n_points, n_dimensions)
-            Points of the unit cube.
-        y : ndarray of shape (n_points,)
-            Targets.
-        """
+        """Return the maximum a posteriori estimate, from X of shape (n_points, n_dimensions) in the unit cube and y."""
         from scipy.optimize import minimize
 
         start = cls.usual(X.shape[1])._logs()

@@ -32,7 +32,7 @@ def importance(columns: Columns, median_s: ArrayLike, values: Mapping[str, Seque
     Parameters
     ----------
     columns : Columns
-        The measured configurations: every parameter.
+        The measured configurations.
     median_s : array_like of shape (n_configs,)
         Their times.
     values : mapping of str to sequence of int

@@ -5,20 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from mltune.cost.pretrained import are_near, is_comparable
-from mltune.device.facts import NO_CUDA
+from mltune.cost.model_file import Card, file_of, load_card, load_model
+from mltune.cost.pretrained import PretrainedModel, are_near, is_comparable
+from mltune.device.facts import NO_CUDA, Device
 from mltune.errors import ModelError
 from mltune.files import assets
 from mltune.files.text import did_you_mean, printable
-
-if TYPE_CHECKING:
-    from mltune.cost.model_file import Card
-    from mltune.cost.pretrained import PretrainedModel
-    from mltune.device.facts import Device
-    from mltune.kernel.bundle import Kernel
-    from mltune.problem.problem import Problem
+from mltune.kernel.bundle import Kernel
+from mltune.problem.problem import Problem
 
 NONE = "none"
 AUTO = "auto"
@@ -38,12 +33,10 @@ class ChosenModel:
     @property
     def name(self) -> str:
         """The name of its file."""
-        from mltune.cost.model_file import file_of
-
         return file_of(self.path).name
 
     def notices(self, problem: Problem, device: Device) -> tuple[str, ...]:
-        """Say in what a problem and a device differ from all that the model was trained on."""
+        """Return in words where a problem and a device differ from all training data of the model."""
         origins = [one for one in self.card.origins if one.architecture]
         families = sorted({one.architecture for one in origins})
         classes = sorted({one.cost_class for one in self.card.members if one.cost_class})
@@ -74,8 +67,6 @@ class ChosenModel:
 @lru_cache(maxsize=2)
 def _load(path: Path, digest: str) -> PretrainedModel:
     """Load a model, once for all runs of a campaign."""
-    from mltune.cost.model_file import load_model
-
     model = load_model(path)
     if model.digest != digest:
         raise ModelError(f"the model {path} was replaced while it was read; start the run again.")
@@ -90,7 +81,7 @@ def choose_model(prior: str, kernel: Kernel, *, replay: bool = False) -> ChosenM
     prior : str
         ``"auto"``, ``"none"``, the name of a model that comes with mltune, or a file. ``"auto"`` is the model of a
         kernel that comes with mltune, if there is one of its parameters, unless it lost against physics where it was
-        judged on what it had not seen: more than :data:`TOLERATED_LOSS` (``gain`` in its card).
+        judged on datasets that it had not seen: more than :data:`TOLERATED_LOSS` (``gain`` in its card).
     kernel : Kernel
     replay : bool
         Whether recorded timings are replayed: ``"auto"`` is then none, because the model may have seen them.
@@ -110,8 +101,6 @@ def choose_model(prior: str, kernel: Kernel, *, replay: bool = False) -> ChosenM
     own = _comes_with_mltune(kernel)
     if prior == NONE or (prior == AUTO and (replay or not own or not shipped.is_file())):
         return None
-    from mltune.cost.model_file import file_of, load_card
-
     path = shipped if shipped.is_file() else Path(prior)
     if not file_of(path, ".json").exists():
         names = sorted(one.stem for one in assets.folder("models").glob("*.json"))
@@ -133,8 +122,6 @@ def choose_model(prior: str, kernel: Kernel, *, replay: bool = False) -> ChosenM
 
 def shipped_card(kernel: Kernel) -> Card | None:
     """Return the card of the model that comes with mltune for a kernel, also where no search starts from it."""
-    from mltune.cost.model_file import load_card
-
     path = assets.folder("models") / f"{kernel.name}.json"
     card = load_card(path) if _comes_with_mltune(kernel) and path.is_file() else None
     return card if card and set(card.parameters) == set(kernel.all_parameters) else None

@@ -91,16 +91,13 @@ class Card(BaseModel):
 
     Attributes
     ----------
-    format : int
-    kernel : str
-    parameters : list of str
     members : list
         For each regressor the sweep, the architecture of its device, case, class and operations of its problem, and its
         fastest configurations.
     sha256 : str
         Of the file of regressors.
     facts : dict
-        Training datasets with their hashes and devices, versions, and scores on what was left out.
+        Training datasets with their hashes and devices, versions, and scores on datasets that were left out.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -120,16 +117,13 @@ class Card(BaseModel):
 
     @property
     def gain(self) -> float | None:
-        """What it added to physics where it was judged on what it had not seen; None where it was not judged."""
+        """The gain over physics alone on datasets that the model had not seen; None where it was not judged."""
         return _figure(self.facts.get("gain"), "gain", -1.0, 1.0)
 
     def shares(self, source: Literal["model", "physics"]) -> dict[int, list[float]]:
-        """Return the shares of the optimum on what it had not seen, by number of first choices.
+        """Return the shares of the optimum on datasets that the model had not seen, by number of first choices.
 
-        Parameters
-        ----------
-        source : {"model", "physics"}
-            What chooses: the model, together with physics if there is any, or physics alone.
+        The source of the choices is the model, together with physics if there is any, or physics alone.
         """
         scores = self.facts.get("scores")
         found: dict[int, list[float]] = {}
@@ -145,7 +139,7 @@ class Card(BaseModel):
 
     @property
     def origins(self) -> list[Origin]:
-        """Where its datasets were recorded, as far as its facts say so."""
+        """Origins of its datasets, where its facts have them."""
         found = self.facts.get("datasets")
         listed = found.values() if isinstance(found, dict) else ()
         return [Origin.of(one) for one in listed if isinstance(one, dict)]
@@ -187,13 +181,7 @@ def save_model(model: PretrainedModel, path: Path) -> None:
 
 
 def load_card(path: Path) -> Card:
-    """Load the card of a model.
-
-    Raises
-    ------
-    ModelError
-        The file cannot be read, or is no card.
-    """
+    """Load the card of a model."""
     path = file_of(path, ".json")
     try:
         document = parse_json(read_file(path, _MOST_CARD_BYTES))
@@ -208,10 +196,6 @@ def load_card(path: Path) -> Card:
 
 def load_model(path: Path) -> PretrainedModel:
     """Load a model.
-
-    Parameters
-    ----------
-    path : pathlib.Path
 
     Raises
     ------

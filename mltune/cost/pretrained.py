@@ -1,9 +1,9 @@
 """A cost model that is trained on recorded sweeps, from which runs on other GPUs and problems start.
 
 There is one regressor for each sweep, from the parameters of a configuration to the log of its speed relative to the
-fastest of the sweep. The mean of those that are closest is the prediction: what was fast everywhere is expected to be
-fast here. On recorded GPUs of other architectures this order beats one regressor over all sweeps with features of the
-device (benchmarks/transfer.py).
+fastest of the sweep. The prediction is the mean of the closest regressors: a configuration that was fast everywhere is
+expected to be fast here. On recorded GPUs of other architectures this order beats one regressor over all sweeps with
+features of the device (benchmarks/transfer.py).
 """
 
 from __future__ import annotations
@@ -12,18 +12,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from mltune.cost.encoding import Source
 from mltune.cost.features import signed_log2
-from mltune.device.facts import NO_CUDA
+from mltune.device.facts import NO_CUDA, Device
 from mltune.kernel.columns import Columns, Floats
-
-if TYPE_CHECKING:
-    from mltune.device.facts import Device
-    from mltune.problem.problem import Problem
+from mltune.problem.problem import Problem
 
 SLOWEST = -3.0
 """Log of the relative speed of the slowest configurations that are told apart; failures count as such."""
@@ -60,16 +57,14 @@ class Sweep:
 
     Attributes
     ----------
-    name : str
     group : str
-        What is left out as a whole when a model is judged: the architecture of the device, or the sweep.
+        The sweeps of a group are left out together when a model is judged: an architecture, or one sweep.
     architecture : str
         That of the device (:attr:`mltune.device.facts.Device.architecture`).
     case, cost_class : str
         Those of the problem (:attr:`mltune.problem.problem.Problem.case`).
     flops : float
         Operations of the problem; 0 where they are not known.
-    columns : Columns
     median_s : ndarray of shape (n_configs,)
         Seconds; NaN for configurations that failed.
     """
@@ -109,12 +104,10 @@ class PretrainedModel:
 
     Attributes
     ----------
-    kernel : str
     parameters : tuple of str
         The features of the regressors: log2(1 + value) of each.
-    members : tuple of Member
     first : tuple of mapping of str to int
-        Configurations that are worth to be measured first, for the problem and the device that it was chosen for.
+        Configurations to measure first, for the problem and the device that it was chosen for.
     facts : mapping
         Further content of the card: datasets, versions, scores.
     digest : str
@@ -131,12 +124,12 @@ class PretrainedModel:
     def closest(self, problem: Problem, device: Device) -> PretrainedModel | None:
         """Return the model of the sweeps that are closest to a problem and a device.
 
-        Of the sweeps with CUDA, or of those without, as the device is: those of the problem's class, if there are any;
-        of these, those of its case or of a similar number of operations (:data:`FAR`), if there are any; and of these,
-        those of the device's architecture, if there are any. The fastest configurations of those of that architecture
-        and of a similar number of operations come first, those of the problem's case before others. None where there
-        is no sweep with CUDA, or none without: such orders mislead (a convolution, from AMD's GPUs to NVIDIA's: .6 to
-        .7 of the optimum with the first choice, where physics alone has .9).
+        The sweeps are narrowed down step by step, each step only if it leaves some: the problem's class; its case or a
+        similar number of operations (:data:`FAR`); the device's architecture. The fastest configurations of sweeps on
+        that architecture and of a similar number of operations are its ``first``, those of the problem's case before
+        others. Sweeps with CUDA say nothing of a device without it, nor the reverse: there the result is None. (Orders
+        of a convolution on AMD's GPUs reach .6 to .7 of the optimum of NVIDIA's with the first choice, physics alone
+        .9.)
         """
         left = [one for one in self.members if is_comparable(one.architecture, device)]
         left = [one for one in left if one.cost_class == problem.cost_class] or left

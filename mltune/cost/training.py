@@ -1,4 +1,4 @@
-"""Train a model on datasets of one kernel, and judge it on what it has not seen."""
+"""Train a model on datasets of one kernel, and judge it on datasets that it has not seen."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mltune.cost.encoding import Encoding, Source, physical
+from mltune.cost.cost_model import one_thread
+from mltune.cost.encoding import Encoding, Source, physical, portfolio
 from mltune.cost.features import Features
-from mltune.cost.initial_design import portfolio
 from mltune.cost.pretrained import SLOWEST, PretrainedModel, Sweep, fit_member, importance
 from mltune.dataset.recorded_kernel import recorded_kernel
 from mltune.errors import DamagedRunError, ModelError, RunDirectoryError
+from mltune.kernel.space import SearchSpace
 from mltune.records.directory import runs_in
 from mltune.records.store import Store
 from mltune.records.trial import TrialState
@@ -23,7 +24,6 @@ from mltune.records.versions import installed_versions
 
 if TYPE_CHECKING:
     from mltune.dataset.dataset import Dataset
-    from mltune.kernel.space import SearchSpace
 
 CHOICES = (1, 5, 10, 25)
 """Numbers of first choices of which the fastest is compared with the optimum."""
@@ -44,10 +44,6 @@ def train(datasets: Sequence[Dataset], *, seed: int = 0) -> PretrainedModel:
     Datasets of one problem on one device are one sweep. The model is judged on each large dataset by the closest
     members of other groups: of other architectures, or where all datasets are of one architecture, of other problems.
 
-    Parameters
-    ----------
-    datasets : sequence of Dataset
-
     Raises
     ------
     ModelError
@@ -60,8 +56,6 @@ def train(datasets: Sequence[Dataset], *, seed: int = 0) -> PretrainedModel:
     >>> model.kernel, len(model.members), model.facts["scores"]
     ('transpose', 1, {})
     """
-    from mltune.cost.cost_model import one_thread
-
     first = datasets[0].manifest
     for one in datasets:
         if one.manifest.kernel != first.kernel or set(one.manifest.parameters) != set(first.parameters):
@@ -158,7 +152,7 @@ def as_sweeps(datasets: Sequence[Dataset]) -> list[Sweep]:
 
 
 def joined(datasets: Sequence[Dataset], sweeps: Sequence[Sweep]) -> list[Sweep]:
-    """Return the sweeps of datasets, those of the same problem on the same device as one, by the name of the first."""
+    """Return the sweeps of datasets; several of one problem on one device are one, with the name of the first."""
     parts: dict[tuple[object, ...], list[Sweep]] = {}
     for dataset, sweep in zip(datasets, sweeps, strict=True):
         parts.setdefault((repr(dataset.manifest.problem), dataset.manifest.device), []).append(sweep)
@@ -182,17 +176,12 @@ def without(model: PretrainedModel, sweeps: Sequence[Sweep], group: str) -> Pret
 def scores(
     model: PretrainedModel, datasets: Sequence[Dataset], each: Sequence[Sweep], sweeps: Sequence[Sweep]
 ) -> dict[str, Any]:
-    """Judge a model on each large dataset by the closest members of other groups.
+    """Judge a model on each large dataset by the closest members of other groups; return :func:`score` by dataset.
 
     Parameters
     ----------
     each, sweeps : sequence of Sweep
         The sweep of each dataset, and those that the members of the model were fitted to.
-
-    Returns
-    -------
-    dict
-        By dataset the result of :func:`score`; empty where there are no other groups.
     """
     found = {}
     for dataset, sweep in zip(datasets, each, strict=True):
@@ -204,7 +193,7 @@ def scores(
 
 
 def score(model: PretrainedModel, dataset: Dataset, sweep: Sweep) -> dict[str, Any]:
-    """Compare what a model expects of a sweep with its times.
+    """Compare the expectations of a model with the times of a sweep.
 
     Returns
     -------
@@ -237,9 +226,9 @@ def score(model: PretrainedModel, dataset: Dataset, sweep: Sweep) -> dict[str, A
 
 
 def gain(scores: Mapping[str, Mapping[str, Any]]) -> float | None:
-    """Return what a model adds to physics: the mean gain of the share of the optimum over sweeps and first choices.
+    """Return the mean gain of the share of the optimum by a model over physics; None where nothing was held out.
 
-    None where nothing was held out. Where there is no physics, the model adds what it has.
+    Where there is no physics, the gain is the share of the model.
     """
     gains = []
     for found in scores.values():

@@ -1,8 +1,4 @@
-"""Reader of bare tables: timings in a CSV, Parquet or JSON file as a dataset for replay and comparison.
-
-A bare table holds only parameters and times. Its kernel has no resources, its problem no number of operations and its
-device no facts, so times are compared only with each other.
-"""
+"""Reader of bare tables: the distinct configurations in a CSV, Parquet or JSON file, with their times and states."""
 
 from __future__ import annotations
 
@@ -14,18 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from mltune.dataset.cells import NOT_MEASURED, Cells, known_times, parameter, states, times
-from mltune.dataset.dataset import Dataset
-from mltune.dataset.foreign import Outcomes, foreign_dataset
+from mltune.dataset.foreign import Outcomes
 from mltune.dataset.formats import Layout, RawTable, read_raw
 from mltune.dataset.parquet import schema
 from mltune.dataset.repeats import merge
-from mltune.device.known import UNKNOWN
 from mltune.errors import DatasetError
 from mltune.files.text import printable
-from mltune.kernel.bundle import Kernel
-from mltune.kernel.coding import labelled
-from mltune.kernel.columns import Columns
-from mltune.problem.kinds import timed_problem
+from mltune.kernel.columns import Columns, number_rows
 from mltune.process.bounded import BoundsExceededError, call_bounded
 from mltune.records.trial import TrialState
 
@@ -37,16 +28,12 @@ _SMALL = 1_000_000
 
 
 @dataclass(frozen=True, eq=False)
-class BareTable:
-    """A bare table as a dataset and its kernel.
+class Contents:
+    """The distinct configurations of a table.
 
     Attributes
     ----------
-    kernel : Kernel
-        Its parameters are those of the table; it has no restrictions, resources and source.
-    dataset : Dataset
-        In memory only: its manifest has no hash.
-    codes : mapping of str to tuple
+    labels : mapping of str to tuple
         For each parameter with values other than integers, the values of the codes 0, 1, ...
     account : str
         What was read: ``"2,000 rows, 21 distinct, 896 failed"``.
@@ -54,77 +41,15 @@ class BareTable:
         What the user should know about it, such as contradictory rows.
     """
 
-    kernel: Kernel
-    dataset: Dataset
-    codes: Mapping[str, tuple[object, ...]]
-    account: str = ""
-    notices: tuple[str, ...] = ()
-
-    def describe(self, configuration: Mapping[str, int]) -> dict[str, object]:
-        """Return a configuration with the values of the table in place of codes."""
-        return labelled(configuration, self.codes)
-
-
-@dataclass(frozen=True, eq=False)
-class Contents:
-    """The distinct configurations of a table, and what else :class:`BareTable` tells of it."""
-
     columns: Columns
     outcomes: Outcomes
-    codes: Mapping[str, tuple[object, ...]]
+    labels: Mapping[str, tuple[int | float | str, ...]]
     account: str
     notices: tuple[str, ...]
 
 
-def read_table(
-    path: str | Path,
-    parameters: Sequence[str] | None = None,
-    time: str | None = None,
-    *,
-    time_unit: str | None = None,
-    status: str | None = None,
-    compile_time: str | None = None,
-    aggregate: bool = False,
-) -> BareTable:
-    """Read a table of configurations and their times.
-
-    A configuration has failed if its status says so, or if there is no time or the name of an error in its place.
-    Anything else than a positive time is refused. Rows that were not measured are left out. Several rows of one
-    configuration are repeated measurements: it is ``ok`` if any of them is, and its time is their median.
-
-    Parameters
-    ----------
-    path : str or pathlib.Path
-        A ``.csv`` or ``.parquet`` file, or a ``.json`` file: a cache of Kernel Tuner, results in T4 (the exchange
-        format of the autotuning community), or the output of a tuner of CLBlast. JSON files define their own
-        parameters, times and states.
-    parameters : sequence of str, optional
-        The columns of the parameters; required except for JSON. Values that are not integers (floats, text, booleans)
-        become codes in sorted order.
-    time : str, optional
-        The column of the times; required except for JSON.
-    time_unit : {"s", "ms", "us", "ns"}, optional
-        Unit of the times; by default the suffix of the column's name, as in ``time_ms``.
-    status : str, optional
-        The column of the states; ``status`` by default, if it exists.
-    compile_time : str, optional
-        The column of the compile times; by default ``compile_s``, ``compile_ms``, ``compile_us`` or ``compile_ns``.
-    aggregate : bool
-        Whether to merge rows with the same parameters that differ in other columns.
-
-    Raises
-    ------
-    DatasetError
-        The file or a column does not exist, the file is malformed or too large, a time or parameter cannot be right,
-        no row was measured, or a parameter seems to be forgotten.
-    """
-    named = None if parameters is None else tuple(parameters)
-    layout = Layout(named, time, status, compile_time, time_unit=time_unit, aggregate=aggregate)
-    return _bare_table(Path(path), read_contents(Path(path), layout))
-
-
 def read_contents(path: Path, layout: Layout) -> Contents:
-    """Read what a table holds, with limits on memory and time; see :func:`read_table`."""
+    """Read what a table holds, with limits on memory and time; see :func:`mltune.dataset.importing.read_table`."""
     if path.suffix.lower() in (".csv", ".json") and path.is_file() and path.stat().st_size <= _SMALL:
         return contents_of(path, layout)
     try:
@@ -160,7 +85,8 @@ def _contents(raw: RawTable, layout: Layout) -> Contents:
     state = state[measured]
     parameters = [parameter(cells[measured]) for cells in raw.parameters]
     others = [cells[measured] for cells in raw.others]
-    merged = merge(parameters, state, time_s[measured], others, aggregate=layout.aggregate)
+    number, _ = number_rows([one.codes for one in parameters], [len(one.integers) for one in parameters])
+    merged = merge(number, state, time_s[measured], () if layout.aggregate else others)
     first = merged.first
     account = f"{rows:,} rows, {len(first):,} distinct, {(state != TrialState.OK).sum():,} failed"
     if len(measured) < rows:
@@ -174,24 +100,6 @@ def _contents(raw: RawTable, layout: Layout) -> Contents:
         account,
         tuple(filter(None, (raw.notice, words, *merged.notices))),
     )
-
-
-def _bare_table(path: Path, contents: Contents) -> BareTable:
-    name = slug(path.stem)
-    values = {parameter: tuple(np.unique(column).tolist()) for parameter, column in contents.columns.items()}
-    problem = timed_problem(re.sub(r"^[^a-z]+", "", name) or "table")
-    kernel = Kernel(name=name, problem=problem.kind, parameters=values)
-    dataset = foreign_dataset(
-        contents.columns,
-        contents.outcomes,
-        name=name,
-        kind="search",
-        kernel=kernel.name,
-        problem=problem,
-        device=UNKNOWN,
-        source=str(path),
-    )
-    return BareTable(kernel, dataset, contents.codes, contents.account, contents.notices)
 
 
 def slug(text: str) -> str:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from mltune.dataset.manifest import LONGEST_LABEL, LONGEST_S, SHORTEST_S
 from mltune.errors import DatasetError
 from mltune.files.text import printable
+from mltune.kernel.coding import code_ordered
 from mltune.kernel.columns import Floats, Indices
 from mltune.records.trial import TrialState
 
@@ -34,7 +35,6 @@ _FAILURES = (
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 _INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 _TRUTH = {"true": True, "false": False}
-_EXACT_INTEGER = 2**53
 _LONGEST_TEXT = LONGEST_LABEL
 
 
@@ -79,22 +79,11 @@ class Parameter:
     name: str
     codes: NDArray[np.int32]
     integers: Indices
-    values: tuple[object, ...] | None
+    values: tuple[int | float | str, ...] | None
 
 
 def encode(name: str, values: Sequence[object]) -> Cells:
-    """Return a column of values.
-
-    Raises
-    ------
-    DatasetError
-        A value is not a single one.
-
-    Examples
-    --------
-    >>> encode("a", [4, 2, 4]).codes.tolist()
-    [0, 1, 0]
-    """
+    """Return a column of values."""
     kinds = set(map(type, values))
     if strange := kinds - {str, bool, int, float, type(None)}:
         row, kind = next((row, type(value)) for row, value in enumerate(values, 1) if type(value) in strange)
@@ -125,13 +114,7 @@ def typed(texts: Sequence[str]) -> Sequence[object]:
 
 
 def parameter(cells: Cells) -> Parameter:
-    """Return the column of a parameter.
-
-    Raises
-    ------
-    DatasetError
-        A value is missing or too long.
-    """
+    """Return the column of a parameter."""
     used = np.unique(cells.codes)
     values = [cells.values[code] for code in used.tolist()]
     for value in values:
@@ -145,18 +128,15 @@ def parameter(cells: Cells) -> Parameter:
                 f"a parameter has at most {_LONGEST_TEXT} characters, but {printable(cells.name)!r} has {len(value):,} "
                 f"in row {_row(cells, value)}"
             )
-    if all(type(value) is not str and abs(value) < _EXACT_INTEGER and value == int(value) for value in values):
-        distinct, ranks = np.unique(np.array(values, dtype=np.int64), return_inverse=True)
-        codes = ranks.astype(np.int32)[np.searchsorted(used, cells.codes)]
-        return Parameter(cells.name, codes, distinct, None)
     try:
         ordered = sorted(set(values))
     except TypeError:  # values of different types cannot be ordered
         values = [str(value) for value in values]
         ordered = sorted(set(values))
+    coded = code_ordered(ordered)
     places = {value: place for place, value in enumerate(ordered)}
     codes = np.array([places[value] for value in values], dtype=np.int32)[np.searchsorted(used, cells.codes)]
-    return Parameter(cells.name, codes, np.arange(len(ordered)), tuple(ordered))
+    return Parameter(cells.name, codes, np.array(coded.integers, dtype=np.int64), coded.labels)
 
 
 def states(cells: Cells) -> tuple[NDArray[np.object_], tuple[str, ...]]:
@@ -188,19 +168,7 @@ def _state(word: str) -> str | None:
 def times(cells: Cells, unit_s: float, failed: NDArray[np.bool_]) -> tuple[Floats, NDArray[np.object_]]:
     """Return the times of a column in seconds, NaN for failures, and the states that texts in their place stand for.
 
-    Parameters
-    ----------
-    cells : Cells
-        Numbers. Nothing, NaN or a text that tells of a failure stands for a failure.
-    unit_s : float
-        Length of their unit, seconds.
-    failed : ndarray of shape (n_rows,), bool
-        Rows that have failed whatever is in their cell.
-
-    Raises
-    ------
-    DatasetError
-        A row that has not failed has something else, such as a negative time.
+    Nothing, NaN or a text that tells of a failure stands for one. Rows that have ``failed`` may have anything.
     """
     number_s, found = _read(cells.values)
     time_s = unit_s * number_s

@@ -34,19 +34,6 @@ def read_clblast(
     """Return the parameters of one section, its configurations and their outcomes.
 
     The parameter PRECISION, which is the same in all rows, is left out.
-
-    Parameters
-    ----------
-    document : mapping
-    section : mapping of str to str
-        Fields of a section of the database, such as ``{"device": "Tesla K40m", "kernel": "Xgemm", "precision": "32"}``.
-
-    Raises
-    ------
-    DatasetError
-        No section has these fields, or more than one has.
-    LookupError, TypeError, ValueError
-        The document is malformed.
     """
     if "sections" not in document:
         rows = document["results"]

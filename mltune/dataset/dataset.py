@@ -56,8 +56,6 @@ class Dataset:
     >>> dataset = load_dataset("h200-sgemm-nt-4096-random")
     >>> dataset.manifest.problem.label, len(dataset)
     ('sgemm NT 4096', 5000)
-    >>> float(np.nanmin(dataset.numbers("median_s"))) == dataset.manifest.best.median_s
-    True
     """
 
     manifest: Manifest
@@ -131,28 +129,6 @@ def dataset_from_records(
 
     Skipped configurations are left out. Floats are rounded to the precision of measurement
     (:func:`mltune.dataset.parquet.arrow_table`); the store of the run keeps them exactly.
-
-    Parameters
-    ----------
-    records : iterable of TrialRecord
-        The trials.
-    header : RunHeader
-        The header of their run. Every configuration must consist of values in its ``parameters``.
-    name : str
-        Name of the dataset: lower-case letters, digits, ``_`` and ``-``.
-    kind : {"random", "complete", "pruned", "search"}
-        Choice of the configurations; see :class:`mltune.dataset.manifest.Manifest`.
-    reference_median_s : float, optional
-        Median time of the reference kernel for the same problem, seconds.
-    source, licence : str
-        Origin and licence of data of third parties.
-    pruning : mapping of str to float, optional
-        Figures of a pruned sweep.
-
-    Raises
-    ------
-    DatasetError
-        No configuration was measured, a configuration occurs twice, or an outcome is impossible.
     """
     measured = [record for record in records if record.build is not None and record.state != TrialState.SKIPPED]
     if not measured:
@@ -179,13 +155,7 @@ def dataset_from_records(
 
 
 def make_dataset(table: Any, parameters: Mapping[str, tuple[int, ...]], **facts: Any) -> Dataset:
-    """Check a table, and complete a manifest that is otherwise given by ``facts``.
-
-    Raises
-    ------
-    DatasetError
-        A configuration occurs twice, or an outcome is impossible.
-    """
+    """Check a table, and complete a manifest that is otherwise given by ``facts``."""
     check_table(table, parameters, facts["name"])
     counts, best = _counts(table), _best(table, parameters)
     return Dataset(Manifest(parameters=parameters, rows=table.num_rows, counts=counts, best=best, **facts), table)
@@ -199,15 +169,7 @@ def dataset_from_store(store: Store, *, name: str, kind: Kind = "search") -> Dat
 
 
 def export_run(directory: Path, folder: Path) -> Path:
-    """Write the records of a run as a dataset, named after the run's directory; return the Parquet file.
-
-    Raises
-    ------
-    RunDirectoryError
-        The directory holds no run.
-    DatasetError
-        Nothing was measured, or the folder holds a dataset of that name.
-    """
+    """Write the records of a run as a dataset, named after the run's directory; return the Parquet file."""
     name = re.sub(r"[^a-z0-9_-]+", "-", directory.resolve().name.lower()).strip("-_") or "run"
     with Store.read_only(directory) as store:
         dataset = write_dataset(dataset_from_store(store, name=name), folder)
@@ -215,27 +177,7 @@ def export_run(directory: Path, folder: Path) -> Path:
 
 
 def write_dataset(dataset: Dataset, folder: Path, *, overwrite: bool = False) -> Dataset:
-    """Write ``NAME.parquet`` and ``NAME.json``, each atomically.
-
-    Parameters
-    ----------
-    dataset : Dataset
-        The dataset.
-    folder : pathlib.Path
-        Created if missing. The shipped datasets are in ``datasets/<kernel>``.
-    overwrite : bool
-        Whether to replace a dataset of the same name.
-
-    Returns
-    -------
-    Dataset
-        The same dataset, with the hash of the file in its manifest.
-
-    Raises
-    ------
-    DatasetError
-        A dataset of the same name exists, or the folder cannot be written.
-    """
+    """Write ``NAME.parquet`` and ``NAME.json``, each atomically; return the dataset with the hash of its file."""
     data = write_parquet(dataset.table)
     manifest = dataclasses.replace(dataset.manifest, sha256=hashlib.sha256(data).hexdigest())
     table, described = (Path(folder) / f"{manifest.name}.{suffix}" for suffix in ("parquet", "json"))
@@ -308,13 +250,7 @@ def list_datasets(folder: Path | None = None) -> list[Manifest]:
 
 
 def datasets_in(folder: Path) -> list[Path]:
-    """Return the manifest files of the datasets in a folder and in its folders: JSON files beside a Parquet file.
-
-    Raises
-    ------
-    DatasetError
-        There are none.
-    """
+    """Return the manifest files of the datasets in a folder and in its folders: JSON files beside a Parquet file."""
     found = [path for pattern in ("*.json", "*/*.json") for path in sorted(Path(folder).glob(pattern))]
     found = [path for path in found if path.with_suffix(".parquet").exists()]
     if not found:

@@ -28,13 +28,6 @@ def kernel_tuner_cache(dataset: Dataset) -> str:
     """Return the text of a cache file of Kernel Tuner, which its simulation mode reads.
 
     A time is the median of the samples. Every failure but one of compiling is a ``RuntimeFailedConfig``.
-
-    Examples
-    --------
-    >>> from mltune.dataset.dataset import load_dataset
-    >>> document = json.loads(kernel_tuner_cache(load_dataset("convolution_w6600")))
-    >>> document["kernel_name"], len(document["cache"])
-    ('convolution', 4362)
     """
     manifest = dataset.manifest
     values = {
@@ -54,14 +47,7 @@ def kernel_tuner_cache(dataset: Dataset) -> str:
 
 
 def t4_results(dataset: Dataset) -> str:
-    """Return the text of a results file in T4, version 1.0.0; a time is the median of the samples.
-
-    Examples
-    --------
-    >>> from mltune.dataset.dataset import load_dataset
-    >>> json.loads(t4_results(load_dataset("convolution_w6600")))["results"][0]["invalidity"]
-    'correct'
-    """
+    """Return the text of a results file in T4, version 1.0.0; a time is the median of the samples."""
     results = [_t4(*outcome) for outcome in _outcomes(dataset)]
     document = {"results": results, "schema_version": "1.0.0", "metadata": {"timeunit": "milliseconds"}}
     return json.dumps(document, allow_nan=False) + "\n"

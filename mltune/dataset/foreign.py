@@ -42,22 +42,9 @@ def foreign_dataset(
     parameters: Mapping[str, Sequence[int]] | None = None,
     **facts: Any,
 ) -> Dataset:
-    """Create a dataset from recorded outcomes. Single samples and resources are unknown.
+    """Create a dataset from recorded outcomes and fields of its manifest. Single samples and resources are unknown.
 
-    Parameters
-    ----------
-    columns : Columns
-        The configurations, distinct.
-    outcomes : Outcomes
-    parameters : mapping of str to sequence of int, optional
-        The values that the configurations were chosen from; by default those that occur.
-    **facts
-        Fields of :class:`~mltune.dataset.manifest.Manifest`: at least name, kind, kernel, problem and device.
-
-    Raises
-    ------
-    DatasetError
-        A configuration occurs twice, or an outcome is impossible.
+    ``parameters`` are the values that the configurations were chosen from; by default those that occur.
     """
     if parameters is None:
         parameters = {parameter: np.unique(column).tolist() for parameter, column in columns.items()}

@@ -105,13 +105,7 @@ class RawTable:
 
 
 def read_raw(path: Path, layout: Layout) -> RawTable:
-    """Read the columns of a file in the format of its suffix; see :func:`mltune.dataset.bare_table.read_table`.
-
-    Raises
-    ------
-    DatasetError
-        The file or a column does not exist, or the file is malformed or too large.
-    """
+    """Read the columns of a file in the format of its suffix; see :func:`mltune.dataset.importing.read_table`."""
     suffix = path.suffix.lower()
     readers = {".csv": _csv, ".parquet": _parquet}
     if suffix not in (*readers, ".json"):

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +17,12 @@ from mltune.dataset.dataset import Dataset, Kind
 from mltune.dataset.foreign import Outcomes, foreign_dataset
 from mltune.dataset.formats import Layout
 from mltune.device.facts import Device
+from mltune.device.known import UNKNOWN
 from mltune.errors import DatasetError
 from mltune.files.text import printable
 from mltune.kernel.bundle import Kernel, device_variables
 from mltune.kernel.columns import Columns, length, row
+from mltune.problem.kinds import timed_problem
 from mltune.problem.problem import Problem
 from mltune.records.trial import TrialState
 
@@ -45,6 +48,60 @@ class Imported:
     notices: tuple[str, ...]
 
 
+def read_table(
+    path: str | Path,
+    parameters: Sequence[str] | None = None,
+    time: str | None = None,
+    *,
+    time_unit: str | None = None,
+    status: str | None = None,
+    compile_time: str | None = None,
+    aggregate: bool = False,
+) -> Imported:
+    """Read a table of configurations and their times for replay and comparison.
+
+    Such a table holds only parameters and times. Its kernel has no resources, its problem no number of operations and
+    its device no facts, so times are compared only with each other.
+
+    A configuration has failed if its status says so, or if there is no time or the name of an error in its place.
+    Anything else than a positive time is refused. Rows that were not measured are left out. Several rows of one
+    configuration are repeated measurements: it is ``ok`` if any of them is, and its time is their median.
+
+    Parameters
+    ----------
+    path : str or pathlib.Path
+        A ``.csv`` or ``.parquet`` file, or a ``.json`` file: a cache of Kernel Tuner, results in T4 (the exchange
+        format of the autotuning community), or the output of a tuner of CLBlast. JSON files define their own
+        parameters, times and states.
+    parameters : sequence of str, optional
+        The columns of the parameters; required except for JSON. Values that are not integers (floats, text, booleans)
+        become codes in sorted order.
+    time : str, optional
+        The column of the times; required except for JSON.
+    time_unit : {"s", "ms", "us", "ns"}, optional
+        Unit of the times; by default the suffix of the column's name, as in ``time_ms``.
+    status : str, optional
+        The column of the states; ``status`` by default, if it exists.
+    compile_time : str, optional
+        The column of the compile times; by default ``compile_s``, ``compile_ms``, ``compile_us`` or ``compile_ns``.
+    aggregate : bool
+        Whether to merge rows with the same parameters that differ in other columns.
+
+    Raises
+    ------
+    DatasetError
+        The file or a column does not exist, the file is malformed or too large, a time or parameter cannot be right,
+        no row was measured, or a parameter seems to be forgotten.
+    """
+    named = None if parameters is None else tuple(parameters)
+    layout = Layout(named, time, status, compile_time, time_unit=time_unit, aggregate=aggregate)
+    path = Path(path)
+    name = slug(path.stem)
+    problem = timed_problem(re.sub(r"^[^a-z]+", "", name) or "table")
+    facts = {"name": name, "kind": "search", "kernel": name, "problem": problem, "device": UNKNOWN}
+    return _imported(read_contents(path, layout), source=str(path), **facts)
+
+
 def import_table(
     path: str | Path,
     *,
@@ -57,7 +114,7 @@ def import_table(
     source: str = "",
     licence: str = "",
 ) -> Imported:
-    """Make a dataset of a table; :func:`mltune.dataset.bare_table.read_table` says what a table is.
+    """Make a dataset of a table; :func:`read_table` says what a table is.
 
     Parameters
     ----------
@@ -95,19 +152,21 @@ def import_table(
         found = read_contents(path, layout)
     else:
         raise DatasetError(f"a kernel has a name matching {_NAME.pattern}, got {printable(kernel, 100)!r}.")
-    dataset = foreign_dataset(
-        found.columns,
-        found.outcomes,
+    return _imported(
+        found,
         parameters=parameters,
         name=name or slug(path.stem),
         kind=kind,
         kernel=kernel.name if isinstance(kernel, Kernel) else kernel,
         problem=problem,
         device=device,
-        labels=found.codes,
         source=source or path.name,
         licence=licence,
     )
+
+
+def _imported(found: Contents, **facts: Any) -> Imported:
+    dataset = foreign_dataset(found.columns, found.outcomes, labels=found.labels, **facts)
     return Imported(dataset, found.account, found.notices)
 
 
@@ -136,7 +195,7 @@ def _fitted(found: Contents, kernel: Kernel, problem: Problem, device: Device, p
         found,
         columns={name: column[kept] for name, column in columns.items()},
         outcomes=Outcomes(*outcomes),
-        codes=kernel.labels,
+        labels=kernel.labels,
         notices=(*found.notices, notice) if excluded.any() else found.notices,
     )
 
@@ -145,7 +204,7 @@ def _positions(name: str, found: Contents, kernel: Kernel, path: Path) -> NDArra
     """Return the column of a parameter, with the positions of the kernel's labels in place of those of the table."""
     column = found.columns[name]
     legal: Sequence[object] = kernel.labels[name] if name in kernel.labels else kernel.all_parameters[name]
-    values: Sequence[object] = found.codes[name] if name in found.codes else np.unique(column).tolist()
+    values: Sequence[object] = found.labels[name] if name in found.labels else np.unique(column).tolist()
     strange = [value for value in values if value not in legal]
     if strange:
         raise DatasetError(
@@ -155,7 +214,7 @@ def _positions(name: str, found: Contents, kernel: Kernel, path: Path) -> NDArra
     if name not in kernel.labels:
         return column
     places = np.array([legal.index(value) for value in values], dtype=np.int64)
-    return places[column if name in found.codes else np.unique(column, return_inverse=True)[1]]
+    return places[column if name in found.labels else np.unique(column, return_inverse=True)[1]]
 
 
 def broken_restrictions(

@@ -84,15 +84,10 @@ class Manifest:
     sha256 : str
         Hash of the Parquet file; empty until it is written.
     pruning : mapping of str to float
-        The promise, the audit and the seconds of a pruned sweep: :class:`mltune.tuning.pruned.Pruned`. Empty for
+        The promise, the audit and the seconds of a pruned sweep: :class:`mltune.tuning.sweep.Pruned`. Empty for
         datasets of other kinds.
     format : int
         Version of the format.
-
-    Raises
-    ------
-    DatasetError
-        A value is out of bounds.
     """
 
     name: str
@@ -170,13 +165,7 @@ class Manifest:
                 )
 
     def check_kernel(self, kernel: Kernel) -> str:
-        """Check that the dataset belongs to a kernel; return a warning if its source has changed since, else "".
-
-        Raises
-        ------
-        DatasetError
-            It belongs to another kernel, or to one with other parameters.
-        """
+        """Check that the dataset belongs to a kernel; return a warning if its source has changed since, else ""."""
         ours, theirs = self.parameters, kernel.all_parameters
         if self.kernel != kernel.name:
             raise DatasetError(
@@ -213,13 +202,7 @@ class Manifest:
 
 
 def read_manifest(path: Path, *, inside: Path | None = None) -> Manifest:
-    """Read the JSON file of a manifest and check it; no link below ``inside`` is followed.
-
-    Raises
-    ------
-    DatasetError
-        The file does not exist, or is not a manifest.
-    """
+    """Read the JSON file of a manifest and check it; no link below ``inside`` is followed."""
     from pydantic import TypeAdapter, ValidationError
 
     try:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from mltune.dataset.cells import Parameter
 from mltune.dataset.dataset import Dataset, Kind, make_dataset
 from mltune.dataset.parquet import TIME_BITS, rounded
 from mltune.dataset.repeats import merge
@@ -24,11 +23,6 @@ def merge_datasets(datasets: Sequence[Dataset], name: str) -> tuple[Dataset, tup
 
     A configuration that occurs more than once has succeeded if it did so in one dataset. Its time is the median of its
     times, its samples are those of all; everything else about it is that of the first dataset in which it succeeded.
-
-    Raises
-    ------
-    DatasetError
-        They differ in kernel, source, problem, device, parameters or labels, or there is only one.
     """
     import pyarrow as pa
 
@@ -107,14 +101,11 @@ def _merged(table: Any, names: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
     """Return a table in which each configuration occurs once, and notices."""
     import pyarrow as pa
 
-    parameters = []
-    for name in names:
-        integers, codes = np.unique(table[name].to_numpy(), return_inverse=True)
-        parameters.append(Parameter(name, codes.astype(np.int32), integers, None))
+    distinct = [np.unique(table[name].to_numpy(), return_inverse=True) for name in names]
+    number, _ = number_rows([codes for _, codes in distinct], [len(values) for values, _ in distinct])
     states = np.asarray(table["state"].to_pylist(), dtype=object)
     median_s = table["median_s"].to_numpy().astype(np.float64)
-    found = merge(parameters, states, median_s, (), aggregate=True)
-    number, _ = number_rows([one.codes for one in parameters], [len(one.integers) for one in parameters])
+    found = merge(number, states, median_s)
     kept = table.take(pa.array(found.first))
     repeated = np.bincount(number)[number[found.first]] > 1
     ok = states[found.first] == TrialState.OK.value

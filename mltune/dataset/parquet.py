@@ -60,11 +60,6 @@ def schema(parameters: Sequence[str]) -> Any:
 
     The columns are the parameters; ``state``, the final state of the trial; ``build_state``, that of its build;
     ``detail``; then fields of :class:`~mltune.records.trial.Build` and :class:`~mltune.records.trial.Measurement`.
-
-    Raises
-    ------
-    DatasetError
-        A parameter has the name of another column.
     """
     import pyarrow as pa
 
@@ -109,13 +104,7 @@ def arrow_table(records: Sequence[TrialRecord], parameters: Sequence[str]) -> An
 
 
 def check_table(table: Any, parameters: Mapping[str, tuple[int, ...]], where: str) -> None:
-    """Check the values of a table with the columns of :func:`schema`, called ``where`` in messages.
-
-    Raises
-    ------
-    DatasetError
-        The first constraint that does not hold, and the row.
-    """
+    """Check the values of a table with the columns of :func:`schema`, called ``where`` in messages."""
     for name in (*parameters, *_KNOWN):
         _require(table[name].is_valid().to_numpy(), f"`{name}` must be known", table[name], where)
     codes = []
@@ -160,13 +149,7 @@ def write_parquet(table: Any) -> bytes:
 
 
 def read_parquet(path: Path, sha256: str, rows: int, parameters: Sequence[str], inside: Path | None = None) -> Any:
-    """Read a Parquet file with a given hash, size and columns; no link below ``inside`` is followed.
-
-    Raises
-    ------
-    DatasetError
-        One of them differs, or the file cannot be read.
-    """
+    """Read a Parquet file with a given hash, size and columns; no link below ``inside`` is followed."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -17,7 +17,13 @@ def recorded_kernel(manifest: Manifest) -> tuple[Kernel, str]:
     """
     if is_bundle(manifest.kernel):
         return load_kernel(manifest.kernel), ""
-    kernel = Kernel(
+    notice = f"there is no kernel {manifest.kernel!r} here: of {manifest.name}, only the parameters are known"
+    return bare_kernel(manifest), notice
+
+
+def bare_kernel(manifest: Manifest) -> Kernel:
+    """Return a kernel that has only the parameters of a dataset: no source, restrictions and resources."""
+    return Kernel(
         name=manifest.kernel,
         problem=manifest.problem.kind,
         parameters=manifest.parameters,
@@ -25,4 +31,3 @@ def recorded_kernel(manifest: Manifest) -> tuple[Kernel, str]:
         labels=cast("dict[str, tuple[float | str, ...]]", manifest.labels),
         source_hash=manifest.source_hash,
     )
-    return kernel, f"there is no kernel {manifest.kernel!r} here: of {manifest.name}, only the parameters are known"

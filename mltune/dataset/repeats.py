@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mltune.dataset.cells import Cells, Parameter
+from mltune.dataset.cells import Cells
 from mltune.errors import DatasetError
 from mltune.files.text import printable
-from mltune.kernel.columns import Floats, Indices, number_rows
+from mltune.kernel.columns import Floats, Indices
 from mltune.records.trial import TrialState
 
 CONTRADICTORY = 2.0
@@ -37,38 +37,15 @@ class Merged:
     notices: tuple[str, ...]
 
 
-def merge(
-    parameters: Sequence[Parameter],
-    states: NDArray[np.object_],
-    time_s: Floats,
-    others: Sequence[Cells],
-    *,
-    aggregate: bool,
-) -> Merged:
-    """Merge the rows of each configuration.
+def merge(number: Indices, states: NDArray[np.object_], time_s: Floats, others: Sequence[Cells] = ()) -> Merged:
+    """Merge the rows of each configuration, given the number of its configuration for each row.
 
-    Parameters
-    ----------
-    parameters : sequence of Parameter
-    states : ndarray of shape (n_rows,)
-    time_s : ndarray of shape (n_rows,)
-        Seconds.
-    others : sequence of Cells
-        Columns that are no parameters.
-    aggregate : bool
-        Whether rows may be merged that differ in the other columns.
-
-    Raises
-    ------
-    DatasetError
-        Rows to merge differ in another column, which may be a forgotten parameter.
+    A ``DatasetError`` tells that rows to merge differ in another column, which may be a forgotten parameter.
     """
-    number, _ = number_rows([one.codes for one in parameters], [len(one.integers) for one in parameters])
     ok = states == TrialState.OK.value
     order = np.lexsort((time_s, ~ok, number))  # by configuration, first what succeeded, by time
     starts = np.flatnonzero(np.diff(number[order], prepend=-1))
-    if not aggregate:
-        _refuse_forgotten(number[order], [cells[order] for cells in others])
+    _refuse_forgotten(number[order], [cells[order] for cells in others])
     succeeded = np.bincount(number, weights=ok).astype(np.int64)
     ran = succeeded > 0
     ascending = np.where(ok, time_s, np.nan)[order]

@@ -45,11 +45,6 @@ def verify_dataset(name_or_path: str | Path) -> Verified:
     The hash, the columns, the values and the best of the table are checked (:func:`load_dataset`), then that the
     configurations consist of values of the kernel's bundle and satisfy its restrictions, and that a complete dataset
     has all that do.
-
-    Examples
-    --------
-    >>> verify_dataset("convolution_w6600").problems
-    ()
     """
     name = str(name_or_path)
     try:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 
 def data_folder() -> Path:
-    """Return the folder for what is kept: ``$XDG_DATA_HOME/mltune``, or ``~/.local/share/mltune``."""
+    """Return the folder for data that is kept: ``$XDG_DATA_HOME/mltune``, or ``~/.local/share/mltune``."""
     return _folder("XDG_DATA_HOME", ".local/share")
 
 
 def cache_folder() -> Path:
-    """Return the folder for what can be made again: ``$XDG_CACHE_HOME/mltune``, or ``~/.cache/mltune``."""
+    """Return the folder for data that can be made again: ``$XDG_CACHE_HOME/mltune``, or ``~/.cache/mltune``."""
     return _folder("XDG_CACHE_HOME", ".cache")
 
 

@@ -90,20 +90,7 @@ class ArraysDefinition:
     answer: Mapping[str, str] = field(default_factory=dict)
 
     def problem(self, sizes: Mapping[str, int] | None = None) -> ArraysProblem:
-        """Make the problem at given sizes.
-
-        Parameters
-        ----------
-        sizes : mapping of str to int, optional
-            Sizes that differ from the defaults.
-
-        Raises
-        ------
-        UsageError
-            There is no such size.
-        ProblemError
-            A shape, value or amount of work is impossible at these sizes.
-        """
+        """Make the problem at given sizes."""
         for name in sizes or {}:
             if name not in self.sizes:
                 raise UsageError(

@@ -69,19 +69,6 @@ class ConfigurationTable:
     space : TableSpace
         The configurations as integers; the index is the row. A parameter whose values are whole numbers keeps them,
         any other has the positions of its values: in ascending order if they are numbers, otherwise as listed.
-
-    Raises
-    ------
-    SpaceError
-        There is no configuration or no parameter, or a configuration occurs twice.
-
-    Examples
-    --------
-    >>> table = list_configurations({"block": [16, 32], "order": ["row", "column"]}, ["block < 32"])
-    >>> [table[row] for row in range(len(table))]
-    [(16, 'row'), (16, 'column')]
-    >>> table.row_of((16, "column")), table.row_of((32, "row"))
-    (1, -1)
     """
 
     def __init__(self, values: Values, positions: NDArray[np.integer[Any]]) -> None:
@@ -129,13 +116,7 @@ class ConfigurationTable:
 
 
 def plain_values(parameters: Values) -> Values:
-    """Return values as JSON writes them, without the types of numpy.
-
-    Raises
-    ------
-    UsageError
-        A value is neither a bool, an int, a float, a str nor None.
-    """
+    """Return values as JSON writes them, without the types of numpy."""
     plain = {
         name: [value.item() if isinstance(value, np.generic) else value for value in listed]
         for name, listed in parameters.items()

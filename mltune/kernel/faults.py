@@ -49,25 +49,7 @@ class _Law(NamedTuple):
 
 
 def find_faults(kernel: Kernel, columns: Columns, variables: Mapping[str, int]) -> list[BundleFault]:
-    """Return what is wrong with configurations: why they cannot be launched, and what cannot be computed of them.
-
-    Parameters
-    ----------
-    kernel : Kernel
-    columns : Columns
-        Valid configurations, such as a sample of the search space.
-    variables : mapping of str to int
-        Variables of the problem and of the device.
-
-    Examples
-    --------
-    >>> from mltune.kernel.expressions import parse
-    >>> one, limits = parse("1"), {"max_threads_per_block": 1024, "shared_bytes_per_block": 49152}
-    >>> kernel = Kernel(name="toy", problem="gemm", parameters={"BLK": (1, 2)}, grid=(parse("BLK - 1"), one, one))
-    >>> (fault,) = find_faults(kernel, {"BLK": np.array([1, 2])}, limits)
-    >>> fault.reason
-    'launch.grid: a grid has from 1 to 2147483647 blocks along x, but `BLK - 1` is 0 for 1 of 2, such as BLK=1'
-    """
+    """Return what is wrong with configurations: why they cannot be launched, and what cannot be computed of them."""
     scope = kernel.scope({**variables, **columns})
     found = [_fault(law, scope, columns) for law in _laws(kernel, variables)]
     return [fault for fault in found if fault is not None]

@@ -58,22 +58,7 @@ def included(text: str) -> Iterator[tuple[str, str]]:
 def walk_includes(
     texts: Mapping[str, str], find: Find, names: Callable[[str], Iterator[tuple[str, str]]] = included
 ) -> Iterator[Include]:
-    """Yield what some texts include, directly or through headers; names that are not found are left out.
-
-    Parameters
-    ----------
-    texts : mapping of str to str
-        The texts by their path.
-    find : callable
-    names : callable
-        Yields what a text includes, as :func:`included` does.
-
-    Examples
-    --------
-    >>> found = walk_includes({"a.cu": '#include "a.h"'}, lambda file, name, quoted: (name, "int a;"))
-    >>> [(one.file, one.name, one.text) for one in found]
-    [('a.cu', 'a.h', 'int a;')]
-    """
+    """Yield what some texts include, directly or through headers; names that are not found are left out."""
     files, paths = [*texts.items()], set(texts)
     asked: set[tuple[str, ...]] = set()
     for file, content in files:  # grows
@@ -135,20 +120,7 @@ class IncludeFolders:
     most_bytes: int
 
     def headers(self, text: str, listed: Mapping[str, str]) -> Headers:
-        """Return the headers that a source includes, directly or not.
-
-        Parameters
-        ----------
-        text : str
-            The source.
-        listed : mapping of str to str
-            Texts of further headers, in the kernel's folder, by name.
-
-        Raises
-        ------
-        ValueError
-            There are too many, one cannot be read, or two have the same name in ``#include``.
-        """
+        """Return the headers that a source includes, directly or not."""
         read, texts = dict(listed), dict(listed)
         known = {name: Include(name, "", name, text) for name, text in listed.items()}
         names = {name: name for name in listed}

@@ -67,13 +67,7 @@ _INCLUDE_OPTION = re.compile(r"(?:-I|--include-path=?)\s*(.*)")
 
 
 def check_call(arguments: Mapping[str, Any], strategy_options: Mapping[str, Any] | None) -> CallOptions:
-    """Check arguments of Kernel Tuner that mltune does not have; return what it asks for.
-
-    Raises
-    ------
-    UsageError
-        One of them asks for something that mltune does not do, or does not exist.
-    """
+    """Check arguments of Kernel Tuner that mltune does not have; return what it asks for."""
     for name, value in arguments.items():
         if name == "lang" and str(value or "CUDA").upper() not in ("CUDA", "CUPY", "NVCUDA"):
             raise UsageError(f"mltune tunes CUDA kernels, got lang={value!r:.60}.")
@@ -145,13 +139,7 @@ class Sources:
 
 
 def read_sources(source: Any) -> Sources:
-    """Return a source that is given as a text, a file, a function, or a list: the source and the files it includes.
-
-    Raises
-    ------
-    UsageError
-        A file cannot be read, or the source is none.
-    """
+    """Return a source that is given as a text, a file, a function, or a list: the source and the files it includes."""
     if isinstance(source, list | tuple) and not source:
         raise UsageError("a list of sources has at least one, got none.")
     first, *included = source if isinstance(source, list | tuple) else [source]
@@ -175,13 +163,7 @@ def kernel_of_call(
     defines: Mapping[str, Any] | None,
     **options: Any,
 ) -> Iterator[PythonKernel]:
-    """Make the kernel of a call; its arrays are kept as files until the end of the context.
-
-    Parameters
-    ----------
-    **options
-        Of :func:`~mltune.kernel.python_kernel.make_kernel`.
-    """
+    """Make the kernel of a call; its arrays are kept as files until the end of the context."""
     sources = read_sources(source)
     with tempfile.TemporaryDirectory(prefix="mltune-") as folder:
         yield make_kernel(

@@ -103,25 +103,7 @@ class Layers:
 
 
 def build_layers(kernel: Kernel, variables: Mapping[str, int]) -> Layers:
-    """Build the layers of a kernel's valid configurations.
-
-    Parameters
-    ----------
-    kernel : Kernel
-    variables : mapping of str to int
-        Variables of the problem and of the device.
-
-    Returns
-    -------
-    Layers
-        With a count of 0 if no configuration is valid.
-
-    Raises
-    ------
-    SpaceError
-        A restriction uses too many parameters, the restrictions couple too many parameters, or the space is too large
-        for 64-bit indices.
-    """
+    """Build the layers of a kernel's valid configurations."""
     extents = {name: len(values) for name, values in kernel.all_parameters.items()}
     if math.prod(extents.values()) >= 2**200:
         raise SpaceError(f"a search space has fewer than 2**200 combinations, but {kernel.name} has more")

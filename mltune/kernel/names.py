@@ -22,20 +22,7 @@ _CUDA = frozenset(["threadIdx", "blockIdx", "blockDim", "gridDim", "warpSize", "
 
 
 def check_macro_name(name: str) -> None:
-    """Check that a parameter's name can be the name of a macro.
-
-    Raises
-    ------
-    BundleError
-        It is no identifier, is reserved by C++, or is a name that every CUDA kernel uses.
-
-    Examples
-    --------
-    >>> check_macro_name("block_size_x")
-    >>> check_macro_name("int")
-    Traceback (most recent call last):
-    mltune.errors.BundleError: a parameter becomes a macro, so its name is not a keyword of C++, got 'int'; rename it
-    """
+    """Check that a parameter's name can be the name of a macro."""
     if _IDENTIFIER.fullmatch(name) is None:
         law = "consists of letters, digits and _, begins with a letter and has at most 64 characters"
     elif name in _KEYWORDS:

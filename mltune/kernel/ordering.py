@@ -45,19 +45,7 @@ class Rule:
 
 
 def choose_order(extents: Mapping[str, int], rules: Sequence[Rule]) -> tuple[str, ...]:
-    """Return an order of the parameters with few states.
-
-    Parameters
-    ----------
-    extents : mapping of str to int
-        Number of values of each parameter.
-    rules : sequence of Rule
-
-    Returns
-    -------
-    tuple of str
-        Every parameter; those in no rule come last.
-    """
+    """Return an order of the parameters with few states."""
     names = [name for name in extents if any(name in rule.names for rule in rules)]
     estimate = _Estimate(extents, names, rules)
     sets = np.zeros(1, dtype=np.int64)

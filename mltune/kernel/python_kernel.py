@@ -147,34 +147,10 @@ def make_kernel(
     flops: int = 0,
     bytes: int = 0,
 ) -> PythonKernel:
-    """Make a kernel from Python objects.
+    """Make a kernel from the arguments of :func:`mltune.tune_kernel`.
 
-    Parameters
-    ----------
-    name : str
-        The kernel function; also a template with arguments, such as ``"transpose<TILE>"``.
-    source : str or callable
-        The CUDA text, or a function that returns it for a configuration.
-    problem_size, arguments, parameters, grid_divisors, restrictions, answer, verify, shared, constants, defines,
-    block_names
-        See :func:`mltune.tune_kernel`.
-    headers : mapping of str to str, optional
-        Texts that the source may include, by name.
-    folder : pathlib.Path
-        Where arrays are kept for the process that runs the kernel.
-    absolute : float
-        Largest absolute error of an output, added to that of its type.
-    default : mapping of str to value, optional
-        The default configuration.
-    include : sequence of pathlib.Path
-        Folders in which headers are looked for, anywhere.
-    flops, bytes : int
-        Work of a run; 0 where it is unknown.
-
-    Raises
-    ------
-    UsageError
-        Something is given that mltune cannot use; the message says what.
+    Its arrays are kept in a folder for the process that runs it. ``include`` are folders of headers, ``absolute`` is
+    added to the tolerance of every output, and ``flops`` and ``bytes`` are 0 where they are unknown.
     """
     for key in (*parameters, *(defines or {})):
         check_macro_name(key)

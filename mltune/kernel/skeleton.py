@@ -19,27 +19,7 @@ _LONGEST_NAME = 64
 
 
 def new_bundle(folder: Path) -> str:
-    """Write a new bundle, and return the name of its kernel, which is made from that of the folder.
-
-    Parameters
-    ----------
-    folder : pathlib.Path
-        A folder that does not exist yet, or is empty.
-
-    Raises
-    ------
-    UsageError
-        The folder is not empty, or cannot be written.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> folder = Path(tempfile.mkdtemp()) / "My-Kernel"
-    >>> new_bundle(folder)
-    'my_kernel'
-    >>> sorted(path.name for path in folder.iterdir())
-    ['kernel.cu', 'kernel.toml']
-    """
+    """Write a new bundle, and return the name of its kernel, which is made from that of the folder."""
     name = kernel_name(folder.resolve().name)
     templates = resources.files("mltune.kernel") / "templates"
     files = {file: Template((templates / f"{file}.txt").read_text()).substitute(name=name).encode() for file in FILES}
@@ -58,13 +38,7 @@ def new_bundle(folder: Path) -> str:
 
 
 def kernel_name(folder_name: str) -> str:
-    """Return the name of a kernel made from that of a folder.
-
-    Examples
-    --------
-    >>> kernel_name("2D-Stencil (fast)"), kernel_name("..")
-    ('kernel_2d_stencil_fast', 'kernel')
-    """
+    """Return the name of a kernel made from that of a folder."""
     words = re.sub(r"[^a-z0-9]+", "_", folder_name.lower()).strip("_")
     name = words if words[:1].isalpha() else f"kernel_{words}"
     return name[:_LONGEST_NAME].rstrip("_")

@@ -134,13 +134,7 @@ class ConstrainedSpace:
 
     @cached_property
     def layers(self) -> Layers:
-        """The space as layers of states.
-
-        Raises
-        ------
-        SpaceError
-            No configuration satisfies the restrictions; the message gives the share that each removes.
-        """
+        """The space as layers of states."""
         try:
             layers = build_layers(self.kernel, self.variables)
         except (ExpressionError, SpaceError) as error:
@@ -309,20 +303,7 @@ class TableSpace:
 
 
 def draw(extent: int, count: int, rng: np.random.Generator, exclude: Collection[int] | Indices = ()) -> Indices:
-    """Draw distinct integers of ``range(extent)`` uniformly, except some.
-
-    Parameters
-    ----------
-    extent : int
-    count : int
-    rng : numpy.random.Generator
-    exclude : collection of int
-
-    Returns
-    -------
-    ndarray of shape (min(count, number of integers left),), int64
-        In order of drawing.
-    """
+    """Draw distinct integers of ``range(extent)`` uniformly, except some; fewer where not so many are left."""
     excluded = np.unique(np.fromiter(exclude, dtype=np.int64, count=len(exclude)))
     excluded = excluded[(excluded >= 0) & (excluded < extent)]
     count = max(min(count, extent - len(excluded)), 0)

@@ -28,7 +28,8 @@ FORMAT = 1
 VARIABLE = "MLTUNE_WISDOM"
 """The environment variable that names the user's file; ``none`` uses no wisdom."""
 
-NONE = "none"
+AUTO, NONE = "auto", "none"
+"""Names in place of a file: the user's file on a GPU, and none."""
 
 MAX_BYTES = 1 << 24
 """Largest file, bytes."""
@@ -59,16 +60,9 @@ def default_file() -> Path | None:
     return data_folder() / "wisdom.json"
 
 
-def file_of_run(option: Path | str | None, *, replayed: bool) -> Path | None:
-    """Return the file that a run uses.
-
-    Parameters
-    ----------
-    option : path-like or None
-        A file, or ``"none"``; None is the user's file on a GPU, and none in replay.
-    replayed : bool
-    """
-    if option is None:
+def file_of_run(option: Path | str, *, replayed: bool) -> Path | None:
+    """Return the file that a run uses: the one that is named, or for ``"auto"`` the user's, but none in replay."""
+    if str(option) == AUTO:
         return None if replayed else default_file()
     return None if str(option) == NONE else Path(option)
 

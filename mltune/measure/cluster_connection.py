@@ -43,7 +43,7 @@ def connect(where: str, *, timeout_s: float = TIMEOUT_S) -> Client:
     distributed = import_distributed()
     address = address_of(where)
     check_encrypted(address)
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what it means for a run is said by the run
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # the run itself tells of its consequences
     try:
         client: Client = distributed.Client(address, timeout=timeout_s, set_as_default=False)
         return client

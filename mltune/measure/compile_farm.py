@@ -1,4 +1,4 @@
-"""Compilers on the hosts of a Dask cluster, which a builder uses besides its own, and the tasks of their workers."""
+"""Compilers on the hosts of a Dask cluster, which take a part of a builder's work, and the tasks of their workers."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class CompileFarm:
             future.add_done_callback(lambda _, key=key: self._end(key))
 
     def close(self) -> None:
-        """Give up what is under way, and leave the cluster."""
+        """Cancel the builds under way, and leave the cluster."""
         self._closed = True
         with contextlib.suppress(Exception):
             self._client.cancel([future for future, _ in list(self._under_way.values())])
@@ -173,6 +173,15 @@ def _nobody(where: str, refused: Mapping[str, Mapping[str, Any]]) -> str:
     if not refused:
         return f"{law}, but {where} has no worker with that resource: dask worker {where} --resources COMPILE=8."
     return f"{law}, but " + "; ".join(f"{address} has {_words(facts)}" for address, facts in refused.items()) + "."
+
+
+def farm_of(where: str) -> CompileFarm | None:
+    """Return the compile workers of a cluster; None where it has none now: a run does not fail for that."""
+    try:
+        return CompileFarm(where)
+    except WorkerError as error:
+        warnings.warn(f"this host compiles alone: {error}", MltuneWarning, stacklevel=2)
+        return None
 
 
 def compile_here(source: Source, name: str, macros: str) -> Build:

@@ -59,7 +59,7 @@ class Farm(Protocol):
         """Begin builds; `done` is called from any thread."""
 
     def close(self) -> None:
-        """Give up what is under way."""
+        """Cancel the builds under way."""
 
 
 def available_cores() -> int:
@@ -99,7 +99,7 @@ class CompilePool:
     pool : ChildPool, optional
         Where compile processes are taken from and given back to; without one they end with this pool.
     farm : Farm, optional
-        Compilers on other hosts, which take builds besides; closed with this pool.
+        Compilers on other hosts, which take a part of the builds; closed with this pool.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class CompilePool:
             self._keep(job, build)
 
     def _dispatch(self) -> None:
-        """Give builds to the farm while it has room, and make here too what it does not return, in a thread."""
+        """Give builds to the farm while it has room, and make late ones here too, in a thread."""
         assert self._farm is not None  # noqa: S101
         out: dict[str, _Job] = {}
 

@@ -117,7 +117,7 @@ def compile_micro_kernels(some: Iterable[_Kind], architecture: str) -> Iterator[
 
 
 def _samples(child: Child, micro_kernel: MicroKernel | MixKernel, build: Build) -> list[float] | str:
-    """Run a micro-kernel; return what was measured, or why nothing was."""
+    """Run a micro-kernel; return its samples, or the reason why there are none."""
     if build.state is not TrialState.OK:
         return f"does not compile: {build.detail}"
     try:
@@ -150,9 +150,9 @@ def summary(samples: Sequence[float]) -> Measured:
 
 
 def make_worker(index: int) -> Callable[[tuple[MicroKernel | MixKernel, Build]], list[float]]:
-    """Make the function that the measuring process serves: it runs a micro-kernel and returns what it measured.
+    """Make the function that the measuring process serves: it runs a micro-kernel and returns its rates.
 
-    Of a mix it returns the clocks of each launch.
+    For a mix it returns the clocks of each launch.
     """
     device = query_device(index)
     import cupy
@@ -186,7 +186,7 @@ def _rates(
     bind: Callable[[Launch], Callable[[], None]],
     places: int,
 ) -> list[float]:
-    """Return what several runs of a micro-kernel measure, in the unit of its quantity."""
+    """Return the results of several runs of a micro-kernel, in the unit of its quantity."""
 
     def run(rounds: int, runs: int) -> list[float]:
         return stopwatch.take(bind(micro_kernel.launch(device, rounds, places)), runs)

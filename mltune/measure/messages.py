@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What kernels are compared with where the problem needs it: the default configuration, and the right answer.
+    """The default configuration and the source of the right answer, for problems that need them.
 
     Attributes
     ----------

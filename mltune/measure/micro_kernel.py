@@ -33,7 +33,7 @@ L2_SHARE = 4
 
 MEMORY_L2S = 256
 """The places that are read from memory take about this many L2 caches, because a cache keeps more of what it is read
-through than its share: with 16 of them, an H200 seemed to read 113 % of what its memory gives."""
+through than its share: with 16 of them, an H200 seemed to read at 113 % of its memory's rate."""
 
 LEAST_MEMORY_BYTES, MOST_MEMORY_BYTES = 1 << 28, 1 << 34
 
@@ -142,7 +142,7 @@ MICRO_KERNELS: tuple[MicroKernel, ...] = (
 
 
 BODY = 256
-"""Instructions of a round, about: few enough for the instruction cache, and many beside those of the loop."""
+"""Approximate instructions of a round: few enough for the instruction cache, and many compared with the loop's own."""
 
 ROUNDS = 256
 """Rounds of a launch, which takes 10 to 1,000 microseconds."""

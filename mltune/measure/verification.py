@@ -2,7 +2,7 @@
 
 A problem makes the cases (:class:`~mltune.problem.runnable.VerificationCase`): buffers, their correct content and the
 largest error of every word, or tolerances for content that a baseline gives. Each buffer lies between guard zones, so
-that writes outside are found; checksums reveal writes into what a kernel must not change.
+that writes outside are found; checksums reveal writes into buffers that a kernel must not change.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import math
 import pickle
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +30,8 @@ GUARD_BYTES = 1 << 16
 """Least size of the zone before a buffer and of that behind it."""
 
 _HOST_BYTES = 2**31  # operands of larger problems are drawn on the GPU
-_GUARD = 0x5A  # the byte around what is written
-_UNREAD_FLOAT, _UNREAD = 0xFF, 0xA5  # around what is read, and in outputs before a kernel; of any float it makes NaN
+_GUARD = 0x5A  # the byte around buffers that kernels write
+_UNREAD_FLOAT, _UNREAD = 0xFF, 0xA5  # around read buffers, and in outputs before a kernel; a float of such bytes is NaN
 _MOST_DETAILS = 3
 _THREADS, _MOST_BLOCKS, _ZONE_BLOCKS, _CHECKSUM_BLOCKS = 256, 1024, 64, 512
 _WORDS_OF_A_THREAD = 8
@@ -79,13 +78,15 @@ class Verification:
         return next((case for case in self._cases if case.is_timed), None)
 
     def buffers(self) -> list[tuple[str, Any]]:
-        """Return what a kernel must not change on the GPU, each buffer with a name for messages."""
-        return [one for _, array in self._arrays for one in array.kept()]
+        """Return the buffers on the GPU that a kernel must not change, each with a name for messages."""
+        own = [("the expected results", table) for table in (self._zones, self._no_results)]
+        return [*(one for _, array in self._arrays for one in array.kept()), *own]
 
     def check(self, kernel: LoadedKernel, launches: Sequence[Launch]) -> Measurement:
         """Run a kernel on every case, each with its own launch, and compare the outputs.
 
-        A kernel with a workspace runs twice: what its first launch left there must not change the second result.
+        A kernel with a workspace runs twice: the content that the first launch leaves there must not change the second
+        result.
 
         Returns
         -------
@@ -149,7 +150,7 @@ def run_once(case: VerificationCase, kernel: LoadedKernel, launch: Launch) -> di
 
 
 def _run_reference(case: DeviceCase, baseline: Baseline, number: int) -> None:
-    """Run what gives the right answer; other kernels may not change what it leaves as it was."""
+    """Run the reference of a baseline; arrays that it does not change become read-only."""
     import cupy
 
     entry, launches = baseline.reference or (baseline.entry, baseline.launches)
@@ -163,7 +164,7 @@ def _run_reference(case: DeviceCase, baseline: Baseline, number: int) -> None:
 
 
 def _asked(case: DeviceCase, function: Callable[..., Any], answer: Sequence[Any] | None, absolute: float) -> list[str]:
-    """Ask a function of the caller whether outputs are right; return what is wrong with them."""
+    """Ask a function of the caller whether outputs are right; return the reasons why not."""
     wanted = itertools.repeat(True) if answer is None else (one is not None for one in answer)
     passed: Iterable[Any] = case.problem.kernel_arguments(case.arrays).values()
     outputs = [
@@ -200,15 +201,9 @@ class DeviceCase:
         return [array for array in self.arrays.values() if array.role in ("out", "inout")]
 
     def prepare(self) -> None:
-        """Queue what must be done before a kernel runs."""
+        """Queue the preparation of all arrays for a run."""
         for array in self.arrays.values():
             array.prepare()
-
-
-class _Zone(NamedTuple):
-    address: int
-    size: int
-    content: int
 
 
 class DeviceArray:
@@ -221,9 +216,9 @@ class DeviceArray:
     bytes : cupy.ndarray
         The elements as bytes.
     initial : cupy.ndarray or None
-        What an ``"inout"`` buffer is restored to.
+        Content to which an ``"inout"`` buffer is restored.
     buffer : CaseBuffer
-        What the array was made from, without its values.
+        Its description, without the values.
     comparison : _Comparison or None
         None where the array is not compared.
     """
@@ -250,14 +245,11 @@ class DeviceArray:
         """Address of the first element."""
         return int(self._whole.data.ptr) + self._first
 
-    @cached_property
-    def zones(self) -> tuple[_Zone, _Zone]:
-        """The guard zones."""
-        base = int(self._whole.data.ptr)
-        return (
-            _Zone(base, self._first, self._guard),
-            _Zone(base + self._behind, self._whole.nbytes - self._behind, self._guard),
-        )
+    @property
+    def zones(self) -> list[tuple[int, int, int]]:
+        """Address, size and content of the guard zones before and behind the elements."""
+        base, behind = int(self._whole.data.ptr), self._whole.nbytes - self._behind
+        return [(base, self._first, self._guard), (base + self._behind, behind, self._guard)]
 
     def renew_guards(self) -> None:
         """Queue a fill of the guard zones."""
@@ -265,7 +257,7 @@ class DeviceArray:
             zone.data.memset_async(self._guard, zone.nbytes)
 
     def prepare(self) -> None:
-        """Queue a fill with what no correct kernel leaves, or a copy of the initial values."""
+        """Queue a copy of the initial values, or a fill of bytes that no correct kernel leaves."""
         if self.initial is not None:
             self._fill(self.initial)
         elif self.role == "out":
@@ -277,7 +269,7 @@ class DeviceArray:
         return elements.reshape(self.buffer.shape)
 
     def expect(self) -> None:
-        """Keep the expected content: that of the buffer's case, or what the array holds now."""
+        """Keep the expected content: that of the case, or the present one."""
         buffer = self.buffer
         if buffer.expected is not None and buffer.bound is None:
             self._fill(buffer.expected)
@@ -286,12 +278,13 @@ class DeviceArray:
 
     def compare(self, results: Any) -> None:
         """Queue a comparison with the expected content."""
-        assert self.comparison is not None  # noqa: S101 - of what is compared
+        assert self.comparison is not None  # noqa: S101 - of outputs
         self.comparison.queue(self.bytes, self.initial, results)
 
     def kept(self) -> list[tuple[str, Any]]:
-        """Return what must not change, with names for messages."""
-        found = [(self.name, self.bytes)] if self.role in ("in", "constant") else []
+        """Return the memory that must not change, with names for messages."""
+        aligned = self._whole[GUARD_BYTES : self._behind]  # elements may begin anywhere, checksums read words
+        found = [(self.name, aligned)] if self.role in ("in", "constant") else []
         if self.initial is not None:
             found.append((f"the initial {self.name}", self.initial))
         if self.comparison is not None:
@@ -332,7 +325,7 @@ class _Comparison:
             self._squares = cupy.zeros(1, dtype=cupy.float64)
             square = worker_kernel("compare.cu", "square", options)
             square((_MOST_BLOCKS,), (_THREADS,), (now, np.int64(self._count), self._squares))
-            self.values, self.kept = self._count, (self._expected,)
+            self.values, self.kept = self._count, (self._expected, self._squares)
         else:
             self._expected, self._bound = cupy.asarray(buffer.expected), cupy.asarray(buffer.bound)
             self.values, self.kept = int((buffer.bound[:: buffer.terms] >= 0).sum()), (self._expected, self._bound)

@@ -326,7 +326,7 @@ def _answer_to(error: Exception) -> Answer:
 
 
 def _free_memory() -> None:
-    """Give what CuPy has kept for reuse back to the GPU."""
+    """Return the memory that CuPy keeps for reuse to the GPU."""
     import cupy
 
     gc.collect()

@@ -79,7 +79,7 @@ def _drawn(generator: Any, dtype: str, count: int, initial: str) -> Any:
 
 
 def stored(xp: Any, values: Any, dtype: str) -> Any:
-    """Return values in the storage of a type; integers wrap, and what exceeds a float becomes infinite."""
+    """Return values in the storage of a type; integers wrap, and values beyond a float's range become infinite."""
     if dtype == "bfloat16":
         return to_bfloat16(values.astype("float32"))
     if dtype == "bool":

@@ -23,7 +23,7 @@ MOST_BYTES = 2**40
 
 MOST_FLOPS = 2**80
 
-_SEED, _OWN_SEED = 267, 1267  # of what every configuration is verified on, and of what a winner is
+_SEED, _OWN_SEED = 267, 1267  # of the cases of every configuration, and of a winner
 
 Role = Literal["in", "out", "inout", "constant"]
 Name = Annotated[StrictStr, matching(r"[A-Za-z_][A-Za-z0-9_]{0,63}", "be a name")]

@@ -7,8 +7,6 @@ bound of a correct kernel.
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Complex
 from typing import Any, ClassVar
@@ -17,20 +15,12 @@ import numpy as np
 
 from mltune.errors import ProblemError
 from mltune.files.text import did_you_mean, printable
-from mltune.problem import double_double, gemm_reference, gemm_verification
+from mltune.problem import gemm_answer, gemm_reference, gemm_verification
 from mltune.problem.array_values import STORAGE
 from mltune.problem.gemm_operands import (
     LARGEST_INTEGER,
-    largest_ratio,
-    module,
-    moduli,
-    multiply_moduli,
-    numbers,
-    op,
     random_generator,
     random_matrix,
-    sampled_indices,
-    scale_moduli,
     view,
 )
 from mltune.problem.gemm_precisions import PRECISIONS, TRANSPOSES, Precision, transpositions
@@ -45,7 +35,6 @@ _STRIDES = ("stride_a", "stride_b", "stride_c")
 _LARGEST_EXTENT = 2**40
 _LARGEST_OPERAND_BYTES = 2**47
 _SCALAR_DENOMINATOR = 64
-_SAMPLE_SEED = 267
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,12 +280,7 @@ class GemmProblem:
     def variables(self) -> dict[str, int]:
         """Return the values of the problem that the expressions of a kernel bundle may use."""
         return {
-            "m": self.m,
-            "n": self.n,
-            "k": self.k,
-            "lda": self.lda,
-            "ldb": self.ldb,
-            "ldc": self.ldc,
+            **{name: getattr(self, name) for name in ("m", "n", "k", "lda", "ldb", "ldc")},
             "element_bytes": self.element_bytes,
             "words": self.result_dtype.itemsize // 4,
             "is_complex": int(self.is_complex),
@@ -357,85 +341,16 @@ class GemmProblem:
         columns = self.n * self.batch
         return C[: self.ldc * columns].reshape(columns, self.ldc)[:, self.m :].T
 
-    def answer(self, operands: Operands) -> Any:
-        """Return the correct result, an array of the shape of :meth:`result` computed in higher precision.
-
-        Results in single precision are computed in double on the device of the operands. Double precision is computed
-        on the host in NumPy's long double; for CuPy operands it is rounded to double, which the error bound allows for.
-        Double-double results are computed on the device of the operands, nearly exactly, and rounded.
-        """
-        on_host = isinstance(operands["C"], np.ndarray)
-        if self.types.is_sum:
-            (left, right), added = self._factors(operands), self.result(operands["C"])
-            return double_double.gemm(module(added), self.alpha.real, left, right, self.beta.real, added)
-        if self.types.has_wider_on_gpu or on_host:
-            return self._answer(operands)
-        host = {name: buffer.get() for name, buffer in operands.items()}
-        return module(operands["C"]).asarray(self._answer(host).astype(self.result_dtype))
-
-    def _answer(self, operands: Operands) -> Any:
-        wider = np.dtype(self.types.wider)
-        alpha, beta = (wider.type(self.result_dtype.type(scalar)) for scalar in (self.alpha, self.beta))
-        answer = module(operands["C"]).zeros(self.result(operands["C"]).shape, dtype=wider)
-        if alpha and self.k:
-            left, right = self._factors(operands)
-            answer = alpha * (left.astype(wider) @ right.astype(wider))
-        if beta:
-            answer = answer + beta * self.result(operands["C"]).astype(wider)
-        return answer
-
-    def _factors(self, operands: Operands) -> tuple[Any, Any]:
-        """Return op(A) and op(B) as matrices of numbers."""
-        (shape_a, shape_b, _), (A, B) = self.shapes(), (numbers(operands[one], self.types.operand) for one in "AB")
-        return op(A, shape_a, self.lda, self.batch, self.trans_a), op(B, shape_b, self.ldb, self.batch, self.trans_b)
-
-    def error_bound(self, operands: Operands) -> Any:
-        """Return the largest error of a correct kernel, element by element.
-
-        Higham, Accuracy and Stability of Numerical Algorithms, section 3.5: with unit roundoff u and
-        gamma(p) = p u / (1 - p u), the error is at most gamma(k + 2) (|alpha| |A| |B| + |beta| |C|) in any order of
-        summation, with or without fused multiply-adds. In complex arithmetic (the four-multiplication form) the same
-        holds for either part with its 2 k products and one more rounding for the complex scaling.
-        One rounding is added for the computation of :meth:`answer`. The table of precisions
-        (:mod:`~mltune.problem.gemm_precisions`) derives the roundoff of tensor cores, which cut off sums, and that of
-        double-double arithmetic, for which the high parts alone make the bound.
-
-        Returns
-        -------
-        array of the shape of :meth:`result`
-            float64, or complex128 whose parts bound the errors of the parts.
-        """
-        roundings = (2 * self.k + 4) if self.is_complex else (self.k + 3)
-        unit = self.types.roundoff
-        gamma = roundings * unit / (1 - roundings * unit)
-        shape, dtype = self.result(operands["C"]).shape, "complex128" if self.is_complex else "float64"
-        bound = module(operands["C"]).zeros(shape, dtype=dtype)
-        if self.alpha and self.k:
-            bound = scale_moduli(self.alpha, multiply_moduli(*map(self._leading_part, self._factors(operands))))
-        if self.beta:
-            added = self._leading_part(self.result(operands["C"]))
-            bound = bound + scale_moduli(self.beta, moduli(added))
-        return gamma * bound
-
-    def _leading_part(self, matrix: Any) -> Any:
-        return matrix.real if self.types.is_sum else matrix
-
-    def worst_error(self, result: Any, reference: Any, bound: Any) -> float:
-        """Return the largest error of a result as a share of its bound: above 1 is wrong; NaN counts as infinite."""
-        if not result.size:
-            return 0.0
-        difference = result.astype(reference.dtype) - reference
-        if self.is_complex:
-            parts = [(difference.real, bound.real), (difference.imag, bound.imag)]
-        else:
-            parts = [(difference.real + difference.imag if self.types.is_sum else difference, bound)]
-        return max(largest_ratio(abs(error), limit) for error, limit in parts)
-
     verification_cases = gemm_verification.verification_cases
     own_cases = gemm_verification.own_cases
     winner_problems = gemm_verification.winner_problems
     verification_document = gemm_verification.verification_document
     reference_call = gemm_reference.reference_call
+    factors = gemm_answer.factors
+    answer = gemm_answer.answer
+    error_bound = gemm_answer.error_bound
+    worst_error = gemm_answer.worst_error
+    device_error = gemm_answer.device_error
 
     def argument_documents(self) -> list[dict[str, Any]]:
         """Return name, type and value of the arguments of a kernel, complex values as [real, imaginary]."""
@@ -453,39 +368,6 @@ class GemmProblem:
 
         return examples(self)
 
-    def device_error(self, before: Operands, after: Operands, run_reference: Callable[[Operands], None]) -> float:
-        """Return the largest error of a kernel on a problem that is too large for the host, as a share of its bound.
-
-        A result in single precision is compared with one in double. Double precision is compared with the reference
-        implementation: its error may be as large as the kernel's, so the bound is doubled. Where there is none, some
-        rows of some columns are computed, at least one in every 512th part of either; all others must be finite.
-        """
-        if not self.reference:
-            return self._error_of_sample(before, after)
-        bound = self.error_bound(before)
-        if self.types.has_wider_on_gpu:
-            answer = self.answer(before)
-        else:
-            computed = {**before, "C": before["C"].copy()}
-            run_reference(computed)
-            answer, bound = self.result(computed["C"]), 2 * bound
-        return self.worst_error(self.result(after["C"]), answer, bound)
-
-    def _error_of_sample(self, before: Operands, after: Operands) -> float:
-        result, xp = self.result(after["C"]), module(after["C"])
-        if not result.size:
-            return 0.0
-        if not bool(xp.isfinite(result).all()):
-            return math.inf
-        generator = np.random.default_rng(_SAMPLE_SEED)
-        rows, columns = (xp.asarray(sampled_indices(extent, generator)) for extent in (self.m, self.n))
-        left, right = self._factors(before)
-        matrices = {"A": left[rows], "B": right[:, columns], "C": self.result(before["C"])[rows][:, columns]}
-        sample = dataclasses.replace(self, trans_a="N", trans_b="N", m=len(rows), n=len(columns), lda=0, ldb=0, ldc=0)
-        operands = {name: xp.ascontiguousarray(matrix.T).reshape(-1) for name, matrix in matrices.items()}
-        computed = result[rows][:, columns]
-        return sample.worst_error(computed, sample.answer(operands), sample.error_bound(operands))
-
     def to_json(self) -> dict[str, Any]:
         """Return the problem as plain JSON values: complex scalars as [real, imaginary], without a batch of one."""
         document = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
@@ -497,7 +379,7 @@ class GemmProblem:
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> GemmProblem:
-        """Rebuild a problem from :meth:`to_json`; raise a ProblemError for what is no GEMM."""
+        """Rebuild a problem from :meth:`to_json`; raise a ProblemError for any other document."""
         known = {field.name for field in dataclasses.fields(cls)}
         if not isinstance(document, dict) or not set(document) <= {*known, "kind"}:
             raise ProblemError(f"a problem has the fields {', '.join(sorted(known))}, got {document!r}.")

@@ -135,7 +135,7 @@ def _cpp(problem: Any) -> dict[str, Any]:
 
 
 def _batch(problem: Any, columns_a: str, columns_b: str) -> dict[str, str]:
-    """Return what the examples of a batch have besides; nothing for a single product."""
+    """Return the texts that only the examples of a batch have; empty ones for a single product."""
     strides = {"a": f"lda * {columns_a}", "b": f"ldb * {columns_b}", "c": "ldc * n"}
     declared = ", ".join(f"stride_{name} = {stride}" for name, stride in strides.items())
     texts = {

@@ -25,7 +25,7 @@ REPEATED = 4_194_301
 def random_generator(xp: Any, seed: int) -> Any:
     """Return a generator of random numbers for arrays of module ``xp``: NumPy's, or one that repeats NumPy's numbers.
 
-    CuPy's own generators take a second to start, and NumPy takes as long for what a GPU holds.
+    CuPy's own generators take a second to start, and NumPy takes as long for as many numbers as a GPU holds.
     """
     generator = np.random.default_rng(seed)
     return generator if xp is np else _Repeating(xp, generator)

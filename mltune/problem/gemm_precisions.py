@@ -12,7 +12,7 @@ from mltune.problem.problem import GEMM_PRECISIONS
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """What the matrices of a GEMM consist of, and how exactly it is computed.
+    """The types of the matrices of a GEMM, and the exactness of its arithmetic.
 
     Attributes
     ----------

@@ -28,7 +28,7 @@ def reference_call(problem: Any, addresses: Mapping[str, int]) -> LibraryCall | 
     alpha = scalars.ctypes.data
     beta = alpha + scalars.itemsize
     half, is_batched = _HALVES.get(problem.types.operand), problem.batch > 1
-    # What the interfaces for half precision and for batches have besides: a type, and a stride, of each matrix.
+    # The interfaces for half precision and for batches also take a type and a stride of each matrix.
     kinds = ([], [], []) if half is None else ([half], [half], [_CUDA_R_32F])
     strides = [[stride] if is_batched else [] for stride in problem.strides]
     a, b, c = (

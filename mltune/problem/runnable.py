@@ -39,8 +39,8 @@ class CaseBuffer:
     Attributes
     ----------
     role : {"in", "out", "inout", "constant"}
-        A kernel must not change ``"in"`` and ``"constant"``. ``"out"`` is filled with what no correct kernel leaves
-        before a kernel runs, and ``"inout"`` is restored.
+        A kernel must not change ``"in"`` and ``"constant"``. Before a kernel runs,
+        ``"out"`` is filled with bytes that no correct kernel leaves, and ``"inout"`` is restored.
     dtype : str
         Type of an element, a name of :data:`mltune.problem.array_values.DTYPES`.
     values : array
@@ -107,7 +107,7 @@ class LibraryCall:
     arguments : tuple
         Its arguments after the handle.
     keep : object
-        What the arguments point to.
+        Owner of the memory that the arguments point to.
     """
 
     function: str
@@ -155,7 +155,7 @@ class RunnableProblem(Problem, Protocol):
 
     @property
     def needs_baseline(self) -> bool:
-        """Whether kernels are compared with the default configuration, or with what it is verified by."""
+        """Whether a baseline gives the right answer, such as the default configuration, because the host cannot."""
 
     def macros(self) -> dict[str, int]:
         """Return the macros that select the case when a kernel is compiled."""

@@ -12,6 +12,11 @@ BATCH = 16
 """Candidates of a batch: enough to keep all compilers busy, few enough to learn often."""
 
 
+SEARCHES = ("model", "tpe", "random", "astra")
+"""The searches that propose candidates: a Gaussian process with a physical prior; Optuna's TPE restricted to valid, new
+configurations; random search; random search within the hand-set thresholds of LAWN 267."""
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A proposed configuration; its attributes are those of :class:`TrialRecord`."""

@@ -34,10 +34,10 @@ VERSION = "0001"
 """The newest migration."""
 
 PATIENCE_S = 60.0
-"""Seconds that a run waits for a database that does not answer, such as one that is started again."""
+"""Seconds that a run waits for a database that does not answer, for example while it is restarted."""
 
 READER_PATIENCE_S = 2.0
-"""Seconds that a reader waits: it can look again."""
+"""Seconds that a reader waits; it can try again later."""
 
 _MOST_POINTER_BYTES = 1 << 16
 _LOCK = 0x6D6C74756E65  # "mltune": held by the process that migrates
@@ -82,7 +82,7 @@ def _parsed(text: str) -> tuple[str, str]:
 
 
 def _without_password(text: str) -> str:
-    """Return a text as it may be shown, whatever stands before its last ``@``."""
+    """Hide the text before the last ``@``: it may be a password."""
     return f"…@{text.rpartition('@')[2]}" if "@" in text else text
 
 
@@ -144,7 +144,7 @@ class Pointer:
         return cls(url, run)
 
     def write(self, directory: Path) -> None:
-        """Write the pointer of a run, in a directory that is made if it is missing; else a RunDirectoryError."""
+        """Write the pointer of a run into its directory, which is made if it is missing."""
         document = {"database": self.database, "run": str(self.run)}
         try:
             write_file_atomically(directory / POINTER, f"{json.dumps(document, indent=1)}\n".encode())
@@ -290,7 +290,7 @@ def _version(connection: sa.Connection) -> str:
 
 @contextlib.contextmanager
 def database_errors(url: str) -> Iterator[None]:
-    """Convert what can go wrong with a database to the exceptions of mltune."""
+    """Convert errors of a database to the exceptions of mltune."""
     from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
     try:

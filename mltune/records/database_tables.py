@@ -143,13 +143,13 @@ class DatabaseTables:
         self._written = written
 
     def close(self) -> None:
-        """Let go of the run."""
+        """Release the run."""
         if self._writer is not None:
             self._writer.close()
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
-        """Convert what can go wrong to the exceptions of mltune."""
+        """Convert errors of the database to the exceptions of mltune."""
         with database.database_errors(self._pointer.database):
             try:
                 yield
@@ -169,7 +169,7 @@ class DatabaseTables:
         return (*map(_from_text, cells), *(configuration[name] for name in self._names), seal)
 
     def _documents(self, rows: Sequence[Row], written: int) -> list[dict[str, Any]]:
-        """Return rows of trials by column: the first follows so many that are written."""
+        """Return rows of trials by column; the first one follows ``written`` trials."""
         return [
             {
                 "run": self._pointer.run,
@@ -207,7 +207,7 @@ class _Writer:
             raise
 
     def write(self, statements: Sequence[_Statement]) -> None:
-        """Write in one transaction; after a lost connection again, unless it was committed."""
+        """Write in one transaction; if the connection is lost, repeat it unless it was committed."""
         token, deadline, lost = uuid.uuid4(), time.monotonic() + database.PATIENCE_S, False
         mine = self._mine & (runs.c.writer == self._token)
         while True:
@@ -233,7 +233,7 @@ class _Writer:
                 lost = True
 
     def close(self) -> None:
-        """Close the connection, which lets go of the run."""
+        """Close the connection, which releases the run."""
         with contextlib.suppress(SQLAlchemyError):
             self._connection.invalidate()
             self._connection.close()
@@ -244,11 +244,11 @@ class _Writer:
         self._lock()
 
     def _connected(self) -> sa.Connection:
-        """Return a new connection; who writes waits for the end of another's transaction."""
+        """Return a new connection, on which a write waits for the end of another's transaction."""
         return database.connect(self._pointer.database).execution_options(isolation_level="READ COMMITTED")
 
     def _lock(self) -> None:
-        """Take the lock of the run, with patience for the connection of a process that was killed."""
+        """Take the lock of the run; if its writer was killed, wait until the server has noticed that."""
         lock, deadline = sa.select(sa.func.pg_try_advisory_lock(_key(self._pointer.run))), time.monotonic() + _RELEASE_S
         while True:
             with self._connection.begin():
@@ -264,7 +264,7 @@ class _Writer:
             time.sleep(0.05)
 
     def _sign(self, header: RunHeader | None) -> None:
-        """Make this process the writer of the run; a run that was only begun gets its row."""
+        """Make this process the writer of the run; a new run gets its row."""
         writer = {
             "owner": _user(),
             "host": socket.gethostname(),
@@ -290,7 +290,7 @@ def is_locked(directory: Path) -> bool:
 
 
 def locked_runs(connection: sa.Connection, among: Sequence[uuid.UUID]) -> set[uuid.UUID]:
-    """Return which runs of a database are being written."""
+    """Return those runs of a database that a process writes."""
     statement = sa.text(
         "SELECT (classid::bigint << 32) | objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 "
         "AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
@@ -307,7 +307,7 @@ def header_of(text: str, seal: int) -> RunHeader:
 
 
 def _content(table: sa.Table) -> list[sa.Column[Any]]:
-    """Return the columns of any table but the trials that hold what was written, with its checksum."""
+    """Return the columns of any table but the trials that hold its content and the checksum."""
     return [column for column in table.columns if column.name not in ("position", "run")]
 
 

@@ -100,7 +100,7 @@ def runs_in(directory: Path) -> list[Path]:
     if is_plan(directory):
         found = {path.parent for name in (FILE, POINTER) for path in directory.glob(f"{PROBLEMS}/*/{name}")}
         return sorted(path for path in found if SLUG.fullmatch(path.name))
-    if holds_run(directory):
+    if is_begun(directory):
         return [directory]
     facts = f"there is neither in {directory}" if directory.is_dir() else f"there is no directory {directory}"
     raise RunDirectoryError(f"the directory of a run holds {FILE}, that of a plan {PLAN_FILE}, but {facts}.")

@@ -147,12 +147,12 @@ class FileTables:
             self._connection.close()
 
     def _notice_loss(self, wal_was_missing: bool) -> None:
-        """Notice records that were beside the file while a process wrote, and are not there any more."""
+        """Notice that records were beside the file when its last writer died, and are not there any more."""
         if wal_was_missing and (CLOSED, "false") in unsealed("facts", self.rows("facts")):
             self.notice = _LOST
 
     def _mark(self, *, closed: bool) -> None:
-        """Write to the main file, not to that beside it, whether the store was closed."""
+        """Write to the main file, not to the log beside it, whether the store was closed."""
         self.write([("facts", [sealed((CLOSED, json.dumps(closed)))])])
         self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
@@ -173,7 +173,7 @@ class FileTables:
 
 @contextlib.contextmanager
 def _errors(directory: Path) -> Iterator[None]:
-    """Convert what can go wrong with the file of a store to the exceptions of mltune."""
+    """Convert errors of SQLite and of the disk to the exceptions of mltune."""
     try:
         yield
     except (sqlite3.Error, OSError, OverflowError) as error:

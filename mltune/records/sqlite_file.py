@@ -88,7 +88,7 @@ def connected_for_reading(directory: Path) -> Iterator[sqlite3.Connection]:
 
 
 def wal_is_missing(directory: Path) -> bool:
-    """Return whether the file that SQLite keeps beside a store in use does not exist."""
+    """Return whether there is no write-ahead log, which SQLite keeps beside a store in use."""
     return not os.path.lexists(directory / f"{FILE}-wal")
 
 
@@ -102,7 +102,7 @@ def _connection(path: Path, options: str) -> sqlite3.Connection:
 
 
 def _check_sizes(directory: Path) -> None:
-    """Check that what SQLite would open is within the limit."""
+    """Check that the files that SQLite would open are within the limit."""
     for suffix in ("", *_BESIDE, "-shm"):
         size = _size(directory / f"{FILE}{suffix}")
         if size > MAX_BYTES:

@@ -68,7 +68,7 @@ class Tables(Protocol):
         ...
 
     def rows(self, table: str) -> list[Row]:
-        """Return the rows of another table in the order of writing, at most one too many; while reading."""
+        """Return the rows of another table in the order of writing, up to :data:`MOST_ROWS`; while reading."""
         ...
 
     def write(self, changes: Changes) -> None:

@@ -37,6 +37,7 @@ from mltune.problem.problem import Problem
 from mltune.records.directory import is_begun
 from mltune.resolve.device import Target
 from mltune.resolve.kernels import DEFAULT_KERNEL, check_accuracies, kernels_for
+from mltune.resolve.options import RunOptions
 from mltune.resolve.plan import (
     MAX_BUDGET_S,
     MAX_BUDGET_TRIALS,
@@ -84,15 +85,15 @@ class _PlanTable(_Table):
 
 
 class _OptionsTable(_Table):
-    """``[options]``: options of every run, as of ``mltune tune``."""
+    """``[options]``: :class:`mltune.resolve.options.RunOptions`."""
 
-    search: StrictStr = "model"
-    skip: StrictBool = True
-    stop: StrictBool = True
-    enough: StrictFloat | StrictInt | None = None
-    compilers: StrictInt | None = None
-    prior: _NameOrPath = "auto"
-    wisdom: _NameOrPath | None = None
+    search: StrictStr = RunOptions.search
+    skip: StrictBool = RunOptions.skip
+    stop: StrictBool = RunOptions.stop
+    enough: StrictFloat | StrictInt | None = RunOptions.enough
+    compilers: StrictInt | None = RunOptions.compilers
+    prior: _NameOrPath = RunOptions.prior
+    wisdom: _NameOrPath = RunOptions.wisdom
 
 
 class _ProblemsTable(_Table):

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from mltune.errors import UsageError
 from mltune.files.text import did_you_mean, printable
 from mltune.problem.problem import Problem
+from mltune.records.candidate import SEARCHES
 from mltune.resolve.device import Target
+from mltune.resolve.options import RunOptions
 
 if TYPE_CHECKING:
-    from mltune.cost.pretrained import Sweep
     from mltune.kernel.bundle import Kernel
-    from mltune.known.entry import Entry
 
 REPLAY_TRIALS = 300
 """Trials of a run in replay without a budget."""
@@ -35,8 +35,8 @@ _LONGEST_VALUE = 60
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?")
 
 
-@dataclass(frozen=True, slots=True)
-class TuneRequest:
+@dataclass(frozen=True)
+class TuneRequest(RunOptions):
     """The input of a tuning run: objects, no names.
 
     Attributes
@@ -50,31 +50,12 @@ class TuneRequest:
     time_s : float or None
         Most seconds, those of earlier runs in the same directory included.
     seed : int
-    search : str
-        One of :data:`mltune.search.search.SEARCHES`; the others than ``"model"`` are for comparison.
-    skip : bool
-        Whether gates skip configurations that are predicted to be slow.
-    stop : bool
-        Whether the run ends by itself once nothing untried can be expected to be faster.
-    enough : float or None
-        The run ends once the best reaches this share of the upper bound (:mod:`mltune.cost.bound`); None never.
     run : pathlib.Path or None
         Directory of the run; None makes a new one under ``runs/``.
     store : str
         URL of the PostgreSQL database for the records of a new run; empty for a file in its directory.
-    compilers : int or None
-        Compile processes; None is one per core.
     compile_on : str
         Cluster whose compile workers help (:func:`mltune.measure.cluster_connection.connect`); empty for none.
-    prior : str
-        The pretrained model that the search starts from (:func:`mltune.cost.model_choice.choose_model`).
-    wisdom : str, pathlib.Path or None
-        File of the best known configurations, which are measured first and to which the winner is added; ``"none"``
-        for none. None is the user's file on a GPU (:func:`mltune.known.wisdom_file.default_file`), and none in replay.
-    siblings : tuple of Entry
-        The best configurations of the other problems of a campaign so far, which are measured first as well.
-    sweeps : tuple of Sweep
-        Measurements of the most similar of these problems: a model trained on them replaces `prior`.
     choice : str
         Name of the choice among kernels that the run belongs to; empty if there is none.
     """
@@ -85,18 +66,9 @@ class TuneRequest:
     trials: int | None = None
     time_s: float | None = None
     seed: int = 0
-    search: str = "model"
-    skip: bool = True
-    stop: bool = True
-    enough: float | None = None
     run: Path | None = None
     store: str = ""
-    compilers: int | None = None
     compile_on: str = ""
-    prior: str = "auto"
-    wisdom: str | Path | None = None
-    siblings: tuple[Entry, ...] = ()
-    sweeps: tuple[Sweep, ...] = ()
     choice: str = ""
 
     def __post_init__(self) -> None:
@@ -108,12 +80,9 @@ class TuneRequest:
             raise UsageError(f"enough is a share of the upper bound, above 0 and at most 1, got {self.enough:g}.")
         if self.time_s is not None and not 0 <= self.time_s <= LONGEST_S:
             raise UsageError(f"the time of a run is at most 366 days, got {self.time_s:g} s.")
-        if self.search != "model":
-            from mltune.search.search import SEARCHES  # slow to import
-
-            if self.search not in SEARCHES:
-                hint = did_you_mean(str(self.search), SEARCHES) or "."
-                raise UsageError(f"search is one of {', '.join(SEARCHES)}, got {self.search!r}{hint}")
+        if self.search not in SEARCHES:
+            hint = did_you_mean(str(self.search), SEARCHES) or "."
+            raise UsageError(f"search is one of {', '.join(SEARCHES)}, got {self.search!r}{hint}")
 
 
 def whole_number(name: str, value: object, least: int, most: int | None = None) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from mltune.errors import UsageError
 from mltune.records.directory import is_begun
 from mltune.resolve.device import Target, choose, find_gpus, parse_device
 from mltune.resolve.kernels import candidates, check_accuracies, fits, kernels_for
+from mltune.resolve.options import unusual
 from mltune.resolve.plan import (
     MAX_BUDGET_TRIALS,
     MAX_RIVALS,
@@ -202,8 +203,7 @@ def plan_of(
     for kernel in kernels:
         for problem in problems:
             kernel.check_problem(problem)
-    usual = {field.name: field.default for field in fields(TuneRequest)}
-    others = {name: value for name, value in (options or {}).items() if value != usual[name]}
+    others = unusual(options or {})
     replayed = device == REPLAY or (device in ("auto", "all") and not gpus)
     devices = len(gpus) if device == "all" and gpus else 1
     trials = REPLAY_TRIALS * len(problems) if trials is None and time is None and replayed else trials

@@ -28,27 +28,20 @@ class SkipAudit:
     Attributes
     ----------
     skipped : int
-        Configurations that were not measured.
-    before_compile, after_compile : int
-        Number of them that each gate skipped.
-    audited : int
-        Skips that were measured anyway.
-    false : int
-        Audited skips that were false.
-    false_share : float or None
-        ``false / audited``; None where nothing was audited.
+        Configurations that were not measured: ``before_compile`` and ``after_compile`` by the gate that skipped them.
+    audited, false : int
+        Skips that were measured anyway, and those of them that were false.
     false_share_at_most : float
-        Its one-sided upper bound at 95 % confidence (Clopper and Pearson, 1934): 1 where nothing was audited.
+        Upper bound of the share of false skips at 95 % confidence, one-sided (Clopper and Pearson, 1934): 1 where
+        nothing was audited.
     saved_time_s : float
         Seconds of verifying and timing saved: per skipped configuration the mean of the audited ones, or of all
         measured ones where none was audited.
     saved_compile_s : float
         Seconds of one compiler saved by the gate before compiling, at the mean compile time. Compilers work in parallel
         with the GPU, so this does not shorten a run.
-    search_s : float
-        Seconds that the search took: fits, predictions and planning.
-    net_s : float
-        ``saved_time_s - search_s``.
+    search_s, net_s : float
+        Seconds that the search took for fits, predictions and planning, and ``saved_time_s - search_s``.
     """
 
     skipped: int
@@ -88,7 +81,7 @@ def audit_skips(trials: Trials, search_s: float) -> SkipAudit:
 
 
 def pooled(audits: Collection[SkipAudit]) -> SkipAudit:
-    """Return the audit of several runs together. The larger sample gives a tighter bound than each run by itself."""
+    """Return the audit of several runs together: the larger sample gives a tighter bound than each run by itself."""
     names = ["before_compile", "after_compile", "audited", "false", "saved_time_s", "saved_compile_s", "search_s"]
     return _audit(**{name: sum(getattr(audit, name) for audit in audits) for name in names})
 

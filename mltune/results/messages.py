@@ -6,26 +6,27 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from mltune.files.text import printable
 from mltune.results.rating import TFLOPS, speed, unit_of
-from mltune.results.wording import REFERENCE, duration, milliseconds, percent
+from mltune.results.wording import REFERENCE, duration, many, milliseconds, percent
 
 UNKNOWN = "?"
 """Stands for a field that an event does not have."""
 
 MESSAGES: dict[str, str] = {
     "run_started": "run started: {problem} with {kernel}",
-    "plan_started": "plan {plan} started: {problems} problems",
-    "resumed": "resumed at {trials} trials",
+    "plan_started": "plan {plan} started: {problems}",
+    "resumed": "resumed at {trials}",
     "model": "pretrained model: {detail}",
     "wisdom": "known to be fast, measured first: {detail}",
     "slice_started": "{problem}: time slice started",
-    "slice_ended": "{problem}: time slice ended ({outcome}) after {trials} trials, best {best_s}",
+    "slice_ended": "{problem}: time slice ended ({outcome}) after {trials}, best {best_s}",
     "set_aside": "{problem} set aside: {detail}",
     "left_out": "a kernel of {problem} is left out: {detail}",
-    "progress": "{done} of {problems} problems done",
+    "progress": "{done} of {problems} done",
     "best": "best so far {rated} (trial {number})",
     "failure": "trial {number} {state}: {detail}",
     "reference": "reference timed: {median_s}",
@@ -41,8 +42,8 @@ MESSAGES: dict[str, str] = {
     "declared": "winner declared: trial {number}, {rated}",
     "interrupted": "interrupted by {signal}",
     "report_written": "report written: {path}",
-    "run_ended": "{outcome}: {trials} trials, best {best_s}",
-    "plan_ended": "plan {outcome}: {trials} trials",
+    "run_ended": "{outcome}: {trials}, best {best_s}",
+    "plan_ended": "plan {outcome}: {trials}",
 }
 """Text of each event of :data:`mltune.records.events.EVENTS`; ``rated`` is the rating of its configuration."""
 
@@ -95,20 +96,22 @@ def _clock(event: Mapping[str, Any]) -> str:
         return UNKNOWN
 
 
-_FORMATS: dict[str, Callable[[float], str]] = {
+_FORMATS: dict[str, Callable[[Any], str]] = {
     "ratio": percent,
     "best_s": milliseconds,
     "median_s": milliseconds,
     "lost_s": duration,
+    "trials": partial(many, noun="trial"),
+    "problems": partial(many, noun="problem"),
 }
 
 
 def _text(key: str, value: Any) -> str:
     """Write the value of a field."""
-    if isinstance(value, list):
-        return str(len(value))
     if value is None:
         return UNKNOWN
+    if isinstance(value, list):
+        value = len(value)
     if key in _FORMATS and _is_number(value):
         return _FORMATS[key](value)
     return str(value)

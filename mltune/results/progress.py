@@ -31,14 +31,12 @@ _ENDED_WELL = frozenset({TrialState.OK, TrialState.UNSTABLE, TrialState.SKIPPED}
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a run. Limits that a run does not have are None, as are values that are not known yet.
+    """The progress of a run. What is not known yet is None, as is a limit that the run does not have.
 
     Attributes
     ----------
-    problem : str
-        Its label.
-    slug : str
-        Its name in the plan; empty outside a plan.
+    problem, slug : str
+        The label of the problem, and its name in the plan; empty outside a plan.
     device : str
         The device specification.
     counts : mapping of str to int
@@ -46,9 +44,7 @@ class Progress:
     audited : int
         Trials that a gate would have skipped, measured for the audit.
     best_s : float or None
-        Median time of the fastest trial so far, seconds.
-    best_tflops, best_gb_per_s, best_share_of_reference, best_share_of_peak : float or None
-        Its rating: see :attr:`best`.
+        Median time of the fastest trial so far, seconds; :attr:`best` is its whole rating.
     reference : str
         Name of the reference kernel; empty where there is none.
     trials_per_min : float or None
@@ -98,14 +94,11 @@ class CampaignProgress:
         The time slices under way, one per device.
     done, problems : int
         Problems that have had their minimum, and all problems.
-    trials : int
-        Trials of all problems.
-    trials_limit : int or None
-        The budget; None where it is counted in seconds.
-    elapsed_s : float
-        Seconds since the campaign began, without interruptions.
-    left_s : float or None
-        Seconds until the budget is spent; None where it is counted in trials.
+    trials, trials_limit : int
+        Trials of all problems, and the budget; None where it is counted in seconds.
+    elapsed_s, left_s : float
+        Seconds since the campaign began, without interruptions, and until the budget is spent; None where it is counted
+        in trials.
     message : str or None
         A message for the user.
     """
@@ -137,18 +130,9 @@ CampaignReport = Callable[[CampaignProgress], None]
 
 @dataclass(slots=True)
 class Observer:
-    """Counts the trials of a run one by one, so that asking for its progress never walks through all of them.
+    """Count the trials of a run one by one, so that a question for its progress never walks through all of them.
 
-    Attributes
-    ----------
-    spec : str
-        The device specification, for display.
-    slug : str
-        Name of the problem in its plan.
-    report : callable or None
-        Called now and then with the progress.
-    reference_s : float or None
-        Median time of the reference kernel, once it is known.
+    ``spec`` is the device specification, for display; ``report`` is called now and then with the progress.
     """
 
     problem: Problem

@@ -23,17 +23,8 @@ from mltune.results.wording import UNKNOWN, gb_per_s, milliseconds, percent, tfl
 class Unit:
     """A unit in which the time of a kernel is shown.
 
-    Attributes
-    ----------
-    name : str
-    key : str
-        Name of the unit in documents: the field of a rating that holds the value, except for ``"ms"``.
-    size : float
-        The unit in SI units.
-    limit : str
-        What the device limits it by; empty for milliseconds.
-    write : callable
-        Writes a value, or None, without the unit.
+    ``key`` is the field of a rating that holds the value, ``"ms"`` for times; ``size`` the unit in SI units; ``limit``
+    what the device limits it by, empty for times; ``write`` writes a value, or None, without the unit.
 
     Examples
     --------
@@ -116,13 +107,8 @@ def units_of(ratings: Iterable[Mapping[str, Any]]) -> list[Unit]:
 class Rate:
     """The rate of a problem on a device.
 
-    Attributes
-    ----------
-    unit : Unit
-    work : int
-        Operations or bytes of the problem; 0 where times are shown.
-    peak : float or None
-        The limit of the device, work per second; None where it is not known.
+    ``work`` are the operations or bytes of the problem, 0 where times are shown; ``peak`` is the limit of the device,
+    work per second, None where it is not known.
     """
 
     unit: Unit
@@ -159,7 +145,7 @@ def rate_of(problem: Problem, device: Device) -> Rate:
 def peak_of(problem: Problem, device: Device) -> float:
     """Return the peak of the fastest unit that does a problem's arithmetic, operations per second.
 
-    That of a matrix product in double precision are the tensor cores, where there are some for it.
+    For matrix products in double precision these are the tensor cores, where the device has some for it.
 
     >>> from mltune.device.known import H200
     >>> from mltune.problem.gemm import GemmProblem
@@ -215,16 +201,9 @@ def declared_rating(
 ) -> dict[str, Any]:
     """Rate a declared winner by its times in the finals.
 
-    Parameters
-    ----------
-    reference_s : float or None
-        Median time of the reference kernel outside the finals, seconds: used where it did not take part in them.
-
-    Returns
-    -------
-    dict
-        The result of :func:`rating`, and ``interval_s`` of the median, ``interval_share_of_reference`` (None where the
-        reference was not in the finals), ``ties`` (trial numbers), ``verified``.
+    The result of :func:`rating`, and ``interval_s`` of the median, ``interval_share_of_reference`` (None where the
+    reference kernel was not in the finals), ``ties`` (trial numbers), ``verified``. ``reference_s`` is the median time
+    of the reference outside the finals, seconds: used where it did not take part in them.
     """
     winner, reference = declared.winner, declared.reference
     figures: dict[str, Any] = dict(rating(problem, device, winner.median_s, reference_s))

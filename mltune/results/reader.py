@@ -94,7 +94,7 @@ class RunReader:
         return _result(store, self.ended, self._slug)
 
     def _stamp_now(self) -> tuple[Any, ...]:
-        """Return values that change whenever the file of the store does; of a database nothing is known."""
+        """Return values that change whenever the file of the store does; a database counts as always changed."""
         files = tuple(_stamp(self._directory / f"{FILE}{suffix}") for suffix in ("", "-wal"))
         return files if files[0] is not None else (time.monotonic_ns(),)
 

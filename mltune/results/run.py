@@ -239,26 +239,33 @@ class TuneResult:
         """Return the audit of the skipped configurations."""
         return audit_skips(self.records, self.seconds.get("search", 0.0))
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the result as plain JSON values: most of the output of ``mltune tune --json``."""
-        best, figures = self.best, self.best_rating()
+    def facts(self) -> dict[str, Any]:
+        """Return what every document says of a run: what was tuned, and what that took."""
         return {
-            "problem": self.problem.to_json(),
             "label": self.problem.label,
+            "problem": self.problem.to_json(),
             "reference": self.problem.reference,
             "device": self.device.to_json(),
             "kernel": self.kernel,
             "accuracy": self.accuracy,
+            "choice": self.choice,
             "replayed": self.replayed,
             "trials": len(self.records),
             "counts": self.counts,
+            "seconds": dict(self.seconds),
+            "stopped": self.stopped,
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as plain JSON values: most of the output of ``mltune tune --json``."""
+        best, figures = self.best, self.best_rating()
+        return {
+            **self.facts(),
             "best": None
             if best is None or figures is None
             else {"configuration": self.best_config, **figures, "error": self.error},
-            "seconds": dict(self.seconds),
             "run": str(self.directory),
             "model": self.model,
-            "stopped": self.stopped,
             "notice": self.notice,
             "skips": self.audit().to_json(),
         }

@@ -87,7 +87,7 @@ def summarise_campaign(directory: Path, read: Callable[[Path, str], TuneResult] 
           declared), ``declared``, ``finished`` (declared, and nothing better is expected), ``failed`` (no trial
           succeeded) or ``unreadable``,
         - ``detail``, why it is unreadable, what may be missing, why its search has ended by itself; else empty,
-        - ``problem``, ``kernel``, ``accuracy``, ``device``, None while waiting, and ``replayed``,
+        - ``problem``, ``label``, ``kernel``, ``accuracy``, ``device``, None while waiting, and ``replayed``,
         - ``choice``, the name that the kernels of a choice share, else empty; ``chosen``, whether it is the fastest,
         - ``error``: see :attr:`mltune.results.run.TuneResult.error`,
         - ``trials``, ``counts``, ``seconds``,
@@ -134,9 +134,10 @@ def _choose(problems: list[dict[str, Any]]) -> None:
 
 def _blank(slug: str, state: str, detail: str = "") -> dict[str, Any]:
     """Return the entry of a problem of which nothing is known."""
-    known = {"slug": slug, "state": state, "detail": detail, "replayed": False, "choice": "", "reference": ""}
-    unknown: dict[str, Any] = dict.fromkeys(("problem", "kernel", "accuracy", "device", "best", "error"))
-    return {**known, **unknown, "trials": 0, "counts": counts([]), "seconds": {}}
+    known = {"slug": slug, "state": state, "detail": detail, "replayed": False}
+    empty = dict.fromkeys(("choice", "reference", "stopped"), "")
+    unknown: dict[str, Any] = dict.fromkeys(("problem", "label", "kernel", "accuracy", "device", "best", "error"))
+    return {**known, **empty, **unknown, "trials": 0, "counts": counts([]), "seconds": {}}
 
 
 def _begun(folder: Path, read: Callable[[Path, str], TuneResult]) -> dict[str, Any]:
@@ -146,22 +147,12 @@ def _begun(folder: Path, read: Callable[[Path, str], TuneResult]) -> dict[str, A
 
 
 def _problem(run: TuneResult) -> dict[str, Any]:
-    return {
+    return run.facts() | {
         "slug": run.slug,
         "state": _state(run),
         "detail": "; ".join(filter(None, (run.notice, run.stopped))),
-        "problem": run.problem.to_json(),
-        "reference": run.problem.reference,
-        "kernel": run.kernel,
-        "accuracy": run.accuracy,
-        "choice": run.choice,
-        "device": run.device.to_json(),
-        "replayed": run.replayed,
         "best": run.best_rating(),
         "error": run.error,
-        "trials": len(run.records),
-        "counts": run.counts,
-        "seconds": dict(run.seconds),
     }
 
 
@@ -229,15 +220,7 @@ def chosen(runs: Iterable[TuneResult]) -> set[str]:
 
 
 def kernel_rows(runs: Sequence[TuneResult]) -> list[dict[str, Any]]:
-    """Describe the kernels of one problem side by side, as plain JSON values.
-
-    Returns
-    -------
-    list of dict
-        In the order of `runs`: ``kernel``, ``accuracy``, ``trials``, ``seconds``, ``best`` (a rating, see
-        :meth:`mltune.results.run.TuneResult.best_rating`), ``error`` (:attr:`mltune.results.run.TuneResult.error`),
-        ``run``.
-    """
+    """Describe the kernels of one problem side by side, in the order of their runs."""
     return [
         {
             "kernel": run.kernel,
@@ -264,18 +247,9 @@ _SHIPPED = re.compile(r"replay:([a-z0-9_-]+)")
 class Optimum:
     """The optimum of a dataset, and how near the best trial of a run came to it.
 
-    Attributes
-    ----------
-    dataset : str
-        Name of the dataset.
-    median_s : float
-        Time of its fastest configuration, seconds.
-    share : float
-        That time as a share of the time of the best trial: 1 if the trial is the optimum.
-    rank : int
-        Rank of the best trial among the recorded times; 1 is the fastest.
-    configurations : int
-        Number of configurations with a recorded time.
+    ``median_s`` is the time of the fastest configuration of the ``dataset``, seconds; ``share`` that time as a share of
+    the time of the best trial; ``rank`` the rank of the best trial, 1 for the fastest, among the ``configurations``
+    with a recorded time.
     """
 
     dataset: str
@@ -288,11 +262,8 @@ class Optimum:
 def optimum(run: TuneResult) -> Optimum | None:
     """Compare the best trial of a run with the whole dataset that it replayed.
 
-    Returns
-    -------
-    Optimum or None
-        None for a run on a GPU, without a best trial, and for a dataset that is not shipped or no longer holds the
-        best configuration. A dataset elsewhere is not opened: its path may come from a third party.
+    None for a run on a GPU, without a best trial, and for a dataset that is not shipped or no longer holds the best
+    configuration. A dataset elsewhere is not opened: its path may come from a third party.
 
     Examples
     --------

@@ -32,7 +32,7 @@ class _Launch(BaseModel):
 
 
 class _Document(BaseModel):
-    """What a winner.json says of a launch."""
+    """The launch of a kernel, in a winner.json."""
 
     kernel: _Function
     launch: _Launch

@@ -19,7 +19,7 @@ REFERENCE = "cuBLAS"
 
 
 REPLAYED = "replayed from recorded times: nothing was compiled or verified"
-"""Said of a winner of a replay."""
+"""The note on a winner of a replay."""
 
 
 def verification(verified: bool, replayed: bool) -> str:
@@ -44,7 +44,7 @@ def percent(share: float | None, digits: int = 1) -> str:
     return f"{100 * share:.{digits}f} %" if abs(share) < MOST else f"{100 * share:.3g} %"
 
 
-def many(count: int, noun: str) -> str:
+def many(count: float, noun: str) -> str:
     """Write a number of things.
 
     >>> many(1, "trial"), many(2, "trial"), many(0, "entry")

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from mltune.device.facts import Device
 from mltune.device.occupancy import occupancy
 from mltune.errors import BundleError, UsageError
-from mltune.kernel.bundle import device_variables
+from mltune.kernel.bundle import Kernel, device_variables
 from mltune.kernel.columns import Columns, length
-
-if TYPE_CHECKING:
-    from mltune.device.facts import Device
-    from mltune.kernel.bundle import Kernel
-    from mltune.problem.problem import Problem
+from mltune.problem.problem import Problem
 
 KEPLER_THREADS_PER_SM = 2048
 """Most threads on a multiprocessor of the GTX 680. The paper: "1024 (half of the hardware maximum)"."""
@@ -74,21 +70,8 @@ class AstraThresholds:
     - Before compiling, registers are the bundle's estimate, limited by the launch bounds; after compiling, the
       compiler's number. A configuration that cannot be launched is never kept.
 
-    It is possible that a space has no configuration that meets the thresholds.
-
-    Parameters
-    ----------
-    kernel : Kernel
-        Its ``[resources]`` define at least ``threads``, ``registers`` and ``register_reuse``.
-    thresholds : Thresholds, optional
-        By default those of the paper for the precision of the problem (:data:`LAWN_267`).
-
-    Raises
-    ------
-    BundleError
-        The bundle does not define the resources.
-    UsageError
-        The paper has no thresholds for the problem's arithmetic.
+    It is possible that a space has no configuration that meets the thresholds. By default they are those of the paper
+    for the precision of the problem (:data:`LAWN_267`).
     """
 
     def __init__(self, kernel: Kernel, problem: Problem, device: Device, thresholds: Thresholds | None = None) -> None:
@@ -117,11 +100,8 @@ class AstraThresholds:
     def keeps(self, columns: Columns, builds: Mapping[str, ArrayLike] | None = None) -> NDArray[np.bool_]:
         """Return which configurations meet the thresholds.
 
-        Parameters
-        ----------
-        builds : mapping of str to array_like of shape (n_configs,), optional
-            Results of compiling: ``registers`` per thread and static ``shared_bytes`` per block. Missing columns and
-            NaN stand for the estimates.
+        Builds have ``registers`` per thread and static ``shared_bytes`` per block; missing columns and NaN stand for
+        the estimates.
         """
         size, device = length(columns), self._device
         wanted = {

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from functools import cache
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mltune.cost.encoding import Encoding
 from mltune.kernel.coding import ValueList
 from mltune.kernel.columns import Floats, Indices
-
-if TYPE_CHECKING:
-    from mltune.cost.encoding import Encoding
-    from mltune.kernel.space import SearchSpace
+from mltune.kernel.space import SearchSpace
 
 
 def offspring(
@@ -26,7 +24,7 @@ def offspring(
     crossover: float = 0.5,
     changes: float = 2.5,
 ) -> Indices:
-    """Return variants of configurations by crossover and mutation, repaired to valid configurations.
+    """Return at most ``count`` variants of configurations by crossover and mutation, made valid, distinct and sorted.
 
     Where restrictions couple parameters, they reach configurations that no change of one parameter reaches.
 
@@ -34,17 +32,10 @@ def offspring(
     ----------
     parents : ndarray of shape (n_parents,)
         Indices of configurations, the best first: earlier ones are drawn more often.
-    count : int
-        Number of variants to make; fewer are returned where some are equal.
     crossover : float
         Share of variants that take about half of their parameters from a second parent.
     changes : float
         Mean number of mutated parameters in the other variants: mostly a step to the next value, sometimes any value.
-
-    Returns
-    -------
-    ndarray of shape (at most count,)
-        Distinct indices, sorted.
     """
     if len(parents) == 0 or count < 1:
         return np.empty(0, dtype=np.int64)
@@ -60,10 +51,8 @@ def offspring(
     jump = rng.integers(0, sizes, size=child.shape)
     moved = np.clip(np.where(rng.random(child.shape) < 0.7, step, jump), 0, sizes - 1)
     child = np.where(mutated, moved, child)
-    columns = {
-        name: np.asarray(space.values[name], dtype=np.int64)[child[:, position]]
-        for position, name in enumerate(space.names)
-    }
+    values = [np.asarray(space.values[name], dtype=np.int64) for name in space.names]
+    columns = {name: values[at][child[:, at]] for at, name in enumerate(space.names)}
     return np.unique(space.nearest(columns))
 
 
@@ -74,13 +63,13 @@ def _codes(space: SearchSpace, indices: Indices) -> NDArray[np.int64]:
 
 
 def maximin_subset(points: Floats, count: int, *, fixed: int = 1) -> Indices:
-    """Choose points that are far from each other: a greedy maximin design.
+    """Choose points that are far from each other: a greedy maximin design (Gonzalez, 1985).
 
     Parameters
     ----------
     points : ndarray of shape (n_points, n_features)
     fixed : int
-        The first points up to this number are always chosen.
+        Number of points, the first ones, that are always chosen.
 
     Returns
     -------
@@ -115,36 +104,22 @@ class Pool(Protocol):
         ...
 
     def draw(self, best: Indices, taken: Collection[int], rng: np.random.Generator) -> Indices:
-        """Return candidates: some near the best, some from the whole space.
+        """Return candidates that are not taken, distinct and sorted: some near the best, some from the whole space.
 
         Parameters
         ----------
         best : ndarray of shape (n_best,)
             The fastest configurations known, the fastest first.
-        taken : collection of int
-            Configurations that are not returned.
-        rng : numpy.random.Generator
-
-        Returns
-        -------
-        ndarray of shape (n_candidates,)
-            Distinct, sorted; empty when all are taken.
         """
         ...
 
     def vary(self, candidates: Indices, taken: Collection[int], rng: np.random.Generator) -> Indices:
-        """Return variants of candidates, the most promising first; none where the space is small.
+        """Return variants of candidates that are not taken, distinct and sorted; none where the space is small.
 
         Parameters
         ----------
         candidates : ndarray of shape (n_candidates,)
-        taken, rng
-            See :meth:`draw`.
-
-        Returns
-        -------
-        ndarray of shape (n_variants,)
-            Distinct, sorted.
+            The most promising first.
         """
         ...
 

@@ -5,21 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mltune.cost.conformal import UpperEnd, upper_quantile
-from mltune.cost.cost_model import CostModel
-from mltune.cost.extra_trees import ExtraTreesModel
+from mltune.cost.cost_model import CostModel, compress, expand
 from mltune.cost.features import Features
+from mltune.cost.regressors import ExtraTreesModel
 from mltune.kernel.columns import Columns, Floats
+from mltune.kernel.space import SearchSpace
 from mltune.records.trial import GATES, Build, Skip
 from mltune.search.history import History, Results, build_columns, fastest_and_some, milestone
-
-if TYPE_CHECKING:
-    from mltune.kernel.space import SearchSpace
 
 Decisions = tuple[list[Skip | None], NDArray[np.bool_]]
 """For each configuration the reason why it is skipped, or None; and whether the audit measures it nevertheless."""
@@ -29,6 +26,82 @@ MOST_ROWS = 1000
 
 GROWTH = 1.5
 """Factor by which the number of measured configurations grows between two fits."""
+
+SMALLEST_OFFSET = 1e-6
+
+
+def upper_quantile(scores: Floats, confidence: float) -> float:
+    """Return a bound that a new score is below with at least the given probability.
+
+    It is the ``ceil((n + 1) * confidence)``-th smallest of n scores (Vovk, Gammerman and Shafer, 2005). If the new
+    score is exchangeable with them, the coverage holds for any n and any distribution. The bound is infinite if n is
+    too small for it.
+
+    Parameters
+    ----------
+    scores : ndarray of shape (n,)
+    confidence : float
+        Between 0 and 1.
+
+    Examples
+    --------
+    >>> upper_quantile(np.arange(99.0), 0.95)
+    94.0
+    >>> upper_quantile(np.arange(9.0), 0.95)
+    inf
+    """
+    rank = math.ceil((len(scores) + 1) * confidence - 1e-9)
+    return float(np.partition(scores, rank - 1)[rank - 1]) if 1 <= rank <= len(scores) else math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class UpperEnd:
+    """The upper end of a one-sided interval: ``predicted + width * (spread + offset)``, on a compressed scale.
+
+    The interval is wide where the standard deviation of the model is large (Lei and others, 2018, "Distribution-free
+    predictive inference for regression", section 5.2). The offset is half of the median error: members of an ensemble
+    that agree by chance do not make the interval arbitrarily narrow.
+
+    The scale is that of :func:`mltune.cost.cost_model.compress`: below the median of the measured speeds a distance
+    counts a fifth. Coverage is the same on any monotone scale; on this one the errors among slow configurations do not
+    widen the interval of the fast ones.
+
+    Attributes
+    ----------
+    width : float
+        In units of spread plus offset; infinite if there are too few measurements.
+    offset, knee : float
+        Log share of peak.
+    """
+
+    width: float = math.inf
+    offset: float = 1.0
+    knee: float = 0.0
+
+    @classmethod
+    def calibrate(cls, measured: Floats, predicted: Floats, spread: Floats, confidence: float) -> Self:
+        """Return the end that is above a share ``confidence`` of all configurations (marginal coverage).
+
+        Measurements, and predictions by models that did not see them, are finite log shares of peak.
+        """
+        if len(measured) == 0:
+            return cls()
+        shape = cls(0.0, 0.0, float(np.median(measured)))
+        errors = shape.compress(measured) - shape.compress(predicted)
+        offset = max(float(np.median(np.abs(errors))) / 2, SMALLEST_OFFSET)
+        return cls(upper_quantile(errors / (spread + offset), confidence), offset, shape.knee)
+
+    def scores(self, measured: Floats, predicted: Floats, spread: Floats) -> Floats:
+        """Return the width at which the end equals each measurement: ndarray of shape (n_configs,)."""
+        return (self.compress(measured) - self.compress(predicted)) / (spread + self.offset)
+
+    def end(self, predicted: Floats, spread: Floats) -> Floats:
+        """Return the upper end for each configuration: ndarray of shape (n_configs,)."""
+        return expand(self.compress(predicted) + self.width * (spread + self.offset), self.knee)
+
+    def compress(self, speed: Floats) -> Floats:
+        """Return speeds on the scale of the interval."""
+        return compress(speed, self.knee)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +125,7 @@ class Gate:
     """Skip a configuration if the optimistic end of its predicted speed is below the best so far, less a margin.
 
     Two intervals are calibrated. ``interval`` has marginal coverage: the speed of a share ``confidence`` of all
-    configurations lies below its end (:class:`mltune.cost.conformal.UpperEnd`). This is not sufficient for a skip,
+    configurations lies below its end (:class:`UpperEnd`). This is not sufficient for a skip,
     because a skip is a mistake only if the configuration is fast, and models underestimate the fastest configurations
     (regression to the mean). ``cautious`` is the wider of ``interval`` and of an interval calibrated on the fastest
     tenth of the measurements alone (class-conditional), or on as many of the fastest as ``confidence`` requires. The
@@ -90,15 +163,7 @@ class Gate:
         return not math.isfinite(self.cautious.width)
 
     def calibrate(self, measured: Floats, predicted: Floats, spread: Floats) -> None:
-        """Calibrate both intervals.
-
-        Parameters
-        ----------
-        measured : ndarray of shape (n_configs,)
-            Log share of peak; NaN for failures, which are left out.
-        predicted, spread : ndarray of shape (n_configs,)
-            Out-of-sample predictions (:meth:`mltune.cost.cost_model.CostModel.unseen`); NaN where there is none.
-        """
+        """Calibrate both intervals on measured log shares of peak and out-of-sample predictions; NaN is unknown."""
         known = np.isfinite(measured) & np.isfinite(predicted) & np.isfinite(spread)
         self.interval = self.cautious = UpperEnd()
         if known.sum() < self.minimum:
@@ -112,15 +177,7 @@ class Gate:
         self.cautious = replace(self.interval, width=width)
 
     def decide(self, predicted: Floats, spread: Floats, best: float) -> Decision:
-        """Decide which configurations to skip.
-
-        Parameters
-        ----------
-        predicted, spread : ndarray of shape (n_configs,)
-            Prediction of the model: log share of peak.
-        best : float
-            The best measured log share of peak; minus infinity when there is none.
-        """
+        """Decide which configurations to skip, from their predictions and the best measured log share of peak."""
         predicted = np.asarray(predicted, dtype=np.float64)
         optimistic = self.cautious.end(predicted, np.asarray(spread, dtype=np.float64))
         return Decision(optimistic < best + math.log1p(-self.margin), predicted, optimistic)
@@ -137,8 +194,6 @@ class Gates:
     ----------
     history : History or None
         The trials known; None skips nothing.
-    results : Results
-        Where the builds of those trials are found.
     previous : Gates, optional
         The gates of the batch before. Their models are reused until the schedule demands another fit.
 
@@ -168,10 +223,7 @@ class Gates:
         self._fitted: _FittedGates = kept
 
     def optimistic(self, columns: Columns) -> Floats | None:
-        """Return the optimistic ends of the predicted speeds of configurations before compiling.
-
-        An ndarray of shape (n_configs,) of log shares of peak; None while the gate is not calibrated.
-        """
+        """Return the optimistic ends of the speeds predicted before compiling; None while that gate is open."""
         gate, model = self._fitted.get(GATES[0])
         if model is None or gate.is_open:
             return None
@@ -185,12 +237,10 @@ class Gates:
         exempt: NDArray[np.bool_],
         builds: Sequence[Build] = (),
     ) -> Decisions:
-        """Decide which configurations to skip.
+        """Decide at a gate which configurations to skip.
 
         Parameters
         ----------
-        name : {"before_compile", "after_compile"}
-            The gate.
         numbers : sequence of int
             Trial numbers: they determine the draw of the audit.
         exempt : ndarray of shape (n_configs,), bool
@@ -261,11 +311,6 @@ def exempt_proposals(proposed_by: Sequence[str], gate: str) -> NDArray[np.bool_]
     Exploring proposals are never skipped, because a wrong model would then confirm itself. The gate before compiling
     also passes the proposals of the search's own model, which has used the same knowledge; only the compiler's report
     adds to it.
-
-    Parameters
-    ----------
-    proposed_by : sequence of str
-        See :class:`mltune.search.sampling.Proposal`.
     """
     sources = {"default", "wisdom", "random", "start"} | ({"model"} if gate == GATES[0] else set())
     return np.array([one in sources for one in proposed_by], dtype=bool)

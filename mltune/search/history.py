@@ -75,13 +75,7 @@ class Results:
         self._run_s, self._ran = 0.0, 0
 
     def learn(self, trials: Trials, scores: Floats) -> None:
-        """Add trials, told or on record, in the order of their numbers.
-
-        Parameters
-        ----------
-        scores : ndarray of shape (n_trials,)
-            Their log shares of the device's peak; NaN where nothing was measured.
-        """
+        """Add trials, told or on record, in the order of their numbers, with their log shares of the device's peak."""
         indices, skipped = trials.column("index"), trials.in_state(TrialState.SKIPPED)
         gated = skipped & trials.column("gate").astype(bool)
         self._tried.update(indices.tolist())
@@ -137,15 +131,8 @@ def build_columns(builds: Sequence[Build | None]) -> dict[str, Floats]:
 def milestone(count: int, *, first: int = 8, growth: float = 1.25) -> int:
     """Return the number of trials, the earliest of ``count`` finished ones, that a model is fitted to.
 
-    The cost of fitting per trial falls as their number grows. Because the earliest trials never change, a resumed run
-    fits the same models as the interrupted one.
-
-    Parameters
-    ----------
-    first : int
-        Number of trials of the first fit; 0 is returned before it.
-    growth : float
-        Factor between two fits.
+    It is 0 before ``first`` trials and grows by a factor from fit to fit, so that the cost of fitting per trial falls.
+    Because the earliest trials never change, a resumed run fits the same models as the interrupted one.
     """
     at, following = 0, first
     while following <= count:
@@ -154,23 +141,14 @@ def milestone(count: int, *, first: int = 8, growth: float = 1.25) -> int:
 
 
 def fastest_and_some(speed: Floats, most: int, fastest: int, rng: np.random.Generator) -> Indices:
-    """Return the rows that a model is fitted to: all, or the fastest and a random sample of the others.
+    """Return the rows that a model is fitted to, sorted: all, or the fastest and a random sample of the others.
 
     Parameters
     ----------
     speed : ndarray of shape (n_configs,)
         NaN ranks last.
-    most : int
-        Largest number of rows.
-    fastest : int
-        Number of them that are the fastest.
-    rng : numpy.random.Generator
-        Used only when there are more than ``most`` rows.
-
-    Returns
-    -------
-    ndarray of shape (min(n_configs, most),)
-        Sorted.
+    most, fastest : int
+        Largest number of rows, and how many of them are the fastest.
     """
     if len(speed) <= most:
         return np.arange(len(speed))

@@ -1,7 +1,6 @@
-"""The search over a table of configurations, with results that may come in any order.
+"""The search over a table of configurations, for hosts that measure by themselves and report in any order.
 
-What all adapters share: a host measures configurations by itself, one or several at a time, and its objective need not
-be a time.
+The adapters of other tuners share it. An objective need not be a time.
 """
 
 from __future__ import annotations
@@ -171,7 +170,7 @@ def symmetric_logs(values: Floats) -> Floats:
 
 
 def _outcome(score: float) -> tuple[TrialState, Measurement]:
-    """Return a state and a measurement whose score in a search without a peak is, but for a constant, this one."""
+    """Return the outcome that a search without a peak gives this score, up to a constant."""
     if math.isnan(score):
         return _FAILED
     return TrialState.OK, Measurement(TrialState.OK, median_s=math.exp(-score))

@@ -11,22 +11,19 @@ import numpy as np
 import optuna
 from numpy.typing import NDArray
 from optuna.distributions import CategoricalDistribution
-from optuna.trial import TrialState, create_trial
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from mltune.cost.cost_model import Compression
-from mltune.cost.encoding import MeanFunction
+from mltune.cost.encoding import Encoding, MeanFunction
 from mltune.cost.gaussian_process import GaussianProcess, Hyperparameters
-from mltune.kernel.columns import Floats, Indices, row
+from mltune.kernel.columns import Columns, Floats, Indices, row
+from mltune.kernel.space import SearchSpace
+from mltune.search.candidates import Pool
 from mltune.search.history import History, fastest_and_some, milestone
 
 if TYPE_CHECKING:
     from optuna.study import Study
-    from optuna.trial import FrozenTrial
 
-    from mltune.cost.encoding import Encoding
-    from mltune.kernel.columns import Columns
-    from mltune.kernel.space import SearchSpace
-    from mltune.search.candidates import Pool
 
 MOST_ROWS = 224
 """Most measured configurations that the Gaussian process is fitted to: half of them the fastest, half drawn from the
@@ -52,13 +49,7 @@ _TPE_BEST, _TPE_OTHERS = 40, 80
 
 @dataclass(frozen=True, slots=True)
 class ProposalContext:
-    """The knowledge from which a batch is planned.
-
-    Attributes
-    ----------
-    taken : set of int
-        Configurations that must not be proposed again.
-    """
+    """The knowledge from which a batch is planned; ``taken`` configurations must not be proposed again."""
 
     history: History
     taken: set[int]

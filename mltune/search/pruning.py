@@ -1,8 +1,8 @@
-"""Pruning: measure what may be fast, leave out what is surely slow, and audit what was left out.
+"""Pruning: measure configurations that may be fast, leave out those that are surely slow, and audit the decision.
 
 The decisions of a pruned sweep, without a GPU: :class:`Pruner` is asked for configurations and told their speeds. They
 follow from the seed and the speeds alone, so a sweep that was interrupted goes on with the same decisions.
-docs/explanation/pruning.md has the rules, what they promise and what they do not.
+docs/explanation/pruning.md has the rules and the limits of their promise.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mltune.cost.cost_model import compress
-from mltune.cost.ensemble import Ensemble
 from mltune.cost.gaussian_process import Hyperparameters
+from mltune.cost.regressors import Ensemble
 from mltune.errors import UsageError
 from mltune.kernel.columns import Floats, Indices
 from mltune.search.history import milestone
@@ -44,7 +44,7 @@ AUDIT_CONFIDENCE = 0.95
 """Confidence of the bound on the share of false skips."""
 
 FAST_SHARE = 3
-"""Residuals are those of the fastest of so many parts of the measured configurations."""
+"""Residuals come from the fastest third of the measured configurations."""
 
 FEWEST = 100
 """Fewest configurations whose residuals calibrate the tail."""
@@ -53,7 +53,7 @@ TAIL = 0.1
 """Share of the residuals from which the tail beyond them is extrapolated."""
 
 RECENT = 3
-"""Last rounds whose errors of prediction are residuals, too, and whose chances are compared with what was found."""
+"""Last rounds whose errors are residuals too, and whose expected numbers of fast ones are compared with the found."""
 
 DOUBT = 0.5
 """Fast configurations that are added to both sides of that comparison."""
@@ -96,8 +96,6 @@ class Round:
 
     Attributes
     ----------
-    number : int
-        From 0.
     chosen : ndarray of shape (n_chosen,)
         Indices of configurations. The next round is planned from their speeds.
     beside : ndarray of shape (n_beside,)
@@ -184,7 +182,7 @@ class Pruner:
         self._speed = np.full(len(X), np.nan)
         self._told = np.zeros(len(X), dtype=bool)
         self._asked = np.zeros(len(X), dtype=bool)
-        self._open = np.zeros(len(X), dtype=bool)  # what the next round is planned from
+        self._open = np.zeros(len(X), dtype=bool)  # the next round is planned from these
         self._beside = np.empty(0, dtype=np.int64)
         self._rounds = 0
         self._result: PruningAudit | None = None
@@ -204,24 +202,12 @@ class Pruner:
         return bool(self._told[self._open].all())
 
     def tell(self, speeds: Mapping[int, float]) -> None:
-        """Report results.
-
-        Parameters
-        ----------
-        speeds : mapping of int to float
-            Log speed by index of the configuration; NaN for one that failed.
-        """
+        """Report log speeds by index of the configuration; NaN for one that failed."""
         for index, speed in speeds.items():
             self._speed[index], self._told[index] = speed, True
 
     def ask(self) -> Round | None:
-        """Return the next round; None when the sweep is at its end.
-
-        Raises
-        ------
-        RuntimeError
-            A configuration chosen earlier has no result yet.
-        """
+        """Return the next round, once the sweep is :attr:`ready`; None when it is at its end."""
         if self._result is not None:
             return None
         if not self._rounds:
@@ -241,13 +227,7 @@ class Pruner:
         return self._close(chances, expected)
 
     def audit(self) -> PruningAudit:
-        """Return what is promised and proved.
-
-        Raises
-        ------
-        RuntimeError
-            The sweep is not at its end.
-        """
+        """Return what a sweep that is at its end promises, and what its audit shows."""
         if self._result is None:
             raise RuntimeError("a pruned sweep is audited at its end")
         return self._result
@@ -260,13 +240,13 @@ class Pruner:
         return self._round(chosen, BESIDE, "random")
 
     def _draw(self, count: int) -> Indices:
-        """Extend the random sample; return what of it was not asked for before."""
+        """Extend the random sample by some configurations; return those of them that were not asked for before."""
         drawn = self._order[self._drawn : self._drawn + max(count, 0)]
         self._drawn += len(drawn)
         return drawn[~self._asked[drawn]]
 
     def _round(self, chosen: Indices, beside: int, proposed_by: str) -> Round:
-        """Return a round: the configurations chosen, and some of the random sample."""
+        """Return a round of chosen configurations, with some of the random sample beside them."""
         self._open[self._beside] = True
         self._open[chosen] = self._asked[chosen] = True
         self._beside = self._draw(beside)
@@ -275,7 +255,7 @@ class Pruner:
         return Round(self._rounds - 1, chosen, self._beside, proposed_by)
 
     def _close(self, chances: _Chances, expected: float) -> Round | None:
-        """Judge the random sample; return what is missing from it, or None when the bound is reached."""
+        """Judge the random sample; return a round that extends it, or None when it bounds the share of false skips."""
         if not self._open[self._beside].all():
             return self._round(np.empty(0, dtype=np.int64), 0, "random")
         sample = self._order[: self._drawn]
@@ -290,7 +270,7 @@ class Pruner:
         return self._end(expected, len(left_out), false, at_most / max(population, 1))
 
     def _end(self, expected: float, audited: int, false: int, at_most: float) -> Round | None:
-        """End the sweep, once all that was asked for is known."""
+        """End the sweep, or wait in an empty round for results that are missing."""
         if not self._open[self._asked].all():
             return self._round(np.empty(0, dtype=np.int64), 0, "random")
         self._result = PruningAudit(
@@ -306,7 +286,7 @@ class Pruner:
         return None
 
     def _goal(self) -> float:
-        """Return the least log speed that is fast, as far as is known."""
+        """Return the least log speed that counts as fast, by the fastest so far."""
         return self.promise.goal(float(np.nanmax(self._speed[self._open])))
 
     def _calibration(self) -> float:
@@ -345,7 +325,7 @@ class Pruner:
         return _Chances(left, upper_tail((goal - mean) / (wide + offset), residuals), chances)
 
     def _note_errors(self, targets: Mapping[int, float]) -> None:
-        """Note the errors of the last predictions, for what has been measured since."""
+        """Note the errors of the last predictions, of the configurations measured since."""
         if self._predicted is not None:
             indices, mean, width = self._predicted
             new = self._open[indices]
@@ -380,15 +360,10 @@ class _Chances:
 
 
 def upper_tail(z: Floats, residuals: Floats) -> Floats:
-    """Return the probability that a residual is at least ``z``.
+    """Return the probability that a residual is at least ``z``: ndarray of shape (n_configs,).
 
     Up to the upper tenth of the residuals it is their empirical one; beyond, an exponential tail with the mean excess
     of that tenth (peaks over a threshold; Pickands, 1975, with shape 0).
-
-    Parameters
-    ----------
-    z : ndarray of shape (n_configs,)
-    residuals : ndarray of shape (n_residuals,)
 
     Examples
     --------
@@ -407,14 +382,7 @@ def missed_at_most(population: int, audited: int, false: int = 0) -> int:
     """Return the largest number of fast configurations in a population that a random sample of it allows.
 
     The sample is drawn without replacement, so the number of fast ones in it is hypergeometric: the bound of Clopper
-    and Pearson (1934) for a finite population.
-
-    Parameters
-    ----------
-    population, audited : int
-        Size of the population and of the sample.
-    false : int
-        Fast ones in the sample.
+    and Pearson (1934) for a finite population. ``false`` of the ``audited`` in the sample are fast.
 
     Examples
     --------

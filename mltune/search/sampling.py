@@ -12,20 +12,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from optuna.samplers import BaseSampler
 
-from mltune.cost.encoding import Encoding, Source
-from mltune.cost.initial_design import portfolio
+from mltune.cost.encoding import Encoding, Source, portfolio
 from mltune.errors import SpaceError
 from mltune.kernel.columns import Indices, row
+from mltune.kernel.space import SearchSpace
 from mltune.search.candidates import EnumeratedPool, SampledPool, maximin_subset, offspring
+from mltune.search.history import History
 from mltune.search.proposers import Choice, GaussianProposer, ProposalContext, Proposer, distributions_of
 
 if TYPE_CHECKING:
     from optuna.distributions import CategoricalDistribution
     from optuna.study import Study
     from optuna.trial import FrozenTrial
-
-    from mltune.kernel.space import SearchSpace
-    from mltune.search.history import History
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +32,6 @@ class Proposal:
 
     Attributes
     ----------
-    index : int
-        Index of the configuration in the search space.
     proposed_by : {"default", "wisdom", "start", "random", "tpe", "model"}
         ``"default"`` is the default configuration, ``"wisdom"`` one that is known to be fast, ``"start"`` the initial
         design.
@@ -98,13 +94,12 @@ class BatchSampler(BaseSampler):  # type: ignore[misc]
     Parameters
     ----------
     sources : sequence of Source
-        What is known before any measurement.
+        Knowledge before any measurement.
     proposer : Proposer, optional
         Proposer of every batch. By default an initial design comes first, chosen by the sources or, without one, around
         the middle of the space; then a Gaussian process proposes.
     first : mapping of int to str
-        Indices of the configurations that are proposed first, in this order, each with its source: ``"default"`` or
-        ``"wisdom"``.
+        Indices of the configurations that are proposed first, in this order, each with its ``proposed_by``.
     """
 
     def __init__(
@@ -133,13 +128,7 @@ class BatchSampler(BaseSampler):  # type: ignore[misc]
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, CategoricalDistribution]
     ) -> dict[str, int]:
-        """Return the next proposal in the queue.
-
-        Raises
-        ------
-        SpaceError
-            The queue is empty.
-        """
+        """Return the next proposal in the queue."""
         if not self._queue:
             raise SpaceError("a trial needs a planned proposal, but none is left; call `plan` and `enqueue` first.")
         return row(self.space.rows(np.array([self._queue.popleft().index])), 0)
@@ -156,18 +145,7 @@ class BatchSampler(BaseSampler):  # type: ignore[misc]
         self._queue.extend(proposals)
 
     def plan(self, history: History, batch: int, size: int) -> list[Proposal]:
-        """Plan one batch.
-
-        Parameters
-        ----------
-        batch : int
-            Number of the batch, from 0.
-
-        Returns
-        -------
-        list of Proposal
-            Distinct, valid and untried; fewer than ``size`` only when the space is exhausted.
-        """
+        """Plan the batch of a number: distinct, valid, untried, and fewer than ``size`` only when none is left."""
         rng = np.random.default_rng((self.seed, batch))
         draft = _Draft(self.space, size, set(history.tried), rng)
         for index, source in self.first.items():
@@ -236,7 +214,7 @@ class _Draft:
         return self.size - len(self.proposals)
 
     def add(self, choice: Choice, count: int, proposed_by: str) -> None:
-        """Add up to ``count`` configurations of a choice, as far as there is room."""
+        """Add up to ``count`` configurations of a choice while there is room."""
         predicted = repeat(None) if choice.predicted is None else map(float, choice.predicted)
         for index, expected in zip(map(int, choice.indices), predicted, strict=False):
             if count < 1 or self.room < 1:
@@ -247,7 +225,7 @@ class _Draft:
                 count -= 1
 
     def add_random(self, count: int) -> None:
-        """Add up to ``count`` random configurations, as far as there is room."""
+        """Add up to ``count`` random configurations while there is room."""
         count = min(count, self.room)
         if count > 0:
             self.add(Choice(self.space.sample(count, self.rng, self.taken)), count, "random")

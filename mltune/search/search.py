@@ -6,16 +6,21 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from optuna.trial import Trial
 from optuna.trial import TrialState as OptunaState
 
 from mltune.cost.cost_model import log_share
 from mltune.cost.encoding import Source, physical
+from mltune.cost.features import Features
+from mltune.cost.pretrained import PretrainedModel
+from mltune.device.peaks import peak_flops
 from mltune.errors import DeviceError
 from mltune.kernel.columns import Columns
-from mltune.records.candidate import BATCH, Candidate
+from mltune.kernel.space import SearchSpace
+from mltune.records.candidate import BATCH, SEARCHES, Candidate
 from mltune.records.trial import GATES, Build, TrialRecord, TrialState
 from mltune.records.trials import Trials
 from mltune.search.astra import AstraThresholds
@@ -23,31 +28,10 @@ from mltune.search.gates import Gates, exempt_proposals
 from mltune.search.history import History, Results
 from mltune.search.proposers import Proposer, RandomProposer, TpeProposer, new_study
 from mltune.search.sampling import BatchSampler, Proposal
-from mltune.search.stopping import StoppingRule
-
-if TYPE_CHECKING:
-    from optuna.trial import Trial
-
-    from mltune.cost.features import Features
-    from mltune.cost.pretrained import PretrainedModel
-    from mltune.kernel.space import SearchSpace
-
-SEARCHES = ("model", "tpe", "random", "astra")
-"""A Gaussian process with a physical prior; Optuna's TPE restricted to valid, new configurations; random search; random
-search within the hand-set thresholds of LAWN 267."""
-
-LOOKED_AT = 20_000
-"""Largest sample of untried configurations that the stopping rule examines."""
+from mltune.search.stopping import ENOUGH, INCUMBENTS, LOOKED_AT, Stopping, StoppingRule
 
 SOME = 1000
-"""Random configurations of which the one that physics expects to be the fastest is the measure of all."""
-
-ENOUGH = "the best is as near to the upper bound as was asked for"
-"""Why a search ends that has reached its goal."""
-
-INCUMBENTS = 3
-"""Number of best configurations whose neighbours the stopping rule examines as well."""
-
+"""Random configurations: physics expects shares of the speed of the fastest among them."""
 
 ALONE = 3
 """Batches that are planned with one in flight, then with two, and so on: see :func:`gradually`."""
@@ -99,29 +83,6 @@ class Batch:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class Stopping:
-    """The state of the stopping rule. A run stores it, so that a resumed run stops at the same batch.
-
-    Attributes
-    ----------
-    fitted_to : int
-        Number of trials that the models of the last evaluation were fitted to; 0 before the first.
-    held : int
-        Consecutive evaluations that found nothing left (:class:`mltune.search.stopping.StoppingRule`).
-    reason : str
-        Reason to plan no batch after ``batch``: nothing faster is expected, nothing is left to try, or the goal is
-        reached. Empty while the search continues.
-    batch : int
-        The batch that was planned at the last evaluation.
-    """
-
-    fitted_to: int = 0
-    held: int = 0
-    reason: str = ""
-    batch: int = 0
-
-
 class Search:
     """Propose configurations, decide which to skip, and learn from the results.
 
@@ -134,7 +95,7 @@ class Search:
     features : Features
         Features of the kernel, the problem and the device.
     search : str
-        One of :data:`SEARCHES`.
+        One of :data:`mltune.records.candidate.SEARCHES`.
     seed : int
     batch : int
         Proposals of a batch.
@@ -242,7 +203,7 @@ class Search:
         """Continue a run from its trials, before the first :meth:`ask`.
 
         The results of all batches that the next batch is planned from are learned. The batches after them follow again,
-        with the proposals on record; what is missing of the last ones is planned again, with the same outcome.
+        with the proposals on record; missing proposals of the last ones are planned again, with the same outcome.
 
         Parameters
         ----------
@@ -283,48 +244,44 @@ class Search:
             return Batch(number)
         recorded = self._recorded.get(number, {})
         if not recorded and self._results.best >= self._enough:
-            self.stopping = replace(self.stopping, reason=ENOUGH, batch=number - 1)
-            return Batch(number)
-        is_complete = len(recorded) == self.batch
-        history = None if is_complete else self._results.history(self._running())
+            return self._ended(ENOUGH)
+        history = None if len(recorded) == self.batch else self._results.history(self._running())
         planned = [] if history is None else self._sampler.plan(history, number, self.batch)
         proposals = _completed(recorded, planned)
         if not proposals:
-            text = f"nothing is left to try: all {self._space.count:,} configurations are on record"
-            self.stopping = replace(self.stopping, reason=text, batch=number - 1)
-            return Batch(number)
-        proposals = proposals[:count]
-        self._sampler.enqueue(proposals)
-        trials = tuple(self._study.ask(self._sampler.distributions) for _ in proposals)
+            return self._ended(f"nothing is left to try: all {self._space.count:,} configurations are on record")
         known = history if self._skip or self._stop else None
         gates = self._gates = Gates(self._features, known, self._results, self._space, self._seed, self._gates)
         if history is not None and self._stop and gates.fitted_to > self.stopping.fitted_to:
             self._apply_stopping_rule(gates, history)
-        active = GATES if self._results.is_bound_by_runner(self._compilers) else GATES[:1]
-        candidates = [
-            Candidate(
-                self._learned + trial.number, number, one.index, dict(trial.params), one.proposed_by, one.predicted
-            )
-            for trial, one in zip(trials, proposals, strict=True)
-        ]
-        batch = Batch(number, (), trials, gates, frozenset(active if self._skip else ()))
-        batch = replace(batch, candidates=tuple(batch._decide(GATES[0], candidates)))
-        self._open[number] = batch
+        batch = self._open[number] = self._batch(number, proposals[:count], gates)
         self._next += 1
         return batch
 
+    def _ended(self, reason: str) -> Batch:
+        self.stopping = replace(self.stopping, reason=reason, batch=self._next - 1)
+        return Batch(self._next)
+
+    def _batch(self, number: int, proposals: Sequence[Proposal], gates: Gates) -> Batch:
+        """Return the batch of the trials that Optuna's sampler proposes."""
+        self._sampler.enqueue(proposals)
+        trials = tuple(self._study.ask(self._sampler.distributions) for _ in proposals)
+        first = self._learned  # the number of the study's first trial
+        candidates = [
+            Candidate(first + trial.number, number, one.index, dict(trial.params), one.proposed_by, one.predicted)
+            for trial, one in zip(trials, proposals, strict=True)
+        ]
+        active = GATES if self._results.is_bound_by_runner(self._compilers) else GATES[:1]
+        batch = Batch(number, (), trials, gates, frozenset(active if self._skip else ()))
+        return replace(batch, candidates=tuple(batch._decide(GATES[0], candidates)))
+
     def decide(self, built: Sequence[tuple[Candidate, Build]]) -> list[Candidate]:
-        """Decide after compiling which candidates to skip.
+        """Return candidates of batches in flight with the decisions of the gate after compiling.
 
         Parameters
         ----------
         built : sequence of (Candidate, Build)
-            Candidates of any batches in flight, each with its build in state ``OK``.
-
-        Returns
-        -------
-        list of Candidate
-            The same candidates with the decisions of the gate after compiling.
+            Each build is in state ``OK``.
         """
         decided: dict[int, Candidate] = {}
         for number in dict.fromkeys(candidate.batch for candidate, _ in built):
@@ -377,9 +334,9 @@ class Search:
 
 
 def _completed(recorded: Mapping[int, Proposal], planned: Sequence[Proposal]) -> list[Proposal]:
-    """Return a batch of the proposals on record, by their places, and of what was planned for the others.
+    """Return a batch with the proposals on record in their places, and planned ones in the others.
 
-    The plan contains those on record, unless what it follows from was lost, such as a model.
+    The plan contains those on record, unless something was lost that it follows from, such as a model.
     """
     known = {one.index for one in recorded.values()}
     others = (one for one in planned if one.index not in known)
@@ -388,7 +345,7 @@ def _completed(recorded: Mapping[int, Proposal], planned: Sequence[Proposal]) ->
 
 
 def _sources(space: SearchSpace, features: Features, pretrained: PretrainedModel | None) -> list[Source]:
-    """Return what is known of a kernel before anything is measured."""
+    """Return the sources of knowledge before anything is measured."""
     known = []
     if features.has_prior:
         some = space.sample(SOME, np.random.default_rng(0))
@@ -419,8 +376,8 @@ def _first(
 ) -> dict[int, str]:
     """Return the indices of the configurations that are proposed first, and their sources.
 
-    The best one known comes before the default: where measurements take long, there may be time for one only. What a
-    model remembers comes last, in place of what is not known from a wisdom.
+    The best one known comes before the default: where measurements take long, there may be time for one only. Those
+    that a model remembers come last, fewer of them where a wisdom knows some.
     """
     best, others, left = known[:1], known[1:], remembered[len(known) :]
     first: dict[int, str] = {}
@@ -435,8 +392,6 @@ def _first(
 
 def _peak_flops(features: Features) -> float:
     """Return the peak of the device; when it is not known, a value with which scores are logarithms of 1 / time."""
-    from mltune.device.peaks import peak_flops
-
     try:
         return peak_flops(features.device, features.problem.arithmetic)
     except DeviceError:

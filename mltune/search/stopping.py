@@ -7,6 +7,38 @@ from dataclasses import dataclass
 
 from mltune.kernel.columns import Floats
 
+LOOKED_AT = 20_000
+"""Largest sample of untried configurations that the rule examines."""
+
+INCUMBENTS = 3
+"""Number of best configurations whose neighbours the rule examines as well."""
+
+ENOUGH = "the best is as near to the upper bound as was asked for"
+"""Reason of a search that has reached its goal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """The state of the stopping rule. A run stores it, so that a resumed run stops at the same batch.
+
+    Attributes
+    ----------
+    fitted_to : int
+        Number of trials that the models of the last evaluation were fitted to; 0 before the first.
+    held : int
+        Consecutive evaluations that found nothing left (:class:`StoppingRule`).
+    reason : str
+        Reason to plan no batch after ``batch``: nothing faster is expected, nothing is left to try, or the goal is
+        reached. Empty while the search continues.
+    batch : int
+        The batch that was planned at the last evaluation.
+    """
+
+    fitted_to: int = 0
+    held: int = 0
+    reason: str = ""
+    batch: int = 0
+
 
 @dataclass(frozen=True, slots=True)
 class StopReason:
@@ -93,10 +125,8 @@ class StoppingRule:
             gate is not calibrated.
         best : float
             The best measured, log share of peak.
-        measured : int
-            Number of configurations measured so far.
-        untried : int
-            Number of configurations not tried yet.
+        measured, untried : int
+            Number of configurations measured so far, and of those not tried yet.
         near : ndarray of shape (n_near,), optional
             Upper ends of variants of the best, in addition to a sample.
         """

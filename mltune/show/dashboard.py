@@ -22,17 +22,7 @@ HOST = "127.0.0.1"
 
 @contextlib.contextmanager
 def served(studies: Studies, port: int) -> Iterator[str]:
-    """Serve the dashboard to this machine while the context lasts.
-
-    Parameters
-    ----------
-    port : int
-        0 chooses a free one.
-
-    Yields
-    ------
-    str
-        The address.
+    """Serve the dashboard to this machine while the context lasts, and yield its address; port 0 takes a free one.
 
     Raises
     ------

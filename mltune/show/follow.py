@@ -39,18 +39,10 @@ LATEST = 10
 
 @dataclass(frozen=True, slots=True)
 class Snapshot(CampaignProgress):
-    """The progress of a run or of a campaign at one look, and what happened since the look before.
+    """The progress of a run or of a campaign at one look, and the ``events`` since the look before.
 
-    Attributes
-    ----------
-    events : tuple of dict
-        New events.
-    begun : bool
-        Whether there is a run.
-    is_plan : bool
-        Whether it is a campaign.
-    ended : bool
-        Whether nothing more will come; ``message`` says why where no event does.
+    ``begun`` says whether there is a run, ``is_plan`` whether it is a campaign, ``ended`` whether nothing more will
+    come; ``message`` says why where no event does.
     """
 
     events: tuple[dict[str, Any], ...] = ()
@@ -60,13 +52,7 @@ class Snapshot(CampaignProgress):
 
 
 def follow(directory: Path, display: RunDisplay) -> None:
-    """Show a run, which may not have begun yet, until it has ended.
-
-    Parameters
-    ----------
-    directory : pathlib.Path
-        Of a run or of a campaign.
-    """
+    """Show the run or the campaign in a directory until it has ended; it may not have begun yet."""
     watch = Watch(directory)
     waits = False
     while True:

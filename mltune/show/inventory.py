@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mltune.files.text import printable
-from mltune.results.wording import configuration, gb_per_s, percent, tflops
+from mltune.results.wording import configuration, gb_per_s, many, percent, tflops
 from mltune.show.table import Column, Table, facts, number
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def space(document: Document) -> list[RenderableType]:
         ]
     )
     parameters = [
-        Column("parameter", lambda one: one[0]),
+        Column("parameter", (0,)),
         number("values", lambda one: len(one[1])),
         Column("", lambda one: " ".join(map(str, one[1])), wraps=True),
     ]
@@ -87,13 +87,13 @@ def devices(document: Document) -> Iterator[RenderableType]:
     """Show the result of ``mltune device``."""
     columns = [
         Column("device", "spec"),
-        Column("name", lambda entry: entry["device"]["name"]),
+        Column("name", ("device", "name")),
         Column("architecture", "architecture", spare=3),
-        number("SMs", lambda entry: entry["device"]["sm_count"], spare=2),
-        number("clock", lambda entry: f"{entry['device']['clock_hz'] / 1e6:.0f} MHz", spare=1),
-        number("memory", lambda entry: f"{entry['device']['memory_bytes'] / 2**30:.0f} GiB", spare=5),
-        number("FP32 TFLOPS", lambda entry: f"{entry['peak_flops']['fp32'] / 1e12:.1f}"),
-        number("FP64 TFLOPS", lambda entry: f"{entry['peak_flops']['fp64'] / 1e12:.1f}", spare=4),
+        number("SMs", ("device", "sm_count"), spare=2),
+        number("clock", ("device", "clock_hz"), lambda clock_hz: f"{clock_hz / 1e6:.0f} MHz", spare=1),
+        number("memory", ("device", "memory_bytes"), lambda count: f"{count / 2**30:.0f} GiB", spare=5),
+        number("FP32 TFLOPS", ("peak_flops", "fp32"), lambda flops: f"{flops / 1e12:.1f}"),
+        number("FP64 TFLOPS", ("peak_flops", "fp64"), lambda flops: f"{flops / 1e12:.1f}", spare=4),
     ]
     found = document["devices"]
     yield Table(found, columns) if found else f"no GPU found: {document['reason']}"
@@ -120,7 +120,7 @@ def _measured(entry: Document, unmeasured: Mapping[str, str]) -> Iterator[Render
     columns = [
         Column(f"measured on {printable(entry['device']['name'])}", lambda one: NAMES[one[0]]),
         number("median", lambda one: _amount(one[0], one[1]["median"])),
-        number("spread", lambda one: one[1]["spread"], percent, spare=1),
+        number("spread", (1, "spread"), percent, spare=1),
         number("of the data sheet", lambda one: shares[one[0]], percent),
     ]
     yield Table([*entry["device"]["measured"].items()], columns)
@@ -150,7 +150,7 @@ def cluster(document: Document) -> Iterator[RenderableType]:
         Column("as here", lambda one: "yes" if one["fits"] else "no"),
         Column("device", lambda one: one["device"] or ""),
     ]
-    yield f"scheduler {printable(document['scheduler'])}, {len(workers)} workers with a GPU or that compile"
+    yield f"scheduler {printable(document['scheduler'])}, {many(len(workers), 'worker')} with a GPU or that compile"
     if document["latency_s"] is not None:
         yield f"latency {document['latency_s'] * 1e3:.1f} ms"
     if workers:

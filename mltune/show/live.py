@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from mltune.results.progress import CampaignProgress, Progress
 from mltune.results.rating import speed, unit_of
-from mltune.results.wording import REFERENCE, duration, percent, states
+from mltune.results.wording import REFERENCE, duration, many, percent, states
 from mltune.show.table import Column, Table, number, rated
 from mltune.show.terminal import console, for_notebook, write
 
@@ -28,15 +28,10 @@ _BAR_WIDTH = 24
 
 
 class Display:
-    """A display of progress; a context manager.
+    """A display of progress; a context manager. It writes to stderr unless told otherwise.
 
     On a terminal, a picture is updated in place and messages appear above it. Elsewhere, messages appear at once, and
     the state as plain lines once per minute and at the end of anything longer than a minute.
-
-    Parameters
-    ----------
-    stderr : bool
-        Whether to write to stderr, not stdout.
     """
 
     def __init__(self, *, stderr: bool = True) -> None:
@@ -127,10 +122,7 @@ def in_notebook() -> bool:
 class RunDisplay(Display):
     """A display of the progress of a run or of a campaign, called with each state.
 
-    Parameters
-    ----------
-    announce : bool
-        Whether to show a plain line when a problem is begun.
+    ``announce`` says whether a plain line is shown when a problem is begun.
     """
 
     def __init__(self, *, stderr: bool = True, announce: bool = True) -> None:
@@ -180,8 +172,8 @@ def run_line(progress: Progress) -> str:
 
 def campaign_line(campaign: CampaignProgress) -> str:
     """Write the progress of a campaign in one line."""
-    trials = "" if campaign.trials_limit is None else f" · {campaign.trials} of {campaign.trials_limit} trials"
-    done = f"{campaign.done} of {campaign.problems} problems done"
+    trials = "" if campaign.trials_limit is None else f" · {campaign.trials} of {many(campaign.trials_limit, 'trial')}"
+    done = f"{campaign.done} of {many(campaign.problems, 'problem')} done"
     return f"{done}{trials} · {_time(campaign.elapsed_s, campaign.left_s)}"
 
 

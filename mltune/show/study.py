@@ -40,23 +40,13 @@ UPDATE_EVERY_S = 5.0
 
 
 class Studies:
-    """The runs of a directory as Optuna studies, in a new file :data:`~mltune.records.directory.STUDY` there.
+    """The runs of a directory as Optuna studies, in a new file ``path`` there, read and written through ``storage``.
 
     Trials that succeeded are complete, with their TFLOPS, GB/s or milliseconds as value (see
     :func:`mltune.results.rating.rate_of`); skipped trials are pruned, with the predicted value; all others failed.
     Further facts of a trial are user attributes; ``trial`` is its number in the run, because Optuna numbers trials in
     the order in which they ended. Of a very long run, only the latest :data:`MOST_TRIALS` are shown. A run of a
     campaign that cannot be read is left out, with a warning.
-
-    Parameters
-    ----------
-    directory : pathlib.Path
-        Of a run or of a campaign.
-
-    Attributes
-    ----------
-    path : pathlib.Path
-    storage : optuna.storages.JournalStorage
 
     Raises
     ------

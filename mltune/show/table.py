@@ -22,14 +22,17 @@ _LEAST_WRAPPED = 24
 """Least width of a column whose texts may be wrapped."""
 
 
+Of = str | tuple[Any, ...] | Callable[[Any], Any]
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column of a table.
 
     Attributes
     ----------
-    of : str or callable
-        What a row has in the column: a function of the row, or a key of it.
+    of : str, tuple or callable
+        What a row has in the column: a key of the row, the keys on the way to a part of it, or a function of it.
     write : callable
         Writes it; nothing known (None) is written as ``-``.
     right : bool
@@ -48,7 +51,7 @@ class Column:
     """
 
     heading: str
-    of: str | Callable[[Any], Any]
+    of: Of
     write: Callable[[Any], str] = str
     right: bool = False
     wraps: bool = False
@@ -59,7 +62,11 @@ class Column:
 
     def value(self, row: Any) -> Any:
         """Return what a row has in the column, by which a page sorts numbers."""
-        return row[self.of] if isinstance(self.of, str) else self.of(row)
+        if callable(self.of):
+            return self.of(row)
+        for key in (self.of,) if isinstance(self.of, str) else self.of:
+            row = row[key]
+        return row
 
     def text(self, row: Any) -> str:
         """Write the cell of a row."""
@@ -75,7 +82,7 @@ class Column:
         return "" if self.link is None else self.link(row)
 
 
-def number(heading: str, of: str | Callable[[Any], Any], write: Callable[[Any], str] = str, **options: Any) -> Column:
+def number(heading: str, of: Of, write: Callable[[Any], str] = str, **options: Any) -> Column:
     """Return a column of numbers."""
     return Column(heading, of, write, right=True, **options)
 

@@ -290,7 +290,7 @@ def predicted(document: Document) -> list[RenderableType]:
     columns = [
         number("", "rank"),
         Column("source", "source"),
-        *(number(name, partial(_parameter, name)) for name in (choices[0]["configuration"] if choices else ())),
+        *(number(name, ("configuration", name)) for name in (choices[0]["configuration"] if choices else ())),
     ]
     expected = document["expected"]
     quality = "how good such choices are has not been measured on recorded spaces"
@@ -308,16 +308,12 @@ def predicted(document: Document) -> list[RenderableType]:
     return [title, "", Table(choices, columns), "", quality, *(f"note: {notice}" for notice in document["notices"])]
 
 
-def _parameter(name: str, choice: Document) -> Any:
-    return choice["configuration"][name]
-
-
 def comparison(document: Document) -> list[RenderableType]:
     """Show the result of ``mltune compare``."""
     strategies = [{"name": name, **found} for name, found in document["strategies"].items()]
     first: Document = strategies[0] if strategies else {"at": {}, "to": {}}
     curves = [
-        *(number(f"at {at}", partial(_fraction, at), "{:.3f}".format) for at in first["at"]),
+        *(number(f"at {at}", ("at", at), "{:.3f}".format) for at in first["at"]),
         *(number(f"to {100 * float(share):.0f} %", partial(_evaluations, share)) for share in first["to"]),
     ]
     columns = [
@@ -338,10 +334,6 @@ def comparison(document: Document) -> list[RenderableType]:
     return [title, "", Table(strategies, columns), "", legend]
 
 
-def _fraction(at: Any, strategy: Document) -> Any:
-    return strategy["at"][at]
-
-
 def _evaluations(share: str, strategy: Document) -> str:
     found = strategy["to"][share]
     return f"{found['evaluations']:.0f} ({found['reached']:.0%})"
@@ -356,7 +348,7 @@ def wisdom(document: Document) -> Iterator[RenderableType]:
         Column("kernel", "kernel"),
         Column("accuracy", "accuracy", spare=4),
         Column("problem", "label"),
-        Column("device", lambda entry: entry["device"]["name"], spare=3),
+        Column("device", ("device", "name"), spare=3),
         Column("driver", lambda entry: entry["driver"] or None, spare=2),
         number("time", "median_s", milliseconds),
         Column("date", lambda entry: entry["measured_at"][:10], spare=1),
@@ -388,7 +380,7 @@ def forecast(document: Document) -> Iterator[RenderableType]:
     unit, problems = document["unit"], document["problems"]
 
     def amount(value: float) -> str:
-        return f"{value:.0f} trials" if unit == "trials" else spaced_duration(value)
+        return many(round(value), "trial") if unit == "trials" else spaced_duration(value)
 
     count, devices = many(len(problems), "problem"), _devices(document)
     yield f"{document['title']}: {count}, {amount(document['budget'])}, on {devices}"
@@ -415,7 +407,7 @@ def forecast(document: Document) -> Iterator[RenderableType]:
     sources = sorted({problem["rate_from"] for problem in problems if problem["rate_from"]})
     if sources:
         yield (
-            f"Trials are upper bounds for {document['cores']} cores, from the time per trial in the recordings "
+            f"Trials are upper bounds for {many(document['cores'], 'core')}, from the time per trial in the recordings "
             f"{', '.join(sources)}."
         )
     yield f"Written to the run directory: {', '.join(document['writes'])}"

@@ -12,7 +12,7 @@ from mltune.comparison.simulation import Strategy, simulate
 from mltune.device.known import H200
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.space import TableSpace
-from mltune.problem.recorded import RecordedProblem
+from mltune.problem.kinds import timed_problem
 
 _VALUES = {"P": (1, 2, 4, 8, 16), "Q": (1, 2, 4, 8), "R": tuple(range(6)), "S": (0, 1), "T": (0, 1, 2, 3, 4)}
 
@@ -35,10 +35,11 @@ def hill(*, failures: bool = True, order: list[tuple[int, ...]] | None = None) -
     median_s = 1e-3 * np.exp(0.15 * depth + noise)
     if failures:
         median_s[p * q > 64] = np.nan
+    problem = timed_problem("hill")
     return Recording(
         name="hill",
-        kernel=Kernel(name="hill", problem=RecordedProblem.kind, parameters=_VALUES),
-        problem=RecordedProblem("hill"),
+        kernel=Kernel(name="hill", problem=problem.kind, parameters=_VALUES),
+        problem=problem,
         device=H200,
         space=TableSpace(columns),
         median_s=median_s,

@@ -8,18 +8,25 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mltune.cost.bound import hardware_limits
+from mltune.cost.cost_model import log_share
+from mltune.cost.features import NEEDED, Features
+from mltune.device.facts import Device
 from mltune.device.known import UNKNOWN
+from mltune.device.peaks import fma_per_clock, issues_per_clock, peak_flops
 from mltune.errors import BundleError, UsageError
-from mltune.kernel.columns import row
+from mltune.kernel.bundle import Kernel, device_variables
+from mltune.kernel.columns import Floats, Indices, row
+from mltune.kernel.space import SearchSpace
+from mltune.problem.problem import Problem
+from mltune.problem.runnable import RunnableProblem
+from mltune.records.trial import TrialState
+from mltune.resolve.kernels import fits
+from mltune.search.candidates import offspring
+from mltune.tuning.session import make_space
 
 if TYPE_CHECKING:
-    from mltune.cost.features import Features
-    from mltune.device.facts import Device
-    from mltune.kernel.bundle import Kernel
-    from mltune.kernel.columns import Floats, Indices
-    from mltune.kernel.space import SearchSpace
     from mltune.measure.machine_code import LoopCode
-    from mltune.problem.problem import Problem
 
 MOST_LISTED = 100_000
 """Configurations of a space that are all examined; of a larger one as many samples, and variants of the best."""
@@ -34,9 +41,8 @@ class LimitedConfiguration:
 
     Attributes
     ----------
-    configuration : mapping
     codes : mapping of str to int
-        The same as the kernel counts it: values that are not integers by their positions.
+        The configuration with the positions of values that are not integers.
     limits : mapping of str to float
         Least time in seconds by what limits it: :data:`mltune.cost.bound.LIMITS`.
     """
@@ -47,7 +53,7 @@ class LimitedConfiguration:
 
     @property
     def binding(self) -> str:
-        """What limits it."""
+        """The limit that takes the most time."""
         return max(self.limits, key=self.limits.__getitem__)
 
     @property
@@ -63,13 +69,11 @@ class ProblemBound:
     Attributes
     ----------
     unit : str
-        What does the operations, such as ``"tensor_fp64"``.
+        The unit that does the operations, such as ``"tensor_fp64"``.
     hardware : mapping of str to float
         Least time in seconds of any kernel on that unit, by ``"arithmetic"`` and ``"memory"``.
-    best : LimitedConfiguration
-        The configuration of the kernel that can take the least time.
-    given : LimitedConfiguration or None
-        The same of those that were asked for.
+    best, given : LimitedConfiguration
+        The configuration that can take the least time: of the kernel, and among those that were asked for.
     examined, count : int
         Configurations among which the best was found, and those of the space.
     """
@@ -90,26 +94,10 @@ def find_bound(
     configuration: Mapping[str, int] | None = None,
     seed: int = 0,
 ) -> ProblemBound:
-    """Compute the upper bound on a problem, without a measurement of it.
+    """Compute the upper bound on a problem from the facts of a GPU, without a measurement.
 
-    Parameters
-    ----------
-    kernel : Kernel
-    device : Device
-        Facts of a GPU, which need not be here.
-    configuration : mapping of str to int, optional
-        Parameters of a configuration, all or some, whose bound is wanted too: the best of those that have these values.
-    seed : int
-        Seed of the samples of a large space.
-
-    Raises
-    ------
-    UsageError
-        The device is unknown.
-    BundleError
-        The kernel has no resources from which a bound follows.
-    SpaceError
-        No configuration is valid, or none that has these values.
+    The bound of a configuration, or of the best one that has its values, is ``given``. The seed is that of the samples
+    of a large space.
 
     Examples
     --------
@@ -120,11 +108,8 @@ def find_bound(
     >>> kernel = load_kernel("gemm_shared")
     >>> found = find_bound(problem_from_name("sgemm", trans="NN", size=2048), kernel, device)
     >>> found.best.binding, found.best.time_s > found.hardware["arithmetic"]
-    ('issue', True)
+    ('arithmetic', True)
     """
-    from mltune.cost.bound import hardware_limits
-    from mltune.cost.features import NEEDED
-
     if device == UNKNOWN:
         raise UsageError("a bound follows from the facts of a GPU, but those of `unknown` are not known; name one.")
     kernel.check_problem(problem)
@@ -143,11 +128,6 @@ def find_bound(
 def find_bounds(problem: Problem, kernels: Sequence[Kernel], device: Device) -> list[tuple[Kernel, ProblemBound]]:
     """Compute the upper bounds of the kernels that can be built for a device, that of the least time first.
 
-    Raises
-    ------
-    UsageError
-        There is none, or the device is unknown.
-
     Examples
     --------
     >>> from mltune.device.known import H200
@@ -157,8 +137,6 @@ def find_bounds(problem: Problem, kernels: Sequence[Kernel], device: Device) -> 
     >>> [kernel.name for kernel, _ in find_bounds(problem_from_name("dgemm"), kernels, H200)]
     ['gemm_mma64', 'gemm_naive']
     """
-    from mltune.resolve.kernels import fits
-
     found = [(kernel, find_bound(problem, kernel, device)) for kernel in kernels if fits(kernel, device)]
     if not found:
         names = ", ".join(kernel.label for kernel in kernels)
@@ -168,10 +146,6 @@ def find_bounds(problem: Problem, kernels: Sequence[Kernel], device: Device) -> 
 
 def _best(kernel: Kernel, problem: Problem, device: Device, seed: int) -> tuple[LimitedConfiguration, int, int]:
     """Return the configuration that can take the least time, of how many examined ones, and of how many."""
-    from mltune.cost.features import Features
-    from mltune.kernel.bundle import device_variables
-    from mltune.tuning.session import make_space
-
     space = make_space(kernel, {**problem.variables(), **device_variables(device)})
     features = Features(kernel, problem, device)
     examined, times_s = _examine(space, features, np.random.default_rng(seed))
@@ -183,30 +157,17 @@ def _best(kernel: Kernel, problem: Problem, device: Device, seed: int) -> tuple[
 
 
 def read_code(problem: Problem, kernel: Kernel, device: Device, found: LimitedConfiguration) -> tuple[LoopCode, float]:
-    """Compile a configuration, count the instructions of its main loop, and return the least time that they take too.
+    """Compile a configuration and count the instructions of its main loop.
 
-    Returns
-    -------
-    LoopCode
-    float
-        Seconds that the schedulers need to issue all instructions of the loop, not only those that the bound counts.
-
-    Raises
-    ------
-    UsageError
-        The kernel cannot be built for the device, or it has no loop with multiply-adds.
-    DeviceError
-        NVRTC or nvdisasm is missing.
+    The seconds are those that the schedulers need to issue all instructions of the loop, not only those that the bound
+    counts.
     """
-    from mltune.device.peaks import fma_per_clock, issues_per_clock
     from mltune.measure.build import NvrtcBuilder
     from mltune.measure.machine_code import disassemble, main_loop
-    from mltune.problem.runnable import RunnableProblem
-    from mltune.records.trial import TrialState
 
     if kernel.source is None or device.compute_capability is None or not isinstance(problem, RunnableProblem):
         raise UsageError(
-            f"machine code is made of a source for a CUDA GPU, but not of {kernel.name} for {device.name}."
+            f"machine code needs a kernel with a source and a CUDA GPU, got {kernel.name} for {device.name}."
         )
     with NvrtcBuilder(kernel, problem, device.architecture, workers=1) as builder:
         build = builder.submit(dict(found.codes)).result()
@@ -226,8 +187,6 @@ def read_code(problem: Problem, kernel: Kernel, device: Device, found: LimitedCo
 
 def _fma_of_an_instruction(kernel: Kernel, problem: Problem, device: Device, found: LimitedConfiguration) -> float:
     """Return the multiply-adds of a thread that an instruction makes: on tensor cores many."""
-    from mltune.kernel.bundle import device_variables
-
     if "fma_instructions" not in kernel.resources:
         return 1.0
     columns = {name: np.array([code]) for name, code in found.codes.items()}
@@ -238,17 +197,12 @@ def _fma_of_an_instruction(kernel: Kernel, problem: Problem, device: Device, fou
 
 def enough_share(share: float, problem: Problem, device: Device, space: SearchSpace, features: Features) -> float:
     """Return a share of the upper bound on a problem as a log share of the device's peak, the score of a search."""
-    from mltune.cost.cost_model import log_share
-    from mltune.device.peaks import peak_flops
-
     _, times_s = _examine(space, features, np.random.default_rng(0))
     return log_share(problem.flops, float(times_s.min()) / share, peak_flops(device, problem.arithmetic))
 
 
 def _examine(space: SearchSpace, features: Features, rng: np.random.Generator) -> tuple[Indices, Floats]:
     """Return the configurations that were examined, and their least times."""
-    from mltune.search.candidates import offspring
-
     if space.count <= MOST_LISTED:
         everything = np.arange(space.count)
         return everything, features.bound(space.rows(everything)).time_s

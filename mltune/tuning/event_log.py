@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from mltune.errors import MltuneWarning
 from mltune.records.events import EventLog, EventWriter
-
-if TYPE_CHECKING:
-    from mltune.records.store import Store
-    from mltune.resolve.request import TuneRequest
-    from mltune.results.progress import Progress, Report
-    from mltune.results.run import TuneResult
+from mltune.records.store import Store
+from mltune.resolve.request import TuneRequest
+from mltune.results.progress import Progress, Report
+from mltune.results.run import TuneResult
 
 
 class RunEventLog:
-    """Writer of ``events.jsonl`` in the directory of a run.
-
-    Parameters
-    ----------
-    directory : pathlib.Path
-    report : callable, optional
-        Also called with each progress.
-    """
+    """Writer of ``events.jsonl`` in the directory of a run, which also passes each progress to ``report``."""
 
     def __init__(self, directory: Path, report: Report | None = None) -> None:
         self._log = EventLog(directory)
@@ -32,6 +24,8 @@ class RunEventLog:
 
     def begin(self, store: Store, request: TuneRequest) -> None:
         """Write that a run starts, or resumes."""
+        if store.notice:
+            warnings.warn(store.notice, MltuneWarning, stacklevel=3)
         if len(store):
             self.write("resumed", trials=len(store), pid=os.getpid())
             return
@@ -48,9 +42,8 @@ class RunEventLog:
 
     def tell(self, progress: Progress) -> None:
         """Write the progress, unless that was just done, and pass it on."""
-        self._log.snapshot(
-            [progress.to_json()], done=0, problems=1, left_s=progress.left_s, elapsed_s=progress.elapsed_s
-        )
+        left_s, elapsed_s = progress.left_s, progress.elapsed_s
+        self._log.snapshot([progress.to_json()], done=0, problems=1, left_s=left_s, elapsed_s=elapsed_s)
         if self._report is not None:
             self._report(progress)
 

@@ -21,13 +21,13 @@ from mltune.records.reference import Drift, Reference, drifts
 from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
 from mltune.records.trials import Trials
 from mltune.tuning.ranking import REFERENCE, rank_race, rank_records
+from mltune.tuning.session import Session
 
 if TYPE_CHECKING:
     from mltune.measure.runner import GpuRunner
-    from mltune.tuning.session import Session
 
 Entry = tuple[TrialRecord, Build]
-"""A trial, and what it was built to again."""
+"""A trial with its new build."""
 
 FINALISTS = 5
 """Number of trials in a race."""
@@ -94,8 +94,7 @@ def declare(
     race_s : float
         Most seconds of a race.
     stop : callable
-        Checked between steps, which take at most some seconds each. Once it is true, the winner is declared from what
-        is known.
+        Checked between steps, which take at most some seconds each. Once it is true, the known times decide.
 
     Returns
     -------
@@ -136,18 +135,8 @@ def doubtful(
     """Return trials that may be among the fastest although their recorded times are not.
 
     Those are trials timed while the GPU was slower than usual, if their times divided by the ratio of that drift would
-    be among the fastest, and trials whose times were too noisy to count.
-
-    Parameters
-    ----------
-    trials : Trials
-        In the order of appending.
-    found : sequence of Drift
-        Intervals of the records in which the GPU was faster or slower.
-    fastest : sequence of TrialRecord
-        The other finalists, fastest first.
-    excluded : collection of int
-        Numbers of trials that failed the verification.
+    be among the fastest, and trials whose times were too noisy to count. Trials that failed the verification are
+    excluded, by their numbers.
     """
     ratios = np.ones(len(trials))
     for drift in found:
@@ -171,8 +160,8 @@ def _time(
 ) -> _Times:
     """Race the finalists, as many as fit into the time of a race, or return the recorded measurements of the fastest.
 
-    They are the best of a heat of all candidates, where there is time for that; otherwise the fastest on record, and
-    those whose time is in doubt. Where every time is in doubt, these count.
+    The finalists are the best of a heat of all candidates, where there is time for that; otherwise the fastest on
+    record, and those whose time is in doubt.
     """
     finalists = [*fastest, *others]
     counted = fastest or finalists

@@ -1,25 +1,25 @@
-"""The choice of configurations without a measurement: what a search would measure first."""
+"""The choice of configurations without a measurement: those that a search would measure first."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from mltune.cost.features import Features
 from mltune.cost.model_choice import AUTO, choose_model, shipped_card
+from mltune.cost.model_file import Card
+from mltune.device.facts import Device
 from mltune.device.known import UNKNOWN
 from mltune.errors import UsageError, WisdomError
 from mltune.files.text import printable
+from mltune.kernel.bundle import Kernel, device_variables
 from mltune.known.wisdom import Wisdom
 from mltune.known.wisdom_file import file_of_run
+from mltune.problem.problem import Problem
+from mltune.tuning.session import make_space
 from mltune.tuning.wisdom import load_wisdom
-
-if TYPE_CHECKING:
-    from mltune.cost.model_file import Card
-    from mltune.device.facts import Device
-    from mltune.kernel.bundle import Kernel
-    from mltune.problem.problem import Problem
 
 KNOWN, EXPECTED = "known", "expected"
 """Where a choice comes from: it was the fastest of a run, or a model or physics expects it to be fast."""
@@ -27,14 +27,7 @@ KNOWN, EXPECTED = "known", "expected"
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A configuration that is expected to be fast.
-
-    Attributes
-    ----------
-    source : str
-        :data:`KNOWN` or :data:`EXPECTED`.
-    configuration : mapping
-    """
+    """A configuration that is expected to be fast, from the source :data:`KNOWN` or :data:`EXPECTED`."""
 
     source: str
     configuration: Mapping[str, int | float | str]
@@ -42,18 +35,16 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What the best of the first choices reached on recorded spaces, as shares of the optimum.
+    """Shares of the optimum that the best of the first choices reached on recorded spaces.
 
     Attributes
     ----------
     source : {"model", "physics"}
-        What chose: the model on spaces that it had not seen, or physics alone.
+        The model chose on spaces that it had not seen, or physics alone chose.
     choices : int
-        How many, of those judged the most that are not more than were asked for.
+        Number of first choices: the most that was judged, and not more than was asked for.
     share, least, most : float
-        Mean, lowest and highest.
-    held_out : int
-        Number of spaces.
+        Mean, lowest and highest share of the ``held_out`` spaces.
     """
 
     source: Literal["model", "physics"]
@@ -70,11 +61,10 @@ class Prediction:
 
     Attributes
     ----------
-    choices : tuple of Choice
     expected : Expected or None
-        Of the model, or where none is used of physics; None where that was not judged.
+        That of the model, or where none is used that of physics; None where it was not judged.
     notices : tuple of str
-        In what the problem and the device differ from all that the model was trained on.
+        Differences of the problem and the device from all training data of the model.
     """
 
     choices: tuple[Choice, ...]
@@ -89,34 +79,13 @@ def predict(
     *,
     top: int = 1,
     prior: str = AUTO,
-    wisdom: str | Path | None = None,
+    wisdom: str | Path = AUTO,
     driver: str | None = None,
 ) -> Prediction:
     """Choose configurations without measuring any: the known ones first, then those that a search would measure first.
 
-    Parameters
-    ----------
-    problem : Problem
-    kernel : Kernel
-    device : Device
-        Facts of a GPU, which need not be here.
-    top : int
-        Number of choices, at most 8.
-    prior : str
-        See :func:`mltune.cost.model_choice.choose_model`.
-    wisdom : path-like, optional
-        Best known configurations; ``"none"`` uses none, None the user's.
-    driver : str, optional
-        Version of the driver; None where it does not matter.
-
-    Raises
-    ------
-    UsageError
-        ``top`` is not from 1 to 8, the device is unknown, or the space is empty.
-    ModelError
-        The model cannot be used.
-    WisdomError
-        The wisdom that is named cannot be read, or does not exist; that of the user is left out with a warning.
+    The best known configurations are those of a wisdom for any driver, or for the version of one. A wisdom of the user
+    that cannot be read is left out with a warning.
 
     Examples
     --------
@@ -129,11 +98,8 @@ def predict(
     >>> [choice.source for choice in found.choices]
     ['expected', 'expected']
     """
-    from mltune.cost.features import Features
-    from mltune.kernel.bundle import device_variables
     from mltune.search.sampling import SamplerOptions
     from mltune.search.search import Search
-    from mltune.tuning.session import make_space
 
     most = SamplerOptions().start_trials
     if not 1 <= top <= most:
@@ -147,26 +113,19 @@ def predict(
     space = make_space(kernel, {**problem.variables(), **device_variables(device)})
     model = choose_model(prior, kernel)
     file = file_of_run(wisdom, replayed=False)
-    if wisdom is not None and file is not None and not file.exists():
+    if wisdom != AUTO and file is not None and not file.exists():
         raise WisdomError(f"a wisdom is a file, but there is no {printable(file, 300)}.")
-    loaded = Wisdom() if file is None else load_wisdom(file, required=wisdom is not None)
+    loaded = Wisdom() if file is None else load_wisdom(file, required=wisdom != AUTO)
     matches = loaded.lookup(kernel, problem, device, driver, most=top)
     known = [codes for match in matches if (codes := match.entry.codes(kernel.labels)) is not None]
     pretrained = None if model is None else model.load(problem, device)
-    search = Search(
-        space,
-        Features(kernel, problem, device),
-        batch=top,
-        known=known,
-        pretrained=pretrained,
-    )
-    candidates = search.ask().candidates
+    features = Features(kernel, problem, device)
+    candidates = Search(space, features, batch=top, known=known, pretrained=pretrained).ask().candidates
     card = shipped_card(kernel) if model is None else model.card
+    sources = (KNOWN if one.proposed_by == "wisdom" else EXPECTED for one in candidates)
+    labelled = (kernel.labelled(one.configuration) for one in candidates)
     return Prediction(
-        tuple(
-            Choice(KNOWN if one.proposed_by == "wisdom" else EXPECTED, kernel.labelled(one.configuration))
-            for one in candidates
-        ),
+        tuple(map(Choice, sources, labelled)),
         None if card is None else _expected(card, "physics" if pretrained is None else "model", top),
         () if model is None else model.notices(problem, device),
     )

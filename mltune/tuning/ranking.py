@@ -33,7 +33,7 @@ class Interval:
     high: float
 
     def exp(self) -> Interval:
-        """Return the interval of the exponential, its ends within what a store holds."""
+        """Return the interval of the exponential, its ends within the limits of a store."""
         return Interval(math.exp(self.center), math.exp(max(self.low, -_FARTHEST)), math.exp(min(self.high, _FARTHEST)))
 
 
@@ -41,12 +41,8 @@ def median_interval(values: Sequence[float]) -> Interval:
     """Return the median of a sample and its interval.
 
     The ends are order statistics (the inverted sign test), which assume no distribution. With fewer than six values
-    these cannot reach the confidence; the interval is then Student's, which assumes a normal distribution.
-
-    Parameters
-    ----------
-    values : sequence of float
-        At least two.
+    these cannot reach the confidence; the interval is then Student's, which assumes a normal distribution. There are at
+    least two values.
 
     Examples
     --------
@@ -86,15 +82,13 @@ def rank_race(times_s: Mapping[int, Sequence[float]]) -> tuple[tuple[Finalist, .
     medians = {number: statistics.median(times) for number, times in times_s.items() if number != REFERENCE}
     order = sorted(medians, key=lambda number: (medians[number], number))
     winner_s = times_s[order[0]]
-    finalists = []
-    for number in (*order, *([REFERENCE] if REFERENCE in times_s else [])):
+
+    def finalist(number: int) -> Finalist:
         logs = [math.log(time_s / best_s) for time_s, best_s in zip(times_s[number], winner_s, strict=True)]
         ratio = Interval(1.0, 1.0, 1.0) if number == order[0] else median_interval(logs).exp()
-        finalists.append(
-            _finalist(number, _log_interval(statistics.median(times_s[number]), times_s[number]).exp(), ratio)
-        )
-    count = len(order)
-    return tuple(finalists[:count]), finalists[count] if len(finalists) > count else None
+        return _finalist(number, _log_interval(statistics.median(times_s[number]), times_s[number]).exp(), ratio)
+
+    return tuple(map(finalist, order)), finalist(REFERENCE) if REFERENCE in times_s else None
 
 
 def rank_records(measurements: Mapping[int, Measurement]) -> tuple[Finalist, ...]:
@@ -102,17 +96,7 @@ def rank_records(measurements: Mapping[int, Measurement]) -> tuple[Finalist, ...
 
     The interval of a ratio is computed from the intervals of both medians, on a logarithmic scale, with recovered
     variances (MOVER: Zou and Donner, Construction of confidence limits about effect measures, Statistics in Medicine
-    27, 2008).
-
-    Parameters
-    ----------
-    measurements : mapping of int to Measurement
-        By trial; each with a median.
-
-    Returns
-    -------
-    tuple of Finalist
-        Fastest first.
+    27, 2008). Measurements have a median each; the fastest finalist is the first.
     """
     intervals = {number: _recorded(measured) for number, measured in measurements.items()}
     order = sorted(intervals, key=lambda number: (intervals[number].center, number))

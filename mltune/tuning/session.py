@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,37 +13,33 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from mltune.errors import BundleError, MltuneWarning, UsageError, WorkerError
+from mltune.device.facts import Device
+from mltune.device.peaks import peak_flops
+from mltune.errors import BundleError, RunError, UsageError
 from mltune.kernel.bundle import Kernel, device_variables
 from mltune.kernel.columns import row
 from mltune.kernel.space import ConstrainedSpace, SearchSpace, TableSpace
-from mltune.measure.protocols import SamplingRule
+from mltune.measure.protocols import Builder, Runner, SamplingRule
+from mltune.problem.problem import Problem
 from mltune.problem.runnable import RunnableProblem
 from mltune.records.candidate import BATCH
 from mltune.records.header import DATASET_HASH, RunHeader
-from mltune.records.trial import TrialState
+from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
 from mltune.records.versions import installed_versions
+from mltune.resolve.device import Target
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from mltune.dataset.dataset import Dataset
-    from mltune.device.facts import Device
-    from mltune.measure.compile_farm import CompileFarm
-    from mltune.measure.messages import Baseline
-    from mltune.measure.protocols import Builder, Runner
+    from mltune.measure.messages import Baseline, Outputs
     from mltune.measure.runner import GpuRunner
-    from mltune.problem.problem import Problem
     from mltune.process.child_pool import ChildPool
-    from mltune.records.trial import Measurement, TrialRecord
-    from mltune.resolve.device import Target
 
 
 FEWEST = 4
 """Fewest proposals of a batch."""
 
 BATCH_S = 5.0
-"""Most seconds that the GPU may take for a batch that has more: what is planned meanwhile has not learned from it."""
+"""Most seconds that the GPU may take for a batch of more: batches planned meanwhile have not learned from it."""
 
 REACHED = 0.6
 """Share of the device's limit that is assumed for the seconds of a batch."""
@@ -55,25 +51,18 @@ class Session:
 
     Attributes
     ----------
-    kernel : Kernel
-    problem : Problem
-    device : Device
     space : SearchSpace
         On a GPU all valid configurations; in replay the recorded ones.
-    builder : Builder
-    runner : Runner
     versions : mapping of str to str
         Versions of the software that determines measurements.
     gpu : GpuRunner or None
         The runner, if it runs on a GPU.
     recorded : Dataset or None
         The replayed dataset.
-    batch : int
-        Proposals of a batch (:func:`batch_size`).
     batches : int
         Batches of proposals in flight. On a GPU, three keep the compile pool busy while one batch is planned and
-        another runs; in replay, two run the same code. Neither this nor `batch` rises with the compilers: what is
-        planned from fewer results costs more than busier compilers bring (docs/explanation/cluster-scaling.md).
+        another runs; in replay, two run the same code. Neither this nor `batch` rises with the compilers: planning from
+        fewer results costs more than busier compilers bring (docs/explanation/cluster-scaling.md).
     compilers : float
         Builds made in parallel; infinite in replay, where builds take no time.
     default : mapping of str to int
@@ -141,9 +130,6 @@ def open_session(
 
     Parameters
     ----------
-    kernel : Kernel
-    problem : Problem
-    target : Target
     values : mapping of str to sequence of int, optional
         Values of some parameters: a sub-space.
     compilers : int or None
@@ -183,7 +169,7 @@ def open_session(
 
 def _replay(kernel: Kernel, problem: Problem, name: str) -> Session:
     from mltune.dataset.dataset import load_dataset
-    from mltune.measure.replay import ReplayBuilder, ReplayRunner
+    from mltune.dataset.replay import ReplayBuilder, ReplayRunner
 
     if kernel.preset:
         raise UsageError(
@@ -208,20 +194,16 @@ def _on_gpu(
     kernel: Kernel, problem: RunnableProblem, index: int, compilers: Mapping[str, Any], compile_on: str
 ) -> Session:
     from mltune.device.packages import cupy_packages
-    from mltune.device.query import driver_version, query_device
     from mltune.measure.build import NvrtcBuilder, default_cache, nvrtc_version
-    from mltune.measure.compiler import check_fits_driver
+    from mltune.measure.compile_farm import farm_of
     from mltune.measure.runner import GpuRunner
 
-    device, cuda = query_device(index), driver_version()
-    check_fits_driver(cuda)
+    device, driver = _gpu(index)
     space = make_space(kernel, {**problem.variables(), **device_variables(device)})
     kernel = replace(kernel, default=default_configuration(kernel, space))
-    farm = _farm(compile_on) if compile_on else None
+    farm = farm_of(compile_on) if compile_on else None
     builder = NvrtcBuilder(kernel, problem, device.architecture, cache=default_cache(), farm=farm, **compilers)
-    baseline = None
-    if problem.needs_baseline:
-        baseline = partial(make_baseline, kernel, problem, device, builder)
+    baseline = partial(make_baseline, kernel, problem, device, builder) if problem.needs_baseline else None
     runner = GpuRunner(kernel, problem, index, device=device, baseline=baseline, pool=compilers["pool"])
     return Session(
         kernel,
@@ -230,7 +212,7 @@ def _on_gpu(
         space,
         builder,
         runner,
-        {"nvrtc": nvrtc_version(), "driver": cuda, **cupy_packages()},
+        {"nvrtc": nvrtc_version(), "driver": driver, **cupy_packages()},
         gpu=runner,
         batch=batch_size(problem, device),
         batches=3,
@@ -239,15 +221,43 @@ def _on_gpu(
     )
 
 
-def _farm(where: str) -> CompileFarm | None:
-    """Return the compile workers of a cluster; None where it has none now: a run does not fail for that."""
-    from mltune.measure.compile_farm import CompileFarm
+def _gpu(index: int) -> tuple[Device, str]:
+    """Return the facts of a GPU, and the version of its driver, which the compiler fits."""
+    from mltune.device.query import driver_version, query_device
+    from mltune.measure.compiler import check_fits_driver
 
-    try:
-        return CompileFarm(where)
-    except WorkerError as error:
-        warnings.warn(f"this host compiles alone: {error}", MltuneWarning, stacklevel=2)
-        return None
+    device, driver = query_device(index), driver_version()
+    check_fits_driver(driver)
+    return device, driver
+
+
+def run_once(kernel: Kernel, index: int) -> dict[str, Any]:
+    """Compile the first configuration of a kernel, run it once on a GPU, and return its arrays by name after the run.
+
+    Raises
+    ------
+    RunError
+        The kernel cannot be compiled or launched, or fails.
+    """
+    from mltune.measure.build import NvrtcBuilder, default_cache
+    from mltune.measure.runner import GpuRunner
+
+    assert kernel.arrays is not None  # noqa: S101 - it has arguments
+    device, _ = _gpu(index)
+    problem = kernel.arrays.problem()
+    configuration = {name: values[0] for name, values in kernel.parameters.items()}
+    with NvrtcBuilder(kernel, problem, device.architecture, cache=default_cache(), workers=1) as builder:
+        build: Build = builder.submit(configuration).result()
+    _must_succeed(kernel, build)
+    with GpuRunner(kernel, problem, index, device=device) as runner:
+        found = runner.run_once(configuration, build)
+    _must_succeed(kernel, found)
+    return dict(found.arrays)
+
+
+def _must_succeed(kernel: Kernel, outcome: Build | Outputs) -> None:
+    if outcome.state is not TrialState.OK:
+        raise RunError(f"a kernel must run to its end, but {kernel.name} ends with {outcome.state}: {outcome.detail}.")
 
 
 def batch_size(problem: Problem, device: Device) -> int:
@@ -264,8 +274,6 @@ def batch_size(problem: Problem, device: Device) -> int:
     >>> [batch_size(parse_problem(f"{p}gemm", trans="NT", size=n), device) for p, n in (("s", 4096), ("z", 8192))]
     [16, 4]
     """
-    from mltune.device.peaks import peak_flops
-
     rule, limit_s = SamplingRule(), [problem.flops / peak_flops(device, problem.arithmetic)]
     if device.memory_bytes_per_s > 0.0:
         limit_s.append(problem.bytes / device.memory_bytes_per_s)
@@ -297,13 +305,7 @@ def default_configuration(kernel: Kernel, space: SearchSpace) -> dict[str, int]:
 
 
 def make_baseline(kernel: Kernel, problem: RunnableProblem, device: Device, builder: Builder) -> Baseline:
-    """Compile the default configuration; return what other configurations are compared with.
-
-    Raises
-    ------
-    BundleError
-        The default configuration cannot be compiled.
-    """
+    """Compile the default configuration, with whose results those of the others are compared."""
     from mltune.measure.messages import Baseline
 
     assert kernel.entry is not None  # noqa: S101 - it is built

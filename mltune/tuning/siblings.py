@@ -1,4 +1,4 @@
-"""The model of a run that is trained on what other runs on this GPU have measured: of its campaign, or before it."""
+"""Models that are trained on other runs on this GPU: those of the same campaign, or earlier ones beside the run."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mltune.cost.cost_model import one_thread
+from mltune.cost.model_choice import ChosenModel
+from mltune.cost.model_file import load_model, save_model
 from mltune.cost.pretrained import PretrainedModel, Sweep, are_near, distance, fit_member
 from mltune.errors import MltuneWarning, ModelError
+from mltune.known.entry import Entry
+from mltune.problem.problem import Problem
 from mltune.records.directory import FILE, POINTER, PROBLEMS
 from mltune.records.store import Store
 from mltune.records.trial import TrialState
 from mltune.results.reader import RunReader, Unread, read_or_set_aside
-
-if TYPE_CHECKING:
-    from mltune.cost.model_choice import ChosenModel
-    from mltune.problem.problem import Problem
-    from mltune.results.run import TuneResult
-    from mltune.tuning.session import Session
+from mltune.results.run import TuneResult
+from mltune.tuning.session import Session
 
 STEM = "siblings"
 """Stem of the model's files in the directory of a run: a resumed run starts from the same model."""
@@ -43,18 +43,34 @@ MOST_TRIALS = 15_000
 
 
 @dataclass(frozen=True, slots=True)
+class Siblings:
+    """Knowledge from the other problems of a campaign.
+
+    Attributes
+    ----------
+    entries : tuple of Entry
+        Their best configurations so far, which are measured first.
+    sweeps : tuple of Sweep
+        Measurements of the most similar ones: a model that is trained on them takes the place of the shipped one.
+    """
+
+    entries: tuple[Entry, ...] = ()
+    sweeps: tuple[Sweep, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class NearRun:
-    """A run that says something of another problem, with its distance from it; smaller is nearer."""
+    """A run whose times help with another problem, and its distance from that problem; smaller is nearer."""
 
     distance: tuple[bool, bool, float, str]
     run: TuneResult
 
 
 def near_run(problem: Problem, run: TuneResult) -> NearRun | None:
-    """Return a run with its distance from a problem, if it says something of that.
+    """Return a run with its distance from a problem; None where its times do not help.
 
-    It does if it is of the problem's class, and of its case or of not many times more or fewer operations. Runs of such
-    a size are nearer than others, then those of its case.
+    They help if the run is of the problem's class, and of its case or of a similar number of operations. Runs of a
+    similar number are nearer than others, and among these those of its case.
     """
     other = run.problem
     is_far, of_another_case = not are_near(other.flops, problem.flops), other.case != problem.case
@@ -64,7 +80,7 @@ def near_run(problem: Problem, run: TuneResult) -> NearRun | None:
 
 
 def nearest(found: Iterable[NearRun | None]) -> tuple[Sweep, ...]:
-    """Return what the nearest runs have measured so far, at most :data:`MOST`; without those that have hardly begun."""
+    """Return the sweeps of the nearest runs, at most :data:`MOST`, without those that have hardly begun."""
     runs = (one.run for one in sorted(filter(None, found), key=lambda one: one.distance))
     known = (run for run in runs if run.records.succeeded.sum() >= FEWEST)
     return tuple(_sweep(run) for run in itertools.islice(known, MOST))
@@ -86,7 +102,7 @@ def _sweep(run: TuneResult) -> Sweep:
 
 
 def earlier_sweeps(session: Session, directory: Path) -> tuple[Sweep, ...]:
-    """Return what the runs beside a new one have measured of its kernel, on such a GPU: of the latest the nearest.
+    """Return the sweeps of the nearest of the latest runs in the same folder, of the same kernel and model of GPU.
 
     Runs that cannot be read, and large ones, are left out.
     """
@@ -119,22 +135,17 @@ def _of_this_kernel(session: Session, folder: Path) -> TuneResult | None:
 def sibling_model(
     session: Session, directory: Path, sweeps: Sequence[Sweep], chosen: ChosenModel | None, *, begins: bool
 ) -> PretrainedModel | None:
-    """Return the model that a run starts from because of what other runs have measured, if there is one.
+    """Return the model of other runs' sweeps that a run starts from; None without one.
 
     Parameters
     ----------
     directory : pathlib.Path
-        Of the run.
-    sweeps : sequence of Sweep
-        What they have measured.
+        That of the run.
     chosen : ChosenModel, optional
         A model whose closest regressors are added.
     begins : bool
         Whether the run has no trials: only then is a model trained. Later the one in the directory is loaded.
     """
-    from mltune.cost.cost_model import one_thread
-    from mltune.cost.model_file import load_model, save_model
-
     path, parameters = directory / STEM, session.space.names
     if begins:
         if not sweeps:

@@ -1,6 +1,6 @@
 """Sweep: time many configurations of a kernel and write them as a dataset, failures included.
 
-A pruned sweep (:func:`pruned_sweep`) leaves out what is surely slow; any other measures all that it has chosen.
+A pruned sweep (:func:`pruned_sweep`) leaves out configurations that are surely slow.
 """
 
 from __future__ import annotations
@@ -9,39 +9,96 @@ import math
 import os
 import re
 import warnings
-from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
+from mltune.cost.cost_model import one_thread
 from mltune.cost.features import Features
 from mltune.cost.model_choice import choose_model
-from mltune.dataset.dataset import dataset_from_records, write_dataset
-from mltune.errors import MltuneWarning, RunError, UsageError
-from mltune.kernel.columns import row
-from mltune.measure.pipeline import Pipeline
+from mltune.dataset.dataset import Kind, dataset_from_records, write_dataset
+from mltune.errors import MltuneWarning, UsageError
+from mltune.kernel.columns import Indices, row
+from mltune.kernel.space import SearchSpace
 from mltune.records.candidate import Candidate
 from mltune.records.directory import check_no_plan, new_directory
-from mltune.records.seconds import Seconds
 from mltune.records.store import Store
-from mltune.records.trial import TrialState
+from mltune.records.trial import TrialRecord, TrialState
+from mltune.records.trials import Trials
 from mltune.resolve.request import TuneRequest
 from mltune.results.progress import Observer, Report
-from mltune.search.pruning import Promise, Pruner, Round
-from mltune.tuning.pruned import Pruned, judge
-from mltune.tuning.session import open_session, run_header
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from mltune.records.trial import TrialRecord
-    from mltune.tuning.session import Session
+from mltune.search.pruning import Promise, Pruner, PruningAudit
+from mltune.tuning.loop import Loop, Planner
+from mltune.tuning.session import Session, open_session, run_header
 
 MOST_ROWS = 200_000
 """Largest space for a complete sweep: a larger one takes hours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """The result of a pruned sweep.
+
+    Compilers and the GPU work side by side, so a sweep takes as long as the busier of the two. The time of a complete
+    sweep is estimated from the random sample: the mean seconds of a configuration, times the size of the space.
+
+    Attributes
+    ----------
+    audit : PruningAudit
+    compilers : int
+        Compile processes; in replay 1.
+    compile_s, gpu_s : float
+        Seconds of compiling, of all compilers together, and of verifying and timing.
+    planning_s : float
+        Seconds of fits and predictions, most of them while compilers work.
+    total_s : float
+        Seconds of the sweep: elapsed; in replay the planning and the busier of compilers and GPU.
+    complete_s : float
+        Estimated seconds of a complete sweep.
+    dataset : pathlib.Path or None
+        The Parquet file.
+    """
+
+    audit: PruningAudit
+    compilers: int
+    compile_s: float
+    gpu_s: float
+    planning_s: float
+    total_s: float
+    complete_s: float
+    dataset: Path | None = None
+
+    @property
+    def saved_s(self) -> float:
+        """Net seconds saved, planning included."""
+        return self.complete_s - self.total_s
+
+    def to_json(self) -> dict[str, int | float]:
+        """Return the figures as plain JSON values, without the path."""
+        figures = {name: value for name, value in asdict(self).items() if name not in ("audit", "dataset")}
+        return self.audit.to_json() | figures | {"saved_s": self.saved_s}
+
+
+def judge(
+    audit: PruningAudit, trials: Trials, seconds: Mapping[str, float], compilers: int, *, replayed: bool
+) -> Pruned:
+    """Return the result of a pruned sweep from all its trials and its seconds by phase."""
+    compile_s = np.nan_to_num(trials.column("compile_s"))
+    gpu_s = np.nan_to_num(trials.column("verify_s")) + np.nan_to_num(trials.column("time_s"))
+    sample = np.isin(trials.column("proposed_by"), ("random", "audit"))
+    planning_s = seconds.get("search", 0.0)
+    busier = max(float(compile_s.sum()) / compilers, float(gpu_s.sum()))
+    return Pruned(
+        audit,
+        compilers,
+        float(compile_s.sum()),
+        float(gpu_s.sum()),
+        planning_s,
+        planning_s + busier if replayed else seconds.get("total", busier),
+        audit.valid * max(float(compile_s[sample].mean()) / compilers, float(gpu_s[sample].mean())),
+    )
 
 
 def sweep(
@@ -53,44 +110,25 @@ def sweep(
 ) -> Path:
     """Time configurations and write a dataset into the directory of the run.
 
+    An existing run is resumed. The result is the Parquet file; its manifest is in the same directory.
+
     Parameters
     ----------
-    request : TuneRequest
-        Kernel, problem, device, seed and run directory; an existing run is resumed.
     count : int or None
         Size of a uniform random sample of the space; None takes every configuration.
     values : mapping of str to sequence of int, optional
         Values of some parameters: a sub-space.
-    progress : callable, optional
-
-    Returns
-    -------
-    pathlib.Path
-        The Parquet file; its manifest is in the same directory.
-
-    Raises
-    ------
-    UsageError
-        The request cannot be met.
     """
     session = _open(request, values, replay=False)
     if count is None:
         _check_size(session)
-    directory = request.run or new_directory(request.problem.label)
-    kind: Literal["complete", "random"] = "complete" if count is None else "random"
+    kind: Kind = "complete" if count is None else "random"
     header = run_header(session, request.seed, {"sweep": kind, "count": count})
-    with Store.open(directory, header, request.store) as store, session:
+    with Store.open(request.run or new_directory(request.problem.label), header, request.store) as store, session:
         indices = choose_configurations(session, count, request.seed)
-        records = measure_all(session, store, Everything(indices), progress)
-        dataset = dataset_from_records(
-            records,
-            header,
-            name=_dataset_name(session, kind),
-            kind=kind,
-            reference_median_s=store.fact("reference_median_s"),
-        )
-        write_dataset(dataset, directory, overwrite=True)
-        return directory / f"{dataset.manifest.name}.parquet"
+        observer = Observer(session.problem, session.device, "gpu", trials_limit=len(indices), report=progress)
+        records = measure_all(session, store, Everything(session.space, indices), observer)
+        return _write(session, store, records, kind)
 
 
 def pruned_sweep(
@@ -100,27 +138,10 @@ def pruned_sweep(
     values: Mapping[str, Sequence[int]] | None = None,
     progress: Report | None = None,
 ) -> Pruned:
-    """Measure what may be fast of every configuration, and write a dataset with what that promises.
+    """Measure the configurations that may be fast, and write a dataset with a promise about the others.
 
-    Parameters
-    ----------
-    request : TuneRequest
-        As in :func:`sweep`; the device may be the replay of a complete dataset. Its pretrained model is one more
-        feature of the model that decides.
-    promise : Promise
-        What may be left out.
-    values, progress
-        As in :func:`sweep`.
-
-    Returns
-    -------
-    Pruned
-        The audit, the seconds, and the Parquet file.
-
-    Raises
-    ------
-    UsageError
-        The request cannot be met.
+    As :func:`sweep`, but the device may be the replay of a complete dataset. The pretrained model of the request is one
+    more feature of the model that decides.
     """
     session = _open(request, values, replay=True)
     _check_size(session)
@@ -131,7 +152,6 @@ def pruned_sweep(
     columns = session.space.rows(np.arange(session.space.count))
     expected = None if pretrained is None else pretrained.predict(columns)
     features = Features(session.kernel, session.problem, session.device).before(columns)
-    directory = request.run or new_directory(request.problem.label)
     settings = {
         "sweep": "pruned",
         "within": promise.within,
@@ -139,21 +159,30 @@ def pruned_sweep(
         "prior": "none" if model is None else model.card.sha256,
     }
     header = run_header(session, request.seed, settings)
-    with Store.open(directory, header, request.store) as store, session:
+    with Store.open(request.run or new_directory(request.problem.label), header, request.store) as store, session:
         pruner = Pruner(features, seed=request.seed, promise=promise, expected=expected)
-        records = measure_all(session, store, pruner, progress)
+        observer = Observer(session.problem, session.device, "gpu", report=progress)
+        records = measure_all(session, store, Rounds(session.space, pruner, observer), observer)
         compilers = 1 if math.isinf(session.compilers) else int(session.compilers)
-        pruned = judge(pruner.audit(), store.records(), store.seconds(), compilers, replayed=session.gpu is None)
-        dataset = dataset_from_records(
-            records,
-            header,
-            name=_dataset_name(session, "pruned"),
-            kind="pruned",
-            reference_median_s=store.fact("reference_median_s"),
-            pruning=pruned.to_json(),
-        )
-        write_dataset(dataset, directory, overwrite=True)
-        return replace(pruned, dataset=directory / f"{dataset.manifest.name}.parquet")
+        pruned = judge(pruner.audit(), records, store.seconds(), compilers, replayed=session.gpu is None)
+        return replace(pruned, dataset=_write(session, store, records, "pruned", pruned.to_json()))
+
+
+def _write(
+    session: Session, store: Store, records: Trials, kind: Kind, pruning: Mapping[str, int | float] | None = None
+) -> Path:
+    """Write the trials of a sweep as a dataset into the directory of its run; return the Parquet file."""
+    words = f"{session.device.name} {session.problem.label} {kind}".lower().replace("nvidia", "")
+    dataset = dataset_from_records(
+        records,
+        store.header,
+        name=re.sub(r"[^a-z0-9]+", "-", words).strip("-")[:100],
+        kind=kind,
+        reference_median_s=store.fact("reference_median_s"),
+        pruning=pruning,
+    )
+    write_dataset(dataset, store.directory, overwrite=True)
+    return store.directory / f"{dataset.manifest.name}.parquet"
 
 
 def _open(request: TuneRequest, values: Mapping[str, Sequence[int]] | None, *, replay: bool) -> Session:
@@ -189,7 +218,7 @@ def _check_size(session: Session) -> None:
         )
 
 
-def choose_configurations(session: Session, count: int | None, seed: int) -> NDArray[np.int64]:
+def choose_configurations(session: Session, count: int | None, seed: int) -> Indices:
     """Return the indices of the configurations, in random order.
 
     In this order a fast configuration is found early, and the timing of slower ones is then cut short.
@@ -200,135 +229,63 @@ def choose_configurations(session: Session, count: int | None, seed: int) -> NDA
     return session.space.sample(count, rng)
 
 
-def _dataset_name(session: Session, kind: str) -> str:
-    words = f"{session.device.name} {session.problem.label} {kind}".lower().replace("nvidia", "")
-    return re.sub(r"[^a-z0-9]+", "-", words).strip("-")[:100]
-
-
-class Planner(Protocol):
-    """A planner of rounds; :class:`mltune.search.pruning.Pruner` is one.
-
-    Its answers follow from the results told, in whatever order they are told: a resumed sweep plans the same rounds.
-    """
-
-    @property
-    def ready(self) -> bool:
-        """Whether the results are known from which the next round is planned."""
-        ...
-
-    def ask(self) -> Round | None:
-        """Return the next round; None at the end."""
-        ...
-
-    def tell(self, speeds: Mapping[int, float]) -> None:
-        """Report log speeds by index of the configuration; NaN for one that failed."""
-        ...
-
-
 @dataclass(slots=True)
 class Everything:
-    """The planner of a sweep that measures all that it has chosen, in one round."""
+    """The planner of a sweep that measures all that it has chosen."""
 
-    indices: NDArray[np.int64]
-    ready: bool = field(default=True, init=False)
+    space: SearchSpace
+    indices: Indices
 
-    def ask(self) -> Round | None:
-        """Return all configurations, then None."""
-        asked, self.indices = self.indices, self.indices[:0]
-        return Round(0, asked, self.indices, "random") if len(asked) else None
+    def plan(self) -> Sequence[Candidate]:
+        """Return all configurations, then none."""
+        chosen, self.indices = self.indices, self.indices[:0]
+        return _candidates(self.space, chosen, 0, 0, "random")
 
-    def tell(self, speeds: Mapping[int, float]) -> None:
+    def tell(self, record: TrialRecord) -> None:
         """Do nothing: no decision depends on a result."""
 
 
-def measure_all(session: Session, store: Store, planner: Planner, progress: Report | None) -> list[TrialRecord]:
-    """Measure what a planner asks for and is not in the store; return all records by number."""
-    return _Measuring(session, store, planner, progress).run()
+@dataclass(slots=True)
+class Rounds:
+    """The planner of a pruned sweep: a round as soon as its results are known."""
+
+    space: SearchSpace
+    pruner: Pruner
+    observer: Observer
+    _asked: int = field(default=0, init=False)
+
+    def plan(self) -> Sequence[Candidate]:
+        """Return the next round; see :meth:`mltune.tuning.loop.Planner.plan`."""
+        while self.pruner.ready and (asked := self.pruner.ask()) is not None:
+            found: list[Candidate] = []
+            for indices, source in ((asked.chosen, asked.proposed_by), (asked.beside, "random")):
+                found += _candidates(self.space, indices, self._asked, asked.number, source)
+                self._asked += len(indices)
+            self.observer.trials_limit = self._asked
+            if found:
+                return found
+        return ()
+
+    def tell(self, record: TrialRecord) -> None:
+        """Report a log speed, in runs per second; NaN for a failure."""
+        failed = record.state is not TrialState.OK or record.median_s is None
+        self.pruner.tell({record.index: math.nan if failed else -math.log(record.median_s or math.nan)})
 
 
-class _Measuring:
-    """The loop of a sweep: rounds are planned as soon as they can be, while what was asked for before is built."""
-
-    def __init__(self, session: Session, store: Store, planner: Planner, progress: Report | None) -> None:
-        self._session = session
-        self._store = store
-        self._planner = planner
-        self._known = {record.number: record for record in store.records()}
-        self._records: dict[int, TrialRecord] = {}
-        self._todo: deque[Candidate] = deque()
-        self._asked = 0
-        self._ended = False
-        before = store.seconds()
-        elapsed = max((record.elapsed_s for record in self._known.values()), default=0.0)
-        self._seconds = Seconds({**before, "total": max(elapsed, before.get("total", 0.0))})
-        self._pipeline = Pipeline(session.builder, session.runner, seconds=self._seconds)
-        self._observer = Observer(session.problem, session.device, "gpu", report=progress)
-        self._observer.recall(store.records())
-        self._observer.reference_s = store.fact("reference_median_s")
-
-    def run(self) -> list[TrialRecord]:
-        """Measure until the planner has nothing more to ask; return all records by number."""
-        from mltune.cost.cost_model import one_thread
-
-        with one_thread():
-            return self._run()
-
-    def _run(self) -> list[TrialRecord]:
-        ahead = 4 * (os.cpu_count() or 1)
-        reference_known = self._observer.reference_s is not None
-        self._plan()
-        while self._todo or len(self._pipeline):
-            while self._todo and len(self._pipeline) < ahead:
-                self._pipeline.submit(self._todo.popleft())
-            if not reference_known:  # once, during the first builds
-                reference, reference_known = self._session.reference(), True
-                self._observer.reference_s = None if reference is None else reference.median_s
-                self._store.set_fact("reference_median_s", self._observer.reference_s)
-            ended = [replace(record, elapsed_s=self._seconds.elapsed) for record in self._pipeline.advance()]
-            self._store.append(*ended)
-            self._observer.see(ended)
-            self._tell(ended)
-            self._plan()
-            self._observer.tell(self._seconds.elapsed, at_once=self._ended and not self._todo)
-        if len(self._records) > len(self._known):
-            self._store.set_seconds(self._seconds.to_json())
-        return [self._records[number] for number in sorted(self._records)]
-
-    def _plan(self) -> None:
-        """Ask for rounds until results are needed that are not known."""
-        while not self._ended and self._planner.ready:
-            with self._seconds.spent_on("search"):
-                asked = self._planner.ask()
-            if asked is None:
-                self._ended = True
-                return
-            for indices, proposed_by in ((asked.chosen, asked.proposed_by), (asked.beside, "random")):
-                self._add(asked.number, indices, proposed_by)
-
-    def _add(self, batch: int, indices: NDArray[np.int64], proposed_by: str) -> None:
-        """Add configurations to what is to be measured, or tell what is on record."""
-        columns = self._session.space.rows(indices)
-        for position, index in enumerate(indices.tolist()):
-            record = self._known.get(self._asked)
-            if record is None:
-                configuration = row(columns, position)
-                self._todo.append(Candidate(self._asked, batch, index, configuration, proposed_by))
-            elif record.index != index:
-                raise RunError(
-                    f"a resumed sweep makes the same choices, but trial {self._asked} of {self._store.directory} is "
-                    f"configuration {record.index}, not {index}; start a new run."
-                )
-            else:
-                self._tell([record])
-            self._asked += 1
-        self._observer.trials_limit = self._asked
-
-    def _tell(self, records: Sequence[TrialRecord]) -> None:
-        self._records |= {record.number: record for record in records}
-        self._planner.tell({record.index: _log_speed(record) for record in records})
+def _candidates(space: SearchSpace, indices: Indices, first: int, batch: int, proposed_by: str) -> list[Candidate]:
+    columns = space.rows(indices)
+    return [
+        Candidate(first + at, batch, index, row(columns, at), proposed_by) for at, index in enumerate(indices.tolist())
+    ]
 
 
-def _log_speed(record: TrialRecord) -> float:
-    """Return the log of a speed in runs per second; NaN for a failure."""
-    failed = record.state is not TrialState.OK or record.median_s is None
-    return math.nan if failed else -math.log(record.median_s or math.nan)
+def measure_all(session: Session, store: Store, planner: Planner, observer: Observer) -> Trials:
+    """Measure the candidates of a planner that are not in the store; return all trials by number."""
+    ended = store.records()
+    loop = Loop(session, store, planner, observer, ended, ended, ahead=4 * (os.cpu_count() or 1))
+    with one_thread():
+        loop.run()
+    observer.tell(loop.seconds.elapsed, at_once=True)
+    if loop.measured:
+        store.set_seconds(loop.seconds.to_json())
+    return store.records().by_number()

@@ -1,28 +1,25 @@
-"""The wisdom in a run: known configurations that are measured first, and what is added at the end."""
+"""The wisdom in a run: known configurations that are measured first, and the outcomes that are added at the end."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mltune.errors import DamagedRunError, MltuneWarning, WisdomError
 from mltune.files.text import printable
 from mltune.known.entry import LONGEST_TEXT, Entry, Failure, Gpu
 from mltune.known.wisdom import Wisdom
 from mltune.records.declaration import Finalist
+from mltune.records.events import EventWriter
 from mltune.records.header import LARGEST
+from mltune.records.store import Store
 from mltune.records.trial import TrialRecord, TrialState
+from mltune.results.run import TuneResult
 from mltune.tuning.ranking import rank_records
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from mltune.records.events import EventWriter
-    from mltune.records.store import Store
-    from mltune.results.run import TuneResult
-    from mltune.tuning.session import Session
+from mltune.tuning.session import Session
 
 FACT = "wisdom"
 """Name of the fact in the store of a run: the configurations that a resumed run must propose again."""
@@ -47,17 +44,12 @@ def known_configurations(
 
     Parameters
     ----------
-    store : Store
-        Open for writing.
-    session : Session
-    file : pathlib.Path or None
-        The wisdom; None for none.
     events : callable
-        Writes an event that names what was found.
+        Writes an event that names the entries found.
     required : bool
         Whether a wisdom that cannot be read is an error. Otherwise it is a warning.
     siblings : sequence of Entry
-        What the other problems of a campaign have found so far: looked up as the entries of a wisdom are.
+        Entries of the other problems of a campaign, looked up as those of a wisdom are.
 
     Raises
     ------
@@ -75,7 +67,7 @@ def known_configurations(
 
 
 def add_outcomes(file: Path, session: Session, result: TuneResult) -> None:
-    """Add the winner of a run that has ended to a wisdom, with its ties and the outcomes of what was known.
+    """Add the winner of a run that has ended to a wisdom, with its ties and the outcomes of known configurations.
 
     Nothing is added before the winner is declared, or on a GPU before it is verified. A file that cannot be written is
     a warning: the run has its result.
@@ -92,13 +84,7 @@ def add_outcomes(file: Path, session: Session, result: TuneResult) -> None:
 
 
 def found_so_far(result: TuneResult) -> list[Entry]:
-    """Return what a run has found for its siblings: the winner with its ties, or else the fastest trial so far.
-
-    Parameters
-    ----------
-    result : TuneResult
-        The run may still go on.
-    """
+    """Return the entries of a run for its siblings: the winner with its ties, or else the fastest trial so far."""
     best, driver = result.best_record, driver_of(result.header.versions)
     if result.declaration is not None or best is None or best.measurement is None:
         return _entries(result, driver)
@@ -112,13 +98,7 @@ def driver_of(versions: Mapping[str, str]) -> str:
 
 
 def load_wisdom(file: Path, *, required: bool) -> Wisdom:
-    """Read a wisdom; one that cannot be read is an error only if it is required, else a warning.
-
-    Raises
-    ------
-    WisdomError
-        It is required and cannot be read.
-    """
+    """Read a wisdom; one that cannot be read is an error only if it is required, else a warning."""
     try:
         return Wisdom.load(file)
     except WisdomError as error:
@@ -145,8 +125,8 @@ def _checked(recorded: Any, directory: Path) -> list[dict[str, int]]:
     )
     if not good or len(recorded) > MOST:
         raise DamagedRunError(
-            f"a run records at most {MOST} configurations of a wisdom, but that in {directory} does not; start a new "
-            "run."
+            f"a run records at most {MOST} configurations of a wisdom, but the record in {directory} is another; start "
+            "a new run."
         )
     return list(recorded)
 
@@ -167,7 +147,7 @@ def _entries(result: TuneResult, driver: str) -> list[Entry]:
 
 
 def _failures(result: TuneResult, driver: str) -> list[Failure]:
-    """Return what the wisdom proposed and failed, also in the last verification."""
+    """Return the configurations of the wisdom that failed, also in the last verification."""
     rejected = {} if result.declaration is None else result.declaration.rejected
     proposed = result.records.take(result.records.column("proposed_by") == "wisdom")
     return [
@@ -201,7 +181,7 @@ def _entry(result: TuneResult, driver: str, finalist: Finalist, *, verified: boo
 
 
 def _facts(result: TuneResult, driver: str, record: TrialRecord) -> dict[str, Any]:
-    """Return what entries and failures have in common."""
+    """Return the fields that entries and failures have in common."""
     header = result.header
     return {
         "kernel": header.kernel,

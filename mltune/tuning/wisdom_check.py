@@ -5,25 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from mltune.device.facts import Device
 from mltune.errors import MltuneError, UsageError
+from mltune.kernel.bundle import Kernel
 from mltune.kernel.reader import built_in, load_kernel
-from mltune.known.entry import Gpu, canonical
+from mltune.known.entry import Entry, Gpu, canonical
+from mltune.known.wisdom import Wisdom
+from mltune.problem.problem import Problem
 from mltune.records.trial import Build, Measurement, TrialState
+from mltune.resolve.device import Target
 from mltune.tuning.ranking import rank_records
-from mltune.tuning.session import open_session
-
-if TYPE_CHECKING:
-    from mltune.device.facts import Device
-    from mltune.kernel.bundle import Kernel
-    from mltune.known.entry import Entry
-    from mltune.known.wisdom import Wisdom
-    from mltune.problem.problem import Problem
-    from mltune.resolve.device import Target
-    from mltune.tuning.session import Session
+from mltune.tuning.session import Session, open_session
 
 TOLERANCE = 0.05
 """Share by which a time may exceed the upper end of the recorded interval."""
@@ -50,17 +46,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """An entry with the result of its check.
-
-    Attributes
-    ----------
-    entry : Entry
-    verdict : Verdict
-    detail : str
-        Reason of a verdict other than ``"holds"``.
-    median_s, default_s : float or None
-        Median times measured now, of the configuration and of the default one, seconds.
-    """
+    """An entry with the verdict of its check, and the median times measured now of it and of the default, seconds."""
 
     entry: Entry
     verdict: Verdict
@@ -93,26 +79,11 @@ def check_wisdom(
 
     Parameters
     ----------
-    wisdom : Wisdom
-    target : Target
-        The GPU, or a dataset in place of one.
     kernels : sequence of str
         Folders of bundles, besides the built-in ones. A wisdom may come from somebody else: no folder that it names is
         read.
     sample : int, optional
         Most entries that are measured; all by default.
-    seed : int
-        Seed of the sample.
-
-    Returns
-    -------
-    list of Checked
-        In the order of the wisdom.
-
-    Raises
-    ------
-    UsageError
-        The GPU or a folder does not exist.
     """
     bundles = {bundle.name: bundle for bundle in map(load_kernel, (*built_in(), *kernels))}
     entries = wisdom.best()

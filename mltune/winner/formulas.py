@@ -16,21 +16,9 @@ if TYPE_CHECKING:
 
 
 def formula(expression: Expression, known: Mapping[str, int | float | str], derived: Mapping[str, Expression]) -> str:
-    """Substitute known names into an expression, and evaluate its constant parts.
+    """Substitute values and defining expressions for names in an expression, and evaluate its constant parts.
 
-    Parameters
-    ----------
-    expression : Expression
-        Such as ``ceil_div(m, BLK_M) * threads``.
-    known : mapping of str to int, float or str
-        Values of some names, such as the parameters.
-    derived : mapping of str to Expression
-        Names defined by expressions.
-
-    Returns
-    -------
-    str
-        Such as ``"ceil_div(m, 128) * 256"``.
+    ``ceil_div(m, BLK_M) * threads`` becomes ``"ceil_div(m, 128) * 256"``.
     """
     return ast.unparse(_Substitution(known, derived).visit(_tree(expression.text)))
 

@@ -22,21 +22,9 @@ if TYPE_CHECKING:
 class Winner:
     """The content of a winner's folder (see :func:`mltune.winner.folder.write_winner`).
 
-    Attributes
-    ----------
-    kernel : Kernel
-    problem : Problem
-        The problem that it was timed on.
-    device : Device
-        The GPU that it was timed on.
-    record : TrialRecord
-        The winner's trial.
-    declaration : Declaration
-        Its time and those of the other finalists.
-    build : Build
-        The build that was timed, with its machine code; without it where nothing was compiled.
-    versions : mapping of str to str
-        Versions of everything that affects a measurement.
+    The problem and the device are those that the trial of the winner was timed on; ``declaration`` has its time and
+    those of the other finalists; ``build`` is the build that was timed, without machine code where nothing was
+    compiled; ``versions`` are those of everything that affects a measurement.
     """
 
     kernel: Kernel

@@ -19,7 +19,7 @@ from mltune.resolve.device import Target
 from mltune.resolve.request import TuneRequest
 from mltune.results.reader import read_run
 from mltune.tuning.session import open_session
-from mltune.tuning.siblings import FEWEST, earlier_sweeps, near_run, nearest, sibling_model
+from mltune.tuning.siblings import FEWEST, Siblings, earlier_sweeps, near_run, nearest, sibling_model
 from mltune.tuning.tuner import tune
 from tests.campaign.conftest import events_of, kill, placed, records_of, start, stored_trials, wait_until
 
@@ -125,10 +125,12 @@ def test_a_problem_that_begins_is_told_what_was_read_of_the_others_some_seconds_
     shutil.rmtree(directory / "problems" / SECOND)
     plan = placed(PLAN)
     scheduler = Scheduler(plan, directory)
-    told = scheduler.siblings(plan.task(SECOND)), scheduler.sweeps(plan.task(SECOND))
+    told = scheduler.siblings(plan.task(SECOND))
     (directory / "problems" / FIRST / FILE).write_bytes(b"nothing")
 
-    assert [len(some) > 0 for some in told] == [True, True]
-    assert scheduler.siblings(plan.task(SECOND)) == told[0]
-    assert [one.name for one in scheduler.sweeps(plan.task(SECOND))] == [one.name for one in told[1]]
-    assert scheduler.siblings(plan.task(FIRST)) == ()  # which has trials
+    again = scheduler.siblings(plan.task(SECOND))
+    assert told.entries
+    assert told.sweeps
+    assert again.entries == told.entries
+    assert [one.name for one in again.sweeps] == [one.name for one in told.sweeps]
+    assert scheduler.siblings(plan.task(FIRST)) == Siblings()  # which has trials

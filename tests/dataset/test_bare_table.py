@@ -14,11 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mltune.cost.features import Features
-from mltune.dataset.bare_table import BareTable, contents_of, read_table
+from mltune.dataset.bare_table import contents_of
 from mltune.dataset.formats import Layout
+from mltune.dataset.importing import Imported, read_table
+from mltune.dataset.recorded_kernel import bare_kernel
+from mltune.dataset.replay import ReplayBuilder
 from mltune.errors import DatasetError
 from mltune.kernel.space import TableSpace
-from mltune.measure.replay import ReplayBuilder
 
 CONVOLUTION = "block,tile,time_ms,status\n16,1,2.5,ok\n32,1,nan,ok\n16,2,1.5,ok\n32,2,9,fail_compile\n"
 CACHE = {
@@ -56,11 +58,11 @@ def written(folder: Path, text: str, name: str = "table.csv") -> Path:
     return path
 
 
-def outcomes(table: BareTable) -> list[tuple[dict[str, object], str, float]]:
+def outcomes(table: Imported) -> list[tuple[dict[str, object], str, float]]:
     """Return configuration, state and milliseconds of every row."""
     dataset = table.dataset
     rows = [
-        table.describe(dict(zip(dataset.columns, row, strict=True)))
+        table.dataset.manifest.labelled(dict(zip(dataset.columns, row, strict=True)))
         for row in zip(*(column.tolist() for column in dataset.columns.values()), strict=True)
     ]
     return list(zip(rows, dataset.states.tolist(), (1e3 * dataset.numbers("median_s")).round(5).tolist(), strict=True))
@@ -68,8 +70,8 @@ def outcomes(table: BareTable) -> list[tuple[dict[str, object], str, float]]:
 
 def test_a_csv(tmp_path: Path) -> None:
     table = read_table(written(tmp_path, CONVOLUTION), ["block", "tile"], "time_ms")
-    assert table.kernel.all_parameters == {"block": (16, 32), "tile": (1, 2)}
-    assert not table.codes
+    assert table.dataset.manifest.parameters == {"block": (16, 32), "tile": (1, 2)}
+    assert not table.dataset.manifest.labels
     assert [(row["block"], row["tile"], state) for row, state, _ in outcomes(table)] == [
         (16, 1, "ok"),
         (32, 1, "launch_error"),
@@ -95,8 +97,8 @@ def test_it_is_replayed_like_any_dataset_and_has_features(tmp_path: Path) -> Non
     dataset = table.dataset
     assert TableSpace(dataset.columns).count == 4
     assert ReplayBuilder(dataset).submit({"block": 32, "tile": 2}).result().state == "compile_error"
-    table.kernel.check_problem(dataset.manifest.problem)
-    features = Features(table.kernel, dataset.manifest.problem, dataset.manifest.device)
+    bare_kernel(dataset.manifest).check_problem(dataset.manifest.problem)
+    features = Features(bare_kernel(dataset.manifest), dataset.manifest.problem, dataset.manifest.device)
     assert np.isfinite(features.before(dataset.columns)).all()
     assert not features.has_prior
 
@@ -210,14 +212,14 @@ def test_rows_that_were_not_measured_are_left_out(tmp_path: Path) -> None:
 def test_values_that_are_no_integers_become_codes_in_sorted_order(tmp_path: Path) -> None:
     text = "f,s,b,i,t_ms\n0.5,None,True,3.0,1\n0.25,fast,False,-1,2\n1.0,None,True,3.0,3\n"
     table = read_table(written(tmp_path, text), ["f", "s", "b", "i"], "t_ms")
-    assert table.codes == {"f": (0.25, 0.5, 1.0), "s": ("None", "fast")}
+    assert table.dataset.manifest.labels == {"f": (0.25, 0.5, 1.0), "s": ("None", "fast")}
     assert {name: column.tolist() for name, column in table.dataset.columns.items()} == {
         "f": [1, 0, 2],
         "s": [0, 1, 0],
         "b": [1, 0, 1],
         "i": [3, -1, 3],
     }
-    assert table.describe({"f": 2, "s": 1, "b": 0, "i": 3}) == {"f": 1.0, "s": "fast", "b": 0, "i": 3}
+    assert table.dataset.manifest.labelled({"f": 2, "s": 1, "b": 0, "i": 3}) == {"f": 1.0, "s": "fast", "b": 0, "i": 3}
 
 
 def test_columns_may_have_any_name(tmp_path: Path) -> None:
@@ -225,7 +227,7 @@ def test_columns_may_have_any_name(tmp_path: Path) -> None:
     text = f"{','.join(names)},t_ms\n{','.join('123456')},7\n"
     table = read_table(written(tmp_path, text), names, "t_ms")
     assert [column.tolist() for column in table.dataset.columns.values()] == [[1], [2], [3], [4], [5], [6]]
-    assert tuple(table.kernel.all_parameters) == tuple(table.dataset.columns)
+    assert tuple(table.dataset.manifest.parameters) == tuple(table.dataset.columns)
 
 
 def test_rows_of_one_configuration_are_repeated_measurements(tmp_path: Path) -> None:
@@ -249,7 +251,7 @@ def test_a_cache_of_kernel_tuner(tmp_path: Path, end: str) -> None:
 def test_results_in_t4(tmp_path: Path) -> None:
     table = read_table(written(tmp_path, json.dumps(T4), "results.json"))
     assert table.dataset.states.tolist() == ["ok", "compile_error", "wrong_result", "ok"]
-    assert table.codes == {"mode": ("a", "b")}
+    assert table.dataset.manifest.labels == {"mode": ("a", "b")}
     np.testing.assert_allclose(table.dataset.numbers("median_s")[[0, 3]], [1.5e-3, 0.25], rtol=1e-6)
     assert table.dataset.numbers("compile_s")[0] == pytest.approx(0.02, rel=1e-3)
 

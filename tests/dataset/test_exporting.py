@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mltune.cli import datasets
+from mltune.cli import options
 from mltune.dataset.dataset import Dataset, load_dataset
 from mltune.dataset.exporting import FORMATS
 from mltune.dataset.foreign import Outcomes, foreign_dataset
@@ -34,7 +34,7 @@ def exported(dataset: Dataset, kind: str, folder: Path) -> Path:
 
 
 def test_the_command_line_knows_the_formats() -> None:
-    assert tuple(FORMATS) == datasets.FORMATS
+    assert tuple(FORMATS) == options.FORMATS
 
 
 def simulated(path: Path) -> list[dict]:

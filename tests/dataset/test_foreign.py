@@ -5,6 +5,7 @@ import pytest
 
 from mltune.dataset.dataset import Dataset, list_datasets, load_dataset, write_dataset
 from mltune.dataset.foreign import Outcomes, foreign_dataset
+from mltune.dataset.replay import ReplayBuilder, ReplayRunner
 from mltune.device.known import UNKNOWN
 from mltune.device.peaks import peak_flops
 from mltune.errors import DatasetError
@@ -12,7 +13,6 @@ from mltune.files import assets
 from mltune.kernel.bundle import device_variables
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace
-from mltune.measure.replay import ReplayBuilder, ReplayRunner
 from mltune.problem.recorded import RecordedProblem
 from mltune.records.trial import TrialState
 

@@ -259,7 +259,7 @@ def compare_dataset(folder: Path) -> int:
 
 def read_table(folder: Path) -> int:
     def read() -> None:
-        from mltune.dataset.bare_table import read_table
+        from mltune.dataset.importing import read_table
 
         parameters, time = _columns(folder)
         read_table(_table(folder), parameters or None, time or None)

@@ -116,5 +116,5 @@ def test_a_gemm_is_mostly_multiply_adds():
 def test_a_kernel_without_source_has_no_machine_code():
     problem = problem_from_name("sgemm", trans="NT", size=4096)
     found = find_bound(problem, load_kernel("gemm_shared"), H200)
-    with pytest.raises(UsageError, match="machine code is made of a source"):
+    with pytest.raises(UsageError, match="machine code needs a kernel with a source"):
         read_code(problem, load_kernel("clblast_xgemm"), H200, found.best)

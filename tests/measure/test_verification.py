@@ -354,3 +354,11 @@ def test_kernels_of_the_worker_compile(architecture: str, file: str, macros: dic
     nvrtc.nvrtcGetProgramLog(program, log)
 
     assert result == nvrtc.nvrtcResult.NVRTC_SUCCESS, log.decode()
+
+
+def test_checksums_read_whole_words_wherever_elements_begin():
+    problem = GemmProblem("h", "N", "N", 33, 17, 9)
+    found = Verification([GemmCase(problem, integers=False, offset=1)]).buffers()
+
+    assert {name for name, _ in found} >= {"A", "B"}
+    assert all(array.data.ptr % 4 == 0 for _, array in found)

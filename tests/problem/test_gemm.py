@@ -236,7 +236,7 @@ def test_sums_that_are_cut_off_stay_within_the_bound(precision: str) -> None:
     operands = problem.operands(np, seed=1)
     for name in "AB":
         operands[name] = abs(operands[name]) if precision == "h" else operands[name] & 0x7FFF
-    left, right = problem._factors(operands)
+    left, right = problem.factors(operands)
     products = left[:, None].astype(np.float64) * right.T[None].astype(np.float64)
     sums = np.zeros((8, 8))
     for first in range(0, problem.k, 16):

@@ -17,10 +17,11 @@ from mltune.kernel.bundle import device_variables
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace, TableSpace
 from mltune.problem.gemm import GemmProblem
+from mltune.records.candidate import SEARCHES
 from mltune.records.trial import Measurement, TrialState
 from mltune.records.trials import Trials
 from mltune.search.gates import GATES, exempt_proposals
-from mltune.search.search import SEARCHES, Search, gradually
+from mltune.search.search import Search, gradually
 
 PROBLEM = GemmProblem("s", "N", "T", 4096, 4096, 4096)
 GATED = "h200-sgemm-nt-4096-complete"
@@ -104,12 +105,6 @@ def test_each_proposes_distinct_configurations_and_names_the_source(name):
     assert len({one.index for one in candidates}) == 16
     own = {"model": {"start", "model", "random"}, "tpe": {"tpe", "random"}}.get(name, {"random"})
     assert {one.proposed_by for one in candidates} <= own
-
-
-def test_the_command_line_offers_them_all():
-    from mltune.cli.tuning import SEARCHES as OFFERED
-
-    assert OFFERED == SEARCHES
 
 
 def test_thresholds_need_resources(bare_bundle):

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mltune.cost.extra_trees import ExtraTreesModel
 from mltune.cost.features import Features
+from mltune.cost.regressors import ExtraTreesModel
 from mltune.dataset.dataset import load_dataset
 from mltune.kernel.reader import load_kernel
 from mltune.search.gates import Gate

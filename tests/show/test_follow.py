@@ -203,7 +203,7 @@ def test_follow_tells_what_happens_until_the_end(tmp_path, make_run, make_trial,
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition(" ")[2] for line in lines] == [
         "cuda:0: GPU lost: fell off [2J the bus",
-        "ended: ? trials, best ?",
+        "ended: ?, best ?",
     ]
 
 

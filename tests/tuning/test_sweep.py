@@ -11,6 +11,7 @@ from mltune.problem.gemm import parse_problem
 from mltune.records.store import Store
 from mltune.resolve.device import Target
 from mltune.resolve.request import TuneRequest
+from mltune.results.progress import Observer
 from mltune.tuning.session import Session, open_session, run_header
 from mltune.tuning.sweep import Everything, choose_configurations, measure_all, sweep
 
@@ -25,7 +26,8 @@ def session() -> Session:
 
 def swept(session: Session, run: Path, indices: np.ndarray) -> list:
     with Store.open(run, run_header(session, 0, {})) as store, session:
-        return measure_all(session, store, Everything(indices), None)
+        observer = Observer(session.problem, session.device, "gpu", trials_limit=len(indices))
+        return measure_all(session, store, Everything(session.space, indices), observer)
 
 
 def test_random_sweep_is_distinct_and_the_same_for_the_same_seed(session):

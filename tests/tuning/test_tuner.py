@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from mltune.dataset.dataset import load_dataset
+from mltune.dataset.replay import ReplayRunner
 from mltune.errors import BundleError, RunDirectoryError, UsageError
 from mltune.kernel.reader import load_kernel
-from mltune.measure.replay import ReplayRunner
 from mltune.problem.gemm import parse_problem
 from mltune.records.candidate import BATCH
 from mltune.records.seconds import PHASES
@@ -28,7 +28,7 @@ from mltune.resolve.device import Target
 from mltune.resolve.request import TuneRequest
 from mltune.results.reader import read_run
 from mltune.results.run import TuneResult
-from mltune.search.search import ENOUGH
+from mltune.search.stopping import ENOUGH
 from mltune.tuning.tuner import tune
 from tests.conftest import few_rows
 

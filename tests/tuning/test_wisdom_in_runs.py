@@ -15,6 +15,7 @@ from mltune.records.store import Store
 from mltune.resolve.device import Target
 from mltune.resolve.request import TuneRequest
 from mltune.tuning.session import open_session
+from mltune.tuning.siblings import Siblings
 from mltune.tuning.tuner import tune
 from mltune.tuning.wisdom import found_so_far, known_configurations
 
@@ -23,7 +24,7 @@ MANIFEST = load_dataset(DATASET).manifest
 KERNEL, TARGET = load_kernel(MANIFEST.kernel), Target(dataset=DATASET)
 
 
-def run(directory, trials=16, wisdom=None, **options):
+def run(directory, trials=16, wisdom="auto", **options):
     request = TuneRequest(MANIFEST.problem, KERNEL, TARGET, trials=trials, run=directory, wisdom=wisdom)
     return tune(request, **options)
 
@@ -88,7 +89,7 @@ def test_what_siblings_have_found_is_looked_up_with_the_wisdom(wisdom, first, tm
     request = TuneRequest(MANIFEST.problem, KERNEL, TARGET, trials=5, run=tmp_path / "run")
     file = wisdom if wisdom == "none" else tmp_path / wisdom
 
-    result = tune(replace(request, wisdom=file, siblings=tuple(sibling)))
+    result = tune(replace(request, wisdom=file), siblings=Siblings(tuple(sibling)))
 
     known = [one.configuration for one in result.records if one.proposed_by == "wisdom"]
     assert known == [first[0].best.configuration, other.configuration][: 1 if wisdom == "none" else 2]

@@ -32,7 +32,7 @@ FAILURES = (
 """States of trials that failed."""
 
 MOST_EXAMPLES = 50
-"""Failed trials of a run, by state, that are searched for one with a message."""
+"""Number of failed trials of a run and a state that are searched for one with a message."""
 
 MOST_CELLS = 2_000
 """Largest number of cells of a heat map."""
@@ -45,10 +45,10 @@ TIME_USE = {
     "record": "recording and display",
     "rest": "other",
 }
-"""Parts of the run time, and their names in a report."""
+"""Parts of the run time, and their names in a report: the first word is the heading of a column."""
 
 _LARGEST_SHARE = 1e300
-"""Finite share that takes the place of those that a damaged record predicts."""
+"""Largest share that is predicted: a damaged record may predict an infinite one."""
 
 FEWEST_PREDICTED = 5
 """Least number of trials for a rank correlation."""
@@ -58,16 +58,9 @@ FEWEST_PREDICTED = 5
 class Curve:
     """The best result so far of one problem, over its run.
 
-    Attributes
-    ----------
-    at : ndarray of shape (n_steps,)
-        When the best so far changed, and the end: seconds of the run, or trials.
-    share : ndarray of shape (n_steps,)
-        The speed of the best so far, as a share of that of ``of``.
-    of : str
-        Name of the reference kernel, or ``"final best"``.
-    unit : {"s", "trials"}
-        Trials in replay, where seconds do not describe a GPU, and where no times are on record.
+    ``at`` are the seconds or trials at which the best so far changed, and the end; ``share`` is the speed of the best
+    so far, as a share of that of ``of``, which names the reference kernel or is ``"final best"``. ``unit`` is ``"s"``,
+    or ``"trials"`` in replay, where seconds do not describe a GPU, and where no times are on record.
     """
 
     at: Floats
@@ -78,15 +71,11 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """Predictions of the search, and what was measured of the same trials.
+    """Predictions of the search, and the measurements of the same trials.
 
-    Attributes
-    ----------
-    predicted, measured : ndarray of shape (n_predicted,)
-        Shares of what limits the problem on the device (``Rate.peak``); without a known limit, speeds that can only be
-        compared with each other.
-    rank_correlation : float or None
-        Spearman's; None for fewer than :data:`FEWEST_PREDICTED` trials, and where all are equal.
+    Both are shares of what limits the problem on the device (``Rate.peak``); without a known limit they are speeds that
+    can only be compared with each other. ``rank_correlation`` is Spearman's; None for fewer than
+    :data:`FEWEST_PREDICTED` trials, and where all are equal.
     """
 
     predicted: Floats
@@ -96,17 +85,9 @@ class Predictions:
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """The best time found for each pair of values of two parameters.
+    """The best result found for each pair of values of two parameters: ``names`` of the rows and of the columns.
 
-    Attributes
-    ----------
-    names : tuple of two str
-        The parameter of the rows, and that of the columns.
-    rows, columns : tuple of int
-        Their values.
-    unit : Unit
-    values : ndarray of shape (n_rows, n_columns)
-        NaN where nothing was measured.
+    ``values`` has the shape (n_rows, n_columns), with NaN where nothing was measured.
     """
 
     names: tuple[str, str]
@@ -210,7 +191,7 @@ class Evidence:
         return Cells(names, rows, columns, rate.unit, values)
 
     def _block_shape(self) -> tuple[str, str] | None:
-        """Return the two parameters that were varied of those that make the launch grid: the tile of a block."""
+        """Return the parameters of the launch grid that were varied, if they are two: the tile of a block."""
         kernel = kernel_of(self.run)
         if kernel is None or kernel.source is None:
             return None

@@ -167,7 +167,7 @@ def time_bars(seconds: Mapping[str, Mapping[str, float]], name: str) -> Plot | N
 
 
 def reference_over_time(each: Evidence, name: str, label: str) -> Plot | None:
-    """Plot the time of the reference kernel over the run, relative to its usual time; None where nothing is to see."""
+    """Plot the time of the reference kernel over the run, relative to its usual time; None if nothing is to be seen."""
     found, change = each.run.references, each.reference_changes
     if len(found) < FEWEST_REFERENCES and not drifts(found):
         return None

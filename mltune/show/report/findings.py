@@ -26,7 +26,7 @@ from mltune.results.rating import UNITS, rating
 from mltune.results.reader import Unread
 from mltune.results.run import TuneResult, counts
 from mltune.results.summary import chosen, optimum
-from mltune.results.wording import verification
+from mltune.results.wording import many, verification
 from mltune.show.report.reading import ReportInput, kernel_of
 
 FORMAT = 1
@@ -42,10 +42,7 @@ LONGEST_FACT = 60
 def findings(source: ReportInput, folders: Mapping[str, str]) -> dict[str, Any]:
     """Return the findings of a run or of a campaign: docs/reference/report.md explains every field.
 
-    Parameters
-    ----------
-    folders : mapping of str to str
-        Folder of the exported winner of each problem, by slug, relative to the report.
+    ``folders`` has the folders of exported winners by the slug of their problem, relative to the report.
     """
     entries = [_entry(run, folders.get(run.slug)) for run in source.runs]
     entries += [_missing(unread) for unread in source.unread]
@@ -96,7 +93,7 @@ def _finite(value: Any) -> Any:
 
 
 def _tell_apart(entries: Sequence[dict[str, Any]]) -> None:
-    """Add to each label that several entries share what they differ in: the device, the kernel, the slug."""
+    """Tell entries with the same label apart: add the device, the kernel or the slug in which they differ."""
     for fact, addition in (("device", " on {}"), ("kernel", " with {}"), ("slug", " ({})")):
         alike: dict[str, list[dict[str, Any]]] = {}
         for entry in entries:
@@ -110,20 +107,8 @@ def _tell_apart(entries: Sequence[dict[str, Any]]) -> None:
 def _entry(run: TuneResult, folder: str | None) -> dict[str, Any]:
     """Return the entry of one problem."""
     best, figures, declared = run.best_record, run.best_rating(), run.declaration
-    entry = _blank(run.slug) | {
-        "label": run.problem.label,
-        "problem": run.problem.to_json(),
-        "kernel": run.kernel,
-        "accuracy": run.accuracy,
-        "choice": run.choice,
-        "device": run.device.name,
-        "replayed": run.replayed,
-        "trials": len(run.records),
-        "counts": run.counts,
-        "seconds": dict(run.seconds),
-        "stopped": run.stopped,
-        "notes": _notes(run, figures),
-    }
+    entry = _blank(run.slug) | run.facts()
+    entry |= {"device": run.device.name, "reference": None, "notes": _notes(run, figures)}
     if best is None or figures is None:
         return entry
     reference = _reference(run, figures)
@@ -250,19 +235,15 @@ def _notes(run: TuneResult, figures: Mapping[str, Any] | None) -> list[str]:
         if not declared.verified:
             notes.append(verification(declared.verified, run.replayed))
         if declared.rejected:
-            notes.append(f"{_many(len(declared.rejected), 'faster trial')} failed the last verification")
+            notes.append(f"{many(len(declared.rejected), 'faster trial')} failed the last verification")
         later = len(run.records) - declared.as_of
         if later > 0:
-            notes.append(f"declared {_many(later, 'trial')} before the end")
+            notes.append(f"declared {many(later, 'trial')} before the end")
     if run.best is not None and run.best.state is TrialState.UNSTABLE:
         notes.append("noisy when first timed")
     if figures is not None and run.problem.reference and figures["share_of_reference"] is None:
         notes.append(f"{run.problem.reference} was not timed")
     return notes
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _launch(run: TuneResult, record: TrialRecord) -> dict[str, Any] | None:

@@ -10,20 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from mltune.cost.importance import FEWEST_ROWS
-from mltune.results.rating import speed, unit_of, units_of
+from mltune.results.rating import speed, unit_of
 from mltune.results.wording import (
-    MOST,
     UNKNOWN,
     configuration,
     error,
+    many,
     milliseconds,
     of_optimum,
     percent,
     spaced_duration,
 )
-from mltune.show.report.evidence import time_use
 from mltune.show.report.sections import MOST_OPEN, MOST_PARAMETERS, Sections
 from mltune.show.report.svg import clean
+from mltune.show.report.tables import between
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -78,32 +78,16 @@ def _render(template: str, finalize: Callable[[Any], Any], **values: Any) -> str
         "milliseconds": milliseconds,
         "duration": spaced_duration,
         "error": error,
-        "time_use": time_use,
         "between": between,
-        "fixed": fixed,
         "hardware": hardware,
         "of_optimum": of_optimum,
+        "many": many,
         "values": configuration,
         "speed": speed,
         "unit": unit_of,
-        "units": units_of,
-        "rate": _rate,
-        "rate_interval": _rate_interval,
         "code": _code,
     }
     return environment.get_template(template).render(**values)
-
-
-def between(interval: list[float] | None, scale: float = 1.0, digits: int = 2) -> str:
-    """Write an interval; nothing where there is none."""
-    if interval is None or None in interval:
-        return ""
-    return "\N{EN DASH}".join(fixed(scale * end, digits) for end in interval)
-
-
-def fixed(value: float, digits: int) -> str:
-    """Write a number with a fixed number of decimals; with a power of ten where it is too large for that."""
-    return f"{value:.{digits}f}" if abs(value) < MOST else f"{value:.{digits + 1}g}"
 
 
 def hardware(device: Mapping[str, Any]) -> str:
@@ -120,19 +104,6 @@ def hardware(device: Mapping[str, Any]) -> str:
     cuda = f"compute capability {'.'.join(map(str, capability))}, " if capability else ""
     units = f"{device['sm_count']} {'multiprocessors' if cuda else 'compute units'}"
     return f"{device['name']}: {cuda}{units} at {device['clock_hz'] / 1e6:.0f} MHz, {memory}"
-
-
-def _rate(figures: Mapping[str, Any]) -> str:
-    """Write the speed of a rating without its unit."""
-    unit = unit_of(figures)
-    return UNKNOWN if unit is None else unit.text(figures)
-
-
-def _rate_interval(figures: Mapping[str, Any]) -> str:
-    """Write the interval of that speed; nothing where there is none."""
-    unit = unit_of(figures)
-    ends = None if unit is None else unit.interval(figures)
-    return "\N{EN DASH}".join(ends or ())
 
 
 def _printable(value: Any) -> Any:

@@ -35,16 +35,8 @@ _load_once = functools.cache(load_kernel)
 class ReportInput:
     """The input of a report.
 
-    Attributes
-    ----------
-    plan : str or None
-        The text of the plan; None for the run of one problem.
-    title : str
-        Title of the plan, or the label of the problem.
-    unread : sequence of Unread
-        Problems that were not begun, or whose store cannot be read.
-    events : sequence of mapping
-        In the order in which they were written.
+    ``plan`` is the text of the plan, None for the run of one problem; ``title`` that of the plan, or the label of the
+    problem; ``unread`` the problems that were not begun or cannot be read; ``events`` all events in their order.
     """
 
     directory: Path
@@ -56,13 +48,7 @@ class ReportInput:
 
 
 def read_input(directory: Path, read: Callable[[Path, str], TuneResult] = read_run) -> ReportInput:
-    """Read the directory of a run or of a campaign.
-
-    Parameters
-    ----------
-    directory : pathlib.Path
-    read : callable
-        Reads the run in a folder, given its slug.
+    """Read the directory of a run or of a campaign; ``read`` reads the run in a folder, given its slug.
 
     Raises
     ------

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from mltune.device.facts import Device
 from mltune.kernel.columns import Floats
 from mltune.results.rating import GB_PER_S, peak_of
 from mltune.show.report.evidence import Evidence
@@ -47,8 +46,8 @@ def not_drawn(each: Evidence) -> str:
     return ""
 
 
-def bandwidths(evidence: Mapping[str, Evidence], device: Device, name: str) -> Plot | None:
-    """Plot the winners on a device that count their traffic alone as bars, under its bandwidth; None without any.
+def bandwidths(evidence: Mapping[str, Evidence], name: str) -> Plot | None:
+    """Plot the winners of one device whose traffic alone is counted as bars, under its bandwidth; None without any.
 
     Their operations are not counted, so they have no arithmetic intensity and no place in a roofline. ``evidence`` is
     by label.
@@ -56,10 +55,11 @@ def bandwidths(evidence: Mapping[str, Evidence], device: Device, name: str) -> P
     runs = {
         label: each.run
         for label, each in evidence.items()
-        if each.run.device == device and each.run.rate.unit == GB_PER_S and not each.run.flops and not not_drawn(each)
+        if each.run.rate.unit == GB_PER_S and not each.run.flops and not not_drawn(each)
     }
     if not runs:
         return None
+    device = next(iter(runs.values())).device
     speeds = np.array([run.rate.of(run.best_time_s) for run in runs.values()])
     limit = device.memory_bytes_per_s / GB_PER_S.size
     longest = min(max(map(len, runs)), LONGEST_LABEL)
@@ -83,14 +83,13 @@ def bandwidths(evidence: Mapping[str, Evidence], device: Device, name: str) -> P
     )
 
 
-def roofline(evidence: Sequence[Evidence], device: Device, name: str) -> Plot | None:
-    """Plot the winners of known intensity under the roofline of their device; None without any."""
-    drawn = [
-        each for each in evidence if each.run.device == device and each.intensity is not None and not not_drawn(each)
-    ]
+def roofline(evidence: Sequence[Evidence], name: str) -> Plot | None:
+    """Plot the winners of one device and of known intensity under its roofline; None without any."""
+    drawn = [each for each in evidence if each.intensity is not None and not not_drawn(each)]
     if not drawn:
         return None
     runs = [each.run for each in drawn]
+    device = runs[0].device
     rates = np.array([run.flops / (run.best_time_s or math.inf) for run in runs])
     intensities = np.array([each.intensity for each in drawn])
     ordered = sorted(runs, key=lambda run: run.problem.arithmetic)
@@ -115,7 +114,7 @@ def roofline(evidence: Sequence[Evidence], device: Device, name: str) -> Plot | 
 
 
 def _kinds(names: Sequence[str]) -> list[str]:
-    """Return the names; where there are more than colours, "other" in place of the rarest."""
+    """Return the names, with "other" in place of the rarest ones where there are more names than colours."""
     known = sorted(set(names), key=names.count, reverse=True)[: len(SERIES)]
     return [name if name in known else "other" for name in names]
 

@@ -12,17 +12,15 @@ from typing import Any
 
 from mltune.cost.importance import mean_importance
 from mltune.records.events import BEGINNINGS, ENDS, EVENTS
-from mltune.records.reference import Drift, drifts
-from mltune.records.trial import TrialRecord
-from mltune.results.audit import SkipAudit
 from mltune.results.messages import message
 from mltune.results.summary import by_problem
-from mltune.show.report import figures
+from mltune.show.report import figures, tables
 from mltune.show.report.evidence import Evidence, Failure, failures
 from mltune.show.report.findings import distinct
 from mltune.show.report.reading import ReportInput
 from mltune.show.report.roofline import bandwidths, not_drawn, roofline
 from mltune.show.report.svg import Omission, Plot, drawn, plotting
+from mltune.show.table import Table
 
 NOTABLE = {"resumed", "interrupted", "drift", "worker_died", "gpu_lost", "gpu_back"}
 NOTABLE |= {"disk_full", "disk_back", "database_lost", "database_back"}
@@ -43,19 +41,15 @@ MOST_PARAMETERS = 8
 MOST_OPEN = 3
 """Number of problems up to which their details are open at first."""
 
-FASTEST = 5
-
 
 @dataclass(frozen=True, slots=True)
 class ProblemSection:
-    """The details of one problem; ``entry`` is its entry in ``winners.json``."""
+    """The details of one problem; ``entry`` is its entry in ``winners.json``, ``table`` has its finalists or trials."""
 
     entry: Mapping[str, Any]
     evidence: Evidence
-    fastest: Sequence[TrialRecord]
     importance: Mapping[str, float] | None
-    audit: SkipAudit
-    drifts: Sequence[Drift]
+    table: Table
     curve: Plot | Omission | None
     heat: figures.HeatMap | Omission | None
     plots: Sequence[Plot | Omission]
@@ -66,19 +60,23 @@ class Sections:
     """The content of a report besides its findings.
 
     ``attention`` holds what to look at first, each with the slug of its problem or nothing; ``importance`` the mean
-    importance of the parameters by kernel; ``events`` the day and the message of each, except for ``more_events``;
-    ``references`` and ``discarded`` the numbers of reference timings and of samples discarded for a throttled clock;
-    ``compared`` how many winners are faster and slower than the reference kernel; ``off_roofs`` the label of each
-    problem that is in no roofline, and why; ``labels`` those of the problems by slug; ``choices`` the entries of each
-    problem with several kernels, the fastest first.
+    importance of the parameters by kernel; ``events`` all that are listed, except for ``more_events``; ``references``
+    and ``discarded`` the numbers of reference timings and of samples discarded for a throttled clock; ``compared`` how
+    many winners are faster and slower than the reference kernel; ``off_roofs`` the label of each problem that is in no
+    roofline, and why; ``labels`` those of the problems by slug.
     """
 
     attention: Sequence[tuple[str, str]]
     problems: Sequence[ProblemSection]
+    winners: Table
+    kernels: Table
+    predictions: Table
+    times: Table
+    deviations: Table
+    events: Table
+    more_events: int
     importance: Mapping[str, Mapping[str, float]]
     failures: Sequence[Failure]
-    events: Sequence[tuple[str, str]]
-    more_events: int
     references: int
     discarded: int
     roofs: Sequence[Plot | Omission]
@@ -87,7 +85,6 @@ class Sections:
     reference: str
     compared: str
     labels: Mapping[str, str]
-    choices: Sequence[Sequence[Mapping[str, Any]]]
     plan: str | None
     quick: bool
 
@@ -98,35 +95,41 @@ def sections(source: ReportInput, document: Mapping[str, Any], *, quick: bool = 
     ``quick`` leaves out figures and importances, which take seconds.
     """
     evidence = [Evidence(run) for run in source.runs]
+    entries, names = document["winners"], {run.problem.reference for run in source.runs if run.problem.reference}
+    reference = names.pop() if len(names) == 1 else "the reference"
     roofs: list[Plot | Omission | None] = []
     time = None
     with contextlib.nullcontext() if quick else plotting():
         problems = [
-            _problem(each, entry, f"{number}", alone=len(evidence) == 1, quick=quick)
-            for number, (each, entry) in enumerate(zip(evidence, document["winners"], strict=False))
+            _problem(each, entry, f"{number}", reference, alone=len(evidence) == 1, quick=quick)
+            for number, (each, entry) in enumerate(zip(evidence, entries, strict=False))
         ]
         if not quick:
-            labelled = {entry["label"]: each for each, entry in zip(evidence, document["winners"], strict=False)}
+            labelled = {entry["label"]: each for each, entry in zip(evidence, entries, strict=False)}
             devices = distinct(each.run.device for each in evidence)
             for at, device in enumerate(devices):
-                roof = partial(roofline, evidence, device, f"roofline-{at}")
-                line = partial(bandwidths, labelled, device, f"bandwidth-{at}")
+                here = {label: each for label, each in labelled.items() if each.run.device == device}
+                roof = partial(roofline, [*here.values()], f"roofline-{at}")
+                line = partial(bandwidths, here, f"bandwidth-{at}")
                 roofs += [
                     drawn(f"The roofline of {device.name}", roof),
                     drawn(f"The memory bandwidth of {device.name}", line),
                 ]
-            seconds = {entry["label"]: entry["seconds"] for entry in document["winners"]}
+            seconds = {entry["label"]: entry["seconds"] for entry in entries}
             time = drawn("Time use", partial(figures.time_bars, seconds, "time"))
-    names = {run.problem.reference for run in source.runs if run.problem.reference}
-    reference = names.pop() if len(names) == 1 else "the reference"
-    events = [event for event in source.events if event["event"] in NOTABLE or event["event"] not in EVENTS]
+    notable = [event for event in source.events if event["event"] in NOTABLE or event["event"] not in EVENTS]
     return Sections(
         attention=_attention(source, document),
         problems=problems,
+        winners=tables.winners(entries, reference),
+        kernels=tables.kernels(_competing(source, entries), reference),
+        predictions=tables.predictions(entries, evidence),
+        times=tables.times(entries, document["seconds"]),
+        deviations=tables.deviations(entries, evidence),
+        events=tables.events([_listed(event) for event in notable[:MOST_EVENTS]]),
+        more_events=max(len(notable) - MOST_EVENTS, 0),
         importance=_by_kernel(problems),
         failures=failures(source.runs),
-        events=[_listed(event) for event in events[:MOST_EVENTS]],
-        more_events=max(len(events) - MOST_EVENTS, 0),
         references=sum(len(run.references) for run in source.runs),
         discarded=sum(each.discarded for each in evidence),
         roofs=[roof for roof in roofs if roof is not None],
@@ -134,14 +137,15 @@ def sections(source: ReportInput, document: Mapping[str, Any], *, quick: bool = 
         time=time,
         reference=reference,
         compared=_compared(document, reference),
-        labels={entry["slug"]: entry["label"] for entry in document["winners"]},
-        choices=_choices(source, document),
+        labels={entry["slug"]: entry["label"] for entry in entries},
         plan=source.plan,
         quick=quick,
     )
 
 
-def _problem(each: Evidence, entry: Mapping[str, Any], name: str, *, alone: bool, quick: bool) -> ProblemSection:
+def _problem(
+    each: Evidence, entry: Mapping[str, Any], name: str, reference: str, *, alone: bool, quick: bool
+) -> ProblemSection:
     """Return the details of a problem; the names of its figures end with ``name``."""
     label, curve, heat = entry["label"], None, None
     plots: list[Plot | Omission | None] = []
@@ -159,20 +163,18 @@ def _problem(each: Evidence, entry: Mapping[str, Any], name: str, *, alone: bool
     return ProblemSection(
         entry=entry,
         evidence=each,
-        fastest=each.run.records.fastest(FASTEST),
         importance=None if quick else each.importance,
-        audit=each.run.audit(),
-        drifts=drifts(each.run.references),
+        table=tables.finalists(entry, reference) if entry["finalists"] else tables.fastest(each.run),
         curve=curve,
         heat=heat,
         plots=[plot for plot in plots if plot is not None],
     )
 
 
-def _choices(source: ReportInput, document: Mapping[str, Any]) -> list[list[Mapping[str, Any]]]:
-    """Return the entries of each problem with several kernels, the fastest first."""
-    entries = {entry["slug"]: entry for entry in document["winners"]}
-    return [[entries[run.slug] for run in group] for group in by_problem(source.runs) if len(group) > 1]
+def _competing(source: ReportInput, entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the entries of the problems with several kernels, those of a problem together, the fastest first."""
+    known = {entry["slug"]: entry for entry in entries}
+    return [known[run.slug] for group in by_problem(source.runs) if len(group) > 1 for run in group]
 
 
 def _by_kernel(problems: Sequence[ProblemSection]) -> dict[str, dict[str, float]]:

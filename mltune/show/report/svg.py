@@ -55,16 +55,9 @@ STYLE = {
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A figure of a page.
+    """A figure of a page: ``width_px`` is the width at which its text is as large as the caption.
 
-    Attributes
-    ----------
-    svg : str
-        Safe to include in HTML: all text in it is escaped. It contains its text alternative.
-    caption : str
-        Plain text.
-    width_px : int
-        Width at which its text is as large as a caption.
+    The SVG is safe to include in HTML: all text in it is escaped. It contains its text alternative.
     """
 
     svg: str
@@ -100,7 +93,8 @@ def plotting() -> Iterator[None]:
 def drawn(title: str, draw: Callable[[], _Figure]) -> _Figure | Omission:
     """Return the figure that a function draws, or a sentence with the reason where its values cannot be drawn.
 
-    The values come from stores that may be damaged, or from third parties: no figure keeps the others from the page.
+    The values come from stores that may be damaged, or from third parties. A figure that fails does not keep the others
+    from the page.
     """
     try:
         return draw()
@@ -151,16 +145,9 @@ def dots(made: Any, x: Any, y: Any, colour: str, *, size: float = 3.0, label: st
 
 
 def finish(made: Any, name: str, title: str, caption: str) -> Plot:
-    """Return the plot of some axes.
+    """Return the plot of axes made by :func:`axes`, with its text alternative; in the context of :func:`plotting`.
 
-    Parameters
-    ----------
-    made : Axes
-        Made by :func:`axes`, in the context of :func:`plotting`.
-    name : str
-        Unique in the page; letters, digits and ``-``.
-    title, caption : str
-        The text alternative.
+    ``name`` is unique in the page, and made of letters, digits and ``-``.
     """
     import matplotlib
 

@@ -14,7 +14,7 @@ from mltune.kernel.columns import row
 from mltune.kernel.reader import load_kernel
 from mltune.measure import compile_pool
 from mltune.measure.build import NvrtcBuilder
-from mltune.measure.compile_farm import CompileFarm
+from mltune.measure.compile_farm import CompileFarm, farm_of
 from mltune.problem.gemm import parse_problem
 from mltune.tuning.session import make_space
 
@@ -128,8 +128,6 @@ def test_a_worker_with_another_compiler_is_left_out(cluster):
 
 
 def test_a_run_goes_on_where_the_cluster_has_no_compile_workers(start_cluster):
-    from mltune.tuning.session import _farm
-
     cluster = start_cluster()
     with pytest.warns(MltuneWarning, match=r"compiles alone: .*resource COMPILE"):
-        assert _farm(cluster.address) is None
+        assert farm_of(cluster.address) is None

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from campaigns import DECLARED, RECORDS, REFERENCES, stored, trial
 
-from mltune.device.known import H200
 from mltune.problem.gemm import GemmProblem
 from mltune.problem.recorded import RecordedProblem
 from mltune.records.declaration import Finalist
@@ -83,7 +82,7 @@ def test_a_problem_of_impossible_seconds_leaves_the_bars_to_the_others():
 
 def test_a_roofline_shows_the_slope_of_the_memory(evidence_of):
     each = evidence_of("one", problem=GemmProblem("s", "N", "T", 4096, 4096, 4096))
-    plot = roofline([each], each.run.device, "r")
+    plot = roofline([each], "r")
     numbers = {float(text) for text in re.findall(r">([\d.]+)</text>", plot.svg)}
     assert numbers == {1, 10, 100, 1000, *(5, 10, 20, 50, 100)}  # flop per byte, TFLOPS: the peak is 66.9
     assert "the best of 1 problem " in plot.caption
@@ -102,7 +101,7 @@ def test_a_problem_in_no_roofline_has_a_reason(evidence_of):
         "no trial succeeded",
         "1.72e+10 TFLOPS at 102 flop per byte is too far from the limits of its device",
     ]
-    assert roofline(list(reasons.values()), H200, "r") is None
+    assert roofline(list(reasons.values()), "r") is None
 
 
 ABSURD = Finalist(39, *[1e12] * 6)

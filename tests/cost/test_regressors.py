@@ -1,10 +1,12 @@
-"""The ensemble of extra trees and a Gaussian process."""
+"""Cost models: ranking, repeatability, and out-of-sample predictions that are honest."""
 
 import numpy as np
 import pytest
 
-from mltune.cost.ensemble import AT_ONCE, Ensemble
 from mltune.cost.gaussian_process import GaussianProcess, Hyperparameters
+from mltune.cost.regressors import AT_ONCE, Ensemble, ExtraTreesModel
+from mltune.testing import CostModelContract
+from mltune.testing.cost_models import speeds as landscape
 
 
 @pytest.fixture(scope="module")
@@ -49,3 +51,30 @@ def test_leave_one_out_of_the_gaussian_process_is_that_of_another_fit(data):
     left = GaussianProcess(usual).fit(np.delete(X, 7, 0), np.delete(y, 7))
     assert mean[7] == pytest.approx(left.mean(X[[7]])[0], abs=0.01)
     assert deviation[7] > 0
+
+
+class TestExtraTrees(CostModelContract):
+    def make(self, random_state):
+        return ExtraTreesModel(random_state=random_state)
+
+
+def test_unseen_predictions_are_as_wrong_as_those_of_new_rows():
+    X, y = landscape(300)
+    X_new, y_new = landscape(300, seed=1)
+    model = ExtraTreesModel(random_state=0).fit(X, y)
+    fast, fast_new = y > np.median(y), y_new > np.median(y)
+    mean, spread = model.unseen()
+    assert mean.shape == spread.shape == (300,)
+    unseen = np.nanmean(np.abs(mean - y)[fast])
+    new = np.abs(model.predict(X_new)[0] - y_new)[fast_new].mean()
+    seen = np.abs(model.predict(X)[0] - y)[fast].mean()
+    assert seen < 0.8 * new
+    assert 0.7 * new < unseen < 1.6 * new
+    assert 0.6 < np.nanmedian(spread) / np.median(model.predict(X_new)[1]) < 1.6
+
+
+def test_compression_is_undone():
+    X, y = landscape(300)
+    mean, _ = ExtraTreesModel(random_state=0).fit(X, y).predict(X)
+    slow = y < np.quantile(y, 0.2)
+    assert abs(np.median(mean[slow] - y[slow])) < 0.25

@@ -7,13 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mltune.cost.conformal import UpperEnd, upper_quantile
-from mltune.cost.extra_trees import ExtraTreesModel
 from mltune.cost.features import Features
+from mltune.cost.regressors import ExtraTreesModel
 from mltune.dataset.dataset import list_datasets, load_dataset
 from mltune.kernel.reader import load_kernel
 from mltune.records.trial import TrialState
-from mltune.search.gates import Gate
+from mltune.search.gates import Gate, UpperEnd, upper_quantile
 
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=80), st.floats(0.5, 0.99))

@@ -1,4 +1,4 @@
-"""Replay: a builder and a runner that return what a dataset has recorded."""
+"""Replay: a builder and a runner that return the results of a dataset. They satisfy the protocols of measuring."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class _Replay:
 
 
 class ReplayBuilder(_Replay):
-    """A :class:`~mltune.measure.protocols.Builder` of the recorded builds, failures included, without cubins."""
+    """A builder of the recorded builds, failures included, without cubins."""
 
     def submit(self, configuration: Mapping[str, int]) -> Future[Build]:
         """Return the recorded build."""
@@ -54,7 +54,7 @@ class ReplayBuilder(_Replay):
 
 
 class ReplayRunner(_Replay):
-    """A :class:`~mltune.measure.protocols.Runner` of the recorded measurements, failures included."""
+    """A runner of the recorded measurements, failures included."""
 
     def submit(
         self, configuration: Mapping[str, int], build: Build, *, best_s: float | None = None

@@ -1,0 +1,105 @@
+"""The Python interface: what ``import mltune`` offers, with a function for every command.
+
+Functions import what they need when they are called, and classes are imported when they are first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from mltune.api.campaigns import check_cluster, plan, run
+from mltune.api.comparing import compare
+from mltune.api.datasets import export_dataset, import_dataset, list_datasets, merge_datasets, verify_datasets
+from mltune.api.inventory import check, check_wisdom, devices, new_kernel, space
+from mltune.api.models import bound, load_model, predict, train
+from mltune.api.own_kernels import run_kernel, tune_kernel
+from mltune.api.runs import load_run, report, summarise
+from mltune.api.search import Search
+from mltune.api.tuning import sweep, tune, tune_sizes
+
+if TYPE_CHECKING:
+    from mltune.api.results import KernelCheck, Predicted, Swept, UpperBound, WisdomCheck
+    from mltune.campaign.result import CampaignResult
+    from mltune.comparison.results import Comparison, PartialComparison
+    from mltune.dataset.dataset import Dataset, load_dataset
+    from mltune.kernel.bundle import Kernel
+    from mltune.kernel.reader import load_kernel
+    from mltune.known.wisdom import Wisdom
+    from mltune.problem.problem import Problem
+    from mltune.resolve.plan_file import load_plan
+    from mltune.results.run import TuneResult
+
+__all__ = [
+    "CampaignResult",
+    "Comparison",
+    "Dataset",
+    "Kernel",
+    "KernelCheck",
+    "PartialComparison",
+    "Predicted",
+    "Problem",
+    "Search",
+    "Swept",
+    "TuneResult",
+    "UpperBound",
+    "Wisdom",
+    "WisdomCheck",
+    "bound",
+    "check",
+    "check_cluster",
+    "check_wisdom",
+    "compare",
+    "devices",
+    "export_dataset",
+    "import_dataset",
+    "list_datasets",
+    "load_dataset",
+    "load_kernel",
+    "load_model",
+    "load_plan",
+    "load_run",
+    "merge_datasets",
+    "new_kernel",
+    "plan",
+    "predict",
+    "report",
+    "run",
+    "run_kernel",
+    "space",
+    "summarise",
+    "sweep",
+    "train",
+    "tune",
+    "tune_kernel",
+    "tune_sizes",
+    "verify_datasets",
+]
+
+_MODULES = {
+    "CampaignResult": "mltune.campaign.result",
+    "Comparison": "mltune.comparison.results",
+    "Dataset": "mltune.dataset.dataset",
+    "Kernel": "mltune.kernel.bundle",
+    "KernelCheck": "mltune.api.results",
+    "PartialComparison": "mltune.comparison.results",
+    "Predicted": "mltune.api.results",
+    "Problem": "mltune.problem.problem",
+    "Swept": "mltune.api.results",
+    "TuneResult": "mltune.results.run",
+    "UpperBound": "mltune.api.results",
+    "Wisdom": "mltune.known.wisdom",
+    "WisdomCheck": "mltune.api.results",
+    "load_dataset": "mltune.dataset.dataset",
+    "load_kernel": "mltune.kernel.reader",
+    "load_plan": "mltune.resolve.plan_file",
+}
+"""The module of each name that is imported on first use."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_MODULES[name]), name)
+    globals()[name] = value
+    return value

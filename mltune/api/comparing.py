@@ -1,0 +1,167 @@
+"""Compare search strategies on recorded timings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, overload
+
+from mltune.api.display import interruptible, shown, warn
+
+if TYPE_CHECKING:
+    from mltune.comparison.comparison import Report as ComparisonReport
+    from mltune.comparison.results import Comparison, PartialComparison
+    from mltune.comparison.strategies import Given as Strategies
+
+
+class CompareOptions(TypedDict, total=False):
+    """Further options of :func:`compare`, which describes them."""
+
+    table: str | Path | None
+    parameters: str | Sequence[str] | None
+    time: str | None
+    aggregate: bool
+    evaluations: int
+    seeds: int
+    jobs: int | None
+    output: str | Path | None
+    progress: ComparisonReport | Literal["auto"] | None
+    interrupt: Callable[[], bool] | None
+
+
+@overload
+def compare(
+    strategies: Strategies | Sequence[Strategies] = ...,
+    datasets: str | Sequence[str] | None = None,
+    *,
+    share: None = None,
+    **options: Unpack[CompareOptions],
+) -> Comparison: ...
+
+
+@overload
+def compare(
+    strategies: Strategies | Sequence[Strategies] = ...,
+    datasets: str | Sequence[str] | None = None,
+    *,
+    share: str,
+    **options: Unpack[CompareOptions],
+) -> Comparison | PartialComparison: ...
+
+
+def compare(
+    strategies: Strategies | Sequence[Strategies] = ("mltune", "tpe", "random"),
+    datasets: str | Sequence[str] | None = None,
+    *,
+    table: str | Path | None = None,
+    parameters: str | Sequence[str] | None = None,
+    time: str | None = None,
+    aggregate: bool = False,
+    evaluations: int = 400,
+    seeds: int = 50,
+    jobs: int | None = None,
+    output: str | Path | None = None,
+    share: str | None = None,
+    progress: ComparisonReport | Literal["auto"] | None = "auto",
+    interrupt: Callable[[], bool] | None = None,
+) -> Comparison | PartialComparison:
+    """Compare search strategies on recorded timings.
+
+    Each strategy searches each dataset with each seed, and each configuration that it proposes is looked up. The
+    comparison is written to `output`: every run as it ends, then the summary, a table and figures.
+
+    Parameters
+    ----------
+    strategies : str, Strategy, class, or sequence of these
+        Names, in one text separated by commas, or ``"all"``; ``"NAME@SEEDS"`` gives a strategy fewer seeds. A strategy
+        of your own is an object, a class, or ``"module:Class"`` (docs/developers/add-a-strategy.md).
+    datasets : str or sequence of str, optional
+        Names or paths of datasets, or folders that hold some. By default all that come with mltune.
+    table : str or pathlib.Path, optional
+        A table of configurations and times (CSV, Parquet or JSON) in place of datasets.
+    parameters : str or sequence of str, optional
+        The columns of the table that are parameters.
+    time : str, optional
+        The column of the table that holds the times; its name ends with the unit: ``time_ms``.
+    aggregate : bool
+        Whether to merge rows of the table that differ in columns which are no parameters: the median counts.
+    evaluations : int
+        Distinct configurations that each run measures.
+    seeds : int
+        Runs of each strategy on each dataset.
+    jobs : int, optional
+        Processes. By default one per processor.
+    output : str or pathlib.Path, optional
+        Directory of the comparison; an existing one is resumed. By default one under ``runs/`` that belongs to these
+        arguments: the same call goes on.
+    share : str, optional
+        ``"I/N"`` does the I-th of N shares of the work, one on each of N machines, say. A call without `share` and with
+        the same `output` joins them.
+    progress : callable, "auto" or None
+        Called with a :class:`mltune.comparison.comparison.Progress` after each run. ``"auto"`` shows a progress bar in
+        a notebook or a terminal (on stderr), and nothing elsewhere.
+    interrupt : callable, optional
+        Called without arguments several times a second; true ends the comparison with the runs that have ended. By
+        default Ctrl-C does so, and a second Ctrl-C raises KeyboardInterrupt.
+
+    Returns
+    -------
+    Comparison or PartialComparison
+        The latter for one share of several.
+
+    Raises
+    ------
+    UsageError
+        A strategy, dataset or option is malformed or does not exist.
+    RunError
+        No strategy has run on every dataset.
+
+    Warns
+    -----
+    MltuneWarning
+        A table or a dataset is not as it should be, and there is no `progress` to tell.
+
+    Examples
+    --------
+    >>> import mltune, tempfile
+    >>> class FirstToLast:
+    ...     name = "first_to_last"
+    ...
+    ...     def search(self, simulation, seed):
+    ...         for index in range(simulation.space.count):
+    ...             simulation.evaluate(index)
+    >>> compared = mltune.compare(
+    ...     ["random", FirstToLast], "h200-dgemm-nt-4096-random", evaluations=20, seeds=2, output=tempfile.mkdtemp()
+    ... )
+    >>> compared.strategies, compared.fraction("random", "h200-dgemm-nt-4096-random").shape
+    (('random', 'first_to_last'), (2, 20))
+    """
+    from mltune.comparison.comparison import compare as run
+    from mltune.comparison.comparison import compare_request
+    from mltune.comparison.results import PartialComparison, write_results
+
+    request = compare_request(
+        strategies=strategies,
+        datasets=_joined(datasets),
+        table=None if table is None else Path(table),
+        parameters=_joined(parameters),
+        time=time,
+        aggregate=aggregate,
+        evaluations=evaluations,
+        seeds=seeds,
+        processes=jobs,
+        output=None if output is None else Path(output),
+        share=share,
+    )
+    with shown(progress, "ComparisonDisplay") as report, interruptible(interrupt) as interrupted:
+        comparison = run(request, report, interrupted)
+    if isinstance(comparison, PartialComparison):
+        return comparison
+    if report is None:
+        warn(f"{name}: {text}" for name, recording in comparison.recordings.items() for text in recording.notices)
+    write_results(comparison, request.output)
+    return comparison
+
+
+def _joined(names: str | Sequence[str] | None) -> str | None:
+    return names if names is None or isinstance(names, str) else ",".join(names)

@@ -1,0 +1,307 @@
+"""Recorded timings as files: list, import, export, verify and merge them."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Unpack
+
+from mltune.errors import UsageError
+from mltune.resolve.options import ShapeOptions
+
+if TYPE_CHECKING:
+    from mltune.dataset.dataset import Dataset
+    from mltune.dataset.manifest import Manifest
+    from mltune.dataset.verification import Verified
+    from mltune.kernel.bundle import Kernel
+    from mltune.problem.problem import Problem
+
+
+def list_datasets() -> list[Manifest]:
+    """Return the manifests of the datasets that come with mltune, each of which a run can replay.
+
+    Examples
+    --------
+    >>> import mltune
+    >>> "h200-sgemm-nt-4096-random" in [manifest.name for manifest in mltune.list_datasets()]
+    True
+    """
+    from mltune.dataset import dataset
+
+    return list(dataset.list_datasets())
+
+
+def describe_datasets() -> list[dict[str, Any]]:
+    """Return what ``mltune datasets --json`` prints."""
+    from mltune.results.summary import describe_dataset
+
+    return [describe_dataset(manifest) for manifest in list_datasets()]
+
+
+def import_dataset(
+    file: str | Path,
+    *,
+    kernel: str,
+    device: str,
+    out: str | Path,
+    problem: str | None = None,
+    flops: int | None = None,
+    arithmetic: str = "fp32",
+    parameters: str | Sequence[str] | None = None,
+    time: str | None = None,
+    time_unit: str | None = None,
+    status: str | None = None,
+    aggregate: bool = False,
+    section: Mapping[str, str] | None = None,
+    kind: Literal["random", "complete", "search"] = "search",
+    name: str | None = None,
+    source: str | None = None,
+    licence: str | None = None,
+    overwrite: bool = False,
+    **shape: Unpack[ShapeOptions],
+) -> tuple[Dataset, tuple[str, ...]]:
+    r"""Import timings of others as a dataset: CSV, Parquet, caches of Kernel Tuner, T4, results of CLBlast.
+
+    Parameters
+    ----------
+    file : str or pathlib.Path
+        A table (``.csv``, ``.parquet``) or a ``.json`` file of Kernel Tuner, T4 or CLBlast.
+    kernel : str
+        A built-in kernel, the folder of a bundle, or any name.
+    device : str
+        A known GPU, a file with its facts, ``"cuda:N"`` or ``"unknown"`` (:func:`devices`).
+    out : str or pathlib.Path
+        Folder of the new dataset; made if missing.
+    problem : str, optional
+        ``"sgemm"`` and so on, or any name; by default the problem of the kernel.
+    flops : int, optional
+        Operations of a problem of any name.
+    arithmetic : {"fp32", "fp64"}
+        Of a problem of any name.
+    parameters : str or sequence of str, optional
+        Columns of the parameters.
+    time, status : str, optional
+        Columns of the times and of the states.
+    time_unit : {"s", "ms", "us", "ns"}, optional
+        Unit of the times; by default the end of the column's name.
+    aggregate : bool
+        Whether to merge rows that differ in columns which are no parameters.
+    section : mapping of str to str, optional
+        Fields that choose a section of CLBlast's database.
+    kind : {"random", "complete", "search"}
+        Choice of the configurations.
+    name : str, optional
+        Name of the new dataset; by default that of the file.
+    source, licence : str, optional
+        Where the timings are from, by default the file; and their licence.
+    overwrite : bool
+        Whether to replace a dataset of the same name in the folder.
+    **shape
+        See :func:`tune`.
+
+    Returns
+    -------
+    Dataset
+        As written.
+    tuple of str
+        What was read, and what the user should know about it.
+
+    Raises
+    ------
+    DatasetError
+        The file is malformed, or is no dataset of the kernel.
+    UsageError
+        An option is malformed, or the dataset exists.
+
+    Examples
+    --------
+    >>> import mltune, pathlib, tempfile
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> _ = (folder / "mine.csv").write_text("block,time_ms\n32,1.5\n64,1.25\n")
+    >>> found, notices = mltune.import_dataset(
+    ...     folder / "mine.csv", kernel="mine", device="a100", parameters="block", time="time_ms", out=folder
+    ... )
+    >>> found.manifest.best.configuration, notices[0]
+    ({'block': 64}, '2 rows, 2 distinct')
+    """
+    from mltune.dataset.formats import Layout
+    from mltune.dataset.importing import import_table
+    from mltune.device.lookup import find_device
+    from mltune.kernel.reader import is_bundle, load_kernel
+    from mltune.resolve.problems import given
+
+    file = Path(file)
+    bundle = load_kernel(kernel) if is_bundle(kernel) else kernel
+    facts, facts_source = find_device(device)
+    names = parameters.split(",") if isinstance(parameters, str) else parameters
+    imported = import_table(
+        file,
+        kernel=bundle,
+        problem=_problem(bundle, problem, given(shape), flops, arithmetic),
+        device=facts,
+        layout=Layout(
+            parameters=None if names is None else tuple(part.strip() for part in names),
+            time=time,
+            time_unit=time_unit,
+            status=status,
+            aggregate=aggregate,
+            section=dict(section or {}),
+        ),
+        name=name,
+        kind=kind,
+        source=f"{source or file.name}{f'; facts of the device: {facts_source}' if facts_source else ''}",
+        licence=licence or "",
+    )
+    written = _write(imported.dataset, Path(out), keep=[file], overwrite=overwrite)
+    return written, (imported.account, *imported.notices)
+
+
+def export_dataset(
+    dataset: str | Path, file: str | Path, *, form: Literal["kernel-tuner", "t4"], overwrite: bool = False
+) -> Dataset:
+    """Export a dataset as a cache of Kernel Tuner, or in T4.
+
+    Parameters
+    ----------
+    dataset : str or pathlib.Path
+        Its name or path.
+    file : str or pathlib.Path
+        The new file.
+    form : {"kernel-tuner", "t4"}
+        Its format.
+    overwrite : bool
+        Whether to replace the file if it exists.
+
+    Raises
+    ------
+    UsageError
+        The file exists.
+
+    Examples
+    --------
+    >>> import mltune, tempfile
+    >>> file = tempfile.mkdtemp() + "/cache.json"
+    >>> len(mltune.export_dataset("convolution_w6600", file, form="kernel-tuner"))
+    4362
+    """
+    from mltune.dataset import exporting
+    from mltune.dataset.dataset import load_dataset
+    from mltune.files.atomic import write_file_atomically
+
+    if Path(file).exists() and not overwrite:
+        raise UsageError(f"a file is not replaced, but {file} exists; choose another name, or --overwrite.")
+    found = load_dataset(dataset)
+    write_file_atomically(Path(file), exporting.FORMATS[form](found).encode())
+    return found
+
+
+def verify_datasets(datasets: Sequence[str | Path] | None = None) -> list[Verified]:
+    """Verify datasets: hashes, columns, values, restrictions.
+
+    Parameters
+    ----------
+    datasets : sequence of str or pathlib.Path, optional
+        Names, paths or folders; by default all that come with mltune.
+
+    Returns
+    -------
+    list of Verified
+        Each has the ``problems`` that were found.
+
+    Examples
+    --------
+    >>> import mltune
+    >>> mltune.verify_datasets(["convolution_w6600"])[0].problems
+    ()
+    """
+    from mltune.dataset.dataset import datasets_in, shipped_datasets, shipped_searches
+    from mltune.dataset.verification import verify_dataset
+
+    shipped = shipped_datasets()
+    names: list[str | Path] = []
+    for name in datasets or [*shipped, *shipped_searches()]:
+        is_folder = name not in shipped and Path(name).is_dir()
+        names += datasets_in(Path(name)) if is_folder else [name]
+    return [verify_dataset(str(name)) for name in names]
+
+
+def merge_datasets(
+    datasets: Sequence[str | Path], *, out: str | Path, name: str | None = None, overwrite: bool = False
+) -> tuple[Dataset, tuple[str, ...]]:
+    """Merge datasets of one kernel, problem and GPU.
+
+    Parameters
+    ----------
+    datasets : sequence of str or pathlib.Path
+        Names or paths.
+    out : str or pathlib.Path
+        Folder of the new dataset; made if missing.
+    name : str, optional
+        Its name; by default that of the first with ``-merged``.
+    overwrite : bool
+        Whether to replace a dataset of the same name in the folder.
+
+    Returns
+    -------
+    Dataset
+        As written.
+    tuple of str
+        What the user should know about it.
+
+    Raises
+    ------
+    UsageError
+        They are not of one kernel, problem and GPU, or the dataset exists.
+
+    Examples
+    --------
+    >>> import mltune, tempfile
+    >>> pair = ["h200-sgemm-nt-4096-random", "h200-sgemm-nt-4096-complete"]
+    >>> merged, _ = mltune.merge_datasets(pair, out=tempfile.mkdtemp())  # doctest: +SKIP
+    >>> merged.manifest.name  # doctest: +SKIP
+    'h200-sgemm-nt-4096-random-merged'
+    """
+    from mltune.dataset import merging
+    from mltune.dataset.dataset import load_dataset
+
+    found = [load_dataset(one) for one in datasets]
+    merged, notices = merging.merge_datasets(found, name or f"{found[0].manifest.name}-merged")
+    return _write(merged, Path(out), keep=[Path(one) for one in datasets], overwrite=overwrite), tuple(notices)
+
+
+def _write(dataset: Dataset, out: Path, *, keep: Sequence[Path], overwrite: bool) -> Dataset:
+    """Write a dataset; the files that it is made of are not replaced."""
+    from mltune.dataset.dataset import write_dataset
+
+    for read in keep:
+        if read.resolve().with_suffix("") == (out / dataset.manifest.name).resolve():
+            raise UsageError(f"what is read is not replaced, but --out leads to {read}; choose another folder.")
+    return write_dataset(dataset, out, overwrite=overwrite)
+
+
+def _problem(kernel: Kernel | str, name: str | None, shape: dict[str, Any], flops: int | None, fp: str) -> Problem:
+    """Return the problem that was measured: one of the kernel's kind, or one with any name."""
+    from mltune.dataset.bare_table import slug
+    from mltune.problem.kinds import problem_from_name, timed_problem
+    from mltune.resolve.problems import is_gemm, named_problem, space_problem
+
+    if not isinstance(kernel, str) and kernel.arrays is not None and name in (None, kernel.name):
+        return named_problem(None, shape, kernel.folder)[0]
+    if not isinstance(kernel, str) and name in (None, kernel.name) and not shape and flops is None:
+        with contextlib.suppress(UsageError):
+            return space_problem(kernel, None, {})
+    if name is None:
+        name = re.sub("^[^a-z]+", "", slug(kernel if isinstance(kernel, str) else kernel.name)) or "kernel"
+    if is_gemm(name):
+        return problem_from_name(name, **shape)
+    if set(shape) - {"size"}:
+        raise UsageError(f"only a GEMM has --trans, --m, --n and --k, but the problem is {name}; write --size NAME=N.")
+    size = shape.get("size", {})
+    if not isinstance(size, dict):
+        raise UsageError(
+            f"only a GEMM has one size, but the problem is {name}, got --size {size}; write --size NAME=N."
+        )
+    text = ", ".join(f"{key}={value}" for key, value in size.items())
+    return timed_problem(name, text, flops or 1, fp, size)

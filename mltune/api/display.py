@@ -1,0 +1,53 @@
+"""The display of a run's progress, and the interruption of a run, as functions of the Python interface have them."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from mltune.errors import MltuneWarning
+
+
+@contextmanager
+def shown(progress: Any, display: str) -> Iterator[Any]:
+    """Return the callable that receives the progress: for ``"auto"`` a display on a terminal or in a notebook."""
+    from mltune.show import live
+
+    if progress != "auto":
+        yield progress
+    elif sys.stderr.isatty() or live.in_notebook():
+        with getattr(live, display)() as found:
+            yield found
+    else:
+        yield None
+
+
+@contextmanager
+def interruptible(interrupt: Callable[[], bool] | None) -> Iterator[Callable[[], bool]]:
+    """Return the callable that ends a run: by default true after a first Ctrl-C; a second one acts as usual."""
+    pressed = threading.Event()
+    if interrupt is not None or threading.current_thread() is not threading.main_thread():
+        yield interrupt or pressed.is_set
+        return
+
+    def note(number: int, frame: object) -> None:
+        signal.signal(signal.SIGINT, usual)
+        pressed.set()
+
+    usual = signal.getsignal(signal.SIGINT) or signal.default_int_handler
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield pressed.is_set
+    finally:
+        signal.signal(signal.SIGINT, usual)
+
+
+def warn(notices: Iterable[str]) -> None:
+    """Warn of what the caller of a function of the Python interface should know."""
+    for notice in notices:
+        warnings.warn(notice, MltuneWarning, stacklevel=3)

@@ -1,0 +1,332 @@
+"""Kernel bundles, GPUs and wisdoms: make, describe and check them."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mltune.errors import UsageError
+
+if TYPE_CHECKING:
+    from mltune.api.results import KernelCheck, WisdomCheck
+    from mltune.device.facts import Device
+    from mltune.kernel.bundle import Kernel
+    from mltune.problem.problem import Problem
+
+
+def new_kernel(folder: str | Path) -> str:
+    """Write a new kernel bundle: ``kernel.toml`` and ``kernel.cu``, a small example to be edited.
+
+    Parameters
+    ----------
+    folder : str or pathlib.Path
+        A folder that is empty or does not exist.
+
+    Returns
+    -------
+    str
+        The name of the kernel, made of that of the folder.
+
+    Raises
+    ------
+    UsageError
+        The folder is not empty, or cannot be written.
+
+    Examples
+    --------
+    >>> import mltune, tempfile
+    >>> folder = tempfile.mkdtemp() + "/blur"
+    >>> mltune.new_kernel(folder)
+    'blur'
+    >>> mltune.load_kernel(folder).name
+    'blur'
+    """
+    from mltune.kernel.skeleton import new_bundle
+
+    return new_bundle(Path(folder))
+
+
+def space(
+    kernel: str | Path,
+    *,
+    trans: str | None = None,
+    size: int | Mapping[str, int] | None = None,
+    precision: str | None = None,
+) -> dict[str, Any]:
+    """Describe the search space of a kernel: its size, and what each restriction removes. Nothing is compiled.
+
+    It is counted for an NVIDIA H200. What a restriction removes is a share of the raw combinations, estimated on a
+    uniform sample of them.
+
+    Parameters
+    ----------
+    kernel : str or pathlib.Path
+        A built-in kernel, or the folder of a bundle.
+    trans, size
+        Of a GEMM, or the sizes of another kernel; see :func:`tune`.
+    precision : str, optional
+        Of a GEMM; by default the kernel's first.
+
+    Returns
+    -------
+    dict
+        Plain JSON values: what ``mltune space --json`` prints.
+
+    Raises
+    ------
+    BundleError
+        The bundle is malformed, or no configuration of a sample can be launched.
+
+    Examples
+    --------
+    >>> import mltune
+    >>> found = mltune.space("gemm_simt")
+    >>> 0 < found["valid"] < found["combinations"]
+    True
+    """
+    from mltune.device.known import H200
+    from mltune.errors import BundleError
+    from mltune.kernel.bundle import device_variables
+    from mltune.kernel.space import ConstrainedSpace
+    from mltune.measure.bundle_check import check_sample, draw_sample
+
+    bundle, problem = _described(kernel, precision, trans, size)
+    found = ConstrainedSpace(bundle, {**problem.variables(), **device_variables(H200)})
+    faults = check_sample(bundle, problem, H200, draw_sample(found))
+    for fault in faults:
+        if fault.share == 1:
+            raise BundleError(f"{bundle.folder / 'kernel.toml'}: {fault.reason}. See docs/reference/kernel-toml.md.")
+    return {
+        "kernel": bundle.name,
+        "has_source": bundle.source is not None,
+        "problem": problem.to_json(),
+        "label": problem.label,
+        "device": H200.to_json(),
+        "combinations": math.prod(len(values) for values in bundle.all_parameters.values()),
+        "valid": found.count,
+        "parameters": {name: list(values) for name, values in bundle.all_parameters.items()},
+        "restrictions": [
+            {"restriction": text, "reason": reason, "removes": removes, "removes_alone": alone}
+            for text, reason, removes, alone in found.explain()
+        ],
+        "faults": [fault.reason for fault in faults],
+    }
+
+
+def check(
+    kernel: str | Path,
+    *,
+    trans: str | None = None,
+    size: int | Mapping[str, int] | None = None,
+    precision: str | None = None,
+    time: str | float = "8s",
+) -> KernelCheck:
+    """Check a kernel bundle: its files, the launches of a sample of configurations, and the builds of some.
+
+    It is checked for an NVIDIA H200; no GPU is needed. Where NVRTC is not installed, nothing is compiled.
+
+    Parameters
+    ----------
+    kernel, trans, size, precision
+        See :func:`space`.
+    time : str or float
+        Most time of all builds: ``"8s"``, ``"1m"``, or seconds. A build that has not ended in time does not count.
+
+    Raises
+    ------
+    BundleError
+        The bundle is malformed.
+
+    Examples
+    --------
+    >>> import mltune, tempfile
+    >>> folder = tempfile.mkdtemp() + "/blur"
+    >>> mltune.check(mltune.new_kernel(folder) and folder).checked.faults
+    ()
+    """
+    from mltune.api.results import KernelCheck
+    from mltune.device.known import H200
+    from mltune.measure.bundle_check import check_bundle
+    from mltune.resolve.request import parse_duration
+
+    bundle, problem = _described(kernel, precision, trans, size)
+    return KernelCheck(bundle, problem, H200, check_bundle(bundle, problem, H200, parse_duration(str(time))))
+
+
+def _described(
+    kernel: str | Path, precision: str | None, trans: str | None, size: int | Mapping[str, int] | None
+) -> tuple[Kernel, Problem]:
+    """Return a bundle and the problem that it is described for."""
+    from mltune.kernel.reader import load_kernel
+    from mltune.resolve.problems import space_problem
+
+    bundle = load_kernel(kernel)
+    problem = space_problem(bundle, precision, {"trans": trans, "size": size})
+    bundle.check_problem(problem)
+    return bundle, problem
+
+
+def devices(
+    facts: str | None = None, *, known: bool = False, measure: bool = False, out: str | Path | None = None
+) -> dict[str, Any]:
+    """List the GPUs of this machine and the CUDA libraries that are used; or give the facts of one GPU.
+
+    Parameters
+    ----------
+    facts : str, optional
+        ``"cuda:N"``, a known GPU such as ``"a100"``, or a file (JSON, TOML).
+    known : bool
+        Whether to list the known GPUs, with values from data sheets.
+    measure : bool
+        Whether to measure the rates of a GPU, ``"cuda:0"`` by default, which takes some twenty seconds: of arithmetic,
+        tensor cores, memories, launches, and of arithmetic mixed with loads.
+    out : str or pathlib.Path, optional
+        A ``.json`` file to which the facts of one GPU are written, from which they can be read again.
+
+    Returns
+    -------
+    dict
+        Plain JSON values: what ``mltune device --json`` prints.
+
+    Raises
+    ------
+    DeviceError
+        There is no such GPU or file.
+    UsageError
+        The options contradict each other.
+
+    Examples
+    --------
+    >>> import mltune
+    >>> (found,) = mltune.devices("a100")["devices"]
+    >>> found["device"]["name"], found["architecture"]
+    ('NVIDIA A100-SXM4-80GB', 'sm_80')
+    """
+    from dataclasses import asdict
+
+    from mltune.device.known import known_devices
+    from mltune.device.lookup import find_device
+    from mltune.files.atomic import write_file_atomically
+    from mltune.files.text import printable
+    from mltune.measure.libraries import Library, find_libraries
+    from mltune.resolve.device import find_gpus
+
+    if out is not None and (Path(out).suffix.lower() != ".json" or not (measure or facts)):
+        raise UsageError(
+            f"--out writes the facts of one GPU to a .json file, got {printable(out)}; write `mltune device cuda:0 "
+            "--out my-gpu.json`."
+        )
+    reason, libraries, problems = "", list[Library](), list[str]()
+    unmeasured: dict[str, str] = {}
+    if measure:
+        from mltune.measure.device_rates import measure_device
+
+        spec = "--known" if known else facts or "cuda:0"
+        if not re.fullmatch(r"cuda:\d{1,3}", spec):
+            raise UsageError(f"a GPU of this machine is measured, cuda:N, got {printable(spec, 100)!r}.")
+        gpu, unmeasured = measure_device(int(spec.removeprefix("cuda:")))
+        found = {spec: gpu}
+    elif known:
+        found = dict(known_devices())
+    elif facts is not None:
+        found = {facts: find_device(facts)[0]}
+    else:
+        gpus, reason = find_gpus()
+        found = {f"cuda:{index}": gpu for index, gpu in enumerate(gpus)}
+        libraries, problems = find_libraries()
+    document = {
+        "devices": [_entry(spec, gpu) for spec, gpu in found.items()],
+        "reason": reason or None,
+        "libraries": [asdict(library) for library in libraries],
+        "problems": problems,
+        "unmeasured": unmeasured,
+    }
+    if out is not None:
+        write_file_atomically(Path(out), f"{json.dumps(document, indent=2, allow_nan=False)}\n".encode())
+    return document
+
+
+def _entry(spec: str, facts: Device) -> dict[str, Any]:
+    """Describe a device."""
+    from mltune.device.peaks import data_sheet, peak_flops
+
+    shares = {
+        name: quantity.median / sheet if (sheet := data_sheet(facts, name)) else None
+        for name, quantity in facts.measured.items()
+    }
+    return {
+        "spec": spec,
+        "architecture": facts.architecture,
+        "peak_flops": {arithmetic: peak_flops(facts, arithmetic) for arithmetic in ("fp32", "fp64")},
+        "device": facts.to_json(),
+        **({"share_of_data_sheet": shares} if shares else {}),
+    }
+
+
+def check_wisdom(
+    wisdom: str | Path | None = None,
+    *,
+    kernel: Sequence[str] | None = None,
+    sample: int | None = None,
+    seed: int = 0,
+    device: str = "auto",
+) -> WisdomCheck:
+    """Measure the best entries of a wisdom again, each beside the default configuration.
+
+    An entry is a miss if it is slower than recorded by more than its interval and 5 %, slower than the default, fails,
+    or is of another source of its kernel than that of today.
+
+    Parameters
+    ----------
+    wisdom : str or pathlib.Path, optional
+        The file; by default the user's.
+    kernel : sequence of str, optional
+        Folders of kernels that are not built in.
+    sample : int, optional
+        Most entries that are measured; all by default.
+    seed : int
+        Seed of the sample.
+    device : str
+        ``"auto"``, ``"cuda:N"``, or ``"replay:DATASET"``.
+
+    Raises
+    ------
+    UsageError
+        There is no such file, GPU or folder.
+
+    Examples
+    --------
+    >>> import mltune
+    >>> mltune.check_wisdom().misses  # doctest: +SKIP
+    0
+    """
+    from mltune.api.results import WisdomCheck
+    from mltune.known.wisdom import Wisdom
+    from mltune.resolve.device import Target, find_gpus, parse_device
+    from mltune.tuning import wisdom_check
+
+    file = wisdom_file(wisdom, must_exist=True)
+    loaded, target = Wisdom.load(file), parse_device(device)
+    if target is None:
+        gpus, reason = find_gpus()
+        if not gpus:
+            raise UsageError(f"a wisdom is checked on a GPU, but none was found: {reason}.")
+        target = Target(cuda=0)
+    found = wisdom_check.check_wisdom(loaded, target, kernels=kernel or (), sample=sample, seed=seed)
+    return WisdomCheck(file, tuple(found))
+
+
+def wisdom_file(file: str | Path | None, *, must_exist: bool = False) -> Path:
+    """Return the file of a wisdom; by default the user's, which need not exist."""
+    from mltune.known.wisdom_file import VARIABLE, default_file
+
+    found = default_file() if file is None else Path(file)
+    if found is None:
+        raise UsageError(f"a wisdom is a file, but {VARIABLE} is none; name a file.")
+    if (must_exist or file is not None) and not found.exists():
+        raise UsageError(f"a wisdom is a file, but there is no {found}.")
+    return found

@@ -1,0 +1,229 @@
+"""What to expect of a problem without measuring it: its upper bound, and models of recorded timings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
+
+from mltune.resolve.options import RunOptions, ShapeOptions
+
+if TYPE_CHECKING:
+    from mltune.api.results import Predicted, UpperBound
+    from mltune.cost.pretrained import PretrainedModel
+    from mltune.device.facts import Device
+    from mltune.problem.problem import Problem
+
+
+def bound(
+    problem: str | Path | Problem,
+    *,
+    kernel: str | Path | None = None,
+    accuracy: str | None = None,
+    device: str = "auto",
+    config: Mapping[str, int] | None = None,
+    code: bool = False,
+    **shape: Unpack[ShapeOptions],
+) -> UpperBound:
+    """Compute how fast a problem can be at best, without measuring it, and what limits it.
+
+    That is the limit of the hardware, the limit of the best configuration of each kernel that solves it, and with
+    `config` that of the best that has these values (docs/explanation/bound.md).
+
+    Parameters
+    ----------
+    kernel : str or pathlib.Path, optional
+        By default of all that solve the problem the one with the highest upper bound.
+    device : str
+        ``"auto"``, the first GPU of this machine; ``"cuda:N"``; a known GPU, such as ``"a100"``; or a file with facts
+        (:func:`devices`).
+    config : mapping of str to int, optional
+        Values of some parameters, or of all.
+    code : bool
+        Whether to compile the configuration, and to count the instructions of its main loop.
+    problem, accuracy, **shape
+        See :func:`tune`.
+
+    Raises
+    ------
+    UsageError
+        There is no such problem, kernel or device, or no kernel fits the device.
+
+    Examples
+    --------
+    >>> import mltune
+    >>> found = mltune.bound("sgemm", trans="NN", size=2048, kernel="gemm_shared", device="a100")
+    >>> found.best.binding, found.best.time_s > found.hardware["arithmetic"]
+    ('issue', True)
+    """
+    from mltune.api.results import UpperBound
+    from mltune.resolve.problems import named_kernels
+    from mltune.tuning.bound import find_bound, find_bounds, read_code
+
+    named, kernels = named_kernels(_name(problem), shape, [] if kernel is None else [kernel], accuracy)
+    facts = _facts(device)
+    if config is None:
+        bounds = find_bounds(named, kernels, facts)
+    else:  # of a single kernel
+        bounds = [(kernels[0], find_bound(named, kernels[0], facts, configuration=config))]
+    bundle, found = bounds[0]
+    loop = read_code(named, bundle, facts, found.given or found.best) if code else None
+    return UpperBound(named, facts, {one.label: bound for one, bound in bounds}, loop)
+
+
+def predict(
+    problem: str | Path | Problem,
+    *,
+    kernel: str | Path | None = None,
+    accuracy: str | None = None,
+    device: str = "auto",
+    top: int = 1,
+    prior: str | Path = RunOptions.prior,
+    wisdom: str | Path = RunOptions.wisdom,
+    **shape: Unpack[ShapeOptions],
+) -> Predicted:
+    """Choose configurations without measuring any, also for a GPU that is not here.
+
+    They are those that a run would measure first: what a wisdom knows, then what a pretrained model and physics expect
+    to be fast.
+
+    Parameters
+    ----------
+    top : int
+        How many, at most 8.
+    problem, accuracy, prior, wisdom, **shape
+        See :func:`tune`.
+    kernel, device
+        See :func:`bound`.
+
+    Raises
+    ------
+    UsageError
+        There is no such problem, kernel or device.
+    ModelError
+        The model cannot be used.
+
+    Examples
+    --------
+    >>> import mltune
+    >>> found = mltune.predict("sgemm", trans="NN", size=2048, kernel="gemm_simt", device="a100", wisdom="none")
+    >>> [choice.source for choice in found.choices], "BLK_M" in found.choices[0].configuration
+    (['expected'], True)
+    """
+    from mltune.api.results import Predicted
+    from mltune.resolve.problems import named_kernels
+    from mltune.tuning.bound import find_bounds
+    from mltune.tuning.prediction import predict as choose
+
+    named, kernels = named_kernels(_name(problem), shape, [] if kernel is None else [kernel], accuracy)
+    facts = _facts(device)
+    bundle = kernels[0] if len(kernels) == 1 else find_bounds(named, kernels, facts)[0][0]
+    found = choose(named, bundle, facts, top=top, prior=str(prior), wisdom=wisdom)
+    return Predicted(named, facts, bundle.label, found)
+
+
+def train(
+    datasets: str | Path | Sequence[str | Path],
+    out: str | Path,
+    *,
+    seed: int = 0,
+    overwrite: bool = False,
+) -> PretrainedModel:
+    """Train a model on recorded timings, from which runs of the kernel start: ``tune(..., prior=out)``.
+
+    It is judged on each dataset by what was learned from other architectures; where there is one architecture, from
+    other problems.
+
+    Parameters
+    ----------
+    datasets : str, pathlib.Path or sequence of these
+        Datasets of one kernel: names, files, folders, directories of runs and of plans.
+    out : str or pathlib.Path
+        The model is written to ``OUT.skops``, and its card to ``OUT.json``.
+    seed : int
+        Seed of the regressors.
+    overwrite : bool
+        Whether to replace a model of the same name.
+
+    Returns
+    -------
+    PretrainedModel
+        Its ``facts`` have its quality on what was left out.
+
+    Raises
+    ------
+    ModelError
+        The datasets are of several kernels or have other parameters, or one has too few configurations.
+    UsageError
+        The file exists.
+
+    Examples
+    --------
+    >>> import mltune, tempfile
+    >>> model = mltune.train("h200-transpose-8192x8192-random", tempfile.mkdtemp() + "/transpose")
+    >>> model.kernel, len(model.members)
+    ('transpose', 1)
+    """
+    from mltune.cost.model_file import SUFFIXES, file_of, save_model
+    from mltune.cost.training import find_datasets
+    from mltune.cost.training import train as train_model
+    from mltune.errors import UsageError
+
+    for file in (file_of(Path(out), suffix) for suffix in SUFFIXES):
+        if file.exists() and not overwrite:
+            raise UsageError(f"a model is not replaced, but {file} exists; choose another name, or --overwrite.")
+    names = [datasets] if isinstance(datasets, str | Path) else datasets
+    model = train_model([one for name in names for one in find_datasets(str(name))], seed=seed)
+    save_model(model, Path(out))
+    return model
+
+
+def load_model(path: str | Path) -> PretrainedModel:
+    """Load a pretrained model.
+
+    Parameters
+    ----------
+    path : str or pathlib.Path
+        The file of a model (:func:`train`), or the name of one that comes with mltune: that of its kernel.
+
+    Raises
+    ------
+    ModelError
+        A file cannot be read, does not belong to its card, or holds something else than regressors.
+
+    Examples
+    --------
+    >>> import mltune
+    >>> mltune.load_model("gemm_simt").kernel
+    'gemm_simt'
+    """
+    from mltune.cost import model_file
+    from mltune.files import assets
+
+    shipped = assets.folder("models") / f"{path}.json"
+    return model_file.load_model(shipped if shipped.is_file() else Path(path))
+
+
+def card_of(model: str | Path) -> Path:
+    """Return the card of a model that is written to a path."""
+    from mltune.cost.model_file import file_of
+
+    return file_of(Path(model), ".json")
+
+
+def _name(problem: str | Path | Problem) -> str | Problem:
+    return str(problem) if isinstance(problem, Path) else problem
+
+
+def _facts(device: str) -> Device:
+    """Return the device that facts name: ``auto`` is the first GPU of this machine."""
+    from mltune.device.lookup import find_device
+    from mltune.errors import UsageError
+    from mltune.resolve.device import find_gpus
+
+    if device != "auto":
+        return find_device(device)[0]
+    gpus, reason = find_gpus()
+    if not gpus:
+        raise UsageError(f"no GPU was found: {reason}; name one with --device (`mltune device --known`).")
+    return gpus[0]

@@ -1,0 +1,337 @@
+"""Tune one problem, or several sizes of one; sweep a search space."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Unpack
+
+from mltune.api.campaigns import run as carry_out
+from mltune.api.display import interruptible, shown, warn
+from mltune.resolve.options import RunOptions, ShapeOptions
+
+if TYPE_CHECKING:
+    from mltune.api.results import Swept
+    from mltune.campaign.result import CampaignResult
+    from mltune.problem.problem import Problem
+    from mltune.results.progress import Report
+    from mltune.results.run import TuneResult
+
+
+def tune(
+    problem: str | Path | Problem | None = None,
+    *,
+    kernel: str | Path | Sequence[str | Path] | None = None,
+    accuracy: str | None = None,
+    trials: int | None = None,
+    time: str | float | None = None,
+    seed: int = 0,
+    search: str = RunOptions.search,
+    skip: bool = RunOptions.skip,
+    stop: bool = RunOptions.stop,
+    enough: float | None = RunOptions.enough,
+    prior: str | Path = RunOptions.prior,
+    run: str | Path | None = None,
+    store: str | None = None,
+    device: str = "auto",
+    wisdom: str | Path = RunOptions.wisdom,
+    compilers: int | None = RunOptions.compilers,
+    compile_on: str | None = None,
+    progress: Report | Literal["auto"] | None = "auto",
+    interrupt: Callable[[], bool] | None = None,
+    **shape: Unpack[ShapeOptions],
+) -> TuneResult:
+    """Find the fastest configuration of a kernel; of several kernels, the fastest of all.
+
+    Without `trials` and `time` the budget is 60 s on a GPU and 300 trials in replay. Without a GPU, timings recorded on
+    one are replayed, and a warning says so. The run also ends once no untried configuration can be expected to be
+    faster.
+
+    Parameters
+    ----------
+    problem : str, pathlib.Path or Problem, optional
+        ``"sgemm"``, ``"dgemm"``, ``"cgemm"``, ``"zgemm"``, ``"hgemm"``, ``"bgemm"`` or ``"ddgemm"``; a built-in
+        kernel of another kind, or the folder of one; or a problem, such as that of a result or a dataset. In replay the
+        recorded one by default.
+    kernel : str, pathlib.Path or sequence of these, optional
+        A built-in kernel, or the folder of a bundle, or several that compete. By default the recorded one in replay;
+        else all built-in kernels of the accuracy class that solve the problem. Several share `trials` or `time`, and
+        the result is that of the fastest, with the others as its ``rivals``.
+    accuracy : str, optional
+        Accuracy class of the kernel: one of :data:`mltune.problem.accuracy.ACCURACIES`. By default the strictest where
+        no kernel is named.
+    trials : int, optional
+        Most trials, skipped ones included.
+    time : str or float, optional
+        Most time: ``"20s"``, ``"1h30m"``, or seconds. Earlier runs in the same directory count.
+    seed : int
+        The same seed proposes the same trials.
+    search : str
+        One of :data:`mltune.records.candidate.SEARCHES`; the others than ``"model"`` are for comparison.
+    skip : bool
+        Whether to skip configurations that are predicted to be slow.
+    stop : bool
+        Whether to end before the budget is spent once nothing untried can be expected to be 1 % faster.
+    enough : float, optional
+        Ends the run once the best reaches this share of the upper bound on the problem (docs/explanation/bound.md).
+    prior : str or pathlib.Path
+        The pretrained model that the search starts from: ``"auto"`` is that of the kernel, and none in replay, where
+        the models that come with mltune have seen the recording; ``"none"``; the name of one that comes with mltune; or
+        the file of one (:func:`train`).
+    run : str or pathlib.Path, optional
+        Directory of the run; an existing run is resumed. By default a new one under ``runs/``.
+    store : str, optional
+        URL of the PostgreSQL database for the records of a new run (docs/how-to/share-a-database.md). By default they
+        are in a file in its directory.
+    device : str
+        ``"auto"``, ``"cuda:N"`` or ``"replay:DATASET"``, where DATASET is a name or a path; for several kernels also
+        ``"replay"``, the recorded timings of each.
+    wisdom : str or pathlib.Path
+        File of the best known configurations (:class:`mltune.Wisdom`): those for this problem are measured first, and
+        the winner is added. ``"auto"`` is the user's file on a GPU, and none in replay; ``"none"`` for none.
+    compilers : int, optional
+        Compile processes; by default one per core.
+    compile_on : str, optional
+        Address or scheduler file of a Dask cluster whose compile workers help (docs/how-to/use-a-cluster.md).
+    progress : callable, "auto" or None
+        Called with a :class:`mltune.results.progress.Progress` about twice a second, or a ``CampaignProgress`` where
+        kernels compete. ``"auto"`` shows a progress bar in a notebook or a terminal (on stderr), and nothing elsewhere.
+    interrupt : callable, optional
+        Called without arguments at least once a second; true ends the run with the best so far. By default Ctrl-C does
+        so, and a second Ctrl-C raises KeyboardInterrupt.
+    trans : str, optional
+        op(A) and op(B): two of N, T, C. NT by default.
+    size : int or mapping of str to int, optional
+        m = n = k of a GEMM, 4096 by default; of another kernel its sizes by name.
+    m, n, k : int, optional
+        Extents, in place of `size`.
+    batch : int, optional
+        Number of A, of B and of C, which lie behind one another. 1 by default.
+
+    Raises
+    ------
+    UsageError
+        The request cannot be met.
+    RunError
+        The run failed; everything recorded before is kept.
+
+    Warns
+    -----
+    MltuneWarning
+        There is no GPU: recorded timings are replayed.
+
+    Examples
+    --------
+    >>> import mltune
+    >>> result = mltune.tune("sgemm", trans="NT", size=4096, trials=40, device="replay:h200-sgemm-nt-4096-random")
+    >>> len(result.records)
+    40
+    >>> result.best_config["BLK_M"] in (32, 64, 96, 128, 192, 256)
+    True
+    """
+    from mltune.campaign.competition import tune_choice
+    from mltune.resolve.plan import Plan
+    from mltune.resolve.resolve import resolve
+    from mltune.tuning import tuner
+
+    directory = None if run is None else Path(run)
+    resolved, notices = resolve(
+        str(problem) if isinstance(problem, Path) else problem,
+        shape,
+        kernels=[] if kernel is None else [kernel] if isinstance(kernel, str | Path) else list(kernel),
+        accuracy=accuracy,
+        device=device,
+        trials=trials,
+        time=time,
+        seed=seed,
+        run=directory,
+        store=store or "",
+        compile_on=compile_on or "",
+        search=search,
+        skip=skip,
+        stop=stop,
+        enough=enough,
+        compilers=compilers,
+        prior=str(prior),
+        wisdom=str(wisdom),
+    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "IProgress not found")  # Optuna's progress bars, in notebooks, are not used
+        import optuna  # noqa: F401 - imported here for the sake of the filter
+    warn(notices)
+    with shown(progress, "RunDisplay") as report, interruptible(interrupt) as interrupted:
+        if isinstance(resolved, Plan):
+            return tune_choice(
+                resolved,
+                run=directory,
+                store=store or "",
+                progress=report,
+                stop=interrupted,
+                compile_on=compile_on or "",
+            )
+        return tuner.tune(resolved, progress=report, stop=interrupted)
+
+
+def tune_sizes(
+    problem: str | Path | Problem,
+    sizes: Sequence[int | Mapping[str, int]],
+    *,
+    kernel: str | Path | Sequence[str | Path] | None = None,
+    trans: str | None = None,
+    batch: int | None = None,
+    accuracy: str | None = None,
+    trials: int | None = None,
+    time: str | float | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    **options: Any,
+) -> CampaignResult:
+    """Tune several sizes of a problem within one budget.
+
+    Each size starts from what the others have found, and time goes where it is expected to pay, as in a plan.
+
+    Parameters
+    ----------
+    sizes : sequence of int or mapping of str to int
+        m = n = k of GEMMs; of another kernel its sizes by name.
+    problem, kernel, trans, batch, accuracy, seed
+        See :func:`tune`.
+    trials, time : int, str or float, optional
+        The budget of all sizes together, one of both. By default 60 s or in replay 300 trials for each.
+    device : str
+        ``"auto"``, ``"all"``, ``"cuda:N"``, or ``"replay"``: the recorded timings of each size.
+    **options
+        ``search``, ``skip``, ``stop``, ``enough``, ``prior``, ``wisdom`` and ``compilers`` of :func:`tune`; ``run``,
+        ``store``, ``compile_on``, ``progress`` and ``interrupt`` of :func:`mltune.run`.
+
+    Raises
+    ------
+    UsageError
+        There is no such problem, sizes are equal, or the budget cannot be shared out.
+
+    Examples
+    --------
+    >>> import mltune, tempfile
+    >>> found = mltune.tune_sizes(
+    ...     "sgemm", [1024, 4096], trials=32, device="replay", kernel="gemm_simt", run=tempfile.mkdtemp()
+    ... )
+    >>> [one["slug"] for one in found.to_json()["problems"]]
+    ['sgemm-nt-1024', 'sgemm-nt-4096']
+    """
+    from mltune.resolve.plan import Plan
+    from mltune.resolve.resolve import resolve
+
+    for_run = {name: options.pop(name) for name in _OF_RUNS if name in options}
+    resolved, _ = resolve(
+        str(problem) if isinstance(problem, Path) else problem,
+        {"trans": trans, "batch": batch},
+        sizes=sizes,
+        kernels=[] if kernel is None else [kernel] if isinstance(kernel, str | Path) else list(kernel),
+        accuracy=accuracy,
+        device=device,
+        trials=trials,
+        time=time,
+        seed=seed,
+        **options,
+    )
+    assert isinstance(resolved, Plan)  # noqa: S101
+    return carry_out(resolved, **for_run)
+
+
+_OF_RUNS = ("run", "store", "compile_on", "progress", "interrupt")
+
+
+def sweep(
+    problem: str | Path | Problem,
+    *,
+    count: int = 1000,
+    complete: bool = False,
+    prune: bool = False,
+    within: float | None = None,
+    confidence: float | None = None,
+    prior: str | None = None,
+    only: Mapping[str, Sequence[int]] | None = None,
+    kernel: str | Path | None = None,
+    seed: int = 0,
+    run: str | Path | None = None,
+    store: str | None = None,
+    device: str = "auto",
+    progress: Report | Literal["auto"] | None = "auto",
+    **shape: Unpack[ShapeOptions],
+) -> Swept:
+    """Record a dataset of timings on a GPU.
+
+    The configurations are a uniform random sample of the search space, or all of it; failures are recorded too. An
+    existing run is resumed.
+
+    Parameters
+    ----------
+    count : int
+        Number of configurations of a sample.
+    complete : bool
+        Time all configurations, not `count`.
+    prune : bool
+        Of all configurations, leave out what is surely slow, and audit that. This also replays a complete dataset.
+    within, confidence : float, optional
+        Of a pruned sweep: how much slower than the best still counts as fast, 0.01 by default; and the confidence that
+        nothing fast is left out, 0.95 by default.
+    prior : str, optional
+        Of a pruned sweep: the pretrained model that it starts from; none by default.
+    only : mapping of str to sequence of int, optional
+        Values of some parameters: a sub-space.
+    problem, kernel, seed, run, store, device, progress, **shape
+        See :func:`tune`.
+
+    Returns
+    -------
+    Swept
+        The dataset, and of a pruned sweep what it promises.
+
+    Raises
+    ------
+    UsageError
+        The request cannot be met, such as where there is no GPU.
+
+    Examples
+    --------
+    >>> import mltune, tempfile
+    >>> swept = mltune.sweep(
+    ...     "sgemm",
+    ...     complete=True,
+    ...     prune=True,
+    ...     only={"BLK_M": [64], "BLK_N": [64]},
+    ...     device="replay:h200-sgemm-nt-4096-complete",
+    ...     run=tempfile.mkdtemp(),
+    ... )  # doctest: +SKIP
+    >>> swept.pruned.saved_s > 0  # doctest: +SKIP
+    True
+    """
+    from mltune.api.results import Swept
+    from mltune.errors import UsageError
+    from mltune.resolve.resolve import resolve_sweep
+    from mltune.search.pruning import Promise
+    from mltune.tuning import sweep as sweeps
+
+    promise = {name: value for name, value in (("within", within), ("confidence", confidence)) if value is not None}
+    if prune and not complete:
+        raise UsageError("--prune leaves out a part of all configurations: write --complete --prune.")
+    if not prune and (promise or prior is not None):
+        given = next(iter(promise), "prior")
+        raise UsageError(f"--{given} is an option of a pruned sweep: write --complete --prune --{given} ...")
+    request = resolve_sweep(
+        str(problem) if isinstance(problem, Path) else problem,
+        shape,
+        kernel=kernel,
+        device=device,
+        seed=seed,
+        run=None if run is None else Path(run),
+        store=store or "",
+        prior=prior or "none",
+    )
+    with shown(progress, "RunDisplay") as report:
+        if not prune:
+            return Swept(sweeps.sweep(request, None if complete else count, values=only, progress=report))
+        pruned = sweeps.pruned_sweep(request, Promise(**promise), values=only, progress=report)
+    assert pruned.dataset is not None  # noqa: S101
+    return Swept(pruned.dataset, pruned)

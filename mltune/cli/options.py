@@ -1,0 +1,290 @@
+"""The options of the commands: how each parameter of the Python interface is written on the command line."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mltune.api.runs import stored_run
+from mltune.errors import UsageError
+from mltune.files.text import did_you_mean, printable
+from mltune.problem.accuracy import ACCURACIES, STRICTEST
+from mltune.problem.problem import DEFAULT_SIZE, DEFAULT_TRANS, GEMM_PRECISIONS, LARGEST_BATCH
+from mltune.records.candidate import SEARCHES
+from mltune.resolve.kernels import DEFAULT_KERNEL
+from mltune.resolve.request import LARGEST_SEED, whole_number
+
+MOST_PROBLEMS = 1000
+"""Most problems of several values of ``--size``: those of a plan."""
+
+KINDS = ("random", "complete", "search")
+FORMATS = ("kernel-tuner", "t4")
+"""Those of :data:`mltune.dataset.exporting.FORMATS`; a test compares them."""
+
+UNITS = ("s", "ms", "us", "ns")
+
+_LONGEST_VALUE = 60
+
+
+@dataclass(frozen=True)
+class Convert:
+    """What makes the argument of a function of the value of an option: a part of its annotation."""
+
+    function: Callable[[Any], Any]
+
+
+def whole(option: str, least: int, most: int | None = None) -> Callable[[str | int], int]:
+    """Return the parser of an option whose value is a whole number."""
+
+    def parse(text: str | int) -> int:
+        is_number = re.fullmatch(r"[+-]?[0-9]{1,1000}", str(text))
+        return whole_number(option, int(text) if is_number else text, least, most)
+
+    return parse
+
+
+def one_of(option: str, names: Sequence[str]) -> Callable[[str], str]:
+    """Return the parser of an option whose value is one of some names."""
+
+    def parse(text: str) -> str:
+        if text not in names:
+            got = printable(repr(text), _LONGEST_VALUE)
+            raise UsageError(f"{option} is one of {', '.join(names)}, got {got}{did_you_mean(text, names) or '.'}")
+        return text
+
+    return parse
+
+
+def path(option: str) -> Callable[[str | Path], Path]:
+    """Return the parser of an option whose value is a path: an empty one would be the working directory."""
+
+    def parse(text: str | Path) -> Path:
+        if text == "":
+            raise UsageError(f"{option} is a path, got an empty text; the working directory is '.'.")
+        return Path(text)
+
+    return parse
+
+
+def percentage(option: str, least: float, most: float) -> Callable[[str | float], float]:
+    """Return the parser of an option whose value is a percentage, such as 2% or 2: a share from 0 to 1."""
+
+    def parse(text: str | float) -> float:
+        try:
+            percent = float(str(text).removesuffix("%"))
+        except ValueError:
+            percent = math.nan
+        if not least <= percent <= most:
+            raise UsageError(
+                f"{option} is a percentage from {least:g}% to {most:g}%, got {printable(repr(text), _LONGEST_VALUE)}."
+            )
+        return percent / 100
+
+    return parse
+
+
+def is_database(text: str) -> bool:
+    """Return whether a text is meant as the URL of a PostgreSQL database."""
+    return text.startswith(("postgresql:", "postgres:", "postgresql+"))
+
+
+def run_directory(text: str | Path) -> Path:
+    """Return the directory that RUN names: that of a run in a database is made."""
+    if not is_database(str(text)):
+        return path("RUN")(text)
+    if "#" not in str(text):
+        raise UsageError("RUN is one run of a database, DATABASE#RUN; list them: mltune show DATABASE.")
+    return stored_run(str(text))
+
+
+def sizes(texts: Sequence[str] | None) -> int | dict[str, int] | None:
+    """Read the values of ``--size``: one number, or sizes by name."""
+    if not texts:
+        return None
+    if len(texts) == 1 and "=" not in texts[0]:
+        return whole("--size", 1)(texts[0])
+    if not any("=" in text for text in texts):
+        given = printable(", ".join(texts), _LONGEST_VALUE)
+        raise UsageError(
+            f"--size is one number, or NAME=N once for each name, got {given}; several are for mltune tune."
+        )
+    found: dict[str, int] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier() or name in found:
+            raise UsageError(
+                f"--size is a number, or NAME=N once for each name, got {printable(repr(text), _LONGEST_VALUE)}; write "
+                "--size nx=4096."
+            )
+        found[name] = whole(f"--size {name}", 0)(value)
+    return found
+
+
+def several_sizes(texts: Sequence[str] | None) -> list[int] | list[dict[str, int]]:
+    """Read the values of ``--size`` of several problems: numbers, or every combination of the sizes of each name."""
+    texts = texts or ()
+    if not any("=" in text for text in texts):
+        return [whole("--size", 1)(text) for text in texts]
+    values: dict[str, list[int]] = {}
+    for text in texts:
+        named = sizes([text, *([] if "=" in text else ["n=1"])])  # a number among names is refused
+        assert isinstance(named, dict)  # noqa: S101
+        for name, value in named.items():
+            values.setdefault(name, []).append(value)
+    count = math.prod(map(len, values.values()))
+    if count > MOST_PROBLEMS:
+        raise UsageError(f"--size makes at most {MOST_PROBLEMS} problems, got {count}.")
+    return [dict(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
+
+
+def parameter_values(texts: Iterable[str] | None) -> dict[str, tuple[int, ...]]:
+    """Read values of parameters, such as ``BLK_M=64,128``."""
+    chosen: dict[str, tuple[int, ...]] = {}
+    for text in texts or ():
+        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*=\d{1,9}(,\d{1,9})*", text):
+            raise UsageError(f"chosen values are given as NAME=V,V, got {text!r}; write BLK_M=64,128.")
+        name, _, values = text.partition("=")
+        chosen[name] = tuple(map(int, values.split(",")))
+    return chosen
+
+
+def configuration(texts: Iterable[str] | None) -> dict[str, int] | None:
+    """Read parameters of a configuration, such as ``BLK_M=64``."""
+    if texts is None:
+        return None
+    found: dict[str, int] = {}
+    for text in texts:
+        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*=\d{1,9}", text):
+            raise UsageError(f"a parameter is given as NAME=V, got {printable(repr(text), 100)}; write BLK_M=64.")
+        name, _, value = text.partition("=")
+        found[name] = int(value)
+    return found
+
+
+def fields(texts: Sequence[str] | None) -> dict[str, str]:
+    """Read the values of ``--section``."""
+    found = dict(text.partition("=")[::2] for text in texts or ())
+    if len(found) != len(texts or ()) or not all("=" in text for text in texts or ()):
+        raise UsageError(f"--section is FIELD=VALUE, once for each field, got {', '.join(texts or ())}.")
+    return found
+
+
+def text(option: str, metavar: str, meaning: str) -> Any:
+    """Return the annotation of an option whose value is a text."""
+    return Annotated[str | None, typer.Option(option, metavar=metavar, help=meaning)]
+
+
+def texts(option: str, metavar: str, meaning: str, convert: Callable[[Any], Any] = lambda value: value) -> Any:
+    """Return the annotation of an option that may be given several times, and what its values are converted by."""
+    return Annotated[list[str] | None, typer.Option(option, metavar=metavar, help=meaning), Convert(convert)]
+
+
+def number(option: str, meaning: str, least: int, most: int | None = None) -> Any:
+    """Return the annotation of an option whose value is a whole number."""
+    return Annotated[int | None, typer.Option(option, metavar="N", parser=whole(option, least, most), help=meaning)]
+
+
+def share(option: str, meaning: str, least: float, most: float) -> Any:
+    """Return the annotation of an option whose value is a percentage."""
+    parser = percentage(option, least, most)
+    return Annotated[float | None, typer.Option(option, metavar="PERCENT", parser=parser, help=meaning)]
+
+
+def choice(option: str, names: Sequence[str], meaning: str) -> Any:
+    """Return the annotation of an option whose value is one of some names."""
+    parser = one_of(option, names)
+    return Annotated[str | None, typer.Option(option, metavar="|".join(names), parser=parser, help=meaning)]
+
+
+def file(option: str, metavar: str, meaning: str) -> Any:
+    """Return the annotation of an option whose value is a path."""
+    return Annotated[Path | None, typer.Option(option, metavar=metavar, parser=path(option), help=meaning)]
+
+
+def flag(option: str, meaning: str) -> Any:
+    """Return the annotation of an option without a value."""
+    return Annotated[bool, typer.Option(option, help=meaning)]
+
+
+def argument(metavar: str, meaning: str, kind: Any = str, **settings: Any) -> Any:
+    """Return the annotation of an argument."""
+    return Annotated[kind, typer.Argument(metavar=metavar, help=meaning, **settings)]
+
+
+PROBLEMS = "sgemm, dgemm, cgemm, zgemm, hgemm, bgemm, ddgemm, a built-in kernel or the folder of one"
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Facts = text("--device", "FACTS", "auto, cuda:N, a known GPU, or a file (mltune device).")
+AnyKernel = text(
+    "--kernel",
+    "KERNEL",
+    "A built-in kernel, or the folder of a bundle.  [default: of all that solve the problem the one with the highest "
+    "upper bound]",
+)
+
+Sizes = texts(
+    "--size",
+    "N|NAME=N",
+    f"m = n = k of a GEMM; of another kernel a size by its name, may be repeated.  [default: {DEFAULT_SIZE}]",
+)
+
+OPTIONS: dict[str, Any] = {
+    "problem": argument("PROBLEM", f"{PROBLEMS}."),
+    "trans": text("--trans", "AB", f"op(A) and op(B): two of N, T, C.  [default: {DEFAULT_TRANS}]"),
+    "size": Annotated[Sizes, Convert(sizes)],
+    "m": number("--m", "Rows of C, in place of --size.", 1),
+    "n": number("--n", "Columns of C, in place of --size.", 1),
+    "k": number("--k", "Inner dimension, in place of --size.", 1),
+    "batch": number("--batch", "Number of A, of B and of C.  [default: 1]", 1, LARGEST_BATCH),
+    "kernel": text(
+        "--kernel",
+        "KERNEL",
+        f"A built-in kernel, or the folder of a bundle.  [default: {DEFAULT_KERNEL} if it solves the problem, or the "
+        "replayed one]",
+    ),
+    "accuracy": choice(
+        "--accuracy",
+        ACCURACIES,
+        f"Accuracy class of the kernel, or a stricter one.  [default: {STRICTEST}, or that of a named kernel]",
+    ),
+    "precision": choice("--precision", GEMM_PRECISIONS, "Of a GEMM.  [default: the kernel's first]"),
+    "device": text("--device", "DEVICE", "auto, cuda:N or replay:DATASET."),
+    "trials": number("--trials", "Most trials, skipped ones included.", 1),
+    "time": text("--time", "TIME", "Most time: 20s, 30m, 1h30m."),
+    "seed": number("--seed", "The same seed proposes the same trials.", 0, LARGEST_SEED),
+    "search": choice("--search", SEARCHES, "The search strategy; the others than model are for comparison."),
+    "skip": flag("--skip/--no-skip", "Skip what is predicted to be slow."),
+    "stop": flag("--stop/--no-stop", "End once nothing untried can be expected to be 1 % faster."),
+    "enough": share("--enough", "End once the best reaches this share of the upper bound (mltune bound).", 1, 100),
+    "prior": text(
+        "--prior",
+        "auto|none|NAME|FILE",
+        "The pretrained model to start from. auto is that of the kernel, unless it lost against physics where it was "
+        "judged; in replay none.",
+    ),
+    "wisdom": text(
+        "--wisdom",
+        "auto|none|FILE",
+        "The best known configurations: measured first, and the winner is added. auto is the user's file on a GPU, and "
+        "none in replay.",
+    ),
+    "run": file("--run", "DIR", "Directory of the run; an existing run is resumed."),
+    "store": text(
+        "--store",
+        "DATABASE",
+        "The PostgreSQL database for the records of a new run, such as postgresql://host/name.  [default: a file in "
+        "its directory]",
+    ),
+    "compile_on": text(
+        "--compile-on", "CLUSTER", "A Dask cluster whose compile workers help: address or file of its scheduler."
+    ),
+    "overwrite": flag("--overwrite", "Replace what has the same name."),
+}
+"""The options that several commands share, by the name of the parameter."""

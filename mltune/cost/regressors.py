@@ -1,0 +1,171 @@
+"""Cost models: extra trees, which the gates use, and their mean with a Gaussian process, which a pruned sweep uses."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mltune.cost.cost_model import SLOPE, Compression
+from mltune.cost.gaussian_process import GaussianProcess, Hyperparameters
+from mltune.kernel.columns import Floats
+
+MOST_LIKELY_FROM = 200
+"""Fastest configurations from which the hyperparameters of the Gaussian process are estimated."""
+
+AT_ONCE = 10_000
+"""Configurations that are predicted together: the covariances with all rows of the fit are in memory."""
+
+Rows = NDArray[np.float32]
+
+
+class ExtraTreesModel:
+    """Extremely randomised trees (Geurts, Ernst and Wehenkel, 2006) on bootstrap samples.
+
+    Satisfies :class:`mltune.cost.cost_model.CostModel`; the targets are those of
+    :class:`mltune.cost.cost_model.Compression`. Every row has trees that never saw it. Their residuals calibrate the
+    interval of a gate without a second fit (Kim, Xu and Barber, 2020, "Predictive inference is free with the
+    jackknife+-after-bootstrap").
+
+    Parameters
+    ----------
+    random_state : int
+    slope : float
+        Slope of the targets below the median; 1 leaves the speeds as they are.
+
+    Examples
+    --------
+    >>> X = np.random.default_rng(0).random((200, 3))
+    >>> model = ExtraTreesModel(random_state=0).fit(X, -X[:, 0])
+    >>> mean, spread = model.predict(np.array([[0.1, 0.5, 0.5], [0.9, 0.5, 0.5]]))
+    >>> bool(mean[0] > mean[1])
+    True
+    """
+
+    def __init__(self, *, random_state: int, slope: float = SLOPE) -> None:
+        self.options = {
+            "n_estimators": 64,
+            "min_samples_leaf": 2,
+            "max_features": 0.5,
+            "bootstrap": True,
+            "n_jobs": 1,
+            "random_state": random_state,
+        }
+        self._target = Compression(slope)
+
+    def fit(self, X: Floats, y: Floats) -> Self:
+        """Learn; see :meth:`mltune.cost.cost_model.CostModel.fit`."""
+        self._rows = np.asarray(X, dtype=np.float32)
+        target = self._target.fit(len(self._rows), np.asarray(y, dtype=np.float64))
+        self._saw = self._fit_members(self._rows, target)
+        return self
+
+    def predict(self, X: Floats) -> tuple[Floats, Floats]:
+        """Predict; see :meth:`mltune.cost.cost_model.CostModel.predict`."""
+        predictions = self._predictions(np.asarray(X, dtype=np.float32))
+        return self._target.expand(predictions.mean(axis=0)), predictions.std(axis=0, ddof=1)
+
+    def unseen(self) -> tuple[Floats, Floats]:
+        """Predict each row from the trees that did not see it, NaN where there are fewer than two.
+
+        See :meth:`mltune.cost.cost_model.CostModel.unseen`.
+        """
+        predictions = self._predictions(self._rows)
+        predictions[self._saw] = np.nan
+        known = (~self._saw).sum(axis=0) > 1
+        mean, spread = np.full((2, len(known)), np.nan)
+        mean[known] = self._target.expand(np.nanmean(predictions[:, known], axis=0))
+        spread[known] = np.nanstd(predictions[:, known], axis=0, ddof=1)
+        return mean, spread
+
+    def _forest(self) -> Any:
+        """Return the forest before it is fitted."""
+        from sklearn.ensemble import ExtraTreesRegressor
+
+        return ExtraTreesRegressor(**self.options)
+
+    def _fit_members(self, rows: Rows, target: Floats) -> NDArray[np.bool_]:
+        """Fit the trees; return which rows each saw: ndarray of shape (n_trees, n_configs)."""
+        forest = self._forest().fit(rows, target)
+        self._members = forest.estimators_
+        saw = np.zeros((len(self._members), len(rows)), dtype=bool)
+        for tree, samples in enumerate(forest.estimators_samples_):
+            saw[tree, samples] = True
+        return saw
+
+    def _predictions(self, X: Rows) -> Floats:
+        """Return the compressed prediction of every tree: ndarray of shape (n_trees, n_configs)."""
+        return np.stack([member.tree_.predict(X).ravel() for member in self._members])
+
+
+class Ensemble:
+    """The mean of extra trees and a Gaussian process.
+
+    Trees find the regions that are slow for a reason (a spill, a half-empty warp); the Gaussian process interpolates
+    between the fast configurations and knows how far it is from anything measured. Where the two disagree, one of them
+    is wrong: half of their difference is part of the spread.
+
+    Satisfies :class:`mltune.cost.cost_model.CostModel`, but learns speeds as they are: without compression, and
+    without NaN.
+
+    Parameters
+    ----------
+    random_state : int
+    hyperparameters : Hyperparameters, optional
+        Those of an earlier fit; by default they are estimated.
+
+    Attributes
+    ----------
+    hyperparameters : Hyperparameters or None
+        Those of the fit.
+
+    Examples
+    --------
+    >>> X = np.random.default_rng(0).random((100, 3))
+    >>> model = Ensemble(random_state=0).fit(X, -X[:, 0])
+    >>> mean, spread = model.predict(np.array([[0.1, 0.5, 0.5], [0.9, 0.5, 0.5]]))
+    >>> bool(mean[0] > mean[1])
+    True
+    """
+
+    def __init__(self, *, random_state: int, hyperparameters: Hyperparameters | None = None) -> None:
+        self.hyperparameters = hyperparameters
+        self._trees = ExtraTreesModel(random_state=random_state, slope=1.0)
+
+    def fit(self, X: Floats, y: Floats) -> Self:
+        """Learn; see :meth:`mltune.cost.cost_model.CostModel.fit`. The features are scaled by their range."""
+        self._least, self._range = X.min(axis=0), np.maximum(np.ptp(X, axis=0), 1e-12)
+        points = self._points(X)
+        if self.hyperparameters is None:
+            fastest = np.argsort(-y, kind="stable")[:MOST_LIKELY_FROM]
+            self.hyperparameters = Hyperparameters.most_likely(points[fastest], y[fastest])
+        self._process = GaussianProcess(self.hyperparameters).fit(points, y)
+        self._trees.fit(X, y)
+        return self
+
+    def predict(self, X: Floats) -> tuple[Floats, Floats]:
+        """Predict; see :meth:`mltune.cost.cost_model.CostModel.predict`."""
+        parts = [self._predict(X[start : start + AT_ONCE]) for start in range(0, max(len(X), 1), AT_ONCE)]
+        return np.concatenate([mean for mean, _ in parts]), np.concatenate([spread for _, spread in parts])
+
+    def _predict(self, X: Floats) -> tuple[Floats, Floats]:
+        if not len(X):
+            return np.empty(0), np.empty(0)
+        posterior = self._process.posterior(self._points(X))
+        return _joined(self._trees.predict(X), (posterior.mean, posterior.spread))
+
+    def unseen(self) -> tuple[Floats, Floats]:
+        """Predict each row without itself; see :meth:`mltune.cost.cost_model.CostModel.unseen`."""
+        return _joined(self._trees.unseen(), self._process.unseen())
+
+    def _points(self, X: Floats) -> Floats:
+        points: Floats = (X - self._least) / self._range
+        return points
+
+
+def _joined(trees: tuple[Floats, Floats], process: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
+    """Return the mean of two predictions, and its spread: of each by itself and between them."""
+    mean = (trees[0] + process[0]) / 2
+    within = (np.square(trees[1]) + np.square(process[1])) / 2
+    return mean, np.sqrt(within + np.square(trees[0] - process[0]) / 4)

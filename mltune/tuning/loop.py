@@ -1,0 +1,234 @@
+"""The loop of a run: plan, build, measure and record, until nothing is left, the time is spent or a stop is requested.
+
+A search and a sweep are this loop with another planner. Candidates are planned while earlier ones are built and
+measured. A planner decides by the results that it was told, not by the order in which results arrive, so a resumed run
+continues as if it had not been interrupted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import KW_ONLY, InitVar, asdict, dataclass, field, replace
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+
+from mltune.errors import RunError
+from mltune.measure.pipeline import Decide, Pipeline
+from mltune.records.candidate import Candidate
+from mltune.records.reference import Reference, drifts
+from mltune.records.seconds import Seconds
+from mltune.records.store import Store
+from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
+from mltune.records.trials import Trials
+from mltune.results.progress import Observer
+from mltune.tuning.session import Session
+
+PATIENCE_S = 0.5
+"""Most seconds of waiting for a result before a stop request is looked for."""
+
+_GPU_STATE = ("sm_clock_hz", "temperature_c", "power_w", "throttle_reasons")
+
+
+class Planner(Protocol):
+    """Plan what a run measures. The answers follow from the results told, in whatever order they are told."""
+
+    def plan(self) -> Sequence[Candidate]:
+        """Return the next candidates; none while results are missing that they follow from, and none at the end."""
+        ...
+
+    def tell(self, record: TrialRecord) -> None:
+        """Report the result of a candidate: one that has just ended, or that was on record."""
+        ...
+
+
+@dataclass(eq=False)
+class Loop:
+    """The loop of one run, of an entered session and a store that is open for writing.
+
+    Attributes
+    ----------
+    trials, left : Trials
+        All trials of the store, and those of them that the planner plans again.
+    decide, check : callable or None
+        See :class:`mltune.measure.pipeline.Pipeline`.
+    stop : callable
+        Called at least once a second; true ends the loop.
+    time_s : float or None
+        Elapsed seconds of the run at which it ends, once there is a result.
+    ahead : int or None
+        Most candidates that are built ahead; None for all that are planned.
+    reference_every_s : float
+        Seconds between two timings of the reference kernel; infinite for one timing in the whole run.
+    ended, measured : int
+        Number of trials on record, and of those among them that ended in this loop.
+    """
+
+    session: Session
+    store: Store
+    planner: Planner
+    observer: Observer
+    trials: InitVar[Trials]
+    left: InitVar[Trials]
+    _: KW_ONLY
+    decide: InitVar[Decide | None] = None
+    check: InitVar[Callable[[Measurement], Measurement] | None] = None
+    stop: Callable[[], bool] = bool
+    time_s: float | None = None
+    ahead: int | None = None
+    reference_every_s: float = math.inf
+    _todo: deque[Candidate] = field(default_factory=deque, init=False)
+    _planned: int = field(default=0, init=False)
+    measured: int = field(default=0, init=False)
+
+    def __post_init__(
+        self,
+        trials: Trials,
+        left: Trials,
+        decide: Decide | None,
+        check: Callable[[Measurement], Measurement] | None,
+    ) -> None:
+        self.ended = len(trials)
+        self.seconds = seconds_so_far(self.store, trials)
+        self._left = {record.number: record for record in left}
+        gate = None if decide is None else partial(self._decide, decide)
+        self._pipeline = Pipeline(self.session.builder, self.session.runner, gate, seconds=self.seconds, check=check)
+        self._pipeline.best_s = min(trials.column("median_s")[trials.timed].tolist(), default=None)
+        self.observer.recall(trials)
+        self.observer.reference_s = self.store.fact("reference_median_s")
+        timed_again = self.reference_every_s < math.inf or self.observer.reference_s is None
+        self._reference_due_s = -math.inf if timed_again and self.session.gpu is not None else math.inf
+        self._know_reference(self.session.recorded_reference_s)
+
+    def run(self) -> None:
+        """Run the loop until its end."""
+        try:
+            self._plan()
+            while (self._todo or len(self._pipeline)) and not self.stop():
+                self._submit()
+                if self.seconds.elapsed >= self._reference_due_s:  # the first time while the first builds are made
+                    self._time_reference()
+                self._keep(self._pipeline.advance(self._patience_s()))
+                with self.seconds.spent_on("record"):
+                    self.observer.tell(self.seconds.elapsed)
+                if self._time_is_up():
+                    break
+                self._plan()
+        finally:
+            self._pipeline.abandon()
+        if self._reference_due_s < math.inf and self._references_stale() and not self.stop():
+            self._time_reference()
+
+    def _plan(self) -> None:
+        """Plan until results are missing; candidates on record and skipped ones have their results at once."""
+        before = self._planned
+        while not self._time_is_up() and not self.stop():
+            with self.seconds.spent_on("search"):
+                candidates = self.planner.plan()
+            if not candidates:
+                break
+            self._planned += len(candidates)
+            self._begin(candidates)
+        self._submit()
+        if self.measured and self._planned > before:
+            with self.seconds.spent_on("record"):
+                self.store.set_seconds(self.seconds.to_json())
+
+    def _begin(self, candidates: Sequence[Candidate]) -> None:
+        skipped = []
+        for candidate in candidates:
+            record = self._left.pop(candidate.number, None)
+            if record is not None:
+                self._check_same(record, candidate)
+                self.planner.tell(record)
+            elif candidate.is_skipped:
+                skipped.append(candidate.record(TrialState.SKIPPED))
+            else:
+                self._todo.append(candidate)
+        self._keep(skipped)
+
+    def _check_same(self, record: TrialRecord, candidate: Candidate) -> None:
+        if record.index != candidate.index:
+            raise RunError(
+                f"a resumed run makes the same choices, but trial {record.number} of {self.store.directory} is "
+                f"configuration {record.index}, not {candidate.index}; start a new run."
+            )
+
+    def _decide(self, decide: Decide, built: Sequence[tuple[Candidate, Build]]) -> Iterable[Candidate]:
+        with self.seconds.spent_on("search"):
+            return decide(built)
+
+    def _submit(self) -> None:
+        while self._todo and (self.ahead is None or len(self._pipeline) < self.ahead):
+            self._pipeline.submit(self._todo.popleft())
+
+    def _keep(self, records: Sequence[TrialRecord]) -> None:
+        """Store new records, then report them."""
+        if not records:
+            return
+        elapsed_s = self.seconds.elapsed
+        records = [replace(record, elapsed_s=elapsed_s) for record in records]
+        with self.seconds.spent_on("record"):
+            self.store.append(*records)
+            self.observer.see(records)
+        self.ended += len(records)
+        self.measured += len(records)
+        for record in records:
+            if record.build is not None:
+                self.seconds.add("compile", 0.0 if record.build.cached else record.build.compile_s)
+            if record.measurement is not None:
+                self.seconds.add("time", record.measurement.verify_s + record.measurement.time_s)
+            self.planner.tell(record)
+
+    def _time_reference(self) -> None:
+        """Time the reference kernel; a change since its first timing shows a drift of the GPU."""
+        with self.seconds.spent_on("reference"):
+            measured = self.session.reference()
+        elapsed_s = self.seconds.elapsed
+        self._reference_due_s = elapsed_s + self.reference_every_s
+        if measured is None or measured.median_s is None:
+            self._reference_due_s = math.inf  # the problem has none
+            return
+        self._know_reference(measured.median_s)
+        state = {name: getattr(measured, name) for name in ("median_s", "noise", *_GPU_STATE)}
+        self.store.append_reference(Reference(self.ended, elapsed_s, **state))
+        self.observer.events("reference", after=self.ended, elapsed_s=elapsed_s, **state)
+        for drift in drifts(self.store.references())[-1:]:
+            if drift.last >= self.ended:
+                self.observer.events("drift", **asdict(drift))
+
+    def _references_stale(self) -> bool:
+        """Return whether trials were recorded since the reference kernel was timed."""
+        references = self.store.references()
+        return bool(references) and references[-1].after < self.ended
+
+    def _know_reference(self, median_s: float | None) -> None:
+        """Keep the first time of the reference kernel."""
+        if self.observer.reference_s is None and median_s is not None:
+            self.observer.reference_s = median_s
+            self.store.set_fact("reference_median_s", median_s)
+
+    def _patience_s(self) -> float:
+        if self.time_s is None or not self.ended:
+            return PATIENCE_S
+        return min(PATIENCE_S, max(0.0, self.time_s - self.seconds.elapsed))
+
+    def _time_is_up(self) -> bool:
+        """Return whether the time is spent; a run without a single result goes on until its first."""
+        return self.time_s is not None and self.ended > 0 and self.seconds.elapsed >= self.time_s
+
+
+def seconds_so_far(store: Store, ended: Trials) -> Seconds:
+    """Return the seconds of the earlier parts of a run, also of one that was killed."""
+    before = store.seconds()
+    compile_s, measure_s = ended.column("compile_s"), ended.column("verify_s") + ended.column("time_s")
+    last_s = float(np.fmax.reduce(ended.column("elapsed_s"), initial=0.0))
+    recomputed = {
+        "compile": float(np.nansum(compile_s[ended.column("cached") == 0])),
+        "time": float(np.nansum(measure_s)),
+        "total": max(last_s, before.get("total", 0.0)),
+    }
+    return Seconds(before | recomputed)
