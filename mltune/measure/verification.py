@@ -12,8 +12,7 @@ import math
 import pickle
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,7 +79,8 @@ class Verification:
 
     def buffers(self) -> list[tuple[str, Any]]:
         """Return the buffers on the GPU that a kernel must not change, each with a name for messages."""
-        return [one for _, array in self._arrays for one in array.kept()]
+        own = [("the expected results", table) for table in (self._zones, self._no_results)]
+        return [*(one for _, array in self._arrays for one in array.kept()), *own]
 
     def check(self, kernel: LoadedKernel, launches: Sequence[Launch]) -> Measurement:
         """Run a kernel on every case, each with its own launch, and compare the outputs.
@@ -206,12 +206,6 @@ class DeviceCase:
             array.prepare()
 
 
-class _Zone(NamedTuple):
-    address: int
-    size: int
-    content: int
-
-
 class DeviceArray:
     """A buffer of a case on the GPU, between two guard zones.
 
@@ -251,14 +245,11 @@ class DeviceArray:
         """Address of the first element."""
         return int(self._whole.data.ptr) + self._first
 
-    @cached_property
-    def zones(self) -> tuple[_Zone, _Zone]:
-        """The guard zones."""
-        base = int(self._whole.data.ptr)
-        return (
-            _Zone(base, self._first, self._guard),
-            _Zone(base + self._behind, self._whole.nbytes - self._behind, self._guard),
-        )
+    @property
+    def zones(self) -> list[tuple[int, int, int]]:
+        """Address, size and content of the guard zones before and behind the elements."""
+        base, behind = int(self._whole.data.ptr), self._whole.nbytes - self._behind
+        return [(base, self._first, self._guard), (base + self._behind, behind, self._guard)]
 
     def renew_guards(self) -> None:
         """Queue a fill of the guard zones."""
@@ -334,7 +325,7 @@ class _Comparison:
             self._squares = cupy.zeros(1, dtype=cupy.float64)
             square = worker_kernel("compare.cu", "square", options)
             square((_MOST_BLOCKS,), (_THREADS,), (now, np.int64(self._count), self._squares))
-            self.values, self.kept = self._count, (self._expected,)
+            self.values, self.kept = self._count, (self._expected, self._squares)
         else:
             self._expected, self._bound = cupy.asarray(buffer.expected), cupy.asarray(buffer.bound)
             self.values, self.kept = int((buffer.bound[:: buffer.terms] >= 0).sum()), (self._expected, self._bound)

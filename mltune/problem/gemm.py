@@ -280,12 +280,7 @@ class GemmProblem:
     def variables(self) -> dict[str, int]:
         """Return the values of the problem that the expressions of a kernel bundle may use."""
         return {
-            "m": self.m,
-            "n": self.n,
-            "k": self.k,
-            "lda": self.lda,
-            "ldb": self.ldb,
-            "ldc": self.ldc,
+            **{name: getattr(self, name) for name in ("m", "n", "k", "lda", "ldb", "ldc")},
             "element_bytes": self.element_bytes,
             "words": self.result_dtype.itemsize // 4,
             "is_complex": int(self.is_complex),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mltune.errors import ProblemError
+from mltune.problem import gemm_cases
 from mltune.problem.arrays import ArraysProblem
 from mltune.problem.gemm import GemmProblem, parse_problem
 from mltune.problem.problem import GEMM_PRECISIONS, Problem
@@ -43,26 +44,14 @@ class ProblemKind:
         The inverse of ``expand``: returns the keys of a table for one problem; None where datasets name the problems.
     """
 
-    variables: frozenset[str]
-    macros: frozenset[str]
     from_json: Callable[[Any], Problem]
+    variables: frozenset[str] = frozenset()
+    macros: frozenset[str] = frozenset()
     expand: Callable[[Mapping[str, Any]], Iterator[Problem]] | None = None
     table: Callable[[Any], dict[str, Any]] | None = None
     precisions: tuple[str, ...] = ()
     can_be_built: bool = False
     parse: Callable[..., Problem] | None = None
-
-
-def _expand_gemm(table: Mapping[str, Any]) -> Iterator[Problem]:
-    from mltune.problem.gemm_cases import expand
-
-    return expand(table)
-
-
-def _table_of_gemm(problem: GemmProblem) -> dict[str, Any]:
-    from mltune.problem.gemm_cases import as_table
-
-    return as_table(problem)
 
 
 def _table_of_arrays(problem: ArraysProblem) -> dict[str, Any]:
@@ -80,25 +69,17 @@ _SAMPLE = GemmProblem("s", "N", "N", 1, 1, 1, batch=2)
 
 KINDS: Mapping[str, ProblemKind] = {
     GemmProblem.kind: ProblemKind(
+        GemmProblem.from_json,
         variables=frozenset(_SAMPLE.variables()),
         macros=frozenset(_SAMPLE.macros()),
-        from_json=GemmProblem.from_json,
-        expand=_expand_gemm,
-        table=_table_of_gemm,
+        expand=gemm_cases.expand,
+        table=gemm_cases.as_table,
         precisions=GEMM_PRECISIONS,
         can_be_built=True,
         parse=parse_problem,
     ),
-    ArraysProblem.kind: ProblemKind(
-        variables=frozenset(),
-        macros=frozenset(),
-        from_json=ArraysProblem.from_json,
-        table=_table_of_arrays,
-        can_be_built=True,
-    ),
-    RecordedProblem.kind: ProblemKind(
-        variables=frozenset(), macros=frozenset(), from_json=RecordedProblem.from_json, expand=_expand_recorded
-    ),
+    ArraysProblem.kind: ProblemKind(ArraysProblem.from_json, table=_table_of_arrays, can_be_built=True),
+    RecordedProblem.kind: ProblemKind(RecordedProblem.from_json, expand=_expand_recorded),
 }
 """The problem kinds by name."""
 
