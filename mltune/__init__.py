@@ -12,26 +12,32 @@ Examples
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from mltune import api, errors
-from mltune.errors import MltuneError, MltuneWarning, RunError, UsageError
-from mltune.records.versions import __version__
+from mltune import errors as errors
+from mltune.errors import MltuneError as MltuneError
+from mltune.errors import MltuneWarning as MltuneWarning
+from mltune.errors import RunError as RunError
+from mltune.errors import UsageError as UsageError
+from mltune.records.versions import __version__ as __version__
 
 if TYPE_CHECKING:
     from mltune.api import *  # noqa: F403 - what it offers is in its __all__
 
-__all__ = ["MltuneError", "MltuneWarning", "RunError", "UsageError", "__version__", "errors"]
-__all__ += api.__all__
+_HERE = ("MltuneError", "MltuneWarning", "RunError", "UsageError", "__version__", "errors")
 
 
 def __getattr__(name: str) -> Any:
-    if name not in api.__all__:
+    api = import_module("mltune.api")
+    if name == "__all__":
+        return [*_HERE, *api.__all__]
+    if name not in ("api", *api.__all__):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(api, name)
+    value = api if name == "api" else getattr(api, name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return list(__all__)
+    return [*_HERE, *import_module("mltune.api").__all__]

@@ -203,7 +203,7 @@ def tune_kernel(
             result = tuner.tune(request, progress=report, stop=interrupted)
     if answer is None and verify is None and (notice := disagreement(result)):
         warnings.warn(notice, MltuneWarning, stacklevel=2)
-    return KernelResult.of(result, metrics or {})
+    return KernelResult.of(result, call.metrics)
 
 
 def run_kernel(

@@ -34,8 +34,11 @@ _Misuse = cast("type[Exception]", typer.BadParameter.__mro__[1])
 """Typer's class of errors in the options, which has no public name."""
 
 
-def main() -> None:
-    """Run the command; an error of the user is one line on stderr and exit code 2, a failed run exit code 1."""
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command of the command line, or that of some arguments.
+
+    An error of the user is one line on stderr and exit code 2, a failed run exit code 1.
+    """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     warnings.formatwarning = _warning
     for stream in (sys.stdout, sys.stderr):
@@ -43,7 +46,7 @@ def main() -> None:
             with contextlib.suppress(OSError):  # a file that was exchanged for a pipe
                 stream.reconfigure(errors="replace")  # a character that a terminal lacks is not an error
     try:
-        sys.exit(app(prog_name="mltune", standalone_mode=False))
+        sys.exit(app(arguments, prog_name="mltune", standalone_mode=False))
     except MltuneError as error:
         _fail(error, 2 if isinstance(error, UsageError) else 1)
     except _Misuse as error:

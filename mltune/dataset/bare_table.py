@@ -12,8 +12,8 @@ import numpy as np
 from mltune.dataset.cells import NOT_MEASURED, Cells, known_times, parameter, states, times
 from mltune.dataset.foreign import Outcomes
 from mltune.dataset.formats import Layout, RawTable, read_raw
+from mltune.dataset.merging import merge
 from mltune.dataset.parquet import schema
-from mltune.dataset.repeats import merge
 from mltune.errors import DatasetError
 from mltune.files.text import printable
 from mltune.kernel.columns import Columns, number_rows

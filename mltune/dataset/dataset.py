@@ -210,6 +210,12 @@ def load_dataset(name_or_path: str | Path) -> Dataset:
     ------
     DatasetError
         It does not exist or is malformed: another hash, unknown columns, impossible values.
+
+    Examples
+    --------
+    >>> data = load_dataset("h200-sgemm-nt-4096-random")
+    >>> data.manifest.problem.label, data.manifest.device.name
+    ('sgemm NT 4096', 'NVIDIA H200')
     """
     path = _located(name_or_path)
     manifest = load_manifest(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import io
 from collections.abc import Callable, Mapping, Sequence
@@ -88,13 +89,13 @@ def arrow_table(records: Sequence[TrialRecord], parameters: Sequence[str]) -> An
     import pyarrow as pa
 
     fields = schema(parameters)
+    rows = [_row(record) for record in records]
     columns = []
     for field in fields:
+        cells = [row[field.name] for row in rows]
         if field.name == "samples_s":
-            columns.append(_samples(records, field.type))
-            continue
-        cells = [_cell(record, field.name) for record in records]
-        if pa.types.is_floating(field.type):
+            columns.append(_samples(cells, field.type))
+        elif pa.types.is_floating(field.type):
             values = np.array([np.nan if cell is None else cell for cell in cells], dtype=np.float64)
             bits = TIME_BITS if field.name == "median_s" else BITS
             columns.append(pa.array(rounded(values, bits), type=field.type, from_pandas=True))
@@ -199,8 +200,8 @@ def _check_layout(file: Any, rows: int, expected: Any, path: Path) -> None:
     missing = [name for name in expected.names if name not in types]
     if unknown or missing or file.schema_arrow.names != expected.names:
         raise DatasetError(
-            f"{path} must have the columns {expected.names}, but has unknown ones {unknown}, lacks {missing}, "
-            f"or has them in another order."
+            f"{path} must have the columns {expected.names}, in this order, but {unknown} are unknown and it lacks "
+            f"{missing}."
         )
     wrong = [
         f"{name}: {types[name]}, not {kind}"
@@ -245,26 +246,24 @@ def _require(holds: NDArray[np.bool_], law: str, values: Any, where: str) -> Non
         raise DatasetError(f"{where}: {law}, but row {row} has {value!r}.")
 
 
-def _cell(record: TrialRecord, name: str) -> Any:
-    """Return one cell of the table; without a measurement its default value."""
+def _row(record: TrialRecord) -> dict[str, Any]:
+    """Return the cells of a record; without a measurement those of an empty one."""
     build, measurement = record.build, record.measurement or Measurement(record.state)
     assert build is not None  # noqa: S101 - required of the caller
-    if name in record.configuration:
-        return int(record.configuration[name])
-    if name == "state":
-        return record.state.value
-    if name == "build_state":
-        return build.state.value
-    if name == "detail":
-        text = (measurement.detail if record.measurement else build.detail) or record.detail
-        return text.encode("utf-8", "backslashreplace").decode()[:_MAX_DETAIL]
-    return getattr(build if name in (*_BUILD_INTS, "compile_s") else measurement, name)
+    detail = (measurement.detail if record.measurement else build.detail) or record.detail
+    return {
+        **record.configuration,
+        **{field.name: getattr(measurement, field.name) for field in dataclasses.fields(Measurement)},
+        **{name: getattr(build, name) for name in (*_BUILD_INTS, "compile_s")},
+        "state": record.state.value,
+        "build_state": build.state.value,
+        "detail": detail.encode("utf-8", "backslashreplace").decode()[:_MAX_DETAIL],
+    }
 
 
-def _samples(records: Sequence[TrialRecord], kind: Any) -> Any:
+def _samples(lists: Sequence[Sequence[float]], kind: Any) -> Any:
     import pyarrow as pa
 
-    lists = [record.measurement.samples_s if record.measurement else () for record in records]
     offsets = np.concatenate([[0], np.cumsum([len(samples) for samples in lists])]).astype(np.int32)
     values = np.array([sample for samples in lists for sample in samples], dtype=np.float64)
     return pa.ListArray.from_arrays(offsets, pa.array(rounded(values, TIME_BITS), pa.float32()), type=kind)

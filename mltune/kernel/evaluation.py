@@ -44,7 +44,8 @@ Variables: TypeAlias = Mapping[str, Any]
 Operation: TypeAlias = Callable[[Variables], Partial]
 """A part of an expression: it returns its value for variables."""
 
-_Function: TypeAlias = Callable[..., Array | Partial]
+_Function: TypeAlias = Callable[..., Any]
+"""It returns a value for arrays, or a partial one."""
 
 
 def constant(value: float | str) -> Operation:
@@ -154,8 +155,7 @@ def _number(value: Array) -> Array:
 def _truth(value: Array) -> Mask:
     if value.dtype.kind == "U":
         raise ValueError("a text is neither true nor false, and is compared with == or !=")
-    truth: Mask = value if value.dtype.kind == "b" else value != 0  # type: ignore[assignment]
-    return truth
+    return value if value.dtype.kind == "b" else value != 0  # type: ignore[return-value]
 
 
 def _both(a: Mask, b: Mask) -> Mask:
@@ -176,26 +176,24 @@ def _either(a: Mask, b: Mask) -> Mask:
     return a | b
 
 
-def _compared(kind: type[ast.cmpop], left: Array, right: Array) -> Mask:
+def _compared(kind: type[ast.cmpop], left: Array, right: Array) -> Any:
     """Compare two values; texts are equal or not, and never equal to a number."""
     texts = left.dtype.kind == "U", right.dtype.kind == "U"
     if any(texts) and kind not in (ast.Eq, ast.NotEq):
         raise ValueError("texts are compared with == and != only")
     if texts[0] != texts[1]:
         return np.bool_(kind is ast.NotEq)
-    truth: Mask = COMPARISONS[kind](left, right)
-    return truth
+    return COMPARISONS[kind](left, right)
 
 
 def _is_float(value: Array) -> bool:
     return value.dtype.kind == "f"
 
 
-def _magnitude(value: Any) -> float:
+def _magnitude(value: Any) -> Any:
     """Return the largest absolute value, as a Python number, which cannot overflow."""
     if value.ndim == 0:
-        magnitude: float = abs(value.item())
-        return magnitude
+        return abs(value.item())
     return max(-value.min().item(), value.max().item(), 0) if value.size else 0
 
 
@@ -204,11 +202,10 @@ def _check_magnitude(magnitude: float) -> None:
         raise ValueError(f"numbers must stay below 2**53 in size, but one reaches {magnitude:.4g}")
 
 
-def _multiplied(a: Any, b: Any) -> Array:
+def _multiplied(a: Any, b: Any) -> Any:
     if not (_is_float(a) or _is_float(b)):
         _check_magnitude(_magnitude(a) * _magnitude(b))
-    product: Array = a * b
-    return product
+    return a * b
 
 
 def _divided(divide: Callable[[Any, Any], Any]) -> _Function:
@@ -223,21 +220,19 @@ def _divided(divide: Callable[[Any, Any], Any]) -> _Function:
     return apply
 
 
-def _power(base: Any, exponent: Any) -> Array:
+def _power(base: Any, exponent: Any) -> Any:
     if exponent.size and (_is_float(exponent) or exponent.min() < 0 or exponent.max() > 64):
         raise ValueError("an exponent must be an integer from 0 to 64")
     _check_magnitude(np.float64(_magnitude(base)) ** _magnitude(exponent))
-    power: Array = base**exponent
-    return power
+    return base**exponent
 
 
 def _rounded(rounding: Callable[[Any], Any]) -> _Function:
-    def apply(value: Any) -> Array:
+    def apply(value: Any) -> Any:
         if not _is_float(value):
-            return value  # type: ignore[no-any-return]
+            return value
         _check_magnitude(_magnitude(value))
-        whole: Array = rounding(value).astype(np.int64)
-        return whole
+        return rounding(value).astype(np.int64)
 
     return apply
 
@@ -247,17 +242,15 @@ def _log2(value: Any) -> Partial:
     return Partial(np.log2(np.where(positive, value, 1)), positive)
 
 
-def _is_pow2(value: Any) -> Array:
+def _is_pow2(value: Any) -> Any:
     if _is_float(value):
         raise ValueError("`is_pow2` takes an integer, but gets a float")
-    truth: Array = (value > 0) & ((value & (value - 1)) == 0)
-    return truth
+    return (value > 0) & ((value & (value - 1)) == 0)
 
 
 def _extreme(single: Callable[[Iterable[Any]], Any], of_columns: Callable[[Any, Any], Any]) -> _Function:
-    def apply(*values: Any) -> Array:
-        found: Array = reduce(of_columns, values) if any(value.ndim for value in values) else single(values)
-        return found
+    def apply(*values: Any) -> Any:
+        return reduce(of_columns, values) if any(value.ndim for value in values) else single(values)
 
     return apply
 

@@ -18,6 +18,8 @@ from mltune.kernel.python_kernel import PythonKernel, make_kernel
 from mltune.kernel.reader import MAX_SOURCE_BYTES
 from mltune.kernel.schema import COMPILER_OPTION, COMPILER_OPTION_LAW
 
+Metric = Callable[[dict[str, Any]], Any]
+
 
 @dataclass(frozen=True, slots=True)
 class CallOptions:
@@ -34,6 +36,8 @@ class CallOptions:
         Macros that are defined by options of the compiler.
     include : tuple of pathlib.Path
         Folders of headers.
+    metrics : mapping of str to callable
+        Figures of each result, as functions of its parameters and numbers.
     """
 
     trials: int | None = None
@@ -41,6 +45,7 @@ class CallOptions:
     options: tuple[str, ...] = ()
     defines: Mapping[str, str] = field(default_factory=dict)
     include: tuple[Path, ...] = ()
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
 
 
 _WITHOUT_EFFECT = {
@@ -75,8 +80,6 @@ def check_call(arguments: Mapping[str, Any], strategy_options: Mapping[str, Any]
             raise UsageError(f"mltune minimises the time, got objective={value!r:.60}; give it as a metric.")
         if name == "objectives" and value:
             raise UsageError(f"mltune minimises the time, got objectives={value!r:.60}; give them as metrics.")
-        if name == "metrics":
-            _check_metrics(value or {})
         if name == "smem_args" and value and set(value) != {"size"}:
             raise UsageError(f"smem_args has the key size, got {printable(list(value), 120)}.")
         if value and name in _REFUSED:
@@ -91,7 +94,8 @@ def check_call(arguments: Mapping[str, Any], strategy_options: Mapping[str, Any]
     for one in passed:
         if not COMPILER_OPTION.fullmatch(one):
             raise UsageError(f"an option of the compiler must {COMPILER_OPTION_LAW}, got {printable(one, 80)!r}.")
-    return CallOptions(options.get("max_fevals"), options.get("time_limit"), passed, defines, include)
+    metrics = {name: _metric(name, metric) for name, metric in (arguments.get("metrics") or {}).items()}
+    return CallOptions(options.get("max_fevals"), options.get("time_limit"), passed, defines, include, metrics)
 
 
 def _include_folders(options: Sequence[str]) -> tuple[tuple[Path, ...], list[str]]:
@@ -109,15 +113,18 @@ def _include_folders(options: Sequence[str]) -> tuple[tuple[Path, ...], list[str
     return tuple(folders), others
 
 
-def _check_metrics(metrics: Mapping[str, Any]) -> None:
-    for name, metric in metrics.items():
-        if isinstance(metric, str):
-            parse(metric)
-        elif not callable(metric):
-            raise UsageError(
-                "a metric is a function of a result, or an expression over its numbers, such as "
-                f"'1e-6 * work / time', got {name}={metric!r:.60}."
-            )
+def _metric(name: str, metric: Any) -> Metric:
+    """Return a metric as a function of a result: it is one, or an expression over the numbers of the result."""
+    if callable(metric):
+        function: Metric = metric
+        return function
+    if not isinstance(metric, str):
+        raise UsageError(
+            "a metric is a function of a result, or an expression over its numbers, such as "
+            f"'1e-6 * work / time', got {name}={metric!r:.60}."
+        )
+    expression = parse(metric)
+    return lambda entry: expression.evaluate({name: entry[name] for name in expression.names})
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,10 @@
-"""Tables of a run in an SQLite file in its directory: ``run.sqlite``."""
+"""Tables of a run in an SQLite file in its directory: ``run.sqlite``.
+
+The directory was checked before (:func:`mltune.records.directory.check_directory`): its files are regular ones.
+
+A file is in WAL mode for its whole life: new records go to ``run.sqlite-wal`` first, and move to ``run.sqlite`` when
+the run ends. A reader changes nothing in the directory of a run that does not go on.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +12,19 @@ import contextlib
 import errno
 import json
 import os
+import shutil
 import sqlite3
+import tempfile
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Self
+from urllib.parse import quote
 
 from mltune.errors import DiskFullError, RunDirectoryError, StoreError
+from mltune.files.atomic import write_file_atomically
 from mltune.files.documents import parse_json
 from mltune.files.reading import reason
-from mltune.records.directory import FILE, not_writable
+from mltune.records.directory import FILE, in_use, not_writable
 from mltune.records.failures import UNREADABLE, Kind, store_failure
 from mltune.records.header import RunHeader
 from mltune.records.rows import KINDS, SINCE_FORMAT_2
@@ -30,11 +40,15 @@ from mltune.records.schema import (
     trials_statement,
     unsealed,
 )
-from mltune.records.sqlite_file import connect, connected_for_reading, create_file, wal_is_missing
 
 CLOSED = "closed"
 """The fact that says whether the last process that wrote to the file closed it."""
 
+_MAX_BYTES = 3 << 28  # of a file: room for about a million trials
+_MAX_CELL_BYTES = 1 << 20
+_BESIDE = ("-wal", "-journal")
+_BUSY_S = 30.0
+_NAMES_ANOTHER = bytes.fromhex("d9d505f920a163d7")  # sqlite.org/fileformat2.html, 3
 _LOST = f"the process that wrote this run did not close it, and {FILE}-wal is missing: the trials that it held are lost"
 _KINDS: dict[int, Kind] = {
     **dict.fromkeys((sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR), "full"),
@@ -69,8 +83,8 @@ class FileTables:
         if header is not None and not os.path.lexists(directory / FILE):
             _create(directory, header)
         with contextlib.ExitStack() as undo, _errors(directory):
-            wal_was_missing = wal_is_missing(directory)
-            connection = connect(directory)
+            wal_was_missing = _wal_is_missing(directory)
+            connection = _connect(directory)
             undo.callback(connection.close)
             tables = cls(directory, connection, writable=True)  # checks the file before anything is written to it
             if tables._format != FORMAT:
@@ -88,9 +102,9 @@ class FileTables:
     def for_reading(cls, directory: Path) -> Self:
         """Open the file in a directory."""
         with contextlib.ExitStack() as undo, _errors(directory):
-            connection = undo.enter_context(connected_for_reading(directory))
+            connection = undo.enter_context(_connected_for_reading(directory))
             tables = cls(directory, connection)
-            tables._notice_loss(wal_is_missing(directory))
+            tables._notice_loss(_wal_is_missing(directory))
             tables._undo = undo.pop_all()
             return tables
 
@@ -192,18 +206,99 @@ def _kind(error: Exception) -> Kind:
 
 
 def _create(directory: Path, header: RunHeader) -> None:
-    """Create the file with its tables and the header."""
-
-    def fill(connection: sqlite3.Connection) -> None:
+    """Create the file with its tables and the header, complete or not at all."""
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         rows = [sealed((name, json.dumps(value))) for name, value in header.to_json().items()]
         connection.execute("BEGIN IMMEDIATE")
         create_tables(connection, header.parameters)
         connection.executemany("INSERT INTO header VALUES (?, ?, ?)", rows)
         connection.execute("COMMIT")
-
+        image = bytearray(connection.serialize())
+    # Both version numbers of SQLite's file format: the file is in WAL mode from the start (sqlite.org/fileformat2.html,
+    # 1.3.3). To switch to it later would take a rollback journal, and a kill could leave that behind.
+    image[18:20] = bytes([2, 2])
     try:
-        create_file(directory, fill)
+        write_file_atomically(directory / FILE, bytes(image))
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
             raise DiskFullError(f"a run needs room on the disk, but {directory} has none: {reason(error)}.") from error
         raise not_writable(directory, error) from error
+
+
+def _connect(directory: Path) -> sqlite3.Connection:
+    """Connect to the store of a run for writing; what a kill left behind is recovered by the first statement.
+
+    A file that is too large, or one beside it, raises a ValueError.
+    """
+    _check_sizes(directory)
+    if _size(directory / f"{FILE}-journal"):
+        raise ValueError(f"{FILE}-journal lies beside it, which only versions before 0.2 wrote")
+    connection = _connection(directory / FILE, "mode=rw")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    return connection
+
+
+@contextlib.contextmanager
+def _connected_for_reading(directory: Path) -> Iterator[sqlite3.Connection]:
+    """Connect to the store of a run for reading.
+
+    While a process writes to it, its files are read together with that process. Otherwise the file is read as it is;
+    if a killed process left records beside it, a private copy is recovered and read. Errors are those of
+    :func:`_connect`.
+    """
+    _check_sizes(directory)
+    if in_use(directory):
+        with contextlib.closing(_connection(directory / FILE, "mode=ro")) as connection:
+            try:
+                connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+            except sqlite3.OperationalError:  # the directory cannot be written: SQLite coordinates through a file in it
+                pass
+            else:
+                yield connection
+                return
+    elif not any(_size(directory / f"{FILE}{suffix}") for suffix in _BESIDE):
+        with contextlib.closing(_connection(directory / FILE, "mode=ro&immutable=1")) as connection:
+            yield connection
+        return
+    with tempfile.TemporaryDirectory(prefix="mltune-") as folder:
+        for suffix in ("", *_BESIDE):
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copyfile(directory / f"{FILE}{suffix}", Path(folder) / f"{FILE}{suffix}")
+        _check_journal(Path(folder) / f"{FILE}-journal")
+        with contextlib.closing(_connection(Path(folder) / FILE, "mode=rw")) as connection:
+            yield connection
+
+
+def _wal_is_missing(directory: Path) -> bool:
+    """Return whether there is no write-ahead log, which SQLite keeps beside a store in use."""
+    return not os.path.lexists(directory / f"{FILE}-wal")
+
+
+def _connection(path: Path, options: str) -> sqlite3.Connection:
+    location = f"file:{quote(str(path.absolute()))}?{options}"
+    connection = sqlite3.connect(location, uri=True, timeout=_BUSY_S, isolation_level=None)
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_CELL_BYTES)
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.execute("PRAGMA cell_size_check = ON")
+    return connection
+
+
+def _check_sizes(directory: Path) -> None:
+    """Check that the files that SQLite would open are within the limit."""
+    for suffix in ("", *_BESIDE, "-shm"):
+        size = _size(directory / f"{FILE}{suffix}")
+        if size > _MAX_BYTES:
+            raise ValueError(f"{FILE}{suffix} may have {_MAX_BYTES} bytes, but it has {size}")
+
+
+def _check_journal(path: Path) -> None:
+    """Refuse a journal that names a super-journal: SQLite would open and delete the file of that name."""
+    if path.exists() and path.read_bytes().endswith(_NAMES_ANOTHER):
+        raise ValueError(f"{path.name} names another file")
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
-from mltune.kernel.expressions import parse
 from mltune.records.trial import TrialState
 from mltune.results.run import TuneResult
 
@@ -20,16 +19,9 @@ class KernelResult(TuneResult, tuple[Any, ...]):
     """
 
     @classmethod
-    def of(cls, result: TuneResult, metrics: Mapping[str, Metric | str]) -> Self:
-        """Make it from any result.
-
-        Parameters
-        ----------
-        metrics : mapping of str to callable or str
-            Figures of each entry of `results`: functions of it, or expressions over its numbers.
-        """
-        functions = {name: _function(metric) for name, metric in metrics.items()}
-        entries = [_entry(result, record, functions) for record in result.measured()]
+    def of(cls, result: TuneResult, metrics: Mapping[str, Metric]) -> Self:
+        """Make it from any result; ``metrics`` are figures of each entry of `results`, as functions of it."""
+        entries = [_entry(result, record, metrics) for record in result.measured()]
         env: dict[str, Any] = {"device_name": result.device.name, **result.header.versions}
         made = tuple.__new__(cls, (entries, env))
         for field in dataclasses.fields(result):
@@ -51,13 +43,6 @@ class KernelResult(TuneResult, tuple[Any, ...]):
         """The GPU and the versions."""
         facts: dict[str, Any] = self[1]
         return facts
-
-
-def _function(metric: Metric | str) -> Metric:
-    if callable(metric):
-        return metric
-    expression = parse(metric)
-    return lambda entry: expression.evaluate({name: entry[name] for name in expression.names})
 
 
 def _entry(result: TuneResult, record: Any, metrics: Mapping[str, Metric]) -> dict[str, Any]:

@@ -76,7 +76,7 @@ def test_check_passes_and_finds_what_has_rotted(files, tmp_path):
     result = command(*check, rotten)
     assert result.returncode == 1
     assert "stale" in result.stdout
-    assert result.stdout.endswith("1 entries, 0 measured, 1 missed\n")
+    assert result.stdout.endswith("1 entry, 0 measured, 1 missed\n")
 
 
 def test_a_wisdom_of_which_nothing_can_be_checked_does_not_pass(files, tmp_path):

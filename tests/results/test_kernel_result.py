@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import mltune
+from mltune.kernel.kernel_tuner_call import check_call
 from mltune.records.trial import TrialState
 from mltune.records.trials import Trials
 from mltune.results.kernel_result import KernelResult, disagreement
@@ -37,7 +38,7 @@ def test_it_is_a_result_and_the_tuple_of_kernel_tuner(tuned: mltune.TuneResult) 
 
 def test_metrics_are_functions_and_expressions(tuned: mltune.TuneResult) -> None:
     metrics = {"GB/s": "(8192*8192*8/1e9) / (time/1000)", "twice": lambda entry: 2 * entry["GB/s"]}
-    entry = KernelResult.of(tuned, metrics).results[0]
+    entry = KernelResult.of(tuned, check_call({"metrics": metrics}, None).metrics).results[0]
     assert entry["GB/s"] == pytest.approx(8192 * 8192 * 8 / 1e6 / entry["time"])
     assert entry["twice"] == 2 * entry["GB/s"]
 

@@ -78,6 +78,15 @@ def test_the_page_and_the_markdown_show_the_figures_of_the_json(report):
             assert re.search(rf">{re.escape(figure)} ?<", shown)
 
 
+def test_a_column_is_declared_once_for_the_page_and_the_markdown(report):
+    found = sections(read_input(report.html.parent), report.document, quick=True)
+    shown, written = report.html.read_text(), report.markdown.read_text()
+    for table in (found.winners, found.predictions, found.times, found.deviations):
+        for column in table.columns:
+            assert f">{column.heading}<" in shown
+            assert (f"| {column.heading} |" in written) == (column.look != "folded")
+
+
 def test_text_from_third_parties_is_no_element(report, page):
     text = report.html.read_text()
     assert page.tags.count("script") == 1
