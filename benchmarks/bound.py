@@ -10,16 +10,11 @@ prior. Nothing is fitted.
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
-import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import RESULTS, parser_of, provenance, write
 
-import mltune
 from mltune.comparison.scores import expected_minimum
 from mltune.cost.features import BUILD_COLUMNS, NEEDED, Features
 from mltune.dataset.dataset import Dataset, list_datasets, load_dataset
@@ -76,18 +71,11 @@ def markdown(rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Run the benchmark and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "bound.json")
+    parser = parser_of(__doc__, RESULTS / "bound.json")
     arguments = parser.parse_args()
     datasets = [load_dataset(manifest.name) for manifest in list_datasets()]
     rows = [row_of(one) for one in datasets if set(NEEDED) <= set(load_kernel(one.manifest.kernel).resources)]
-    document = {
-        "date": time.strftime("%Y-%m-%d"),
-        "command": "python benchmarks/bound.py",
-        "versions": {"mltune": mltune.__version__, "python": platform.python_version(), "numpy": np.__version__},
-        "rows": rows,
-    }
-    arguments.output.write_text(f"{json.dumps(document, indent=2)}\n")
+    write(arguments.output, provenance("numpy") | {"rows": rows})
     print(markdown(rows))
 
 

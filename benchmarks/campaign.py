@@ -9,12 +9,9 @@ seconds of recording and reporting, and the report itself.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import datetime
 import json
 import os
-import platform
 import shutil
 import signal
 import subprocess
@@ -25,9 +22,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from mltune import __version__
+from harness import RESULTS, gpu_provenance, parser_of, write
+
 from mltune.errors import RunDirectoryError
-from mltune.measure.build import available_cores, nvrtc_version
+from mltune.measure.build import available_cores
 from mltune.records.directory import runs_in
 from mltune.records.events import read_events
 from mltune.records.store import Store
@@ -37,10 +35,9 @@ KEPT = ("report.html", "report.md", "winners.json")
 
 def main() -> None:
     """Run the campaign, interrupt it, continue it, and write the result."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, RESULTS / "campaign")
     parser.add_argument("--plan", default="blas_cases")
     parser.add_argument("--breaks", default="TERM@150,KILL@150", help="signals, each with the seconds after a start")
-    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/campaign"))
     arguments = parser.parse_args()
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
@@ -50,9 +47,9 @@ def main() -> None:
         breaks = [break_off(arguments.plan, campaign, *one.split("@")) for one in arguments.breaks.split(",") if one]
         subprocess.run(command(arguments.plan, campaign), check=True)
         total_s = time.monotonic() - started
-        arguments.output.mkdir(parents=True, exist_ok=True)
-        result = {**facts(), "seconds": total_s, "breaks": breaks, **overhead(campaign, total_s)}
-        (arguments.output / "campaign.json").write_text(json.dumps(result, indent=1) + "\n")
+        head = gpu_provenance(cores=available_cores(), seconds=total_s, breaks=breaks)
+        result = head | overhead(campaign, total_s)
+        write(arguments.output / "campaign.json", result)
         for name in KEPT:
             shutil.copy(campaign / name, arguments.output / name)
     print(json.dumps(result, indent=1))
@@ -111,24 +108,6 @@ def overhead(campaign: Path, total_s: float) -> dict[str, Any]:
         "report_s": report_s,
         "recording_share": spent["record"] / total_s,
         "recording_and_reporting_share": (spent["record"] + report_s) / total_s,
-    }
-
-
-def facts() -> dict[str, Any]:
-    """Return the date, the command, the hardware and the versions."""
-    from mltune.device.query import driver_version, query_device
-
-    return {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": " ".join(["python", *sys.argv]),
-        "device": query_device(0).name,
-        "cores": available_cores(),
-        "versions": {
-            "mltune": __version__,
-            "nvrtc": nvrtc_version(),
-            "driver": driver_version(),
-            "python": platform.python_version(),
-        },
     }
 
 

@@ -10,15 +10,10 @@ and results are explained in docs/explanation/cluster-scaling.md. Without traces
 
 from __future__ import annotations
 
-import argparse
 import heapq
-import json
 import math
-import os
-import platform
 import statistics
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -31,8 +26,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 
 import search_width
-
-import mltune
+from harness import parser_of, provenance, write
 
 RESULT = Path(__file__).parent / "results" / "cluster_simulation.json"
 GPUS = (1, 2, 4, 8, 16, 32, 64)
@@ -357,9 +351,8 @@ def sensitivity(make: Callable[[str, int], list[Problem]], runs: int, cluster: C
 
 def main() -> None:
     """Run the simulations and write their results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, RESULT)
     parser.add_argument("--seeds", type=int, default=8, help="traces of each space and width")
-    parser.add_argument("--output", type=Path, default=RESULT)
     arguments = parser.parse_args()
     seeds = arguments.seeds
     results = {
@@ -369,17 +362,14 @@ def main() -> None:
     }
     large = Cluster(64, 1024)
     document = {
-        "date": time.strftime("%Y-%m-%d"),
-        "command": "OMP_NUM_THREADS=1 python benchmarks/cluster_simulation.py",
-        "machine": f"simulated; plans took their time on one core of {os.cpu_count()} ({platform.machine()}), shared",
-        "versions": {"mltune": mltune.__version__, "python": platform.python_version()},
+        **provenance(of="simulated; plans took their time on one core"),
         "target": TARGET,
         "knee": KNEE,
         "cluster": asdict(large),
         "results": results,
         "sensitivity": sensitivity(lambda width, seed: cases(width, seed, seeds, 8), 1, large),
     }
-    arguments.output.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    write(arguments.output, document)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,6 @@ at least 40 configurations/s on 16 cores, and at least 1.8 times as many on two 
 
 from __future__ import annotations
 
-import argparse
-import json
 import platform
 import statistics
 import time
@@ -21,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import parser_of, provenance, write
 
 from mltune.device.known import H200
 from mltune.kernel.bundle import device_variables
@@ -71,16 +70,16 @@ def main() -> None:
     """Measure, print a table, and write the JSON."""
     cores = available_cores()
     doubling = sorted({2**power for power in range(cores.bit_length())} | {cores})
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--configurations", type=int, default=256)
     parser.add_argument("--workers", default=",".join(map(str, doubling)))
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
 
     count = arguments.configurations
     configurations = random_configurations(count + 2 * cores, arguments.seed)
     document: dict[str, Any] = {
+        **provenance(of="wall time"),
         "kernel": KERNEL.name,
         "source_hash": KERNEL.source_hash,
         "problem": PROBLEM.label,
@@ -101,8 +100,7 @@ def main() -> None:
             f"{workers:>8} {run['configurations_per_s']:>8.2f} {speed_up:>9.2f} "
             f"{run['compile_s_mean']:>7.3f} {run['compile_s_max']:>6.2f}  {dict(run['states'])}"
         )
-    if arguments.output is not None:
-        arguments.output.write_text(json.dumps(document, indent=2) + "\n")
+    write(arguments.output, document)
 
 
 def _processor() -> str:

@@ -15,24 +15,18 @@ docs/explanation/features.md holds the table.
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
-import shlex
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import SEARCHING, parser_of, provenance, write
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 from sklearn.metrics import roc_auc_score
 
-import mltune
 from mltune.cost.cost_model import CostModel
 from mltune.cost.features import Features
 from mltune.cost.regressors import ExtraTreesModel
@@ -165,26 +159,12 @@ def table(results: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def document(results: Any, machine: str = f"{platform.machine()}, one core") -> dict[str, Any]:
-    """Return results with the date, the hardware, the versions and the command."""
-    return {
-        "date": time.strftime("%Y-%m-%d"),
-        "machine": machine,
-        "versions": {"python": platform.python_version()}
-        | {"mltune": mltune.__version__}
-        | {package: version(package) for package in ("numpy", "scikit-learn")},
-        "command": shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
-        "results": results,
-    }
-
-
 def main() -> None:
     """Measure, print the table, and write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, Path("cost_models.json"))
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--spaces", default="")
     parser.add_argument("--models", default=",".join(MODELS))
-    parser.add_argument("--output", type=Path, default=Path("cost_models.json"))
     arguments = parser.parse_args()
     results = [
         {"space": space.name, "model": name, "rows": size, "seed": seed, **judge(make(seed), space, size, seed)}
@@ -201,7 +181,7 @@ def main() -> None:
         for size in SIZES
         for seed in range(5)
     ]
-    arguments.output.write_text(json.dumps(document({"models": results, "failures": failures})) + "\n")
+    write(arguments.output, provenance(*SEARCHING) | {"results": {"models": results, "failures": failures}})
     print(table(results), failures_table(failures), sep="\n\n")
 
 

@@ -14,10 +14,8 @@ Results: benchmarks/results/database_kills.json.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import platform
 import random
 import select
 import signal
@@ -27,7 +25,6 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +33,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 import alembic.command  # noqa: F401 - imported once for all processes
 import large_run
 import psycopg  # noqa: F401
+from harness import parser_of, provenance
 
 import mltune.records.database_tables  # noqa: F401
 from mltune.records.store import Store
 from mltune.records.trial import TrialRecord
-from mltune.records.versions import installed_versions
 from mltune.tuning.session import run_header
 
 RESULT = Path(__file__).parent / "results" / "database_kills.json"
@@ -185,19 +182,15 @@ def write_at_once(runs: Runs, count: int) -> dict[str, Any]:
 
 def main() -> None:
     """Run the benchmark and write its figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, RESULT)
     parser.add_argument("--store", required=True, help="URL of a PostgreSQL database, which is filled")
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path, default=RESULT)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         runs, files = Runs(options.store, Path(folder) / "database"), Runs("", Path(folder) / "files")
         document = {
-            "date": datetime.now(UTC).date().isoformat(),
-            "command": f"python benchmarks/database_kills.py --store URL --kills {options.kills} --seed {options.seed}",
-            "machine": f"{os.cpu_count()} cores, {platform.machine()}, PostgreSQL on the same host",
-            "versions": installed_versions("sqlalchemy", "psycopg", "alembic"),
+            **provenance("sqlalchemy", "psycopg", "alembic", of="PostgreSQL on the same host"),
             "kills": kill_writers(runs, options.kills, random.Random(options.seed)),  # noqa: S311
             "at_once": {
                 "database": [write_at_once(runs, count) for count in (1, 4, 16)],

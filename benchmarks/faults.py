@@ -8,16 +8,13 @@ store as every run does. The result has the state and the message of every trial
 
 from __future__ import annotations
 
-import argparse
-import datetime
-import json
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from mltune.device.query import query_device
+from harness import RESULTS, gpu_provenance, parser_of, write
+
 from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import parse_problem
 from mltune.records.store import Store
@@ -39,9 +36,7 @@ def run_faults() -> dict[str, Any]:
         with Store.read_only(run) as store:
             records = sorted(store.records(), key=lambda record: tuple(record.configuration.values()))
     return {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": " ".join(["python", *sys.argv]),
-        "device": query_device(0).name,
+        **gpu_provenance(),
         "elapsed_s": elapsed_s,
         "trials": [
             {**record.configuration, "state": str(record.state), "detail": record.detail[:300]} for record in records
@@ -51,12 +46,10 @@ def run_faults() -> dict[str, Any]:
 
 def main() -> None:
     """Run and write JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
+    parser = parser_of(__doc__, RESULTS)
     arguments = parser.parse_args()
     result = run_faults()
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    (arguments.output / "faults.json").write_text(json.dumps(result, indent=1) + "\n")
+    write(arguments.output / "faults.json", result)
     for trial in result["trials"]:
         print(f"{trial['MISDEED']:>3} {trial['state']:<14} {trial['detail'][:90]}")
     print(f"{len(result['trials'])} trials in {result['elapsed_s']:.1f} s")

@@ -12,26 +12,90 @@ The error is max |C - exact| / (|A| |B|) over a sample of C, for operands unifor
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from blas_cases import facts
-from sharing import campaign
+from harness import RESULTS, gpu_provenance, parser_of, write
 
+from mltune.campaign.campaign import run_plan
+from mltune.dataset.dataset import export_run
 from mltune.device.peaks import peak_flops
 from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import GemmProblem
 from mltune.problem.gemm_precisions import PRECISIONS, transpositions
+from mltune.process.signals import Interrupt
+from mltune.records.directory import runs_in
 from mltune.resolve.device import find_gpus
+from mltune.resolve.placement import place
+from mltune.resolve.plan_file import parse_plan
 from mltune.results.run import TuneResult
+from mltune.results.summary import by_problem
 
+OVERHEAD_S = 30.0
+"""More than a problem takes besides its time: the budget must not end the campaign."""
 SAMPLE = 64
 """Rows and columns of C at which errors are computed."""
+
+
+def campaign(
+    tables: list[dict[str, Any]],
+    each_s: float,
+    *,
+    device: str,
+    seed: int = 0,
+    keep: Path | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Tune the problem of each table for the same time, with an empty cache of cubins; return their rows by label.
+
+    Problems learn from each other. The runs are exported as datasets into the folder `keep`.
+    """
+    budget_s = len(tables) * (each_s + OVERHEAD_S)
+    head = {"title": "GEMM", "budget": f"{budget_s:g}s", "devices": [device], "seed": seed}
+    head |= {"minimum": f"{each_s:g}s", "maximum": f"{each_s:g}s", "produce": ["winners"]}
+    text = "\n".join(["[plan]", lines(head), *(f"[[problems]]\n{lines(table)}" for table in tables)])
+    with tempfile.TemporaryDirectory() as scratch:
+        os.environ["XDG_CACHE_HOME"] = scratch
+        placed = place(parse_plan(text, "gemm"), *find_gpus())
+        with Interrupt() as stop:  # what it has until then is reported
+            result = run_plan(placed, Path(scratch) / "campaign", stop=stop, siblings=True)
+        runs = [result.read(folder, folder.name) for folder in runs_in(result.directory)]
+        for run in runs if keep else ():
+            if run.best is not None:
+                export_run(run.directory, keep)
+        fastest = [group[0] for group in by_problem(runs)]
+        return {run.problem.label: row(run) | examine(run) for run in fastest}
+
+
+def lines(table: dict[str, Any]) -> str:
+    """Return a table of a plan as TOML."""
+    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())
+
+
+def row(run: TuneResult) -> dict[str, Any]:
+    """Return the figures of one problem."""
+    compile_s, cached = run.records.column("compile_s"), run.records.column("cached") == 1
+    compiled = ~np.isnan(compile_s) & ~cached
+    first = next(iter(run.measured()), None)
+    return {
+        "size": run.problem.variables()["m"],
+        "first": None if first is None else {"configuration": dict(first.configuration), "median_s": first.median_s},
+        "best_s": run.best_time_s,
+        "tflops": None if run.best_time_s is None else run.problem.flops / run.best_time_s / 1e12,
+        "reference_s": run.reference_s,
+        "trials": len(run.records),
+        "compiled": int(compiled.sum()),
+        "from_the_cache": int(cached.sum()),
+        "compile_cpu_s": float(compile_s[compiled].sum()),
+        "known": int((run.records.column("proposed_by") == "wisdom").sum()),
+        "best_from": None if run.best is None else run.best.proposed_by,
+        "curve": run.improvements(by_time=True),
+        "seconds": {phase: round(seconds, 3) for phase, seconds in run.seconds.items()},
+    }
 
 
 def examine(run: TuneResult) -> dict[str, Any]:
@@ -123,23 +187,21 @@ def means(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     }
 
 
-def write(folder: Path, name: str, document: dict[str, Any]) -> None:
+def write_result(folder: Path, name: str, document: dict[str, Any]) -> None:
     """Write JSON and Markdown."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n")
     heading = f"{document['date']}, {document['device']['name']}, `{document['command']}`"
     found = [
         f"- {group}: {mean['geometric_mean']:.3f} of cuBLAS in the mean of {mean['cases']}, least {mean['least']:.3f}"
         for group, mean in document["means"].items()
     ]
     text = "\n".join([heading, "", table(document["problems"]), "", *found, ""])
-    (folder / f"{name}.md").write_text(text)
+    write(folder / f"{name}.json", document, text)
     print(text, flush=True)
 
 
 def main() -> None:
     """Tune the chosen problems, and write JSON and Markdown."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, RESULTS)
     parser.add_argument("--cases", default="s,d,c,z", help="precisions, such as s, h or dd, or cases such as dNN")
     parser.add_argument("--sizes", default="4096", help="m = n = k, or m x n x k, and a batch: 4096,64x64x32*1000")
     parser.add_argument("--time", type=float, default=20.0, help="seconds for each problem")
@@ -150,13 +212,12 @@ def main() -> None:
     parser.add_argument("--name", default="gemm")
     parser.add_argument("--keep", type=Path, help="folder for the runs as datasets")
     parser.add_argument("--merge", nargs="+", metavar="NAME", help="results to join, in place of measuring")
-    parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
     arguments = parser.parse_args()
     if arguments.merge:
         parts = [json.loads((arguments.output / f"{part}.json").read_text()) for part in arguments.merge]
         rows = [row for part in parts for row in part["problems"]]
         command = "; ".join(part["command"] for part in parts)
-        write(
+        write_result(
             arguments.output, arguments.name, {**parts[0], "command": command, "means": means(rows), "problems": rows}
         )
         return
@@ -176,7 +237,7 @@ def main() -> None:
         for precision, trans_a, trans_b in cases
     ]
     options = {"device": arguments.device, "seed": arguments.seed, "keep": arguments.keep}
-    found = campaign(tables, arguments.time, siblings=True, examine=examine, **options)
+    found = campaign(tables, arguments.time, **options)
     rows = []
     for label, one in found.items():
         compared = {}
@@ -185,8 +246,9 @@ def main() -> None:
             compared = {"of_reference": ratio, "reference_tflops": one["tflops"] / ratio}
         rows.append({"problem": label, **one, **compared})
     gpus, _ = find_gpus()
-    document = {**facts(arguments), "gpus": len(gpus), "means": means(rows), "problems": rows}
-    write(arguments.output, arguments.name, document)
+    head = gpu_provenance(seconds_per_case=arguments.time, seed=arguments.seed, gpus=len(gpus))
+    document = {**head, "means": means(rows), "problems": rows}
+    write_result(arguments.output, arguments.name, document)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,6 @@ valid configurations.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import tempfile
 from dataclasses import replace
@@ -19,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from blas_cases import curve, facts, rates
+from harness import RESULTS, curve, gpu_provenance, parser_of, rates, write
 
 from mltune.kernel.reader import load_kernel
 from mltune.measure.build import available_cores
@@ -105,7 +103,7 @@ def table(rows: list[dict[str, Any]], time_s: float) -> str:
 
 def main() -> None:
     """Measure, and write JSON and Markdown after every run."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, RESULTS)
     parser.add_argument("--time", type=float, default=60.0, help="seconds per run")
     parser.add_argument("--size", type=int, default=4096)
     parser.add_argument("--cases", default="sNT")
@@ -113,21 +111,19 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--searches", default=",".join(SEARCHES))
     parser.add_argument("--name", default="gpu_search")
-    parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
     asked = parser.parse_args()
     asked.seed = asked.first_seed
-    asked.output.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
     for case in asked.cases.split(","):
         for seed in range(asked.first_seed, asked.first_seed + asked.seeds):
             for search in asked.searches.split(","):
                 rows.append(measure(search, case, asked.size, asked.time, seed))
                 print(table(rows[-1:], asked.time).splitlines()[-1], flush=True)
-                document = {**facts(asked), "runs": rows}
-                (asked.output / f"{asked.name}.json").write_text(json.dumps(document, indent=1) + "\n")
+                document = {**gpu_provenance(seconds_per_case=asked.time, seed=asked.seed), "runs": rows}
+                write(asked.output / f"{asked.name}.json", document)
     heading = f"{document['date']}, {document['device']['name']}, {rows[0]['cores']} cores, `{document['command']}`"
     text = f"{heading}\n\nBest TFLOPS so far, mean over seeds.\n\n{table(rows, asked.time)}\n"
-    (asked.output / f"{asked.name}.md").write_text(text)
+    write(asked.output / f"{asked.name}.json", document, text)
 
 
 if __name__ == "__main__":

@@ -16,28 +16,23 @@ The mean over the spaces is computed for each seed; ``spread`` is the standard d
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import datetime
 import json
 import math
 import os
-import platform
 import random
-import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import SEARCHING, parser_of, provenance, write
 
-import mltune
 from mltune.dataset.dataset import load_dataset
 from mltune.integrations.kernel_tuner import strategy
 
@@ -212,10 +207,9 @@ def summary(runs: dict[str, Rows], names: list[str]) -> dict[str, Any]:
 
 def main() -> None:
     """Run both, and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--spaces", default=",".join(SPACES))
-    parser.add_argument("--output", type=Path, default=None)
     arguments = parser.parse_args()
     spaces = [Recorded(name) for name in arguments.spaces.split(",")]
     ours = {
@@ -239,17 +233,8 @@ def main() -> None:
         document["triton"] = summary({name: rows for name, (rows, _) in runs.items()}, ["mltune", "drawn at random"])
         document["triton"] |= {"configurations": size, "measured": max(most for _, most in runs.values())}
         print("triton", document["triton"]["mean"], document["triton"]["spread"])
-    if arguments.output is not None:
-        packages = ("numpy", "scipy", "scikit-learn", "optuna", "kernel-tuner", "triton")
-        header = {
-            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-            "command": f"OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', '')} python {' '.join(sys.argv)}",
-            "machine": f"one core of {os.cpu_count()} ({platform.machine()}), shared; no GPU",
-            "versions": {"mltune": mltune.__version__, "python": platform.python_version()}
-            | {name: version(name) for name in packages},
-            "seeds": arguments.seeds,
-        }
-        arguments.output.write_text(json.dumps(header | document, indent=1) + "\n", encoding="utf-8")
+    head = provenance(*SEARCHING, "kernel-tuner", "triton", seeds=arguments.seeds)
+    write(arguments.output, head | document)
 
 
 if __name__ == "__main__":

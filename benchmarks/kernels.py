@@ -10,22 +10,19 @@ medians of 20 runs in the same process.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import platform
 import shutil
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from harness import RESULTS, gpu_provenance, parser_of, write
+
 import mltune
 from mltune.kernel.columns import row
-from mltune.records.versions import installed_versions
 from mltune.resolve.device import Target
 from mltune.resolve.problems import named_problem
 from mltune.resolve.request import TuneRequest
@@ -150,8 +147,7 @@ def figures(result: TuneResult, wall_s: float) -> dict[str, Any]:
 
 def main() -> None:
     """Measure every kernel."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", type=Path, required=True)
+    parser = parser_of(__doc__, RESULTS / "kernels.json")
     parser.add_argument("--kernels", default=",".join(CASES))
     parser.add_argument("--long", default="25s", help="time of the long runs")
     parser.add_argument("--seeds", type=int, default=3, help="runs with 60 trials")
@@ -159,14 +155,7 @@ def main() -> None:
     parser.add_argument("--datasets", type=Path, help="folder that the datasets are copied to")
     options = parser.parse_args()
     bars, kernels = Bars(), {}
-    header = {
-        "date": datetime.now(UTC).date().isoformat(),
-        "command": "python benchmarks/kernels.py",
-        "device": bars.device.name,
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "versions": installed_versions("numpy", "cupy-cuda13x", "torch", "optuna", "scikit-learn"),
-    }
+    header = gpu_provenance()
     for kernel in options.kernels.split(","):
         for position, sizes in enumerate(CASES[kernel]):
             problem, bundle = named_problem(kernel, {"size": sizes})
@@ -176,7 +165,7 @@ def main() -> None:
             entry["brute_force"] = first(kernel, sizes, 60)
             entry["long"] = figures(*tuned(kernel, sizes, time=options.long, seed=100))
             kernels[problem.label] = entry
-            options.output.write_text(json.dumps(header | {"kernels": kernels}, indent=1) + "\n")
+            write(options.output, header | {"kernels": kernels})
             print(
                 problem.label,
                 json.dumps(entry["bars_s"]),

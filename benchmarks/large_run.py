@@ -12,12 +12,9 @@ it loads the records, plans, and records one more batch; compiler and GPU answer
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import itertools
 import json
-import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -25,11 +22,11 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import SEARCHING, parser_of, provenance, write
 
 from mltune.device.known import H200
 from mltune.kernel.bundle import device_variables
@@ -40,7 +37,6 @@ from mltune.problem.gemm import parse_problem
 from mltune.records.candidate import BATCH
 from mltune.records.store import Store
 from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
-from mltune.records.versions import installed_versions
 from mltune.resolve.device import Target
 from mltune.resolve.request import TuneRequest
 from mltune.results.progress import Observer
@@ -165,10 +161,9 @@ def measured(script: str, *arguments: object) -> dict[str, float]:
 
 def main() -> None:
     """Measure every command."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__)
     parser.add_argument("--trials", type=int, default=200_000)
     parser.add_argument("--store", default="", help="URL of a PostgreSQL database in place of a file")
-    parser.add_argument("--output", type=Path)
     parser.add_argument("--folder", type=Path, help="keep the run here, and use it if it exists")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
@@ -183,21 +178,10 @@ def main() -> None:
             "report": measured(COMMAND, "report", run),
             "resume": measured(RESUME, run, options.trials + BATCH),
         }
-    result = {
-        "date": datetime.now(UTC).date().isoformat(),
-        "command": f"python benchmarks/large_run.py --trials {options.trials}" + " --store URL" * bool(options.store),
-        "trials": options.trials,
-        "write_s": write_s,
-        "store_bytes": size,
-        "python": platform.python_version(),
-        "cores": os.cpu_count(),
-        "versions": installed_versions("numpy", "pandas", "optuna", "scikit-learn", "sqlalchemy", "psycopg"),
-        "figures": figures,
-    }
-    text = json.dumps(result, indent=1)
-    print(text)
-    if options.output:
-        options.output.write_text(text + "\n")
+    facts = {"trials": options.trials, "write_s": write_s, "store_bytes": size, "figures": figures}
+    result = provenance(*SEARCHING, "pandas", "sqlalchemy", "psycopg", of="wall time") | facts
+    print(json.dumps(result, indent=1))
+    write(options.output, result)
 
 
 if __name__ == "__main__":

@@ -5,11 +5,11 @@ python benchmarks/pictures.py [--output docs/images]
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 
 import numpy as np
+from harness import parser_of
 from matplotlib.axes import Axes
 
 from mltune.comparison.figures import label_ends, scale_to_optimum
@@ -88,8 +88,7 @@ def standalone(panel: Axes, name: str, title: str) -> str:
 
 def main() -> None:
     """Draw."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=Path("docs/images"))
+    parser = parser_of(__doc__, Path("docs/images"))
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
     with plotting():

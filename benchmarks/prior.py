@@ -10,17 +10,14 @@ rank correlation among those that ran, and the milliseconds that features and pr
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.stats
+from harness import parser_of, provenance, write
 
-import mltune
 from mltune.comparison.scores import expected_minimum
 from mltune.cost.features import Features
 from mltune.dataset.dataset import Dataset, list_datasets, load_dataset
@@ -89,23 +86,15 @@ def markdown(rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Run the benchmark and print its table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--folder", type=Path, default=None, help="datasets, by default those that mltune brings")
-    parser.add_argument("--output", type=Path, default=None)
     arguments = parser.parse_args()
     rows = [row_of(load_dataset(manifest.name)) for manifest in list_datasets(arguments.folder)]
     print(markdown(rows))
     met = sum(row["first 10"] >= row["random 100"] for row in rows)
     lost = [row["dataset"] for row in rows if row["first 10"] < row["random 10"]]
     print(f"first 10 at least random's best of 100: {met} of {len(rows)}; below random's best of 10: {lost or 'none'}")
-    if arguments.output is not None:
-        result = {
-            "date": time.strftime("%Y-%m-%d"),
-            "command": "python benchmarks/prior.py",
-            "versions": {"mltune": mltune.__version__, "python": platform.python_version(), "numpy": np.__version__},
-            "rows": rows,
-        }
-        arguments.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    write(arguments.output, provenance("numpy") | {"rows": rows})
 
 
 if __name__ == "__main__":

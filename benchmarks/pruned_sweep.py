@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cost_models import document
+from harness import SEARCHING, gpu_provenance, provenance, write
 
 from mltune.cost.features import Features
 from mltune.dataset.dataset import Dataset, datasets_in, list_datasets, load_dataset, load_manifest
@@ -173,10 +173,8 @@ def replay_all(asked: argparse.Namespace) -> None:
             print({name: value for name, value in row.items() if name != "audit"}, flush=True)
     thresholds = [one for source in sources if (one := astra(source, within)) is not None]
     text = table(rows, thresholds)
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    found_all = document({"within": within, "runs": rows, "astra": thresholds})
-    (RESULTS / f"{asked.name}.json").write_text(json.dumps(found_all) + "\n")
-    (RESULTS / f"{asked.name}.md").write_text(text + "\n")
+    results = {"within": within, "runs": rows, "astra": thresholds}
+    write(RESULTS / f"{asked.name}.json", provenance(*SEARCHING) | {"results": results}, text)
     print(text)
 
 
@@ -185,7 +183,6 @@ def replay_all(asked: argparse.Namespace) -> None:
 
 def live(asked: argparse.Namespace) -> None:
     """Make one part of the live comparison, and add it to ``live.json`` in the folder."""
-    from mltune.device.query import driver_version, query_device
     from mltune.measure.build import available_cores
     from mltune.resolve.request import TuneRequest
 
@@ -215,10 +212,8 @@ def live(asked: argparse.Namespace) -> None:
     }
     path = asked.gpu / "live.json"
     known_parts = json.loads(path.read_text())["results"]["parts"] if path.exists() else {}
-    device, cores = query_device(0), available_cores()
-    facts = {"device": device.to_json(), "driver": driver_version(), "cores": cores}
-    found = document({**facts, "parts": known_parts | {run: figures}}, f"{device.name}; {cores} cores")
-    path.write_text(json.dumps(found, indent=1) + "\n")
+    head = gpu_provenance(cores=available_cores())
+    write(path, head | {"results": {"parts": known_parts | {run: figures}}})
     print(json.dumps({run: figures}, indent=1))
 
 

@@ -10,10 +10,7 @@ reading what a slice has left (``end``), as a share of one core during the campa
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import platform
 import sys
 import tempfile
 import time
@@ -29,8 +26,8 @@ import scipy.stats  # noqa: F401 - its import takes a second, once in a campaign
 sys.path.insert(0, str(Path(__file__).parent))
 
 import large_run
+from harness import parser_of, provenance, write
 
-import mltune
 from mltune.campaign.device_worker import Outcome, SliceResult
 from mltune.campaign.scheduler import Scheduler
 from mltune.campaign.standing import TimeSlice
@@ -149,27 +146,16 @@ def measure(workers: int, problems: int, seconds: float) -> dict[str, Any]:
 
 def main() -> None:
     """Run the benchmark and print its rows."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--workers", default="1,16,64")
     parser.add_argument("--problems", type=int, default=len(SIZES) * len(CASES))
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--output", type=Path, default=None)
     arguments = parser.parse_args()
     rows = []
     for workers in map(int, arguments.workers.split(",")):
         rows.append(measure(workers, arguments.problems, arguments.seconds))
         print(json.dumps(rows[-1]), flush=True)
-    if arguments.output is not None:
-        document = {
-            "date": time.strftime("%Y-%m-%d"),
-            "command": "OMP_NUM_THREADS=1 python benchmarks/scheduler_overhead.py",
-            "machine": f"one core of {os.cpu_count()} ({platform.machine()}), shared; processor time, not wall time",
-            "versions": {"mltune": mltune.__version__, "python": platform.python_version()},
-            "slice_s": SLICE_S,
-            "trials_of_a_slice": TRIALS,
-            "rows": rows,
-        }
-        arguments.output.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    write(arguments.output, provenance(slice_s=SLICE_S, trials_of_a_slice=TRIALS, rows=rows))
 
 
 if __name__ == "__main__":

@@ -9,22 +9,16 @@ are fitted on a schedule; ``refit`` is the cost of a batch in which all of them 
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import platform
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import SEARCHING, parser_of, provenance, write
 
-import mltune
 from mltune.cost.features import Features
 from mltune.dataset.dataset import load_dataset
 from mltune.device.known import H200
@@ -141,10 +135,9 @@ def markdown(rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Run the benchmark and print its table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--known", default=",".join(map(str, KNOWN)))
     parser.add_argument("--spaces", default="gemm,xgemm_rtx_2080_ti")
-    parser.add_argument("--output", type=Path, default=None)
     arguments = parser.parse_args()
     rows = []
     for name in arguments.spaces.split(","):
@@ -154,20 +147,7 @@ def main() -> None:
                 rows.append(row_of(case, known))
                 print(markdown(rows[-1:]).splitlines()[-1], file=sys.stderr)
     print(markdown(rows))
-    if arguments.output is not None:
-        result = {
-            "date": time.strftime("%Y-%m-%d"),
-            "command": "OMP_NUM_THREADS=1 python benchmarks/search_overhead.py",
-            "machine": f"one core of {os.cpu_count()} ({platform.machine()}), shared; CPU time, not wall time",
-            "versions": {
-                "mltune": mltune.__version__,
-                "python": platform.python_version(),
-                **{name: version(name) for name in ("numpy", "scipy", "scikit-learn", "optuna")},
-            },
-            "batch": BATCH,
-            "rows": rows,
-        }
-        arguments.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    write(arguments.output, provenance(*SEARCHING, batch=BATCH, rows=rows))
 
 
 if __name__ == "__main__":

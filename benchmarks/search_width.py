@@ -16,24 +16,20 @@ Three ways to widen a search are compared:
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
-import os
-import platform
 import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import SEARCHING, parser_of, provenance, write
 
-import mltune
 from mltune.comparison.recording import Recording, Source
 from mltune.cost.cost_model import one_thread
 from mltune.cost.features import Features
@@ -215,13 +211,12 @@ def mean_figures(of_spaces: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> None:
     """Make the traces that are missing, and write the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, RESULT)
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--evaluations", type=int, default=CHECKPOINTS[-1])
     parser.add_argument("--spaces", default=",".join(SPACES))
     parser.add_argument("--widths", default=",".join(widths()))
     parser.add_argument("--work", type=Path, default=WORK)
-    parser.add_argument("--output", type=Path, default=RESULT)
     arguments = parser.parse_args()
     spaces, labels = arguments.spaces.split(","), arguments.widths.split(",")
     traces: dict[tuple[str, str], list[Trace]] = {(label, name): [] for label in labels for name in spaces}
@@ -236,20 +231,13 @@ def main() -> None:
         found = rows[label]["all"]
         print(f"{label:14}", *found["share"].values(), *(found[key] for key in ("to_99", "not_to_99")), sep="  ")
     document = {
-        "date": time.strftime("%Y-%m-%d"),
-        "command": "OMP_NUM_THREADS=1 python benchmarks/search_width.py",
-        "machine": f"one core of {os.cpu_count()} ({platform.machine()}), shared; processor time, not wall time",
-        "versions": {
-            "mltune": mltune.__version__,
-            "python": platform.python_version(),
-            **{name: version(name) for name in ("numpy", "scipy", "scikit-learn", "optuna")},
-        },
+        **provenance(*SEARCHING),
         "seeds": arguments.seeds,
         "evaluations": arguments.evaluations,
         "spread": "standard deviation over the seeds",
         "widths": rows,
     }
-    arguments.output.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    write(arguments.output, document)
 
 
 if __name__ == "__main__":

@@ -17,14 +17,13 @@ rule of mltune/search/stopping.py ends the search.
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cost_models import Space, document, spaces
+from cost_models import Space, spaces
+from harness import SEARCHING, parser_of, provenance, write
 from numpy.typing import NDArray
 
 from mltune.cost.regressors import ExtraTreesModel
@@ -141,11 +140,10 @@ def table(results: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Measure, print the table, and write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, Path("skip.json"))
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--searches", type=int, default=3)
     parser.add_argument("--spaces", default="")
-    parser.add_argument("--output", type=Path, default=Path("skip.json"))
     arguments = parser.parse_args()
     results = [
         {"space": space.name, "gate": gate, "rows": size, "seed": seed, **judge(space, gate, size, seed)}
@@ -160,7 +158,7 @@ def main() -> None:
         for seed in range(arguments.searches)
         for found in search(space.part(6000), seed)
     ]
-    arguments.output.write_text(json.dumps(document({"random": results, "searched": searched})) + "\n")
+    write(arguments.output, provenance(*SEARCHING) | {"results": {"random": results, "searched": searched}})
     print(table(results), searched_table(searched), sep="\n\n")
 
 

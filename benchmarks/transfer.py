@@ -22,10 +22,7 @@ recorded completely are replayed with the model of the random samples of other p
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
-import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -35,8 +32,8 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
+from harness import SEARCHING, provenance, write
 
-import mltune
 from mltune.comparison.recording import Recording, record
 from mltune.comparison.shipped import ShippedSearch
 from mltune.comparison.simulation import simulate
@@ -44,7 +41,6 @@ from mltune.cost.pretrained import PretrainedModel, Sweep, fit_member
 from mltune.cost.training import as_sweeps
 from mltune.dataset.dataset import Dataset, datasets_in, load_dataset, shipped_datasets, shipped_searches
 from mltune.kernel.reader import load_kernel
-from mltune.records.versions import installed_versions
 
 AT = (1, 5, 10, 25, 50, 100)
 SEARCHES = {
@@ -165,10 +161,7 @@ def main() -> None:
         for (name, search, _), job in jobs.items():
             spaces[name].setdefault(search, []).append(job.result())
     summary = {
-        "date": time.strftime("%Y-%m-%d"),
-        "command": " ".join(["python", *sys.argv]),
-        "cpu": platform.processor() or platform.machine(),
-        "versions": {"mltune": mltune.__version__, **installed_versions("numpy", "scikit-learn", "optuna")},
+        **provenance(*SEARCHING),
         "seeds": arguments.seeds,
         "seconds": round(time.time() - started),
         "at": AT,
@@ -181,8 +174,7 @@ def main() -> None:
             for name, space in spaces.items()
         },
     }
-    arguments.results.mkdir(parents=True, exist_ok=True)
-    (arguments.results / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    write(arguments.results / "summary.json", summary)
     text = table(summary)
     (arguments.results / "table.md").write_text(text, encoding="utf-8")
     print(text)

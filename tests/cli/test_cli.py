@@ -482,6 +482,7 @@ class TestCompare:
         return ("compare", "--table", "times.csv", "--parameters", "a,b,c", "--time", "time_ms")
 
     @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
+    @pytest.mark.system
     def test_a_signal_ends_it_with_what_it_has_and_the_same_command_goes_on(self, table, tmp_path, number):
         """The signal goes to the whole group, as from a terminal or a job scheduler."""
         options = ("--strategies", "random,tpe", "--evaluations", "60", "--jobs", "2")
@@ -522,6 +523,7 @@ class TestCompare:
         assert f"6 runs in runs/{folder.name}, of which 6 are there" in again.stderr
         assert [*tmp_path.glob("runs/*")] == [folder]
 
+    @pytest.mark.system
     def test_modules_in_the_working_directory_are_not_imported_by_its_processes(self, table, tmp_path):
         for name in ("struct", "selectors", "signal", "ctypes", "mltune"):
             (tmp_path / f"{name}.py").write_text("open('executed', 'w').close()\nraise SystemExit(5)\n")

@@ -245,6 +245,7 @@ def written(source: Source, tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("invalid", None),
     ],
 )
+@pytest.mark.sampled(3, system=10)
 def test_a_run_that_was_lost_or_damaged_is_done_again(
     written: Path, source: Source, tmp_path: Path, column: str, value: object
 ) -> None:

@@ -80,6 +80,7 @@ def test_a_model_is_of_one_kernel(datasets):
         train([datasets[0], load_dataset("xgemm_titan_rtx")])
 
 
+@pytest.mark.system
 def test_every_recorded_kernel_has_a_model_of_its_datasets():
     """models/train.sh must be run again after datasets/ has changed."""
     from mltune.kernel.reader import load_kernel

@@ -305,6 +305,7 @@ def test_too_many_rows_are_refused_before_they_are_read(tmp_path: Path) -> None:
         read_table(tmp_path / "large.parquet", ["a"], "t_ms")
 
 
+@pytest.mark.system
 def test_text_that_is_repeated_in_a_dictionary_is_not_unfolded(tmp_path: Path) -> None:
     long = pa.DictionaryArray.from_arrays(np.zeros(500_000, dtype=np.int32), ["x" * 1_000_000])  # 500 GB
     pq.write_table(pa.table({"a": np.arange(500_000), "b": long, "t_ms": np.ones(500_000)}), tmp_path / "t.parquet")

@@ -158,6 +158,7 @@ def test_the_best_is_the_fastest_that_is_ok(written):
     assert "time_s" not in frame
 
 
+@pytest.mark.system
 def test_twenty_thousand_rows_take_well_under_two_megabytes(tmp_path):
     dataset = dataset_from_records(trials(20_000), header(), name="big", kind="random")
     write_dataset(dataset, tmp_path)

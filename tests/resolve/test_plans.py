@@ -24,6 +24,7 @@ def plan(*arguments, cwd=None):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.sampled(1, system=6)
 def test_every_plan_of_ours_can_be_carried_out_on_an_h200(path):
     document = forecast(load_plan(path), [H200], "", 16)
     assert document["obstacle"] is None

@@ -181,6 +181,7 @@ def test_it_stops_by_itself_and_gives_the_reason():
     assert replay.search.ask().candidates == ()
 
 
+@pytest.mark.system
 def test_told_not_to_skip_it_skips_nothing():
     records = Replay(GATED, skip=False).run(14)
     assert {record.state for record in records} == {TrialState.OK}

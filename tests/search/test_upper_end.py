@@ -71,7 +71,7 @@ SWEEPS = [manifest.name for manifest in list_datasets() if manifest.kind != "sea
 
 
 @pytest.mark.parametrize("name", SWEEPS)
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2, system=5)
 def test_half_of_a_recorded_sweep_is_covered_by_the_other(name):
     dataset = load_dataset(name)
     manifest = dataset.manifest

@@ -208,7 +208,7 @@ def test_follow_tells_what_happens_until_the_end(tmp_path, make_run, make_trial,
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, None], ids=["killed", "to its end"])
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(0, system=1)
 def test_a_real_run_is_watched_from_before_it_begins(tmp_path, end):
     budget = ["--trials", "64"] if end is None else ["--time", "10m"]
     arguments = ["tune", "sgemm", *budget, "--no-stop", "--run", tmp_path / "run"]
@@ -225,7 +225,7 @@ def test_a_real_run_is_watched_from_before_it_begins(tmp_path, end):
             if end is not None and trials[-1] > 50:
                 process.send_signal(end)
                 process.wait()
-            time.sleep(0.05)
+            time.sleep(0.3)
         errors = process.stderr.read().decode()
     assert ended
     assert "in use" not in errors

@@ -27,6 +27,7 @@ def test_of_a_small_space_all_configurations_are_examined():
     assert found.best.limits[found.best.binding] == found.best.time_s >= max(found.hardware.values())
 
 
+@pytest.mark.system
 def test_of_a_large_space_a_sample_and_its_best_variants_are():
     found = find_bound(SGEMM, load_kernel("gemm_simt"), H200)
     assert found.examined < found.count

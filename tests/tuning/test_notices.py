@@ -76,6 +76,7 @@ def lossy(tmp_path) -> tuple[Path, Path]:
     return tmp_path / "campaign", problem
 
 
+@pytest.mark.system
 def test_trials_that_may_be_lost_are_spoken_of_by_every_reader(lossy):
     campaign, problem = lossy
     lost = "the trials that it held are lost"
@@ -90,6 +91,7 @@ def test_trials_that_may_be_lost_are_spoken_of_by_every_reader(lossy):
     assert any(lost in note for note in winners["winners"][0]["notes"])
 
 
+@pytest.mark.system
 def test_a_campaign_that_goes_on_speaks_of_them(lossy):
     campaign, _ = lossy
     assert "the trials that it held are lost" in command("run", campaign).stderr

@@ -100,7 +100,7 @@ def test_result_names_what_the_command_prints(undisturbed):
 
     assert document.keys() == {
         "problem", "device", "kernel", "replayed", "trials", "counts", "best", "seconds", "run", "stopped", "notice",
-        "skips", "model", "accuracy",
+        "skips", "model", "accuracy", "label", "reference",
     }  # fmt: skip
     assert document["best"].keys() == {
         "configuration", "median_s", "gb_per_s", "tflops", "share_of_peak", "share_of_reference",
@@ -164,6 +164,7 @@ def test_killed_run_goes_on_as_if_it_had_not_been(name, share, tmp_path, request
     assert before == [record for record in stored(run) if record.number in {one.number for one in before}]
 
 
+@pytest.mark.system
 def test_all_that_computes_in_threads_is_loaded_before_threads_are_limited(tmp_path):
     """Else sums would depend on the cores, and a run that is resumed on others would go another way."""
     script = f"""
@@ -211,6 +212,7 @@ def test_run_in_two_parts_is_the_run_in_one(undisturbed, tmp_path):
 
 
 @pytest.mark.parametrize("trials", [7 * BATCH, 12 * BATCH + 3])
+@pytest.mark.sampled(1, system=2)
 def test_what_gates_skipped_is_proposed_the_same_in_two_parts(gated, tmp_path, trials):
     search(tmp_path / "run", trials=trials, dataset=GATED)
 
@@ -261,6 +263,7 @@ def test_a_run_that_ended_by_itself_is_not_taken_up_again_unless_told_to(stopped
     assert longer.stopped == ""
 
 
+@pytest.mark.system
 def test_in_two_parts_it_ends_where_it_would_have(stopped, tmp_path):
     """A verdict is counted once, in whichever part it fell."""
     for share in (0.4, 0.6, 0.85):
@@ -349,6 +352,7 @@ def test_an_exhausted_space_ends_the_run_with_that_reason(tmp_path):
 
 
 @pytest.mark.parametrize("trials", [40, *(pytest.param(one, marks=pytest.mark.slow) for one in (32, 50))])
+@pytest.mark.system
 def test_a_space_is_exhausted_in_two_parts_as_in_one(tmp_path, trials):
     target = Target(dataset=str(few_rows(tmp_path, DATASET, rows=50)))
     whole = tune(TuneRequest(PROBLEM, KERNEL, target, trials=500, run=tmp_path / "whole"))
@@ -368,6 +372,7 @@ def test_a_goal_is_a_share_of_the_bound(share):
         TuneRequest(PROBLEM, KERNEL, Target(), enough=share)
 
 
+@pytest.mark.system
 def test_a_run_ends_at_its_goal_and_goes_on_with_a_higher_one(tmp_path):
     whole = search(tmp_path / "whole", trials=200)
     first = search(tmp_path / "run", trials=200, enough=0.5)
