@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import mltune
+import mltune.testing
 from mltune.kernel.reader import load_kernel
 from mltune.records.events import EVENTS
 from tests import needs
@@ -148,6 +150,15 @@ def test_every_event_is_explained():
     assert explained.keys() == EVENTS.keys()
     for event, fields in EVENTS.items():
         assert fields <= explained[event]
+
+
+def test_every_public_name_is_in_the_python_reference():
+    pages = "\n".join(page.read_text() for page in ROOT.glob("docs/reference/python/*.md"))
+    shown = set(re.findall(r"^      heading: mltune\.(\w+)$", pages, re.MULTILINE))
+    shown |= {name for name in vars(mltune.errors) if "::: mltune.errors\n" in pages}
+    assert set(mltune.__all__) - shown - {"__version__", "errors"} == set()
+    suites = set(re.findall(r"^::: mltune\.testing\.(\w+)$", pages, re.MULTILINE))
+    assert suites == set(mltune.testing.__all__)
 
 
 def test_every_page_is_in_the_navigation():
