@@ -89,6 +89,7 @@ from mltune.resolve.placement import place_on_workers
 from mltune.resolve.plan_file import parse_plan
 from mltune.process.signals import Interrupt
 
+pytest.importorskip("distributed")
 pytestmark = pytest.mark.system
 
 with contextlib.closing(Cluster(sys.argv[1])) as cluster, Interrupt() as stop:
