@@ -342,7 +342,7 @@ class TestChoice:
 
     def test_without_a_kernel_all_candidates_compete(self, no_gpu, monkeypatch, tmp_path):
         kernels = [mltune.load_kernel(name) for name in ("gemm_simt", "clblast_xgemm")]
-        monkeypatch.setattr("mltune.resolve.resolve.candidates", lambda *problem: kernels)
+        monkeypatch.setattr("mltune.resolve.kernels.candidates", lambda *problem: kernels)
         result = mltune.tune("sgemm", trials=32, run=tmp_path / "run")
         assert (tmp_path / "run/plan.toml").is_file()
         assert result.choice

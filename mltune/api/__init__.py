@@ -20,7 +20,7 @@ from mltune.api.tuning import sweep, tune, tune_sizes
 
 if TYPE_CHECKING:
     from mltune.api.results import KernelCheck, Predicted, Swept, UpperBound, WisdomCheck
-    from mltune.campaign.result import CampaignResult
+    from mltune.campaign.products import CampaignResult
     from mltune.comparison.results import Comparison, PartialComparison
     from mltune.dataset.dataset import Dataset, load_dataset
     from mltune.kernel.bundle import Kernel
@@ -77,7 +77,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "CampaignResult": "mltune.campaign.result",
+    "CampaignResult": "mltune.campaign.products",
     "Comparison": "mltune.comparison.results",
     "Dataset": "mltune.dataset.dataset",
     "Kernel": "mltune.kernel.bundle",

@@ -11,7 +11,7 @@ from mltune.api.display import interruptible, shown, warn
 
 if TYPE_CHECKING:
     from mltune.campaign.cluster.gpu_workers import Cluster
-    from mltune.campaign.result import CampaignResult
+    from mltune.campaign.products import CampaignResult
     from mltune.resolve.plan import Plan
     from mltune.results.progress import CampaignReport
 

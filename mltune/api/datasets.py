@@ -121,10 +121,10 @@ def import_dataset(
     >>> folder = pathlib.Path(tempfile.mkdtemp())
     >>> _ = (folder / "mine.csv").write_text("block,time_ms\n32,1.5\n64,1.25\n")
     >>> found, notices = mltune.import_dataset(
-    ...     folder / "mine.csv", kernel="mine", device="a100", parameters="block", time="time_ms", out=folder
+    ...     folder / "mine.csv", kernel="mine", device="a100", parameters="block", time="time_ms", out=folder / "data"
     ... )
     >>> found.manifest.best.configuration, notices[0]
-    ({'block': 64}, '2 rows, 2 distinct')
+    ({'block': 64}, '2 rows, 2 distinct, 0 failed')
     """
     from mltune.dataset.formats import Layout
     from mltune.dataset.importing import import_table

@@ -53,8 +53,8 @@ def bound(
     --------
     >>> import mltune
     >>> found = mltune.bound("sgemm", trans="NN", size=2048, kernel="gemm_shared", device="a100")
-    >>> found.best.binding, found.best.time_s > found.hardware["arithmetic"]
-    ('issue', True)
+    >>> found.kernel, found.best.time_s > found.hardware["arithmetic"]
+    ('gemm_shared', True)
     """
     from mltune.api.results import UpperBound
     from mltune.resolve.problems import named_kernels

@@ -13,7 +13,7 @@ from mltune.resolve.options import RunOptions, ShapeOptions
 
 if TYPE_CHECKING:
     from mltune.api.results import Swept
-    from mltune.campaign.result import CampaignResult
+    from mltune.campaign.products import CampaignResult
     from mltune.problem.problem import Problem
     from mltune.results.progress import Report
     from mltune.results.run import TuneResult

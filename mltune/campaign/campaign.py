@@ -1,8 +1,8 @@
 """A campaign: carries out a plan in time slices on all its devices, and survives interruptions and dead workers.
 
-This process shares out the time and waits. Time slices are run by workers (:mod:`mltune.campaign.device_worker`), one
-child process per device: a worker that dies, hangs or loses its GPU is replaced, and its time slice is resumed. All
-state is in the stores of the problems, so the same command resumes a campaign.
+This process shares out the time and waits. Workers (:mod:`mltune.campaign.device_worker`), one child process per
+device, run the time slices. A worker that dies, hangs or loses its GPU is replaced, and its time slice is resumed. The
+stores of the problems hold all state, so the same command resumes a campaign.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mltune.campaign.cluster.remote_worker import remote_workers
+from mltune.campaign.cluster.remote_process import remote_workers
 from mltune.campaign.device_worker import BACK, DEVICE_WORKER, HEARTBEAT_TIMEOUT_S, DeviceWorker, Outcome, SliceRequest
 from mltune.campaign.identity import claim_directory
-from mltune.campaign.products import Products
-from mltune.campaign.result import CampaignResult
+from mltune.campaign.products import CampaignResult, write_datasets, write_report
 from mltune.campaign.scheduler import Scheduler
 from mltune.measure.cluster_connection import address_of
 from mltune.process.child import Child
@@ -81,10 +81,10 @@ def run_plan(
     heartbeat_timeout_s : float
         Seconds without a message after which a worker is killed and replaced.
     siblings : bool
-        Whether a problem that begins measures first what other problems of its kernel have found so far.
+        Whether a new problem first measures the best configurations of the other problems of its kernel.
     store : str
-        URL of the PostgreSQL database for the records of problems that begin. By default it is that of the others, or
-        they are in files.
+        URL of the PostgreSQL database for the records of new problems. By default it is the database of the other
+        problems, or the records are in files.
     compile_on : str
         Cluster whose compile workers help (:func:`mltune.measure.cluster_connection.connect`); empty for none.
     cluster : Cluster, optional
@@ -117,9 +117,9 @@ def run_plan(
             stop,
             workers,
             gpus,
-            siblings=siblings,
-            store=database_of(runs_in(directory), store),
-            compile_on=compile_on,
+            siblings,
+            database_of(runs_in(directory), store),
+            compile_on,
         )
         with contextlib.closing(campaign):
             campaign.run()
@@ -128,121 +128,113 @@ def run_plan(
         os.close(lock)
 
 
+@dataclass
 class Campaign:
-    """A plan that is carried out by this process; :meth:`close` ends the workers.
+    """A plan that this process carries out; :meth:`close` ends the workers.
 
-    The parameters are those of :func:`run_plan`, and the workers with the facts of their GPUs, where they are on other
-    hosts; the directory is locked and holds the plan.
+    Most attributes are the parameters of :func:`run_plan`. ``gpus`` are the facts of GPUs on other hosts. The directory
+    is locked and holds the plan.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        directory: Path,
-        progress: CampaignReport | None,
-        stop: Callable[[], bool],
-        workers: Sequence[DeviceWorker],
-        gpus: Mapping[str, Device],
-        *,
-        siblings: bool,
-        store: str,
-        compile_on: str,
-    ) -> None:
-        self._plan = plan
-        self._directory = directory
-        self._progress = progress
-        self._stop = stop
-        self._siblings = siblings
-        self._store = store
-        self._compile_on = address_of(compile_on) if compile_on else ""  # a file may not be there on other hosts
-        self._log = EventLog(directory)
-        self._outdone: set[str] = set()
-        self._workers = list(workers)
-        self._gpus = gpus
-        self._scheduler = Scheduler(plan, directory, stop, gpus)
-        self._elapsed_before_s = sum(one.total_s for one in self._scheduler.standings.values()) / len(plan.devices)
-        self._started = time.monotonic()
+    plan: Plan
+    directory: Path
+    progress: CampaignReport | None
+    stop: Callable[[], bool]
+    workers: Sequence[DeviceWorker]
+    gpus: Mapping[str, Device]
+    siblings: bool
+    store: str
+    compile_on: str
+
+    def __post_init__(self) -> None:
+        self.compile_on = address_of(self.compile_on) if self.compile_on else ""  # other hosts may lack the file
+        self.log = EventLog(self.directory)
+        self.outdone: set[str] = set()
+        self.scheduler = Scheduler(self.plan, self.directory, self.stop, self.gpus)
+        total_s = sum(one.total_s for one in self.scheduler.standings.values())
+        self.elapsed_before_s = total_s / len(self.plan.devices)
+        self.started = time.monotonic()
 
     def close(self) -> None:
         """Interrupt the workers, and kill those that do not end in time."""
-        for worker in self._workers:
+        for worker in self.workers:
             worker.child.interrupt(signal.SIGTERM)
         deadline = time.monotonic() + STOP_TIMEOUT_S
-        for worker in self._workers:
+        for worker in self.workers:
             worker.close(max(0.0, deadline - time.monotonic()))
 
     def run(self) -> None:
         """Run time slices until nothing is left to do, the budget is spent, or the campaign is interrupted."""
         self._begin()
-        if any(task.choice for task in self._plan.tasks) and not self._scheduler.trials:
-            for worker in self._workers:  # while the bounds of the first kernels are computed
+        if any(task.choice for task in self.plan.tasks) and not self.scheduler.trials:
+            for worker in self.workers:  # while the bounds of the first kernels are computed
                 worker.prepare()
-        while not self._stop():
-            for worker in self._workers:
+        while not self.stop():
+            for worker in self.workers:
                 if worker.is_free:
                     self._start_slice(worker)
-            self._scheduler.find_bound()
-            under_way = [worker.future for worker in self._workers if worker.future is not None]
+            self.scheduler.find_bound()
+            under_way = [worker.future for worker in self.workers if worker.future is not None]
             if under_way:
                 wait(under_way, timeout=POLL_EVERY_S, return_when=FIRST_COMPLETED)
-            elif any(worker.is_paused for worker in self._workers):
+            elif any(worker.is_paused for worker in self.workers):
                 time.sleep(POLL_EVERY_S)
             else:
                 break
-            for worker in self._workers:
+            for worker in self.workers:
                 self._check_recovery(worker)
                 self._end_slice(worker)
             self._report()
 
     def finish(self) -> CampaignResult:
         """Write the products of the plan and return the result."""
-        self._scheduler.refresh()
-        products = Products(self._plan, self._directory, self._scheduler, self._report)
-        interrupted = self._stop()
+        self.scheduler.refresh()
+        produced = self.plan, self.scheduler, self.directory, self._report
+        interrupted = self.stop()
         if interrupted:
-            self._log.write("interrupted", signal=getattr(self._stop, "signal", None), elapsed_s=self.elapsed_s)
+            self.log.write("interrupted", signal=getattr(self.stop, "signal", None), elapsed_s=self.elapsed_s)
         else:
-            products.write_datasets()
-        self._log.write(
+            write_datasets(*produced)
+        self.log.write(
             "plan_ended",
             outcome="interrupted" if interrupted else "ended",
-            trials=self._scheduler.trials,
+            trials=self.scheduler.trials,
             seconds={"elapsed": self.elapsed_s},
             elapsed_s=self.elapsed_s,
         )
-        report = products.write_report(self._deadline, quick=interrupted)
+        report = write_report(*produced, self._deadline, quick=interrupted)
         if report is not None:
-            self._log.write("report_written", path=str(report.html), elapsed_s=self.elapsed_s)
-        return CampaignResult(self._directory, self._scheduler.standings, interrupted, report, self._scheduler.read)
+            self.log.write("report_written", path=str(report.html), elapsed_s=self.elapsed_s)
+        return CampaignResult(self.directory, self.scheduler.standings, interrupted, report, self.scheduler.read)
 
     @property
     def elapsed_s(self) -> float:
         """Seconds since the campaign began, without interruptions."""
-        return self._elapsed_before_s + time.monotonic() - self._started
+        return self.elapsed_before_s + time.monotonic() - self.started
 
     @property
     def left_s(self) -> float | None:
         """Seconds until the budget is spent, without those for the report; None where it is counted in trials."""
-        if self._plan.unit == "trials":
+        if self.plan.unit == "trials":
             return None
-        budget = self._plan.budget - min(60.0, REPORT_SHARE * self._plan.budget)
+        budget = self.plan.budget - min(60.0, REPORT_SHARE * self.plan.budget)
         return max(0.0, budget - self.elapsed_s)
 
     def _begin(self) -> None:
         """Log the beginning of the campaign, or its resumption."""
-        plan = self._plan
+        plan = self.plan
         facts = {
             "budget_s": plan.budget if plan.unit == "s" else None,
             "budget_trials": int(plan.budget) if plan.unit == "trials" else None,
             "pid": os.getpid(),
         }
-        if self._scheduler.trials:
-            self._log.write("resumed", trials=self._scheduler.trials, elapsed_s=self.elapsed_s, **facts)
-            for slug, standing in self._scheduler.standings.items():
+        if self.scheduler.trials:
+            self.log.write("resumed", trials=self.scheduler.trials, elapsed_s=self.elapsed_s, **facts)
+            for slug, standing in self.scheduler.standings.items():
                 if standing.notice:
                     self._report(f"{slug}: {standing.notice}")
             return
-        self._log.write(
+        self.log.write(
             "plan_started",
             plan=plan.name,
             problems=[task.slug for task in plan.tasks],
@@ -253,31 +245,31 @@ class Campaign:
 
     def _start_slice(self, worker: DeviceWorker) -> None:
         """Start the next time slice on a free worker, if there is one."""
-        running = [worker.time_slice.slug for worker in self._workers if worker.time_slice is not None]
-        time_slice = self._scheduler.next([*running, *self._of_other_models(worker)], self.left_s)
+        running = [worker.time_slice.slug for worker in self.workers if worker.time_slice is not None]
+        time_slice = self.scheduler.next([*running, *self._of_other_models(worker)], self.left_s)
         self._note_outdone()
         if time_slice is None:
             return
-        task = self._plan.task(time_slice.slug)
+        task = self.plan.task(time_slice.slug)
         request = TuneRequest(
             task.problem,
             task.kernel,
-            task.target or Target(cuda=0 if worker.device in self._gpus else int(worker.device.removeprefix("cuda:"))),
+            task.target or Target(cuda=0 if worker.device in self.gpus else int(worker.device.removeprefix("cuda:"))),
             trials=time_slice.trials,
             time_s=time_slice.time_s,
-            seed=self._plan.seed,
-            run=self._scheduler.folder(task),
+            seed=self.plan.seed,
+            run=self.scheduler.folder(task),
             choice=task.choice,
             **{
-                "store": self._store,
+                "store": self.store,
                 "compilers": self._compilers(),
-                "compile_on": self._compile_on,
-                **self._plan.options,
+                "compile_on": self.compile_on,
+                **self.plan.options,
             },
         )
         repair = time_slice.reason == "repair"
         if not repair:
-            self._log.write(
+            self.log.write(
                 "slice_started",
                 slug=task.slug,
                 problem=task.problem.label,
@@ -285,41 +277,41 @@ class Campaign:
                 limit=time_slice.limit,
                 elapsed_s=self.elapsed_s,
             )
-        siblings = self._scheduler.siblings(task) if self._siblings else None
-        worker.start(time_slice, SliceRequest(request, task.slug, self._directory, repair, siblings))
+        siblings = self.scheduler.siblings(task) if self.siblings else None
+        worker.start(time_slice, SliceRequest(request, task.slug, self.directory, repair, siblings))
 
     def _of_other_models(self, worker: DeviceWorker) -> list[str]:
-        """Return the tasks that are for GPUs of other models."""
-        gpu = self._gpus.get(worker.device)
-        return [] if gpu is None else [task.slug for task in self._plan.tasks if task.model not in ("", gpu.name)]
+        """Return the slugs of tasks for GPUs of other models."""
+        gpu = self.gpus.get(worker.device)
+        return [] if gpu is None else [task.slug for task in self.plan.tasks if task.model not in ("", gpu.name)]
 
     def _note_outdone(self) -> None:
-        """Log the tasks that have ended before they began: another kernel is faster than theirs can be."""
-        for slug, standing in self._scheduler.standings.items():
-            if standing.stopped and not standing.trials and slug not in self._outdone:
-                self._outdone.add(slug)
-                facts = {"problem": self._plan.task(slug).problem.label, "detail": standing.stopped, "slug": slug}
-                self._log.write("left_out", **facts, elapsed_s=self.elapsed_s)
+        """Log the tasks that have ended without a trial, because another kernel is faster than theirs can be."""
+        for slug, standing in self.scheduler.standings.items():
+            if standing.stopped and not standing.trials and slug not in self.outdone:
+                self.outdone.add(slug)
+                facts = {"problem": self.plan.task(slug).problem.label, "detail": standing.stopped, "slug": slug}
+                self.log.write("left_out", **facts, elapsed_s=self.elapsed_s)
                 self._report(f"{slug}: left out: {standing.stopped}")
 
     def _compilers(self) -> int | None:
         """Return the number of compile processes per worker; None for all cores, where there is one worker."""
-        if len(self._workers) == 1:
+        if len(self.workers) == 1:
             return None
         from mltune.measure.build import available_cores
 
-        return max(1, available_cores() // len(self._workers))
+        return max(1, available_cores() // len(self.workers))
 
     def _check_recovery(self, worker: DeviceWorker, *, works: bool = False) -> None:
-        """Log that what a worker missed is back: a time slice has new trials, or ``works``."""
+        """Log that a worker has back what it missed: its time slice has new trials, or ``works``."""
         if worker.missing is None:
             return
         if worker.time_slice is not None and worker.progress is not None:
-            works = works or worker.progress.trials > self._scheduler.standings[worker.time_slice.slug].trials
+            works = works or worker.progress.trials > self.scheduler.standings[worker.time_slice.slug].trials
         if works:
             event = BACK[worker.missing]
-            self._scheduler.forget_failures()
-            self._log.write(event, lost_s=worker.recover(), device=worker.device, elapsed_s=self.elapsed_s)
+            self.scheduler.forget_failures()
+            self.log.write(event, lost_s=worker.recover(), device=worker.device, elapsed_s=self.elapsed_s)
 
     def _end_slice(self, worker: DeviceWorker) -> None:
         """Log the end of a time slice, if it has ended, and react to a failure."""
@@ -327,7 +319,7 @@ class Campaign:
         if time_slice is None or result is None:
             return
         slug, outcome, detail = time_slice.slug, result.outcome, result.detail
-        standing = self._scheduler.end(time_slice, result)
+        standing = self.scheduler.end(time_slice, result)
         where = {"slug": slug, "device": worker.device, "elapsed_s": self.elapsed_s}
         if outcome is Outcome.DONE:
             self._check_recovery(worker, works=True)
@@ -335,45 +327,45 @@ class Campaign:
             worker.child.kill()
         else:
             if outcome is Outcome.DIED:
-                self._log.write("worker_died", detail=detail, **where)
+                self.log.write("worker_died", detail=detail, **where)
             elif outcome in BACK and worker.pause(outcome):
-                self._log.write(str(outcome), detail=detail, **where)
+                self.log.write(str(outcome), detail=detail, **where)
             if not standing.failed:
                 self._report(f"{slug}: {outcome.replace('_', ' ')}: {detail}")
-        label = self._plan.task(slug).problem.label
+        label = self.plan.task(slug).problem.label
         if time_slice.reason != "repair":
-            self._log.write(
+            self.log.write(
                 "slice_ended",
                 problem=label,
                 trials=standing.trials,
-                best_s=standing.curve[-1][1] if standing.curve else None,
+                best_s=standing.best_s,
                 outcome=str(outcome),
                 detail=detail or standing.stopped,
-                done=self._scheduler.done,
+                done=self.scheduler.done,
                 **where,
             )
         if standing.stopped:
             self._report(f"{slug}: ended by itself: {standing.stopped}")
         if standing.failed:
-            self._log.write("set_aside", problem=label, detail=standing.failed, **where)
+            self.log.write("set_aside", problem=label, detail=standing.failed, **where)
             self._report(f"{slug}: set aside: {standing.failed}")
 
     def _report(self, message: str | None = None) -> None:
         """Report the progress, and log it once a minute or with a message."""
-        running = (worker.progress for worker in self._workers if worker.time_slice is not None)
+        running = (worker.progress for worker in self.workers if worker.time_slice is not None)
         runs = tuple(progress for progress in running if progress is not None)
-        new = (run.trials - self._scheduler.standings[run.slug].trials for run in runs)
+        new = (run.trials - self.scheduler.standings[run.slug].trials for run in runs)
         progress = CampaignProgress(
             runs,
-            self._scheduler.done,
-            len(self._plan.tasks),
-            trials=self._scheduler.trials + sum(max(0, count) for count in new),
-            trials_limit=int(self._plan.budget) if self._plan.unit == "trials" else None,
+            self.scheduler.done,
+            len(self.plan.tasks),
+            trials=self.scheduler.trials + sum(max(0, count) for count in new),
+            trials_limit=int(self.plan.budget) if self.plan.unit == "trials" else None,
             elapsed_s=self.elapsed_s,
             left_s=self.left_s,
             message=message,
         )
-        self._log.snapshot(
+        self.log.snapshot(
             [run.to_json() for run in runs],
             at_once=message is not None,
             done=progress.done,
@@ -382,9 +374,9 @@ class Campaign:
             message=message,
             elapsed_s=progress.elapsed_s,
         )
-        if self._progress is not None:
-            self._progress(progress)
+        if self.progress is not None:
+            self.progress(progress)
 
     def _deadline(self) -> float:
         """Return when the report must be done, on the clock of :func:`time.monotonic`."""
-        return float(getattr(self._stop, "deadline", math.inf)) - LAST_S
+        return float(getattr(self.stop, "deadline", math.inf)) - LAST_S

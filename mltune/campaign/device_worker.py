@@ -20,7 +20,6 @@ from mltune.errors import (
     DiskFullError,
     MltuneError,
     UsageError,
-    WorkerError,
 )
 from mltune.process.child import ChildDiedError, ChildTimeoutError, send_to_parent
 from mltune.process.child_pool import ChildPool
@@ -68,9 +67,18 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SliceRequest:
-    """A time slice as sent to a worker: the request with its limit, the task, and the folder of the event log.
+    """A time slice as sent to a worker.
 
-    With ``repair`` nothing is tuned: the store is opened for writing, which repairs what a kill has left, and read.
+    Attributes
+    ----------
+    request : TuneRequest
+        With the limit of the time slice.
+    slug : str
+    log : pathlib.Path
+        Folder of the event log.
+    repair : bool
+        Whether to open the store for writing, which repairs what a kill has left, and to read it, without tuning.
+    siblings : Siblings
     """
 
     request: TuneRequest
@@ -106,7 +114,7 @@ class Process(Protocol):
 
 @dataclass(slots=True)
 class DeviceWorker:
-    """A device of a campaign and its child process, as seen by the campaign.
+    """A device of a campaign and its child process, on the side of the campaign.
 
     Attributes
     ----------
@@ -118,8 +126,9 @@ class DeviceWorker:
     time_slice, future, progress
         The time slice under way, its result, and its last progress.
     missing : Outcome or None
-        One of :data:`BACK` after a time slice with that outcome, until one works again. It began at
-        ``missing_since`` and was the outcome of ``failures`` time slices in a row; the pause ends at ``ready_at``.
+        One of :data:`BACK` after a time slice with that outcome, until a time slice works again.
+    missing_since, failures, ready_at
+        When it began, the number of time slices in a row with that outcome, and when the pause ends.
     """
 
     device: str
@@ -151,7 +160,7 @@ class DeviceWorker:
     def start(self, time_slice: TimeSlice, request: SliceRequest) -> None:
         """Start a time slice."""
         self.time_slice, self.progress = time_slice, None
-        self.future = self.thread.submit(self._call, request)
+        self.future = self.thread.submit(call, self.child, request, self.heartbeat_timeout_s, self._receive)
 
     def take_result(self) -> SliceResult | None:
         """Return the result of the time slice under way and become free; None while it is not done."""
@@ -183,19 +192,23 @@ class DeviceWorker:
         self.thread.shutdown(wait=True, cancel_futures=True)
         self.child.kill()
 
-    def _call(self, request: SliceRequest) -> SliceResult:
-        try:
-            result = self.child.call(request, self.heartbeat_timeout_s, self._receive)
-            assert isinstance(result, SliceResult)  # noqa: S101
-            return result
-        except ChildTimeoutError:
-            return SliceResult(Outcome.DIED, f"it sent no heartbeat for {self.heartbeat_timeout_s:g} s, and was killed")
-        except (ChildDiedError, WorkerError) as error:
-            return SliceResult(Outcome.DIED, str(error))
-
     def _receive(self, message: Any) -> None:
         if isinstance(message, Progress):
             self.progress = message
+
+
+def call(
+    child: Process, request: SliceRequest, heartbeat_timeout_s: float, on_message: Callable[[Any], None]
+) -> SliceResult:
+    """Run a time slice in a process; an error of the process or of the slice is a result."""
+    try:
+        result = child.call(request, heartbeat_timeout_s, on_message)
+        assert isinstance(result, SliceResult)  # noqa: S101
+        return result
+    except ChildTimeoutError:
+        return SliceResult(Outcome.DIED, f"it sent no heartbeat for {heartbeat_timeout_s:g} s, and was killed")
+    except (ChildDiedError, MltuneError) as error:
+        return SliceResult(outcome_of(error), str(error))
 
 
 Tune = Callable[..., TuneResult]
@@ -211,11 +224,10 @@ def make_device_worker(tune: Tune | None = None) -> Callable[[SliceRequest], Sli
         Runs a time slice; the tuner by default.
     """
     if tune is None:
-        from mltune.cost.cost_model import preload
-        from mltune.tuning.tuner import tune as tuner
+        from mltune.tuning import tuner
 
-        preload()
-        tune = partial(tuner, pool=ChildPool())
+        tuner.preload()
+        tune = partial(tuner.tune, pool=ChildPool())
     return partial(_run_slice, tune, Interrupt(STOP_TIMEOUT_S, twice=False).__enter__())
 
 
@@ -246,7 +258,7 @@ def _run_slice(tune: Tune, interrupt: Interrupt, request: SliceRequest) -> Slice
     return SliceResult(Outcome.INTERRUPTED if interrupt() else Outcome.DONE)
 
 
-def outcome_of(error: MltuneError) -> Outcome:
+def outcome_of(error: Exception) -> Outcome:
     """Return the outcome of a time slice that ended with an error."""
     kinds = {
         DeviceLostError: Outcome.GPU_LOST,

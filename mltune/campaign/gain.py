@@ -50,16 +50,12 @@ def gain_constants(tasks: Sequence[Task], standings: Mapping[str, Standing]) -> 
 def chances(
     tasks: Sequence[Task], standings: Mapping[str, Standing], constants: Mapping[str, float]
 ) -> dict[str, float]:
-    """Return the factor of each task's expected gain that its choice among kernels leaves, by slug.
+    """Return a factor for the expected gain of each task, by slug, which counts the other kernels of its choice.
 
-    It is 1 for a task on its own and for the fastest kernel of a choice, less for the others, and 0 for those that are
-    hopeless (:data:`HOPELESS`), or of which no trial has succeeded.
+    It is 1 for a task on its own and for the fastest kernel of a choice, less for the other kernels, and 0 for those
+    that are hopeless (:data:`HOPELESS`) or have no successful trial.
     """
-    best_s: dict[str, float] = {}
-    for task in tasks:
-        if task.choice and standings[task.slug].curve:
-            found_s = standings[task.slug].curve[-1][1]
-            best_s[task.choice] = min(found_s, best_s.get(task.choice, found_s))
+    best_s = best_of_choices(tasks, standings)
     factors = {task.slug: 1.0 for task in tasks}
     for task in tasks:
         standing = standings[task.slug]
@@ -69,6 +65,16 @@ def chances(
             factor = math.exp(-behind / gap)
             factors[task.slug] = factor if not behind or gap * factor >= HOPELESS else 0.0
     return factors
+
+
+def best_of_choices(tasks: Sequence[Task], standings: Mapping[str, Standing]) -> dict[str, float]:
+    """Return the best time of each choice among kernels so far, seconds; without those that have none."""
+    best_s: dict[str, float] = {}
+    for task in tasks:
+        found_s = standings[task.slug].best_s
+        if task.choice and found_s is not None:
+            best_s[task.choice] = min(found_s, best_s.get(task.choice, found_s))
+    return best_s
 
 
 def last_doubling(standing: Standing) -> float:

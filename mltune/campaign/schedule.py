@@ -2,8 +2,8 @@
 
 An unfinished time slice is finished first. Then every task gets its minimum, in the order of the plan. The rest goes,
 one time slice after the other, to the tasks with the largest expected gain (:mod:`mltune.campaign.gain`). A task that
-has stopped, failed or reached its maximum gets nothing more, and leaves its share to the others. Nor does a kernel that
-is so far behind another kernel for the same problem that it cannot be expected to catch up.
+has stopped, failed or reached its maximum gets nothing more, and leaves its share to the others. The same holds for a
+kernel that is too far behind another kernel for the same problem to catch up.
 """
 
 from __future__ import annotations

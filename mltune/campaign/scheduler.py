@@ -5,23 +5,24 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mltune.campaign.device_worker import Outcome, SliceResult
-from mltune.campaign.limits import least_time
+from mltune.campaign.gain import best_of_choices
 from mltune.campaign.schedule import next_slice
 from mltune.campaign.standing import Standing, TimeSlice, standing_of
-from mltune.errors import RunError
+from mltune.errors import MltuneError, RunError
 from mltune.known.entry import Entry
 from mltune.records.directory import PROBLEMS, is_begun
 from mltune.resolve.plan import Plan, Task
 from mltune.results.reader import RunReader, Unread, read_or_set_aside
 from mltune.results.run import TuneResult
 from mltune.results.wording import milliseconds
+from mltune.tuning.bound import find_bound
 from mltune.tuning.siblings import Siblings, near_run, nearest
 from mltune.tuning.wisdom import found_so_far
 
@@ -35,8 +36,10 @@ MAX_IDLE = 5
 """Time slices without a failure, a new trial or a reason to stop after which a task is set aside."""
 
 FRESH_S = 20.0
-"""Seconds for which a problem that begins is told of a run what was read of it last: with 64 devices, all others have
-new trials whenever one asks."""
+"""Seconds during which the content of a run, once read, is passed to new problems without reading it again.
+
+With 64 devices all other runs have new trials whenever a problem begins.
+"""
 
 
 class Scheduler:
@@ -47,7 +50,7 @@ class Scheduler:
     plan : Plan
     directory : pathlib.Path
     stop : callable
-        Once it is true, no further run is read at the start: a campaign that is interrupted has only seconds.
+        Once it is true, no further run is read at the start: an interrupted campaign has only seconds.
     gpus : mapping of str to Device, optional
         The facts of the plan's devices, where they are on other hosts.
 
@@ -67,7 +70,7 @@ class Scheduler:
         self._directory = directory
         self._readers = {task.slug: RunReader(self.folder(task), task.slug) for task in plan.tasks}
         self._runs: dict[str, TuneResult] = {}  # the standings are of these
-        self._seen: dict[str, tuple[float, TuneResult | None]] = {}  # what siblings are told, and when it was read
+        self._seen: dict[str, tuple[float, TuneResult | None]] = {}  # the runs for siblings, and when they were read
         self._entries: dict[str, tuple[TuneResult, list[Entry]]] = {}
         self.standings = {task.slug: Standing(task.slug) for task in plan.tasks}
         self.left_out: set[str] = set()
@@ -109,19 +112,18 @@ class Scheduler:
 
     def siblings(self, task: Task) -> Siblings:
         """Return the results so far of the other problems of a task's kernel; none once the task has trials."""
-        others = list(self._others(task))
+        others = self._others(task)
         entries = tuple(entry for run in others for entry in self._found(run))
         return Siblings(entries, nearest(near_run(task.problem, run) for run in others))
 
     def next(self, running: Collection[str], left_s: float | None) -> TimeSlice | None:
         """Choose the time slice of a free device; None if there is nothing for it to do.
 
-        ``running`` holds the slugs of the tasks that other devices work on. ``left_s`` are the seconds left of a budget
-        in seconds.
+        ``running`` holds the slugs of the tasks that other devices work on, ``left_s`` the rest of a budget in seconds.
         """
         running = set(running)
         unread = [slug for slug, standing in self.standings.items() if standing.unread and not standing.ended]
-        if unread:  # what they have spent decides what the others get
+        if unread:  # the shares of the others depend on what these have spent
             free = [slug for slug in unread if slug not in running]
             return TimeSlice(free[0], 0.0, self._plan.unit, "repair") if free else None
         self._end_outdone()
@@ -134,7 +136,7 @@ class Scheduler:
             choice = self._plan.task(time_slice.slug).choice if time_slice.reason == "minimum" else ""
             if not (choice and self.find_bound(choice)):
                 return time_slice
-            while self.find_bound(choice):  # the most promising kernel begins, and others may be out of the question
+            while self.find_bound(choice):  # then the most promising kernel begins, and others may be left out
                 pass
             return self.next(running, left_s)
         for slug in sorted(self._undeclared - running):  # killed between its last trial and its declaration
@@ -162,15 +164,10 @@ class Scheduler:
         return standing
 
     def find_bound(self, choice: str = "") -> bool:
-        """Compute the least time of one more kernel that competes with others, of a choice if it is named.
+        """Compute the least time of one more kernel that competes with others; return whether there was one.
 
-        That takes a second or more, which are none of a time slice: called while the devices are busy. Only for kernels
-        that have not begun; the others are known by their trials.
-
-        Returns
-        -------
-        bool
-            Whether there was one.
+        With ``choice`` it is a kernel of that choice. This takes a second or more, so it is done while the devices are
+        busy. Kernels with trials need none.
         """
         for task in self._plan.tasks:
             wanted = task.choice == choice if choice else bool(task.choice)
@@ -182,14 +179,10 @@ class Scheduler:
         return False
 
     def _end_outdone(self) -> None:
-        """End the tasks whose kernel has not begun, and cannot be as fast as another of its choice already is."""
+        """End the tasks without trials whose kernel cannot be as fast as another one of its choice already is."""
         if not self._has_choices:
             return
-        best_s: dict[str, float] = {}
-        for task in self._plan.tasks:
-            curve = self.standings[task.slug].curve
-            if task.choice and curve:
-                best_s[task.choice] = min(curve[-1][1], best_s.get(task.choice, math.inf))
+        best_s = best_of_choices(self._plan.tasks, self.standings)
         for task in self._plan.tasks:
             standing, least_s = self.standings[task.slug], self._least_s.get(task.slug, 0.0)
             if not standing.trials and not standing.ended and best_s.get(task.choice, math.inf) < least_s:
@@ -200,7 +193,7 @@ class Scheduler:
                 self.standings[task.slug] = replace(standing, stopped=reason)
 
     def _ordered(self) -> Plan:
-        """Return the plan with the kernels of each choice by their least times: the most promising one begins."""
+        """Return the plan with the kernels of each choice in the order of their least times."""
         if not self._has_choices:
             return self._plan
         first = {task.choice or task.slug: at for at, task in reversed(list(enumerate(self._plan.tasks)))}
@@ -219,10 +212,7 @@ class Scheduler:
             self.standings[task.slug] = self._read(task)
 
     def _others(self, task: Task) -> list[TuneResult]:
-        """Return the runs of the other problems of a task's kernel, as far as they can be read.
-
-        None once the task has trials.
-        """
+        """Return the runs of the other problems of a task's kernel that can be read; none once the task has trials."""
         others = [] if self.standings[task.slug].trials else self._plan.tasks
         runs = (self._recent(one) for one in others if one.bundle == task.bundle and one.slug != task.slug)
         return [run for run in runs if run is not None]
@@ -237,7 +227,7 @@ class Scheduler:
         return run
 
     def _found(self, run: TuneResult) -> list[Entry]:
-        """Return what a run has found; it is computed once for each state of the run."""
+        """Return the best configurations of a run, computed once for each state of the run."""
         before, entries = self._entries.get(run.slug, (None, []))
         if before is not run:
             found = read_or_set_aside(run.slug, partial(found_so_far, run))
@@ -248,7 +238,7 @@ class Scheduler:
     def _failure(self, time_slice: TimeSlice, standing: Standing, result: SliceResult) -> str:
         """Return why a task is set aside after a time slice; empty if it is not.
 
-        An error of a reader alone sets nothing aside: first a worker opens the store for writing.
+        A task that cannot be read is set aside only after a worker has tried to repair its store.
         """
         outcome, failures = result.outcome, self._failures[standing.slug]
         repaired = outcome is Outcome.DONE and time_slice.reason == "repair"
@@ -261,7 +251,7 @@ class Scheduler:
         return ""
 
     def _read(self, task: Task) -> Standing:
-        """Read the standing of a task; one that was set aside stays so, as does what is known of an unreadable one."""
+        """Read the standing of a task. A task that was set aside or cannot be read keeps its last standing."""
         known = self.standings[task.slug]
         if known.failed or not is_begun(self.folder(task)):
             return known
@@ -277,3 +267,26 @@ class Scheduler:
 
         found = read_or_set_aside(task.slug, read)
         return replace(known, unread=found.reason) if isinstance(found, Unread) else found
+
+
+def least_time(task: Task, devices: Sequence[str | Device]) -> float:
+    """Return the least time in seconds that the kernel of a task needs on any device; 0 where that is not known.
+
+    Devices are those of a placed plan (:func:`mltune.resolve.placement.place`), or their facts.
+    """
+    try:
+        found = [_device(task, spec) for spec in devices]
+        distinct = [device for at, device in enumerate(found) if device not in found[:at]]
+        return min(find_bound(task.problem, task.kernel, device).best.time_s for device in distinct)
+    except (MltuneError, ArithmeticError, LookupError, ValueError):  # such as a kernel without resources
+        return 0.0
+
+
+def _device(task: Task, spec: str | Device) -> Device:
+    if task.dataset is not None:
+        from mltune.dataset.dataset import load_manifest
+
+        return load_manifest(task.dataset).device
+    from mltune.device.query import query_device
+
+    return query_device(int(spec.removeprefix("cuda:"))) if isinstance(spec, str) else spec

@@ -26,10 +26,12 @@ from mltune.files.validation import matching
 from mltune.problem.accuracy import ACCURACIES, STRICTEST
 from mltune.problem.kinds import problem_from_json
 from mltune.problem.problem import Problem
-from mltune.records.header import LARGEST
 
 SHORTEST_S, LONGEST_S = 1e-15, 1e9
 """Bounds of times, seconds."""
+
+LARGEST = 2**53
+"""Largest integer, which JSON keeps exact."""
 
 MOST_PARAMETERS = 200
 LONGEST_TEXT = 200
@@ -42,7 +44,7 @@ def _one_line(text: str) -> str:
 
 
 def _value(value: Any) -> Any:
-    """Check the value of a parameter: pydantic's types would turn a large integer into a float."""
+    """Check the value of a parameter, which pydantic's types would turn from a large integer into a float."""
     exact = type(value) is int and abs(value) <= LARGEST
     if exact or (type(value) is float and math.isfinite(value)):
         return value
@@ -71,7 +73,7 @@ def canonical(value: Any) -> str:
 
 
 def _complete(problem: dict[str, Any]) -> dict[str, Any]:
-    """Return a problem as it is written: one that leaves out a default would have another key."""
+    """Return a problem with its defaults, which are part of the key."""
     try:
         document: dict[str, Any] = json.loads(canonical(problem_from_json(problem).to_json()))
         return document
@@ -80,7 +82,7 @@ def _complete(problem: dict[str, Any]) -> dict[str, Any]:
 
 
 class Gpu(BaseModel):
-    """The GPU of an entry: its name and what distinguishes variants of that name."""
+    """The GPU of an entry: its name, and facts that distinguish variants of that name."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -107,8 +109,7 @@ class Outcome(BaseModel):
     driver : str
         The newest CUDA version that the driver supports, such as ``"13.0"``.
     accuracy : str
-        Accuracy class of the kernel (:data:`mltune.problem.accuracy.ACCURACIES`). The strictest one is not written, as
-        before there were classes.
+        Accuracy class of the kernel (:data:`mltune.problem.accuracy.ACCURACIES`). Files leave out the strictest one.
     configuration : mapping of str to int, float or str
         The value of every parameter.
     measured_at : str
@@ -154,7 +155,7 @@ class Outcome(BaseModel):
 
 
 class Failure(Outcome):
-    """A configuration that failed although a wisdom knew it: it is not proposed again for this problem.
+    """A configuration of a wisdom that has failed: it is not proposed again for this problem.
 
     Attributes
     ----------
@@ -198,12 +199,12 @@ class Entry(Outcome):
 
     @cached_property
     def order(self) -> tuple[Any, ...]:
-        """Place in the canonical order of configurations: by the values of the parameters, sorted by name."""
+        """Sort key of configurations: the values of the parameters, sorted by name."""
         values = sorted(self.configuration.items())
         return tuple((name, isinstance(value, str), value) for name, value in values), self.named
 
     def codes(self, labels: Mapping[str, tuple[float | str, ...]]) -> dict[str, int] | None:
-        """Return the configuration with positions in place of labels; None where it is not one of the kernel's."""
+        """Return the configuration with labels as positions; None where the kernel has no such configuration."""
         coded: dict[str, int] = {}
         for name, value in self.configuration.items():
             if name in labels and value in labels[name]:

@@ -29,14 +29,14 @@ MOST_OF_PRECISIONS = 2
 """Most matches of other precisions."""
 
 Relation = Literal["problem", "size", "case", "gpu", "precision"]
-"""What an entry has to do with the problem that was looked up, the closest first: :attr:`Match.relation`."""
+"""Relations of an entry to the problem that was looked up, the closest first: :attr:`Match.relation`."""
 
 _ORDER: tuple[Relation, ...] = get_args(Relation)
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """An entry that a lookup has found.
+    """The result of a lookup: an entry and its relation to the problem.
 
     Attributes
     ----------
@@ -46,9 +46,9 @@ class Match:
         another transposition; ``"gpu"``: the same problem on another GPU of the architecture; ``"precision"``: another
         precision.
     distance : float
-        Sum of the logarithms (base 2) of the ratios of all sizes to those that were looked up; 0 for the same size.
+        Sum over all sizes of the absolute log2 of their ratio to those that were looked up; 0 for the same size.
     differences : int
-        Number of facts besides the sizes in which the problems differ, such as 1 for sgemm NN and sgemm NT.
+        Number of facts besides the sizes in which the problems differ: 1 for sgemm NN and sgemm NT.
     same_driver : bool
     """
 
@@ -60,12 +60,12 @@ class Match:
 
     @property
     def rank(self) -> tuple[Any, ...]:
-        """Place in the order of matches: the same for every order of the entries."""
+        """Sort key of matches, which does not depend on the order of the entries."""
         place = _ORDER.index(self.relation), self.distance, self.differences, not self.same_driver
         return *place, self.entry.text
 
     def __str__(self) -> str:
-        """Return in words how the entry was found, such as ``"the nearest size, sgemm NT 4096"``."""
+        """Return the relation in words, such as ``"the nearest size, sgemm NT 4096"``."""
         label, gpu = self.entry.to_problem().label, self.entry.device
         where = {
             "problem": "the same problem",
@@ -80,9 +80,9 @@ class Match:
 class Wisdom:
     """The best known configurations, by kernel, problem, GPU and driver.
 
-    Of each configuration the newest outcome is kept, so that merging is commutative, associative and idempotent.
-    Which configuration is the best is decided when it is looked up (:func:`mltune.known.entry.choose`): from the same
-    entries every process chooses the same one.
+    A wisdom keeps the newest outcome of each configuration, so merging is commutative, associative and idempotent. A
+    lookup chooses the best configuration (:func:`mltune.known.entry.choose`): from the same entries every process
+    chooses the same one.
 
     Parameters
     ----------
@@ -150,15 +150,15 @@ class Wisdom:
         return Wisdom(chain(self.entries, *(other.entries for other in others)))
 
     def of_kernel(self, name: str) -> Wisdom:
-        """Return the part that is of one kernel."""
+        """Return the entries of one kernel."""
         return Wisdom(entry for entry in self.entries if entry.kernel == name)
 
     def of_accuracy(self, accuracy: str) -> Wisdom:
-        """Return the part that is of kernels of an accuracy class, and of stricter ones."""
+        """Return the entries of kernels of an accuracy class, and of stricter ones."""
         return Wisdom(entry for entry in self.entries if accepts(accuracy, entry.accuracy))
 
     def best(self) -> list[Entry]:
-        """Return the entries that are chosen: one for each kernel, problem, GPU and driver."""
+        """Return the chosen entries: one for each kernel, problem, GPU and driver."""
         good = (entry for entry in self.entries if isinstance(entry, Entry))
         return [choose(group) for _, group in groupby(good, key=lambda entry: entry.key)]
 
@@ -174,16 +174,16 @@ class Wisdom:
     ) -> list[Match]:
         """Look up configurations of a kernel for a problem on a GPU.
 
-        Only entries of the same source are found. In this order they are of
+        Only entries of the same source count. They are returned in this order:
 
         1. the same problem, and the same case at the nearest sizes: at most :data:`MOST_OF_CASE`;
-        2. other cases, such as other transpositions, of the same precision: those of the nearest size first, then those
-           that differ least;
+        2. other cases, such as other transpositions, of the same precision: the nearest size first, then the least
+           different case;
         3. the same problem on other GPUs of the same architecture;
         4. other precisions, in the order of 2: at most :data:`MOST_OF_PRECISIONS`.
 
-        All but those of 3 are of the same GPU. At the same distance those of the same driver come first. No
-        configuration is found that has failed for this problem with this driver on this GPU.
+        All but those of 3 are of the same GPU. At the same distance those of the same driver come first. Configurations
+        that have failed for this problem with this driver on this GPU are left out.
 
         Parameters
         ----------
@@ -195,7 +195,7 @@ class Wisdom:
         most : int
             Most matches; their configurations differ.
         space : SearchSpace, optional
-            Where it is given, only its configurations are found.
+            Leaves out configurations that it does not contain.
 
         Returns
         -------
@@ -238,14 +238,14 @@ class Wisdom:
 
 
 class _Relations:
-    """What entries have to do with a problem on a GPU."""
+    """The relations of entries to a problem on a GPU."""
 
     def __init__(self, problem: Problem, wanted: str, gpu: Gpu, driver: str | None) -> None:
         self._problem, self._wanted, self._gpu, self._driver = problem, wanted, gpu, driver
         self._case, self._sizes = _case_and_sizes(problem)
 
     def match(self, entry: Entry) -> Match | None:
-        """Return the match of an entry; None where it has nothing to do with the problem."""
+        """Return the match of an entry; None where it is of no use for the problem."""
         same_driver = self._driver in (None, entry.driver)
         if canonical(entry.problem) == self._wanted:
             if entry.device == self._gpu:
@@ -279,7 +279,7 @@ def _is_in(space: SearchSpace, entry: Entry, kernel: Kernel) -> bool:
 
 
 def _case_and_sizes(problem: Problem) -> tuple[dict[str, int], dict[str, int]]:
-    """Return what distinguishes a problem from others of its name besides its sizes, and the sizes."""
+    """Return the variables of a problem that are no sizes, and its sizes."""
     variables = problem.variables()
     names = problem.size_names or tuple(variables)
     sizes = {name: variables.pop(name) for name in names}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mltune.errors import UsageError
 from mltune.records.directory import is_begun
 from mltune.resolve.device import Target, choose, find_gpus, parse_device
-from mltune.resolve.kernels import candidates, check_accuracies, fits, kernels_for
+from mltune.resolve.kernels import check_accuracies, fits, kernels_for
 from mltune.resolve.options import unusual
 from mltune.resolve.plan import (
     MAX_BUDGET_TRIALS,
@@ -113,13 +113,9 @@ def resolve(
     subject, bundle = named_kernel(problem, kernels[0] if kernels else None, accuracy)
     shapes = [shape if size is None else {**shape, "size": size} for size in sizes]
     found = [shaped_problem(subject, bundle, one, device) for one in shapes]
-    if len(kernels) > 1:
-        competing = kernels_for(found[0], kernels, accuracy)
-    elif bundle is not None:
-        competing = [bundle]
-    else:
-        competing = candidates(found[0], accuracy)
-        competing = competing if len(sizes) > 1 else _measurable(competing, found[0], device, run)
+    competing = kernels_for(found[0], kernels, accuracy) if kernels or bundle is None else [bundle]
+    if bundle is None and len(sizes) == 1:
+        competing = _measurable(competing, found[0], device, run)
     if len(found) > 1 or len(competing) > 1:
         return plan_of(found, competing, find_gpus()[0], **limits, options=options), ()
     any_shape = not given(shape) and isinstance(problem, str)

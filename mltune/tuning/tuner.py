@@ -135,6 +135,13 @@ def tune(
         return result
 
 
+def preload() -> None:
+    """Import the packages of the search, which takes seconds."""
+    from mltune.cost import cost_model
+
+    cost_model.preload()
+
+
 def _start_model(
     session: Session,
     store: Store,

@@ -5,8 +5,7 @@ import json
 
 import pytest
 
-from mltune.campaign.forecast import even_shares, forecast
-from mltune.campaign.rates import recorded_rate
+from mltune.campaign.forecast import even_shares, forecast, recorded_rate
 from mltune.dataset.dataset import find_datasets, list_datasets
 from mltune.errors import PlanError
 from mltune.problem.gemm import parse_problem

@@ -1,4 +1,4 @@
-"""A look at a cluster before it is used: latency, versions, devices, and how fast it compiles."""
+"""Check of a cluster before it is used: latency, versions, devices, and the rate of compiling."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ if TYPE_CHECKING:
     from distributed import Client
 
 ROUND_TRIPS = 20
-"""Empty calls of which the latency is the median."""
+"""Empty calls whose median time is the latency."""
 
 LONGEST_S = 60.0
-"""Most seconds of the builds."""
+"""Most seconds for the builds."""
 
 
 def check_cluster(where: str, builds: int) -> dict[str, Any]:
-    """Return what a cluster is, as plain JSON values.
+    """Check a cluster; return what was found as plain JSON values.
 
     Parameters
     ----------
     where : str
         See :func:`mltune.measure.cluster_connection.connect`.
     builds : int
-        Builds by which the rate of compiling is measured, at least two; they are made anew, whatever is cached.
+        Builds that measure the rate of compiling, at least two. They are never taken from a cache.
 
     Returns
     -------
@@ -119,12 +119,12 @@ def _latency(client: Client) -> float | None:
 
 
 def _rate(where: str, source: Source, macros: Sequence[str]) -> dict[str, Any] | None:
-    """Return how fast the compile workers are, together; None where there are none."""
+    """Return the rate of all compile workers together; None where there are none."""
     try:
         farm = CompileFarm(where)
     except WorkerError:
         return None
-    fresh = f"// {time.time_ns()}\n"  # so that no cache knows it
+    fresh = f"// {time.time_ns()}\n"  # in no cache
     jobs: list[Job] = [(cache_key(source, fresh + one, "check"), fresh + one) for one in macros]
     try:
         _build(farm, source, jobs[:1])  # the compile processes start
@@ -137,7 +137,7 @@ def _rate(where: str, source: Source, macros: Sequence[str]) -> dict[str, Any] |
 
 
 def _build(farm: CompileFarm, source: Source, jobs: Sequence[Job]) -> int:
-    """Make builds, and return how many there are in time."""
+    """Make builds, and return how many are ready in time."""
     answers: queue.SimpleQueue[Build | None] = queue.SimpleQueue()
     farm.compile(source, jobs, lambda _, build: answers.put(build))
     built, deadline = 0, time.monotonic() + LONGEST_S

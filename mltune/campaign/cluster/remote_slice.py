@@ -1,25 +1,30 @@
-"""A time slice on a worker of a cluster: a device worker of its own, and what it records on its way back."""
+"""A time slice on a worker of a cluster: it runs in a device worker there, and its records are sent back.
+
+Messages wait on the worker until the host of the campaign asks for them, so the scheduler keeps nothing, and a message
+that is lost on its way is sent again. A question waits until there is a message, so that the host gets it at once.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import shutil
 import signal
 import tempfile
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from mltune.campaign.cluster.mailbox import Mailbox
-from mltune.campaign.device_worker import HEARTBEAT_TIMEOUT_S, Outcome, SliceRequest, SliceResult
+from mltune.campaign.device_worker import HEARTBEAT_TIMEOUT_S, Outcome, SliceRequest, SliceResult, call
 from mltune.errors import RunError, UsageError
 from mltune.files.atomic import write_file_atomically
 from mltune.known.wisdom import Wisdom
 from mltune.measure.compile_pool import available_cores
-from mltune.process.child import ChildDiedError, ChildTimeoutError
 from mltune.process.child_pool import ThreadedChild
 from mltune.records.declaration import FACT as DECLARATION
 from mltune.records.directory import EVENT_LOG, FILE, LOCK, POINTER, WINNER, is_begun
@@ -28,19 +33,24 @@ from mltune.records.replication import Changes
 from mltune.records.store import Store
 from mltune.results.progress import Progress
 
+HOLD_S = 0.5
+"""Seconds that a question waits for a message."""
+
 SEND_EVERY_S = 0.5
-"""Seconds between two looks at what is new."""
+"""Seconds between two looks for new records."""
 
 STOP_S = 6.0
-"""Seconds that a slice has to end once nobody wants it, before its process is killed."""
+"""Seconds that a slice has to end once the host does not want it, before its process is killed."""
 
 RECEIVE_S = 120.0
-"""Seconds that the last messages of a slice wait to be asked for."""
+"""Seconds that the last messages of a slice wait for a question."""
 
+_LOOK_S = 0.02
 _LARGEST_FILE = 1 << 26
 _STORE_FILES = (POINTER, *(f"{FILE}{suffix}" for suffix in ("", "-wal", "-shm", "-journal")))
 
 _children: dict[str, ThreadedChild] = {}
+_open: dict[str, Mailbox] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +62,7 @@ class SlicePackage:
     request : SliceRequest
         Its directories are those of the host that sends it.
     target : str
-        What the device worker serves (:class:`mltune.process.child.Child`).
+        The target of the device worker (:class:`mltune.process.child.Child`).
     known : Changes or None
         The records of the run so far.
     files : mapping of str to bytes
@@ -72,36 +82,112 @@ class SlicePackage:
 
 
 @dataclass(frozen=True, slots=True)
-class RunFiles:
-    """The files in the directory of a run besides its store. They come before the declaration of their winner."""
+class Update:
+    """A message of a time slice: what is new since the last message.
 
+    Attributes
+    ----------
+    events : sequence of mapping
+        Lines of the event log.
+    files : mapping of str to bytes
+        All files in the directory of the run besides its store, if `changes` declares their winner, or at the end.
+    changes : Changes or None
+        New records.
+    progress : Progress or None
+    result : SliceResult or None
+        Only in the last message.
+    wisdom : Wisdom or None
+        The wisdom at the end.
+    """
+
+    events: Sequence[Mapping[str, Any]]
     files: Mapping[str, bytes]
+    changes: Changes | None
+    progress: Progress | None = None
+    result: SliceResult | None = None
+    wisdom: Wisdom | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SliceReport:
-    """The last message of a time slice: its result, and what it has added to the wisdom."""
+class Mailbox:
+    """The messages of one task, in order. A context manager, used by the task.
 
-    result: SliceResult
-    wisdom: Wisdom | None
+    Parameters
+    ----------
+    key : str
+        The key of the task.
+    signal : callable
+        Called, from another thread, with the number of a signal that the host sends to the task.
+    """
+
+    def __init__(self, key: str, signal: Callable[[int], None]) -> None:
+        self.signal = signal
+        self._key = key
+        self._lock = threading.Lock()
+        self._messages: deque[Update] = deque()
+        self._taken = 0
+
+    def __enter__(self) -> Mailbox:
+        _open[self._key] = self
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _open.pop(self._key, None)
+
+    def put(self, message: Update) -> None:
+        """Append a message."""
+        with self._lock:
+            self._messages.append(message)
+
+    def take(self, received: int) -> list[Update]:
+        """Return the messages after the first ``received``, and forget those."""
+        with self._lock:
+            while self._taken < received and self._messages:
+                self._messages.popleft()
+                self._taken += 1
+            return list(self._messages)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the host has received all messages."""
+        return not self._messages
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the scheduler still wants the task: the host is there, and has not cancelled it."""
+        from distributed import get_worker
+
+        task = get_worker().state.tasks.get(self._key)
+        return task is not None and task.state == "executing"
+
+
+async def take(key: str, received: int) -> list[Update] | None:
+    """Return the messages of a task after the first ``received``; None where the task does not run here."""
+    deadline = time.monotonic() + HOLD_S
+    while (box := _open.get(key)) is not None:
+        messages = box.take(received)
+        if messages or time.monotonic() > deadline:
+            return messages
+        await asyncio.sleep(_LOOK_S)
+    return None
+
+
+def send_signal(key: str, number: int) -> None:
+    """Send a signal to a task that runs here."""
+    if key in _open:
+        _open[key].signal(number)
 
 
 def run_remote_slice(package: SlicePackage, key: str) -> None:
-    """Run a time slice in a task of a Dask worker; everything that it says goes into its mailbox.
-
-    That is progress, events, :class:`RunFiles`, :class:`~mltune.records.replication.Changes` in the order of recording,
-    and at the end a :class:`SliceReport`.
-    """
+    """Run a time slice in a task of a Dask worker, and put its messages into the mailbox of the task."""
     child = _children.setdefault(package.target, ThreadedChild(package.target, ()))
     with Mailbox(key, lambda number: child.child.interrupt(signal.Signals(number))) as mailbox, _scratch() as scratch:
-        run, log = scratch / "run", scratch / "log"
+        run, log, wisdom = scratch / "run", scratch / "log", scratch / "wisdom.json"
         run.mkdir()
         log.mkdir()
         put_files(run, package.files)
         if package.known is not None:
             with Store.open(run, package.known.header) as store:
                 package.known.write(store)
-        wisdom = scratch / "wisdom.json"
         if package.wisdom is not None:
             package.wisdom.save(wisdom)
         request = replace(
@@ -110,19 +196,16 @@ def run_remote_slice(package: SlicePackage, key: str) -> None:
             wisdom="none" if package.wisdom is None else str(wisdom),
             compilers=max(1, available_cores() // package.sharing),
         )
-        told = _Told(run, log, (0, 0) if package.known is None else package.known.upto)
-        result = _serve(child, replace(package.request, request=request, log=log), mailbox, told)
-        told.tell(mailbox)
-        found = Wisdom.load(wisdom) if wisdom.is_file() else None
-        mailbox.put(RunFiles(dict(files_in(run, with_winner=True))))
-        mailbox.put(SliceReport(result, found))
+        sender = _Sender(mailbox, run, log, package.known)
+        result = _serve(child, replace(package.request, request=request, log=log), mailbox, sender)
+        sender.send(result=result, wisdom=None if package.wisdom is None else Wisdom.load(wisdom))
         deadline = time.monotonic() + RECEIVE_S
         while not mailbox.is_empty and mailbox.is_wanted and time.monotonic() < deadline:
             time.sleep(0.05)
 
 
 def files_in(directory: Path, *, with_winner: bool = False) -> Iterator[tuple[str, bytes]]:
-    """Yield the files in the directory of a run, besides its store, by their paths in it."""
+    """Yield the files in the directory of a run besides its store, with their paths in it."""
     left_out = {*_STORE_FILES, LOCK, EVENT_LOG}
     folders = (directory.rglob("*") if with_winner else directory.glob("*")) if directory.is_dir() else ()
     for path in sorted(folders):
@@ -134,12 +217,9 @@ def files_in(directory: Path, *, with_winner: bool = False) -> Iterator[tuple[st
 
 
 def put_files(directory: Path, files: Mapping[str, bytes]) -> None:
-    """Write files into the directory of a run; where some are of a winner, others of an earlier one are removed.
+    """Write files into the directory of a run. Files of a winner replace all those of an earlier one.
 
-    Raises
-    ------
-    UsageError
-        A path leads out of it.
+    A path that leads out of the directory raises UsageError.
     """
     for name, content in files.items():
         path = PurePosixPath(name)
@@ -157,63 +237,63 @@ def put_files(directory: Path, files: Mapping[str, bytes]) -> None:
                 found.unlink()
 
 
-class _Told:
-    """What the host of a campaign was told of a run, which grows."""
+class _Sender:
+    """Sends the events and the records of a run that are new since the last message."""
 
-    def __init__(self, run: Path, log: Path, upto: tuple[int, int]) -> None:
+    def __init__(self, mailbox: Mailbox, run: Path, log: Path, known: Changes | None) -> None:
+        self._mailbox = mailbox
         self._run = run
         self._events = log / EVENT_LOG
-        self._upto = upto
         self._offset = 0
-        self._last: tuple[Mapping[str, Any], Mapping[str, float]] | None = None
+        self._upto = (0, 0) if known is None else known.upto
+        self._facts: tuple[Mapping[str, Any], Mapping[str, float]] | None = None
         self._declared: Any = None
 
-    def tell(self, mailbox: Mailbox) -> None:
-        """Tell what is new."""
+    def send(
+        self, progress: Progress | None = None, result: SliceResult | None = None, wisdom: Wisdom | None = None
+    ) -> None:
         events, self._offset = read_events(self._events, self._offset)
-        for event in events:
-            mailbox.put(event)
+        changes, has_winner = self._changes()
+        files = dict(files_in(self._run, with_winner=True)) if has_winner or result is not None else {}
+        if events or changes or progress or result:
+            self._mailbox.put(Update(events, files, changes, progress, result, wisdom))
+
+    def _changes(self) -> tuple[Changes | None, bool]:
+        """Return what is new in the store, and whether that declares a winner."""
         if not is_begun(self._run):
-            return
+            return None, False
         with contextlib.suppress(RunError, UsageError), Store.read_only(self._run) as store:
-            new = Changes.of(store, *self._upto)
-            if new.facts.get(DECLARATION) != self._declared:
-                self._declared = new.facts[DECLARATION]
-                mailbox.put(RunFiles(dict(files_in(self._run, with_winner=True))))
-            if new.upto != self._upto or (new.facts, new.seconds) != self._last:
-                mailbox.put(new)
-                self._upto, self._last = new.upto, (new.facts, new.seconds)
+            new, declared = Changes.of(store, *self._upto), self._declared
+            self._declared = new.facts.get(DECLARATION)
+            if new.upto != self._upto or (new.facts, new.seconds) != self._facts:
+                self._upto, self._facts = new.upto, (new.facts, new.seconds)
+                return new, self._declared != declared
+        return None, False
 
 
-def _serve(child: ThreadedChild, request: SliceRequest, mailbox: Mailbox, told: _Told) -> SliceResult:
-    """Run a time slice in the process of the device, and tell what it records meanwhile."""
-    progress: list[Progress] = []
+def _serve(child: ThreadedChild, request: SliceRequest, mailbox: Mailbox, sender: _Sender) -> SliceResult:
+    """Run a time slice in the process of the device, and send its records meanwhile."""
+    progress: deque[Progress] = deque(maxlen=1)
 
     def receive(message: Any) -> None:
         if isinstance(message, Progress):
-            progress[:] = [message]
+            progress.append(message)
 
-    future = child.thread.submit(child.child.call, request, HEARTBEAT_TIMEOUT_S, receive)
+    future = child.thread.submit(call, child.child, request, HEARTBEAT_TIMEOUT_S, receive)
     unwanted_s = None
     while not future.done():
         wait([future], timeout=SEND_EVERY_S)
-        told.tell(mailbox)
-        if progress:
-            mailbox.put(progress.pop())
+        sender.send(progress.pop() if progress else None)
         if not mailbox.is_wanted:
             if unwanted_s is None:
                 unwanted_s = time.monotonic()
                 child.child.interrupt(signal.SIGTERM)
             elif time.monotonic() > unwanted_s + STOP_S:
                 child.child.interrupt()
-    try:
-        result = future.result()
-        assert isinstance(result, SliceResult)  # noqa: S101
-        if result.outcome is Outcome.INTERRUPTED:  # it stays so: the next time slice needs a new process
-            child.thread.submit(child.child.kill).result()
-        return result
-    except (ChildDiedError, ChildTimeoutError, RunError) as error:
-        return SliceResult(Outcome.DIED, str(error))
+    result = future.result()
+    if result.outcome is Outcome.INTERRUPTED:  # it stays so: the next time slice needs a new process
+        child.thread.submit(child.child.kill).result()
+    return result
 
 
 @contextlib.contextmanager

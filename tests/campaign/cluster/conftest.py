@@ -28,7 +28,7 @@ class Cluster:
         self.file.unlink(missing_ok=True)
         options = ["--host", f"{self.protocol}://127.0.0.1", "--port", str(self.port), "--no-dashboard", "--no-show"]
         self._start("scheduler", "scheduler", *options, "--scheduler-file", str(self.file))
-        wait_for(self.file.is_file)
+        wait_for(lambda: self.file.is_file() and self.file.read_text().rstrip().endswith("}"))
         if not self.port:
             self.port = int(self.address.rpartition(":")[2])
 

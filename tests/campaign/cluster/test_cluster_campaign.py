@@ -18,6 +18,8 @@ from mltune.resolve.plan_file import parse_plan
 from tests.campaign.conftest import declarations_of, events_of, placed, records_of, stored_trials, wait_until
 from tests.cli import program
 
+pytestmark = pytest.mark.system
+
 PLAN = """
 [plan]
 title = "As many trials for each problem, whoever runs them"
@@ -88,9 +90,6 @@ from mltune.campaign.campaign import run_plan
 from mltune.resolve.placement import place_on_workers
 from mltune.resolve.plan_file import parse_plan
 from mltune.process.signals import Interrupt
-
-pytest.importorskip("distributed")
-pytestmark = pytest.mark.system
 
 with contextlib.closing(Cluster(sys.argv[1])) as cluster, Interrupt() as stop:
     workers = {worker.name: worker.device for worker in cluster.workers(60.0)}
