@@ -1,9 +1,13 @@
 """Classification of CUDA errors."""
 
 import pytest
-from cuda.bindings import driver, runtime
 
 from mltune.measure.gpu import Fault, Memory, classify
+
+pytest.importorskip("cuda.bindings", reason="needs the Python bindings of CUDA")
+from cuda.bindings import driver, runtime
+
+pytestmark = pytest.mark.system
 
 GIB = 2**30
 GPU_UNAVAILABLE = [

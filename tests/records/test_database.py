@@ -235,6 +235,7 @@ def test_what_is_no_url(url):
         parse_url(url)
 
 
+@pytest.mark.system
 def test_a_database_that_cannot_be_reached_is_no_run(tmp_path):
     with pytest.raises(StoreError, match="cannot be used"):
         Store.open(tmp_path / "run", HEADER, f"postgresql://me@/name?host={tmp_path}")

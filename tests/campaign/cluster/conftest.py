@@ -11,8 +11,6 @@ import pytest
 
 from mltune.measure.cluster_connection import connect
 
-pytest.importorskip("distributed")
-
 
 class Cluster:
     """Processes of ``dask scheduler`` and ``dask worker``, which a test may kill, stop and start again."""

@@ -18,6 +18,7 @@ from mltune.measure.compile_farm import CompileFarm, farm_of
 from mltune.problem.gemm import parse_problem
 from mltune.tuning.session import make_space
 
+pytest.importorskip("distributed")
 pytestmark = pytest.mark.system
 
 KERNEL, PROBLEM = load_kernel("gemm_simt"), parse_problem("sgemm", trans="NT", size=512)

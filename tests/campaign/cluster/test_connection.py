@@ -4,13 +4,14 @@ import json
 import shutil
 import subprocess
 
-import dask
 import pytest
 
 from mltune.errors import UsageError, WorkerError
 from mltune.measure.cluster_connection import PLAIN, address_of, check_encrypted, connect
 from tests.cli import program
 
+dask = pytest.importorskip("dask")
+pytest.importorskip("distributed")
 pytestmark = pytest.mark.system
 
 
