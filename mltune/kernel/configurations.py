@@ -148,6 +148,12 @@ def list_configurations(parameters: Values, restrictions: Restrictions = ()) -> 
         An expression is malformed, or its numbers grow too large.
     SpaceError
         No configuration satisfies the restrictions, or there are more than :data:`MOST`.
+
+    Examples
+    --------
+    >>> table = list_configurations({"block": [16, 32, 64], "layout": ["row", "column"]}, ["block < 64"])
+    >>> len(table), table[0]
+    (4, (16, 'row'))
     """
     for name, listed in parameters.items():
         if not 0 < len(set(listed)) == len(listed):

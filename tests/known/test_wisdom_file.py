@@ -43,8 +43,8 @@ class TestPlace:
 
     def test_a_replay_uses_one_only_when_it_is_named(self, monkeypatch):
         monkeypatch.setenv("MLTUNE_WISDOM", "/my/wisdom.json")
-        assert file_of_run(None, replayed=True) is None
-        assert file_of_run(None, replayed=False) == Path("/my/wisdom.json")
+        assert file_of_run("auto", replayed=True) is None
+        assert file_of_run("auto", replayed=False) == Path("/my/wisdom.json")
         assert file_of_run("named.json", replayed=True) == Path("named.json")
         assert file_of_run("none", replayed=False) is None
 
