@@ -30,6 +30,8 @@ DOCUMENTS = [
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PATH = re.compile(r"`((?:benchmarks|datasets|docs|kernels|mltune|search|tests)/[^`\s{]*)`")
 TEXTS = ("*.py", "*.md", "*.toml", "*.txt", "*.html", "*.ipynb", ".ci/run", ":!tests", ":!benchmarks/results")
+SHOW_OUTPUTS = ("docs/tutorial.md", "docs/explanation/bound.md", "docs/explanation/pruning.md")
+"""Pages that show what commands print: a test runs them."""
 NOT_IN_A_CHECKOUT = {"mltune/_data/", "datasets/KERNEL/", "mltune/problem/NAME.py", "tests/problem/test_NAME.py"}
 
 
@@ -184,8 +186,9 @@ def test_the_site_builds_without_a_warning(tmp_path):
 def printed_outputs(page):
     """Yield the commands of each block of a page, with the output that the page shows for them, or None."""
     blocks = BLOCK.findall(page.read_text())
-    for (language, text), (following, output) in zip(blocks, [*blocks[1:], ("", "")], strict=True):
-        commands = [shlex.split(line) for line in text.splitlines() if line.startswith("mltune ")]
+    for (language, text), (following, output) in zip(blocks, [*blocks, ("", "")][1:], strict=True):
+        lines = text.replace("\\\n", " ").splitlines()
+        commands = [shlex.split(line, comments=True) for line in lines if line.startswith("mltune ")]
         commands = [command for command in commands if "--follow" not in command]
         if language == "" and commands:
             yield commands, output if following == "text" else None
@@ -213,8 +216,15 @@ def test_what_a_page_shows_is_compared_with_what_is_printed():
     assert not shows(page, "best  54.6 TFLOPS (53 to 56), 81.7 % of a peak\nmore\n5,320 rows\n")
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_outputs_of_commands_are_shown_where_a_test_compares_them(page):
+    shown = [commands for commands, output in printed_outputs(page) if output is not None]
+    assert shown == [] or name(page) in SHOW_OUTPUTS
+    assert not re.search(r"^\$ mltune ", page.read_text(), re.MULTILINE)
+
+
 @pytest.mark.system
-@pytest.mark.parametrize("page", ["docs/tutorial.md"])
+@pytest.mark.parametrize("page", SHOW_OUTPUTS)
 def test_commands_print_what_a_page_shows(page, tmp_path):
     checked = 0
     for commands, expected in printed_outputs(ROOT / page):
