@@ -94,13 +94,14 @@ def check_no_plan(directory: Path) -> None:
 def runs_in(directory: Path) -> list[Path]:
     """Return the directories of all runs: those of a plan's problems by name, or the directory of a single run itself.
 
-    A directory of neither raises a RunDirectoryError. The directories of a plan's problems are not checked.
+    A directory of neither raises a RunDirectoryError, one with links a DamagedRunError. Those of problems are not
+    checked.
     """
     directory = Path(directory)
     if is_plan(directory):
         found = {path.parent for name in (FILE, POINTER) for path in directory.glob(f"{PROBLEMS}/*/{name}")}
         return sorted(path for path in found if SLUG.fullmatch(path.name))
-    if is_begun(directory):
+    if holds_run(directory):
         return [directory]
     facts = f"there is neither in {directory}" if directory.is_dir() else f"there is no directory {directory}"
     raise RunDirectoryError(f"the directory of a run holds {FILE}, that of a plan {PLAN_FILE}, but {facts}.")

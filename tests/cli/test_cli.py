@@ -195,18 +195,21 @@ class TestTune:
     def test_the_document_has_exactly_the_promised_fields(self, tuned):
         document, directory = tuned
         assert list(document) == [
+            "label",
             "problem",
+            "reference",
             "device",
             "kernel",
             "accuracy",
+            "choice",
             "replayed",
             "trials",
             "counts",
-            "best",
             "seconds",
+            "stopped",
+            "best",
             "run",
             "model",
-            "stopped",
             "notice",
             "skips",
             "optimum",

@@ -214,7 +214,7 @@ def make_base(folder: Path) -> Path:
     for suffix in ("json", "skops"):
         shutil.copy(ROOT / "models" / f"clblast_xgemm.{suffix}", folder / f"model.{suffix}")
     CubinCache(folder / "cubins").put("ab" * 32, Build(TrialState.OK, cubin=bytes(1000), registers=32))
-    mltune.compare("random", "convolution_w6600", evaluations=10, seeds=1, processes=1, output=folder / "comparison")
+    mltune.compare("random", "convolution_w6600", evaluations=10, seeds=1, jobs=1, output=folder / "comparison")
     return folder
 
 
