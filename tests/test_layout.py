@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import mltune
+from mltune.problem.kinds import KINDS as PROBLEM_KINDS
 
 PACKAGE = Path(mltune.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -119,7 +120,7 @@ def test_a_module_imports_only_from_its_room_and_lower_floors(path: Path) -> Non
 
 def switches_on_a_kind(source: str) -> list[int]:
     """Return the lines of a source that compare or look up the kind of a problem by its name."""
-    names = {"gemm", "arrays", "recorded"}
+    names = set(PROBLEM_KINDS)
     found = []
     for node in ast.walk(ast.parse(source)):
         places: list[ast.AST] = []

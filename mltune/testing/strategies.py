@@ -70,7 +70,7 @@ class StrategyContract:
         raise NotImplementedError
 
     def test_it_is_a_strategy_with_a_name(self) -> None:
-        """Its name is what tables show."""
+        """Its name is what tables show, but for a strategy that is given as text: that is shown as the text."""
         made = self.make()
         assert isinstance(made, Strategy)
         assert made.name
