@@ -290,9 +290,7 @@ class TestCompare:
 
 PACKAGE = Path(mltune.__file__).parent
 DOCUMENTED = [
-    pytest.param(
-        path, marks=[pytest.mark.system] if path.stem == "kernel_tuner" else []
-    )  # its example needs the package
+    pytest.param(path, marks=[pytest.mark.system] if path.stem == "kernel_tuner" else [])  # that needs the package
     for path in sorted(PACKAGE.rglob("*.py"))
     if ">>>" in path.read_text()
 ]
