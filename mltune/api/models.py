@@ -1,4 +1,4 @@
-"""What to expect of a problem without measuring it: its upper bound, and models of recorded timings."""
+"""Functions that judge a problem without measuring it: upper bounds, predictions, and trained models."""
 
 from __future__ import annotations
 

@@ -28,8 +28,6 @@ Given: TypeAlias = str | Strategy | type[Strategy]
 KERNEL_TUNER = "kernel_tuner:"
 """Prefix of the names of Kernel Tuner's strategies."""
 
-DEFAULT = ("mltune", "tpe", "random")
-
 OURS: dict[str, Callable[..., Strategy]] = {
     "mltune": ShippedSearch,
     "mltune-noskip": partial(ShippedSearch, skip=False),

@@ -1,1 +1,1 @@
-"""What is known before a run begins: the best configurations of earlier ones."""
+"""Knowledge that a run may start from: the best configurations of earlier runs."""

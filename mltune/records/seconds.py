@@ -25,10 +25,6 @@ class Seconds:
         """Seconds since the run began, interruptions not counted."""
         return time.perf_counter() - self._started
 
-    def restart(self) -> None:
-        """Leave out the time since this object was made, or since the last call."""
-        self._started = time.perf_counter() - self._spent["total"]
-
     def add(self, phase: str, seconds: float) -> None:
         """Add seconds that were measured elsewhere."""
         self._spent[phase] += seconds

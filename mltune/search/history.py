@@ -1,4 +1,4 @@
-"""What a search has learned: results, predictions of skipped configurations and the compiler's reports, as arrays."""
+"""The history of a search: results, predictions of skipped configurations and the compiler's reports, as arrays."""
 
 from __future__ import annotations
 
