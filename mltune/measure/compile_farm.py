@@ -218,7 +218,7 @@ def ending_with_worker() -> WorkerPlugin:
     """Return the plugin of a worker that ends its compile processes."""
     from distributed.diagnostics.plugin import WorkerPlugin
 
-    class CompileProcesses(WorkerPlugin):
+    class CompileProcesses(WorkerPlugin):  # type: ignore[misc]
         name = "mltune-compile-processes"
 
         def teardown(self, worker: Worker) -> None:
