@@ -23,10 +23,9 @@ import numpy as np
 from mltune.device.known import H200
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.reader import load_kernel
-from mltune.measure.clock_monitor import Series, UsualClock
 from mltune.measure.messages import Answer, Begin, Check, Measure, Race, TimeReference
-from mltune.measure.race import RaceResult, run_rounds
 from mltune.measure.runner import GpuRunner
+from mltune.measure.timing import RaceResult, Series, UsualClock, run_rounds
 from mltune.problem.gemm import GemmProblem, parse_problem
 from mltune.records.trial import Build, Measurement, TrialState
 

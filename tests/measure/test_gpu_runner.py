@@ -9,8 +9,8 @@ from imaginary_gpu import FOLDER, REFERENCE_S, ImaginaryBuilder, imaginary_runne
 
 from mltune.errors import DeviceError, DeviceLostError, WorkerError
 from mltune.measure import runner as runner_module
-from mltune.measure.protocols import SamplingRule
-from mltune.process.child_pool import ChildPool
+from mltune.measure.pipeline import SamplingRule
+from mltune.process.child import ChildPool
 from mltune.records.trial import TrialState
 
 DEEDS = [
