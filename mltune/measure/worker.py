@@ -17,7 +17,7 @@ import numpy as np
 from mltune.device.nvml import Nvml, summarize
 from mltune.device.query import pci_bus_id, query_device
 from mltune.errors import DeviceError
-from mltune.kernel.bundle import Launch
+from mltune.kernel.launch import Launch
 from mltune.measure import messages
 from mltune.measure.clock_monitor import ClockMonitor, Series, UsualClock
 from mltune.measure.gpu import CudaError, Fault, LoadedKernel, fault_of, gpu_memory, problem_arguments

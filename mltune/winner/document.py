@@ -11,7 +11,7 @@ from mltune.results.rating import declared_rating
 from mltune.winner.formulas import launch_formulas, size_restrictions
 
 if TYPE_CHECKING:
-    from mltune.kernel.bundle import Launch
+    from mltune.kernel.launch import Launch
     from mltune.winner.winner import Winner
 
 FORMAT = 1

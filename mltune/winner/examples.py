@@ -14,7 +14,7 @@ from mltune.winner.source import licence, nvcc
 from mltune.winner.winner import Winner, one_line
 
 if TYPE_CHECKING:
-    from mltune.kernel.bundle import Launch
+    from mltune.kernel.launch import Launch
 
 
 def fill_templates(winner: Winner, document: Mapping[str, Any]) -> dict[str, bytes]:

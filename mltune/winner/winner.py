@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mltune.kernel.bundle import Launch, device_variables
+from mltune.kernel.bundle import device_variables
+from mltune.kernel.launch import Launch
 from mltune.problem.runnable import RunnableProblem
 from mltune.results.wording import REPLAYED
 

@@ -1,7 +1,7 @@
 """The wisdom of runs on a GPU, which is imaginary here: the user's file is used, and the default stays the first."""
 
 import pytest
-from imaginary_gpu import FOLDER, HOSTILE, PROBLEM, ImaginaryBuilder, imaginary_runner
+from imaginary_gpu import HOSTILE, PROBLEM, ImaginaryBuilder, imaginary_runner
 
 from mltune.device.known import H200
 from mltune.kernel.reader import load_kernel
@@ -18,15 +18,14 @@ TIMES_S = (3e-3, 2.2e-3, 2e-3, 2e-3, 4e-3)
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
+def run(tmp_path, idle_workers, monkeypatch):
     """Return a function that tunes five configurations, of which two tie; the user's wisdom is in the folder."""
-    monkeypatch.setenv(FOLDER, str(tmp_path))
     monkeypatch.setenv("MLTUNE_WISDOM", str(tmp_path / "wisdom.json"))
     monkeypatch.setattr(runner_module, "_PAUSES_S", ())
     behaviours = {number: {"time_s": time_s, "noise": 0.002} for number, time_s in enumerate(TIMES_S)}
 
     def opened(*arguments, **options):
-        runner = imaginary_runner()
+        runner = imaginary_runner(pool=idle_workers.pool)
         space = TableSpace({"MISDEED": list(range(len(TIMES_S))), "REPEAT": [1] * len(TIMES_S)})
         default = {"MISDEED": 0, "REPEAT": 1}
         parts = ImaginaryBuilder(behaviours), runner, {"driver": "13.0"}
