@@ -60,7 +60,7 @@ def test_the_verified_winner_and_its_ties_are_added_and_measured_next_time(run, 
 
 @pytest.mark.parametrize(
     ("deed", "reason"),
-    [("no build", "crashed: the compiler died"), ("die", "crashed: "), ("wrong at full size", "wrong_result")],
+    [("no build", "crashed: the compiler died"), ("retire", "crashed: "), ("wrong at full size", "wrong_result")],
 )
 def test_what_fails_here_is_not_proposed_again(run, tmp_path, deed, reason):
     """Of the two that tie the first fails: the next run takes the other, and the one after that as well."""
@@ -81,7 +81,7 @@ def proposed(result):
 
 def test_what_fails_is_known_where_no_trial_succeeds(run, tmp_path):
     run("first")
-    assert run("second", dict.fromkeys(range(5), "die")).best is None
+    assert run("second", {**dict.fromkeys(range(5), "no build"), 2: "die"}).best is None
     assert [one.configuration["MISDEED"] for one in Wisdom.load(tmp_path / "wisdom.json").best()] == [3]
 
 
