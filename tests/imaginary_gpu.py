@@ -16,7 +16,7 @@ from mltune.kernel.bundle import Kernel
 from mltune.kernel.reader import load_kernel
 from mltune.measure.runner import GpuRunner
 from mltune.problem.gemm import GemmProblem, parse_problem
-from mltune.process.child_pool import ChildPool
+from mltune.process.child import ChildPool
 from mltune.records.trial import Build, TrialState
 
 __all__ = [

@@ -19,9 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from mltune.measure.clock_monitor import Series, UsualClock
 from mltune.measure.messages import Answer, Begin, Check, Measure, Race, TimeReference
-from mltune.measure.race import RaceResult, run_rounds
+from mltune.measure.timing import RaceResult, Series, UsualClock, run_rounds
 from mltune.records.trial import Measurement, TrialState
 
 FOLDER = "MLTUNE_IMAGINARY_GPU"

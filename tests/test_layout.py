@@ -203,7 +203,7 @@ def test_a_switch_on_a_kind_is_seen(source: str, lines: list[int]) -> None:
         ("mltune.problem.recorded.RecordedProblem", True),
         ("mltune.problem.array_values.STORAGE", False),
         ("mltune.problem.kinds.KINDS", False),
-        ("mltune.problem.runnable.RunnableProblem", False),
+        ("mltune.problem.problem.RunnableProblem", False),
     ],
 )
 def test_modules_of_kinds_are_seen(name: str, is_kind: bool) -> None:

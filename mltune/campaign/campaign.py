@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING
 
 from mltune.campaign.cluster.remote_process import remote_workers
 from mltune.campaign.device_worker import BACK, DEVICE_WORKER, HEARTBEAT_TIMEOUT_S, DeviceWorker, Outcome, SliceRequest
-from mltune.campaign.identity import claim_directory
-from mltune.campaign.products import CampaignResult, write_datasets, write_report
+from mltune.campaign.products import CampaignResult, claim_directory, write_datasets, write_report
 from mltune.campaign.scheduler import Scheduler
-from mltune.measure.cluster_connection import address_of
+from mltune.measure.compile_farm import address_of
 from mltune.process.child import Child
 from mltune.records.database import database_of
 from mltune.records.directory import lock_directory, runs_in
@@ -86,7 +85,7 @@ def run_plan(
         URL of the PostgreSQL database for the records of new problems. By default it is the database of the other
         problems, or the records are in files.
     compile_on : str
-        Cluster whose compile workers help (:func:`mltune.measure.cluster_connection.connect`); empty for none.
+        Cluster whose compile workers help (:func:`mltune.measure.compile_farm.connect`); empty for none.
     cluster : Cluster, optional
         The cluster whose workers are the devices of the plan (:func:`mltune.resolve.placement.place_on_workers`).
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from mltune.device.facts import Device
 from mltune.errors import DatasetError, MltuneError
-from mltune.files.documents import parse_json
-from mltune.files.reading import read_file, reason
+from mltune.files.reading import parse_json, read_file, reason
 from mltune.files.text import printable
 from mltune.files.validation import problems_of
 from mltune.kernel.coding import labelled

@@ -14,13 +14,11 @@ from mltune.device.facts import Device
 from mltune.errors import BundleError, ExpressionError, UsageError
 from mltune.files.text import did_you_mean, printable
 from mltune.kernel.arrays import ArraysDefinition
-from mltune.kernel.coding import labelled
-from mltune.kernel.columns import LARGEST_INTEGER, Columns, length
+from mltune.kernel.coding import LARGEST_INTEGER, Columns, labelled, length
 from mltune.kernel.evaluation import Partial
 from mltune.kernel.expressions import Expression, Value, parse
 from mltune.kernel.launch import Launch
-from mltune.problem.accuracy import STRICTEST
-from mltune.problem.problem import Problem
+from mltune.problem.problem import STRICTEST, Problem
 
 DEVICE_VARIABLES = (
     "compute_capability",
@@ -155,7 +153,7 @@ class Kernel:
     preset : str
         Name of the part of the space that this is; empty for all of it.
     accuracy : str
-        Promise about its error: one of :data:`mltune.problem.accuracy.ACCURACIES`.
+        Promise about its error: one of :data:`mltune.problem.problem.ACCURACIES`.
     candidate : bool
         Whether it is among the kernels that are tuned where none is named.
     batched : bool

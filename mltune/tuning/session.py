@@ -17,14 +17,12 @@ from mltune.device.facts import Device
 from mltune.device.peaks import peak_flops
 from mltune.errors import BundleError, RunError, UsageError
 from mltune.kernel.bundle import Kernel, device_variables
-from mltune.kernel.columns import row
+from mltune.kernel.coding import row
 from mltune.kernel.space import ConstrainedSpace, SearchSpace, TableSpace
-from mltune.measure.protocols import Builder, Runner, SamplingRule
-from mltune.problem.problem import Problem
-from mltune.problem.runnable import RunnableProblem
-from mltune.records.candidate import BATCH
+from mltune.measure.pipeline import Builder, Runner, SamplingRule
+from mltune.problem.problem import Problem, RunnableProblem
 from mltune.records.header import DATASET_HASH, RunHeader
-from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
+from mltune.records.trial import BATCH, Build, Measurement, TrialRecord, TrialState
 from mltune.records.versions import installed_versions
 from mltune.resolve.device import Target
 
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
     from mltune.dataset.dataset import Dataset
     from mltune.measure.messages import Baseline, Outputs
     from mltune.measure.runner import GpuRunner
-    from mltune.process.child_pool import ChildPool
+    from mltune.process.child import ChildPool
 
 
 FEWEST = 4
@@ -268,7 +266,7 @@ def batch_size(problem: Problem, device: Device) -> int:
 
     Examples
     --------
-    >>> from mltune.device.lookup import find_device
+    >>> from mltune.device.known import find_device
     >>> from mltune.problem.gemm import parse_problem
     >>> device, _ = find_device("h200")
     >>> [batch_size(parse_problem(f"{p}gemm", trans="NT", size=n), device) for p, n in (("s", 4096), ("z", 8192))]

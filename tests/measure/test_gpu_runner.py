@@ -9,7 +9,7 @@ from imaginary_gpu import FOLDER, REFERENCE_S, ImaginaryBuilder, imaginary_runne
 
 from mltune.errors import DeviceError, DeviceLostError, WorkerError
 from mltune.measure import runner as runner_module
-from mltune.measure.protocols import SamplingRule
+from mltune.measure.pipeline import SamplingRule
 from mltune.records.trial import TrialState
 
 DEEDS = [

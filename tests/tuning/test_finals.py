@@ -11,8 +11,7 @@ from mltune.errors import DeviceLostError
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import TableSpace
 from mltune.measure import runner as runner_module
-from mltune.records.declaration import Declaration
-from mltune.records.reference import Drift, Reference
+from mltune.records.declaration import Declaration, Drift, Reference
 from mltune.records.trial import Measurement, TrialRecord, TrialState
 from mltune.records.trials import Trials
 from mltune.resolve.device import parse_device

@@ -11,7 +11,7 @@ from mltune.errors import MltuneWarning
 from mltune.records.directory import FILE
 from mltune.records.store import Store
 from mltune.results.summary import summarise_campaign
-from mltune.show.report.reading import read_input
+from mltune.show.report.evidence import read_input
 from mltune.show.report.writing import write_winners
 from tests.campaign.conftest import placed
 from tests.cli.program import command

@@ -20,10 +20,8 @@ from mltune.dataset.replay import ReplayRunner
 from mltune.errors import BundleError, RunDirectoryError, UsageError
 from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import parse_problem
-from mltune.records.candidate import BATCH
-from mltune.records.seconds import PHASES
-from mltune.records.store import Store
-from mltune.records.trial import TrialRecord, TrialState
+from mltune.records.store import PHASES, Store
+from mltune.records.trial import BATCH, TrialRecord, TrialState
 from mltune.resolve.device import Target
 from mltune.resolve.request import TuneRequest
 from mltune.results.reader import read_run
@@ -173,7 +171,7 @@ def test_all_that_computes_in_threads_is_loaded_before_threads_are_limited(tmp_p
     script = f"""
 import threadpoolctl
 from pathlib import Path
-from mltune.cost.cost_model import preload
+from mltune.cost.regressors import preload
 from tests.tuning.test_tuner import search
 
 def pools():

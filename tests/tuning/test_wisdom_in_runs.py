@@ -15,9 +15,8 @@ from mltune.records.store import Store
 from mltune.resolve.device import Target
 from mltune.resolve.request import TuneRequest
 from mltune.tuning.session import open_session
-from mltune.tuning.siblings import Siblings
 from mltune.tuning.tuner import tune
-from mltune.tuning.wisdom import found_so_far, known_configurations
+from mltune.tuning.wisdom import Siblings, found_so_far, known_configurations
 from tests.conftest import few_rows
 
 DATASET = "h200-sgemm-nt-4096-random"
