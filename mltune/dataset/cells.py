@@ -60,27 +60,6 @@ class Cells:
         return Cells(self.name, self.codes[rows], self.values)
 
 
-@dataclass(frozen=True, eq=False)
-class Parameter:
-    """A column of configurations.
-
-    Attributes
-    ----------
-    name : str
-    codes : ndarray of shape (n_rows,), int32
-        For each row the position of its value in the sorted order of values.
-    integers : ndarray of shape (n_values,), int64
-        The values as integers; codes 0, 1, ... for values that are not integers.
-    values : tuple or None
-        The values that have codes.
-    """
-
-    name: str
-    codes: NDArray[np.int32]
-    integers: Indices
-    values: tuple[int | float | str, ...] | None
-
-
 def encode(name: str, values: Sequence[object]) -> Cells:
     """Return a column of values."""
     kinds = set(map(type, values))
@@ -112,8 +91,8 @@ def typed(texts: Sequence[str]) -> Sequence[object]:
     return [word or None for word in words]
 
 
-def parameter(cells: Cells) -> Parameter:
-    """Return the column of a parameter."""
+def parameter(cells: Cells) -> tuple[Indices, tuple[int | float | str, ...] | None]:
+    """Return the column of a parameter as integers, and the values that 0, 1, ... stand for where they are others."""
     used = np.unique(cells.codes)
     values = [cells.values[code] for code in used.tolist()]
     for value in values:
@@ -134,8 +113,8 @@ def parameter(cells: Cells) -> Parameter:
         ordered = sorted(set(values))
     coded = code_ordered(ordered)
     places = {value: place for place, value in enumerate(ordered)}
-    codes = np.array([places[value] for value in values], dtype=np.int32)[np.searchsorted(used, cells.codes)]
-    return Parameter(cells.name, codes, np.array(coded.integers, dtype=np.int64), coded.labels)
+    integers = np.array([coded.integers[places[value]] for value in values], dtype=np.int64)
+    return integers[np.searchsorted(used, cells.codes)], coded.labels
 
 
 def states(cells: Cells) -> tuple[NDArray[np.object_], tuple[str, ...]]:

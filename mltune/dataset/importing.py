@@ -22,7 +22,7 @@ from mltune.device.known import UNKNOWN
 from mltune.errors import DatasetError
 from mltune.files.text import printable
 from mltune.kernel.bundle import Kernel, device_variables
-from mltune.kernel.coding import Columns, length, number_rows, row
+from mltune.kernel.coding import Columns, length, row
 from mltune.problem.kinds import timed_problem
 from mltune.problem.problem import Problem
 from mltune.process.bounded import BoundsExceededError, call_bounded
@@ -138,7 +138,7 @@ def read_contents(path: Path, layout: Layout) -> Contents:
         return contents_of(path, layout)
     try:
         contents: Contents = call_bounded(
-            f"{__name__}:contents_of", path, layout, imports=("pyarrow.parquet", "pyarrow.csv")
+            f"{__name__}:contents_of", path, layout, imports=("pyarrow.parquet", "pyarrow.csv", "pandas")
         )
     except BoundsExceededError as error:
         raise DatasetError(f"{path}: the table cannot be read: {printable(error, longest=300)}.") from error
@@ -167,20 +167,20 @@ def _contents(raw: RawTable, layout: Layout) -> Contents:
     if not len(measured):
         raise DatasetError(f"a table must hold at least one measured configuration, but none of {rows:,} rows is one")
     state = state[measured]
-    parameters = [parameter(cells[measured]) for cells in raw.parameters]
-    others = [cells[measured] for cells in raw.others]
-    number, _ = number_rows([one.codes for one in parameters], [len(one.integers) for one in parameters])
-    merged = merge(number, state, time_s[measured], () if layout.aggregate else others)
+    names = _legal_names([cells.name for cells in raw.parameters])
+    parameters = {name: parameter(cells[measured]) for name, cells in zip(names, raw.parameters, strict=True)}
+    columns = {name: column for name, (column, _) in parameters.items()}
+    others = () if layout.aggregate else [cells[measured] for cells in raw.others]
+    merged = merge(columns, state, time_s[measured], others)
     first = merged.first
     account = f"{rows:,} rows, {len(first):,} distinct, {(state != TrialState.OK).sum():,} failed"
     if len(measured) < rows:
         account += f", {rows - len(measured):,} not measured"
     words = f"the states {', '.join(map(repr, unknown[:20]))} are not known, and count as failures" if unknown else ""
-    names = _legal_names([one.name for one in parameters])
     return Contents(
-        {name: one.integers[one.codes[first]] for name, one in zip(names, parameters, strict=True)},
+        {name: column[first] for name, column in columns.items()},
         Outcomes(state[first], merged.median_s, compile_s[measured][first], benchmark_s[measured][first]),
-        {name: one.values for name, one in zip(names, parameters, strict=True) if one.values is not None},
+        {name: labels for name, (_, labels) in parameters.items() if labels is not None},
         account,
         tuple(filter(None, (raw.notice, words, *merged.notices))),
     )
