@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mltune.comparison.figures import draw
 from mltune.comparison.journal import Job
 from mltune.comparison.scores import evaluations_to, holm, paired_test, scores
 from mltune.comparison.simulation import Recording, Trace
+from mltune.dataset.parquet import rounded
 from mltune.errors import StoreError
 from mltune.files.atomic import write_file_atomically
 from mltune.files.reading import reason
@@ -29,6 +29,9 @@ AT = (25, 50, 100, 200, 400)
 
 TO = (0.95, 0.98, 0.99)
 """Fractions of the optimum for which the necessary evaluations and seconds are given."""
+
+_DIGITS = 11
+"""Bits of the seconds that are kept, three digits: further ones are noise and would not compress."""
 
 REFERENCE = "mltune"
 """The strategy that the others are tested against."""
@@ -368,14 +371,7 @@ def _rows(name: str, dataset: str, runs: Runs, optimum_s: float) -> Any:
             "evaluation": np.concatenate(numbers),
             "index": np.concatenate([trace.indices for trace in runs.traces]).astype(np.uint32),
             "fraction": np.concatenate(fraction).astype(np.float32),
-            "own_s": _rounded(np.concatenate([trace.own_s for trace in runs.traces])),
-            "recorded_s": _rounded(np.concatenate([trace.recorded_s for trace in runs.traces])),
+            "own_s": rounded(np.concatenate([trace.own_s for trace in runs.traces]), _DIGITS),
+            "recorded_s": rounded(np.concatenate([trace.recorded_s for trace in runs.traces]), _DIGITS),
         }
     )
-
-
-def _rounded(seconds: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Round to 11 bits, three digits: further digits are noise and would not compress."""
-    mantissa, exponent = np.frexp(seconds)
-    kept: NDArray[np.float32] = np.ldexp(np.round(mantissa * 2**11), exponent - 11).astype(np.float32)
-    return kept

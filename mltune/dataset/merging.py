@@ -63,7 +63,7 @@ def merge(columns: Columns, states: NDArray[np.object_], time_s: Floats, others:
     found = rows.groupby(number).agg(rows=("ok", "size"), succeeded=("ok", "sum"), first=("first", "min"))
     spread = (times.max() / times.min()).fillna(1.0)
     notices = tuple(_notices(found["rows"].to_numpy(), found["succeeded"].to_numpy(), spread.to_numpy()))
-    return Merged(number.to_numpy(), found["first"].to_numpy(), times.median().to_numpy(), notices)
+    return Merged(number.to_numpy(np.int64), found["first"].to_numpy(np.int64), times.median().to_numpy(), notices)
 
 
 def _refuse_forgotten(number: pd.Series[int], others: Sequence[Cells]) -> None:
