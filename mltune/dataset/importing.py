@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mltune.dataset.cells import NOT_MEASURED, Cells, known_times, parameter, states, times
+from mltune.dataset.cells import NOT_MEASURED, known_times, parameter, states, times
 from mltune.dataset.dataset import Dataset, Kind, make_dataset
 from mltune.dataset.formats import Layout, RawTable, read_raw
 from mltune.dataset.merging import merge
@@ -27,6 +27,9 @@ from mltune.problem.kinds import timed_problem
 from mltune.problem.problem import Problem
 from mltune.process.bounded import BoundsExceededError, call_bounded
 from mltune.records.trial import TrialState
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,23 +157,23 @@ def contents_of(path: Path, layout: Layout) -> Contents:
 
 
 def _contents(raw: RawTable, layout: Layout) -> Contents:
-    rows = len(raw.time.codes)
-    state, unknown = states(raw.status or Cells("", np.zeros(rows, dtype=np.int32), ["ok"]))
+    rows = len(raw.time)
+    state, unknown = (np.full(rows, "ok", dtype=object), ()) if raw.status is None else states(raw.status)
     failed = state != TrialState.OK
     time_s, timed = times(raw.time, _unit(raw.time, layout.time_unit), failed)
     state = np.where(failed, state, timed)
     compile_s, benchmark_s = (
-        np.zeros(rows) if cells is None else known_times(cells, _unit(cells, None))
-        for cells in (raw.compile_time, raw.benchmark_time)
+        np.zeros(rows) if column is None else known_times(column, _unit(column, None))
+        for column in (raw.compile_time, raw.benchmark_time)
     )
     measured = np.flatnonzero(~np.isin(state, list(NOT_MEASURED)))
     if not len(measured):
         raise DatasetError(f"a table must hold at least one measured configuration, but none of {rows:,} rows is one")
     state = state[measured]
-    names = _legal_names([cells.name for cells in raw.parameters])
-    parameters = {name: parameter(cells[measured]) for name, cells in zip(names, raw.parameters, strict=True)}
+    names = _legal_names([str(column.name) for column in raw.parameters])
+    parameters = {name: parameter(column.iloc[measured]) for name, column in zip(names, raw.parameters, strict=True)}
     columns = {name: column for name, (column, _) in parameters.items()}
-    others = () if layout.aggregate else [cells[measured] for cells in raw.others]
+    others = () if layout.aggregate else [column.iloc[measured] for column in raw.others]
     merged = merge(columns, state, time_s[measured], others)
     first = merged.first
     account = f"{rows:,} rows, {len(first):,} distinct, {(state != TrialState.OK).sum():,} failed"
@@ -191,15 +194,15 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9_-]+", "-", text.lower()).strip("-_")[:60] or "table"
 
 
-def _unit(cells: Cells, unit: str | None) -> float:
+def _unit(column: pd.Series[Any], unit: str | None) -> float:
     """Return the length of a unit in seconds; by default that of the suffix of the column's name."""
     if unit is None:
-        suffix = re.search(r"(?:^|[_\s([.-])(s|ms|us|ns)[)\]]?$", cells.name)
+        suffix = re.search(r"(?:^|[_\s([.-])(s|ms|us|ns)[)\]]?$", str(column.name))
         unit = suffix[1] if suffix else None
     if unit is None or unit not in SECONDS:
         raise DatasetError(
-            f"a time has a unit ({', '.join(SECONDS)}), but the name of the column {printable(cells.name)!r} does not "
-            f"end in one; rename it, for instance to {printable(cells.name)}_ms"
+            f"a time has a unit ({', '.join(SECONDS)}), but the name of the column {printable(column.name)!r} does not "
+            f"end in one; rename it, for instance to {printable(column.name)}_ms"
         )
     return SECONDS[unit]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mltune.dataset.cells import Cells
+from mltune.dataset.cells import distinct
 from mltune.dataset.dataset import Dataset, Kind, make_dataset
 from mltune.dataset.parquet import TIME_BITS, rounded
 from mltune.errors import DatasetError
@@ -47,7 +47,9 @@ class Merged:
     notices: tuple[str, ...]
 
 
-def merge(columns: Columns, states: NDArray[np.object_], time_s: Floats, others: Sequence[Cells] = ()) -> Merged:
+def merge(
+    columns: Columns, states: NDArray[np.object_], time_s: Floats, others: Sequence[pd.Series[Any]] = ()
+) -> Merged:
     """Merge the rows of each configuration, given the columns of the parameters.
 
     A ``DatasetError`` tells that rows to merge differ in another column, which may be a forgotten parameter.
@@ -63,18 +65,20 @@ def merge(columns: Columns, states: NDArray[np.object_], time_s: Floats, others:
     found = rows.groupby(number).agg(rows=("ok", "size"), succeeded=("ok", "sum"), first=("first", "min"))
     spread = (times.max() / times.min()).fillna(1.0)
     notices = tuple(_notices(found["rows"].to_numpy(), found["succeeded"].to_numpy(), spread.to_numpy()))
-    return Merged(number.to_numpy(np.int64), found["first"].to_numpy(np.int64), times.median().to_numpy(), notices)
+    return Merged(np.asarray(number), np.asarray(found["first"]), times.median().to_numpy(), notices)
 
 
-def _refuse_forgotten(number: pd.Series[int], others: Sequence[Cells]) -> None:
+def _refuse_forgotten(number: pd.Series[int], others: Sequence[pd.Series[Any]]) -> None:
     """Refuse to merge rows of one configuration that differ in a column which may be a parameter."""
     import pandas as pd
 
-    varying = [
-        cells.name
-        for cells in others
-        if _may_be_parameter(cells) and (pd.Series(cells.codes).groupby(number).nunique() > 1).any()
-    ]
+    varying = []
+    for column in others:
+        codes, values = distinct(column)
+        fractional = any(isinstance(value, float) and value % 1 for value in values)
+        measured = fractional and len(values) > len(codes) / 2  # fractions that hardly repeat
+        if not measured and (pd.Series(codes).groupby(number).nunique() > 1).any():
+            varying.append(column.name)
     if varying:
         names = ", ".join(printable(name, longest=40) for name in varying[:20])
         raise DatasetError(
@@ -82,12 +86,6 @@ def _refuse_forgotten(number: pd.Series[int], others: Sequence[Cells]) -> None:
             f"{'varies: is it a parameter' if len(varying) == 1 else 'vary: are they parameters'}? If so, name "
             f"{'it' if len(varying) == 1 else 'them'} in --parameters; if not, --aggregate takes the median over them"
         )
-
-
-def _may_be_parameter(cells: Cells) -> bool:
-    """Return whether a column may be a parameter; fractions that hardly repeat are measurements."""
-    fractional = any(isinstance(value, float) and value % 1 for value in cells.values)
-    return not (fractional and len(cells.values) > len(cells.codes) / 2)
 
 
 def _notices(rows: Indices, succeeded: Indices, spread: Floats) -> Iterator[str]:
