@@ -16,13 +16,13 @@ from mltune.dataset.cells import NOT_MEASURED, known_times, parameter, states, t
 from mltune.dataset.dataset import Dataset, Kind, make_dataset
 from mltune.dataset.formats import Layout, RawTable, read_raw
 from mltune.dataset.merging import merge
-from mltune.dataset.parquet import BITS, TIME_BITS, rounded, schema
+from mltune.dataset.parquet import arrow_table, schema
 from mltune.device.facts import Device
 from mltune.device.known import UNKNOWN
 from mltune.errors import DatasetError
 from mltune.files.text import printable
 from mltune.kernel.bundle import Kernel, device_variables
-from mltune.kernel.coding import Columns, length, row
+from mltune.kernel.coding import Columns, Floats, length, row
 from mltune.problem.kinds import timed_problem
 from mltune.problem.problem import Problem
 from mltune.process.bounded import BoundsExceededError, call_bounded
@@ -67,44 +67,26 @@ def foreign_dataset(
         parameters = {parameter: np.unique(column).tolist() for parameter, column in columns.items()}
     legal = {parameter: tuple(values) for parameter, values in parameters.items()}
     ordered = {parameter: np.asarray(columns[parameter], dtype=np.int64) for parameter in legal}
-    return make_dataset(_arrow(ordered, outcomes), legal, source_hash="", **facts)
-
-
-def _arrow(columns: Columns, outcomes: Outcomes) -> Any:
-    """Return the table; an unknown column is null, or 0 where null is not allowed."""
-    import pyarrow as pa
-
-    size = length(columns)
     states = np.asarray(outcomes.states, dtype=object)
-    ok = states == TrialState.OK.value
-    median_s = np.where(ok, np.asarray(outcomes.median_s, dtype=np.float64), np.nan)
-    known: dict[str, Any] = {
-        **columns,
+    known = {
+        **ordered,
         "state": states,
         "build_state": np.where(states == TrialState.COMPILE_ERROR.value, states, TrialState.OK.value),
-        "detail": np.full(size, "", dtype=object),
-        "compile_s": _seconds(outcomes.compile_s, size),
-        "median_s": rounded(median_s, TIME_BITS),
-        "stopped_early": np.zeros(size, dtype=np.bool_),
-        "verify_s": np.zeros(size, dtype=np.float32),
-        "time_s": _seconds(outcomes.time_s, size),
+        "detail": [""] * len(states),
+        "compile_s": _seconds(outcomes.compile_s, len(states)),
+        "samples_s": [[]] * len(states),
+        "median_s": np.where(states == TrialState.OK.value, np.asarray(outcomes.median_s, dtype=np.float64), np.nan),
+        "stopped_early": np.zeros(len(states), dtype=np.bool_),
+        "verify_s": np.zeros(len(states)),
+        "time_s": _seconds(outcomes.time_s, len(states)),
     }
-    arrays = []
-    for field in schema(tuple(columns)):
-        if field.name == "samples_s":
-            none = pa.array([], pa.float32())
-            arrays.append(pa.ListArray.from_arrays(np.zeros(size + 1, dtype=np.int32), none, type=field.type))
-        elif field.name in known:
-            arrays.append(pa.array(known[field.name], type=field.type, from_pandas=True))
-        else:
-            arrays.append(pa.nulls(size, field.type))
-    return pa.table(arrays, schema=schema(tuple(columns)))
+    return make_dataset(arrow_table(known, tuple(legal)), legal, source_hash="", **facts)
 
 
-def _seconds(values: ArrayLike, size: int) -> NDArray[np.float32]:
-    """Return a rounded column of seconds, 0 where unknown."""
+def _seconds(values: ArrayLike, size: int) -> Floats:
+    """Return a column of seconds, 0 where unknown."""
     seconds = np.broadcast_to(np.asarray(values, dtype=np.float64), (size,))
-    return rounded(np.where(np.isfinite(seconds) & (seconds > 0), seconds, 0.0), BITS)
+    return np.where(np.isfinite(seconds) & (seconds > 0), seconds, 0.0)
 
 
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
