@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import io
 import json
-import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, reduce
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -216,22 +215,18 @@ def _to(fraction: Floats, spent_s: Floats, target: float) -> dict[str, float]:
 def _over_all(spaces: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Return the means over datasets."""
     each = list(spaces.values())
-
-    def mean(*path: str) -> float:
-        return float(np.mean([reduce(operator.getitem, path, one) for one in each]))
-
-    first = each[0]
     errors = [one["score_error"] for one in each]
-    return {
-        "at": {at: mean("at", at) for at in first["at"]},
-        "to": {target: {key: mean("to", target, key) for key in first["to"][target]} for target in first["to"]},
-        "score": mean("score"),
+    return _mean([one | {"score_error": 0.0} for one in each]) | {
         "score_error": None if None in errors else float(np.sqrt(np.square(errors).sum()) / len(errors)),
         "seeds": min(one["seeds"] for one in each),
-        "seconds": {key: mean("seconds", key) for key in first["seconds"]},
-        "evaluated": mean("evaluated"),
-        "counts": {key: mean("counts", key) for key in first["counts"]},
     }
+
+
+def _mean(parts: Sequence[Any]) -> Any:
+    """Return the mean of numbers; of tables a table of the means."""
+    if isinstance(parts[0], dict):
+        return {name: _mean([part[name] for part in parts]) for name in parts[0]}
+    return float(np.mean(parts))
 
 
 def _significance(comparison: Comparison, order: list[str]) -> list[dict[str, Any]]:
