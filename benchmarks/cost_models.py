@@ -27,9 +27,8 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 from sklearn.metrics import roc_auc_score
 
-from mltune.cost.cost_model import CostModel
 from mltune.cost.features import Features
-from mltune.cost.regressors import ExtraTreesModel
+from mltune.cost.regressors import CostModel, ExtraTreesModel
 from mltune.dataset.dataset import list_datasets, load_dataset
 from mltune.kernel.reader import load_kernel
 from mltune.records.trial import TrialState

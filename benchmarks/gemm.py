@@ -27,7 +27,7 @@ from mltune.dataset.dataset import export_run
 from mltune.device.peaks import peak_flops
 from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import GemmProblem
-from mltune.problem.gemm_precisions import PRECISIONS, transpositions
+from mltune.problem.gemm_operands import PRECISIONS, transpositions
 from mltune.process.signals import Interrupt
 from mltune.records.directory import runs_in
 from mltune.resolve.device import find_gpus
@@ -120,7 +120,7 @@ def errors(run: TuneResult) -> dict[str, float]:
     """Return the errors of the tuned kernel and of cuBLAS on the same operands; none where there is no reference."""
     import cupy
 
-    from mltune.measure.references import bind_reference
+    from mltune.measure.libraries import bind_reference
 
     problem = run.problem
     if not isinstance(problem, GemmProblem):

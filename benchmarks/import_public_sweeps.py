@@ -23,7 +23,7 @@ from mltune.dataset.dataset import Dataset, write_dataset
 from mltune.dataset.formats import Layout
 from mltune.dataset.importing import import_table
 from mltune.device.facts import Device
-from mltune.device.lookup import find_device
+from mltune.device.known import find_device
 from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import parse_problem
 from mltune.problem.problem import Problem

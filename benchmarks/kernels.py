@@ -22,7 +22,7 @@ from typing import Any
 from harness import RESULTS, gpu_provenance, parser_of, write
 
 import mltune
-from mltune.kernel.columns import row
+from mltune.kernel.coding import row
 from mltune.resolve.device import Target
 from mltune.resolve.problems import named_problem
 from mltune.resolve.request import TuneRequest

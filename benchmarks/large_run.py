@@ -30,13 +30,12 @@ from harness import SEARCHING, parser_of, provenance, write
 
 from mltune.device.known import H200
 from mltune.kernel.bundle import device_variables
-from mltune.kernel.columns import row
+from mltune.kernel.coding import row
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace, SearchSpace
 from mltune.problem.gemm import parse_problem
-from mltune.records.candidate import BATCH
 from mltune.records.store import Store
-from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
+from mltune.records.trial import BATCH, Build, Measurement, TrialRecord, TrialState
 from mltune.resolve.device import Target
 from mltune.resolve.request import TuneRequest
 from mltune.results.progress import Observer

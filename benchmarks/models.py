@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.ensemble import ExtraTreesClassifier, HistGradientBoostingRegressor, RandomForestRegressor
 
-from mltune.cost.cost_model import Compression
 from mltune.cost.gaussian_process import JITTER, GaussianProcess, Hyperparameters
-from mltune.cost.regressors import ExtraTreesModel
+from mltune.cost.regressors import Compression, ExtraTreesModel
 
 Floats = NDArray[np.float64]
 
@@ -68,7 +67,7 @@ class GaussianProcessModel:
         self._target = Compression(compression)
 
     def fit(self, X: Floats, y: Floats) -> Self:
-        """Learn; see :meth:`mltune.cost.cost_model.CostModel.fit`."""
+        """Learn; see :meth:`mltune.cost.regressors.CostModel.fit`."""
         target = self._target.fit(len(X), y)
         self._low, extent = X.min(axis=0), np.ptp(X, axis=0)
         self._varies = extent > 0
@@ -80,7 +79,7 @@ class GaussianProcessModel:
         return self
 
     def predict(self, X: Floats) -> tuple[Floats, Floats]:
-        """Predict; see :meth:`mltune.cost.cost_model.CostModel.predict`."""
+        """Predict; see :meth:`mltune.cost.regressors.CostModel.predict`."""
         posterior = self._process.posterior(self._points(X))
         return self._target.expand(posterior.mean), posterior.spread
 

@@ -13,8 +13,8 @@ from harness import parser_of
 from matplotlib.axes import Axes
 
 from mltune.comparison.figures import label_ends, scale_to_optimum
-from mltune.show.report.page import TEMPLATES
 from mltune.show.report.svg import INK, QUIET, SERIES, axes, finish, plotting
+from mltune.show.report.writing import TEMPLATES
 
 RESULTS = Path(__file__).resolve().parent / "results"
 STRATEGIES = {

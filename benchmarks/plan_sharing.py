@@ -20,9 +20,7 @@ from typing import Any
 import numpy as np
 
 from mltune import __version__
-from mltune.campaign.gain import LEAST_GAIN, allot, deficits, last_doubling
-from mltune.campaign.schedule import next_slice
-from mltune.campaign.standing import Standing
+from mltune.campaign.schedule import LEAST_GAIN, Standing, allot, deficits, last_doubling, next_slice
 from mltune.dataset.dataset import list_datasets
 from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import CASES, GemmProblem

@@ -21,9 +21,9 @@ from harness import parser_of, provenance, write
 from mltune.comparison.scores import expected_minimum
 from mltune.cost.features import Features
 from mltune.dataset.dataset import Dataset, list_datasets, load_dataset
-from mltune.kernel.columns import Columns
+from mltune.kernel.coding import Columns
 from mltune.kernel.reader import load_kernel
-from mltune.search.candidates import maximin_subset
+from mltune.search.proposers import maximin_subset
 
 CHOICES = (1, 5, 10, 25)
 RANDOM = (10, 25, 100)

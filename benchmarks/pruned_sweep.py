@@ -32,7 +32,7 @@ from harness import SEARCHING, gpu_provenance, provenance, write
 
 from mltune.cost.features import Features
 from mltune.dataset.dataset import Dataset, datasets_in, list_datasets, load_dataset, load_manifest
-from mltune.dataset.recorded_kernel import recorded_kernel
+from mltune.dataset.replay import recorded_kernel
 from mltune.errors import BundleError
 from mltune.kernel.reader import load_kernel
 from mltune.records.store import Store

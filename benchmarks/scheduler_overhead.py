@@ -29,8 +29,8 @@ import large_run
 from harness import parser_of, provenance, write
 
 from mltune.campaign.device_worker import Outcome, SliceResult
+from mltune.campaign.schedule import TimeSlice
 from mltune.campaign.scheduler import Scheduler
-from mltune.campaign.standing import TimeSlice
 from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import CASES, GemmProblem
 from mltune.records.header import RunHeader
@@ -38,7 +38,7 @@ from mltune.records.store import Store
 from mltune.records.trial import TrialRecord
 from mltune.resolve.plan import Plan, Task
 from mltune.tuning.session import run_header
-from mltune.tuning.siblings import Siblings
+from mltune.tuning.wisdom import Siblings
 
 RESULT = Path(__file__).parent / "results" / "scheduler_overhead.json"
 SIZES = (512, 1024, 1536, 2048, 3072, 4096, 6144, 8192)

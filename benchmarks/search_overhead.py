@@ -23,12 +23,11 @@ from mltune.cost.features import Features
 from mltune.dataset.dataset import load_dataset
 from mltune.device.known import H200
 from mltune.kernel.bundle import device_variables
-from mltune.kernel.columns import row
+from mltune.kernel.coding import row
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace, SearchSpace, TableSpace
 from mltune.problem.gemm import parse_problem
-from mltune.records.candidate import BATCH, Candidate
-from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
+from mltune.records.trial import BATCH, Build, Candidate, Measurement, TrialRecord, TrialState
 from mltune.records.trials import Trials
 from mltune.search.search import Search
 

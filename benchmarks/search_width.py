@@ -30,11 +30,10 @@ from typing import Any
 import numpy as np
 from harness import SEARCHING, parser_of, provenance, write
 
-from mltune.comparison.recording import Recording, Source
-from mltune.cost.cost_model import one_thread
+from mltune.comparison.simulation import Recording, Source
 from mltune.cost.features import Features
-from mltune.records.candidate import BATCH, Candidate
-from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
+from mltune.cost.regressors import one_thread
+from mltune.records.trial import BATCH, Build, Candidate, Measurement, TrialRecord, TrialState
 from mltune.search.search import Batch, Search, gradually
 
 WORK = Path("runs") / "search_width"

@@ -34,9 +34,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import numpy as np
 from harness import SEARCHING, provenance, write
 
-from mltune.comparison.recording import Recording, record
-from mltune.comparison.shipped import ShippedSearch
-from mltune.comparison.simulation import simulate
+from mltune.comparison.baselines import ShippedSearch
+from mltune.comparison.simulation import Recording, record, simulate
 from mltune.cost.pretrained import PretrainedModel, Sweep, fit_member
 from mltune.cost.training import as_sweeps
 from mltune.dataset.dataset import Dataset, datasets_in, load_dataset, shipped_datasets, shipped_searches

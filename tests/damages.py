@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from mltune.records.directory import FILE
-from mltune.records.schema import checksum
+from mltune.records.rows import checksum
 
 Damage = Callable[[Path], None]
 

@@ -19,8 +19,8 @@ from mltune import errors
 from mltune.dataset.dataset import load_manifest
 from mltune.errors import DatasetError, MltuneError, MltuneWarning, UsageError
 from mltune.resolve import device as target
-from mltune.resolve.options import USUAL
 from mltune.resolve.plan_file import _OptionsTable
+from mltune.resolve.request import USUAL
 
 ROOT = Path(__file__).resolve().parents[1]
 DATASET = "h200-sgemm-nt-4096-random"
@@ -347,7 +347,7 @@ class TestChoice:
 
     def test_without_a_kernel_all_candidates_compete(self, no_gpu, monkeypatch, tmp_path):
         kernels = [mltune.load_kernel(name) for name in ("gemm_simt", "clblast_xgemm")]
-        monkeypatch.setattr("mltune.resolve.kernels.candidates", lambda *problem: kernels)
+        monkeypatch.setattr("mltune.resolve.problems.candidates", lambda *problem: kernels)
         result = mltune.tune("sgemm", trials=32, run=tmp_path / "run")
         assert (tmp_path / "run/plan.toml").is_file()
         assert result.choice
@@ -364,6 +364,6 @@ class TestChoice:
         assert "kernels" not in result.to_json()
 
     def test_a_recorded_kernel_is_of_the_accuracy(self, monkeypatch):
-        monkeypatch.setattr("mltune.resolve.kernels.accepts", lambda asked, found: False)
+        monkeypatch.setattr("mltune.resolve.problems.accepts", lambda asked, found: False)
         with pytest.raises(UsageError, match="gemm_simt is of class ieee and ieee was asked for"):
             mltune.tune(device=REPLAY, trials=16, accuracy="ieee")

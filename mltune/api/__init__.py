@@ -8,13 +8,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from mltune.api.campaigns import check_cluster, plan, run
+from mltune.api.campaigns import check_cluster, load_run, plan, report, run, summarise
 from mltune.api.comparing import compare
 from mltune.api.datasets import export_dataset, import_dataset, list_datasets, merge_datasets, verify_datasets
 from mltune.api.inventory import check, check_wisdom, devices, new_kernel, space
 from mltune.api.models import bound, load_model, predict, train
 from mltune.api.own_kernels import run_kernel, tune_kernel
-from mltune.api.runs import load_run, report, summarise
 from mltune.api.search import Search
 from mltune.api.tuning import sweep, tune, tune_sizes
 

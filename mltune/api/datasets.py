@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from mltune.errors import UsageError
-from mltune.resolve.options import ShapeOptions
+from mltune.resolve.request import ShapeOptions
 
 if TYPE_CHECKING:
     from mltune.dataset.dataset import Dataset
@@ -128,7 +128,7 @@ def import_dataset(
     """
     from mltune.dataset.formats import Layout
     from mltune.dataset.importing import import_table
-    from mltune.device.lookup import find_device
+    from mltune.device.known import find_device
     from mltune.kernel.reader import is_bundle, load_kernel
     from mltune.resolve.problems import given
 
@@ -283,7 +283,7 @@ def _write(dataset: Dataset, out: Path, *, keep: Sequence[Path], overwrite: bool
 
 def _problem(kernel: Kernel | str, name: str | None, shape: dict[str, Any], flops: int | None, fp: str) -> Problem:
     """Return the problem that was measured: one of the kernel's kind, or one with any name."""
-    from mltune.dataset.bare_table import slug
+    from mltune.dataset.importing import slug
     from mltune.problem.kinds import problem_from_name, timed_problem
     from mltune.resolve.problems import is_gemm, named_problem, space_problem
 

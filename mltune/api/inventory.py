@@ -45,7 +45,7 @@ def new_kernel(folder: str | Path) -> str:
     >>> mltune.load_kernel(folder).name
     'blur'
     """
-    from mltune.kernel.skeleton import new_bundle
+    from mltune.kernel.reader import new_bundle
 
     return new_bundle(Path(folder))
 
@@ -208,8 +208,7 @@ def devices(
     """
     from dataclasses import asdict
 
-    from mltune.device.known import known_devices
-    from mltune.device.lookup import find_device
+    from mltune.device.known import find_device, known_devices
     from mltune.files.atomic import write_file_atomically
     from mltune.files.text import printable
     from mltune.measure.libraries import Library, find_libraries

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from mltune.resolve.options import RunOptions, ShapeOptions
+from mltune.resolve.request import RunOptions, ShapeOptions
 
 if TYPE_CHECKING:
     from mltune.api.results import Predicted, UpperBound
@@ -113,7 +113,7 @@ def predict(
     from mltune.api.results import Predicted
     from mltune.resolve.problems import named_kernels
     from mltune.tuning.bound import find_bounds
-    from mltune.tuning.prediction import predict as choose
+    from mltune.tuning.bound import predict as choose
 
     named, kernels = named_kernels(_name(problem), shape, [] if kernel is None else [kernel], accuracy)
     facts = _facts(device)
@@ -198,9 +198,9 @@ def load_model(path: str | Path) -> PretrainedModel:
     'gemm_simt'
     """
     from mltune.cost import model_file
-    from mltune.files import assets
+    from mltune.files import folders
 
-    shipped = assets.folder("models") / f"{path}.json"
+    shipped = folders.assets("models") / f"{path}.json"
     return model_file.load_model(shipped if shipped.is_file() else Path(path))
 
 
@@ -217,7 +217,7 @@ def _name(problem: str | Path | Problem) -> str | Problem:
 
 def _facts(device: str) -> Device:
     """Return the device that facts name: ``auto`` is the first GPU of this machine."""
-    from mltune.device.lookup import find_device
+    from mltune.device.known import find_device
     from mltune.errors import UsageError
     from mltune.resolve.device import find_gpus
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mltune.api.display import interruptible, shown
 from mltune.errors import MltuneWarning
-from mltune.resolve.options import RunOptions
+from mltune.resolve.request import RunOptions
 
 if TYPE_CHECKING:
-    from mltune.results.kernel_result import KernelResult
     from mltune.results.progress import Report
+    from mltune.results.run import KernelResult
 
 Source = str | Path | Callable[[dict[str, Any]], str] | Sequence[Any]
 """A source of :func:`tune_kernel`."""
@@ -150,7 +150,7 @@ def tune_kernel(
     from mltune.kernel.kernel_tuner_call import check_call, kernel_of_call
     from mltune.resolve.device import choose, parse_device
     from mltune.resolve.request import GPU_TIME_S, TuneRequest, parse_duration
-    from mltune.results.kernel_result import KernelResult, disagreement
+    from mltune.results.run import KernelResult, disagreement
     from mltune.tuning import tuner
 
     call = check_call(

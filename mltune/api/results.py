@@ -14,8 +14,7 @@ from mltune.measure.bundle_check import BundleCheck
 from mltune.measure.machine_code import LoopCode
 from mltune.problem.problem import Problem
 from mltune.results.rating import Rate, rate_of
-from mltune.tuning.bound import LimitedConfiguration, ProblemBound
-from mltune.tuning.prediction import Choice, Prediction
+from mltune.tuning.bound import Choice, LimitedConfiguration, Prediction, ProblemBound
 from mltune.tuning.sweep import Pruned
 from mltune.tuning.wisdom_check import Checked, Verdict
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from mltune.api.campaigns import run as carry_out
 from mltune.api.display import interruptible, shown, warn
-from mltune.resolve.options import RunOptions, ShapeOptions
+from mltune.resolve.request import RunOptions, ShapeOptions
 
 if TYPE_CHECKING:
     from mltune.api.results import Swept
@@ -59,7 +59,7 @@ def tune(
         else all built-in kernels of the accuracy class that solve the problem. Several share `trials` or `time`, and
         the result is that of the fastest, with the others as its ``rivals``.
     accuracy : str, optional
-        Accuracy class of the kernel: one of :data:`mltune.problem.accuracy.ACCURACIES`. By default the strictest where
+        Accuracy class of the kernel: one of :data:`mltune.problem.problem.ACCURACIES`. By default the strictest where
         no kernel is named.
     trials : int, optional
         Most trials, skipped ones included.
@@ -68,7 +68,7 @@ def tune(
     seed : int
         The same seed proposes the same trials.
     search : str
-        One of :data:`mltune.records.candidate.SEARCHES`; the others than ``"model"`` are for comparison.
+        One of :data:`mltune.records.trial.SEARCHES`; the others than ``"model"`` are for comparison.
     skip : bool
         Whether to skip configurations that are predicted to be slow.
     stop : bool

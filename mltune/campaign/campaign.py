@@ -28,19 +28,17 @@ from mltune.campaign.device_worker import (
     Process,
     SliceRequest,
 )
-from mltune.campaign.identity import claim_directory
-from mltune.campaign.products import CampaignResult, write_datasets, write_report
+from mltune.campaign.products import CampaignResult, claim_directory, write_datasets, write_report
 from mltune.campaign.scheduler import Scheduler
-from mltune.measure.cluster_connection import address_of
+from mltune.measure.compile_farm import address_of
 from mltune.process.child import Child
 from mltune.records.database import database_of
 from mltune.records.directory import lock_directory, runs_in
 from mltune.records.events import EventLog
 from mltune.records.versions import __version__
 from mltune.resolve.device import Target
-from mltune.resolve.options import RunOptions
 from mltune.resolve.plan import Plan
-from mltune.resolve.request import TuneRequest
+from mltune.resolve.request import RunOptions, TuneRequest
 from mltune.results.progress import CampaignProgress, CampaignReport
 
 if TYPE_CHECKING:
@@ -96,7 +94,7 @@ def run_plan(
         URL of the PostgreSQL database for the records of new problems. By default it is the database of the other
         problems, or the records are in files.
     compile_on : str
-        Cluster whose compile workers help (:func:`mltune.measure.cluster_connection.connect`); empty for none.
+        Cluster whose compile workers help (:func:`mltune.measure.compile_farm.connect`); empty for none.
     cluster : Cluster, optional
         The cluster whose workers are the devices of the plan (:func:`mltune.resolve.placement.place_on_workers`).
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from mltune.campaign.standing import TimeSlice
+from mltune.campaign.schedule import TimeSlice
 from mltune.errors import (
     DatabaseLostError,
     DeviceError,
@@ -21,8 +21,7 @@ from mltune.errors import (
     MltuneError,
     UsageError,
 )
-from mltune.process.child import ChildDiedError, ChildTimeoutError, send_to_parent
-from mltune.process.child_pool import ChildPool
+from mltune.process.child import ChildDiedError, ChildPool, ChildTimeoutError, send_to_parent
 from mltune.process.signals import Interrupt
 from mltune.records.events import EventLog
 from mltune.records.store import Store
@@ -30,7 +29,7 @@ from mltune.resolve.request import TuneRequest
 from mltune.results.progress import Progress
 from mltune.results.reader import RunReader, readable
 from mltune.results.run import TuneResult
-from mltune.tuning.siblings import Siblings
+from mltune.tuning.wisdom import Siblings
 
 DEVICE_WORKER = "mltune.campaign.device_worker:make_device_worker"
 """The target of the :class:`mltune.process.child.Child` of a device worker."""

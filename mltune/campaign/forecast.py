@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mltune.campaign.gain import allot
+from mltune.campaign.schedule import allot
 from mltune.device.peaks import peak_flops
 from mltune.errors import DeviceError, PlanError
 from mltune.resolve.placement import check_budget, place, recorded_for

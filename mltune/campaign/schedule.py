@@ -1,7 +1,21 @@
-"""Sharing out of a budget: a pure function from the standings of all tasks to the next time slice.
+"""Sharing out of a budget: the standing of every task, the gain expected of more time, and the next time slice.
+
+The best time of a search has diminishing returns: after t seconds the remaining gain is about gap(t) = c / t, in the
+logarithm of the time, so that d further seconds gain c (1 / t - 1 / (t + d)). The constant c of a problem cannot be
+estimated from its own curve, which consists of steps: on recorded curves the gain of the last doubling of the time does
+not predict that of the next one (rank correlations from -0.4 to 0.4, mean 0). Two other quantities do: the mean gain of
+the last doubling over all problems, and the distance of a problem from the fastest of its siblings, the same product
+with other transpositions (rank correlations from 0.4 to 0.7). See benchmarks/plan_sharing.py.
+
+The sum of all gains is largest where the marginal gains p c / t^2 are equal (p: priority): t is proportional to
+sqrt(p c).
+
+Of several kernels for one problem only the best counts. A kernel that is behind the best of them by d, in the logarithm
+of the time, brings something only if its remaining gain is larger than d. With an exponential distribution of mean
+gap(t) that is expected to be gap(t) exp(-d / gap(t)): its constant is c exp(-d / gap(t)).
 
 An unfinished time slice is finished first. Then every task gets its minimum, in the order of the plan. The rest goes,
-one time slice after the other, to the tasks with the largest expected gain (:mod:`mltune.campaign.gain`). A task that
+one time slice after the other, to the tasks with the largest expected gain. A task that
 has stopped, failed or reached its maximum gets nothing more, and leaves its share to the others. The same holds for a
 kernel that is too far behind another kernel for the same problem to catch up.
 """
@@ -9,13 +23,241 @@ kernel that is too far behind another kernel for the same problem to catch up.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from bisect import bisect_right
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
 from typing import Literal
 
-from mltune.campaign.gain import allot, chances, gain_constants
-from mltune.campaign.standing import Standing, TimeSlice
-from mltune.records.candidate import BATCH
-from mltune.resolve.plan import Plan, Task
+import numpy as np
+
+from mltune.kernel.coding import Floats
+from mltune.records.trial import BATCH
+from mltune.resolve.plan import Plan, Task, Unit
+from mltune.results.run import TuneResult
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The progress of a task, from which time slices are chosen.
+
+    Attributes
+    ----------
+    slug : str
+    spent : float
+        Seconds or trials of its run so far, in the unit of the plan.
+    limit : float or None
+        Limit of an unfinished time slice, in the unit of the plan; None when the last one has ended.
+    curve : sequence of (float, float)
+        The steps of the best time so far: (spent, seconds of the kernel). Noisy times count: a kernel at the limit of
+        the GPU's power may have no others, and finals decide what it is worth.
+    stopped : str
+        Why its search has ended by itself: nothing faster is expected, or nothing is left to try. Empty if it has not.
+    failed : str
+        Reason why it gets no further time; empty for none.
+    unread : str
+        Reason why its run cannot be read; empty for none. The other fields then hold what was known before. A worker
+        opens the store for writing, which repairs what a kill has left, before the task is set aside.
+    trials : int
+        Number of trials on record, for both units.
+    total_s : float
+        Seconds of its run so far, for both units.
+    declared : bool
+        Whether a winner was declared when all trials were known, or there is none to declare.
+    notice : str
+        What may be missing from its run; empty if nothing is.
+    """
+
+    slug: str
+    spent: float = 0.0
+    limit: float | None = None
+    curve: Sequence[tuple[float, float]] = ()
+    stopped: str = ""
+    failed: str = ""
+    unread: str = ""
+    trials: int = 0
+    total_s: float = 0.0
+    declared: bool = True
+    notice: str = ""
+
+    @property
+    def ended(self) -> bool:
+        """Whether it gets no further time."""
+        return bool(self.stopped or self.failed)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether it has an unfinished time slice."""
+        return not self.ended and self.limit is not None and self.spent < self.limit
+
+    @property
+    def best_s(self) -> float | None:
+        """Best time of its kernel so far, seconds."""
+        return self.curve[-1][1] if self.curve else None
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSlice:
+    """A time slice: a task, and the new limit of its run; or the repair of a run that cannot be read.
+
+    Attributes
+    ----------
+    slug : str
+    limit : float
+        Seconds or trials of the whole run of the task, earlier time slices included.
+    unit : {"s", "trials"}
+    reason : str
+        Why the task was chosen: an unfinished time slice, its minimum, its expected gain, or a run that cannot be
+        read.
+    """
+
+    slug: str
+    limit: float
+    unit: Unit
+    reason: Literal["resumed", "minimum", "gain", "repair"]
+
+    @property
+    def trials(self) -> int | None:
+        """Limit in trials; None where seconds are counted."""
+        return int(self.limit) if self.unit == "trials" else None
+
+    @property
+    def time_s(self) -> float | None:
+        """Limit in seconds; None where trials are counted."""
+        return self.limit if self.unit == "s" else None
+
+
+def standing_of(run: TuneResult, unit: Unit) -> Standing:
+    """Return the standing of the task of a run, whose slug is that of the task."""
+    return Standing(
+        run.slug,
+        spent=float(len(run.records)) if unit == "trials" else run.elapsed_s,
+        limit=None if run.limit is None else run.limit["trials" if unit == "trials" else "time_s"],
+        curve=run.improvements(by_time=unit == "s", noisy=True),
+        stopped=run.stopped if run.limit is None else "",  # one that was killed after that has trials to finish
+        trials=len(run.records),
+        total_s=run.elapsed_s,
+        declared=run.settled,
+        notice=run.notice,
+    )
+
+
+LEAST_GAIN = 0.01
+"""Least remaining gain of a problem, as a share of its time, also when no curve has fallen lately."""
+
+HOPELESS = 1e-3
+"""Expected gain, as a share of the time, below which a kernel that is behind another one gets nothing more."""
+
+
+def gain_constants(tasks: Sequence[Task], standings: Mapping[str, Standing]) -> dict[str, float]:
+    """Estimate the constant c of gap(t) = c / t for each task, in the unit of the plan; by slug, positive."""
+    found = {slug: standing for slug, standing in standings.items() if standing.curve and standing.spent > 0}
+    if not found:
+        return {task.slug: 1.0 for task in tasks}
+    spent = sum(standing.spent for standing in found.values()) / len(found)
+    doubling = sum(map(last_doubling, found.values())) / len(found)
+    behind = deficits(tasks, found)
+    usual = sum(behind.values()) / len(behind) if behind else 0.0
+    return {task.slug: spent * (max(doubling, LEAST_GAIN) + behind.get(task.slug, usual)) for task in tasks}
+
+
+def chances(
+    tasks: Sequence[Task], standings: Mapping[str, Standing], constants: Mapping[str, float]
+) -> dict[str, float]:
+    """Return a factor for the expected gain of each task, by slug, which counts the other kernels of its choice.
+
+    It is 1 for a task on its own and for the fastest kernel of a choice, less for the other kernels, and 0 for those
+    that are hopeless (:data:`HOPELESS`) or have no successful trial.
+    """
+    best_s = best_of_choices(tasks, standings)
+    factors = {task.slug: 1.0 for task in tasks}
+    for task in tasks:
+        standing = standings[task.slug]
+        if task.choice in best_s and standing.spent > 0:
+            behind = math.log(standing.curve[-1][1] / best_s[task.choice]) if standing.curve else math.inf
+            gap = constants[task.slug] / standing.spent
+            factor = math.exp(-behind / gap)
+            factors[task.slug] = factor if not behind or gap * factor >= HOPELESS else 0.0
+    return factors
+
+
+def best_of_choices(tasks: Sequence[Task], standings: Mapping[str, Standing]) -> dict[str, float]:
+    """Return the best time of each choice among kernels so far, seconds; without those that have none."""
+    best_s: dict[str, float] = {}
+    for task in tasks:
+        found_s = standings[task.slug].best_s
+        if task.choice and found_s is not None:
+            best_s[task.choice] = min(found_s, best_s.get(task.choice, found_s))
+    return best_s
+
+
+def last_doubling(standing: Standing) -> float:
+    """Return log(best(t / 2) / best(t)), the gain of the second half of the time.
+
+    If nothing was found in the first half, best(t / 2) is the first time that was found.
+    """
+    at = bisect_right(standing.curve, standing.spent / 2, key=itemgetter(0))
+    return max(0.0, math.log(standing.curve[max(at - 1, 0)][1] / standing.curve[-1][1]))
+
+
+def deficits(tasks: Sequence[Task], standings: Mapping[str, Standing]) -> dict[str, float]:
+    """Return the logarithm of the best time of each problem relative to the fastest of its siblings.
+
+    Siblings are problems of the same kernel with the same amount of work
+    (:attr:`mltune.problem.problem.Problem.work_class`). Problems without siblings are left out.
+    """
+    families: dict[Hashable, list[tuple[str, float]]] = {}
+    for task in tasks:
+        if task.slug in standings and task.problem.work_class is not None and task.dataset is None:
+            family = (task.bundle, task.problem.work_class)
+            families.setdefault(family, []).append((task.slug, standings[task.slug].curve[-1][1]))
+    behind: dict[str, float] = {}
+    for members in families.values():
+        fastest_s = min(best_s for _, best_s in members)
+        if len(members) > 1:
+            behind |= {slug: math.log(best_s / fastest_s) for slug, best_s in members}
+    return behind
+
+
+def allot(room: float, spent: Sequence[float], weights: Sequence[float], most: Sequence[float]) -> list[float]:
+    """Share out a budget in proportion to weights, within a lower and an upper bound for each.
+
+    The sum of the shares is linear in the level between two levels at which a share reaches a bound: a bisection finds
+    the two, and the rest is a division.
+
+    Parameters
+    ----------
+    room : float
+        The budget to share out, on top of ``spent``.
+    spent, most : sequence of float
+        Lower and upper bounds of each share; a share that is larger than its upper bound already is kept.
+    weights : sequence of float
+        Positive; shares within their bounds are proportional to them.
+
+    Examples
+    --------
+    >>> [round(share, 6) for share in allot(90.0, [10.0, 10.0, 70.0], [1.0, 1.0, 1.0], [30.0, 100.0, 100.0])]
+    [30.0, 75.0, 75.0]
+    """
+    if not weights:
+        return []
+    bottom, weight = np.array(spent, dtype=np.float64), np.array(weights, dtype=np.float64)
+    top = np.maximum(bottom, np.array(most, dtype=np.float64))
+    enters, leaves = bottom / weight, top / weight  # the levels between which a share is level * weight
+
+    def filled(level: float) -> Floats:
+        return np.minimum(np.maximum(bottom, level * weight), top)
+
+    total = float(bottom.sum()) + room
+    levels = np.unique(np.concatenate([enters, leaves[np.isfinite(leaves)]]))
+    at = bisect_right(levels, total, key=lambda level: float(filled(level).sum())) - 1
+    level = max(float(levels[max(at, 0)]), 0.0)
+    growing = float(weight[(enters <= level) & (leaves > level)].sum())
+    if growing:
+        level += max(0.0, total - float(filled(level).sum())) / growing
+    shares: list[float] = filled(level).tolist()
+    return shares
+
 
 SHORTEST = 0.5
 """Shortest time slice, in minima: the start and the end of a run take time as well."""

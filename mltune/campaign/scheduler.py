@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mltune.campaign.device_worker import Outcome, SliceResult
-from mltune.campaign.gain import best_of_choices
-from mltune.campaign.schedule import next_slice
-from mltune.campaign.standing import Standing, TimeSlice, standing_of
+from mltune.campaign.schedule import Standing, TimeSlice, best_of_choices, next_slice, standing_of
 from mltune.errors import MltuneError, RunError
 from mltune.known.entry import Entry
 from mltune.records.directory import PROBLEMS, is_begun
@@ -23,8 +21,7 @@ from mltune.results.reader import RunReader, Unread, read_or_set_aside
 from mltune.results.run import TuneResult
 from mltune.results.wording import milliseconds
 from mltune.tuning.bound import find_bound
-from mltune.tuning.siblings import Siblings, near_run, nearest
-from mltune.tuning.wisdom import found_so_far
+from mltune.tuning.wisdom import Siblings, found_so_far, near_run, nearest
 
 if TYPE_CHECKING:
     from mltune.device.facts import Device

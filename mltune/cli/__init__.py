@@ -11,12 +11,12 @@ from typing import Any, cast
 
 import typer
 
-from mltune.cli import comparison, datasets, inventory, models, plans, runs, tuning, wisdom
+from mltune.cli import inventory, runs, tuning, wisdom
 from mltune.cli.application import app
 from mltune.errors import MltuneError, MltuneWarning, UsageError
 from mltune.files.reading import reason
 from mltune.files.text import printable_lines
-from mltune.show import terminal
+from mltune.show import table
 
 __all__ = [
     "comparison",
@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _fail(message: object, code: int) -> None:
-    terminal.write(f"mltune: {message}", stderr=True)
+    table.write(f"mltune: {message}", stderr=True)
     sys.exit(code)
 
 

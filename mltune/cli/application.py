@@ -12,8 +12,8 @@ import typer
 
 import mltune
 from mltune.cli.options import OPTIONS, Convert
-from mltune.resolve.options import SHAPE
-from mltune.show import terminal
+from mltune.resolve.request import SHAPE
+from mltune.show import table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -105,13 +105,13 @@ def command_group(name: str, summary: str) -> typer.Typer:
 def _help_alone(context: typer.Context) -> None:
     """Show the help where no command is named."""
     if context.invoked_subcommand is None:
-        terminal.write(context.get_help(), stderr=True)
+        table.write(context.get_help(), stderr=True)
         raise typer.Exit(2)
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        terminal.write(f"mltune {mltune.__version__}")
+        table.write(f"mltune {mltune.__version__}")
         raise typer.Exit
 
 
@@ -128,9 +128,9 @@ def _options(
 def answer(document: Any, as_json: bool, renderables: Callable[[], Iterable[RenderableType]]) -> None:
     """Print a document as JSON, or else its tables."""
     if as_json:
-        terminal.write(json.dumps(document, indent=2, allow_nan=False))
+        table.write(json.dumps(document, indent=2, allow_nan=False))
     else:
-        terminal.show(renderables())
+        table.show(renderables())
 
 
 def fail_if(failed: object) -> None:

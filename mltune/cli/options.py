@@ -12,13 +12,12 @@ from typing import Annotated, Any
 
 import typer
 
-from mltune.api.runs import stored_run
+from mltune.api.campaigns import stored_run
 from mltune.errors import UsageError
 from mltune.files.text import did_you_mean, printable
-from mltune.problem.accuracy import ACCURACIES, STRICTEST
-from mltune.problem.problem import DEFAULT_SIZE, DEFAULT_TRANS, GEMM_PRECISIONS, LARGEST_BATCH
-from mltune.records.candidate import SEARCHES
-from mltune.resolve.kernels import DEFAULT_KERNEL
+from mltune.problem.problem import ACCURACIES, DEFAULT_SIZE, DEFAULT_TRANS, GEMM_PRECISIONS, LARGEST_BATCH, STRICTEST
+from mltune.records.trial import SEARCHES
+from mltune.resolve.problems import DEFAULT_KERNEL
 from mltune.resolve.request import LARGEST_SEED, whole_number
 
 MOST_PROBLEMS = 1000

@@ -1,19 +1,94 @@
-"""The commands ``show``, ``dashboard`` and ``report``: read the records of a run or of a plan."""
+"""The commands ``run``, ``plan``, ``cluster check``, ``show``, ``dashboard`` and ``report``."""
 
 from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mltune import api
-from mltune.api.runs import export_runs, stored_runs
-from mltune.cli.application import Given, answer, app, command, fail_if
-from mltune.cli.options import AsJson, argument, file, is_database, number, path, run_directory, whole
+from mltune.api.campaigns import export_runs, stored_runs
+from mltune.cli.application import Given, answer, app, command, command_group, fail_if
+from mltune.cli.options import AsJson, argument, file, is_database, number, path, run_directory, text, whole
 from mltune.errors import UsageError
-from mltune.show import terminal
+from mltune.show import table
+
+if TYPE_CHECKING:
+    from mltune.api import CampaignResult
+
+
+cluster = command_group("cluster", "Look at a Dask cluster.")
+
+
+@command(
+    api.run,
+    plan=argument("PLAN", "A plan (TOML), the name of a built-in one (quick), or the directory of a run of one."),
+    run=file("--run", "DIR", "Directory of the run; a run of the same plan there is resumed."),
+    cluster=text(
+        "--cluster",
+        "CLUSTER",
+        "The GPU workers of a Dask cluster are the devices: address or file of its scheduler, or local.",
+    ),
+)
+def run(given: Given, as_json: AsJson = False) -> None:
+    """Carry out a plan: tune many problems, unattended.
+
+    The time is shared out by expected gain. `mltune run DIR` resumes a run that was interrupted or killed.
+    On a cluster (docs/how-to/use-a-cluster.md) the records still come to this host while they are made.
+    Ctrl-C and SIGTERM end it within 10 s, with a report; a second one at once. Exits with 1 when a problem has no
+    winner or was set aside.
+    """
+    from mltune.process.signals import Interrupt
+    from mltune.show.live import RunDisplay
+
+    with RunDisplay() as progress, Interrupt() as interrupt:
+        result = api.run(**given, progress=progress, interrupt=interrupt)
+    answer_campaign(result, as_json)
+
+
+def answer_campaign(result: CampaignResult, as_json: bool) -> None:
+    """Print the result of a campaign; exit with 1 where a problem has no winner."""
+    from mltune.show import tables
+
+    document = result.to_json()
+    answer(document, as_json, lambda: tables.campaign_summary(document))
+    if result.report is not None:
+        table.write(f"written: {result.report.html}", stderr=True)
+    found = {entry["choice"] or entry["slug"]: entry["best"] for entry in document["problems"] if entry["chosen"]}
+    fail_if(document["failed"] or len(found) < document["distinct"] or not all(found.values()))
+
+
+@command(api.plan, plan=argument("FILE", "A plan (TOML), or the name of a built-in one: quick."))
+def plan(given: Given, as_json: AsJson = False) -> None:
+    """Forecast a plan: devices, order, time and trials of each problem, and files. Nothing is run.
+
+    No GPU is needed.
+    """
+    from mltune.show import tables
+
+    document = api.plan(**given)
+    answer(document, as_json, lambda: tables.forecast(document))
+
+
+@command(
+    api.check_cluster,
+    group=cluster,
+    cluster=argument("CLUSTER", "Address or file of its scheduler."),
+    builds=number("--builds", "Builds that are timed.", 2),
+)
+def check(given: Given, as_json: AsJson = False) -> None:
+    """Look at a cluster: latency, versions, devices, and how many configurations it compiles in a second.
+
+    Exits with 1 where a worker has other versions of mltune or of NVRTC than this host.
+    """
+    from mltune.show import inventory
+
+    document = api.check_cluster(**given)
+    answer(document, as_json, lambda: inventory.cluster(document))
+    fail_if(not all(worker["fits"] for worker in document["workers"]))
+
 
 RUN = "Directory of a run, or of a plan; or DATABASE#RUN."
 
@@ -50,7 +125,7 @@ def show(
     if follow and not _follow(directory, as_json):
         return
     for line in () if export is None else export_runs(directory, export):
-        terminal.write(line, stderr=True)
+        table.write(line, stderr=True)
     document = api.summarise(directory, top=given["top"])
     if "problems" not in document:
         return answer(document, as_json, lambda: tables.run_summary(document))
@@ -89,13 +164,12 @@ def dashboard(
     Writes the run, or each problem of a plan, as an Optuna study to RUN/optuna.journal, and serves the dashboard to
     this machine until Ctrl-C; trials of a run that is under way are added. Needs the extra "dashboard".
     """
-    from mltune.show.dashboard import served
-    from mltune.show.study import Studies
+    from mltune.show.study import Studies, served
 
     studies = Studies(run)
-    terminal.write(f"written: {studies.path}", stderr=True)
+    table.write(f"written: {studies.path}", stderr=True)
     with contextlib.suppress(KeyboardInterrupt), served(studies, port) as address:
-        terminal.write(f"serving {address}; Ctrl-C ends it", stderr=True)
+        table.write(f"serving {address}; Ctrl-C ends it", stderr=True)
         if browser:
             typer.launch(address)
         studies.keep_up_to_date()

@@ -1,14 +1,23 @@
-"""The commands ``tune`` and ``sweep``."""
+"""The commands ``tune``, ``sweep``, ``bound``, ``predict``, ``train`` and ``compare``."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from mltune import api
+from mltune.api.models import card_of
 from mltune.cli.application import Given, answer, command, fail_if
 from mltune.cli.options import (
     PROBLEMS,
+    AnyKernel,
     AsJson,
+    Facts,
     Sizes,
     argument,
+    configuration,
+    file,
     flag,
     number,
     parameter_values,
@@ -18,9 +27,9 @@ from mltune.cli.options import (
     text,
     texts,
 )
-from mltune.cli.plans import answer_campaign
+from mltune.cli.runs import answer_campaign
 from mltune.errors import UsageError
-from mltune.show import terminal
+from mltune.show import table
 
 
 @command(
@@ -65,7 +74,7 @@ def tune(given: Given, as_json: AsJson = False) -> None:
     with RunDisplay() as progress, Interrupt() as interrupt:
         found = api.tune(**given, progress=progress, interrupt=interrupt)
     for trial, reason in (found.declaration.rejected if found.declaration else {}).items():
-        terminal.write(f"trial {trial} was faster, but failed the last verification: {reason}", stderr=True)
+        table.write(f"trial {trial} was faster, but failed the last verification: {reason}", stderr=True)
     document = api.summarise(found)
     answer(document, as_json, lambda: tables.tuned(document))
     fail_if(document["best"] is None)
@@ -98,3 +107,116 @@ def sweep(given: Given, as_json: AsJson = False) -> None:
     document = found.to_json()
     pruned = [] if found.pruned is None else [tables.pruned(document)]
     answer(document, as_json, lambda: [*pruned, str(found.dataset)])
+
+
+@command(
+    api.bound,
+    kernel=AnyKernel,
+    device=Facts,
+    config=texts("--config", "NAME=V", "Parameters of a configuration, all or some.", configuration),
+    code=flag("--code", "Compile the configuration, and count the instructions of its main loop."),
+)
+def bound(given: Given, as_json: AsJson = False) -> None:
+    """Compute how fast a problem can be at best, without measuring it, and what limits it.
+
+    That is the limit of the hardware, the limit of the best configuration of each kernel that solves it, and with
+    --config that of the best that has these values. The facts of a GPU that was measured (mltune device --measure)
+    bring it closer.
+    """
+    from mltune.show.inventory import bounded
+
+    found = api.bound(**given)
+    document = found.to_json()
+    answer(document, as_json, lambda: bounded(document, found.rate))
+
+
+@command(
+    api.predict,
+    kernel=AnyKernel,
+    device=Facts,
+    top=number("--top", "How many, at most 8.", 1, 8),
+    wisdom=text("--wisdom", "auto|none|FILE", "The best known configurations. auto is the user's file."),
+)
+def predict(given: Given, as_json: AsJson = False) -> None:
+    """Choose configurations without measuring any, also for a GPU that is not here.
+
+    They are those that a run would measure first: what a wisdom knows, then what a pretrained model and physics expect
+    to be fast. The mean share of the optimum, and its range, are those that the model reached on what it had not seen,
+    or where none is used those of physics.
+    """
+    from mltune.show import tables
+
+    document = api.predict(**given).to_json()
+    answer(document, as_json, lambda: tables.predicted(document))
+
+
+@command(
+    api.train,
+    datasets=argument(
+        "DATASET...",
+        "Datasets of one kernel: names (mltune datasets), files, folders, directories of runs and campaigns.",
+        list[str],
+    ),
+    out=file("--out", "PATH", "Writes PATH.skops and its card PATH.json."),
+    seed=number("--seed", "Seed of the regressors.", 0),
+)
+def train(
+    given: Given,
+    report: Annotated[
+        bool, typer.Option("--report", help="Show its quality on what was left out, and which parameters carry it.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a model on recorded timings, from which runs of the kernel start: mltune tune --prior PATH.
+
+    It is judged on each dataset by what was learned from other architectures; where there is one architecture, from
+    other problems.
+    """
+    from mltune.show import tables
+
+    model = api.train(**given)
+    document = {"kernel": model.kernel, "model": str(card_of(given["out"])), **model.facts}
+    answer(document, as_json, lambda: tables.training(document, report))
+
+
+PATIENCE_S = 60.0
+"""Seconds after a first signal until the process ends by force: the figures of many datasets take some."""
+
+
+@command(
+    api.compare,
+    strategies=text("--strategies", "A,B|all", "Names, or MODULE:CLASS; NAME@N with N seeds."),
+    datasets=text("--datasets", "X,Y|DIR|all", "Names, paths or folders of them.  [default: all]"),
+    table=file("--table", "FILE", "A bare table (CSV, Parquet, JSON), not datasets."),
+    parameters=text("--parameters", "A,B", "Columns of the table that are parameters."),
+    time=text("--time", "COLUMN", "Column of the table that holds the times: time_ms."),
+    aggregate=flag("--aggregate", "Merge rows of the table that differ in columns that are no parameters."),
+    evaluations=number("--evaluations", "Distinct configurations that each run measures.", 2, 60_000),
+    seeds=number("--seeds", "Runs of each strategy and dataset.", 1, 60_000),
+    jobs=number("--jobs", "Processes.  [default: one per processor]", 1),
+    output=file("--output", "DIR", "Directory of the results.  [default: runs/compare-..., from the options]"),
+    share=text("--share", "I/N", "Do the I-th of N shares, one on each of N machines, say."),
+)
+def compare(given: Given, as_json: AsJson = False) -> None:
+    """Compare search strategies on recorded timings.
+
+    Each strategy searches each dataset with each seed, and each configuration that it proposes is looked up.
+    Strategies of mltune: mltune and its variants mltune-noskip, mltune-nobuild, mltune-raw and mltune-tpe; tpe, astra,
+    random. Strategies of other packages, with the extra "peers": hybrid_vndx, adaptive_tabu_greywolf,
+    genetic_algorithm, simulated_annealing, bayes_opt or any kernel_tuner:NAME, and gp. MODULE:CLASS is one of your own,
+    such as my_module:MyStrategy. Ctrl-C ends the comparison with the runs that have ended; the same command goes on.
+    With --output, it also joins the shares of several machines.
+    """
+    from mltune.process.signals import Interrupt
+    from mltune.show import tables
+    from mltune.show.live import ComparisonDisplay
+
+    with ComparisonDisplay() as progress, Interrupt(patience_s=PATIENCE_S) as interrupt:
+        found = api.compare(**given, progress=progress, interrupt=interrupt)
+    table.write(f"written: {found.directory}", stderr=True)
+    for job, error in found.errors.items():
+        table.write(f"{' '.join(map(str, job))} failed: {error}", stderr=True)
+    if found.missing:
+        table.write(f"stopped: {found.missing} runs are missing; the same command goes on", stderr=True)
+    document = found.to_json()
+    answer(document, as_json, lambda: tables.comparison(document) if given["share"] is None else [])

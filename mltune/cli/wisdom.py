@@ -12,7 +12,7 @@ from mltune.api.inventory import wisdom_file
 from mltune.cli.application import Given, answer, command, command_group, fail_if
 from mltune.cli.options import AsJson, file, number, one_of, path, texts
 from mltune.errors import UsageError
-from mltune.problem.accuracy import ACCURACIES
+from mltune.problem.problem import ACCURACIES
 
 group = command_group("wisdom", "Show, merge, export or check the best known configurations.")
 

@@ -14,10 +14,9 @@ from typing import Any
 
 from mltune.comparison.jobs import Forecast, run_jobs
 from mltune.comparison.journal import DATASET, STRATEGY, Job, Journal, Outcome
-from mltune.comparison.recording import Recording, Source
 from mltune.comparison.results import Comparison, PartialComparison, Runs
 from mltune.comparison.scores import best_so_far, spent_seconds
-from mltune.comparison.simulation import Strategy, Trace
+from mltune.comparison.simulation import Recording, Source, Strategy, Trace
 from mltune.comparison.strategies import Given, fingerprint, named, split
 from mltune.errors import RunError, UsageError
 from mltune.records.versions import __version__

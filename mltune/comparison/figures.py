@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mltune.comparison.scores import bands
-from mltune.kernel.columns import Floats
+from mltune.kernel.coding import Floats
 
 COLOURS = (
     *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"),

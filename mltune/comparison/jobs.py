@@ -14,8 +14,7 @@ from queue import Empty, SimpleQueue
 import numpy as np
 
 from mltune.comparison.journal import Job, Outcome
-from mltune.comparison.recording import Recording
-from mltune.comparison.simulation import Strategy, simulate
+from mltune.comparison.simulation import Recording, Strategy, simulate
 from mltune.comparison.strategies import pickled, unpickled
 from mltune.errors import MltuneError, WorkerError
 from mltune.process.child import Child, ChildDiedError, ChildTimeoutError

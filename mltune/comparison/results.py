@@ -16,13 +16,12 @@ from numpy.typing import NDArray
 
 from mltune.comparison.figures import draw
 from mltune.comparison.journal import Job
-from mltune.comparison.recording import Recording
 from mltune.comparison.scores import evaluations_to, holm, paired_test, scores
-from mltune.comparison.simulation import Trace
+from mltune.comparison.simulation import Recording, Trace
 from mltune.errors import StoreError
 from mltune.files.atomic import write_file_atomically
 from mltune.files.reading import reason
-from mltune.kernel.columns import Floats
+from mltune.kernel.coding import Floats
 from mltune.records.versions import installed_versions
 
 AT = (25, 50, 100, 200, 400)

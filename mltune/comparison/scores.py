@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mltune.kernel.columns import Floats
+from mltune.kernel.coding import Floats
 
 if TYPE_CHECKING:
     from mltune.comparison.simulation import Trace

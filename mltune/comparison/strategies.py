@@ -15,9 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-from mltune.comparison.baselines import Astra, Random, StockTpe
+from mltune.comparison.baselines import Astra, Random, ShippedSearch, StockTpe
 from mltune.comparison.peers import KernelTuner, OptunaGp
-from mltune.comparison.shipped import ShippedSearch
 from mltune.comparison.simulation import Strategy
 from mltune.errors import UsageError
 from mltune.files.text import did_you_mean, printable

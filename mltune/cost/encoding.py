@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mltune.cost.gaussian_process import JITTER, Hyperparameters
-from mltune.kernel.columns import Columns, Floats, Indices, length
+from mltune.kernel.coding import Columns, Floats, Indices, length
 from mltune.kernel.space import SearchSpace
 
 SMALLEST_PRIOR = 0.02

@@ -11,14 +11,13 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mltune.cost.access import Access, LaneLayout, Traffic, least_wavefronts, traffic
-from mltune.cost.bound import Bound, bound, hardware_limits
+from mltune.cost.bound import Access, Bound, LaneLayout, Traffic, bound, hardware_limits, least_wavefronts, traffic
 from mltune.cost.physics import SMALLEST_SHARE, physics
 from mltune.device.facts import Device
 from mltune.device.known import with_mixes
 from mltune.device.peaks import fma_per_clock
 from mltune.kernel.bundle import Kernel, device_variables
-from mltune.kernel.columns import Columns, Floats, length
+from mltune.kernel.coding import Columns, Floats, length
 from mltune.problem.problem import Problem
 
 BUILD_COLUMNS = ("registers", "spill_bytes", "stack_bytes", "shared_bytes", "code_bytes")

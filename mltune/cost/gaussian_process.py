@@ -13,7 +13,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from mltune.kernel.columns import Floats
+from mltune.kernel.coding import Floats
 
 JITTER = 1e-6
 SMALLEST_VARIANCE = 1e-10

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mltune.kernel.columns import Columns, length
+from mltune.kernel.coding import Columns, length
 
 FASTEST = 0.1
 """Share of the configurations, the fastest of them, that is compared with all."""

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mltune.cost.access import Traffic, counted
+from mltune.cost.bound import Traffic, counted
 from mltune.device.facts import Device
 from mltune.device.occupancy import Occupancy, occupancy
 from mltune.device.peaks import fma_per_clock
-from mltune.kernel.columns import Floats
+from mltune.kernel.coding import Floats
 
 SCHEDULERS = 4
 """Warp instructions that a multiprocessor issues per clock."""

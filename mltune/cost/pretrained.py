@@ -19,7 +19,7 @@ import numpy as np
 from mltune.cost.encoding import Source
 from mltune.cost.features import signed_log2
 from mltune.device.facts import NO_CUDA, Device
-from mltune.kernel.columns import Columns, Floats
+from mltune.kernel.coding import Columns, Floats
 from mltune.problem.problem import Problem
 
 SLOWEST = -3.0

@@ -1,15 +1,130 @@
-"""Cost models: extra trees, which the gates use, and their mean with a Gaussian process, which a pruned sweep uses."""
+"""Cost models: their protocol, extra trees, which the gates use, and their mean with a Gaussian process."""
 
 from __future__ import annotations
 
-from typing import Any, Self
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mltune.cost.cost_model import SLOPE, Compression
 from mltune.cost.gaussian_process import GaussianProcess, Hyperparameters
-from mltune.kernel.columns import Floats
+from mltune.kernel.coding import Floats
+
+SLOPE = 0.2
+"""Slope of the targets below the median of the measured speeds."""
+
+
+def log_share(flops: float, median_s: float, peak_flops: float) -> float:
+    """Return the target of every cost model: the log of the achieved share of the device's peak.
+
+    It is comparable across sizes, precisions and GPUs, and larger is faster. ``peak_flops`` is that of the problem's
+    arithmetic, in operations per second.
+    """
+    return float(np.log(max(flops, 1.0) / (median_s * peak_flops)))
+
+
+class CostModel(Protocol):
+    """A regression model of speed.
+
+    ``y`` is the log share of the device's peak (:func:`log_share`), NaN for a configuration that failed: a model learns
+    it as very slow. Predictions are in the same unit. The same ``random_state`` and the same rows in the same order
+    give the same model.
+    """
+
+    def fit(self, X: Floats, y: Floats) -> Self:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : ndarray of shape (n_configs, n_features)
+        y : ndarray of shape (n_configs,)
+            At least one value is not NaN.
+        """
+        ...
+
+    def predict(self, X: Floats) -> tuple[Floats, Floats]:
+        """Return the mean and the standard deviation of the speed, each of shape (n_configs,)."""
+        ...
+
+    def unseen(self) -> tuple[Floats, Floats]:
+        """Return predictions for the rows of :meth:`fit`, each from the parts of the model that did not see the row.
+
+        Returns
+        -------
+        mean, spread : ndarray of shape (n_configs,)
+            In the order of the rows given to :meth:`fit`; NaN where every part of the model saw the row.
+        """
+        ...
+
+
+def compress(speed: Floats, knee: float, slope: float = SLOPE) -> Floats:
+    """Return speeds with their distances below the knee multiplied by a slope above 0."""
+    return np.where(speed < knee, knee + slope * (speed - knee), speed)
+
+
+def expand(target: Floats, knee: float, slope: float = SLOPE) -> Floats:
+    """Return the speeds that :func:`compress` turned into these targets."""
+    return np.where(target < knee, knee + (target - knee) / slope, target)
+
+
+class Compression:
+    """The transformation of speeds into the targets that a model is fitted to.
+
+    Speeds below the median of the measured ones (``knee_``) are compressed by a slope above 0: differences among slow
+    configurations matter little, and the model resolves the fast ones better. A configuration that failed has the
+    target of the slowest that ran.
+    """
+
+    def __init__(self, slope: float = SLOPE) -> None:
+        self.slope = slope
+
+    def fit(self, rows: int, y: Floats) -> Floats:
+        """Set the knee, and return the targets of log shares of peak, NaN for failures: ndarray of shape (rows,)."""
+        measured = np.isfinite(y)
+        if rows != len(y) or not measured.any():
+            raise ValueError(
+                f"a cost model needs as many rows as targets and one measured target, got {rows} rows, "
+                f"{len(y)} targets, {int(measured.sum())} measured"
+            )
+        self.knee_ = float(np.median(y[measured]))
+        return self.compress(np.where(measured, y, y[measured].min()))
+
+    def compress(self, y: Floats) -> Floats:
+        """Return the targets of speeds."""
+        return compress(y, self.knee_, self.slope)
+
+    def expand(self, target: Floats) -> Floats:
+        """Return the speeds of targets."""
+        return expand(target, self.knee_, self.slope)
+
+
+def preload() -> None:
+    """Import the modules that a search that fits models needs later, before a compile pool takes all cores."""
+    import importlib
+
+    for name in ("scipy.linalg", "scipy.optimize", "scipy.special", "sklearn.ensemble"):
+        importlib.import_module(name)
+
+
+def one_thread(*, fits_models: bool = True) -> AbstractContextManager[object]:
+    """Return a context in which a search computes with one thread, with the modules of its models imported.
+
+    Its matrices are small, and every other core compiles: threads would only compete with the compilers. Sums also
+    depend on the number of threads. The limit holds for libraries that are loaded already.
+
+    Parameters
+    ----------
+    fits_models : bool
+        Whether the search fits models: without them it starts seconds earlier.
+    """
+    from threadpoolctl import threadpool_limits
+
+    if fits_models:
+        preload()
+    limits: AbstractContextManager[object] = threadpool_limits(limits=1)
+    return limits
+
 
 MOST_LIKELY_FROM = 200
 """Fastest configurations from which the hyperparameters of the Gaussian process are estimated."""
@@ -23,8 +138,8 @@ Rows = NDArray[np.float32]
 class ExtraTreesModel:
     """Extremely randomised trees (Geurts, Ernst and Wehenkel, 2006) on bootstrap samples.
 
-    Satisfies :class:`mltune.cost.cost_model.CostModel`; the targets are those of
-    :class:`mltune.cost.cost_model.Compression`. Every row has trees that never saw it. Their residuals calibrate the
+    Satisfies :class:`mltune.cost.regressors.CostModel`; the targets are those of
+    :class:`mltune.cost.regressors.Compression`. Every row has trees that never saw it. Their residuals calibrate the
     interval of a gate without a second fit (Kim, Xu and Barber, 2020, "Predictive inference is free with the
     jackknife+-after-bootstrap").
 
@@ -55,21 +170,21 @@ class ExtraTreesModel:
         self._target = Compression(slope)
 
     def fit(self, X: Floats, y: Floats) -> Self:
-        """Learn; see :meth:`mltune.cost.cost_model.CostModel.fit`."""
+        """Learn; see :meth:`mltune.cost.regressors.CostModel.fit`."""
         self._rows = np.asarray(X, dtype=np.float32)
         target = self._target.fit(len(self._rows), np.asarray(y, dtype=np.float64))
         self._saw = self._fit_members(self._rows, target)
         return self
 
     def predict(self, X: Floats) -> tuple[Floats, Floats]:
-        """Predict; see :meth:`mltune.cost.cost_model.CostModel.predict`."""
+        """Predict; see :meth:`mltune.cost.regressors.CostModel.predict`."""
         predictions = self._predictions(np.asarray(X, dtype=np.float32))
         return self._target.expand(predictions.mean(axis=0)), predictions.std(axis=0, ddof=1)
 
     def unseen(self) -> tuple[Floats, Floats]:
         """Predict each row from the trees that did not see it, NaN where there are fewer than two.
 
-        See :meth:`mltune.cost.cost_model.CostModel.unseen`.
+        See :meth:`mltune.cost.regressors.CostModel.unseen`.
         """
         predictions = self._predictions(self._rows)
         predictions[self._saw] = np.nan
@@ -106,7 +221,7 @@ class Ensemble:
     between the fast configurations and knows how far it is from anything measured. Where the two disagree, one of them
     is wrong: half of their difference is part of the spread.
 
-    Satisfies :class:`mltune.cost.cost_model.CostModel`, but learns speeds as they are: without compression, and
+    Satisfies :class:`mltune.cost.regressors.CostModel`, but learns speeds as they are: without compression, and
     without NaN.
 
     Parameters
@@ -134,7 +249,7 @@ class Ensemble:
         self._trees = ExtraTreesModel(random_state=random_state, slope=1.0)
 
     def fit(self, X: Floats, y: Floats) -> Self:
-        """Learn; see :meth:`mltune.cost.cost_model.CostModel.fit`. The features are scaled by their range."""
+        """Learn; see :meth:`mltune.cost.regressors.CostModel.fit`. The features are scaled by their range."""
         self._least, self._range = X.min(axis=0), np.maximum(np.ptp(X, axis=0), 1e-12)
         points = self._points(X)
         if self.hyperparameters is None:
@@ -145,7 +260,7 @@ class Ensemble:
         return self
 
     def predict(self, X: Floats) -> tuple[Floats, Floats]:
-        """Predict; see :meth:`mltune.cost.cost_model.CostModel.predict`."""
+        """Predict; see :meth:`mltune.cost.regressors.CostModel.predict`."""
         parts = [self._predict(X[start : start + AT_ONCE]) for start in range(0, max(len(X), 1), AT_ONCE)]
         return np.concatenate([mean for mean, _ in parts]), np.concatenate([spread for _, spread in parts])
 
@@ -156,7 +271,7 @@ class Ensemble:
         return _joined(self._trees.predict(X), (posterior.mean, posterior.spread))
 
     def unseen(self) -> tuple[Floats, Floats]:
-        """Predict each row without itself; see :meth:`mltune.cost.cost_model.CostModel.unseen`."""
+        """Predict each row without itself; see :meth:`mltune.cost.regressors.CostModel.unseen`."""
         return _joined(self._trees.unseen(), self._process.unseen())
 
     def _points(self, X: Floats) -> Floats:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mltune.cost.cost_model import one_thread
 from mltune.cost.encoding import Encoding, Source, physical, portfolio
 from mltune.cost.features import Features
 from mltune.cost.pretrained import SLOWEST, PretrainedModel, Sweep, fit_member, importance
-from mltune.dataset.recorded_kernel import recorded_kernel
+from mltune.cost.regressors import one_thread
+from mltune.dataset.replay import recorded_kernel
 from mltune.errors import DamagedRunError, ModelError, RunDirectoryError
 from mltune.kernel.space import SearchSpace
 from mltune.records.directory import runs_in

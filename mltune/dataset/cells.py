@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from mltune.dataset.manifest import LONGEST_LABEL, LONGEST_S, SHORTEST_S
 from mltune.errors import DatasetError
 from mltune.files.text import printable
-from mltune.kernel.coding import code_ordered
-from mltune.kernel.columns import Floats, Indices
+from mltune.kernel.coding import Floats, Indices, code_ordered
 from mltune.records.trial import TrialState
 
 NOT_MEASURED = frozenset({"not_measured", "not measured", "skipped", "unmeasured"})

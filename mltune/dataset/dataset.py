@@ -22,11 +22,11 @@ from mltune.dataset.manifest import Best, Manifest, read_manifest
 from mltune.dataset.parquet import arrow_table, check_table, read_parquet, read_strangers_parquet, write_parquet
 from mltune.device.facts import Device
 from mltune.errors import DatasetError
-from mltune.files import assets
+from mltune.files import folders
 from mltune.files.atomic import write_file_atomically
 from mltune.files.reading import reason
 from mltune.files.text import did_you_mean
-from mltune.kernel.columns import Columns
+from mltune.kernel.coding import Columns
 from mltune.kernel.space import TableSpace
 from mltune.problem.kinds import problem_from_json
 from mltune.problem.problem import Problem
@@ -236,22 +236,22 @@ def load_manifest(name_or_path: str | Path) -> Manifest:
 
 
 def _is_shipped(path: Path) -> bool:
-    return path.is_relative_to(assets.folder("datasets"))
+    return path.is_relative_to(folders.assets("datasets"))
 
 
 def shipped_datasets() -> dict[str, Path]:
     """Return the manifest files of the shipped datasets by name."""
-    return {found.stem: found for found in sorted(assets.folder("datasets").glob("*/*.json"))}
+    return {found.stem: found for found in sorted(folders.assets("datasets").glob("*/*.json"))}
 
 
 def shipped_searches() -> list[Path]:
     """Return the manifest files of the datasets that only models are trained on."""
-    return sorted(assets.folder("datasets").glob("*/searches/*.json"))
+    return sorted(folders.assets("datasets").glob("*/searches/*.json"))
 
 
 def list_datasets(folder: Path | None = None) -> list[Manifest]:
     """Return the manifests of all datasets in ``folder/*/`` (by default the shipped ones), by kernel and name."""
-    paths = sorted((assets.folder("datasets") if folder is None else folder).glob("*/*.json"))
+    paths = sorted((folders.assets("datasets") if folder is None else folder).glob("*/*.json"))
     return sorted((read_manifest(path) for path in paths), key=lambda manifest: (manifest.kernel, manifest.name))
 
 

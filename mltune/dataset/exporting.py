@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from mltune.dataset.dataset import Dataset
-from mltune.kernel.columns import row
+from mltune.kernel.coding import row
 from mltune.records.trial import TrialState
 
 _KERNEL_TUNER = {TrialState.COMPILE_ERROR: "CompilationFailedConfig"}

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from mltune.device.facts import Device
 from mltune.errors import DatasetError, MltuneError
-from mltune.files.documents import parse_json
-from mltune.files.reading import read_file, reason
+from mltune.files.reading import parse_json, read_file, reason
 from mltune.files.text import printable
 from mltune.files.validation import problems_of
 from mltune.kernel.coding import labelled
@@ -22,8 +21,6 @@ from mltune.problem.kinds import problem_from_json
 from mltune.problem.problem import Problem
 
 if TYPE_CHECKING:
-    from pydantic import TypeAdapter
-
     from mltune.kernel.bundle import Kernel
 
 FORMAT = 1
@@ -217,7 +214,7 @@ def read_manifest(path: Path, *, inside: Path | None = None) -> Manifest:
         document["device"] = Device.from_json(document.get("device") or {})
         if "cublas_median_s" in document:  # before version 0.2
             document["reference_median_s"] = document.pop("cublas_median_s")
-        manifest = _validator().validate_python(document)
+        manifest: Manifest = _adapter().validate_python(document)
     except ValidationError as error:
         raise DatasetError(f"{path}: {problems_of(error, document)}.") from error
     except OSError as error:
@@ -233,7 +230,8 @@ def read_manifest(path: Path, *, inside: Path | None = None) -> Manifest:
 
 
 @functools.cache
-def _validator() -> TypeAdapter[Manifest]:
+def _adapter() -> Any:
+    """Return the validator of manifests."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(Manifest)

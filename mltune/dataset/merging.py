@@ -15,7 +15,7 @@ from mltune.dataset.dataset import Dataset, Kind, make_dataset
 from mltune.dataset.parquet import TIME_BITS, rounded
 from mltune.errors import DatasetError
 from mltune.files.text import printable
-from mltune.kernel.columns import Floats, Indices, number_rows
+from mltune.kernel.coding import Floats, Indices, number_rows
 from mltune.records.trial import TrialState
 
 CONTRADICTORY = 2.0

@@ -16,7 +16,7 @@ from mltune.dataset.manifest import LONGEST_S, SHORTEST_S
 from mltune.errors import DatasetError
 from mltune.files.reading import read_file, reason
 from mltune.files.text import printable
-from mltune.kernel.columns import number_rows
+from mltune.kernel.coding import number_rows
 from mltune.process.bounded import BoundsExceededError, call_bounded
 from mltune.records.trial import Measurement, TrialRecord, TrialState
 

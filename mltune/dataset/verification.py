@@ -10,7 +10,7 @@ import numpy as np
 
 from mltune.dataset.dataset import Dataset, load_dataset
 from mltune.dataset.importing import broken_restrictions
-from mltune.dataset.recorded_kernel import recorded_kernel
+from mltune.dataset.replay import recorded_kernel
 from mltune.errors import UsageError
 from mltune.kernel.bundle import Kernel, device_variables
 from mltune.kernel.reader import is_bundle

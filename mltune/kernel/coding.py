@@ -1,7 +1,8 @@
-"""The coder of parameter values: integers that stand for values of any type, and positions in lists of integers."""
+"""Values and names of parameters: integers that stand for values of any type, and tables of configurations."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -10,8 +11,102 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from mltune.errors import BundleError
 from mltune.files.text import printable
-from mltune.kernel.columns import LARGEST_INTEGER
+
+_IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
+_WORDS = (
+    "alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t char8_t class "
+    "co_await co_return co_yield compl concept const const_cast consteval constexpr constinit continue decltype "
+    "default defined delete do double dynamic_cast else enum explicit export extern false float for friend goto if "
+    "inline int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public "
+    "register reinterpret_cast requires return short signed sizeof static static_assert static_cast struct switch "
+    "template this thread_local throw true try typedef typeid typename union unsigned using virtual void volatile "
+    "wchar_t while xor xor_eq"
+)
+_KEYWORDS = frozenset(_WORDS.split())
+_CUDA = frozenset(["threadIdx", "blockIdx", "blockDim", "gridDim", "warpSize", "x", "y", "z", "w"])
+
+
+def check_macro_name(name: str) -> None:
+    """Check that a parameter's name can be the name of a macro."""
+    if _IDENTIFIER.fullmatch(name) is None:
+        law = "consists of letters, digits and _, begins with a letter and has at most 64 characters"
+    elif name in _KEYWORDS:
+        law = "is not a keyword of C++"
+    elif "__" in name:
+        law = "has no double _, which C++ reserves"
+    elif name in _CUDA:
+        law = "is not one of CUDA's variables or their members"
+    else:
+        return
+    raise BundleError(f"a parameter becomes a macro, so its name {law}, got {printable(name, 80)!r}; rename it")
+
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.int64]
+Columns = Mapping[str, Indices]
+"""Columns of equal length by parameter name, in the order of the kernel bundle."""
+
+LARGEST_INTEGER = 2**53
+"""Bound on the size of integers: below it sums of products do not overflow, and floats represent them exactly."""
+
+
+def length(columns: Columns) -> int:
+    """Return the number of configurations in a table."""
+    return len(next(iter(columns.values()))) if columns else 0
+
+
+def row(columns: Columns, position: int) -> dict[str, int]:
+    """Return one configuration of a table."""
+    return {name: int(column[position]) for name, column in columns.items()}
+
+
+def number_rows(
+    columns: Sequence[NDArray[np.integer]], extents: Sequence[int], size: int | None = None
+) -> tuple[Indices, NDArray[np.intp]]:
+    """Give each distinct row of a table a number from 0 on; numbers are compared ten times as fast as rows.
+
+    Parameters
+    ----------
+    columns : sequence of ndarray of shape (n_rows,)
+        Integers, each from 0 to its column's extent - 1.
+    extents : sequence of int
+        At most 2**45 each.
+    size : int, optional
+        Number of rows; needed where there are no columns.
+
+    Returns
+    -------
+    number : ndarray of shape (n_rows,)
+        Equal where rows are equal, in the order of the rows.
+    representative : ndarray of shape (n_distinct,)
+        The position of one row with each number.
+    """
+    size = len(columns[0]) if size is None else size
+    number = np.zeros(size, dtype=np.int64)
+    extent = 1
+    for column, radix in zip(columns, extents, strict=True):
+        if extent * radix >= 2**62:
+            number, extent = _renumbered(number, extent)
+        number = number * radix + column
+        extent *= radix
+    number, extent = _renumbered(number, extent)
+    representative = np.zeros(extent, dtype=np.intp)
+    representative[number] = np.arange(size)
+    return number, representative
+
+
+def _renumbered(number: Indices, extent: int) -> tuple[Indices, int]:
+    """Renumber so that every number from 0 on occurs; return the numbers and how many there are."""
+    if extent > max(8 * len(number), 1 << 16):
+        found, inverse = np.unique(number, return_inverse=True)
+        return inverse, len(found)
+    occurs = np.zeros(extent, dtype=bool)
+    occurs[number] = True
+    renumbered = np.cumsum(occurs) - 1
+    return renumbered[number], int(np.count_nonzero(occurs))
+
 
 Codes: TypeAlias = Mapping[str, NDArray[np.intp]]
 """Columns of codes by parameter name; -1 for a value that is not in the list."""

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from mltune.errors import SpaceError, UsageError
 from mltune.files.text import did_you_mean, printable
-from mltune.kernel.coding import code_ordered
-from mltune.kernel.columns import Columns, Indices
+from mltune.kernel.coding import Columns, Indices, code_ordered
 from mltune.kernel.expressions import Expression, parse
 from mltune.kernel.space import TableSpace, draw
 

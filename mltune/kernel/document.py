@@ -14,11 +14,10 @@ from mltune.errors import BundleError, ExpressionError
 from mltune.files.text import did_you_mean, printable
 from mltune.kernel.arrays import ArgumentDefinition, ArraysDefinition, ReferenceEntry, Shape3, arithmetic_of
 from mltune.kernel.bundle import DEVICE_VARIABLES, Access, Kernel, Restriction
-from mltune.kernel.coding import CodedValues, code_default, code_values
+from mltune.kernel.coding import CodedValues, check_macro_name, code_default, code_values
 from mltune.kernel.evaluation import FUNCTIONS
 from mltune.kernel.expressions import MAX_DEPTH, Expression, Extent, parse
 from mltune.kernel.includes import Headers
-from mltune.kernel.names import check_macro_name
 from mltune.kernel.schema import MAX_PARAMETERS, AccessTable, ArgumentTable, Document, PresetTable
 from mltune.problem.array_values import INITIAL
 from mltune.problem.arrays import ArraysProblem, default_tolerance

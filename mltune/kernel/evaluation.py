@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from mltune.kernel.columns import LARGEST_INTEGER
+from mltune.kernel.coding import LARGEST_INTEGER
 
 Array: TypeAlias = NDArray[Any] | np.generic
 """A column, or a single value."""

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from mltune.errors import ExpressionError
 from mltune.files.text import printable
-from mltune.kernel.columns import LARGEST_INTEGER
+from mltune.kernel.coding import LARGEST_INTEGER
 from mltune.kernel.evaluation import (
     COMPARISONS,
     FUNCTIONS,

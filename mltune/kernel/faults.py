@@ -11,7 +11,7 @@ import numpy as np
 from mltune.errors import ExpressionError
 from mltune.files.text import printable
 from mltune.kernel.bundle import Kernel, Scope
-from mltune.kernel.columns import Columns, length, row
+from mltune.kernel.coding import Columns, length, row
 from mltune.kernel.expressions import Expression
 
 LARGEST_GRID = (2**31 - 1, 2**16 - 1, 2**16 - 1)

@@ -1,18 +1,21 @@
-"""Reader of kernel bundles: finds a bundle, reads its files with limits, and makes its kernel."""
+"""Reader of kernel bundles: finds a bundle, reads its files with limits, and makes it; writer of new bundles."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Mapping
+from importlib import resources
 from pathlib import Path
+from string import Template
 
 from pydantic import ValidationError
 
-from mltune.errors import BundleError
-from mltune.files import assets
-from mltune.files.documents import parse_toml
-from mltune.files.reading import check_folder, read_text, reason
+from mltune.errors import BundleError, UsageError
+from mltune.files import folders
+from mltune.files.atomic import replace_folder_atomically, write_file_atomically
+from mltune.files.reading import check_folder, parse_toml, read_text, reason
 from mltune.files.text import did_you_mean, printable
 from mltune.files.validation import problems_of
 from mltune.kernel.bundle import Kernel
@@ -71,7 +74,7 @@ def is_bundle(name_or_path: str | Path) -> bool:
 
 def built_in() -> list[str]:
     """Return the names of the built-in kernels."""
-    return sorted(path.parent.name for path in assets.folder("kernels").glob("*/kernel.toml"))
+    return sorted(path.parent.name for path in folders.assets("kernels").glob("*/kernel.toml"))
 
 
 def _with_preset(name_or_path: str | Path) -> tuple[str | Path, str]:
@@ -84,7 +87,7 @@ def _with_preset(name_or_path: str | Path) -> tuple[str | Path, str]:
 
 def _located(name_or_path: str | Path) -> Path | None:
     if isinstance(name_or_path, str) and name_or_path in built_in():
-        return assets.folder("kernels") / name_or_path
+        return folders.assets("kernels") / name_or_path
     folder = Path(name_or_path)
     return folder.resolve() if name_or_path != "" and os.path.lexists(folder / "kernel.toml") else None
 
@@ -165,3 +168,44 @@ def _array_file(folder: Path, name: str) -> Path | None:
         if path.is_relative_to(os.path.realpath(folder)) and path.is_file():
             return path
     return None
+
+
+FILES = ("kernel.cu", "kernel.toml")
+"""The files of a new bundle; their templates are in ``templates/``."""
+
+_LONGEST_NAME = 64
+
+
+def new_bundle(folder: Path) -> str:
+    """Write a new bundle, and return the name of its kernel, which is made from that of the folder."""
+    name = kernel_name(folder.resolve().name)
+    templates = resources.files("mltune.kernel") / "templates"
+    files = {file: Template((templates / f"{file}.txt").read_text()).substitute(name=name).encode() for file in FILES}
+    try:
+        if folder.is_symlink() or folder.exists():
+            _check_empty(folder)
+            for file, content in files.items():  # not exchanged: it may be the working directory of somebody
+                write_file_atomically(folder / file, content)
+        else:
+            replace_folder_atomically(folder, files)
+    except OSError as error:
+        raise UsageError(
+            f"a new bundle is written to a folder, but {printable(folder, 300)} cannot be: {reason(error)}."
+        ) from error
+    return name
+
+
+def kernel_name(folder_name: str) -> str:
+    """Return the name of a kernel made from that of a folder."""
+    words = re.sub(r"[^a-z0-9]+", "_", folder_name.lower()).strip("_")
+    name = words if words[:1].isalpha() else f"kernel_{words}"
+    return name[:_LONGEST_NAME].rstrip("_")
+
+
+def _check_empty(folder: Path) -> None:
+    if not folder.is_dir() or any(folder.iterdir()):
+        fact = "holds files" if folder.is_dir() else "is something else"
+        raise UsageError(
+            f"a new bundle is written to a new or empty folder, but {printable(folder, 300)} {fact}; "
+            "choose another name."
+        )

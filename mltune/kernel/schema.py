@@ -22,9 +22,9 @@ from pydantic import (
 )
 
 from mltune.files.validation import matching
-from mltune.problem.accuracy import ACCURACIES, STRICTEST
 from mltune.problem.array_values import DTYPES
 from mltune.problem.arrays import Role
+from mltune.problem.problem import ACCURACIES, STRICTEST
 
 MAX_PARAMETERS = 60
 """Most parameters of a kernel, those passed at launch included."""

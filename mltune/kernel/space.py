@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from mltune.errors import ExpressionError, SpaceError
 from mltune.files.text import printable
 from mltune.kernel.bundle import Kernel
-from mltune.kernel.coding import Codes, ValueList
-from mltune.kernel.columns import Columns, Indices, length
+from mltune.kernel.coding import Codes, Columns, Indices, ValueList, length
 from mltune.kernel.layers import Layers, build_layers
 
 _CHUNK = 1 << 14

@@ -23,9 +23,8 @@ from pydantic import (
 from mltune.device.facts import Device
 from mltune.errors import MltuneError
 from mltune.files.validation import matching
-from mltune.problem.accuracy import ACCURACIES, STRICTEST
 from mltune.problem.kinds import problem_from_json
-from mltune.problem.problem import Problem
+from mltune.problem.problem import ACCURACIES, STRICTEST, Problem
 
 SHORTEST_S, LONGEST_S = 1e-15, 1e9
 """Bounds of times, seconds."""
@@ -109,7 +108,7 @@ class Outcome(BaseModel):
     driver : str
         The newest CUDA version that the driver supports, such as ``"13.0"``.
     accuracy : str
-        Accuracy class of the kernel (:data:`mltune.problem.accuracy.ACCURACIES`). Files leave out the strictest one.
+        Accuracy class of the kernel (:data:`mltune.problem.problem.ACCURACIES`). Files leave out the strictest one.
     configuration : mapping of str to int, float or str
         The value of every parameter.
     measured_at : str

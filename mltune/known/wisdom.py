@@ -14,7 +14,7 @@ import numpy as np
 from mltune.device.facts import NO_CUDA
 from mltune.known.entry import Entry, Failure, Gpu, Outcome, canonical, choose
 from mltune.known.wisdom_file import default_file, locked, read, write
-from mltune.problem.accuracy import accepts
+from mltune.problem.problem import accepts
 
 if TYPE_CHECKING:
     from mltune.device.facts import Device

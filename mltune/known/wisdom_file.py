@@ -15,10 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mltune.errors import WisdomError
 from mltune.files.atomic import write_file_atomically
-from mltune.files.documents import parse_json
-from mltune.files.reading import open_regular, read_file, reason
+from mltune.files.folders import data_folder
+from mltune.files.reading import open_regular, parse_json, read_file, reason
 from mltune.files.text import printable
-from mltune.files.user_folders import data_folder
 from mltune.files.validation import problems_of
 from mltune.known.entry import Entry, Failure, Outcome
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from mltune.errors import DeviceError
 from mltune.kernel.bundle import device_variables
-from mltune.kernel.columns import Columns, length, row
+from mltune.kernel.coding import Columns, length, row
 from mltune.kernel.faults import BundleFault, find_faults
 from mltune.kernel.space import ConstrainedSpace
-from mltune.problem.runnable import RunnableProblem
+from mltune.problem.problem import RunnableProblem
 from mltune.records.trial import Build, TrialState
 
 if TYPE_CHECKING:

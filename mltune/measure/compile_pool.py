@@ -19,8 +19,7 @@ from typing import Protocol, Self
 from mltune.errors import WorkerError
 from mltune.measure.compiler import Source, nvrtc_version
 from mltune.measure.cubin_cache import CubinCache, cache_key
-from mltune.process.child import Child, ChildDiedError, ChildTimeoutError
-from mltune.process.child_pool import ChildPool, ThreadedChild
+from mltune.process.child import Child, ChildDiedError, ChildPool, ChildTimeoutError, ThreadedChild
 from mltune.records.trial import Build, TrialState
 
 TIMEOUT_S = 60.0

@@ -18,9 +18,8 @@ import zlib
 from pathlib import Path
 
 from mltune.files.atomic import write_file_atomically
-from mltune.files.documents import parse_json
-from mltune.files.reading import RefusedFileError, read_file
-from mltune.files.user_folders import cache_folder
+from mltune.files.folders import cache_folder
+from mltune.files.reading import RefusedFileError, parse_json, read_file
 from mltune.measure.compiler import Source
 from mltune.records.trial import Build, TrialState
 

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from mltune.kernel.bundle import Launch
-    from mltune.problem.runnable import RunnableProblem
+    from mltune.kernel.launch import Launch
+    from mltune.problem.problem import RunnableProblem
 
 OUT_OF_MEMORY = 2
 """``CUDA_ERROR_OUT_OF_MEMORY``, and ``cudaErrorMemoryAllocation``."""

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mltune.measure.protocols import SamplingRule
-from mltune.measure.race import RaceResult
+from mltune.measure.pipeline import SamplingRule
+from mltune.measure.timing import RaceResult
 from mltune.records.trial import Measurement, TrialState
 
 if TYPE_CHECKING:
-    from mltune.kernel.bundle import Launch
-    from mltune.problem.runnable import RunnableProblem
+    from mltune.kernel.launch import Launch
+    from mltune.problem.problem import RunnableProblem
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,15 +22,13 @@ from mltune.errors import (
 from mltune.kernel.bundle import Kernel, device_variables
 from mltune.measure import messages
 from mltune.measure.messages import Answer, Baseline, Request, Result
-from mltune.measure.protocols import SamplingRule
-from mltune.measure.race import BUDGET_S, RaceResult
-from mltune.measure.timing import within_limits
-from mltune.process.child import ChildDiedError, ChildTimeoutError
-from mltune.process.child_pool import ChildPool
+from mltune.measure.pipeline import SamplingRule
+from mltune.measure.timing import BUDGET_S, RaceResult, within_limits
+from mltune.process.child import ChildDiedError, ChildPool, ChildTimeoutError
 from mltune.records.trial import Build, Measurement, TrialState
 
 if TYPE_CHECKING:
-    from mltune.problem.runnable import RunnableProblem
+    from mltune.problem.problem import RunnableProblem
 
 Returned = TypeVar("Returned")
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from mltune.device.nvml import GpuState, Nvml
-from mltune.measure.clock_monitor import Series
+from mltune.device.query import GpuState, Nvml
 from mltune.measure.gpu import worker_kernel
+from mltune.measure.timing import Series
 
 _QUEUEING_S = 50e-6  # for the host to fill the queue while the GPU spins, ...
 _QUEUEING_PER_RUN_S = 25e-6  # ... and for every run of a series
@@ -110,7 +110,7 @@ class Readings:
 
 
 class MonitoredKernel:
-    """A kernel on the GPU (see :class:`mltune.measure.clock_monitor.TimedKernel`)."""
+    """A kernel on the GPU (see :class:`mltune.measure.timing.TimedKernel`)."""
 
     def __init__(self, stopwatch: Stopwatch, nvml: Nvml, launch: Callable[[], None]) -> None:
         self._stopwatch = stopwatch

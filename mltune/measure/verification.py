@@ -1,6 +1,6 @@
 """Verification of a kernel: every word that it may have written is compared on the GPU, on every case.
 
-A problem makes the cases (:class:`~mltune.problem.runnable.VerificationCase`): buffers, their correct content and the
+A problem makes the cases (:class:`~mltune.problem.problem.VerificationCase`): buffers, their correct content and the
 largest error of every word, or tolerances for content that a baseline gives. Each buffer lies between guard zones, so
 that writes outside are found; checksums reveal writes into buffers that a kernel must not change.
 """
@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from mltune.measure.gpu import LoadedKernel, problem_arguments, worker_kernel
 from mltune.measure.messages import Baseline
 from mltune.problem.array_values import STORAGE
-from mltune.problem.runnable import CaseBuffer, VerificationCase
+from mltune.problem.problem import CaseBuffer, VerificationCase
 from mltune.records.trial import Measurement, TrialState
 
 if TYPE_CHECKING:
-    from mltune.kernel.bundle import Launch
+    from mltune.kernel.launch import Launch
 
 GUARD_BYTES = 1 << 16
 """Least size of the zone before a buffer and of that behind it."""

@@ -14,21 +14,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from mltune.device.nvml import Nvml, summarize
-from mltune.device.query import pci_bus_id, query_device
+from mltune.device.query import Nvml, pci_bus_id, query_device, summarize
 from mltune.errors import DeviceError
-from mltune.kernel.bundle import Launch
+from mltune.kernel.launch import Launch
 from mltune.measure import messages
-from mltune.measure.clock_monitor import ClockMonitor, Series, UsualClock
 from mltune.measure.gpu import CudaError, Fault, LoadedKernel, fault_of, gpu_memory, problem_arguments
+from mltune.measure.libraries import bind_reference
 from mltune.measure.messages import Answer, Baseline, Request, Result
-from mltune.measure.protocols import SamplingRule
-from mltune.measure.race import RaceResult, run_rounds
-from mltune.measure.references import bind_reference
+from mltune.measure.pipeline import SamplingRule
 from mltune.measure.stopwatch import MonitoredKernel, Readings, Stopwatch
-from mltune.measure.timing import Sampling, sample
+from mltune.measure.timing import ClockMonitor, RaceResult, Sampling, Series, UsualClock, run_rounds, sample
 from mltune.measure.verification import OperandChecksums, Verification, run_once
-from mltune.problem.runnable import LargeProblem, Operands, RunnableProblem
+from mltune.problem.problem import LargeProblem, Operands, RunnableProblem
 from mltune.records.trial import Measurement, TrialState
 
 _SEED = 267

@@ -16,7 +16,7 @@ from mltune.errors import ProblemError
 from mltune.files.validation import matching, problems_of
 from mltune.problem.array_values import DTYPES, INITIAL, STORAGE, initial_array, scalar
 from mltune.problem.arrays_examples import examples
-from mltune.problem.runnable import Buffer, CaseBuffer, Examples, Operands
+from mltune.problem.problem import Buffer, CaseBuffer, Examples, Operands
 
 MOST_BYTES = 2**40
 """Largest array, bytes."""
@@ -116,7 +116,7 @@ class _Document(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class ArraysProblem:
-    """The arguments of a kernel at given sizes. Satisfies :class:`~mltune.problem.runnable.RunnableProblem`.
+    """The arguments of a kernel at given sizes. Satisfies :class:`~mltune.problem.problem.RunnableProblem`.
 
     Attributes
     ----------

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mltune.problem.array_values import scalar
-from mltune.problem.runnable import Examples
+from mltune.problem.problem import Examples
 
 _FILES = ("example.py", "example.cpp")
 _USAGE = """\

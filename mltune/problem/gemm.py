@@ -15,17 +15,19 @@ import numpy as np
 
 from mltune.errors import ProblemError
 from mltune.files.text import did_you_mean, printable
-from mltune.problem import gemm_answer, gemm_reference, gemm_verification
+from mltune.problem import gemm_reference, gemm_verification
 from mltune.problem.array_values import STORAGE
 from mltune.problem.gemm_operands import (
     LARGEST_INTEGER,
+    PRECISIONS,
+    TRANSPOSES,
+    Precision,
     random_generator,
     random_matrix,
+    transpositions,
     view,
 )
-from mltune.problem.gemm_precisions import PRECISIONS, TRANSPOSES, Precision, transpositions
-from mltune.problem.problem import DEFAULT_SIZE, DEFAULT_TRANS, LARGEST_BATCH
-from mltune.problem.runnable import Buffer, Examples, Operands
+from mltune.problem.problem import DEFAULT_SIZE, DEFAULT_TRANS, LARGEST_BATCH, Buffer, Examples, Operands
 
 CASES: tuple[tuple[str, str, str], ...] = tuple((one, *ops) for one in "sdcz" for ops in transpositions(one))
 """The 26 cases (precision, trans_a, trans_b) of the BLAS."""
@@ -346,11 +348,11 @@ class GemmProblem:
     winner_problems = gemm_verification.winner_problems
     verification_document = gemm_verification.verification_document
     reference_call = gemm_reference.reference_call
-    factors = gemm_answer.factors
-    answer = gemm_answer.answer
-    error_bound = gemm_answer.error_bound
-    worst_error = gemm_answer.worst_error
-    device_error = gemm_answer.device_error
+    factors = gemm_verification.factors
+    answer = gemm_verification.answer
+    error_bound = gemm_verification.error_bound
+    worst_error = gemm_verification.worst_error
+    device_error = gemm_verification.device_error
 
     def argument_documents(self) -> list[dict[str, Any]]:
         """Return name, type and value of the arguments of a kernel, complex values as [real, imaginary]."""

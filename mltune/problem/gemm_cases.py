@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictFloat, 
 from mltune.errors import ProblemError
 from mltune.files.validation import matching
 from mltune.problem.gemm import GemmProblem
-from mltune.problem.gemm_precisions import PRECISIONS, transpositions
+from mltune.problem.gemm_operands import PRECISIONS, transpositions
 from mltune.problem.problem import LARGEST_BATCH
 
 

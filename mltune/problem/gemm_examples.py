@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mltune.problem.runnable import Examples
+from mltune.problem.problem import Examples
 
 _FILES = ("example.py", "example.cpp")
 _USAGE = """\

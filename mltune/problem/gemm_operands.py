@@ -1,16 +1,127 @@
-"""Random operands of a GEMM, and the matrix arithmetic of its result and error bound."""
+"""The precisions of GEMM, its random operands, and the matrix arithmetic of its result and error.
+
+A double-double number is the unevaluated sum of two doubles, the second at most half a unit in the last place of the
+first. An array of them is stored as ``complex128``, whose parts are the high and the low one.
+"""
 
 from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mltune.problem.array_values import stored
-from mltune.problem.double_double import random_low_parts
+from mltune.problem.problem import GEMM_PRECISIONS
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """The types of the matrices of a GEMM, and the exactness of its arithmetic.
+
+    Attributes
+    ----------
+    number : int
+        The macro ``PRECISION`` of a kernel's source.
+    operand, result : str
+        Types of the elements of A and B, and of C, alpha and beta: names of
+        :data:`mltune.problem.array_values.DTYPES`. An element that is the sum of two doubles is stored as a
+        ``complex128`` whose parts are the high and the low one.
+    arithmetic : {"fp32", "fp64", "tensor_fp16"}
+        The unit whose peak bounds the problem.
+    roundoff : float
+        Largest relative error of an operation in the error bound of a result.
+    wider : str
+        NumPy's type in which the correct result is computed; empty where there is none.
+    reference : str
+        Name of the reference implementation; empty where there is none.
+    terms : int
+        Numbers that an element is the unevaluated sum of: 2 in double-double arithmetic.
+    """
+
+    number: int
+    operand: str
+    result: str
+    arithmetic: str
+    roundoff: float
+    wider: str
+    reference: str = "cuBLAS"
+    terms: int = 1
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether the elements are complex numbers."""
+        return self.terms == 1 and self.result.startswith("complex")
+
+    @property
+    def is_sum(self) -> bool:
+        """Whether an element is the sum of two doubles."""
+        return self.terms == 2
+
+    @property
+    def has_wider_on_gpu(self) -> bool:
+        """Whether a GPU has the wider type, too."""
+        return self.wider in ("float64", "complex128")
+
+
+def _of_blas(number: int, dtype: str, arithmetic: str, wider: str) -> Precision:
+    return Precision(number, dtype, dtype, arithmetic, float(np.finfo(dtype).eps) / 2, wider)
+
+
+_TENSOR_CORES = 2.0**-22
+"""Products of two half-precision numbers are exact in FP32. Tensor cores add several of them to an FP32 number at once:
+they shift all terms to the exponent of the largest, cut off what lies below some bits beyond FP32, and cut off the sum,
+too (Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ Computer Science 7, 2021).
+A term loses less than a unit in the last place of FP32, 2**-23, of the largest sum of moduli, and a sum as much again:
+2**-22 for each product bounds both.
+"""
+
+_DOUBLE_DOUBLE = 2.0**-102
+"""16 times the square of a double's roundoff u.
+
+A multiply-add of double-double numbers has a relative error of 7 u^2 at most (Joldes, Muller, Popescu, "Tight and
+rigorous error bounds for basic building blocks of double-word arithmetic", 2017: 4 for the product, 3 for the sum). The
+rest allows for low parts that are added up over at most 16 steps of k before they are carried into the high part. Such
+a sum grows to (j + 1) u times the sum of the moduli after j steps, and each addition rounds it: 9.5 u^2 a step in the
+mean of 16, besides one for the addition of the two errors of a step. The errors of products are counted once for the
+whole sum.
+"""
+
+PRECISIONS: Mapping[str, Precision] = dict(
+    zip(
+        GEMM_PRECISIONS,
+        (
+            _of_blas(0, "float32", "fp32", "float64"),
+            _of_blas(1, "float64", "fp64", "longdouble"),
+            _of_blas(2, "complex64", "fp32", "complex128"),
+            _of_blas(3, "complex128", "fp64", "clongdouble"),
+            Precision(4, "float16", "float32", "tensor_fp16", _TENSOR_CORES, "float64"),
+            Precision(5, "bfloat16", "float32", "tensor_fp16", _TENSOR_CORES, "float64"),
+            Precision(6, "complex128", "complex128", "fp64", _DOUBLE_DOUBLE, "", reference="", terms=2),
+        ),
+        strict=True,
+    )
+)
+"""The precisions by name."""
+
+TRANSPOSES = ("N", "T", "C")
+
+
+def transpositions(precision: str) -> tuple[tuple[str, str], ...]:
+    """Return the pairs (trans_a, trans_b) of a precision that differ; C of a real matrix is T.
+
+    Examples
+    --------
+    >>> transpositions("h")
+    (('N', 'N'), ('N', 'T'), ('T', 'N'), ('T', 'T'))
+    """
+    ops = TRANSPOSES if PRECISIONS[precision].is_complex else TRANSPOSES[:2]
+    return tuple((trans_a, trans_b) for trans_a in ops for trans_b in ops)
+
 
 LARGEST_INTEGER = 3
 """Largest modulus of an integer operand."""
@@ -141,3 +252,97 @@ def largest_ratio(error: Any, limit: Any) -> float:
     with np.errstate(over="ignore"):
         worst = float(xp.max(error / allowed))
     return worst if math.isfinite(worst) else math.inf
+
+
+SMALLEST_BIT = 2.0**-106
+"""The low parts of random elements are multiples of this: the last of the 106 bits of an element near 1."""
+
+_MOST_BITS = 240  # of an element, counted from the largest of its matrix
+_SPLIT = 2.0**27 + 1
+
+
+def random_low_parts(xp: Any, high: Any, uniform: Any) -> Any:
+    """Return low parts for high ones in [-1, 1], from random numbers in [-1, 1); less than half a unit each."""
+    return xp.rint(uniform * high * 2.0**-54 / SMALLEST_BIT) * SMALLEST_BIT
+
+
+def gemm(xp: Any, alpha: float, left: Any, right: Any, beta: float, added: Any) -> Any:
+    """Return alpha left right + beta added, with a few roundings to double-double precision.
+
+    The matrices are complex128. Where alpha or beta is 0, its factor is not read.
+    """
+    high = low = xp.zeros(added.shape)
+    if alpha and left.shape[1]:
+        high, low = _scaled(alpha, *_product(xp, left, right))
+    if beta:
+        high, low = _total(high, low, *_scaled(beta, added.real, added.imag))
+    return high + 1j * low
+
+
+def _product(xp: Any, left: Any, right: Any) -> tuple[Any, Any]:
+    """Return the product of two matrices.
+
+    Both are written in digits of so few bits that a product of two matrices of digits is exact in doubles, whatever the
+    order of its sums (Ozaki, Ogita, Oishi, Rump, "Error-free transformations of matrix multiplication by using fast
+    routines of matrix multiplication and its applications", 2012). These products are added in double-double
+    arithmetic, the smallest first.
+    """
+    high = low = xp.zeros((left.shape[0], right.shape[1]))
+    bits = (53 - max(left.shape[1] - 1, 1).bit_length()) // 2
+    of_left, of_right = _digits(xp, left, bits), _digits(xp, right, bits)
+    pairs = [(i, j) for i in range(len(of_left)) for j in range(len(of_right))]
+    for i, j in sorted(pairs, key=sum, reverse=True):
+        (first, unit), (second, other) = of_left[i], of_right[j]
+        high, low = _total(high, low, (first @ second) * unit * other, 0.0)
+    return high, low
+
+
+def _digits(xp: Any, matrix: Any, bits: int) -> list[tuple[Any, float]]:
+    """Return matrices of integers up to 2**bits and the unit of each, largest first, whose sum is the matrix.
+
+    Parts below 2**-240 of the largest element are left out.
+    """
+    high, low = matrix.real, matrix.imag
+    largest = float(abs(high).max()) if high.size else 0.0
+    exponent = math.frexp(largest)[1] if math.isfinite(largest) else 0
+    found = []
+    for position in range(1, _MOST_BITS // bits + 1):
+        if not high.any():
+            break
+        unit = math.ldexp(1.0, exponent - position * bits)
+        digit = xp.rint(high / unit)
+        found.append((digit, unit))
+        high, low = _two_sum(high - digit * unit, low)
+    return found
+
+
+def _two_sum(a: Any, b: Any) -> tuple[Any, Any]:
+    """Return a sum and its error (Knuth)."""
+    total = a + b
+    part = total - a
+    return total, (a - (total - part)) + (b - part)
+
+
+def _two_product(a: Any, b: Any) -> tuple[Any, Any]:
+    """Return a product and its error, without fused multiply-adds (Dekker, Veltkamp)."""
+    product = a * b
+    (a_high, a_low), (b_high, b_low) = _halves(a), _halves(b)
+    return product, ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+
+
+def _halves(a: Any) -> tuple[Any, Any]:
+    scaled = _SPLIT * a
+    high = scaled - (scaled - a)
+    return high, a - high
+
+
+def _scaled(factor: float, high: Any, low: Any) -> tuple[Any, Any]:
+    product, error = _two_product(factor, high)
+    return _two_sum(product, error + factor * low)
+
+
+def _total(high: Any, low: Any, other_high: Any, other_low: Any) -> tuple[Any, Any]:
+    total, error = _two_sum(high, other_high)
+    lower, rest = _two_sum(low, other_low)
+    total, error = _two_sum(total, error + lower)
+    return _two_sum(total, error + rest)

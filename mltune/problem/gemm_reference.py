@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mltune.errors import DeviceError
-from mltune.problem.runnable import LibraryCall
+from mltune.problem.problem import LibraryCall
 
 _LARGEST_INT = 2**31 - 1
 _OPS = {"N": 0, "T": 1, "C": 2}  # of cublasOperation_t

@@ -1,7 +1,7 @@
 """The table of problem kinds, and the construction of problems from JSON documents.
 
 A new kind is a module of this room and an entry in :data:`KINDS`. A kind that runs on a GPU implements
-:class:`~mltune.problem.runnable.RunnableProblem`. Other rooms know no kind: they use the protocols and this table.
+:class:`~mltune.problem.problem.RunnableProblem`. Other rooms know no kind: they use the protocols and this table.
 """
 
 from __future__ import annotations

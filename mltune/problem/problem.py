@@ -1,8 +1,46 @@
-"""The problem protocol: name, work, variables and arithmetic of the computation that a kernel performs."""
+"""The protocols of problems: the computation that kernels perform, its operands, and how a result is verified."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, Self, runtime_checkable
+
+from mltune.errors import UsageError
+from mltune.files.text import did_you_mean, printable
+
+ACCURACIES = ("ieee", "fp32")
+"""The classes, the strictest first.
+
+``"ieee"``: every product and every sum is rounded once, as by the FMA of the problem's type. ``"fp32"``: the error
+relative to abs(A) abs(B) is not above that of FP32 FMA arithmetic, by whatever operations. Of GEMMs with operands in
+half precision, which are defined by what tensor cores compute, all kernels that stay within the bound are ``"ieee"``.
+"""
+
+STRICTEST = ACCURACIES[0]
+"""The class of a kernel and of a request that name none."""
+
+
+def accepts(accuracy: str, other: str) -> bool:
+    """Return whether a request for a class accepts a kernel of another: one that is as strict, or stricter.
+
+    Examples
+    --------
+    >>> accepts("fp32", "ieee"), accepts("ieee", "fp32")
+    (True, False)
+    """
+    return ACCURACIES.index(other) <= ACCURACIES.index(accuracy)
+
+
+def check_accuracy(accuracy: str) -> str:
+    """Return the name of a class; raise a UsageError where there is none of that name."""
+    if accuracy not in ACCURACIES:
+        raise UsageError(
+            f"an accuracy class is one of {', '.join(ACCURACIES)}, got {printable(repr(accuracy), 60)}"
+            f"{did_you_mean(str(accuracy), ACCURACIES) or '.'}"
+        )
+    return accuracy
+
 
 ARITHMETICS = ("fp32", "fp64", "tensor_fp16", "tensor_tf32", "tensor_fp64")
 GEMM_PRECISIONS = ("s", "d", "c", "z", "h", "b", "dd")
@@ -19,7 +57,7 @@ DEFAULT_SIZE = 4096
 class Problem(Protocol):
     """A problem as features, records and replay need it.
 
-    A GPU needs a :class:`~mltune.problem.runnable.RunnableProblem`. Equal instances are the same problem.
+    A GPU needs a :class:`~mltune.problem.problem.RunnableProblem`. Equal instances are the same problem.
     """
 
     @property
@@ -91,3 +129,220 @@ class Problem(Protocol):
 
     def to_json(self) -> dict[str, Any]:
         """Return the problem as plain JSON values, for :func:`~mltune.problem.kinds.problem_from_json`."""
+
+
+Operands = Mapping[str, Any]
+"""The buffers of a problem by name: NumPy or CuPy arrays, device addresses, or anything else that represents them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A buffer that a kernel reads or writes.
+
+    Attributes
+    ----------
+    name : str
+    role : {"in", "out", "inout"}
+        A kernel must not change an ``"in"`` buffer; an ``"inout"`` buffer is restored before a kernel is timed.
+    dtype : str
+        Type of an element, a name of :data:`mltune.problem.array_values.DTYPES`.
+    """
+
+    name: str
+    role: Literal["in", "out", "inout"]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class CaseBuffer:
+    """A buffer of a verification case, which the verification puts between guard zones.
+
+    The correct content and its largest error are given word by word, or by a baseline and tolerances.
+
+    Attributes
+    ----------
+    role : {"in", "out", "inout", "constant"}
+        A kernel must not change ``"in"`` and ``"constant"``. Before a kernel runs,
+        ``"out"`` is filled with bytes that no correct kernel leaves, and ``"inout"`` is restored.
+    dtype : str
+        Type of an element, a name of :data:`mltune.problem.array_values.DTYPES`.
+    values : array
+        The elements before the kernel runs, of NumPy or CuPy.
+    shape : tuple of int
+        Shape of the elements for those who read them; flat by default.
+    offset_bytes : int
+        Bytes between a multiple of 256 and the address of the first element.
+    guard_bytes : int
+        Least size of the guard zone behind the buffer.
+    expected : array or None
+        Correct content of a written buffer; None where the baseline gives it. With a bound its real words as doubles
+        (two for a complex element), else elements.
+    bound : ndarray of shape (n_words,), float64, or None
+        Largest error of each word; negative where the kernel must not change it. None where the tolerances decide.
+    terms : int
+        Consecutive words whose sum is a value: 2 in double-double arithmetic. The error of the sum counts; its bound
+        stands with the first word.
+    tolerance, absolute : float
+        The largest error is ``tolerance * (abs(expected) + rms) + absolute``, where `rms` is the root mean square of
+        all expected words.
+    """
+
+    role: Literal["in", "out", "inout", "constant"]
+    dtype: str
+    values: Any
+    shape: tuple[int, ...] = (-1,)
+    offset_bytes: int = 0
+    guard_bytes: int = 0
+    expected: Any = None
+    bound: Any = None
+    terms: int = 1
+    tolerance: float = 0.0
+    absolute: float = 0.0
+
+
+class VerificationCase(Protocol):
+    """A problem with operands on which kernels are verified."""
+
+    @property
+    def problem(self) -> RunnableProblem:
+        """The problem that a kernel solves."""
+
+    @property
+    def label(self) -> str:
+        """The problem and its operands, such as ``"sgemm NT 389x293x211, random operands, aligned"``."""
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether kernels are also timed on the buffers of this case, because two sets of them may not fit a GPU."""
+
+    def buffers(self, xp: Any) -> dict[str, CaseBuffer]:
+        """Make the buffers by name with ``numpy`` or, of large problems, with ``cupy``; the same ones at every call."""
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryCall:
+    """A call of cuBLAS that solves a problem.
+
+    Attributes
+    ----------
+    function : str
+        Name of the function in CuPy's bindings.
+    arguments : tuple
+        Its arguments after the handle.
+    keep : object
+        Owner of the memory that the arguments point to.
+    """
+
+    function: str
+    arguments: tuple[Any, ...]
+    keep: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """Examples that call a kernel, for the folder of a winner.
+
+    Attributes
+    ----------
+    files : tuple of str
+        Their names; the templates are in ``mltune/winner/templates/KIND``.
+    usage : str
+        The commands that run them.
+    values : mapping of str to object
+        Values that only the templates of this kind need.
+    """
+
+    files: tuple[str, ...] = ()
+    usage: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+@runtime_checkable
+class RunnableProblem(Problem, Protocol):
+    """A problem that kernels can be compiled, verified and timed for. Instances are hashable and can be pickled.
+
+    The right answer is known on the host, or a baseline gives it (:attr:`needs_baseline`).
+    """
+
+    @property
+    def formula(self) -> str:
+        """The computation in one line, such as ``"C = alpha A B^T + beta C, column-major as in the BLAS"``."""
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """The buffers of the problem."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the result has no elements, so that no kernel is launched."""
+
+    @property
+    def needs_baseline(self) -> bool:
+        """Whether a baseline gives the right answer, such as the default configuration, because the host cannot."""
+
+    def macros(self) -> dict[str, int]:
+        """Return the macros that select the case when a kernel is compiled."""
+
+    def operands(self, xp: Any, seed: int) -> dict[str, Any]:
+        """Make random operands.
+
+        Parameters
+        ----------
+        xp : module
+            ``numpy`` or ``cupy``.
+        seed : int
+            Seed; the same seed gives the same operands within a module.
+        """
+
+    def kernel_arguments(self, operands: Operands) -> dict[str, Any]:
+        """Return the arguments of a kernel by name, in order: NumPy scalars, and the operands themselves."""
+
+    def verification_cases(self) -> tuple[VerificationCase, ...]:
+        """Return the cases on which every configuration is verified before it is timed."""
+
+    def own_cases(self) -> tuple[VerificationCase, ...]:
+        """Return cases of this very problem for a winner; none when it is too large to be solved on the host."""
+
+    def winner_problems(self) -> tuple[Self, ...]:
+        """Return the problems of other sizes that a winner is verified on besides its own."""
+
+    def reference_call(self, addresses: Mapping[str, int]) -> LibraryCall | None:
+        """Return the call of the reference implementation on buffers at some device addresses; None without one.
+
+        Raises
+        ------
+        DeviceError
+            The reference implementation does not support the problem.
+        """
+
+    def argument_documents(self) -> list[dict[str, Any]]:
+        """Return name, type and value or role of the arguments of a kernel, in order, as plain JSON values.
+
+        Arrays with the role ``"constant"`` are not passed, but copied to constant memory.
+        """
+
+    def verification_document(self) -> dict[str, Any]:
+        """Return where a winner is verified as plain JSON values.
+
+        ``"sizes"`` is a list of lists or mappings of extents, ``"addresses"`` a text; other keys are up to the kind.
+        """
+
+    def examples(self) -> Examples:
+        """Return the examples for the folder of a winner."""
+
+
+@runtime_checkable
+class LargeProblem(RunnableProblem, Protocol):
+    """A runnable problem that may be too large to be solved on the host."""
+
+    def device_error(self, before: Operands, after: Operands, run_reference: Callable[[Operands], None]) -> float:
+        """Return the largest error of a kernel, as a share of its bound.
+
+        Parameters
+        ----------
+        before, after : mapping of str to array
+            Operands on the GPU as the kernel found and left them; they share the ``"in"`` buffers.
+        run_reference : callable
+            Runs the reference implementation on operands. It raises :class:`~mltune.errors.DeviceError` where there is
+            none.
+        """

@@ -20,12 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 from mltune.errors import DamagedRunError, RunDirectoryError, StoreError, UsageError
 from mltune.files.atomic import write_file_atomically
-from mltune.files.documents import parse_json
-from mltune.files.reading import read_text, reason
+from mltune.files.folders import data_folder
+from mltune.files.reading import parse_json, read_text, reason
 from mltune.files.text import printable
-from mltune.files.user_folders import data_folder
 from mltune.records.directory import FILE, POINTER, not_writable
-from mltune.records.failures import Kind, elsewhere, store_failure
+from mltune.records.rows import FailureKind, elsewhere, store_failure
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -299,7 +298,7 @@ def database_errors(url: str) -> Iterator[None]:
         raise store_failure("duplicate", url, error.orig) from error
     except DBAPIError as error:
         full = getattr(error.orig, "sqlstate", None) == _NO_ROOM
-        kind: Kind = "full" if full else "lost" if is_lost(error) else "unusable"
+        kind: FailureKind = "full" if full else "lost" if is_lost(error) else "unusable"
         raise store_failure(kind, url, error.orig or error) from error
     except SQLAlchemyError as error:
         raise store_failure("unusable", url, error) from error

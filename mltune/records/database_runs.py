@@ -13,13 +13,13 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from mltune.errors import RunDirectoryError
+from mltune.files.folders import cache_folder
 from mltune.files.text import printable
-from mltune.files.user_folders import cache_folder
 from mltune.records import database
 from mltune.records.database_schema import runs, trials
 from mltune.records.database_tables import header_of, locked_runs
-from mltune.records.failures import UNREADABLE
 from mltune.records.header import RunHeader
+from mltune.records.rows import UNREADABLE
 from mltune.records.trial import TrialState
 
 _FEWEST_DIGITS = 4

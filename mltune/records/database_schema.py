@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import DOUBLE_PRECISION, JSONB, UUID
 
-from mltune.records.reference import Reference
+from mltune.records.declaration import Reference
 from mltune.records.rows import KINDS
 
 SCHEMA = "mltune"

@@ -21,16 +21,14 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from mltune.errors import RunDirectoryError, StoreError
-from mltune.files.documents import parse_json
+from mltune.files.reading import parse_json
 from mltune.files.text import printable
 from mltune.records import database
 from mltune.records.database import Pointer
 from mltune.records.database_schema import others, runs, trials
 from mltune.records.directory import POINTER
-from mltune.records.failures import UNREADABLE, elsewhere, store_failure
 from mltune.records.header import RunHeader
-from mltune.records.rows import KINDS
-from mltune.records.schema import AT_ONCE, MOST_ROWS, Row, checksum, sealed
+from mltune.records.rows import AT_ONCE, KINDS, MOST_ROWS, UNREADABLE, Row, checksum, elsewhere, sealed, store_failure
 
 _RELEASE_S = 5.0  # until the server has noticed that a killed process is gone
 _NUL, _ESCAPE = "\0", "\ue000"  # PostgreSQL has no text with NUL

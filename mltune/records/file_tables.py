@@ -22,20 +22,22 @@ from urllib.parse import quote
 
 from mltune.errors import DiskFullError, RunDirectoryError, StoreError
 from mltune.files.atomic import write_file_atomically
-from mltune.files.documents import parse_json
-from mltune.files.reading import reason
+from mltune.files.reading import parse_json, reason
 from mltune.records.directory import FILE, in_use, not_writable
-from mltune.records.failures import UNREADABLE, Kind, store_failure
 from mltune.records.header import RunHeader
-from mltune.records.rows import KINDS, SINCE_FORMAT_2
-from mltune.records.schema import (
+from mltune.records.rows import (
     AT_ONCE,
     FORMAT,
+    KINDS,
     MOST_ROWS,
+    SINCE_FORMAT_2,
+    UNREADABLE,
+    FailureKind,
     Row,
     check_tables,
     create_tables,
     sealed,
+    store_failure,
     trial_columns,
     trials_statement,
     unsealed,
@@ -50,7 +52,7 @@ _BESIDE = ("-wal", "-journal")
 _BUSY_S = 30.0
 _NAMES_ANOTHER = bytes.fromhex("d9d505f920a163d7")  # sqlite.org/fileformat2.html, 3
 _LOST = f"the process that wrote this run did not close it, and {FILE}-wal is missing: the trials that it held are lost"
-_KINDS: dict[int, Kind] = {
+_KINDS: dict[int, FailureKind] = {
     **dict.fromkeys((sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR), "full"),
     **dict.fromkeys(
         (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_ERROR), "damaged"
@@ -196,7 +198,7 @@ def _errors(directory: Path) -> Iterator[None]:
         raise store_failure("damaged", directory / FILE, error) from error
 
 
-def _kind(error: Exception) -> Kind:
+def _kind(error: Exception) -> FailureKind:
     if isinstance(error, sqlite3.IntegrityError):
         return "duplicate"
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF

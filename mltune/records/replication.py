@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from mltune.records.declaration import Reference
 from mltune.records.header import RunHeader
-from mltune.records.reference import Reference
 from mltune.records.store import Store
 from mltune.records.trial import TrialRecord
 

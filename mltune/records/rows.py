@@ -1,15 +1,32 @@
-"""Conversion between trial records and flat rows of plain values, as the store keeps them in SQL."""
+"""Rows of a store: the columns of its tables, checked conversion from and to records, checksums, errors in words.
+
+A file is a store only if its tables are exactly those that mltune creates: a view, a trigger or a computed column of a
+stranger would run while the store is read.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
+import sqlite3
+import zlib
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
-from mltune.errors import StoreError
+from mltune.errors import (
+    DamagedRunError,
+    DatabaseLostError,
+    DiskFullError,
+    MltuneError,
+    RunDirectoryError,
+    StoreError,
+)
+from mltune.files.text import printable
+from mltune.records.declaration import Reference
 from mltune.records.header import LARGEST
 from mltune.records.trial import GATES, Build, Measurement, Skip, TrialRecord, TrialState
 
@@ -182,4 +199,154 @@ def from_row(row: Sequence[Any], parameters: Sequence[str]) -> TrialRecord:
         skip=None if skip is None else Skip(**skip),
         build=None if build is None else Build(**build),
         measurement=None if measurement is None else Measurement(**measurement),
+    )
+
+
+Row = tuple[Any, ...]
+
+FORMAT = 3
+"""The format that is written."""
+
+AT_ONCE = 5_000
+"""Trials that are read together."""
+
+MOST_ROWS = 100_000
+"""Rows of every table but the trials."""
+
+_APPLICATION = 0x6D6C7475  # "mltu" distinguishes our files from other SQLite files
+_REFERENCE = ", ".join(field.name for field in dataclasses.fields(Reference))
+
+
+def sealed(row: Sequence[Any]) -> Row:
+    """Return the cells of a row as SQL returns them, without NaN and negative zeros, and a checksum of them."""
+    cells = tuple(_number(cell) if isinstance(cell, float) else cell for cell in row)
+    return (*cells, checksum(cells))
+
+
+def checksum(cells: Row) -> int:
+    """Return the checksum of the cells of a row."""
+    return zlib.crc32(repr(cells).encode())
+
+
+def _number(cell: float) -> float | None:
+    return None if math.isnan(cell) else cell + 0.0
+
+
+def unsealed(table: str, rows: Sequence[Row]) -> list[Row]:
+    """Return the cells of rows of any table but the trials; a checksum of None is not known.
+
+    A row that has changed since it was written, and a table that is too long, raises a ValueError.
+    """
+    if len(rows) >= MOST_ROWS:
+        raise ValueError(f"a table of a store has less than {MOST_ROWS} rows, but {table} has more")
+    for at, row in enumerate(rows):
+        if row[-1] is not None and checksum(row[:-1]) != row[-1]:
+            raise ValueError(f"row {at + 1} of {table} has changed since it was written")
+    return [row[:-1] for row in rows]
+
+
+def unsealed_trials(parts: Iterable[Sequence[Row]], after: int, count: int) -> Iterator[list[Row]]:
+    """Yield the cells of ``count`` trials without the first ``after``, some at a time.
+
+    The rows have a position from 1, cells, and a checksum or None. A trial that has changed since it was written or is
+    missing raises a ValueError.
+    """
+    found = after
+    for rows in parts:
+        for position, row in enumerate(rows, found + 1):
+            if row[0] != position or position > count:
+                raise ValueError(f"trial {position} in the order of recording is missing")
+            if row[-1] is not None and checksum(row[1:-1]) != row[-1]:
+                raise ValueError(f"trial {row[1]!r:.30} has changed since it was recorded")
+        found += len(rows)
+        yield [row[1:-1] for row in rows]
+    if found != count:
+        raise ValueError(f"it has {count} trials, but {found} can be read")
+
+
+def trial_columns(parameters: Iterable[str], file_format: int = FORMAT) -> dict[str, str]:
+    """Return the columns of the trials in a file, quoted, without the checksum, and their SQL types."""
+    lacking = SINCE_FORMAT_2 if file_format == 1 else ()
+    columns = {f'"{name}"': kind.sql for name, kind in KINDS.items() if name not in lacking}
+    quoted = ((PARAMETER_PREFIX + name).replace('"', '""') for name in parameters)
+    return columns | {f'"{name}"': "INTEGER NOT NULL" for name in quoted}
+
+
+def create_tables(connection: sqlite3.Connection, parameters: Iterable[str]) -> None:
+    """Create the tables of an empty file."""
+    connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+    connection.execute(f"PRAGMA user_version = {FORMAT}")
+    for statement in (*_tables(FORMAT).values(), trials_statement(FORMAT, parameters)):
+        connection.execute(statement)
+
+
+def check_tables(connection: sqlite3.Connection) -> tuple[int, str]:
+    """Check that a file is a store, without reading any content; if not, raise a ValueError.
+
+    Returns its format, and the statement that has created its trials, to be compared with :func:`trials_statement`.
+    """
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    if application != _APPLICATION:
+        raise ValueError("it is no store of mltune")
+    if not 1 <= version <= FORMAT:
+        raise ValueError(f"stores of format 1 to {FORMAT} can be read, but it is of format {version}")
+    rows = connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL LIMIT 100").fetchall()
+    found = dict(rows)
+    trials = str(found.pop("trials", ""))
+    if len(rows) != len(found) + 1 or found != _tables(version):
+        raise ValueError("its tables are not those of a store")
+    return version, trials
+
+
+def trials_statement(file_format: int, parameters: Iterable[str]) -> str:
+    """Return the statement that creates the table of the trials."""
+    columns = [f"{name} {kind}" for name, kind in trial_columns(parameters, file_format).items()]
+    seal = ["checksum INTEGER NOT NULL"] if file_format >= FORMAT else []
+    return f"CREATE TABLE trials ({', '.join(['sequence INTEGER PRIMARY KEY', *columns, *seal, 'UNIQUE (number)'])})"
+
+
+def _tables(file_format: int) -> Mapping[str, str]:
+    """Return the statements that create all tables but the trials."""
+    seal = ", checksum INTEGER NOT NULL" if file_format >= FORMAT else ""
+    kinds = {"header": "TEXT", "seconds": "REAL", "facts": "TEXT"}
+    tables = {
+        name: f"CREATE TABLE {name} (name TEXT PRIMARY KEY, value {kind} NOT NULL{seal})"
+        for name, kind in kinds.items()
+    }
+    if file_format > 1:
+        tables["reference_timings"] = f"CREATE TABLE reference_timings ({_REFERENCE}{seal})"
+    return tables
+
+
+UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
+"""Exceptions of a reader whose store holds what mltune never writes."""
+
+_LONGEST = 500  # an error may quote a store
+
+FailureKind = Literal["damaged", "duplicate", "full", "lost", "unusable"]
+
+
+def store_failure(kind: FailureKind, place: object, error: object) -> MltuneError:
+    """Return the error of a store in a file or a database that cannot be read or written."""
+    text = printable(error, _LONGEST).strip()
+    if kind == "damaged":
+        return DamagedRunError(
+            f"{place} must be an undamaged store of mltune, but {text}; restore a copy, or choose another directory."
+        )
+    if kind == "duplicate":
+        return StoreError(f"a trial's number must be new to its run, but {place} refused: {text}.")
+    law = f"every trial must be recorded, but {place} cannot be used: {text}"
+    if kind == "full":
+        return DiskFullError(
+            f"{law}; the trials recorded before are safe: make room on the disk, then repeat the command to go on."
+        )
+    return DatabaseLostError(f"{law}.") if kind == "lost" else StoreError(f"{law}.")
+
+
+def elsewhere(directory: Path, place: str) -> RunDirectoryError:
+    """Return the error of a run that is not in the database that was named."""
+    return RunDirectoryError(
+        f"a run stays where it was begun, but the records of {directory} are in {printable(place, 200)}; choose "
+        "another directory, or leave out --store."
     )

@@ -1,4 +1,4 @@
-"""The store of a run: every trial, written before the search receives the result.
+"""The store of a run: every trial, written before the search receives the result, and the seconds of each phase.
 
 The records are in a file in the directory of the run (:mod:`mltune.records.file_tables`), or in a database that a file
 in it names (:mod:`mltune.records.database_tables`).
@@ -10,24 +10,24 @@ import contextlib
 import dataclasses
 import json
 import os
+import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from mltune.errors import DamagedRunError, RunDirectoryError, StoreError
-from mltune.files.documents import parse_json
+from mltune.files.reading import parse_json
+from mltune.records.declaration import Reference
 from mltune.records.directory import FILE, POINTER, holds_run, in_use, lock_directory
-from mltune.records.failures import elsewhere
 from mltune.records.file_tables import CLOSED, FileTables
 from mltune.records.header import RunHeader
-from mltune.records.reference import Reference
-from mltune.records.rows import to_row
-from mltune.records.schema import Row, sealed, unsealed, unsealed_trials
+from mltune.records.rows import Row, elsewhere, sealed, to_row, unsealed, unsealed_trials
 from mltune.records.trial import TrialRecord
 
 if TYPE_CHECKING:
     from mltune.records.trials import Trials
+
 
 MOST_TRIALS = 1_000_000
 """Trials of a run."""
@@ -41,7 +41,7 @@ class Tables(Protocol):
     """The tables of one run in one dialect of SQL: ``trials``, ``facts``, ``seconds`` and ``reference_timings``.
 
     Rows are written with a checksum as their last cell, and are read with it, or with None where it is not known.
-    Whatever goes wrong raises an exception of :mod:`mltune.records.failures`.
+    Whatever goes wrong raises an exception of :mod:`mltune.records.rows`.
 
     Attributes
     ----------
@@ -201,7 +201,7 @@ class Store:
             return self._tables.count()
 
     def seconds(self) -> dict[str, float]:
-        """Return the seconds spent in every phase of the run; see :mod:`mltune.records.seconds`."""
+        """Return the seconds spent in every phase of the run; see :mod:`mltune.records.store`."""
         return dict(self._read("seconds"))
 
     def set_seconds(self, seconds: Mapping[str, float]) -> None:
@@ -304,3 +304,40 @@ def _kept_in(directory: Path, *, required: bool) -> str:
             "remove the one that does not belong to it."
         )
     return kept[0] if kept else ""
+
+
+PHASES = ("search", "compile", "time", "wait", "reference", "record", "finals", "total")
+"""The phases of a run: proposing and gating; compiling; verifying and timing; waiting for compilers and GPU; timing the
+reference kernel, including the start of the worker; writing records and reporting them to the search; the finals; and
+the elapsed time. Compilers and the GPU work in parallel to the other phases.
+"""
+
+
+class Seconds:
+    """Seconds by phase, added up on a monotonic clock; ``before`` holds those of earlier sessions of the run."""
+
+    def __init__(self, before: Mapping[str, float]) -> None:
+        self._spent = {phase: before.get(phase, 0.0) for phase in PHASES}
+        self._started = time.perf_counter() - self._spent["total"]
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the run began, interruptions not counted."""
+        return time.perf_counter() - self._started
+
+    def add(self, phase: str, seconds: float) -> None:
+        """Add seconds that were measured elsewhere."""
+        self._spent[phase] += seconds
+
+    @contextlib.contextmanager
+    def spent_on(self, phase: str) -> Iterator[None]:
+        """Add the seconds of a ``with`` block."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._spent[phase] += time.perf_counter() - started
+
+    def to_json(self) -> dict[str, float]:
+        """Return the seconds of every phase until now."""
+        return self._spent | {"total": self.elapsed}

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mltune.errors import PlanError
-from mltune.resolve.kernels import fits
 from mltune.resolve.plan import REPLAY, Plan, Task
+from mltune.resolve.problems import fits
 
 if TYPE_CHECKING:
     from mltune.device.facts import Device

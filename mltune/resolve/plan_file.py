@@ -24,20 +24,16 @@ from pydantic import (
 from mltune.dataset.dataset import load_manifest
 from mltune.dataset.manifest import Manifest
 from mltune.errors import MltuneError, PlanError
-from mltune.files import assets
-from mltune.files.documents import parse_toml
-from mltune.files.reading import read_text, reason
+from mltune.files import folders
+from mltune.files.reading import parse_toml, read_text, reason
 from mltune.files.text import did_you_mean
 from mltune.files.validation import matching, problems_of
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.reader import load_kernel
-from mltune.problem.accuracy import ACCURACIES
 from mltune.problem.kinds import KINDS
-from mltune.problem.problem import Problem
+from mltune.problem.problem import ACCURACIES, Problem
 from mltune.records.directory import is_begun
 from mltune.resolve.device import Target
-from mltune.resolve.kernels import DEFAULT_KERNEL, check_accuracies, kernels_for
-from mltune.resolve.options import RunOptions
 from mltune.resolve.plan import (
     MAX_BUDGET_S,
     MAX_BUDGET_TRIALS,
@@ -50,7 +46,8 @@ from mltune.resolve.plan import (
     in_order,
     rivals,
 )
-from mltune.resolve.request import TuneRequest, parse_duration
+from mltune.resolve.problems import DEFAULT_KERNEL, check_accuracies, kernels_for
+from mltune.resolve.request import RunOptions, TuneRequest, parse_duration
 
 MAX_BYTES = 2**20
 """Largest plan file."""
@@ -85,7 +82,7 @@ class _PlanTable(_Table):
 
 
 class _OptionsTable(_Table):
-    """``[options]``: :class:`mltune.resolve.options.RunOptions`."""
+    """``[options]``: :class:`mltune.resolve.request.RunOptions`."""
 
     search: StrictStr = RunOptions.search
     skip: StrictBool = RunOptions.skip
@@ -156,7 +153,7 @@ def load_plan(name_or_path: str | Path) -> Plan:
 
 def find_plan(name_or_path: str | Path) -> Path:
     """Return the file of a plan."""
-    ours = {found.stem: found for found in sorted(assets.folder("search").glob("*.toml"))}
+    ours = {found.stem: found for found in sorted(folders.assets("search").glob("*.toml"))}
     if str(name_or_path) in ours:
         return ours[str(name_or_path)]
     path = Path(name_or_path)
@@ -232,7 +229,7 @@ def _problems_table(tasks: Sequence[Task], unit: Unit) -> dict[str, Any]:
 
 def _name_of(kernel: Kernel) -> str:
     """Return the name of a built-in kernel, or the folder of another one."""
-    is_ours = kernel.folder.parent == assets.folder("kernels")
+    is_ours = kernel.folder.parent == folders.assets("kernels")
     name = kernel.folder.name if is_ours else str(kernel.folder)
     return f"{name}:{kernel.preset}" if kernel.preset else name
 

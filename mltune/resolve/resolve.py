@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 from mltune.errors import UsageError
 from mltune.records.directory import is_begun
 from mltune.resolve.device import Target, choose, find_gpus, parse_device
-from mltune.resolve.kernels import check_accuracies, fits, kernels_for
-from mltune.resolve.options import unusual
 from mltune.resolve.plan import (
     MAX_BUDGET_TRIALS,
     MAX_RIVALS,
@@ -24,8 +22,18 @@ from mltune.resolve.plan import (
     in_order,
     rivals,
 )
-from mltune.resolve.problems import Shape, given, named_kernel, named_problem, recorded_problem, shaped_problem
-from mltune.resolve.request import GPU_TIME_S, REPLAY_TRIALS, TuneRequest, parse_duration, whole_number
+from mltune.resolve.problems import (
+    Shape,
+    check_accuracies,
+    fits,
+    given,
+    kernels_for,
+    named_kernel,
+    named_problem,
+    recorded_problem,
+    shaped_problem,
+)
+from mltune.resolve.request import GPU_TIME_S, REPLAY_TRIALS, TuneRequest, parse_duration, unusual, whole_number
 
 if TYPE_CHECKING:
     from mltune.device.facts import Device
@@ -288,7 +296,7 @@ def _replay(
 ) -> tuple[TuneRequest, tuple[str, ...]]:
     """Return the request of a replay: kernel and problem are the recorded ones by default, and must be the same."""
     from mltune.dataset.dataset import load_manifest
-    from mltune.dataset.recorded_kernel import recorded_kernel
+    from mltune.dataset.replay import recorded_kernel
     from mltune.kernel.reader import load_kernel
 
     target = parse_device(device)

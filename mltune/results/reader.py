@@ -20,11 +20,10 @@ from mltune.device.facts import Device
 from mltune.device.peaks import peak_flops
 from mltune.errors import DamagedRunError, MltuneError, RunDirectoryError, RunError
 from mltune.files.text import printable
-from mltune.problem.accuracy import ACCURACIES, STRICTEST
 from mltune.problem.kinds import problem_from_json
-from mltune.records.declaration import FACT, Declaration
+from mltune.problem.problem import ACCURACIES, STRICTEST
+from mltune.records.declaration import FACT, Declaration, Reference
 from mltune.records.directory import FILE
-from mltune.records.reference import Reference
 from mltune.records.store import Store
 from mltune.records.trials import Trials
 from mltune.results.run import TuneResult

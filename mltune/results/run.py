@@ -1,24 +1,23 @@
-"""The result of a run."""
+"""The result of a run, and that of a kernel given in Python, which is also what Kernel Tuner returns."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from mltune.device.facts import Device
 from mltune.device.peaks import peak_flops
-from mltune.problem.accuracy import STRICTEST
-from mltune.problem.problem import Problem
-from mltune.records.declaration import Declaration
+from mltune.problem.problem import STRICTEST, Problem
+from mltune.records.declaration import Declaration, Reference
 from mltune.records.directory import WINNER
 from mltune.records.header import RunHeader
-from mltune.records.reference import Reference
 from mltune.records.trial import TrialRecord, TrialState
 from mltune.records.trials import Trials
 from mltune.results.audit import SkipAudit, audit_skips
@@ -46,7 +45,7 @@ class TuneResult:
     records : Trials
         All trials by number: a sequence of :class:`~mltune.records.trial.TrialRecord`, kept as columns.
     seconds : mapping of str to float
-        Time that the run spent in each of :data:`mltune.records.seconds.PHASES`.
+        Time that the run spent in each of :data:`mltune.records.store.PHASES`.
     declaration : Declaration or None
         Winner, finalists and rejected trials; None where the run ended before its finals.
     reference_s : float or None
@@ -58,7 +57,7 @@ class TuneResult:
     model : str
         Name of the pretrained model that the search starts from; empty if there is none.
     accuracy : str
-        Accuracy class of the kernel (:data:`mltune.problem.accuracy.ACCURACIES`).
+        Accuracy class of the kernel (:data:`mltune.problem.problem.ACCURACIES`).
     choice : str
         Name of the choice among kernels that the run belongs to; empty if there is none.
     rivals : tuple of TuneResult
@@ -372,3 +371,71 @@ def counts(found: Iterable[TrialState | str]) -> dict[str, int]:
     """Count trials by state: every state is named, in the order of :class:`TrialState`."""
     counter: Counter[str] = Counter(found)
     return {str(state): counter[state] for state in TrialState}
+
+
+Metric = Callable[[dict[str, Any]], Any]
+
+
+class KernelResult(TuneResult, tuple[Any, ...]):
+    """The result of :func:`mltune.tune_kernel`: a :class:`TuneResult` that is also the tuple ``(results, env)``.
+
+    So ``results, env = tune_kernel(...)`` and ``json.dump(tune_kernel(...), file)`` work as they do in Kernel Tuner.
+    """
+
+    @classmethod
+    def of(cls, result: TuneResult, metrics: Mapping[str, Metric]) -> Self:
+        """Make it from any result; ``metrics`` are figures of each entry of `results`, as functions of it."""
+        entries = [_entry(result, record, metrics) for record in result.measured()]
+        env: dict[str, Any] = {"device_name": result.device.name, **result.header.versions}
+        made = tuple.__new__(cls, (entries, env))
+        for field in dataclasses.fields(result):
+            object.__setattr__(made, field.name, getattr(result, field.name))
+        return made
+
+    @property
+    def results(self) -> list[dict[str, Any]]:
+        """The configurations that were measured, in Kernel Tuner's form.
+
+        Each has the parameters, ``time`` and ``times`` (milliseconds), ``compile_time``, ``verification_time`` and
+        ``benchmark_time`` (milliseconds), and the metrics.
+        """
+        entries: list[dict[str, Any]] = self[0]
+        return entries
+
+    @property
+    def env(self) -> dict[str, Any]:
+        """The GPU and the versions."""
+        facts: dict[str, Any] = self[1]
+        return facts
+
+
+def _entry(result: TuneResult, record: Any, metrics: Mapping[str, Metric]) -> dict[str, Any]:
+    measured, build = record.measurement, record.build
+    entry: dict[str, Any] = result.header.labelled(record.configuration)
+    entry |= {
+        "time": 1e3 * measured.median_s,
+        "times": [1e3 * sample for sample in measured.samples_s],
+        "compile_time": 1e3 * build.compile_s if build is not None else 0.0,
+        "verification_time": 1e3 * measured.verify_s,
+        "benchmark_time": 1e3 * measured.time_s,
+        "strategy_time": 0.0,
+        "framework_time": 0.0,
+        "timestamp": record.finished_at,
+    }
+    for name, metric in metrics.items():
+        entry[name] = metric(entry)
+    return entry
+
+
+def disagreement(result: TuneResult) -> str:
+    """Return a warning where most outputs disagree with those of the default configuration; empty otherwise."""
+    wrong, right = (
+        result.records.take(result.records.in_state(state)) for state in (TrialState.WRONG_RESULT, TrialState.OK)
+    )
+    if len(wrong) <= len(right):
+        return ""
+    return (
+        f"{len(wrong)} of {len(wrong) + len(right)} configurations disagree with the default configuration "
+        f"and count as wrong ({wrong[0].detail}); where outputs may differ, such as sums of parts, give `answer` and "
+        "`verify`."
+    )

@@ -10,8 +10,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, StrictInt, StrictStr, ValidationError
 
 from mltune.errors import DeviceError, RunDirectoryError
-from mltune.files.documents import parse_json
-from mltune.files.reading import read_file, reason
+from mltune.files.reading import parse_json, read_file, reason
 from mltune.files.validation import problems_of
 
 _MAX_BYTES = 1 << 28

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from mltune.problem.accuracy import STRICTEST
+from mltune.problem.problem import STRICTEST
 
 UNKNOWN = "-"
 """Stands for a value that is not known."""

@@ -12,7 +12,7 @@ from mltune.device.facts import Device
 from mltune.device.occupancy import occupancy
 from mltune.errors import BundleError, UsageError
 from mltune.kernel.bundle import Kernel, device_variables
-from mltune.kernel.columns import Columns, length
+from mltune.kernel.coding import Columns, length
 from mltune.problem.problem import Problem
 
 KEPLER_THREADS_PER_SM = 2048

@@ -10,10 +10,9 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from mltune.cost.cost_model import CostModel, compress, expand
 from mltune.cost.features import Features
-from mltune.cost.regressors import ExtraTreesModel
-from mltune.kernel.columns import Columns, Floats
+from mltune.cost.regressors import CostModel, ExtraTreesModel, compress, expand
+from mltune.kernel.coding import Columns, Floats
 from mltune.kernel.space import SearchSpace
 from mltune.records.trial import GATES, Build, Skip
 from mltune.search.history import History, Results, build_columns, fastest_and_some, milestone
@@ -62,7 +61,7 @@ class UpperEnd:
     predictive inference for regression", section 5.2). The offset is half of the median error: members of an ensemble
     that agree by chance do not make the interval arbitrarily narrow.
 
-    The scale is that of :func:`mltune.cost.cost_model.compress`: below the median of the measured speeds a distance
+    The scale is that of :func:`mltune.cost.regressors.compress`: below the median of the measured speeds a distance
     counts a fifth. Coverage is the same on any monotone scale; on this one the errors among slow configurations do not
     widen the interval of the fast ones.
 

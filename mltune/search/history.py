@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mltune.cost.features import BUILD_COLUMNS
-from mltune.kernel.columns import Floats, Indices
+from mltune.kernel.coding import Floats, Indices
 from mltune.records.trial import GATES, Build, TrialState
 from mltune.records.trials import Trials
 

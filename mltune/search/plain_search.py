@@ -14,7 +14,7 @@ import numpy as np
 from mltune.cost.features import Features
 from mltune.device.known import UNKNOWN
 from mltune.kernel.bundle import Kernel
-from mltune.kernel.columns import Floats, row
+from mltune.kernel.coding import Floats, row
 from mltune.kernel.configurations import ConfigurationTable
 from mltune.problem.kinds import timed_problem
 from mltune.records.trial import Measurement, TrialRecord, TrialState

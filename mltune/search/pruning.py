@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mltune.cost.cost_model import compress
 from mltune.cost.gaussian_process import Hyperparameters
-from mltune.cost.regressors import Ensemble
+from mltune.cost.regressors import Ensemble, compress
 from mltune.errors import UsageError
-from mltune.kernel.columns import Floats, Indices
+from mltune.kernel.coding import Floats, Indices
 from mltune.search.history import milestone
 
 FIRST = 128

@@ -14,11 +14,20 @@ from optuna.samplers import BaseSampler
 
 from mltune.cost.encoding import Encoding, Source, portfolio
 from mltune.errors import SpaceError
-from mltune.kernel.columns import Indices, row
+from mltune.kernel.coding import Indices, row
 from mltune.kernel.space import SearchSpace
-from mltune.search.candidates import EnumeratedPool, SampledPool, maximin_subset, offspring
 from mltune.search.history import History
-from mltune.search.proposers import Choice, GaussianProposer, ProposalContext, Proposer, distributions_of
+from mltune.search.proposers import (
+    Choice,
+    EnumeratedPool,
+    GaussianProposer,
+    ProposalContext,
+    Proposer,
+    SampledPool,
+    distributions_of,
+    maximin_subset,
+    offspring,
+)
 
 if TYPE_CHECKING:
     from optuna.distributions import CategoricalDistribution

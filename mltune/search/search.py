@@ -12,16 +12,15 @@ import numpy as np
 from optuna.trial import Trial
 from optuna.trial import TrialState as OptunaState
 
-from mltune.cost.cost_model import log_share
 from mltune.cost.encoding import Source, physical
 from mltune.cost.features import Features
 from mltune.cost.pretrained import PretrainedModel
+from mltune.cost.regressors import log_share
 from mltune.device.peaks import peak_flops
 from mltune.errors import DeviceError
-from mltune.kernel.columns import Columns
+from mltune.kernel.coding import Columns
 from mltune.kernel.space import SearchSpace
-from mltune.records.candidate import BATCH, SEARCHES, Candidate
-from mltune.records.trial import GATES, Build, TrialRecord, TrialState
+from mltune.records.trial import BATCH, GATES, SEARCHES, Build, Candidate, TrialRecord, TrialState
 from mltune.records.trials import Trials
 from mltune.search.astra import AstraThresholds
 from mltune.search.gates import Gates, exempt_proposals
@@ -95,7 +94,7 @@ class Search:
     features : Features
         Features of the kernel, the problem and the device.
     search : str
-        One of :data:`mltune.records.candidate.SEARCHES`.
+        One of :data:`mltune.records.trial.SEARCHES`.
     seed : int
     batch : int
         Proposals of a batch.

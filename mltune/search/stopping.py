@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mltune.kernel.columns import Floats
+from mltune.kernel.coding import Floats
 
 LOOKED_AT = 20_000
 """Largest sample of untried configurations that the rule examines."""

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from mltune.results.progress import CampaignProgress, Progress
 from mltune.results.rating import speed, unit_of
 from mltune.results.wording import REFERENCE, duration, many, percent, states
-from mltune.show.table import Column, Table, number, rated
-from mltune.show.terminal import console, for_notebook, write
+from mltune.show.table import Column, Table, console, for_notebook, number, rated, write
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

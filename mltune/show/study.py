@@ -1,4 +1,4 @@
-"""Export of runs as Optuna studies, in a file that Optuna and optuna-dashboard read.
+"""Export of runs as Optuna studies, and a server of optuna-dashboard on them.
 
 The studies are copies for display: nothing is read back from them. They are kept as a journal file, because a database
 costs about 25 times as much per trial.
@@ -9,12 +9,16 @@ from __future__ import annotations
 import contextlib
 import math
 import tempfile
+import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
+from socketserver import ThreadingMixIn
 from typing import Any, NoReturn
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 import optuna
 from optuna.distributions import CategoricalDistribution
@@ -24,7 +28,7 @@ from optuna.storages.journal import BaseJournalBackend, JournalFileBackend
 from optuna.trial import FrozenTrial, create_trial
 from optuna.trial import TrialState as OptunaState
 
-from mltune.errors import DamagedRunError, MltuneError, MltuneWarning, RunDirectoryError
+from mltune.errors import DamagedRunError, MltuneError, MltuneWarning, RunDirectoryError, UsageError
 from mltune.files.reading import reason
 from mltune.records.directory import STUDY, is_plan, runs_in
 from mltune.records.events import LONGEST_TEXT
@@ -235,3 +239,64 @@ def _must_be_writable(path: Path) -> Iterator[None]:
         raise RunDirectoryError(
             f"a study is written to the directory of its run, but {path} cannot be written: {reason(error)}."
         ) from error
+
+
+HOST = "127.0.0.1"
+"""The dashboard has no user accounts, so only this machine may connect."""
+
+
+@contextlib.contextmanager
+def served(studies: Studies, port: int) -> Iterator[str]:
+    """Serve the dashboard to this machine while the context lasts, and yield its address; port 0 takes a free one.
+
+    Raises
+    ------
+    UsageError
+        The extra ``dashboard`` is not installed, or the port is in use.
+    """
+    try:
+        from optuna_dashboard import wsgi
+    except ImportError as error:
+        raise UsageError(
+            "the dashboard needs the extra `dashboard`, but optuna-dashboard is not installed; "
+            f"pip install 'mltune-gpu[dashboard]'. The study was written nevertheless: {studies.path}."
+        ) from error
+    try:
+        server = make_server(HOST, port, only_local(wsgi(studies.storage)), _ThreadingServer, _QuietHandler)
+    except OSError as error:
+        raise UsageError(
+            f"a dashboard needs a free port, but {port} cannot be used: {reason(error)}; choose another --port."
+        ) from error
+    with server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://{HOST}:{server.server_port}/"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def only_local(application: WSGIApplication) -> WSGIApplication:
+    """Return an application that answers only requests for a name of this machine.
+
+    This stops DNS rebinding: a web page whose host name is made to resolve to this machine gets no answer.
+    """
+
+    def answer(environment: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        host = str(environment.get("HTTP_HOST", "")).rpartition(":")[0] or environment.get("HTTP_HOST", "")
+        if host in (HOST, "localhost"):
+            return application(environment, start)
+        start("403 Forbidden", [("Content-Type", "text/plain")])
+        return [b"Only under the names of this machine.\n"]
+
+    return answer
+
+
+class _ThreadingServer(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
+class _QuietHandler(WSGIRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        pass

@@ -8,10 +8,10 @@ more. mltune's own implementations run the same suites.
 suite                  seam
 =====================  ================================================================
 StoreContract          :class:`mltune.records.store.Store`, over tables of another kind
-BuilderContract        :class:`mltune.measure.protocols.Builder`
-RunnerContract         :class:`mltune.measure.protocols.Runner`
+BuilderContract        :class:`mltune.measure.pipeline.Builder`
+RunnerContract         :class:`mltune.measure.pipeline.Runner`
 SearchSpaceContract    :class:`mltune.kernel.space.SearchSpace`
-CostModelContract      :class:`mltune.cost.cost_model.CostModel`
+CostModelContract      :class:`mltune.cost.regressors.CostModel`
 StrategyContract       :class:`mltune.comparison.simulation.Strategy`
 =====================  ================================================================
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from mltune.cost.cost_model import CostModel
-from mltune.kernel.columns import Floats
+from mltune.cost.regressors import CostModel
+from mltune.kernel.coding import Floats
 
 
 def speeds(count: int, seed: int = 0) -> tuple[Floats, Floats]:
@@ -17,7 +17,7 @@ def speeds(count: int, seed: int = 0) -> tuple[Floats, Floats]:
 
 
 class CostModelContract:
-    """The laws of :class:`~mltune.cost.cost_model.CostModel`: it ranks, repeats itself and knows what it does not know.
+    """The laws of :class:`~mltune.cost.regressors.CostModel`: it ranks, repeats itself and knows what it does not know.
 
     Override :meth:`make`. The suite fits models to a few hundred rows of six features.
     """

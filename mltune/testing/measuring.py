@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from concurrent.futures import Future
 
-from mltune.measure.protocols import Builder, Runner
+from mltune.measure.pipeline import Builder, Runner
 from mltune.records.trial import Build, Measurement, TrialState
 
 WAIT_S = 300.0
@@ -14,7 +14,7 @@ WAIT_S = 300.0
 
 
 class BuilderContract:
-    """The laws of :class:`~mltune.measure.protocols.Builder`: every submission ends in a build, failures included.
+    """The laws of :class:`~mltune.measure.pipeline.Builder`: every submission ends in a build, failures included.
 
     Override :meth:`make`, :meth:`sound` and :meth:`broken`.
     """
@@ -71,7 +71,7 @@ class BuilderContract:
 
 
 class RunnerContract:
-    """The laws of :class:`~mltune.measure.protocols.Runner`: every build ends in a measurement, failures included.
+    """The laws of :class:`~mltune.measure.pipeline.Runner`: every build ends in a measurement, failures included.
 
     Override :meth:`make`, :meth:`builds` and, if there are any, :meth:`failing`.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mltune.kernel.columns import length, row
+from mltune.kernel.coding import length, row
 from mltune.kernel.space import SearchSpace
 
 

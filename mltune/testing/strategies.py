@@ -7,8 +7,7 @@ import random
 
 import numpy as np
 
-from mltune.comparison.recording import Recording
-from mltune.comparison.simulation import Strategy, simulate
+from mltune.comparison.simulation import Recording, Strategy, simulate
 from mltune.device.known import H200
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.space import TableSpace

@@ -1,32 +1,38 @@
-"""The upper bound on a problem: of the hardware, of the best configuration of a kernel, and of a given one."""
+"""What to expect of a problem without measuring it: an upper bound, and the configurations to choose."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from mltune.cost.bound import hardware_limits
-from mltune.cost.cost_model import log_share
 from mltune.cost.features import NEEDED, Features
+from mltune.cost.model_file import AUTO, Card, choose_model, shipped_card
+from mltune.cost.regressors import log_share
 from mltune.device.facts import Device
 from mltune.device.known import UNKNOWN
 from mltune.device.peaks import fma_per_clock, issues_per_clock, peak_flops
-from mltune.errors import BundleError, UsageError
+from mltune.errors import BundleError, UsageError, WisdomError
+from mltune.files.text import printable
 from mltune.kernel.bundle import Kernel, device_variables
-from mltune.kernel.columns import Floats, Indices, row
+from mltune.kernel.coding import Floats, Indices, row
 from mltune.kernel.space import SearchSpace
-from mltune.problem.problem import Problem
-from mltune.problem.runnable import RunnableProblem
+from mltune.known.wisdom import Wisdom
+from mltune.known.wisdom_file import file_of_run
+from mltune.problem.problem import Problem, RunnableProblem
 from mltune.records.trial import TrialState
-from mltune.resolve.kernels import fits
-from mltune.search.candidates import offspring
+from mltune.resolve.problems import fits
+from mltune.search.proposers import offspring
 from mltune.tuning.session import make_space
+from mltune.tuning.wisdom import load_wisdom
 
 if TYPE_CHECKING:
     from mltune.measure.machine_code import LoopCode
+
 
 MOST_LISTED = 100_000
 """Configurations of a space that are all examined; of a larger one as many samples, and variants of the best."""
@@ -101,7 +107,7 @@ def find_bound(
 
     Examples
     --------
-    >>> from mltune.device.lookup import find_device
+    >>> from mltune.device.known import find_device
     >>> from mltune.kernel.reader import load_kernel
     >>> from mltune.problem.kinds import problem_from_name
     >>> device, _ = find_device("a100")
@@ -217,3 +223,122 @@ def _examine(space: SearchSpace, features: Features, rng: np.random.Generator) -
         times_s = np.concatenate([times_s, features.bound(space.rows(new)).time_s])
         unchanged = 0 if times_s.min() < best else unchanged + 1
     return examined, times_s
+
+
+KNOWN, EXPECTED = "known", "expected"
+"""Where a choice comes from: it was the fastest of a run, or a model or physics expects it to be fast."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A configuration that is expected to be fast, from the source :data:`KNOWN` or :data:`EXPECTED`."""
+
+    source: str
+    configuration: Mapping[str, int | float | str]
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Shares of the optimum that the best of the first choices reached on recorded spaces.
+
+    Attributes
+    ----------
+    source : {"model", "physics"}
+        The model chose on spaces that it had not seen, or physics alone chose.
+    choices : int
+        Number of first choices: the most that was judged, and not more than was asked for.
+    share, least, most : float
+        Mean, lowest and highest share of the ``held_out`` spaces.
+    """
+
+    source: Literal["model", "physics"]
+    choices: int
+    share: float
+    least: float
+    most: float
+    held_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Configurations that are expected to be fast, the best first.
+
+    Attributes
+    ----------
+    expected : Expected or None
+        That of the model, or where none is used that of physics; None where it was not judged.
+    notices : tuple of str
+        Differences of the problem and the device from all training data of the model.
+    """
+
+    choices: tuple[Choice, ...]
+    expected: Expected | None
+    notices: tuple[str, ...]
+
+
+def predict(
+    problem: Problem,
+    kernel: Kernel,
+    device: Device,
+    *,
+    top: int = 1,
+    prior: str = AUTO,
+    wisdom: str | Path = AUTO,
+    driver: str | None = None,
+) -> Prediction:
+    """Choose configurations without measuring any: the known ones first, then those that a search would measure first.
+
+    The best known configurations are those of a wisdom for any driver, or for the version of one. A wisdom of the user
+    that cannot be read is left out with a warning.
+
+    Examples
+    --------
+    >>> from mltune.device.known import find_device
+    >>> from mltune.kernel.reader import load_kernel
+    >>> from mltune.problem.kinds import problem_from_name
+    >>> device, _ = find_device("a100")
+    >>> kernel = load_kernel("gemm_simt")
+    >>> found = predict(problem_from_name("sgemm", trans="NN", size=2048), kernel, device, top=2, wisdom="none")
+    >>> [choice.source for choice in found.choices]
+    ['expected', 'expected']
+    """
+    from mltune.search.sampling import SamplerOptions
+    from mltune.search.search import Search
+
+    most = SamplerOptions().start_trials
+    if not 1 <= top <= most:
+        raise UsageError(f"1 to {most} configurations are chosen without a measurement, got {top}.")
+    if device == UNKNOWN:
+        raise UsageError(
+            "a choice without a measurement follows from the facts of a device, but those of `unknown` are not known; "
+            "name a GPU (`mltune device --known`), or a file with its facts."
+        )
+    kernel.check_problem(problem)
+    space = make_space(kernel, {**problem.variables(), **device_variables(device)})
+    model = choose_model(prior, kernel)
+    file = file_of_run(wisdom, replayed=False)
+    if wisdom != AUTO and file is not None and not file.exists():
+        raise WisdomError(f"a wisdom is a file, but there is no {printable(file, 300)}.")
+    loaded = Wisdom() if file is None else load_wisdom(file, required=wisdom != AUTO)
+    matches = loaded.lookup(kernel, problem, device, driver, most=top)
+    known = [codes for match in matches if (codes := match.entry.codes(kernel.labels)) is not None]
+    pretrained = None if model is None else model.load(problem, device)
+    features = Features(kernel, problem, device)
+    candidates = Search(space, features, batch=top, known=known, pretrained=pretrained).ask().candidates
+    card = shipped_card(kernel) if model is None else model.card
+    sources = (KNOWN if one.proposed_by == "wisdom" else EXPECTED for one in candidates)
+    labelled = (kernel.labelled(one.configuration) for one in candidates)
+    return Prediction(
+        tuple(map(Choice, sources, labelled)),
+        None if card is None else _expected(card, "physics" if pretrained is None else "model", top),
+        () if model is None else model.notices(problem, device),
+    )
+
+
+def _expected(card: Card, source: Literal["model", "physics"], top: int) -> Expected | None:
+    shares = card.shares(source)
+    counts = [count for count in shares if count <= top]
+    if not counts:
+        return None
+    found = shares[max(counts)]
+    return Expected(source, max(counts), sum(found) / len(found), min(found), max(found), len(found))

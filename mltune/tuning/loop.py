@@ -1,4 +1,4 @@
-"""The loop of a run: plan, build, measure and record, until nothing is left, the time is spent or a stop is requested.
+"""The loop of a run: plan, build, measure, record and log, until nothing is left or the time is up.
 
 A search and a sweep are this loop with another planner. Candidates are planned while earlier ones are built and
 measured. A planner decides by the results that it was told, not by the order in which results arrive, so a resumed run
@@ -8,24 +8,75 @@ continues as if it had not been interrupted.
 from __future__ import annotations
 
 import math
+import os
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, InitVar, asdict, dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
-from mltune.errors import RunError
+from mltune.errors import MltuneWarning, RunError
 from mltune.measure.pipeline import Decide, Pipeline
-from mltune.records.candidate import Candidate
-from mltune.records.reference import Reference, drifts
-from mltune.records.seconds import Seconds
-from mltune.records.store import Store
-from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
+from mltune.records.declaration import Reference, drifts
+from mltune.records.events import EventLog, EventWriter
+from mltune.records.store import Seconds, Store
+from mltune.records.trial import Build, Candidate, Measurement, TrialRecord, TrialState
 from mltune.records.trials import Trials
-from mltune.results.progress import Observer
+from mltune.resolve.request import TuneRequest
+from mltune.results.progress import Observer, Progress, Report
+from mltune.results.run import TuneResult
 from mltune.tuning.session import Session
+
+
+class RunEventLog:
+    """Writer of ``events.jsonl`` in the directory of a run, which also passes each progress to ``report``."""
+
+    def __init__(self, directory: Path, report: Report | None = None) -> None:
+        self._log = EventLog(directory)
+        self._report = report
+        self.write: EventWriter = self._log.write
+
+    def begin(self, store: Store, request: TuneRequest) -> None:
+        """Write that a run starts, or resumes."""
+        if store.notice:
+            warnings.warn(store.notice, MltuneWarning, stacklevel=3)
+        if len(store):
+            self.write("resumed", trials=len(store), pid=os.getpid())
+            return
+        self.write(
+            "run_started",
+            problem=request.problem.label,
+            kernel=store.header.kernel,
+            seed=request.seed,
+            trials=request.trials,
+            time_s=request.time_s,
+            versions=store.header.versions,
+            pid=os.getpid(),
+        )
+
+    def tell(self, progress: Progress) -> None:
+        """Write the progress, unless that was just done, and pass it on."""
+        left_s, elapsed_s = progress.left_s, progress.elapsed_s
+        self._log.snapshot([progress.to_json()], done=0, problems=1, left_s=left_s, elapsed_s=elapsed_s)
+        if self._report is not None:
+            self._report(progress)
+
+    def end(self, result: TuneResult) -> None:
+        """Write how the run ended."""
+        self.write(
+            "run_ended",
+            outcome="interrupted" if result.interrupted else "ended",
+            detail=result.stopped,
+            trials=len(result.records),
+            best_s=None if result.best is None else result.best.median_s,
+            seconds=result.seconds,
+            elapsed_s=result.seconds["total"],
+        )
+
 
 PATIENCE_S = 0.5
 """Most seconds of waiting for a result before a stop request is looked for."""

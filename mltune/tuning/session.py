@@ -17,14 +17,12 @@ from mltune.device.facts import Device
 from mltune.device.peaks import peak_flops
 from mltune.errors import BundleError, RunError, UsageError
 from mltune.kernel.bundle import Kernel, device_variables
-from mltune.kernel.columns import row
+from mltune.kernel.coding import row
 from mltune.kernel.space import ConstrainedSpace, SearchSpace, TableSpace
-from mltune.measure.protocols import Builder, Runner, SamplingRule
-from mltune.problem.problem import Problem
-from mltune.problem.runnable import RunnableProblem
-from mltune.records.candidate import BATCH
+from mltune.measure.pipeline import Builder, Runner, SamplingRule
+from mltune.problem.problem import Problem, RunnableProblem
 from mltune.records.header import DATASET_HASH, RunHeader
-from mltune.records.trial import Build, Measurement, TrialRecord, TrialState
+from mltune.records.trial import BATCH, Build, Measurement, TrialRecord, TrialState
 from mltune.records.versions import installed_versions
 from mltune.resolve.device import Target
 
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
     from mltune.dataset.dataset import Dataset
     from mltune.measure.messages import Baseline, Outputs
     from mltune.measure.runner import GpuRunner
-    from mltune.process.child_pool import ChildPool
+    from mltune.process.child import ChildPool
 
 
 FEWEST = 4
@@ -62,7 +60,7 @@ class Session:
     batches : int
         Batches of proposals in flight. On a GPU, three keep the compile pool busy while one batch is planned and
         another runs; in replay, two run the same code. Neither this nor `batch` rises with the compilers: planning from
-        fewer results costs more than busier compilers bring (docs/explanation/cluster-scaling.md).
+        fewer results costs more than busier compilers bring (docs/explanation/time-sharing.md).
     compilers : float
         Builds made in parallel; infinite in replay, where builds take no time.
     default : mapping of str to int
@@ -268,7 +266,7 @@ def batch_size(problem: Problem, device: Device) -> int:
 
     Examples
     --------
-    >>> from mltune.device.lookup import find_device
+    >>> from mltune.device.known import find_device
     >>> from mltune.problem.gemm import parse_problem
     >>> device, _ = find_device("h200")
     >>> [batch_size(parse_problem(f"{p}gemm", trans="NT", size=n), device) for p, n in (("s", 4096), ("z", 8192))]

@@ -15,17 +15,16 @@ from pathlib import Path
 
 import numpy as np
 
-from mltune.cost.cost_model import one_thread
 from mltune.cost.features import Features
-from mltune.cost.model_choice import choose_model
+from mltune.cost.model_file import choose_model
+from mltune.cost.regressors import one_thread
 from mltune.dataset.dataset import Kind, dataset_from_records, write_dataset
 from mltune.errors import MltuneWarning, UsageError
-from mltune.kernel.columns import Indices, row
+from mltune.kernel.coding import Indices, row
 from mltune.kernel.space import SearchSpace
-from mltune.records.candidate import Candidate
 from mltune.records.directory import check_no_plan, new_directory
 from mltune.records.store import Store
-from mltune.records.trial import TrialRecord, TrialState
+from mltune.records.trial import Candidate, TrialRecord, TrialState
 from mltune.records.trials import Trials
 from mltune.resolve.request import TuneRequest
 from mltune.results.progress import Observer, Report

@@ -15,37 +15,33 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mltune.cost.cost_model import one_thread
 from mltune.cost.features import Features
-from mltune.cost.model_choice import AUTO, NONE, ChosenModel, choose_model
+from mltune.cost.model_file import AUTO, NONE, ChosenModel, choose_model
 from mltune.cost.pretrained import PretrainedModel
+from mltune.cost.regressors import one_thread
 from mltune.device.peaks import peak_flops
 from mltune.errors import DeviceLostError, MltuneWarning
 from mltune.known.wisdom_file import file_of_run
-from mltune.measure.race import budget_after
-from mltune.measure.timing import within_limits
-from mltune.records.candidate import Candidate
+from mltune.measure.timing import budget_after, within_limits
 from mltune.records.declaration import FACT as DECLARATION
 from mltune.records.declaration import Declaration
 from mltune.records.directory import WINNER, check_no_plan, new_directory
 from mltune.records.events import EventWriter, no_events
 from mltune.records.store import Store
-from mltune.records.trial import TrialRecord
+from mltune.records.trial import Candidate, TrialRecord
 from mltune.records.trials import Trials
 from mltune.resolve.request import TuneRequest
 from mltune.results.progress import Observer, Report
 from mltune.results.reader import RunReader
 from mltune.results.run import TuneResult
 from mltune.tuning.bound import enough_share
-from mltune.tuning.event_log import RunEventLog
 from mltune.tuning.finals import declare
-from mltune.tuning.loop import Loop
+from mltune.tuning.loop import Loop, RunEventLog
 from mltune.tuning.session import Session, open_session, run_header
-from mltune.tuning.siblings import Siblings, earlier_sweeps, sibling_model
-from mltune.tuning.wisdom import add_outcomes, known_configurations
+from mltune.tuning.wisdom import Siblings, add_outcomes, earlier_sweeps, known_configurations, sibling_model
 
 if TYPE_CHECKING:
-    from mltune.process.child_pool import ChildPool
+    from mltune.process.child import ChildPool
     from mltune.search.search import Batch, Search
 
 
@@ -138,10 +134,10 @@ def tune(
 def preload(*, fits_models: bool = True) -> None:
     """Import the packages of the search, which takes seconds where it fits models."""
     import mltune.search.search  # noqa: F401
-    from mltune.cost import cost_model
+    from mltune.cost import regressors
 
     if fits_models:
-        cost_model.preload()
+        regressors.preload()
 
 
 def _start_model(

@@ -18,7 +18,7 @@ from mltune.known.wisdom import Wisdom
 from mltune.problem.problem import Problem
 from mltune.records.trial import Build, Measurement, TrialState
 from mltune.resolve.device import Target
-from mltune.tuning.ranking import rank_records
+from mltune.tuning.finals import rank_records
 from mltune.tuning.session import Session, open_session
 
 TOLERANCE = 0.05

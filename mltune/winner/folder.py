@@ -1,7 +1,8 @@
-"""The winner's folder, always complete: a writer that dies leaves the old folder or the new one."""
+"""The winner's folder: winner.json, and the other files, written as a whole or not at all."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -11,12 +12,120 @@ from typing import TYPE_CHECKING, Any
 from mltune.errors import DiskFullError
 from mltune.files.atomic import replace_folder_atomically
 from mltune.files.reading import reason
-from mltune.winner.document import describe
-from mltune.winner.examples import fill_templates
-from mltune.winner.source import header_files, kernel_source
+from mltune.records.versions import __version__
+from mltune.results.rating import declared_rating
+from mltune.winner.texts import fill_templates, header_files, kernel_source
+from mltune.winner.winner import launch_formulas, size_restrictions
 
 if TYPE_CHECKING:
+    from mltune.kernel.launch import Launch
     from mltune.winner.winner import Winner
+
+
+FORMAT = 1
+"""Version of the document's format."""
+
+
+_RATED = ("median_s", "interval_s", "tflops", "gb_per_s", "share_of_peak", "share_of_reference")
+
+
+def describe(winner: Winner, files: Mapping[str, bytes], date: str) -> dict[str, Any]:
+    """Return the document; see docs/reference/winner.md.
+
+    ``launch``, ``build`` and ``verified`` are None where there is no machine code; ``lacks_code`` says why. The files
+    are the other ones of the folder, for their hashes; ``date`` is the time of writing.
+    """
+    record, problem = winner.record, winner.problem
+    has_code = not winner.lacks_code
+    return {
+        "format": FORMAT,
+        "label": problem.label,
+        "problem": {"kind": problem.kind, **problem.to_json()},
+        "kernel": {
+            "name": winner.kernel.name,
+            "accuracy": winner.kernel.accuracy,
+            "entry": winner.kernel.entry,
+            "function": winner.build.entry or winner.kernel.entry,
+            "source_sha256": winner.kernel.source_hash,
+        },
+        "configuration": winner.kernel.labelled(record.configuration),
+        "timing": _timing(winner),
+        "device": winner.device.to_json(),
+        "versions": {"mltune": __version__, **winner.versions},
+        "written": date,
+        "lacks_code": winner.lacks_code,
+        "build": _build(winner) if has_code else None,
+        "launch": _launch(winner) if has_code else None,
+        "verified": {
+            "passed": winner.declaration.verified,
+            "error": None if record.measurement is None else record.measurement.error,
+            **winner.runnable.verification_document(),
+        }
+        if has_code
+        else None,
+        "sha256": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
+    }
+
+
+def _timing(winner: Winner) -> dict[str, Any]:
+    declaration, measured = winner.declaration, winner.record.measurement
+    rated = declared_rating(winner.problem, winner.device, declaration, None)
+    return {
+        "trial": winner.record.number,
+        **{name: rated[name] for name in _RATED},
+        "share_of_reference_interval": rated["interval_share_of_reference"],
+        "ties": [
+            {"trial": other.number, "ratio": other.ratio, "interval": [other.ratio_low, other.ratio_high]}
+            for other in declaration.finalists
+            if other.number in declaration.ties
+        ],
+        "rounds": declaration.rounds,
+        "sm_clock_hz": None if measured is None else measured.sm_clock_hz,
+    }
+
+
+def _build(winner: Winner) -> dict[str, Any]:
+    from mltune.measure.build import compile_options
+
+    build, architecture = winner.build, winner.kernel.architecture_on(winner.device.architecture)
+    return {
+        "architecture": architecture,
+        "compiler": f"NVRTC {winner.versions.get('nvrtc', '')}".strip(),
+        "options": [*compile_options(architecture), *winner.kernel.options],
+        "headers": {name: winner.kernel.header_paths.get(name, name) for name in winner.kernel.headers},
+        "registers": build.registers,
+        "spill_bytes": build.spill_bytes,
+        "stack_bytes": build.stack_bytes,
+        "static_shared_bytes": build.shared_bytes,
+        "code_bytes": build.code_bytes,
+    }
+
+
+def _launch(winner: Winner) -> dict[str, Any]:
+    launch, arguments = winner.launch(), winner.runnable.argument_documents()
+    return {
+        "grid": list(launch.grid),
+        "block": list(launch.block),
+        "shared_bytes": launch.shared_bytes,
+        "workspace_bytes": launch.workspace_bytes,
+        "launched": list(launch.arguments),
+        "arguments": [
+            *(one for one in arguments if one.get("role") != "constant"),
+            *({"name": name, "type": "int32", "value": value} for name, value in winner.launched.items()),
+            *_workspace(launch),
+        ],
+        "constants": [one for one in arguments if one.get("role") == "constant"],
+        "at_other_sizes": launch_formulas(winner),
+        "sizes_must_satisfy": size_restrictions(winner),
+    }
+
+
+def _workspace(launch: Launch) -> list[dict[str, Any]]:
+    if launch.workspace_bytes is None:
+        return []
+    shape = [launch.workspace_bytes]
+    return [{"name": "workspace", "type": "pointer to uint8", "shape": shape, "role": "workspace", "initial": 0}]
+
 
 DOCUMENT = "winner.json"
 """The file that every winner's folder holds."""

@@ -1,18 +1,24 @@
-"""The winner of a run: its trial, build and declaration, with kernel, problem and device."""
+"""The winner of a run, and its launch as formulas of the problem's sizes."""
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from mltune.kernel.bundle import Launch, device_variables
-from mltune.problem.runnable import RunnableProblem
+from mltune.errors import ExpressionError
+from mltune.kernel.bundle import device_variables
+from mltune.kernel.evaluation import FUNCTIONS
+from mltune.kernel.expressions import parse
+from mltune.kernel.launch import Launch
+from mltune.problem.problem import RunnableProblem
 from mltune.results.wording import REPLAYED
 
 if TYPE_CHECKING:
     from mltune.device.facts import Device
     from mltune.kernel.bundle import Kernel
+    from mltune.kernel.expressions import Expression
     from mltune.problem.problem import Problem
     from mltune.records.declaration import Declaration
     from mltune.records.trial import Build, TrialRecord
@@ -71,3 +77,89 @@ class Winner:
 def one_line(text: str) -> str:
     """Return a text without line breaks and backslashes, so that a comment in a source ends where its line ends."""
     return " ".join("".join(c if c.isprintable() and c != "\\" else " " for c in text).split())
+
+
+def formula(expression: Expression, known: Mapping[str, int | float | str], derived: Mapping[str, Expression]) -> str:
+    """Substitute values and defining expressions for names in an expression, and evaluate its constant parts.
+
+    ``ceil_div(m, BLK_M) * threads`` becomes ``"ceil_div(m, 128) * 256"``.
+    """
+    return ast.unparse(_Substitution(known, derived).visit(_tree(expression.text)))
+
+
+def launch_formulas(winner: Winner) -> dict[str, Any] | None:
+    """Return grid, block, dynamic shared memory and workspace as formulas of the problem's sizes.
+
+    None for a kernel given in Python: its launch is computed there, and not known at other sizes.
+    """
+    if not winner.kernel.has_formulas:
+        return None
+    known, kernel = _known(winner), winner.kernel
+    return {
+        "grid": [formula(expression, known, kernel.derived) for expression in kernel.grid],
+        "block": [formula(expression, known, kernel.derived) for expression in kernel.block],
+        "shared_bytes": formula(kernel.shared_bytes, known, kernel.derived),
+        "workspace_bytes": None if kernel.workspace is None else formula(kernel.workspace, known, kernel.derived),
+    }
+
+
+def size_restrictions(winner: Winner) -> dict[str, str]:
+    """Return the conditions of the configuration on the problem's sizes, each with its reason."""
+    known, kernel = _known(winner), winner.kernel
+    found = {formula(one.expression, known, kernel.derived): one.reason for one in kernel.restrictions}
+    return {text: reason for text, reason in found.items() if _names(_tree(text)) & {*winner.problem.size_names}}
+
+
+def _known(winner: Winner) -> dict[str, int | float | str]:
+    variables = {name: value for name, value in winner.variables().items() if name not in winner.problem.size_names}
+    return {**variables, **winner.kernel.labelled(winner.record.configuration)}
+
+
+def _tree(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
+
+
+def _names(tree: ast.AST) -> set[str]:
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - FUNCTIONS.keys()
+
+
+class _Substitution(ast.NodeTransformer):
+    """Replace names by values and expressions, from the leaves up."""
+
+    def __init__(self, known: Mapping[str, int | float | str], derived: Mapping[str, Expression]) -> None:
+        self._known = known
+        self._derived = derived
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        if node.id in self._known:
+            value = self._known[node.id]
+            return _tree(repr(value) if isinstance(value, float | str) else str(int(value)))
+        if node.id in self._derived:
+            replaced: ast.expr = self.visit(_tree(self._derived[node.id].text))
+            return replaced
+        return node
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        node = super().generic_visit(node)
+        if isinstance(node, ast.IfExp) and isinstance(node.test, ast.Constant):
+            return node.body if node.test.value else node.orelse
+        if isinstance(node, ast.BoolOp):
+            node = _decided(node)
+        if not isinstance(node, ast.expr) or isinstance(node, ast.Constant) or _names(node):
+            return node
+        try:
+            value = parse(ast.unparse(node)).evaluate({})
+        except ExpressionError:  # a division by zero, for example, stays visible
+            return node
+        return _tree(str(int(value) if value == int(value) else float(value)))
+
+
+def _decided(node: ast.BoolOp) -> ast.expr:
+    """Leave out of a conjunction what is true, and of a disjunction what is false; the opposite decides it."""
+    is_and = isinstance(node.op, ast.And)
+    open_ones = [one for one in node.values if not isinstance(one, ast.Constant)]
+    if any(isinstance(one, ast.Constant) and bool(one.value) != is_and for one in node.values):
+        return _tree(str(int(not is_and)))
+    if len(open_ones) == 1 and isinstance(open_ones[0], ast.Compare | ast.BoolOp):
+        return open_ones[0]
+    return ast.BoolOp(node.op, open_ones) if len(open_ones) > 1 else node

@@ -20,7 +20,7 @@ from typing import Any
 
 from mltune.campaign.device_worker import Outcome, SliceRequest, SliceResult, make_device_worker
 from mltune.errors import DeviceLostError
-from mltune.measure.protocols import Runner
+from mltune.measure.pipeline import Runner
 from mltune.records import database
 from mltune.records.trial import Build, Measurement
 from mltune.results.run import TuneResult

@@ -9,7 +9,7 @@ import pytest
 from mltune.campaign.scheduler import Scheduler
 from mltune.results.summary import summarise_campaign
 from mltune.show.follow import Watch
-from mltune.show.report.reading import read_input
+from mltune.show.report.evidence import read_input
 from tests.campaign.conftest import SIMPLE, carry_out, events_of, placed, records_of
 from tests.cli.program import command
 from tests.conftest import few_rows

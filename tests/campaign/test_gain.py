@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mltune.campaign.gain import HOPELESS, LEAST_GAIN, allot, chances, deficits, gain_constants, last_doubling
-from mltune.campaign.standing import Standing
+from mltune.campaign.schedule import (
+    HOPELESS,
+    LEAST_GAIN,
+    Standing,
+    allot,
+    chances,
+    deficits,
+    gain_constants,
+    last_doubling,
+)
 from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import GemmProblem
 from mltune.resolve.plan import Task

@@ -8,11 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mltune.campaign.gain import LEAST_GAIN
-from mltune.campaign.schedule import next_slice
-from mltune.campaign.standing import Standing
+from mltune.campaign.schedule import LEAST_GAIN, Standing, next_slice
 from mltune.kernel.bundle import Kernel
-from mltune.records.candidate import BATCH
+from mltune.records.trial import BATCH
 
 
 def carry_out(plan, *, overrun=0.0, stops=(), fails=(), curve=lambda slug, spent: [(1.0, 1.0)]):

@@ -8,9 +8,9 @@ import pytest
 
 from mltune.campaign.campaign import run_plan
 from mltune.campaign.scheduler import Scheduler
-from mltune.cost.model_choice import choose_model
+from mltune.cost.model_file import choose_model
 from mltune.dataset.dataset import load_dataset
-from mltune.device.lookup import find_device
+from mltune.device.known import find_device
 from mltune.errors import MltuneWarning
 from mltune.kernel.reader import load_kernel
 from mltune.problem.kinds import problem_from_name
@@ -19,8 +19,8 @@ from mltune.resolve.device import Target
 from mltune.resolve.request import TuneRequest
 from mltune.results.reader import read_run
 from mltune.tuning.session import open_session
-from mltune.tuning.siblings import FEWEST, Siblings, earlier_sweeps, near_run, nearest, sibling_model
 from mltune.tuning.tuner import tune
+from mltune.tuning.wisdom import FEWEST, Siblings, earlier_sweeps, near_run, nearest, sibling_model
 from tests.campaign.conftest import events_of, kill, placed, records_of, start, stored_trials, wait_until
 
 PLAN = """

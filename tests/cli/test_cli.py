@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from mltune.errors import UsageError
-from mltune.records.seconds import PHASES
-from mltune.records.store import Store
+from mltune.records.store import PHASES, Store
 from mltune.records.trial import TrialState
 from mltune.resolve.request import parse_duration
 from tests.cli.program import answer, assert_refused, command

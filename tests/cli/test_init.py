@@ -5,8 +5,7 @@ import json
 import pytest
 
 from mltune.errors import UsageError
-from mltune.kernel.reader import load_kernel
-from mltune.kernel.skeleton import new_bundle
+from mltune.kernel.reader import load_kernel, new_bundle
 from tests import needs
 from tests.cli.program import answer, assert_refused, command
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mltune.comparison.recording import Recording
+from mltune.comparison.simulation import Recording
 from mltune.testing.strategies import hill as make_recording
 
 

@@ -14,8 +14,8 @@ import pytest
 from mltune.comparison.comparison import CompareRequest, Progress, compare, compare_request, default_output
 from mltune.comparison.jobs import OWN_S, run_jobs
 from mltune.comparison.journal import Job
-from mltune.comparison.recording import Recording, Source
 from mltune.comparison.results import write_results
+from mltune.comparison.simulation import Recording, Source
 from mltune.comparison.strategies import named
 from mltune.errors import DamagedRunError, RunDirectoryError, RunError, UsageError
 

@@ -6,8 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from mltune.comparison.recording import Recording
-from mltune.comparison.simulation import IDLE_MOVES, Simulation, Trace, simulate
+from mltune.comparison.simulation import IDLE_MOVES, Recording, Simulation, Trace, simulate
 from tests.effort import at_most_cpu_s
 
 

@@ -14,7 +14,7 @@ from mltune.comparison.journal import Job
 from mltune.comparison.simulation import Strategy, simulate
 from mltune.comparison.strategies import OURS, PEERS, fingerprint, named, strategy
 from mltune.errors import UsageError
-from mltune.records.candidate import BATCH
+from mltune.records.trial import BATCH
 from mltune.testing import StrategyContract
 
 OTHERS = [pytest.param(name, marks=pytest.mark.system) for name in (*PEERS, "kernel_tuner:pso")]

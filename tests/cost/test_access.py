@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mltune.cost.access import LaneLayout, line_wavefronts, shared_wavefronts, traffic
+from mltune.cost.bound import LaneLayout, line_wavefronts, shared_wavefronts, traffic
 
 
 def layout(width, *digits):

@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mltune.cost.access import LaneLayout, distinct_words
-from mltune.cost.bound import LIMITS, bound, hardware_limits
+from mltune.cost.bound import LIMITS, LaneLayout, bound, distinct_words, hardware_limits
 from mltune.cost.features import BUILD_COLUMNS, NEEDED, Features
 from mltune.dataset.dataset import list_datasets, load_dataset
 from mltune.device.facts import Mix

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from mltune.cost.cost_model import Compression, log_share
+from mltune.cost.regressors import Compression, log_share
 
 SPEEDS = arrays(np.float64, st.integers(1, 30), elements=st.floats(-20, 0))
 

@@ -7,7 +7,7 @@ import pytest
 
 from mltune.cost.pretrained import FIRST, SLOWEST, PretrainedModel, Sweep, fastest_of, features, fit_member
 from mltune.device.facts import NO_CUDA
-from mltune.device.lookup import find_device
+from mltune.device.known import find_device
 from mltune.problem.kinds import problem_from_name
 
 RNG = np.random.default_rng(0)

@@ -5,13 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from mltune.cost.model_choice import choose_model
-from mltune.cost.model_file import load_card
+from mltune.cost.model_file import choose_model, load_card
 from mltune.cost.training import as_sweeps, datasets_of_runs, find_datasets, gain, train, without
 from mltune.dataset.dataset import list_datasets, load_dataset, load_manifest
-from mltune.device.lookup import find_device
+from mltune.device.known import find_device
 from mltune.errors import DatasetError, ModelError
-from mltune.files import assets
+from mltune.files import folders
 from mltune.kernel.reader import load_kernel
 from mltune.problem.kinds import problem_from_name
 from mltune.resolve.device import Target
@@ -69,10 +68,10 @@ def test_a_model_learns_from_runs(tmp_path):
 
 
 def test_a_folder_holds_datasets():
-    found = find_datasets(str(assets.folder("datasets") / "convolution"))
+    found = find_datasets(str(folders.assets("datasets") / "convolution"))
     assert {one.manifest.name for one in found} == {*CONVOLUTION}
     with pytest.raises(DatasetError, match="holds none"):
-        find_datasets(str(assets.folder("models")))
+        find_datasets(str(folders.assets("models")))
 
 
 def test_a_model_is_of_one_kernel(datasets):
@@ -86,10 +85,10 @@ def test_every_recorded_kernel_has_a_model_of_its_datasets():
     from mltune.kernel.reader import load_kernel
 
     for kernel in sorted({manifest.kernel for manifest in list_datasets()}):
-        card = load_card(assets.folder("models") / kernel)
+        card = load_card(folders.assets("models") / kernel)
         hashes = {name: origin["sha256"] for name, origin in card.facts["datasets"].items()}
         recorded = [one for one in list_datasets() if one.kernel == kernel]
-        searches = map(load_manifest, sorted((assets.folder("datasets") / kernel).glob("searches/*.json")))
+        searches = map(load_manifest, sorted((folders.assets("datasets") / kernel).glob("searches/*.json")))
         assert hashes == {one.name: one.sha256 for one in [*recorded, *searches]}
         manifest = next(one for one in list_datasets() if one.kernel == kernel)
         model = choose_model(kernel, load_kernel(kernel)).load(manifest.problem, manifest.device)
@@ -109,9 +108,9 @@ def test_a_run_starts_from_a_model_by_itself_unless_it_lost(tmp_path, monkeypatc
     Nor for a kernel of the same name that does not come with mltune.
     """
     kernel = load_kernel("transpose")
-    shipped, kernels = assets.folder("models"), assets.folder("kernels")
-    folders = {"models": tmp_path, "kernels": kernels}
-    monkeypatch.setattr("mltune.cost.model_choice.assets.folder", folders.__getitem__)
+    shipped, kernels = folders.assets("models"), folders.assets("kernels")
+    replaced = {"models": tmp_path, "kernels": kernels}
+    monkeypatch.setattr("mltune.cost.model_file.folders.assets", replaced.__getitem__)
     assert choose_model("auto", kernel) is None
     document = json.loads((shipped / "transpose.json").read_text())
     for value, used in ((None, True), (0.01, True), (-0.01, True), (-0.02, False), ("high", True)):

@@ -14,11 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mltune.cost.features import Features
-from mltune.dataset.bare_table import contents_of
 from mltune.dataset.formats import Layout
-from mltune.dataset.importing import Imported, read_table
-from mltune.dataset.recorded_kernel import bare_kernel
-from mltune.dataset.replay import ReplayBuilder
+from mltune.dataset.importing import Imported, contents_of, read_table
+from mltune.dataset.replay import ReplayBuilder, bare_kernel
 from mltune.errors import DatasetError
 from mltune.kernel.space import TableSpace
 

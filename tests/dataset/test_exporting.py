@@ -10,8 +10,7 @@ import pytest
 from mltune.cli import options
 from mltune.dataset.dataset import Dataset, load_dataset
 from mltune.dataset.exporting import FORMATS
-from mltune.dataset.foreign import Outcomes, foreign_dataset
-from mltune.dataset.importing import import_table
+from mltune.dataset.importing import Outcomes, foreign_dataset, import_table
 from mltune.device.known import UNKNOWN
 from mltune.kernel.reader import load_kernel
 from mltune.problem.recorded import RecordedProblem

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from mltune.dataset.dataset import Dataset, list_datasets, load_dataset, write_dataset
-from mltune.dataset.foreign import Outcomes, foreign_dataset
+from mltune.dataset.importing import Outcomes, foreign_dataset
 from mltune.dataset.replay import ReplayBuilder, ReplayRunner
 from mltune.device.known import UNKNOWN
 from mltune.device.peaks import peak_flops
 from mltune.errors import DatasetError
-from mltune.files import assets
+from mltune.files import folders
 from mltune.kernel.bundle import device_variables
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace
@@ -64,7 +64,7 @@ def test_a_public_sweep_names_its_source_and_holds_its_licence(name: str) -> Non
     assert "github.com" in manifest.source
     licence, _, text = manifest.licence.partition(", ")
     assert licence == "MIT"
-    assert "Permission is hereby granted" in (assets.folder("datasets") / manifest.kernel / text).read_text()
+    assert "Permission is hereby granted" in (folders.assets("datasets") / manifest.kernel / text).read_text()
 
 
 @pytest.mark.parametrize("name", FOREIGN)
@@ -144,6 +144,6 @@ def test_a_time_that_cannot_be_is_refused() -> None:
 
 def test_a_manifest_without_a_kind_of_problem_is_still_read() -> None:
     ours = [manifest for manifest in list_datasets() if manifest.kernel == "gemm_simt"]
-    path = assets.folder("datasets") / "gemm_simt" / f"{ours[0].name}.json"
+    path = folders.assets("datasets") / "gemm_simt" / f"{ours[0].name}.json"
     assert "kind" not in json.loads(path.read_text())["problem"]
     assert ours[0].problem.kind == "gemm"

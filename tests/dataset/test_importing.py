@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 
 from mltune.comparison.comparison import compare_request
-from mltune.comparison.recording import Source
+from mltune.comparison.simulation import Source
 from mltune.dataset.dataset import datasets_in, load_dataset, write_dataset
 from mltune.dataset.formats import Layout
 from mltune.dataset.importing import Imported, import_table
-from mltune.dataset.recorded_kernel import recorded_kernel
+from mltune.dataset.replay import recorded_kernel
 from mltune.device.facts import Measured
 from mltune.device.known import UNKNOWN, known_devices
 from mltune.errors import DatasetError, UsageError

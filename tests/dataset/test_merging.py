@@ -10,7 +10,7 @@ import pyarrow.compute
 import pytest
 
 from mltune.dataset.dataset import Dataset, load_dataset, write_dataset
-from mltune.dataset.foreign import Outcomes, foreign_dataset
+from mltune.dataset.importing import Outcomes, foreign_dataset
 from mltune.dataset.merging import merge_datasets
 from mltune.dataset.verification import verify_dataset
 from mltune.device.facts import Measured

@@ -6,7 +6,7 @@ from mltune.dataset.dataset import Dataset, dataset_from_records, load_dataset, 
 from mltune.dataset.replay import ReplayBuilder, ReplayRunner
 from mltune.device.facts import Device
 from mltune.errors import DatasetError
-from mltune.measure.protocols import Builder, Runner
+from mltune.measure.pipeline import Builder, Runner
 from mltune.problem.gemm import parse_problem
 from mltune.records.header import RunHeader
 from mltune.records.trial import Build, Measurement, TrialRecord, TrialState

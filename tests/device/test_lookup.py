@@ -8,8 +8,7 @@ import pytest
 
 from mltune.dataset.dataset import load_manifest, shipped_datasets
 from mltune.device.facts import Measured, Mix
-from mltune.device.known import H200, UNKNOWN, known_devices, unsure_facts
-from mltune.device.lookup import find_device, read_device
+from mltune.device.known import H200, UNKNOWN, find_device, known_devices, read_device, unsure_facts
 from mltune.device.occupancy import occupancy
 from mltune.device.peaks import peak_flops
 from mltune.errors import DeviceError

@@ -1,6 +1,6 @@
 """Readings of the state of a GPU, and their summary."""
 
-from mltune.device.nvml import GpuState, Nvml, summarize
+from mltune.device.query import GpuState, Nvml, summarize
 
 
 def test_readings_are_summarized():

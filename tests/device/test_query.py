@@ -4,8 +4,7 @@ import ctypes
 
 import pytest
 
-from mltune.device.nvml import GpuState, Nvml
-from mltune.device.query import available_devices, query_device
+from mltune.device.query import GpuState, Nvml, available_devices, query_device
 from mltune.errors import DeviceError
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mltune.files import assets
+from mltune.files import folders
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -34,23 +34,23 @@ def distributions(tmp_path_factory):
     return sdist, wheel
 
 
-@pytest.mark.parametrize("name", assets.FOLDERS)
+@pytest.mark.parametrize("name", folders.FOLDERS)
 def test_a_folder_of_the_checkout_is_found_where_it_stands(name):
-    assert assets.folder(name) == ROOT / name
+    assert folders.assets(name) == ROOT / name
     assert (ROOT / name / "README.md").is_file()
 
 
 def test_an_unknown_folder_is_refused():
     with pytest.raises(ValueError, match="an asset folder is one of"):
-        assets.folder("../mltune")
+        folders.assets("../mltune")
 
 
-@pytest.mark.parametrize("name", assets.FOLDERS)
+@pytest.mark.parametrize("name", folders.FOLDERS)
 def test_no_python_stands_in_the_asset_folders(name):
     assert not [path for path in tracked(name) if path.endswith(".py")]
 
 
-@pytest.mark.parametrize("name", assets.FOLDERS)
+@pytest.mark.parametrize("name", folders.FOLDERS)
 def test_the_wheel_holds_every_tracked_file(distributions, name):
     with zipfile.ZipFile(distributions[1]) as wheel:
         held = set(wheel.namelist())
@@ -59,7 +59,7 @@ def test_the_wheel_holds_every_tracked_file(distributions, name):
     assert wanted <= held
 
 
-@pytest.mark.parametrize("name", assets.FOLDERS)
+@pytest.mark.parametrize("name", folders.FOLDERS)
 def test_the_sdist_holds_every_tracked_file(distributions, name):
     with tarfile.open(distributions[0]) as sdist:
         held = {member.partition("/")[2] for member in sdist.getnames()}

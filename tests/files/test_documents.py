@@ -2,7 +2,7 @@
 
 import pytest
 
-from mltune.files.documents import DEEPEST, parse_json, parse_toml
+from mltune.files.reading import DEEPEST, parse_json, parse_toml
 from tests.effort import at_most_cpu_s
 
 

@@ -10,7 +10,7 @@ import pytest
 import mltune
 from mltune.device.facts import Device
 from mltune.problem.gemm import GemmProblem
-from mltune.resolve.kernels import candidates, fits
+from mltune.resolve.problems import candidates, fits
 
 pytestmark = pytest.mark.gpu
 

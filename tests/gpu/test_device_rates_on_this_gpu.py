@@ -8,7 +8,7 @@ import time
 import pytest
 
 from mltune.device.facts import QUANTITIES
-from mltune.device.lookup import read_device
+from mltune.device.known import read_device
 from mltune.device.peaks import data_sheet, fma_per_clock, issues_per_clock
 from mltune.measure.device_rates import measure_device
 

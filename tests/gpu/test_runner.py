@@ -13,8 +13,8 @@ from mltune.device.query import available_devices
 from mltune.kernel.bundle import device_variables
 from mltune.kernel.reader import load_kernel
 from mltune.measure.build import NvrtcBuilder
-from mltune.measure.protocols import SamplingRule
-from mltune.measure.references import bind_reference
+from mltune.measure.libraries import bind_reference
+from mltune.measure.pipeline import SamplingRule
 from mltune.measure.runner import GpuRunner
 from mltune.measure.worker import Worker
 from mltune.problem.gemm import parse_problem
@@ -182,7 +182,7 @@ def test_two_timings_of_the_reference_agree(hostile):
 )
 def test_random_configurations_are_right_and_quickly_verified(device, name, precision):
     from mltune.kernel.space import ConstrainedSpace
-    from mltune.resolve.kernels import fits
+    from mltune.resolve.problems import fits
 
     kernel = load_kernel(name)
     if not fits(kernel, device):
@@ -215,7 +215,7 @@ def test_random_configurations_are_right_and_quickly_verified(device, name, prec
 )
 def test_a_batch_is_verified_timed_and_compared_with_cublas(device, name, precision):
     from mltune.kernel.space import ConstrainedSpace
-    from mltune.resolve.kernels import fits
+    from mltune.resolve.problems import fits
 
     kernel = load_kernel(name)
     if not fits(kernel, device):

@@ -61,8 +61,7 @@ def _series():
 
 
 def _readings():
-    from mltune.device.nvml import Nvml
-    from mltune.device.query import pci_bus_id
+    from mltune.device.query import Nvml, pci_bus_id
 
     nvml = Nvml(pci_bus_id(0))
     spent_s = []

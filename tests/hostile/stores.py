@@ -37,7 +37,7 @@ def edited(place: Place, base: str = "store", *, seal: bool = True) -> Iterator[
 
 def reseal(database: sqlite3.Connection) -> None:
     """Make the checksums of all rows right."""
-    from mltune.records.schema import checksum
+    from mltune.records.rows import checksum
 
     for table in tables(database):
         names = columns(database, table)
@@ -536,7 +536,7 @@ def _a_hundred_thousand_references(place: Place) -> None:
 def _a_run_of_200000_trials(place: Place) -> None:
     """A run of days, with right checksums."""
     with edited(place, seal=False) as database:
-        from mltune.records.schema import checksum
+        from mltune.records.rows import checksum
 
         rows = database.execute("SELECT * FROM trials ORDER BY sequence").fetchall()
         names = columns(database, "trials")

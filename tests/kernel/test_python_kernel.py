@@ -20,7 +20,7 @@ from mltune.problem.array_values import initial_array
 from mltune.problem.kinds import problem_from_json
 from mltune.records.trial import TrialState
 from mltune.tuning.session import default_configuration, make_space
-from mltune.winner.source import header_files
+from mltune.winner.texts import header_files
 from tests import needs
 
 SOURCE = "__global__ void add(float* out, const float* in, int n) { out[0] = in[n]; }"

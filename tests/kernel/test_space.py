@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mltune.device.known import H200
 from mltune.errors import SpaceError
 from mltune.kernel.bundle import Kernel, Restriction, device_variables
-from mltune.kernel.columns import Columns, length, row
+from mltune.kernel.coding import Columns, length, row
 from mltune.kernel.expressions import parse
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace, SearchSpace, TableSpace, draw

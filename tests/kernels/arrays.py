@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from mltune.device.known import H200
-from mltune.files import assets
-from mltune.kernel.bundle import Access, Kernel, Launch, Restriction, device_variables
+from mltune.files import folders
+from mltune.kernel.bundle import Access, Kernel, Restriction, device_variables
 from mltune.kernel.expressions import Expression, parse
+from mltune.kernel.launch import Launch
 from mltune.kernel.space import ConstrainedSpace
 
 Configuration = Mapping[str, int]
@@ -55,7 +56,7 @@ class ArraysBundle:
     """
 
     def __init__(self, name: str) -> None:
-        folder = Path(str(assets.folder("kernels"))) / name
+        folder = Path(str(folders.assets("kernels"))) / name
         self.document = tomllib.loads((folder / "kernel.toml").read_text())
         self.sizes: dict[str, int] = self.document["sizes"]
         self.source = folder / self.document["kernel"]["source"]

@@ -15,7 +15,7 @@ from mltune.device.known import H200
 from mltune.kernel.bundle import Kernel, device_variables
 from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import GemmProblem
-from mltune.problem.gemm_precisions import transpositions
+from mltune.problem.gemm_operands import transpositions
 
 pytestmark = pytest.mark.skipif(not COMPILER_EXISTS, reason="needs g++")
 

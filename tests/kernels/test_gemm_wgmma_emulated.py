@@ -13,7 +13,7 @@ from gemm import Configuration, check_configurations, sample
 from mltune.device.known import H200
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.reader import load_kernel
-from mltune.problem.gemm_precisions import transpositions
+from mltune.problem.gemm_operands import transpositions
 
 pytestmark = pytest.mark.skipif(not COMPILER_EXISTS, reason="needs g++")
 

@@ -21,8 +21,7 @@ from mltune.measure.build import NvrtcBuilder, compile_options, default_cache, d
 from mltune.measure.compiler import Source, code_bytes, parse_ptxas_log, supported_architectures
 from mltune.measure.cubin_cache import CubinCache, cache_key
 from mltune.problem.gemm import parse_problem
-from mltune.process.child import Child
-from mltune.process.child_pool import ChildPool
+from mltune.process.child import Child, ChildPool
 from mltune.records.trial import Build, TrialState
 from mltune.testing import BuilderContract
 

@@ -6,10 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mltune.device.nvml import SLOWDOWNS, GpuState, summarize
-from mltune.measure.clock_monitor import DIP_REPEATS, REMEMBERED, RESTS_S, ClockMonitor, Series, UsualClock, disturbance
-from mltune.measure.protocols import SamplingRule
-from mltune.measure.timing import sample
+from mltune.device.query import SLOWDOWNS, GpuState, summarize
+from mltune.measure.pipeline import SamplingRule
+from mltune.measure.timing import (
+    DIP_REPEATS,
+    REMEMBERED,
+    RESTS_S,
+    ClockMonitor,
+    Series,
+    UsualClock,
+    disturbance,
+    sample,
+)
 
 RULE = SamplingRule()
 FULL_HZ = 1.98e9

@@ -7,9 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mltune.device.nvml import GpuState
-from mltune.measure.clock_monitor import Series, UsualClock
-from mltune.measure.race import BUDGET_S, MAX_ROUNDS, MIN_ROUNDS, how_many_fit, run_rounds, starting_orders
+from mltune.device.query import GpuState
+from mltune.measure.timing import (
+    BUDGET_S,
+    MAX_ROUNDS,
+    MIN_ROUNDS,
+    Series,
+    UsualClock,
+    how_many_fit,
+    run_rounds,
+    starting_orders,
+)
 
 
 class MadeUpRunners:

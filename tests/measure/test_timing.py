@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mltune.dataset.dataset import load_dataset
 from mltune.device.peaks import peak_flops
-from mltune.measure.protocols import SamplingRule
+from mltune.measure.pipeline import SamplingRule
 from mltune.measure.timing import MARGIN, next_samples, relative_noise, sample, within_limits
 from mltune.records.trial import Measurement, TrialState
 

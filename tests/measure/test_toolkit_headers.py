@@ -2,8 +2,8 @@
 
 import pytest
 
+from mltune.measure.build import _include_folders, toolkit_headers
 from mltune.measure.compiler import Source
-from mltune.measure.toolkit_headers import _include_folders, toolkit_headers
 from mltune.records.trial import TrialState
 
 HALF = "#include <cuda_fp16.h>\n__global__ void add(__half* c) { c[0] = __hadd(c[1], c[2]); }\n"

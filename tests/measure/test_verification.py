@@ -15,10 +15,10 @@ import pytest
 from host_gpu import HostKernel, memory
 
 from mltune.errors import DeviceError
-from mltune.kernel.bundle import Launch
+from mltune.kernel.launch import Launch
 from mltune.measure import verification as engine
+from mltune.measure.libraries import bind_reference
 from mltune.measure.messages import Baseline
-from mltune.measure.references import bind_reference
 from mltune.measure.verification import OperandChecksums, Verification, run_once
 from mltune.problem.array_values import DTYPES, STORAGE, stored, to_bfloat16
 from mltune.problem.arrays import Argument, ArraysProblem

@@ -12,13 +12,13 @@ import pytest
 from host_gpu import HostKernel, memory
 
 from mltune.device.known import H200
-from mltune.device.nvml import GpuState
-from mltune.kernel.bundle import Launch
+from mltune.device.query import GpuState
+from mltune.kernel.launch import Launch
 from mltune.measure import verification, worker
 from mltune.measure.gpu import CudaError
 from mltune.measure.messages import Answer, Baseline, Begin, Check, Measure, Outputs, Race, Run, TimeReference
-from mltune.measure.protocols import SamplingRule
-from mltune.measure.race import RaceResult
+from mltune.measure.pipeline import SamplingRule
+from mltune.measure.timing import RaceResult
 from mltune.problem.arrays import Argument, ArraysProblem
 from mltune.problem.gemm import GemmProblem
 from mltune.problem.gemm_verification import GemmCase

@@ -15,7 +15,7 @@ from mltune.errors import ProblemError
 from mltune.problem.array_values import DTYPES, INITIAL, STORAGE, initial_array, scalar, to_bfloat16
 from mltune.problem.arrays import Argument, ArraysProblem, default_tolerance
 from mltune.problem.kinds import problem_from_json
-from mltune.problem.runnable import RunnableProblem
+from mltune.problem.problem import RunnableProblem
 
 FLOATS = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
 SMALL = ArraysProblem("scale", (("n", 7),), (Argument("x", "float32", (7,)),))

@@ -12,10 +12,10 @@ from mltune.errors import ProblemError
 from mltune.problem import gemm_operands
 from mltune.problem.array_values import STORAGE
 from mltune.problem.gemm import CASES, GemmProblem, parse_problem
-from mltune.problem.gemm_precisions import PRECISIONS, transpositions
+from mltune.problem.gemm_operands import PRECISIONS, transpositions
 from mltune.problem.gemm_verification import verification_problem
 from mltune.problem.kinds import problem_from_json
-from mltune.problem.runnable import RunnableProblem
+from mltune.problem.problem import RunnableProblem
 
 ALL = [(precision, *ops) for precision in PRECISIONS if precision != "dd" for ops in transpositions(precision)]
 cases = pytest.mark.parametrize("case", ALL, ids=["".join(case) for case in ALL])

@@ -10,8 +10,7 @@ import pytest
 
 from mltune.problem import gemm_operands
 from mltune.problem.gemm import GemmProblem, parse_problem
-from mltune.problem.gemm_operands import sampled_indices
-from mltune.problem.gemm_precisions import PRECISIONS, transpositions
+from mltune.problem.gemm_operands import PRECISIONS, sampled_indices, transpositions
 from mltune.problem.kinds import problem_from_json
 from mltune.problem.problem import GEMM_PRECISIONS
 

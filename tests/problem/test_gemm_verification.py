@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mltune.problem.gemm import CASES, parse_problem
-from mltune.problem.gemm_precisions import PRECISIONS
+from mltune.problem.gemm_operands import PRECISIONS
 
 
 def cases_of(precision, trans, batch=1):

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from mltune.process.deadline import done_before
+from mltune.process.bounded import done_before
 from mltune.process.signals import Interrupt
 
 SCRIPT = """

@@ -13,8 +13,8 @@ import pytest
 from test_store import HEADER, trial
 
 from mltune.errors import DamagedRunError, MltuneError
+from mltune.records.declaration import Reference
 from mltune.records.directory import FILE
-from mltune.records.reference import Reference
 from mltune.records.store import Store
 from mltune.records.trial import TrialState
 
@@ -152,7 +152,7 @@ def test_a_changed_row_is_refused(written, statement, reason):
     ],
 )
 def test_a_value_that_no_trial_has_is_refused_by_name_even_with_a_valid_checksum(written, column, value):
-    from mltune.records.schema import checksum
+    from mltune.records.rows import checksum
 
     connection = sqlite3.connect(written / FILE, isolation_level=None)
     connection.execute(f"UPDATE trials SET {column} = ? WHERE sequence = 3", [value])  # noqa: S608
@@ -167,7 +167,7 @@ def test_a_value_that_no_trial_has_is_refused_by_name_even_with_a_valid_checksum
 @pytest.mark.parametrize("field", list(HEADER.to_json()))
 @pytest.mark.parametrize("value", [None, -1.5, "\x1b[2J", [[]], {"a": [10**400]}], ids=str)
 def test_a_header_with_a_field_of_another_type_is_refused_or_plain(written, field, value):
-    from mltune.records.schema import sealed
+    from mltune.records.rows import sealed
 
     if (field, value) in (("kernel", "\x1b[2J"), ("source_hash", "\x1b[2J")):
         return  # text: whoever prints it makes it printable

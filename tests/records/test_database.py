@@ -19,7 +19,7 @@ from mltune.records import database
 from mltune.records.database import Pointer, database_of, parse_url
 from mltune.records.database_runs import directory_of, list_runs
 from mltune.records.directory import FILE, POINTER
-from mltune.records.schema import checksum
+from mltune.records.rows import checksum
 from mltune.records.store import Store, is_written
 
 RUN = "0f9c1f1e-7f0a-4d1e-9c53-2d6b8f0c4a11"

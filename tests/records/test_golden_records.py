@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from mltune.errors import RunDirectoryError
-from mltune.records.declaration import FACT, Declaration, Finalist
+from mltune.records.declaration import FACT, Declaration, Finalist, Reference, drifts
 from mltune.records.directory import runs_in
 from mltune.records.events import EVENTS, EVERYWHERE, FILE, read_events
-from mltune.records.reference import Reference, drifts
 from mltune.records.store import Store
 from mltune.records.trial import TrialState
 from tests.cli.program import command

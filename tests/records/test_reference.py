@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mltune.records.reference import Drift, Reference, drifts
+from mltune.records.declaration import Drift, Reference, drifts
 
 
 def stream(*times_ms, noise=0.001, every=10):

@@ -6,11 +6,11 @@ import pytest
 
 from mltune.device.known import H200, known_devices
 from mltune.errors import BundleError, UsageError
-from mltune.files import assets
+from mltune.files import folders
 from mltune.kernel.reader import load_kernel
-from mltune.problem.accuracy import ACCURACIES, accepts, check_accuracy
 from mltune.problem.gemm import parse_problem
-from mltune.resolve.kernels import candidates, fits, kernels_for
+from mltune.problem.problem import ACCURACIES, accepts, check_accuracy
+from mltune.resolve.problems import candidates, fits, kernels_for
 from tests.kernel.test_bundle import DOCUMENT
 
 SGEMM, ZGEMM = parse_problem("sgemm"), parse_problem("zgemm")
@@ -35,7 +35,7 @@ def kernels(tmp_path, monkeypatch):
     write(folder, "an_old_one", "candidate = false")
     replayed = write(folder, "a_replayed_one") / "kernel.toml"
     replayed.write_text(replayed.read_text().replace('source = "small.cu"\nentry = "small"\n', ""))
-    monkeypatch.setattr(assets, "folder", lambda name: tmp_path / name)
+    monkeypatch.setattr(folders, "assets", lambda name: tmp_path / name)
     return folder
 
 

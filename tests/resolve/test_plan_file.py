@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mltune.errors import PlanError
-from mltune.files import assets
+from mltune.files import folders
 from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import CASES
 from mltune.resolve.placement import recorded_for
@@ -98,7 +98,7 @@ class TestMeaning:
 
     def test_two_kernels_for_one_problem_have_slugs_of_their_own(self, text, tmp_path):
         for name in ("first", "second"):
-            shutil.copytree(assets.folder("kernels") / "gemm_simt", tmp_path / name)
+            shutil.copytree(folders.assets("kernels") / "gemm_simt", tmp_path / name)
         path = tmp_path / "first" / "kernel.toml"
         path.write_text(path.read_text().replace('name = "gemm_simt"', 'name = "mine"'))
         tables = "".join(
@@ -215,7 +215,7 @@ class TestRefusals:
         recorded = text.partition("[[problems]]")[0].replace('"1h"', '"9 trials"').replace('"1m"', '"1 trials"')
         with at_most_cpu_s(20.0), pytest.raises(PlanError, match="each problem once"):
             parse_plan(f"{recorded}[[problems]]\ndatasets = [{names}]", "few")
-        folder = assets.folder("kernels") / "gemm_simt"
+        folder = folders.assets("kernels") / "gemm_simt"
         one = 'precisions = ["s"]\ntrans = ["NN"]\nsizes = [64]\n'
         tables = "".join(
             f'[[problems]]\nkernel = "{folder.parent}/{"./" * number}gemm_simt"\n{one}' for number in range(300)

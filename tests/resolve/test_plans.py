@@ -8,14 +8,14 @@ import pytest
 
 from mltune.campaign.forecast import forecast
 from mltune.device.known import H200
-from mltune.files import assets
+from mltune.files import folders
 from mltune.problem.gemm import CASES
 from mltune.resolve.placement import place
 from mltune.resolve.plan_file import load_plan
 from tests.cli.program import command
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES = sorted(assets.folder("search").glob("*.toml"))
+FILES = sorted(folders.assets("search").glob("*.toml"))
 
 
 def plan(*arguments, cwd=None):
@@ -44,7 +44,7 @@ def test_the_rehearsal_needs_no_gpu():
 
 
 def test_every_plan_of_ours_is_described():
-    text = (assets.folder("search") / "README.md").read_text()
+    text = (folders.assets("search") / "README.md").read_text()
     assert all(path.name in text for path in FILES)
 
 

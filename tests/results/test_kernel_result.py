@@ -13,7 +13,7 @@ import mltune
 from mltune.kernel.kernel_tuner_call import check_call
 from mltune.records.trial import TrialState
 from mltune.records.trials import Trials
-from mltune.results.kernel_result import KernelResult, disagreement
+from mltune.results.run import KernelResult, disagreement
 
 DATASET = "replay:h200-transpose-8192x8192-random"
 

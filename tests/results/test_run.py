@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from mltune.campaign.standing import standing_of
+from mltune.campaign.schedule import standing_of
 from mltune.dataset.dataset import load_manifest
 from mltune.errors import RunDirectoryError
 from mltune.records.declaration import Declaration, Finalist

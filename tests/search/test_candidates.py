@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mltune.cost.encoding import Encoding, physical
-from mltune.search.candidates import EnumeratedPool, SampledPool, maximin_subset, offspring
+from mltune.search.proposers import EnumeratedPool, SampledPool, maximin_subset, offspring
 
 
 def test_variants_are_valid_distinct_and_repeatable(landscape):

@@ -5,10 +5,10 @@ import pytest
 from scipy import integrate, stats
 
 from mltune.cost.encoding import Encoding, physical
-from mltune.search.candidates import EnumeratedPool
 from mltune.search.history import History, fastest_and_some
 from mltune.search.proposers import (
     MOST_ROWS,
+    EnumeratedPool,
     GaussianProposer,
     ProposalContext,
     RandomProposer,

@@ -17,8 +17,7 @@ from mltune.kernel.bundle import device_variables
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace, TableSpace
 from mltune.problem.gemm import GemmProblem
-from mltune.records.candidate import SEARCHES
-from mltune.records.trial import Measurement, TrialState
+from mltune.records.trial import SEARCHES, Measurement, TrialState
 from mltune.records.trials import Trials
 from mltune.search.gates import GATES, exempt_proposals
 from mltune.search.search import Search, gradually

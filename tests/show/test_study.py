@@ -16,8 +16,7 @@ from mltune.errors import MltuneWarning, RunDirectoryError, UsageError
 from mltune.records.directory import FILE, PLAN_FILE, STUDY
 from mltune.records.store import Store
 from mltune.records.trial import TrialState
-from mltune.show.dashboard import served
-from mltune.show.study import Studies
+from mltune.show.study import Studies, served
 from tests.effort import at_most_cpu_s
 
 PEAK_TFLOPS = 132 * 128 * 2 * 1.98e9 / 1e12

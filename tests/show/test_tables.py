@@ -10,7 +10,7 @@ from mltune.records.trial import TrialState
 from mltune.resolve.plan_file import load_plan
 from mltune.results.run import counts
 from mltune.results.summary import describe_dataset
-from mltune.show import inventory, tables, terminal
+from mltune.show import inventory, table, tables
 
 DATASETS = [describe_dataset(manifest) for manifest in list_datasets()]
 SLUGS = ["h200-sgemm-nt-4096-random", "convolution-4096x4096-filter-15x15", "gemm-simt-zgemm-nn-8192x8192x8192"]
@@ -106,7 +106,7 @@ def printed(capsys, monkeypatch):
 
     def show(name, width):
         monkeypatch.setenv("COLUMNS", str(width)) if width else monkeypatch.delenv("COLUMNS", raising=False)
-        terminal.show(TABLES[name][0]())
+        table.show(TABLES[name][0]())
         return capsys.readouterr().out.splitlines()
 
     return show
@@ -174,7 +174,7 @@ def test_every_unit_of_a_campaign_has_a_column(printed, width):
 def test_before_anything_is_measured_no_unit_is_named(capsys):
     waiting = mixed_campaign()
     waiting["problems"] = waiting["problems"][-1:]
-    terminal.show(tables.campaign_summary(waiting))
+    table.show(tables.campaign_summary(waiting))
     heading = capsys.readouterr().out.splitlines()[2]
     assert "speed" in heading
     assert "TFLOPS" not in heading

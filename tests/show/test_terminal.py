@@ -11,7 +11,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 import mltune
-from mltune.show import terminal
+from mltune.show import table
 from mltune.show.table import Column, Table
 
 HOSTILE = "GPU\x1b[2J\x1b]0;title\x07\x9b31m [bold]x[/bold] [link=https://example.org]y[/link] <script>x</script>"
@@ -33,7 +33,7 @@ def outputs_of(path: Path) -> set[str]:
 def test_there_is_one_way_out() -> None:
     """Other modules ask whether a stream is a terminal, and print on consoles that were made in this one."""
     found = {str(path.relative_to(PACKAGE)): outputs_of(path) for path in PACKAGE.rglob("*.py")}
-    del found["show/terminal.py"]
+    del found["show/table.py"]
     assert {name: outputs for name, outputs in found.items() if outputs} == {
         "show/live.py": {"self._console.print", "sys.stdout", "sys.stderr"},
         "cli/__init__.py": {"sys.stdout", "sys.stderr"},
@@ -42,8 +42,8 @@ def test_there_is_one_way_out() -> None:
 
 
 def test_lines_are_written_without_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
-    terminal.write(f"{HOSTILE}\nnext")
-    terminal.write(HOSTILE, stderr=True)
+    table.write(f"{HOSTILE}\nnext")
+    table.write(HOSTILE, stderr=True)
     assert capsys.readouterr() == (f"{CLEAN}\nnext\n", f"{CLEAN}\n")
 
 
@@ -60,7 +60,7 @@ def without_spaces(text: str) -> str:
 @pytest.mark.parametrize("picture", pictures(HOSTILE))
 def test_a_picture_on_a_terminal_is_plain_text(picture: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    out = terminal.console()
+    out = table.console()
     out.file, out.width = io.StringIO(), 500
     out.print(picture)
     assert without_spaces(CLEAN) in without_spaces(out.file.getvalue())
@@ -70,7 +70,7 @@ def test_a_picture_on_a_terminal_is_plain_text(picture: object, monkeypatch: pyt
 @given(st.text())
 @settings(max_examples=50)
 def test_no_text_draws_on_the_terminal(text: str) -> None:
-    out = terminal.console()
+    out = table.console()
     out.file, out.width, out.no_color = io.StringIO(), 500, True
     for picture in pictures(text):
         out.print(picture)
@@ -79,7 +79,7 @@ def test_no_text_draws_on_the_terminal(text: str) -> None:
 
 @pytest.mark.parametrize("picture", pictures(HOSTILE))
 def test_a_picture_in_a_notebook_is_text_too(picture: object) -> None:
-    shown = terminal.for_notebook(picture)
+    shown = table.for_notebook(picture)
     assert "<script" not in shown["text/html"]
     assert "<a " not in shown["text/html"]
     assert "[link=https://example.org]" in shown["text/html"]
@@ -93,14 +93,14 @@ class TestWidth:
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.delenv("COLUMNS", raising=False)
-        terminal.show([self.table, "", "words " * 100])
+        table.show([self.table, "", "words " * 100])
         lines = capsys.readouterr().out.splitlines()
         assert len(lines) == 4
         assert all(line == line.rstrip() for line in lines)
 
     def test_a_given_width_is_kept(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("COLUMNS", "80")
-        terminal.show([self.table])
+        table.show([self.table])
         lines = capsys.readouterr().out.splitlines()
         assert max(map(len, lines)) <= 80
         assert all(line == line.rstrip() for line in lines)

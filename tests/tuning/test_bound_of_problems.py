@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from mltune.cost.features import Features
-from mltune.device.known import H200, UNKNOWN
-from mltune.device.lookup import find_device
+from mltune.device.known import H200, UNKNOWN, find_device
 from mltune.errors import BundleError, SpaceError, UsageError
 from mltune.kernel.bundle import device_variables
 from mltune.kernel.reader import load_kernel

@@ -6,14 +6,14 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from mltune.cost.model_choice import shipped_card
-from mltune.device.lookup import find_device
+from mltune.cost.model_file import shipped_card
+from mltune.device.known import find_device
 from mltune.errors import MltuneWarning, UsageError, WisdomError
 from mltune.kernel.reader import load_kernel
 from mltune.problem.kinds import problem_from_name
 from mltune.resolve.problems import named_problem
-from mltune.show import tables, terminal
-from mltune.tuning.prediction import predict
+from mltune.show import table, tables
+from mltune.tuning.bound import predict
 from tests.cli.program import command
 
 SGEMM = problem_from_name("sgemm", trans="NT", size=2048)
@@ -87,7 +87,7 @@ def test_the_command():
 
 def test_the_choices_are_shown(capsys):
     found = predict(SGEMM, load_kernel("clblast_xgemm"), find_device("a100")[0], top=2, wisdom="none")
-    terminal.show(
+    table.show(
         tables.predicted({"problem": SGEMM.label, "device": "NVIDIA A100", "kernel": "clblast_xgemm", **asdict(found)})
     )
     shown = capsys.readouterr().out

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from mltune.comparison.recording import PRUNED, Source
+from mltune.comparison.simulation import PRUNED, Source
 from mltune.cost.training import train
 from mltune.dataset.dataset import load_dataset
 from mltune.dataset.merging import merge_datasets

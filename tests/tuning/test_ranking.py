@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mltune.records.declaration import Declaration
 from mltune.records.trial import Measurement, TrialState
 from mltune.results.reader import checked_declaration
-from mltune.tuning.ranking import REFERENCE, median_interval, rank_race, rank_records
+from mltune.tuning.finals import REFERENCE, median_interval, rank_race, rank_records
 
 
 def covered(rng, draw, count, truth, repeats=400):

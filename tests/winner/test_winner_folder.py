@@ -23,7 +23,7 @@ from mltune.device.facts import Device
 from mltune.errors import StoreError
 from mltune.problem.gemm import GemmProblem
 from mltune.problem.kinds import problem_from_json
-from mltune.problem.runnable import Examples
+from mltune.problem.problem import Examples
 from mltune.records.trial import Build, TrialState
 from mltune.winner.folder import winner_files, write_folder, write_winner
 

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mltune.campaign.cluster.gpu_workers import worker_facts
-from mltune.device.lookup import find_device
+from mltune.device.known import find_device
 from mltune.errors import WorkerError
 from mltune.kernel.bundle import device_variables
-from mltune.kernel.columns import row
+from mltune.kernel.coding import row
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace
 from mltune.measure.build import NvrtcBuilder
-from mltune.measure.cluster_connection import COMPILE, GPU, connect, versions, workers_with
-from mltune.measure.compile_farm import CompileFarm
+from mltune.measure.compile_farm import COMPILE, GPU, CompileFarm, connect, versions, workers_with
 from mltune.measure.compile_pool import Job
 from mltune.measure.compiler import Source
 from mltune.measure.cubin_cache import cache_key
@@ -44,7 +43,7 @@ def check_cluster(where: str, builds: int) -> dict[str, Any]:
     Parameters
     ----------
     where : str
-        See :func:`mltune.measure.cluster_connection.connect`.
+        See :func:`mltune.measure.compile_farm.connect`.
     builds : int
         Builds that measure the rate of compiling, at least two. They are never taken from a cache.
 

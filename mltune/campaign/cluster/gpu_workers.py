@@ -1,22 +1,24 @@
-"""The GPU workers of a cluster, and the connection to it."""
+"""The GPU workers of a cluster, the connection to it, and a cluster on this machine."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mltune.device.facts import Device
 from mltune.errors import MltuneError, UsageError, WorkerError
 from mltune.files.text import printable
-from mltune.measure.cluster_connection import GPU, connect, versions, workers_with
+from mltune.measure.compile_farm import GPU, connect, import_distributed, versions, workers_with
 from mltune.process.child import Child
 
 if TYPE_CHECKING:
     from distributed import Client
+
 
 POLL_S = 0.5
 """Seconds between two looks for the first worker."""
@@ -55,7 +57,7 @@ class Cluster:
     Parameters
     ----------
     where : str
-        See :func:`mltune.measure.cluster_connection.connect`.
+        See :func:`mltune.measure.compile_farm.connect`.
 
     Attributes
     ----------
@@ -150,3 +152,50 @@ def make_query() -> Callable[[None], tuple[dict[str, str], tuple[Device, ...], s
         return versions(), found, "" if found else "the NVIDIA driver shows none"
 
     return query
+
+
+LOCAL = "local"
+"""The name of the cluster on this machine."""
+
+
+@contextlib.contextmanager
+def named_cluster(where: str, gpus: int) -> Iterator[str]:
+    """Yield the address of a cluster; ``"local"`` is started here, and ends with the context.
+
+    Parameters
+    ----------
+    where : str
+        See :func:`mltune.measure.compile_farm.connect`, or ``"local"``.
+    gpus : int
+        GPUs of this machine; without one the local cluster has one worker, which replays recorded timings.
+
+    Raises
+    ------
+    UsageError
+        Dask is not installed.
+    """
+    if where != LOCAL:
+        yield where
+        return
+    distributed = import_distributed()
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    scheduler = {"cls": distributed.Scheduler, "options": {"host": "127.0.0.1", "port": 0, "dashboard": False}}
+    names = {f"gpu-{index}": index if gpus else None for index in range(gpus or 1)}
+    workers = {name: _worker(distributed, name, gpu) for name, gpu in names.items()}
+    with distributed.SpecCluster(workers=workers, scheduler=scheduler) as cluster:
+        yield cluster.scheduler_address
+
+
+def _worker(distributed: Any, name: str, gpu: int | None) -> dict[str, Any]:
+    visible = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": str(gpu)}
+    options = {
+        "host": "127.0.0.1",
+        "name": name,
+        "nthreads": 1,
+        "resources": {GPU: 1},
+        "memory_limit": 0,
+        "dashboard": False,
+        "env": visible,
+        "silence_logs": logging.CRITICAL,
+    }
+    return {"cls": distributed.Nanny, "options": options}

@@ -31,7 +31,7 @@ from mltune.errors import DeviceLostError, WorkerError
 from mltune.files.text import printable
 from mltune.known.wisdom import Wisdom
 from mltune.known.wisdom_file import file_of_run
-from mltune.measure.cluster_connection import GPU
+from mltune.measure.compile_farm import GPU
 from mltune.process.child import ChildDiedError, ChildTimeoutError
 from mltune.records.directory import is_begun
 from mltune.records.events import EventLog

@@ -25,7 +25,7 @@ from mltune.errors import RunError, UsageError
 from mltune.files.atomic import write_file_atomically
 from mltune.known.wisdom import Wisdom
 from mltune.measure.compile_pool import available_cores
-from mltune.process.child_pool import ThreadedChild
+from mltune.process.child import ThreadedChild
 from mltune.records.declaration import FACT as DECLARATION
 from mltune.records.directory import EVENT_LOG, FILE, LOCK, POINTER, WINNER, is_begun
 from mltune.records.events import read_events
@@ -299,7 +299,7 @@ def _serve(child: ThreadedChild, request: SliceRequest, mailbox: Mailbox, sender
 @contextlib.contextmanager
 def _scratch() -> Iterator[Path]:
     """Yield a folder of this worker, which is removed."""
-    from mltune.measure.cluster_connection import worker_folder
+    from mltune.measure.compile_farm import worker_folder
 
     folder = Path(tempfile.mkdtemp(prefix="mltune-", dir=worker_folder()))
     try:

@@ -18,7 +18,7 @@ from mltune.errors import MltuneError
 from mltune.files.text import printable
 from mltune.kernel.bundle import device_variables
 from mltune.records.declaration import Declaration, Finalist
-from mltune.records.seconds import PHASES
+from mltune.records.store import PHASES
 from mltune.records.trial import TrialRecord, TrialState
 from mltune.records.versions import __version__
 from mltune.results.audit import pooled
@@ -27,7 +27,7 @@ from mltune.results.reader import Unread
 from mltune.results.run import TuneResult, counts
 from mltune.results.summary import chosen, optimum
 from mltune.results.wording import many, verification
-from mltune.show.report.reading import ReportInput, kernel_of
+from mltune.show.report.evidence import ReportInput, kernel_of
 
 FORMAT = 1
 """Format of ``winners.json``: changed whenever the meaning of a field changes."""

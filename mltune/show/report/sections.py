@@ -15,10 +15,9 @@ from mltune.records.events import BEGINNINGS, ENDS, EVENTS
 from mltune.results.messages import message
 from mltune.results.summary import by_problem
 from mltune.show.report import figures, tables
-from mltune.show.report.evidence import Evidence, Failure, failures
+from mltune.show.report.evidence import Evidence, Failure, ReportInput, failures
+from mltune.show.report.figures import bandwidths, not_drawn, roofline
 from mltune.show.report.findings import distinct
-from mltune.show.report.reading import ReportInput
-from mltune.show.report.roofline import bandwidths, not_drawn, roofline
 from mltune.show.report.svg import Omission, Plot, drawn, plotting
 from mltune.show.table import Table
 

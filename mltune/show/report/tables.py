@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mltune.records.reference import drifts
+from mltune.records.declaration import drifts
 from mltune.results.rating import speed
 from mltune.results.run import TuneResult
 from mltune.results.wording import MOST, configuration, error, percent, spaced_duration

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from mltune.measure.cluster_connection import connect
+from mltune.measure.compile_farm import connect
 
 
 class Cluster:

@@ -7,10 +7,10 @@ import time
 import numpy as np
 import pytest
 
-from mltune.device.lookup import find_device
+from mltune.device.known import find_device
 from mltune.errors import MltuneWarning, WorkerError
 from mltune.kernel.bundle import device_variables
-from mltune.kernel.columns import row
+from mltune.kernel.coding import row
 from mltune.kernel.reader import load_kernel
 from mltune.measure import compile_pool
 from mltune.measure.build import NvrtcBuilder
@@ -123,7 +123,7 @@ def test_equal_builds_are_one_task(cluster):
 
 def test_a_worker_with_another_compiler_is_left_out(cluster):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mltune.measure.cluster_connection.__version__", "0.0")
+        patch.setattr("mltune.measure.compile_farm.__version__", "0.0")
         with pytest.raises(WorkerError, match=r"mltune 0\.0, .*but tcp"):
             CompileFarm(cluster.address)
 

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from mltune.errors import UsageError, WorkerError
-from mltune.measure.cluster_connection import PLAIN, address_of, check_encrypted, connect
+from mltune.measure.compile_farm import PLAIN, address_of, check_encrypted, connect
 from tests.cli import program
 
 dask = pytest.importorskip("dask")

@@ -7,10 +7,9 @@ from mltune.dataset.dataset import load_manifest
 from mltune.device.known import H200
 from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import GemmProblem
-from mltune.records.declaration import Declaration, Finalist
+from mltune.records.declaration import Declaration, Finalist, Reference
 from mltune.records.events import EventLog
 from mltune.records.header import RunHeader
-from mltune.records.reference import Reference
 from mltune.records.store import Store
 from mltune.records.trial import Build, Measurement, Skip, TrialRecord, TrialState
 from mltune.resolve.device import Target

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from mltune.problem.gemm import GemmProblem
 from mltune.records.trial import TrialState
-from mltune.show.report.evidence import MOST_CELLS, TIME_USE, Evidence, failures, time_use
-from mltune.show.report.reading import read_input
+from mltune.show.report.evidence import MOST_CELLS, TIME_USE, Evidence, failures, read_input, time_use
 from mltune.show.study import Studies
 
 

@@ -12,9 +12,8 @@ from mltune.problem.recorded import RecordedProblem
 from mltune.records.declaration import Finalist
 from mltune.results.rating import MS, TFLOPS
 from mltune.show.report import figures
-from mltune.show.report.evidence import Cells, Curve, Evidence, Predictions
-from mltune.show.report.reading import read_input
-from mltune.show.report.roofline import not_drawn, roofline
+from mltune.show.report.evidence import Cells, Curve, Evidence, Predictions, read_input
+from mltune.show.report.figures import not_drawn, roofline
 from mltune.show.report.svg import NotDrawableError, Omission, drawn, plotting
 from mltune.show.report.writing import write_report
 

@@ -8,11 +8,11 @@ from campaigns import DECLARED, RECORDS, stored
 
 from mltune.cost.bound import LIMITS
 from mltune.problem.gemm import GemmProblem
-from mltune.records import seconds
+from mltune.records import store
 from mltune.records.declaration import Finalist
 from mltune.records.trial import TrialState
+from mltune.show.report.evidence import read_input
 from mltune.show.report.findings import findings
-from mltune.show.report.reading import read_input
 
 
 def entry_of(directory, records=RECORDS, **facts):
@@ -108,7 +108,7 @@ def test_the_totals_are_those_of_the_entries(report):
 
 
 def test_no_phase_of_a_run_is_left_out(report):
-    assert report.document["seconds"].keys() == set(seconds.PHASES)
+    assert report.document["seconds"].keys() == set(store.PHASES)
 
 
 def test_every_entry_has_the_same_fields(report):

@@ -9,9 +9,9 @@ import pytest
 from mltune.dataset.dataset import load_manifest
 from mltune.device.known import UNKNOWN as UNKNOWN_DEVICE
 from mltune.results.wording import UNKNOWN, percent, spaced_duration, tflops
-from mltune.show.report.page import hardware, markdown
-from mltune.show.report.reading import read_input
+from mltune.show.report.evidence import read_input
 from mltune.show.report.sections import sections
+from mltune.show.report.writing import hardware, markdown
 
 
 class Page(HTMLParser):

@@ -10,9 +10,8 @@ from campaigns import DECLARED, stored, trial
 from mltune.dataset.dataset import load_manifest
 from mltune.problem.gemm import GemmProblem
 from mltune.problem.recorded import RecordedProblem
-from mltune.show.report.evidence import Evidence
-from mltune.show.report.reading import read_input
-from mltune.show.report.roofline import bandwidths, not_drawn, roofline
+from mltune.show.report.evidence import Evidence, read_input
+from mltune.show.report.figures import bandwidths, not_drawn, roofline
 from mltune.show.report.svg import plotting
 from mltune.show.report.writing import write_report
 

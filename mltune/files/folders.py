@@ -1,9 +1,22 @@
-"""The user's folders for data and caches, where the XDG base directory specification has them."""
+"""Folders: the assets that come with mltune, and the user's folders for data and caches."""
 
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
+
+FOLDERS = ("kernels", "search", "datasets", "models")
+
+
+@cache
+def assets(name: str) -> Path:
+    """Return the folder of one kind of asset, one of :data:`FOLDERS`."""
+    if name not in FOLDERS:
+        raise ValueError(f"an asset folder is one of {FOLDERS}, got {name!r}")
+    package = Path(__file__).resolve().parent.parent
+    installed = package / "_data" / name
+    return installed if installed.is_dir() else package.parent / name
 
 
 def data_folder() -> Path:
