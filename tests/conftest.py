@@ -112,6 +112,25 @@ def runtime(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def all_idle_workers(tmp_path_factory):
+    from imaginary_gpu import IdleWorkers
+
+    workers = IdleWorkers(tmp_path_factory.mktemp("gpu"))
+    yield workers
+    workers.pool.close()
+
+
+@pytest.fixture
+def idle_workers(all_idle_workers, monkeypatch):
+    """Return workers of an imaginary GPU that earlier tests have started; the GPU is usable."""
+    from imaginary_gpu import FOLDER
+
+    monkeypatch.setenv(FOLDER, str(all_idle_workers.folder))
+    all_idle_workers.clean()
+    return all_idle_workers
+
+
+@pytest.fixture(scope="session")
 def wheel(tmp_path_factory):
     """Return the path of the wheel of this checkout."""
     folder = tmp_path_factory.mktemp("wheel")

@@ -1,39 +1,50 @@
-"""A simulated worker process without a GPU: its answers, deaths and hangs are given by the cubins.
-
-A cubin is JSON here: ``time_s`` of the kernel, its ``noise``, and a ``deed``. Files in a folder control the whole GPU:
-``gone`` while it cannot be used, ``absent`` when there is none, ``broken`` when no worker can be started, ``no
-reference`` when the problem has no reference implementation. Every start of a worker is noted in ``starts``.
-"""
+"""An imaginary GPU: the answers, deaths and hangs of its worker process are given by the cubins and by a folder."""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
+from imaginary_worker import FOLDER, NO_REFERENCE, REFERENCE_S
 
 from mltune.device.known import H200
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.reader import load_kernel
-from mltune.measure.messages import Answer, Begin, Check, Measure, Race, TimeReference
 from mltune.measure.runner import GpuRunner
-from mltune.measure.timing import RaceResult, Series, UsualClock, run_rounds
 from mltune.problem.gemm import GemmProblem, parse_problem
-from mltune.records.trial import Build, Measurement, TrialState
+from mltune.process.child import ChildPool
+from mltune.records.trial import Build, TrialState
 
-FOLDER = "MLTUNE_IMAGINARY_GPU"
-REFERENCE_S = 3e-3
-NO_REFERENCE = "no reference"
+__all__ = [
+    "FOLDER",
+    "HOSTILE",
+    "NO_REFERENCE",
+    "PROBLEM",
+    "REFERENCE_S",
+    "IdleWorkers",
+    "ImaginaryBuilder",
+    "imaginary_runner",
+]  # fmt: skip
+
 HOSTILE = Path(__file__).parent / "gpu" / "hostile"
 PROBLEM = parse_problem("sgemm", trans="NT", m=512, n=512, k=512)
+
+
+class IdleWorkers:
+    """Workers that wait for the next test, and their folder, which is the same for all."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.pool = folder, ChildPool()
+
+    def clean(self) -> None:
+        """Make the GPU usable again; the starts of workers stay on record."""
+        for path in self.folder.iterdir():
+            if path.name != "starts":
+                path.unlink()
 
 
 class ImaginaryBuilder:
@@ -66,82 +77,6 @@ def imaginary_runner(
     timeout_s: float = 10.0, kernel: Kernel | None = None, problem: GemmProblem = PROBLEM, **options: Any
 ) -> GpuRunner:
     """Return a runner with a simulated GPU."""
-    worker = f"{__name__}:make"
+    worker = "imaginary_worker:make"
     kernel = kernel or load_kernel(HOSTILE)
     return GpuRunner(kernel, problem, device=H200, timeout_s=timeout_s, worker=worker, **options)
-
-
-def make(device_index: int) -> Callable[[Any], Answer]:
-    """Make the function that serves the requests (in the child)."""
-    folder = Path(os.environ[FOLDER])
-    with (folder / "starts").open("a") as starts:
-        starts.write("x")
-    if (folder / "broken").exists():
-        raise ImportError("this worker cannot be started")
-    lost = (folder / "gone").exists()
-    if lost or (folder / "absent").exists():
-        answer = Answer(None, lost="no GPU answers", permanent=not lost)
-        return lambda request: answer
-    return lambda request: _answer(request, folder)
-
-
-def _answer(request: Any, folder: Path) -> Answer:
-    if isinstance(request, Begin):
-        return Answer(Measurement(TrialState.OK))
-    if isinstance(request, TimeReference):
-        none = Measurement(TrialState.LAUNCH_ERROR, "no reference implementation is known")
-        return Answer(none if (folder / NO_REFERENCE).exists() else _timed(REFERENCE_S))
-    if isinstance(request, Race):
-        behaviours = [json.loads(cubin) for cubin, *_ in request.entries]
-        for behaviour in behaviours:
-            if behaviour.get("deed", "").endswith("in a race"):
-                _do({"deed": behaviour["deed"].removesuffix(" in a race") + " and die"}, folder)
-        reference = [] if (folder / NO_REFERENCE).exists() else [{"time_s": REFERENCE_S, "noise": 0.001}]
-        return Answer(_race(behaviours, reference, request.budget_s))
-    assert isinstance(request, Measure | Check)
-    behaviour = json.loads(request.cubin)
-    if isinstance(request, Check):
-        wrong = behaviour.get("deed") == "wrong at full size" and request.problem == PROBLEM
-        return Answer(Measurement(TrialState.WRONG_RESULT if wrong else TrialState.OK, "wrong" if wrong else ""))
-    if behaviour.get("deed") == "say the best":
-        return Answer(replace(_timed(behaviour["time_s"]), detail=str(request.best_s)))
-    return _do(behaviour, folder)
-
-
-def _do(behaviour: Mapping[str, Any], folder: Path) -> Answer:
-    deed = behaviour.get("deed", "")
-    if deed.startswith("take the GPU along"):
-        (folder / "gone").touch()
-    if deed == "be killed, once" and not (folder / "killed").exists():
-        (folder / "killed").touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    if deed.endswith("die"):
-        os.abort()
-    if deed.endswith("hang"):
-        time.sleep(100)
-    if deed.endswith("retire"):
-        return Answer(Measurement(TrialState.CRASHED, "an illegal address"), retire=True)
-    if deed.endswith("lose"):
-        return Answer(None, lost="an uncorrectable memory error")
-    return Answer(_timed(behaviour["time_s"]))
-
-
-def _timed(time_s: float) -> Measurement:
-    return Measurement(TrialState.OK, samples_s=(time_s,) * 3, median_s=time_s, noise=0.0)
-
-
-def _race(behaviours: list[dict[str, Any]], reference: list[dict[str, Any]], budget_s: float) -> RaceResult:
-    rng = np.random.default_rng(1)
-    runners, entered = [*behaviours, *reference], len(behaviours)
-
-    def take(order: Any) -> Series:
-        together = 1 + 0.05 * rng.random()  # what slows a round slows everybody in it
-        one = [runners[at]["time_s"] * together * (1 + runners[at]["noise"] * rng.standard_normal()) for at in order]
-        return Series(tuple(one))
-
-    rounds = run_rounds(len(runners), take, lambda duration_s: None, UsualClock(), budget_s)
-    return RaceResult(
-        TrialState.OK,
-        samples_s=tuple(times_s[:entered] for times_s in rounds.times_s),
-        reference_s=tuple(times_s[entered] for times_s in rounds.times_s if reference),
-    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
 from collections.abc import Mapping
@@ -202,7 +203,7 @@ class Manifest:
 
 def read_manifest(path: Path, *, inside: Path | None = None) -> Manifest:
     """Read the JSON file of a manifest and check it; no link below ``inside`` is followed."""
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
     try:
         document = parse_json(read_file(path, _MAX_BYTES, inside=inside))
@@ -213,7 +214,7 @@ def read_manifest(path: Path, *, inside: Path | None = None) -> Manifest:
         document["device"] = Device.from_json(document.get("device") or {})
         if "cublas_median_s" in document:  # before version 0.2
             document["reference_median_s"] = document.pop("cublas_median_s")
-        manifest = TypeAdapter(Manifest).validate_python(document)
+        manifest: Manifest = _adapter().validate_python(document)
     except ValidationError as error:
         raise DatasetError(f"{path}: {problems_of(error, document)}.") from error
     except OSError as error:
@@ -226,6 +227,14 @@ def read_manifest(path: Path, *, inside: Path | None = None) -> Manifest:
     if manifest.name != path.stem:
         raise DatasetError(f"a dataset's files carry its name, but {path} holds {manifest.name!r}.")
     return manifest
+
+
+@functools.cache
+def _adapter() -> Any:
+    """Return the validator of manifests."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Manifest)
 
 
 def _check_texts(document: Any) -> None:

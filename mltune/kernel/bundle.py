@@ -17,6 +17,7 @@ from mltune.kernel.arrays import ArraysDefinition
 from mltune.kernel.coding import LARGEST_INTEGER, Columns, labelled, length
 from mltune.kernel.evaluation import Partial
 from mltune.kernel.expressions import Expression, Value, parse
+from mltune.kernel.launch import Launch
 from mltune.problem.problem import STRICTEST, Problem
 
 DEVICE_VARIABLES = (
@@ -81,29 +82,6 @@ class Access:
     count: Expression
     bytes: Expression
     lanes: tuple[tuple[Expression, Expression], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """The launch of one configuration.
-
-    Attributes
-    ----------
-    grid, block : tuple of three int
-        Blocks of the grid and threads of a block, along x, y and z.
-    shared_bytes : int
-        Dynamic shared memory, bytes per block.
-    arguments : tuple of int
-        Arguments of the kernel that follow those of the problem.
-    workspace_bytes : int or None
-        Size of the memory whose address is the last argument; None for a kernel without one.
-    """
-
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    shared_bytes: int
-    arguments: tuple[int, ...]
-    workspace_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

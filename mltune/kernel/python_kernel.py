@@ -17,11 +17,12 @@ import numpy as np
 from mltune.errors import UsageError
 from mltune.files.text import printable
 from mltune.kernel.arrays import ArgumentDefinition, ArraysDefinition, arithmetic_of
-from mltune.kernel.bundle import Kernel, Launch, Restriction
+from mltune.kernel.bundle import Kernel, Restriction
 from mltune.kernel.coding import LARGEST_INTEGER, CodedValues, check_macro_name, code_default, code_values
 from mltune.kernel.configurations import combinations
 from mltune.kernel.expressions import parse
 from mltune.kernel.includes import Headers, IncludeFolders
+from mltune.kernel.launch import Launch
 from mltune.problem.array_values import DTYPES
 from mltune.problem.arrays import default_tolerance
 

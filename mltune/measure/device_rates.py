@@ -39,7 +39,7 @@ from mltune.records.trial import Build, TrialState
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from mltune.kernel.bundle import Launch
+    from mltune.kernel.launch import Launch
     from mltune.measure.stopwatch import Stopwatch
 
 RUNS = 9

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from mltune.kernel.bundle import Launch
+    from mltune.kernel.launch import Launch
     from mltune.problem.problem import RunnableProblem
 
 OUT_OF_MEMORY = 2

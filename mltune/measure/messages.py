@@ -11,7 +11,7 @@ from mltune.measure.timing import RaceResult
 from mltune.records.trial import Measurement, TrialState
 
 if TYPE_CHECKING:
-    from mltune.kernel.bundle import Launch
+    from mltune.kernel.launch import Launch
     from mltune.problem.problem import RunnableProblem
 
 

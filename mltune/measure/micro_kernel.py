@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mltune.device.facts import Device, Mix, Quantity
-from mltune.kernel.bundle import Launch
+from mltune.kernel.launch import Launch
 from mltune.measure.build import definitions
 
 ENTRY = "measure"

@@ -24,7 +24,7 @@ from mltune.problem.problem import CaseBuffer, VerificationCase
 from mltune.records.trial import Measurement, TrialState
 
 if TYPE_CHECKING:
-    from mltune.kernel.bundle import Launch
+    from mltune.kernel.launch import Launch
 
 GUARD_BYTES = 1 << 16
 """Least size of the zone before a buffer and of that behind it."""

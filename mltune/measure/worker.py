@@ -16,7 +16,7 @@ import numpy as np
 
 from mltune.device.query import Nvml, pci_bus_id, query_device, summarize
 from mltune.errors import DeviceError
-from mltune.kernel.bundle import Launch
+from mltune.kernel.launch import Launch
 from mltune.measure import messages
 from mltune.measure.gpu import CudaError, Fault, LoadedKernel, fault_of, gpu_memory, problem_arguments
 from mltune.measure.libraries import bind_reference

@@ -18,7 +18,7 @@ from mltune.winner.texts import fill_templates, header_files, kernel_source
 from mltune.winner.winner import launch_formulas, size_restrictions
 
 if TYPE_CHECKING:
-    from mltune.kernel.bundle import Launch
+    from mltune.kernel.launch import Launch
     from mltune.winner.winner import Winner
 
 

@@ -13,7 +13,8 @@ from mltune.results.rating import MS, speed, unit_of
 from mltune.winner.winner import Winner, launch_formulas, one_line
 
 if TYPE_CHECKING:
-    from mltune.kernel.bundle import Kernel, Launch
+    from mltune.kernel.bundle import Kernel
+    from mltune.kernel.launch import Launch
 
 
 def kernel_source(winner: Winner, date: str) -> str:

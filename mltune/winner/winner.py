@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mltune.errors import ExpressionError
-from mltune.kernel.bundle import Launch, device_variables
+from mltune.kernel.bundle import device_variables
 from mltune.kernel.evaluation import FUNCTIONS
 from mltune.kernel.expressions import parse
+from mltune.kernel.launch import Launch
 from mltune.problem.problem import RunnableProblem
 from mltune.results.wording import REPLAYED
 

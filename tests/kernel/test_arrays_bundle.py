@@ -9,7 +9,8 @@ import pytest
 
 from mltune.device.known import H200
 from mltune.errors import BundleError, ExpressionError, ProblemError, UsageError
-from mltune.kernel.bundle import Kernel, Launch, device_variables
+from mltune.kernel.bundle import Kernel, device_variables
+from mltune.kernel.launch import Launch
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace
 from mltune.problem.arrays import Argument, default_tolerance

@@ -8,8 +8,9 @@ import pytest
 
 from mltune.device.known import H200
 from mltune.errors import BundleError, ExpressionError
-from mltune.kernel.bundle import DEVICE_VARIABLES, Launch, device_variables
+from mltune.kernel.bundle import DEVICE_VARIABLES, device_variables
 from mltune.kernel.faults import find_faults
+from mltune.kernel.launch import Launch
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace
 from mltune.problem.gemm import parse_problem

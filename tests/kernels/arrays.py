@@ -12,8 +12,9 @@ import numpy as np
 
 from mltune.device.known import H200
 from mltune.files import folders
-from mltune.kernel.bundle import Access, Kernel, Launch, Restriction, device_variables
+from mltune.kernel.bundle import Access, Kernel, Restriction, device_variables
 from mltune.kernel.expressions import Expression, parse
+from mltune.kernel.launch import Launch
 from mltune.kernel.space import ConstrainedSpace
 
 Configuration = Mapping[str, int]

@@ -17,7 +17,7 @@ from arrays import Argument, ArraysBundle, Configuration
 from emulation.arrays_host import HostArraysKernel
 from emulation.host import COMPILER_EXISTS, EmulationError, place
 
-from mltune.kernel.bundle import Launch
+from mltune.kernel.launch import Launch
 
 pytestmark = pytest.mark.skipif(not COMPILER_EXISTS, reason="needs g++")
 

@@ -6,7 +6,7 @@ from emulation.arrays_host import HostArraysKernel
 from emulation.host import COMPILER_EXISTS, HERE, EmulationError, HostKernel, place
 from gemm import check_configurations
 
-from mltune.kernel.bundle import Launch
+from mltune.kernel.launch import Launch
 from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import GemmProblem
 

@@ -10,7 +10,6 @@ from imaginary_gpu import FOLDER, REFERENCE_S, ImaginaryBuilder, imaginary_runne
 from mltune.errors import DeviceError, DeviceLostError, WorkerError
 from mltune.measure import runner as runner_module
 from mltune.measure.pipeline import SamplingRule
-from mltune.process.child import ChildPool
 from mltune.records.trial import TrialState
 
 DEEDS = [
@@ -31,8 +30,18 @@ BUILDER = ImaginaryBuilder({number: {"deed": deed} for number, deed in enumerate
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv(FOLDER, str(tmp_path))
-    monkeypatch.setattr(runner_module, "_PAUSES_S", (0.05, 0.05))
+    monkeypatch.setattr(runner_module, "_PAUSES_S", (0.05,))
     return tmp_path
+
+
+@pytest.fixture
+def serving(idle_workers, monkeypatch):
+    """Return idle workers, of which one has begun the problem."""
+    monkeypatch.setattr(runner_module, "_PAUSES_S", (0.05,))
+    with imaginary_runner(pool=idle_workers.pool) as runner:
+        ask(runner, "").result()
+    (idle_workers.folder / "starts").write_text("")
+    return idle_workers
 
 
 def ask(runner, deed):
@@ -53,8 +62,8 @@ def test_a_build_is_measured(folder):
     assert starts(folder) == 1
 
 
-def test_a_queued_build_gets_the_best_time_known_when_it_runs(folder):
-    with imaginary_runner() as runner:
+def test_a_queued_build_gets_the_best_time_known_when_it_runs(serving):
+    with imaginary_runner(pool=serving.pool) as runner:
         waiting = [ask(runner, deed) for deed in ("say the best", "say the best")]
         known = runner.submit({"MISDEED": 0, "REPEAT": 1}, BUILDER.build(len(DEEDS) - 1), best_s=1e-3)
         details = [one.result().detail for one in (*waiting, known)]
@@ -65,73 +74,66 @@ def test_a_queued_build_gets_the_best_time_known_when_it_runs(folder):
 @pytest.mark.parametrize(
     ("deed", "state"), [("die", TrialState.CRASHED), ("retire", TrialState.CRASHED), ("hang", TrialState.TIMEOUT)]
 )
-def test_where_the_next_worker_runs_the_failure_is_the_kernels(folder, deed, state):
-    with imaginary_runner(timeout_s=0.5) as runner:
+def test_where_the_next_worker_runs_the_failure_is_the_kernels(serving, deed, state):
+    with imaginary_runner(timeout_s=0.5, pool=serving.pool) as runner:
         ask(runner, "").result()
         measured = ask(runner, deed).result()
-        begun = starts(folder)
+        begun = starts(serving.folder)
         after = ask(runner, "").result()
 
     died = 1 + (deed == "die")  # a worker that died may have been killed from outside: the request is repeated
     assert measured.state is state
-    assert begun == 1 + died, "the next worker is started at once: it shows whether the GPU is usable"
+    assert begun == died, "the next worker is started at once: it shows whether the GPU is usable"
     assert after.state is TrialState.OK
-    assert starts(folder) == 1 + died
+    assert starts(serving.folder) == died
     assert runner.restarts == died
 
 
-def test_a_worker_that_is_killed_from_outside_costs_no_trial(folder):
+def test_a_worker_that_is_killed_from_outside_costs_no_trial(serving):
     """The first worker is killed, as by the operating system when memory runs out; the next one measures."""
-    with imaginary_runner() as runner:
+    with imaginary_runner(pool=serving.pool) as runner:
         ask(runner, "").result()
         measured = ask(runner, "be killed, once").result()
 
     assert measured.state is TrialState.OK
     assert runner.restarts == 1
-    assert starts(folder) == 2
+    assert starts(serving.folder) == 1
 
 
-@pytest.fixture
-def pool():
-    made = ChildPool()
-    yield made
-    made.close()
-
-
-def test_the_worker_in_a_pool_serves_the_next_runner(folder, pool):
-    for _ in range(3):
-        with imaginary_runner(pool=pool) as runner:
+def test_the_worker_in_a_pool_serves_the_next_runner(serving):
+    for _ in range(2):
+        with imaginary_runner(pool=serving.pool) as runner:
             assert ask(runner, "").result().state is TrialState.OK
 
-    assert starts(folder) == 1
+    assert starts(serving.folder) == 0
 
 
 @pytest.mark.parametrize("deed", ["die", "retire", "hang"])
-def test_a_worker_that_is_not_usable_is_replaced_for_the_next_runner(folder, pool, deed):
-    with imaginary_runner(timeout_s=0.5, pool=pool) as runner:
+def test_a_worker_that_is_not_usable_is_replaced_for_the_next_runner(serving, deed):
+    with imaginary_runner(timeout_s=0.5, pool=serving.pool) as runner:
         ask(runner, deed).result()
-    with imaginary_runner(pool=pool) as runner:
+    with imaginary_runner(pool=serving.pool) as runner:
         assert ask(runner, "").result().state is TrialState.OK
 
 
-def test_a_worker_that_was_killed_while_it_waited_is_replaced_at_once(folder, pool):
-    with imaginary_runner(pool=pool) as runner:
+def test_a_worker_that_was_killed_while_it_waited_is_replaced_at_once(serving):
+    with imaginary_runner(pool=serving.pool) as runner:
         ask(runner, "").result()
         pid = runner._child.pid
     os.kill(pid, signal.SIGKILL)
-    with imaginary_runner(pool=pool) as runner:
+    with imaginary_runner(pool=serving.pool) as runner:
         assert ask(runner, "").result().state is TrialState.OK
 
-    assert starts(folder) == 2
+    assert starts(serving.folder) == 1
     assert runner.restarts == 0
 
 
-def test_what_is_under_way_at_the_end_of_a_runner_does_not_hold_up_the_next(folder, pool):
-    with imaginary_runner(timeout_s=60, pool=pool) as runner:
+def test_what_is_under_way_at_the_end_of_a_runner_does_not_hold_up_the_next(serving):
+    with imaginary_runner(timeout_s=60, pool=serving.pool) as runner:
         ask(runner, "").result()
         hanging, waiting = ask(runner, "hang"), ask(runner, "")
         time.sleep(0.2)
-    with imaginary_runner(pool=pool) as after:
+    with imaginary_runner(pool=serving.pool) as after:
         assert ask(after, "").result().state is TrialState.OK
 
     assert waiting.cancelled()
@@ -140,31 +142,31 @@ def test_what_is_under_way_at_the_end_of_a_runner_does_not_hold_up_the_next(fold
 
 
 @pytest.mark.parametrize("deed", ["take the GPU along and die", "take the GPU along and hang", "lose"])
-def test_where_the_gpu_is_lost_no_trial_fails(folder, deed):
-    with imaginary_runner(timeout_s=0.5) as runner:
+def test_where_the_gpu_is_lost_no_trial_fails(serving, deed):
+    with imaginary_runner(timeout_s=0.5, pool=serving.pool) as runner:
         ask(runner, "").result()
         with pytest.raises(DeviceLostError, match=r"cannot be used now: .+; see"):
             ask(runner, deed).result()
 
 
-def test_a_gpu_that_comes_back_is_used_again(folder):
-    with imaginary_runner() as runner:
+def test_a_gpu_that_comes_back_is_used_again(serving):
+    with imaginary_runner(pool=serving.pool) as runner:
         with pytest.raises(DeviceLostError):
             ask(runner, "take the GPU along and die").result()
         with pytest.raises(DeviceLostError):
             ask(runner, "").result()
-        (folder / "gone").unlink()
+        (serving.folder / "gone").unlink()
 
         assert ask(runner, "").result().state is TrialState.OK
 
 
-def test_a_gpu_that_is_back_within_the_pauses_is_not_lost(folder, monkeypatch):
+def test_a_gpu_that_is_back_within_the_pauses_is_not_lost(serving, monkeypatch):
     monkeypatch.setattr(runner_module, "_PAUSES_S", (0.2,) * 50)
-    with imaginary_runner() as runner:
+    with imaginary_runner(pool=serving.pool) as runner:
         asked = ask(runner, "take the GPU along and retire")
-        while not (folder / "gone").exists():
+        while not (serving.folder / "gone").exists():
             time.sleep(0.01)
-        (folder / "gone").unlink()
+        (serving.folder / "gone").unlink()
 
         assert asked.result().state is TrialState.CRASHED
 
@@ -181,10 +183,10 @@ def test_a_gpu_that_does_not_exist_is_a_device_error(folder):
         ask(runner, "").result()
 
 
-def test_a_gpu_that_has_worked_may_come_back(folder):
-    with imaginary_runner() as runner:
+def test_a_gpu_that_has_worked_may_come_back(serving):
+    with imaginary_runner(pool=serving.pool) as runner:
         ask(runner, "").result()
-        (folder / "absent").touch()
+        (serving.folder / "absent").touch()
         with pytest.raises(DeviceLostError):
             ask(runner, "die").result()
 
@@ -209,15 +211,15 @@ def test_a_build_that_runs_when_the_runner_is_closed_is_not_measured(folder):
     assert starts(folder) == 1
 
 
-def test_the_reference_is_timed(folder):
-    with imaginary_runner() as runner:
+def test_the_reference_is_timed(serving):
+    with imaginary_runner(pool=serving.pool) as runner:
         assert runner.time_reference().median_s == REFERENCE_S
         assert runner.time_reference(SamplingRule()).median_s == REFERENCE_S
 
 
-def test_a_race_has_a_column_for_every_entry(folder):
+def test_a_race_has_a_column_for_every_entry(serving):
     builder = ImaginaryBuilder({0: {"time_s": 2e-3}, 1: {"time_s": 4e-3}})
-    with imaginary_runner() as runner:
+    with imaginary_runner(pool=serving.pool) as runner:
         result = runner.race([({"MISDEED": number, "REPEAT": 1}, builder.build(number)) for number in (1, 0)])
 
     assert result.state is TrialState.OK
@@ -225,9 +227,9 @@ def test_a_race_has_a_column_for_every_entry(folder):
     assert all(slow == pytest.approx(2 * fast) for slow, fast in result.samples_s)
 
 
-def test_a_race_in_which_the_worker_dies_has_no_times(folder):
+def test_a_race_in_which_the_worker_dies_has_no_times(serving):
     builder = ImaginaryBuilder({0: {"deed": "die in a race"}})
-    with imaginary_runner() as runner:
+    with imaginary_runner(pool=serving.pool) as runner:
         result = runner.race([({"MISDEED": 0, "REPEAT": 1}, builder.build(0))])
 
     assert result.state is TrialState.CRASHED

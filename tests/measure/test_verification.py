@@ -15,7 +15,7 @@ import pytest
 from host_gpu import HostKernel, memory
 
 from mltune.errors import DeviceError
-from mltune.kernel.bundle import Launch
+from mltune.kernel.launch import Launch
 from mltune.measure import verification as engine
 from mltune.measure.libraries import bind_reference
 from mltune.measure.messages import Baseline

@@ -13,7 +13,7 @@ from host_gpu import HostKernel, memory
 
 from mltune.device.known import H200
 from mltune.device.query import GpuState
-from mltune.kernel.bundle import Launch
+from mltune.kernel.launch import Launch
 from mltune.measure import verification, worker
 from mltune.measure.gpu import CudaError
 from mltune.measure.messages import Answer, Baseline, Begin, Check, Measure, Outputs, Race, Run, TimeReference

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from imaginary_gpu import FOLDER, HOSTILE, PROBLEM, REFERENCE_S, ImaginaryBuilder, imaginary_runner
+from imaginary_gpu import HOSTILE, PROBLEM, REFERENCE_S, ImaginaryBuilder, imaginary_runner
 
 from mltune.dataset.dataset import load_dataset
 from mltune.device.known import H200
@@ -33,13 +33,12 @@ def trial(number, time_s, state=TrialState.OK, samples=3):
 
 
 @pytest.fixture
-def imagined(tmp_path, monkeypatch):
+def imagined(idle_workers, monkeypatch):
     """Return a function that opens a session with an imaginary GPU whose behaviour is given by trial."""
-    monkeypatch.setenv(FOLDER, str(tmp_path))
     monkeypatch.setattr(runner_module, "_PAUSES_S", ())
 
-    def session(behaviours):
-        runner = imaginary_runner()
+    def session(behaviours, pool=idle_workers.pool):
+        runner = imaginary_runner(pool=pool)
         space = TableSpace({"MISDEED": [0], "REPEAT": [1]})
         return Session(load_kernel(HOSTILE), PROBLEM, H200, space, ImaginaryBuilder(behaviours), runner, {}, gpu=runner)
 
@@ -136,9 +135,9 @@ def test_what_cannot_be_built_again_is_rejected(imagined):
     assert "the compiler died" in found.rejected[0]
 
 
-def test_when_stopped_it_declares_what_is_on_record_and_leaves_the_gpu_alone(imagined, tmp_path):
-    (tmp_path / "absent").touch()
-    with imagined({}) as session:
+def test_when_stopped_it_declares_what_is_on_record_and_leaves_the_gpu_alone(imagined, idle_workers):
+    (idle_workers.folder / "absent").touch()
+    with imagined({}, pool=None) as session:
         found = declared(session, [trial(0, 2.1e-3), trial(1, 2e-3)], stop=lambda: True)
 
     assert found.number == 1

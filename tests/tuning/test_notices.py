@@ -18,6 +18,7 @@ from tests.cli.program import command
 from tests.conftest import few_rows
 
 NOTICE = "dataset few was recorded with another version of the source of gemm_simt"
+PLAIN = {"search": "random", "skip": False, "stop": False, "progress": None}
 PLAN = """
 [plan]
 title = "One problem"
@@ -38,9 +39,12 @@ def changed(tmp_path_factory) -> Path:
 
 def test_tune_says_that_the_source_has_changed(changed, tmp_path):
     with pytest.warns(MltuneWarning, match=NOTICE):
-        mltune.tune(trials=16, device=f"replay:{changed}", run=tmp_path / "run", progress=None)
+        mltune.tune(trials=8, device=f"replay:{changed}", run=tmp_path / "run", **PLAIN)
 
-    assert NOTICE in command("tune", "--device", f"replay:{changed}", "--trials", 16, "--run", tmp_path / "run").stderr
+    done = command(
+        "tune", "--device", f"replay:{changed}", "--trials", 8, "--run", tmp_path / "run", "--search", "random"
+    )
+    assert NOTICE in done.stderr
 
 
 def test_run_says_that_the_source_has_changed(changed, tmp_path):
@@ -59,7 +63,14 @@ def test_compare_says_that_the_source_has_changed(changed, tmp_path):
 
 def test_of_the_source_of_today_nothing_is_said(tmp_path):
     dataset = few_rows(tmp_path, "h200-sgemm-nt-4096-random", rows=40)
-    mltune.tune(trials=16, device=f"replay:{dataset}", run=tmp_path / "run", progress=None)
+    mltune.tune(trials=8, device=f"replay:{dataset}", run=tmp_path / "run", **PLAIN)
+
+
+def lose(run: Path, aside: Path) -> None:
+    """Let a run be killed, and remove the file with its last trials."""
+    with Store.open(run):
+        shutil.copy(run / FILE, aside / FILE)
+    shutil.copy(aside / FILE, run / FILE)
 
 
 @pytest.fixture
@@ -70,9 +81,7 @@ def lossy(tmp_path) -> tuple[Path, Path]:
     plan = PLAN.format(few_rows(tmp_path, "h200-sgemm-nt-4096-random", rows=40))
     run_plan(placed(plan), tmp_path / "campaign")
     problem = tmp_path / "campaign/problems/few"
-    with Store.open(problem):
-        shutil.copy(problem / FILE, tmp_path / FILE)
-    shutil.copy(tmp_path / FILE, problem / FILE)
+    lose(problem, tmp_path)
     return tmp_path / "campaign", problem
 
 
@@ -97,9 +106,10 @@ def test_a_campaign_that_goes_on_speaks_of_them(lossy):
     assert "the trials that it held are lost" in command("run", campaign).stderr
 
 
-def test_a_run_that_goes_on_speaks_of_them(lossy, tmp_path):
-    _, problem = lossy
-    alone = shutil.copytree(problem, tmp_path / "alone")
-    device = f"replay:{tmp_path / 'few.parquet'}"
+def test_a_run_that_goes_on_speaks_of_them(tmp_path):
+    device = f"replay:{few_rows(tmp_path, 'h200-sgemm-nt-4096-random', rows=40)}"
+    mltune.tune(trials=8, device=device, run=tmp_path / "run", **PLAIN)
+    lose(tmp_path / "run", tmp_path)
+
     with pytest.warns(MltuneWarning, match="the trials that it held are lost"):
-        mltune.tune(trials=16, device=device, run=alone, progress=None)
+        mltune.tune(trials=8, device=device, run=tmp_path / "run", **PLAIN)

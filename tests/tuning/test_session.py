@@ -8,7 +8,8 @@ import pytest
 from mltune.dataset.dataset import load_dataset, make_dataset, write_dataset
 from mltune.device.known import H200
 from mltune.errors import BundleError, RunDirectoryError, UsageError
-from mltune.kernel.bundle import Launch, device_variables
+from mltune.kernel.bundle import device_variables
+from mltune.kernel.launch import Launch
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace
 from mltune.problem.gemm import parse_problem

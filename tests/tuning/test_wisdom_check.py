@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from entries import entry
-from imaginary_gpu import FOLDER, HOSTILE, PROBLEM, ImaginaryBuilder, imaginary_runner
+from imaginary_gpu import HOSTILE, PROBLEM, ImaginaryBuilder, imaginary_runner
 
 from mltune.dataset.dataset import load_dataset
 from mltune.device.known import H200
@@ -28,15 +28,14 @@ def of_hostile(misdeed, median_s, **facts):
 
 
 @pytest.fixture
-def imagined(tmp_path, monkeypatch):
+def imagined(idle_workers, monkeypatch):
     """Return a function that checks entries on an imaginary GPU, whose behaviour is given by misdeed."""
-    monkeypatch.setenv(FOLDER, str(tmp_path))
     monkeypatch.setattr(runner_module, "_PAUSES_S", ())
     monkeypatch.setattr(wisdom_check, "_device_and_problem", lambda target: (H200, None))
 
     def check(entries, behaviours, **options):
         def opened(kernel, problem, target):
-            runner = imaginary_runner()
+            runner = imaginary_runner(pool=idle_workers.pool)
             space = TableSpace({"MISDEED": list(range(4)), "REPEAT": [1] * 4})
             builder, default = ImaginaryBuilder(behaviours), {"MISDEED": 0, "REPEAT": 1}
             return Session(KERNEL, PROBLEM, H200, space, builder, runner, {}, gpu=runner, default=default)

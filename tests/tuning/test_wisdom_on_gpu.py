@@ -1,7 +1,7 @@
 """The wisdom of runs on a GPU, which is imaginary here: the user's file is used, and the default stays the first."""
 
 import pytest
-from imaginary_gpu import FOLDER, HOSTILE, PROBLEM, ImaginaryBuilder, imaginary_runner
+from imaginary_gpu import HOSTILE, PROBLEM, ImaginaryBuilder, imaginary_runner
 
 from mltune.device.known import H200
 from mltune.kernel.reader import load_kernel
@@ -18,15 +18,14 @@ TIMES_S = (3e-3, 2.2e-3, 2e-3, 2e-3, 4e-3)
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
+def run(tmp_path, idle_workers, monkeypatch):
     """Return a function that tunes five configurations, of which two tie; the user's wisdom is in the folder."""
-    monkeypatch.setenv(FOLDER, str(tmp_path))
     monkeypatch.setenv("MLTUNE_WISDOM", str(tmp_path / "wisdom.json"))
     monkeypatch.setattr(runner_module, "_PAUSES_S", ())
     behaviours = {number: {"time_s": time_s, "noise": 0.002} for number, time_s in enumerate(TIMES_S)}
 
     def opened(*arguments, **options):
-        runner = imaginary_runner()
+        runner = imaginary_runner(pool=idle_workers.pool)
         space = TableSpace({"MISDEED": list(range(len(TIMES_S))), "REPEAT": [1] * len(TIMES_S)})
         default = {"MISDEED": 0, "REPEAT": 1}
         parts = ImaginaryBuilder(behaviours), runner, {"driver": "13.0"}
@@ -61,7 +60,7 @@ def test_the_verified_winner_and_its_ties_are_added_and_measured_next_time(run, 
 
 @pytest.mark.parametrize(
     ("deed", "reason"),
-    [("no build", "crashed: the compiler died"), ("die", "crashed: "), ("wrong at full size", "wrong_result")],
+    [("no build", "crashed: the compiler died"), ("retire", "crashed: "), ("wrong at full size", "wrong_result")],
 )
 def test_what_fails_here_is_not_proposed_again(run, tmp_path, deed, reason):
     """Of the two that tie the first fails: the next run takes the other, and the one after that as well."""
@@ -82,7 +81,7 @@ def proposed(result):
 
 def test_what_fails_is_known_where_no_trial_succeeds(run, tmp_path):
     run("first")
-    assert run("second", dict.fromkeys(range(5), "die")).best is None
+    assert run("second", {**dict.fromkeys(range(5), "no build"), 2: "die"}).best is None
     assert [one.configuration["MISDEED"] for one in Wisdom.load(tmp_path / "wisdom.json").best()] == [3]
 
 

@@ -5,7 +5,7 @@ from concurrent.futures import Future
 
 import numpy as np
 import pytest
-from imaginary_gpu import FOLDER, NO_REFERENCE, imaginary_runner
+from imaginary_gpu import NO_REFERENCE, imaginary_runner
 from rich.console import Console
 
 from mltune.device.known import H200
@@ -52,16 +52,15 @@ def test_the_kernel_is_the_problems_own():
 
 
 @pytest.fixture
-def result(tmp_path, monkeypatch):
+def result(tmp_path, idle_workers, monkeypatch):
     """Tune ten configurations."""
-    monkeypatch.setenv(FOLDER, str(tmp_path))
     monkeypatch.setattr(runner_module, "_PAUSES_S", ())
-    (tmp_path / NO_REFERENCE).touch()
+    (idle_workers.folder / NO_REFERENCE).touch()
     whole = ConstrainedSpace(KERNEL, PROBLEM.variables() | device_variables(H200))
     columns = whole.rows(whole.sample(10, np.random.default_rng(0)))
 
     def opened(*arguments, **options):
-        runner = imaginary_runner(kernel=KERNEL, problem=PROBLEM)
+        runner = imaginary_runner(kernel=KERNEL, problem=PROBLEM, pool=idle_workers.pool)
         space = TableSpace({name: column.tolist() for name, column in columns.items()})
         return Session(KERNEL, PROBLEM, H200, space, Builder(), runner, {"driver": "13.0", "nvrtc": "13.0"}, gpu=runner)
 

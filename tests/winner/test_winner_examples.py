@@ -15,7 +15,7 @@ import pytest
 from emulation.host import COMPILER, HERE, HostKernel, compile_options
 from winners import HALVES, PROBLEMS, a_winner, cuda_include, split_k_winner
 
-from mltune.kernel.bundle import Launch
+from mltune.kernel.launch import Launch
 from mltune.problem.gemm import GemmProblem
 from mltune.winner.folder import write_winner
 

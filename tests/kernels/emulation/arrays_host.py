@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from emulation.host import HostLibrary
-from mltune.kernel.bundle import Launch
+from mltune.kernel.launch import Launch
 
 _names = itertools.count()
 

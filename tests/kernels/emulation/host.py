@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mltune.kernel.bundle import Launch
+from mltune.kernel.launch import Launch
 from mltune.problem.gemm import GemmProblem
 
 HERE = Path(__file__).parent
