@@ -245,7 +245,7 @@ class Examples:
     Attributes
     ----------
     files : tuple of str
-        Their names; the templates are in ``mltune/winner/templates/KIND``.
+        Their names; the templates are in ``mltune/results/templates/KIND``.
     usage : str
         The commands that run them.
     values : mapping of str to object

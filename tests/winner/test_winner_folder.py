@@ -25,7 +25,7 @@ from mltune.problem.gemm import GemmProblem
 from mltune.problem.kinds import problem_from_json
 from mltune.problem.problem import Examples
 from mltune.records.trial import Build, TrialState
-from mltune.winner.folder import winner_files, write_folder, write_winner
+from mltune.results.winner_folder import winner_files, write_folder, write_winner
 
 DATE = "2025-01-01T00:00:00+00:00"
 FILES = {"kernel.cu", "kernel.cubin", "winner.json", "example.py", "example.cpp", "README.txt"}
@@ -174,7 +174,7 @@ def test_what_a_killed_writer_left_is_put_right(tmp_path):
 WRITER = """
 import itertools, sys
 from pathlib import Path
-from mltune.winner.folder import write_folder
+from mltune.results.winner_folder import write_folder
 for number in itertools.count():
     write_folder(Path(sys.argv[1]), {name: bytes([number % 256]) * 50_000 for name in "abcdef"})
     if number == 0:
@@ -199,7 +199,7 @@ FULL = """
 import resource, sys
 from pathlib import Path
 from mltune.errors import StoreError
-from mltune.winner.folder import write_folder
+from mltune.results.winner_folder import write_folder
 folder = Path(sys.argv[1])
 write_folder(folder, {"one": b"1"})
 if sys.argv[2] == "limit":

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mltune.files import folders
 from mltune.records.versions import __version__
 from mltune.results.rating import MS, speed, unit_of
-from mltune.winner.winner import Winner, launch_formulas, one_line
+from mltune.results.winner import Winner, launch_formulas, one_line
 
 if TYPE_CHECKING:
     from mltune.kernel.bundle import Kernel
@@ -88,7 +88,7 @@ def licence(kernel: Kernel) -> str:
 
 def fill_templates(winner: Winner, document: Mapping[str, Any]) -> dict[str, bytes]:
     """Return the texts by file name, for a winner with machine code and the content of its winner.json."""
-    examples, templates = winner.runnable.examples(), resources.files("mltune.winner") / "templates"
+    examples, templates = winner.runnable.examples(), resources.files("mltune.results") / "templates"
     values = {**_launch(winner), **_measured(winner, document), "usage": examples.usage, **examples.values}
     sources = {"README.txt": templates} | dict.fromkeys(examples.files, templates / winner.problem.kind)
     return {
