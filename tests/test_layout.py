@@ -199,7 +199,7 @@ def test_a_switch_on_a_kind_is_seen(source: str, lines: list[int]) -> None:
         ("mltune.problem.gemm.GemmProblem", True),
         ("mltune.problem.gemm_operands.op", True),
         ("mltune.problem.arrays.ArraysProblem", True),
-        ("mltune.problem.arrays_examples.examples", True),
+        ("mltune.problem.arrays_values.scalar", True),
         ("mltune.problem.recorded.RecordedProblem", True),
         ("mltune.problem.array_values.STORAGE", False),
         ("mltune.problem.kinds.KINDS", False),

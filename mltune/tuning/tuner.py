@@ -131,11 +131,13 @@ def tune(
         return result
 
 
-def preload() -> None:
-    """Import the packages of the search, which takes seconds."""
+def preload(*, fits_models: bool = True) -> None:
+    """Import the packages of the search, which takes seconds where it fits models."""
+    import mltune.search.search  # noqa: F401
     from mltune.cost import regressors
 
-    regressors.preload()
+    if fits_models:
+        regressors.preload()
 
 
 def _start_model(
@@ -246,7 +248,7 @@ class Tuner:
 
     def run(self) -> TuneResult:
         """Run until the end; see :func:`tune`."""
-        with one_thread():
+        with one_thread(fits_models=self._request.fits_models):
             return self._run()
 
     def _run(self) -> TuneResult:

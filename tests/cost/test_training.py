@@ -84,15 +84,15 @@ def test_every_recorded_kernel_has_a_model_of_its_datasets():
     """models/train.sh must be run again after datasets/ has changed."""
     from mltune.kernel.reader import load_kernel
 
-    for kernel in sorted({manifest.kernel for manifest in list_datasets()}):
+    manifests = list_datasets()
+    for kernel in sorted({manifest.kernel for manifest in manifests}):
         card = load_card(folders.assets("models") / kernel)
         hashes = {name: origin["sha256"] for name, origin in card.facts["datasets"].items()}
-        recorded = [one for one in list_datasets() if one.kernel == kernel]
+        recorded = [one for one in manifests if one.kernel == kernel]
         searches = map(load_manifest, sorted((folders.assets("datasets") / kernel).glob("searches/*.json")))
         assert hashes == {one.name: one.sha256 for one in [*recorded, *searches]}
-        manifest = next(one for one in list_datasets() if one.kernel == kernel)
-        model = choose_model(kernel, load_kernel(kernel)).load(manifest.problem, manifest.device)
-        assert manifest.name in [member.sweep for member in model.members]
+        model = choose_model(kernel, load_kernel(kernel)).load(recorded[0].problem, recorded[0].device)
+        assert recorded[0].name in [member.sweep for member in model.members]
 
 
 def test_the_gain_is_that_over_physics():

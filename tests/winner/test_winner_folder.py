@@ -21,10 +21,9 @@ from winners import PROBLEMS, SMALL, a_winner
 import mltune
 from mltune.device.facts import Device
 from mltune.errors import StoreError
-from mltune.problem.gemm import GemmProblem
 from mltune.problem.kinds import problem_from_json
-from mltune.problem.problem import Examples
 from mltune.records.trial import Build, TrialState
+from mltune.winner import texts
 from mltune.winner.folder import winner_files, write_folder, write_winner
 
 DATE = "2025-01-01T00:00:00+00:00"
@@ -133,11 +132,13 @@ def test_headers_of_folders_lie_in_folders(tmp_path):
 def test_templates_are_in_the_package():
     templates = Path(mltune.__file__).parent / "winner" / "templates"
     names = {path.name.removesuffix(".txt") for path in templates.rglob("*") if path.is_file()}
-    assert names == {"README.txt", "example.py", "example.cpp"} < FILES
+    assert names == {"README.txt", "usage", "example.py", "example.cpp"}
+    assert names - {"usage"} < FILES
 
 
-def test_a_kind_without_examples_has_everything_else(monkeypatch):
-    monkeypatch.setattr(GemmProblem, "examples", lambda problem: Examples())
+def test_a_kind_without_examples_has_everything_else(monkeypatch, tmp_path):
+    (tmp_path / "README.txt.txt").write_text((texts.TEMPLATES / "README.txt.txt").read_text())
+    monkeypatch.setattr(texts, "TEMPLATES", tmp_path)
     files = winner_files(a_winner(), DATE)
     assert files.keys() == FILES - {"example.py", "example.cpp"}
     assert "python example.py" not in files["README.txt"].decode()
