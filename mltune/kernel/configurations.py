@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mltune.errors import SpaceError, UsageError
 from mltune.files.text import did_you_mean, printable
-from mltune.kernel.coding import Columns, Indices, code_ordered
+from mltune.kernel.coding import code_ordered
 from mltune.kernel.expressions import Expression, parse
 from mltune.kernel.space import TableSpace
 
@@ -27,6 +27,7 @@ MOST = 2_000_000
 
 MOST_COMBINED = 8_000_000
 """Most combinations of some parameters before restrictions are applied to them."""
+
 
 class ConfigurationTable:
     """A table of distinct configurations.
