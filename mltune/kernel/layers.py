@@ -1,16 +1,15 @@
 """Count, rank and sample the valid configurations of a kernel exactly, without enumerating them.
 
-The count binds the parameters one by one and keeps one state for all combinations of bound values that the restrictions
-can no longer distinguish (see :mod:`mltune.kernel.layers`). The number of states depends on the order only, and
-strongly: thousands with a good order, billions with a poor one. A beam search over sets of bound parameters finds a
-good order; sets suffice, because the number of states does not depend on the order inside a set.
-
 The parameters are bound one after another. Each rule (a restriction, or several over the same parameters) is an
 automaton that reads the values of its parameters in that order and stops as soon as no completion can satisfy it. A
 *state* of a layer combines the states of the rules that are not yet settled. Combinations of values with equal states
 have the same completions, so a layer has each state once. A backward pass counts the completions of each state, and
 with these counts every valid configuration has a rank. This is dynamic programming over whole columns, without a loop
 over configurations.
+
+The number of states depends on the order of the parameters only, and strongly: thousands with a good order, billions
+with a poor one. A beam search over sets of bound parameters finds a good order; sets suffice, because the number of
+states does not depend on the order inside a set.
 """
 
 from __future__ import annotations
