@@ -87,7 +87,7 @@ def essence(records):
 
 @pytest.mark.parametrize("name", SEARCHES)
 def test_each_proposes_distinct_configurations_and_names_the_source(name):
-    search = search_of("gemm_simt", name)
+    search = search_of("gemm_shared", name)
     candidates = []
     for _ in range(4):
         batch = search.ask()
