@@ -14,7 +14,10 @@ from tests.environment import importing
 ROOT = Path(__file__).resolve().parents[2]
 HOSTILE = "open({marker!r}, 'a').write(__name__ + '\\n')\n"
 MODULES = ("ctypes.py", "json.py", "numpy.py", "socket.py", "multiprocessing/__init__.py", "sklearn/__init__.py")
-COMPARE = "compare --datasets h200-dgemm-nt-4096-random --strategies random --evaluations 10 --seeds 1 --jobs 1 --output ../out"
+COMPARE = (
+    "compare --datasets h200-dgemm-nt-4096-random --strategies random --evaluations 10 --seeds 1 --jobs 1 "
+    "--output ../out"
+)
 SOURCE = Source('extern "C" __global__ void entry() {}', "entry", ("--gpu-architecture=sm_90", "--ptxas-options=-v"))
 TARGETS = {
     "compiler": ("mltune.measure.compiler:make_compiler", (SOURCE, 4 << 30)),

@@ -172,6 +172,7 @@ def test_the_search_ends_with_the_space():
     assert search.verdict() == "nothing is left to try: all 40 configurations are on record"
 
 
+@pytest.mark.system
 def test_it_stops_by_itself_and_gives_the_reason():
     replay = Replay("convolution_rtx_a6000")
     records = replay.run(60)
