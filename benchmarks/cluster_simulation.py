@@ -2,7 +2,7 @@
 
 A discrete-event simulation plays the searches that search_width.py has traced: the same batches, planned from the same
 results, with the recorded seconds of every compilation and timing and the processor seconds of every plan. Assumptions
-and results are explained in docs/explanation/cluster-scaling.md. Without traces it makes them, in ten minutes.
+and results are explained in docs/explanation/time-sharing.md. Without traces it makes them, in ten minutes.
 
     OMP_NUM_THREADS=1 python benchmarks/search_width.py
     OMP_NUM_THREADS=1 python benchmarks/cluster_simulation.py [--output benchmarks/results/cluster_simulation.json]

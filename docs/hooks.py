@@ -1,10 +1,45 @@
-"""Hook of the site: show reStructuredText roles and literal blocks of docstrings as Markdown shows code."""
+"""Hook of the site: names of the Python interface, options of the commands, and roles of docstrings."""
 
 import re
+from typing import Any
 
+import typer.main
+
+import mltune
+from mltune.cli import app
+
+PUBLIC = re.compile(r"^::: mltune\.(\w+)\n(?:    options:\n)?", re.MULTILINE)
 ROLE = re.compile(r":(?:attr|class|data|exc|func|meth|mod):<code>~?([^<]+)</code>")
+OPTIONS = "<!-- the options of all commands -->"
+
+
+def on_page_markdown(markdown: str, **_: object) -> str:
+    """Show a name of ``mltune`` where it is defined, under its public name, and list the options of the commands."""
+    if OPTIONS in markdown:
+        markdown = markdown.replace(OPTIONS, "\n".join(_options(typer.main.get_command(app), "mltune")))
+    return PUBLIC.sub(_at_its_module, markdown + "\n")
 
 
 def on_page_content(html: str, **_: object) -> str:
     """Replace ``:class:`X``` by the code X, and a double colon at the end of a paragraph by a single one."""
     return ROLE.sub(r"<code>\1</code>", html).replace("::</p>", ":</p>")
+
+
+def _at_its_module(found: re.Match[str]) -> str:
+    name = found[1]
+    public = getattr(mltune, name)
+    if not hasattr(public, "__qualname__"):  # a module
+        return found[0]
+    return f"::: {public.__module__}.{name}\n    options:\n      heading: mltune.{name}\n"
+
+
+def _options(command: Any, path: str) -> list[str]:
+    """Return a heading, a sentence and a table for a command, and for each of those below it."""
+    below = getattr(command, "commands", {})
+    if below:
+        return [line for name, one in below.items() for line in _options(one, f"{path} {name}")]
+    context = typer.Context(command, info_name=path)
+    records = [record for one in command.params if (record := one.get_help_record(context))]
+    rows = [(option, " ".join(meaning.split()).replace("|", "\\|")) for option, meaning in records]
+    table = [f"| `{option}` | {meaning} |" for option, meaning in rows if option not in ("--json", "--help")]
+    return [f"## {path}", "", command.help.split("\n\n")[0], "", "| option | meaning |", "|---|---|", *table, ""]

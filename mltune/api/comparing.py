@@ -74,7 +74,7 @@ def compare(
     ----------
     strategies : str, Strategy, class, or sequence of these
         Names, in one text separated by commas, or ``"all"``; ``"NAME@SEEDS"`` gives a strategy fewer seeds. A strategy
-        of your own is an object, a class, or ``"module:Class"`` (docs/developers/add-a-strategy.md).
+        of your own is an object, a class, or ``"module:Class"`` (docs/developers/extend.md).
     datasets : str or sequence of str, optional
         Names or paths of datasets, or folders that hold some. By default all that come with mltune.
     table : str or pathlib.Path, optional

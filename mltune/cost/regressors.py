@@ -100,22 +100,28 @@ class Compression:
 
 
 def preload() -> None:
-    """Import the modules that a search needs later, before a compile pool takes all cores."""
+    """Import the modules that a search that fits models needs later, before a compile pool takes all cores."""
     import importlib
 
     for name in ("scipy.linalg", "scipy.optimize", "scipy.special", "sklearn.ensemble"):
         importlib.import_module(name)
 
 
-def one_thread() -> AbstractContextManager[object]:
-    """Return a context in which a search computes with one thread, with its modules imported.
+def one_thread(*, fits_models: bool = True) -> AbstractContextManager[object]:
+    """Return a context in which a search computes with one thread, with the modules of its models imported.
 
     Its matrices are small, and every other core compiles: threads would only compete with the compilers. Sums also
     depend on the number of threads. The limit holds for libraries that are loaded already.
+
+    Parameters
+    ----------
+    fits_models : bool
+        Whether the search fits models: without them it starts seconds earlier.
     """
     from threadpoolctl import threadpool_limits
 
-    preload()
+    if fits_models:
+        preload()
     limits: AbstractContextManager[object] = threadpool_limits(limits=1)
     return limits
 

@@ -27,7 +27,7 @@ from mltune.problem.gemm_operands import (
     transpositions,
     view,
 )
-from mltune.problem.problem import DEFAULT_SIZE, DEFAULT_TRANS, LARGEST_BATCH, Buffer, Examples, Operands
+from mltune.problem.problem import DEFAULT_SIZE, DEFAULT_TRANS, LARGEST_BATCH, Buffer, Operands
 
 CASES: tuple[tuple[str, str, str], ...] = tuple((one, *ops) for one in "sdcz" for ops in transpositions(one))
 """The 26 cases (precision, trans_a, trans_b) of the BLAS."""
@@ -363,12 +363,6 @@ class GemmProblem:
             else {"name": name, "type": value.dtype.name, "value": _plain(value)}
             for name, value in values.items()
         ]
-
-    def examples(self) -> Examples:
-        """Return the examples for the folder of a winner."""
-        from mltune.problem.gemm_examples import examples
-
-        return examples(self)
 
     def to_json(self) -> dict[str, Any]:
         """Return the problem as plain JSON values: complex scalars as [real, imaginary], without a batch of one."""

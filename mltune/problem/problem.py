@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 from mltune.errors import UsageError
@@ -238,25 +238,6 @@ class LibraryCall:
     keep: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class Examples:
-    """Examples that call a kernel, for the folder of a winner.
-
-    Attributes
-    ----------
-    files : tuple of str
-        Their names; the templates are in ``mltune/winner/templates/KIND``.
-    usage : str
-        The commands that run them.
-    values : mapping of str to object
-        Values that only the templates of this kind need.
-    """
-
-    files: tuple[str, ...] = ()
-    usage: str = ""
-    values: Mapping[str, Any] = field(default_factory=dict)
-
-
 @runtime_checkable
 class RunnableProblem(Problem, Protocol):
     """A problem that kernels can be compiled, verified and timed for. Instances are hashable and can be pickled.
@@ -326,9 +307,6 @@ class RunnableProblem(Problem, Protocol):
 
         ``"sizes"`` is a list of lists or mappings of extents, ``"addresses"`` a text; other keys are up to the kind.
         """
-
-    def examples(self) -> Examples:
-        """Return the examples for the folder of a winner."""
 
 
 @runtime_checkable

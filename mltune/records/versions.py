@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.3.0.dev0"
 
 
 def installed_versions(*packages: str) -> dict[str, str]:

@@ -406,9 +406,21 @@ class TpeProposer:
         ]
 
 
+class Values(CategoricalDistribution):  # type: ignore[misc]
+    """A categorical distribution that is shared: Optuna compares and copies those of every trial, value by value."""
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or bool(super().__eq__(other))
+
+    __hash__ = CategoricalDistribution.__hash__
+
+    def __deepcopy__(self, memo: object) -> Values:
+        return self
+
+
 def distributions_of(space: SearchSpace) -> dict[str, CategoricalDistribution]:
     """Return a search space as Optuna distributions: one categorical parameter each."""
-    return {name: CategoricalDistribution(space.values[name]) for name in space.names}
+    return {name: Values(space.values[name]) for name in space.names}
 
 
 def new_study(sampler: optuna.samplers.BaseSampler) -> Study:

@@ -60,7 +60,7 @@ class Session:
     batches : int
         Batches of proposals in flight. On a GPU, three keep the compile pool busy while one batch is planned and
         another runs; in replay, two run the same code. Neither this nor `batch` rises with the compilers: planning from
-        fewer results costs more than busier compilers bring (docs/explanation/cluster-scaling.md).
+        fewer results costs more than busier compilers bring (docs/explanation/time-sharing.md).
     compilers : float
         Builds made in parallel; infinite in replay, where builds take no time.
     default : mapping of str to int

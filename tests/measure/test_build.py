@@ -188,7 +188,7 @@ def test_a_compiler_that_dies_is_one_crashed_build():
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
 def test_a_compiler_that_is_killed_from_outside_is_replaced(number, tmp_path):
     """The kernel is not the cause, so that its build is that of an undisturbed compiler."""
-    heavy = {"WIDTH": 11, "SCALE": 1}
+    heavy = {"WIDTH": 10, "SCALE": 1}
     undisturbed = build(ENDLESS, heavy)
     with builder(ENDLESS, cache=tmp_path) as pool:
         pool.submit({"WIDTH": 3, "SCALE": 1}).result(60)

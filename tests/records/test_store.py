@@ -225,7 +225,7 @@ PROCESS = """
 import sys
 sys.path[:0] = {path!r}
 from pathlib import Path
-from test_store import HEADER, trial
+from mltune.testing.stores import HEADER, trial
 from mltune.records.store import Store
 from mltune.errors import StoreError
 """

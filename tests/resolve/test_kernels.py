@@ -35,7 +35,7 @@ def kernels(tmp_path, monkeypatch):
     write(folder, "an_old_one", "candidate = false")
     replayed = write(folder, "a_replayed_one") / "kernel.toml"
     replayed.write_text(replayed.read_text().replace('source = "small.cu"\nentry = "small"\n', ""))
-    monkeypatch.setattr(folders, "folder", lambda name: tmp_path / name)
+    monkeypatch.setattr(folders, "assets", lambda name: tmp_path / name)
     return folder
 
 

@@ -23,9 +23,9 @@ pytestmark = pytest.mark.system
 PLAN = """
 [plan]
 title = "As many trials for each problem, whoever runs them"
-budget = "288 trials"
-minimum = "96 trials"
-maximum = "96 trials"
+budget = "144 trials"
+minimum = "48 trials"
+maximum = "48 trials"
 produce = ["report", "winners"]
 
 [[problems]]
