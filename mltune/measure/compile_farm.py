@@ -45,12 +45,7 @@ _LONGEST_FILE = 1 << 20
 def connect(where: str, *, timeout_s: float = TIMEOUT_S) -> Client:
     """Connect to a cluster by the address of its scheduler, such as ``"tls://10.0.0.1:8786"``, or its scheduler file.
 
-    Raises
-    ------
-    UsageError
-        Dask is not installed, the address cannot be used, or the connection would not be encrypted.
-    WorkerError
-        The scheduler does not answer.
+    An address that cannot be used, or without encryption, raises a UsageError; no answer a WorkerError.
     """
     distributed = import_distributed()
     address = address_of(where)
@@ -162,13 +157,8 @@ class CompileFarm:
     """Compile workers of a cluster, as :class:`mltune.measure.compile_pool.Farm`.
 
     A build is one task of Dask, whose key is its key in the cache of cubins. So two users of a cluster who ask for the
-    same build share it, and another worker makes what a lost worker was making. See
-    :func:`mltune.measure.compile_farm.connect` for the address and its errors.
-
-    Raises
-    ------
-    WorkerError
-        The scheduler does not answer, or no worker compiles with this version of mltune and of NVRTC.
+    same build share it, and another worker makes what a lost worker was making. Where no worker compiles with this
+    version of mltune and of NVRTC, it raises a WorkerError; see :func:`connect` for other errors.
     """
 
     def __init__(self, where: str) -> None:

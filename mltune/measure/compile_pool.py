@@ -82,24 +82,12 @@ class _Job:
 
 
 class CompilePool:
-    """Compile processes for one source. A context manager.
+    """Compile processes for one source, by default one for each core. A context manager.
 
     Builds with equal macros are one build, even while it is being made. A compile that exceeds its time is killed and
     becomes ``TIMEOUT``; a compiler that dies, ``CRASHED``; neither affects other builds. A compiler that is killed from
-    outside is replaced: only a build that two were killed with is ``CRASHED``.
-
-    Parameters
-    ----------
-    cache : pathlib.Path or None
-        Folder of cubins; None caches nothing.
-    workers : int or None
-        Number of compile processes; None is one per core.
-    timeout_s, memory_bytes : float, int
-        Allowed for each compile and each compile process.
-    pool : ChildPool, optional
-        Where compile processes are taken from and given back to; without one they end with this pool.
-    farm : Farm, optional
-        Compilers on other hosts, which take a part of the builds; closed with this pool.
+    outside is replaced: only a build that two were killed with is ``CRASHED``. Processes of a given `pool` are given
+    back to it; others end with this pool, and so does the farm.
     """
 
     def __init__(
