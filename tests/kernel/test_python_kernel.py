@@ -19,8 +19,8 @@ from mltune.measure.build import NvrtcBuilder, definitions
 from mltune.problem.array_values import initial_array
 from mltune.problem.kinds import problem_from_json
 from mltune.records.trial import TrialState
+from mltune.results.winner_texts import header_files
 from mltune.tuning.session import default_configuration, make_space
-from mltune.winner.texts import header_files
 from tests import needs
 
 SOURCE = "__global__ void add(float* out, const float* in, int n) { out[0] = in[n]; }"

@@ -16,11 +16,12 @@ from mltune.measure.build import NvrtcBuilder
 from mltune.measure.compile_farm import CompileFarm, farm_of
 from mltune.problem.gemm import parse_problem
 from mltune.tuning.session import make_space
+from tests.campaign.cluster.conftest import WORKERS
 
 pytest.importorskip("distributed")
 pytestmark = pytest.mark.system
 
-KERNEL, PROBLEM = load_kernel("gemm_simt"), parse_problem("sgemm", trans="NT", size=512)
+KERNEL, PROBLEM = load_kernel("gemm_naive"), parse_problem("sgemm", trans="NT", size=512)
 
 
 def configurations(count, seed=0):
@@ -46,21 +47,6 @@ class Recorded(CompileFarm):
         return self.returned[-1]
 
 
-@pytest.fixture(scope="module")
-def compile_workers(start_cluster):
-    cluster = start_cluster()
-    cluster.start_worker("a", "COMPILE=1")
-    cluster.start_worker("b", "COMPILE=1")
-    return cluster
-
-
-@pytest.fixture
-def cluster(compile_workers):
-    """Return a cluster, which may have lost workers in other tests: they are back."""
-    compile_workers.wait_for_workers(2)
-    return compile_workers
-
-
 def test_the_builds_are_those_of_this_host_and_a_dead_worker_costs_nothing(cluster):
     some = configurations(8)
     farm = Recorded(cluster.address)
@@ -68,7 +54,7 @@ def test_the_builds_are_those_of_this_host_and_a_dead_worker_costs_nothing(clust
     with NvrtcBuilder(KERNEL, PROBLEM, "sm_90", workers=1, farm=farm) as builder:
         assert builder.workers == 3
         futures = [builder.submit(one) for one in some]
-        os.kill(cluster.worker_pid("a"), signal.SIGKILL)
+        os.kill(cluster.worker_pid("gpu-a"), signal.SIGKILL)
         builds = [future.result(timeout=120) for future in futures]
     with NvrtcBuilder(KERNEL, PROBLEM, "sm_90", workers=2) as builder:
         alone = [future.result() for future in [builder.submit(one) for one in some]]
@@ -81,7 +67,7 @@ def test_the_builds_are_those_of_this_host_and_a_dead_worker_costs_nothing(clust
 
 def test_what_a_stopped_worker_does_not_return_is_made_here(cluster, monkeypatch):
     monkeypatch.setattr(compile_pool, "SLOW_S", 2.0)
-    pids = [cluster.worker_pid("a"), cluster.worker_pid("b")]
+    pids = [*map(cluster.worker_pid, WORKERS)]
     farm = Recorded(cluster.address)
     with NvrtcBuilder(KERNEL, PROBLEM, "sm_90", workers=1, farm=farm) as builder:
         for pid in pids:
