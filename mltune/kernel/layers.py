@@ -37,15 +37,7 @@ _MOST_TERMS = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One or more restrictions as a table of the combinations of their parameters that satisfy them.
-
-    Attributes
-    ----------
-    names : tuple of str
-        The parameters.
-    table : ndarray of bool
-        One axis per parameter, along its values in the order of the kernel bundle.
-    """
+    """A table of the combinations of some parameters that satisfy restrictions: an axis for each parameter."""
 
     names: tuple[str, ...]
     table: NDArray[np.bool_] = field(repr=False)
@@ -187,19 +179,12 @@ _KEPT_BYTES, _WORKING_BYTES, _COLUMN_BYTES = 12, 64, 4
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """The valid configurations as paths through layers of states.
+    """The valid configurations as paths through layers of states; a configuration is given as positions of its values.
 
-    Configurations are given as codes: the position of each value in its parameter's list of values.
-
-    Attributes
-    ----------
-    order : tuple of str
-        The parameters, in the order in which the layers bind them.
-    steps : sequence of ndarray of shape (n_states + 1, n_values + 1), int32
-        For each layer, state and value the state in the next layer, or -1 if the combination is not valid. The last row
-        and the last column, which an index of -1 selects, are -1, so an invalid configuration stays invalid.
-    before : sequence of ndarray of shape (n_states + 1, n_values + 1), int64
-        For each layer, state and value the number of completions with earlier values; in the last column, of all.
+    `order` has the parameters as the layers bind them. For each layer, state and value `steps` has the state in the
+    next layer, or -1 if the combination is not valid, and `before` the number of completions with earlier values, in
+    the last column of all. The last row and column of `steps`, which an index of -1 selects, are -1, so an invalid
+    configuration stays invalid.
     """
 
     order: tuple[str, ...]
@@ -309,12 +294,7 @@ def _make_rule(
 class _Automaton:
     """The minimal automaton that reads a rule's parameters in order; its states are numbered from 0 at each step.
 
-    Attributes
-    ----------
-    steps : dict of str to ndarray of shape (n_states, n_values), int32
-        For each parameter, state and value the next state, or -1 if no completion satisfies the rule.
-    sizes : dict of str to int
-        Number of states after each parameter.
+    For each parameter, state and value `steps` has the next state, or -1 if no completion satisfies the rule.
     """
 
     def __init__(self, rule: Rule) -> None:

@@ -101,19 +101,8 @@ Decide = Callable[[Sequence[tuple[Candidate, Build]]], Iterable[Candidate]]
 class Pipeline:
     """Turns candidates into records. It is deterministic, and no stage waits for another without need.
 
-    Parameters
-    ----------
-    decide : callable, optional
-        See :data:`Decide`.
-    seconds : Seconds, optional
-        Where the seconds of waiting for builder and runner are counted.
-    check : callable, optional
-        Applied to every measurement, such as :func:`mltune.measure.timing.within_limits`.
-
-    Attributes
-    ----------
-    best_s : float or None
-        Fastest median so far: the runner stops sampling kernels that are much slower.
+    `seconds` counts the waiting for builder and runner, and `check` is applied to every measurement. `best_s` is the
+    fastest median so far: the runner stops sampling kernels that are much slower.
     """
 
     def __init__(
