@@ -58,15 +58,7 @@ _SPACES = str.maketrans("\t\r\n", "   ")
 
 
 class Extent(NamedTuple):
-    """The size of an expression.
-
-    Attributes
-    ----------
-    parts : int
-        Operations, names and numbers.
-    depth : int
-        Parts on the longest way from the whole expression to a name or number.
-    """
+    """Operations, names and numbers of an expression, and how many of them are nested at most."""
 
     parts: int
     depth: int
@@ -74,15 +66,7 @@ class Extent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A checked expression. Made by :func:`parse`.
-
-    Attributes
-    ----------
-    text : str
-        The expression as written.
-    names : frozenset of str
-        Names that it uses.
-    """
+    """A checked expression with the names that it uses. Made by :func:`parse`."""
 
     text: str
     names: frozenset[str] = field(compare=False)
@@ -113,22 +97,10 @@ class Expression:
         return Extent(parts, depth)
 
     def evaluate(self, variables: Variables) -> Value:
-        """Return the value for numbers or columns of equal length.
+        """Return the value for numbers or columns of equal length: a column if a column was used.
 
-        Parameters
-        ----------
-        variables : mapping of str to int, float, bool, ndarray or Partial
-            At least every name of the expression.
-
-        Returns
-        -------
-        int, float, bool or ndarray
-            A column if a column was used; integers are int64, conditions bool, all else float64.
-
-        Raises
-        ------
-        ExpressionError
-            A name is missing, an integer grows too large, or the value is undefined in some row.
+        Integers are int64, conditions bool, all else float64. An ExpressionError tells of a name that is missing, an
+        integer that grows too large, or a value that is undefined in some row.
         """
         result = self.evaluate_partial(variables)
         if not result.defined.all():

@@ -1,16 +1,15 @@
 """Count, rank and sample the valid configurations of a kernel exactly, without enumerating them.
 
-The count binds the parameters one by one and keeps one state for all combinations of bound values that the restrictions
-can no longer distinguish (see :mod:`mltune.kernel.layers`). The number of states depends on the order only, and
-strongly: thousands with a good order, billions with a poor one. A beam search over sets of bound parameters finds a
-good order; sets suffice, because the number of states does not depend on the order inside a set.
-
 The parameters are bound one after another. Each rule (a restriction, or several over the same parameters) is an
 automaton that reads the values of its parameters in that order and stops as soon as no completion can satisfy it. A
 *state* of a layer combines the states of the rules that are not yet settled. Combinations of values with equal states
 have the same completions, so a layer has each state once. A backward pass counts the completions of each state, and
 with these counts every valid configuration has a rank. This is dynamic programming over whole columns, without a loop
 over configurations.
+
+The number of states depends on the order of the parameters only, and strongly: thousands with a good order, billions
+with a poor one. A beam search over sets of bound parameters finds a good order; sets suffice, because the number of
+states does not depend on the order inside a set.
 """
 
 from __future__ import annotations
@@ -38,15 +37,7 @@ _MOST_TERMS = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One or more restrictions as a table of the combinations of their parameters that satisfy them.
-
-    Attributes
-    ----------
-    names : tuple of str
-        The parameters.
-    table : ndarray of bool
-        One axis per parameter, along its values in the order of the kernel bundle.
-    """
+    """A table of the combinations of some parameters that satisfy restrictions: an axis for each parameter."""
 
     names: tuple[str, ...]
     table: NDArray[np.bool_] = field(repr=False)
@@ -193,19 +184,12 @@ _KEPT_BYTES, _WORKING_BYTES, _COLUMN_BYTES = 12, 64, 4
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """The valid configurations as paths through layers of states.
+    """The valid configurations as paths through layers of states; a configuration is given as positions of its values.
 
-    Configurations are given as codes: the position of each value in its parameter's list of values.
-
-    Attributes
-    ----------
-    order : tuple of str
-        The parameters, in the order in which the layers bind them.
-    steps : sequence of ndarray of shape (n_states + 1, n_values + 1), int32
-        For each layer, state and value the state in the next layer, or -1 if the combination is not valid. The last row
-        and the last column, which an index of -1 selects, are -1, so an invalid configuration stays invalid.
-    before : sequence of ndarray of shape (n_states + 1, n_values + 1), int64
-        For each layer, state and value the number of completions with earlier values; in the last column, of all.
+    `order` has the parameters as the layers bind them. For each layer, state and value `steps` has the state in the
+    next layer, or -1 if the combination is not valid, and `before` the number of completions with earlier values, in
+    the last column of all. The last row and column of `steps`, which an index of -1 selects, are -1, so an invalid
+    configuration stays invalid.
     """
 
     order: tuple[str, ...]
@@ -315,12 +299,7 @@ def _make_rule(
 class _Automaton:
     """The minimal automaton that reads a rule's parameters in order; its states are numbered from 0 at each step.
 
-    Attributes
-    ----------
-    steps : dict of str to ndarray of shape (n_states, n_values), int32
-        For each parameter, state and value the next state, or -1 if no completion satisfies the rule.
-    sizes : dict of str to int
-        Number of states after each parameter.
+    For each parameter, state and value `steps` has the next state, or -1 if no completion satisfies the rule.
     """
 
     def __init__(self, rule: Rule) -> None:
