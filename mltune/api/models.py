@@ -165,9 +165,9 @@ def train(
     ('transpose', 1)
     """
     from mltune.cost.model_file import SUFFIXES, file_of, save_model
-    from mltune.cost.training import find_datasets
-    from mltune.cost.training import train as train_model
     from mltune.errors import UsageError
+    from mltune.tuning.training import find_datasets
+    from mltune.tuning.training import train as train_model
 
     for file in (file_of(Path(out), suffix) for suffix in SUFFIXES):
         if file.exists() and not overwrite:

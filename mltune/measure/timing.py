@@ -28,29 +28,6 @@ _NORMAL_MEDIAN = math.sqrt(math.pi / 2)  # standard error of a normal sample's m
 _FEW = 6  # samples below which the median absolute deviation is too often small by chance
 
 
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """The samples of one kernel in the order taken, seconds, and their :func:`relative_noise`.
-
-    Attributes
-    ----------
-    stopped_early : bool
-        Whether sampling ended because the kernel is too slow to be the best.
-    unstable : bool
-        Whether sampling ended with more noise than the rule bears.
-    """
-
-    samples_s: tuple[float, ...]
-    noise: float | None
-    stopped_early: bool
-    unstable: bool
-
-    @property
-    def median_s(self) -> float:
-        """Median run time, seconds."""
-        return statistics.median(self.samples_s)
-
-
 def relative_noise(samples: Sequence[float]) -> float | None:
     """Return the standard error of the median of some samples, as a share of the median; None for a single sample.
 
@@ -105,26 +82,28 @@ def warm_up_suffices(warm_up_s: float, rule: SamplingRule, best_s: float | None 
     return warm_up_s >= rule.max_s or (best_s is not None and warm_up_s > rule.slow_ratio**2 * best_s)
 
 
-def sample(take: Callable[[int], Sequence[float]], rule: SamplingRule, best_s: float | None = None) -> Sampling:
+def sample(take: Callable[[int], Sequence[float]], rule: SamplingRule, best_s: float | None = None) -> Measurement:
     """Sample the run time of a kernel by a rule; `take` runs it a number of times and returns the seconds.
 
     The first run is a warm-up and is not kept, unless it suffices (:func:`warm_up_suffices`): then it is the only
     sample.
     """
     (warm_up_s,) = take(1)
-    if warm_up_suffices(warm_up_s, rule, best_s):
-        stopped_early = _too_slow((warm_up_s,), rule, best_s)
-        return Sampling((warm_up_s,), None, stopped_early=stopped_early, unstable=False)
     samples: list[float] = []
-    while count := next_samples(samples, warm_up_s, rule, best_s):
-        samples += take(count)
-    noise = relative_noise(samples)
-    stopped_early = _too_slow(samples, rule, best_s)
-    bound = rule.target(statistics.median(samples), best_s)
+    if warm_up_suffices(warm_up_s, rule, best_s):
+        samples.append(warm_up_s)
+    else:
+        while count := next_samples(samples, warm_up_s, rule, best_s):
+            samples += take(count)
+    median_s, noise = statistics.median(samples), relative_noise(samples)
+    sampled = Measurement(TrialState.OK, "", tuple(samples), median_s, noise, _too_slow(samples, rule, best_s))
+    bound = rule.target(median_s, best_s)
     if sum(samples) >= rule.max_s:
         bound = max(bound, rule.limited_noise)
-    unstable = not stopped_early and noise is not None and noise > bound
-    return Sampling(tuple(samples), noise, stopped_early, unstable)
+    if sampled.stopped_early or noise is None or noise <= bound:
+        return sampled
+    law = f"the noise of the median must fall to {bound:.2%}, but it is {noise:.2%}"
+    return replace(sampled, state=TrialState.UNSTABLE, detail=law)
 
 
 def _too_slow(samples: Sequence[float], rule: SamplingRule, best_s: float | None) -> bool:

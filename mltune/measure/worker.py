@@ -23,7 +23,7 @@ from mltune.measure.libraries import bind_reference
 from mltune.measure.messages import Answer, Baseline, Request, Result
 from mltune.measure.pipeline import SamplingRule
 from mltune.measure.stopwatch import MonitoredKernel, Readings, Stopwatch
-from mltune.measure.timing import ClockMonitor, RaceResult, Sampling, Series, UsualClock, run_rounds, sample
+from mltune.measure.timing import ClockMonitor, RaceResult, Series, UsualClock, run_rounds, sample
 from mltune.measure.verification import OperandChecksums, Verification, run_once
 from mltune.problem.problem import LargeProblem, Operands, RunnableProblem
 from mltune.records.trial import Measurement, TrialState
@@ -284,16 +284,14 @@ class Worker:
         """
         started = time.perf_counter()
         monitor = ClockMonitor(MonitoredKernel(self.stopwatch, self._nvml, launch), self.usual_clock, rule, best_s)
-        sampling = sample(monitor.take, rule, best_s)
+        timed = sample(monitor.take, rule, best_s)
+        if monitor.persisting is not None and monitor.persisting.slowdown:
+            law = "the GPU must run at full speed, but rest did not end"
+            detail = f"{law} a {monitor.persisting.detail}; see its cooling"
+            timed = replace(timed, state=TrialState.UNSTABLE, detail=detail)
         state = summarize(monitor.states)
-        detail = _instability(sampling, rule, monitor)
-        return Measurement(
-            TrialState.UNSTABLE if detail else TrialState.OK,
-            detail,
-            samples_s=sampling.samples_s,
-            median_s=sampling.median_s,
-            noise=sampling.noise,
-            stopped_early=sampling.stopped_early,
+        return replace(
+            timed,
             time_s=time.perf_counter() - started,
             sm_clock_hz=state.sm_clock_hz,
             temperature_c=state.temperature_c,
@@ -369,13 +367,3 @@ def _unless_changed(measured: Measurement, changed: tuple[str, ...]) -> Measurem
 
 def _wrote(changed: tuple[str, ...]) -> str:
     return f"wrote into {' and '.join(changed)}"
-
-
-def _instability(sampling: Sampling, rule: SamplingRule, monitor: ClockMonitor) -> str:
-    """Return why a time is not reliable; empty when it is."""
-    if monitor.persisting is not None and monitor.persisting.slowdown:
-        return f"the GPU must run at full speed, but rest did not end a {monitor.persisting.detail}; see its cooling"
-    if sampling.unstable:
-        bound = rule.limited_noise if sum(sampling.samples_s) >= rule.max_s else rule.noise_target
-        return f"the noise of the median must fall to {bound:.2%}, but it is {sampling.noise or 0:.2%}"
-    return ""

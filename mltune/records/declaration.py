@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -83,26 +84,24 @@ class Declaration:
 
     def to_json(self) -> dict[str, Any]:
         """Return the declaration as plain JSON values, including ``ties``."""
-        document = dataclasses.asdict(self)
-        return document | {
-            "finalists": list(document["finalists"]),
-            "rejected": {str(number): reason for number, reason in self.rejected.items()},
-            "ties": list(self.ties),
-        }
+        document: dict[str, Any] = _adapter().dump_python(self, mode="json")
+        return document | {"ties": list(self.ties)}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Declaration:
         """Rebuild a declaration from :meth:`to_json`."""
         values = {name: value for name, value in document.items() if name not in ("ties", "cublas")}
-        reference = values.get("reference", document.get("cublas"))  # "cublas" before version 0.2
-        return cls(
-            **values
-            | {
-                "finalists": tuple(Finalist(**finalist) for finalist in values["finalists"]),
-                "reference": None if reference is None else Finalist(**reference),
-                "rejected": {int(number): reason for number, reason in values.get("rejected", {}).items()},
-            }
-        )
+        values.setdefault("reference", document.get("cublas"))  # "cublas" before version 0.2
+        found: Declaration = _adapter().validate_python(values)
+        return found
+
+
+@functools.cache
+def _adapter() -> Any:
+    """Return pydantic's conversion, whose import costs the start of every command."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Declaration)
 
 
 TOLERANCE = 0.01

@@ -315,8 +315,8 @@ class Tuner:
             self._observer.declared(declared, loop.seconds.elapsed)
 
     def _write_winner(self, folder: Path, declared: Declaration) -> None:
-        from mltune.winner.folder import write_winner
-        from mltune.winner.winner import Winner
+        from mltune.results.winner import Winner
+        from mltune.results.winner_folder import write_winner
 
         session, record = self._session, self._reader.read_from(self._store).trial(declared.number)
         assert record is not None  # noqa: S101 - a declared trial is on record

@@ -21,7 +21,7 @@ from mltune.kernel.faults import find_faults
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace
 from mltune.problem.gemm import parse_problem
-from mltune.winner.winner import formula
+from mltune.results.winner import formula
 
 MOST_BYTES = 3 << 29
 MOST_CPU_S = 20

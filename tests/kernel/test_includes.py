@@ -15,7 +15,7 @@ from mltune.errors import BundleError
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.includes import MAX_HEADERS, walk_includes
 from mltune.kernel.reader import load_kernel
-from mltune.winner.texts import header_files
+from mltune.results.winner_texts import header_files
 
 DOCUMENT = """
 [kernel]

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mltune.errors import ExpressionError, SpaceError, UsageError
-from mltune.kernel import configurations
 from mltune.kernel.configurations import ConfigurationTable, list_configurations
+from mltune.kernel.space import LARGE
 from mltune.search.plain_search import PlainSearch, symmetric_logs
 
 PARAMETERS = {
@@ -116,7 +116,7 @@ class TestConfigurations:
 def test_a_large_space_is_searched_at_once():
     """No proposal compares all rows with all candidates."""
     large = list_configurations({f"p{at}": [1, 2, 4, 8, 16, 32] for at in range(7)}, ["p0 * p1 * p2 <= 256"])
-    assert len(large) > configurations.LARGE
+    assert len(large) > LARGE
     search = PlainSearch(large, seed=1)
     rows = []
     for _ in range(30):

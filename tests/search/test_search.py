@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from mltune.cost.features import Features
-from mltune.cost.training import train
 from mltune.dataset.dataset import load_dataset
 from mltune.device.known import H200
 from mltune.errors import BundleError
@@ -21,6 +20,7 @@ from mltune.records.trial import SEARCHES, Measurement, TrialState
 from mltune.records.trials import Trials
 from mltune.search.gates import GATES, exempt_proposals
 from mltune.search.search import Search, gradually
+from mltune.tuning.training import train
 
 PROBLEM = GemmProblem("s", "N", "T", 4096, 4096, 4096)
 GATED = "h200-sgemm-nt-4096-complete"

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from mltune.comparison.simulation import PRUNED, Source
-from mltune.cost.training import train
 from mltune.dataset.dataset import load_dataset
 from mltune.dataset.merging import merge_datasets
 from mltune.errors import DatasetError, RunDirectoryError, RunError, UsageError
@@ -16,6 +15,7 @@ from mltune.records.trial import Measurement
 from mltune.resolve.resolve import resolve_sweep
 from mltune.search.pruning import FALSE_SHARE, Promise
 from mltune.tuning.sweep import pruned_sweep
+from mltune.tuning.training import train
 
 DATASET = "convolution_mi250x_gcd"
 

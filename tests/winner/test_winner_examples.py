@@ -17,7 +17,7 @@ from winners import HALVES, PROBLEMS, a_winner, cuda_include, split_k_winner
 
 from mltune.kernel.launch import Launch
 from mltune.problem.gemm import GemmProblem
-from mltune.winner.folder import write_winner
+from mltune.results.winner_folder import write_winner
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 

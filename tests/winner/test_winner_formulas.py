@@ -12,7 +12,7 @@ from mltune.kernel.bundle import Restriction
 from mltune.kernel.expressions import parse
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace
-from mltune.winner.winner import formula, launch_formulas, size_restrictions
+from mltune.results.winner import formula, launch_formulas, size_restrictions
 
 KERNEL = load_kernel("gemm_simt")
 WINNER = a_winner(PROBLEMS["d"])

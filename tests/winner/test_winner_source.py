@@ -14,8 +14,8 @@ from mltune.measure.build import NvrtcBuilder
 from mltune.measure.compiler import Source
 from mltune.process.child import Child
 from mltune.records.trial import TrialState
-from mltune.winner.folder import describe, write_winner
-from mltune.winner.texts import kernel_source, nvcc
+from mltune.results.winner_folder import describe, write_winner
+from mltune.results.winner_texts import kernel_source, nvcc
 
 DATE = "2025-01-01T00:00:00+00:00"
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from mltune.cost.model_file import choose_model, load_card
-from mltune.cost.training import as_sweeps, datasets_of_runs, find_datasets, gain, train, without
 from mltune.dataset.dataset import list_datasets, load_dataset, load_manifest
 from mltune.device.known import find_device
 from mltune.errors import DatasetError, ModelError
@@ -15,6 +14,7 @@ from mltune.kernel.reader import load_kernel
 from mltune.problem.kinds import problem_from_name
 from mltune.resolve.device import Target
 from mltune.resolve.request import TuneRequest
+from mltune.tuning.training import as_sweeps, datasets_of_runs, find_datasets, gain, train, without
 from mltune.tuning.tuner import tune
 
 CONVOLUTION = ["convolution_rtx_a4000", "convolution_rtx_a6000", "convolution_mi250x_gcd", "convolution_w6600"]

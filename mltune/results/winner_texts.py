@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mltune.files import folders
 from mltune.records.versions import __version__
 from mltune.results.rating import MS, speed, unit_of
-from mltune.winner.winner import Winner, launch_formulas, one_line
+from mltune.results.winner import Winner, launch_formulas, one_line
 
 if TYPE_CHECKING:
     from mltune.kernel.bundle import Kernel
