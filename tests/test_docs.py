@@ -177,6 +177,7 @@ def test_the_site_builds_without_a_warning(tmp_path):
         ROOT,
     )
     assert (tmp_path / "tutorial/index.html").exists()
+    assert "--compile-on CLUSTER" in (tmp_path / "reference/options/index.html").read_text()
     fetched = [
         url
         for page in tmp_path.rglob("*.html")
