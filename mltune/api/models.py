@@ -106,8 +106,8 @@ def predict(
     Examples
     --------
     >>> import mltune
-    >>> found = mltune.predict("sgemm", trans="NN", size=2048, kernel="gemm_simt", device="a100", wisdom="none")
-    >>> [choice.source for choice in found.choices], "BLK_M" in found.choices[0].configuration
+    >>> found = mltune.predict("transpose", size={"columns": 2048}, device="a100", wisdom="none")
+    >>> [choice.source for choice in found.choices], "TILE_X" in found.choices[0].configuration
     (['expected'], True)
     """
     from mltune.api.results import Predicted

@@ -30,22 +30,10 @@ MOST_COMBINED = 8_000_000
 
 
 class ConfigurationTable:
-    """A table of distinct configurations.
+    """A table of distinct configurations; `positions` are those of each value in the list of its parameter.
 
-    Parameters
-    ----------
-    values : mapping of str to sequence
-        The values of each parameter, of any hashable type.
-    positions : ndarray of shape (n_configs, n_parameters)
-        The position of each value in the list of its parameter.
-
-    Attributes
-    ----------
-    names : tuple of str
-        The parameters.
-    space : TableSpace
-        The configurations as integers; the index is the row. A parameter whose values are whole numbers keeps them,
-        any other has the positions of its values: in ascending order if they are numbers, otherwise as listed.
+    In its `space` the index is the row. A parameter whose values are whole numbers keeps them there, any other has the
+    positions of its values: in ascending order if they are numbers, otherwise as listed.
     """
 
     def __init__(self, values: Values, positions: NDArray[np.integer[Any]]) -> None:

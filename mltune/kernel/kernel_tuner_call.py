@@ -23,22 +23,7 @@ Metric = Callable[[dict[str, Any]], Any]
 
 @dataclass(frozen=True, slots=True)
 class CallOptions:
-    """What a call of Kernel Tuner's function asks for besides its kernel.
-
-    Attributes
-    ----------
-    trials : int or None
-    time_s : float or None
-        Limits of the run; None where there is none.
-    options : tuple of str
-        Options of the compiler that change the machine code.
-    defines : mapping of str to str
-        Macros that are defined by options of the compiler.
-    include : tuple of pathlib.Path
-        Folders of headers.
-    metrics : mapping of str to callable
-        Figures of each result, as functions of its parameters and numbers.
-    """
+    """What a call of Kernel Tuner's function asks for besides its kernel."""
 
     trials: int | None = None
     time_s: float | None = None

@@ -55,20 +55,8 @@ Divisors = Sequence[str | int] | Callable[[dict[str, Any]], Any] | None
 class PythonKernel(Kernel):
     """A kernel whose launch is computed in Python.
 
-    Attributes
-    ----------
-    problem_size : tuple of int, str or callable
-        Elements along x, y and z.
-    divisors : tuple of sequence or callable
-        Divisors of these: expressions over the parameters, multiplied.
-    block_names : tuple of str
-        The parameters that are threads of a block along x, y and z.
-    dynamic_shared : int or callable
-        Bytes of dynamic shared memory of a block.
-    defines : mapping of str to int, float, str or callable
-        Macros besides the parameters.
-    generator : callable or None
-        Returns the source of a configuration, given as a dict of its values; `source` is then that of the first.
+    `divisors` of the problem's sizes are expressions over the parameters, multiplied. A `generator` returns the source
+    of a configuration, given as a dict of its values; `source` is then that of the first.
     """
 
     problem_size: tuple[Size, ...] = (1,)

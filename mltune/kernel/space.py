@@ -90,17 +90,7 @@ class SearchSpace(Protocol):
 
 
 class Removal(NamedTuple):
-    """The share of the raw combinations that one restriction removes.
-
-    Attributes
-    ----------
-    restriction, reason : str
-        The texts of the bundle.
-    removes : float
-        Share of the raw combinations that do not satisfy it.
-    removes_alone : float
-        Share that satisfy every restriction but this one.
-    """
+    """The shares of the raw combinations that one restriction removes, and that it alone removes."""
 
     restriction: str
     reason: str
@@ -111,17 +101,9 @@ class Removal(NamedTuple):
 class ConstrainedSpace:
     """Every configuration of a kernel that satisfies its restrictions. Satisfies :class:`SearchSpace`.
 
-    Its size is computed exactly at first use, without enumeration (see :mod:`mltune.kernel.layers`): in less than a
-    second for 1e11 configurations.
+    Its size is computed exactly at first use, without enumeration (:mod:`mltune.kernel.layers`): in less than a second
+    for 1e11 configurations. `variables` are ``problem.variables() | device_variables(device)``.
 
-    Parameters
-    ----------
-    kernel : Kernel
-    variables : mapping of str to int
-        Variables of the restrictions: ``problem.variables() | device_variables(device)``.
-
-    Notes
-    -----
     ``neighbours`` returns every valid configuration that differs in one parameter; if the change of one parameter is
     not valid, it is repaired by ``nearest``. ``nearest`` goes through the parameters in the order of the layers and
     takes the nearest value in the list that can be completed to a valid configuration.
@@ -212,27 +194,13 @@ class ConstrainedSpace:
 
 
 class TableSpace:
-    """The configurations of a table, such as a recorded dataset: the index is the row. Satisfies :class:`SearchSpace`.
+    """The distinct configurations of a table, such as a recorded dataset. Satisfies :class:`SearchSpace`.
 
-    Parameters
-    ----------
-    columns : Columns
-        The configurations, distinct.
+    The index is the row. ``values`` are those that occur, ascending. ``neighbours`` returns the rows that differ in one
+    parameter, and if there are fewer than eight also those that differ in two. ``nearest`` returns the row that differs
+    in the fewest parameters, and among these the one with the nearest values; of a table with more than :data:`LARGE`
+    rows it compares a sample.
 
-    Raises
-    ------
-    SpaceError
-        The table is empty, or a configuration occurs twice.
-
-    Notes
-    -----
-    ``values`` are those that occur, ascending. ``neighbours`` returns the rows that differ in one parameter, and if
-    there are fewer than eight also those that differ in two. ``nearest`` returns the row that differs in the fewest
-    parameters, and among these the one with the nearest values; of a table with more than :data:`LARGE` rows it
-    compares a sample.
-
-    Examples
-    --------
     >>> space = TableSpace({"BLK": np.array([16, 32, 64]), "DIM": np.array([8, 8, 16])})
     >>> space.index_of({"BLK": np.array([32, 99]), "DIM": np.array([8, 8])}).tolist()
     [1, -1]

@@ -122,11 +122,6 @@ def compile_options(architecture: str) -> tuple[str, ...]:
 
     They are made from typed values only, because some options of NVRTC read and write files. NVRTC's own cache is off,
     so that a compile time is that of a compile. (The oldest supported NVRTC lacks the last two options.)
-
-    Raises
-    ------
-    DeviceError
-        NVRTC does not compile for this architecture.
     """
     match = _ARCHITECTURE.fullmatch(architecture)
     if match is None:
@@ -144,17 +139,9 @@ def definitions(macros: Mapping[str, int | float | str]) -> str:
     r"""Return the lines that define macros at the head of a source; a text stands as it is.
 
     They are not options of NVRTC, because options also apply to the declarations that NVRTC itself puts before a
-    source: a macro ``width`` would break them.
+    source: a macro ``width`` would break them. A name or a value that no macro can have raises a BundleError or a
+    SpaceError.
 
-    Raises
-    ------
-    BundleError
-        A name is not valid for a macro.
-    SpaceError
-        A value is neither a number nor a text of one line.
-
-    Examples
-    --------
     >>> definitions({"block_size_x": 128, "SHIFT": -1, "SCALE": 0.5, "TYPE": "float4"})
     '#define block_size_x 128\n#define SHIFT -1\n#define SCALE 0.5\n#define TYPE float4\n'
     """
@@ -165,16 +152,8 @@ class NvrtcBuilder:
     """Compile configurations of a kernel to cubins, with one compile process per core. A context manager.
 
     Configurations that differ only in launch parameters share one build. The other arguments are those of
-    :class:`~mltune.measure.compile_pool.CompilePool`.
-
-    Raises
-    ------
-    BundleError
-        The bundle has no source, or a parameter's name is not valid for a macro.
-    UsageError
-        The kernel is for another architecture.
-    DeviceError
-        NVRTC is missing, or does not compile for the architecture.
+    :class:`~mltune.measure.compile_pool.CompilePool`. Without NVRTC for the architecture it raises a DeviceError, and
+    without a source a BundleError.
     """
 
     def __init__(self, kernel: Kernel, problem: RunnableProblem, architecture: str, **compilers: Any) -> None:
@@ -199,15 +178,7 @@ class NvrtcBuilder:
         self._pool.__exit__(*error)
 
     def submit(self, configuration: Mapping[str, int]) -> Future[Build]:
-        """Queue one configuration; entries that are no parameters are ignored.
-
-        Raises
-        ------
-        SpaceError
-            A parameter is missing, or its value is not an integer.
-        WorkerError
-            The builder is not open.
-        """
+        """Queue one configuration, which has an integer for every parameter; other entries are ignored."""
         return self._pool.submit(self.definitions(configuration))
 
     @property

@@ -50,34 +50,9 @@ class GpuRunner:
     damages it, which takes some seconds. The failure counts as the kernel's only when the next worker runs: if none can
     be started, the GPU is lost, and the future holds a :class:`DeviceLostError`.
 
-    Parameters
-    ----------
-    device_index : int
-        The GPU, among those that the driver shows.
-    device : Device
-        Its facts.
-    timeout_s : float
-        Most seconds for one build, from its loading to its last sample.
-    worker : str
-        Factory of the worker, as :class:`~mltune.process.child.Child` takes it; tests without a GPU exchange it.
-    baseline : callable, optional
-        Returns the baseline of a problem that needs one; called once, in the runner's thread, before the worker starts.
-    pool : ChildPool, optional
-        Where the worker is taken from and given back to; without one it ends with the runner.
-
-    Attributes
-    ----------
-    restarts : int
-        Number of workers that have been replaced.
-
-    Raises
-    ------
-    ProblemError
-        The result of the problem has no elements.
-    UsageError
-        The kernel has no source.
-    DeviceError
-        The arithmetic peak of the device is not known.
+    A build may take `timeout_s` from its loading to its last sample. `baseline` is called once, in the runner's thread,
+    for a problem that needs one. The worker is taken from a given pool and given back to it; otherwise it ends with the
+    runner. Tests without a GPU exchange `worker`.
     """
 
     def __init__(

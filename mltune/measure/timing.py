@@ -175,13 +175,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
-    """The reason why the samples of a series are not reliable.
-
-    Attributes
-    ----------
-    slowdown : bool
-        Whether the GPU slows itself down because of heat or lack of power: then no kernel can be timed.
-    """
+    """What disturbed a series: a named slowdown, or a low clock alone."""
 
     slowdown: bool
     detail: str
@@ -248,18 +242,8 @@ class ClockMonitor:
 
     A kernel that would be too slow even at the usual clock is not repeated, nor is one whose repeats would take longer
     than the rule's ``max_s``. A disturbance persists after as many repeats as there are rests in :data:`RESTS_S`; a low
-    clock alone, after :data:`DIP_REPEATS` of a series. All measurements on a GPU share the usual clock.
-
-    Attributes
-    ----------
-    discarded : int
-        Number of discarded samples.
-    states : list of GpuState
-        Readings during the series that were kept.
-    reasons : int
-        NVML's clock event reasons during all series, the discarded ones included.
-    persisting : Disturbance or None
-        A disturbance that did not end with the rests.
+    clock alone, after :data:`DIP_REPEATS` of a series. All measurements on a GPU share the usual clock. `states` are
+    readings during the series that were kept, `reasons` NVML's clock event reasons during all of them.
     """
 
     def __init__(self, kernel: TimedKernel, usual: UsualClock, rule: SamplingRule, best_s: float | None) -> None:
@@ -332,19 +316,10 @@ _REST_S = 0.05  # after a disturbed round
 
 @dataclass(frozen=True, slots=True)
 class RaceResult:
-    """The result of a race.
+    """The result of a race: a row of run times for each round, in the order of entry, and those of the reference.
 
-    Attributes
-    ----------
-    state : TrialState
-        ``OK``; ``UNSTABLE`` when the clock was throttled so often that disturbed rounds count too; otherwise the state
-        of a kernel that failed, and then there are no samples.
-    detail : str
-        Empty, or the reason of the state.
-    samples_s : tuple of tuple of float
-        Run times, seconds: one row per round, one column per entry, in the order of entry.
-    reference_s : tuple of float
-        Run times of the reference implementation in the same rounds; empty where it did not take part.
+    It is ``UNSTABLE`` when the clock was throttled so often that disturbed rounds count too; otherwise it has the state
+    of a kernel that failed, and no samples.
     """
 
     state: TrialState
@@ -415,19 +390,10 @@ def run_rounds(
     usual: UsualClock,
     budget_s: float = BUDGET_S,
 ) -> Rounds:
-    """Run a race.
+    """Run a race: `take` times runners once each in the given order.
 
     A disturbed round is discarded and repeated after a rest while there is time. If too few rounds are left at the end,
-    the disturbed ones count as well, because the disturbance affected all runners alike.
-
-    Parameters
-    ----------
-    take : callable
-        Times runners once each in the given order.
-    rest : callable
-        Leaves the GPU idle for a number of seconds.
-    budget_s : float
-        Most seconds of runs and rests; the first round is always run.
+    the disturbed ones count as well, because the disturbance affected all runners alike. The first round is always run.
     """
     orders = starting_orders(runners)
     kept: list[tuple[float, ...]] = []

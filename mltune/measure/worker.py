@@ -58,12 +58,8 @@ def make_worker(device_index: int) -> Callable[[Request], Answer]:
 class Worker:
     """The state of a problem on a GPU: operands, verification and stopwatch, made once.
 
-    Raises
-    ------
-    DeviceError
-        There is no such GPU, or its memory is too small for the operands.
-    MemoryError, RuntimeError
-        The GPU cannot be used now.
+    Where there is no such GPU, or too little memory for the operands, it raises a DeviceError; where the GPU cannot be
+    used now, a MemoryError or RuntimeError.
     """
 
     def __init__(self, device_index: int, problem: RunnableProblem) -> None:

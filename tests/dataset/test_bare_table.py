@@ -371,7 +371,7 @@ _ANYTHING = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.dictionaries(st.text(max_size=3), st.fixed_dictionaries({"a": _ANYTHING, "time": _ANYTHING}), max_size=3)
     | _ANYTHING,

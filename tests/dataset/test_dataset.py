@@ -115,7 +115,7 @@ def test_what_is_written_is_read(written, tmp_path):
     assert loaded.manifest.reference_median_s == 0.0027
     assert sum(loaded.manifest.counts.values()) == loaded.manifest.rows == len(loaded)
     for path in (tmp_path / "toy" / "sweep", tmp_path / "toy" / "sweep.parquet", str(tmp_path / "toy" / "sweep.json")):
-        assert load_dataset(path).manifest == load_manifest(path) == written.manifest
+        assert load_manifest(path) == written.manifest
     assert sorted(os.listdir(tmp_path / "toy")) == ["sweep.json", "sweep.parquet"]
 
 

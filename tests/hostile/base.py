@@ -183,7 +183,7 @@ def make_base(folder: Path) -> Path:
         wisdom = folder / "wisdom.json"
         _tune(folder / "recorded", "convolution_w6600", search="random", trials=24, wisdom=wisdom)
         for name in ("convolution_w6600", "xgemm_titan_rtx"):
-            _tune(folder / "campaign" / "problems" / name.replace("_", "-"), name, trials=16)
+            _tune(folder / "campaign" / "problems" / name.replace("_", "-"), name, search="random", trials=16)
     export_run(folder / "recorded", folder / "dataset")
     shutil.move(folder / "recorded", folder / "store")
     (folder / "campaign" / "plan.toml").write_text(PLAN)

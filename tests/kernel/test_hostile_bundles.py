@@ -185,7 +185,18 @@ HOSTILE = {
 """Documents, and a word of the message with which each is refused; None for those that are read."""
 
 
-@pytest.mark.parametrize("case", [name for name, (_, word) in HOSTILE.items() if word])
+SLOW = {"coupled by wide rules", "coupled pairs"}
+"""What is refused after seconds."""
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(name, marks=pytest.mark.system) if name in SLOW else name
+        for name, (_, word) in HOSTILE.items()
+        if word
+    ],
+)
 def test_a_hostile_document_is_refused_in_bounded_time_and_memory(tmp_path: Path, case: str) -> None:
     document, word = HOSTILE[case]
     message = refusal(write(tmp_path, document))

@@ -87,7 +87,7 @@ def essence(records):
 
 @pytest.mark.parametrize("name", SEARCHES)
 def test_each_proposes_distinct_configurations_and_names_the_source(name):
-    search = search_of("gemm_simt", name)
+    search = search_of("gemm_shared", name)
     candidates = []
     for _ in range(4):
         batch = search.ask()
@@ -172,6 +172,7 @@ def test_the_search_ends_with_the_space():
     assert search.verdict() == "nothing is left to try: all 40 configurations are on record"
 
 
+@pytest.mark.system
 def test_it_stops_by_itself_and_gives_the_reason():
     replay = Replay("convolution_rtx_a6000")
     records = replay.run(60)

@@ -185,7 +185,7 @@ for number in itertools.count():
 
 def test_whenever_its_writer_is_killed_the_folder_is_whole(tmp_path):
     folder, moments = tmp_path / "winner", np.random.default_rng(1)
-    for _ in range(8):
+    for _ in range(4):
         with subprocess.Popen([sys.executable, "-c", WRITER, str(folder)], stdout=subprocess.PIPE) as writer:
             assert writer.stdout.readline() == b"written\n"
             time.sleep(moments.uniform(0, 0.1))

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 
 import numpy as np
 import pytest
@@ -39,14 +38,13 @@ class Recorded(CompileFarm):
         super().__init__(where)
         self.given, self.returned = [], []
 
-    def compile(self, source, jobs, done):
+    def compile(self, source, jobs):
         self.given += [key for key, _ in jobs]
+        return super().compile(source, jobs)
 
-        def noted(key, build):
-            self.returned.append((key, build))
-            done(key, build)
-
-        super().compile(source, jobs, noted)
+    def result(self, build):
+        self.returned.append(super().result(build))
+        return self.returned[-1]
 
 
 def test_the_builds_are_those_of_this_host_and_a_dead_worker_costs_nothing(cluster):
@@ -64,7 +62,7 @@ def test_the_builds_are_those_of_this_host_and_a_dead_worker_costs_nothing(clust
         (one.state, one.cubin, one.registers) for one in alone
     ]
     assert len(farm.given) >= 3
-    assert any(build is not None for _, build in farm.returned), "the workers have made some"
+    assert any(build is not None for build in farm.returned), "the workers have made some"
 
 
 def test_what_a_stopped_worker_does_not_return_is_made_here(cluster, monkeypatch):
@@ -100,10 +98,8 @@ def test_equal_builds_are_one_task(cluster):
     seen, (one,) = [], configurations(1, seed=1)  # none that another test has built
     for farm in farms:
         with NvrtcBuilder(KERNEL, PROBLEM, "sm_90", workers=1, farm=farm) as builder:
-            farm.compile(builder.source, [("k" * 64, builder.definitions(one))], lambda _, build: seen.append(build))
-            deadline = time.monotonic() + 60
-            while len(seen) < 1 + farms.index(farm) and time.monotonic() < deadline:
-                time.sleep(0.05)
+            (build,) = farm.compile(builder.source, [("k" * 64, builder.definitions(one))])
+            seen.append(build.result(timeout=60))
     assert [build.cached for build in seen] == [False, True]
 
 
