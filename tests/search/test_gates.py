@@ -58,7 +58,8 @@ def measured():
 
 def gates(measured, seed=0, **changes):
     given = {"history": measured.history, "results": measured.results, "previous": None, **changes}
-    return Gates(measured.features, given["history"], given["results"], measured.space, seed, given["previous"])
+    first = Gates(measured.features, given["results"], measured.space, seed)
+    return (given["previous"] or first).following(given["history"])
 
 
 NUMBERS = range(700)
