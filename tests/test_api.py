@@ -225,7 +225,6 @@ class Backwards:
 
 class TestCompare:
     ONE = "h200-dgemm-nt-4096-random"
-    FEW = "evaluations=20, seeds=2, output='here'"
 
     def test_compares_and_writes_the_results(self, capsys):
         seen = []
@@ -245,21 +244,18 @@ class TestCompare:
         assert {part.missing for part in parts} == {0}
         assert mltune.compare("random", self.ONE, **options).runs["random", self.ONE].seeds == (0, 1)
 
-    def test_a_script_needs_no_main_block(self):
+    def test_a_script_needs_no_main_block_and_a_strategy_of_it_runs_in_its_process(self):
+        """The other strategy runs in two processes, which do not run the script again."""
         Path("script.py").write_text(
             "import mltune\n"
             "print('once')\n"
-            f"found = mltune.compare('random', '{self.ONE}', evaluations=20, seeds=2, jobs=2, output='here')\n"
-            "print(found.strategies)\n"
+            f"{STRATEGY}\n"
+            f"options = {{'evaluations': 20, 'seeds': 2, 'jobs': 2, 'output': 'here'}}\n"
+            f"found = mltune.compare(['random', Backwards], '{self.ONE}', **options)\n"
+            "print(*found.strategies, found.missing, found.errors)\n"
         )
         done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, timeout=120)
-        assert (done.stdout, done.stderr) == ("once\n('random',)\n", "")
-
-    def test_a_strategy_of_a_script_runs_in_its_process(self):
-        run = f"found = mltune.compare(['random', Backwards], '{self.ONE}', {self.FEW})\n"
-        Path("script.py").write_text(f"import mltune\n{STRATEGY}\n{run}print(*found.strategies, found.errors)\n")
-        done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, timeout=120)
-        assert (done.stdout, done.stderr) == ("random backwards {}\n", "")
+        assert (done.stdout, done.stderr) == ("once\nrandom backwards 0 {}\n", "")
 
     def test_a_strategy_of_a_module_runs_in_worker_processes(self):
         Path("mine.py").write_text(STRATEGY)
@@ -336,24 +332,16 @@ class TestChoice:
     def test_the_result_is_that_of_the_fastest_and_is_loaded_again(self, no_gpu, tmp_path):
         kernels = ["gemm_simt", "clblast_xgemm"]
         seen = []
-        result = mltune.tune(
-            "sgemm", kernel=kernels, device="replay", trials=48, run=tmp_path / "run", progress=seen.append
-        )
+        options = SIMPLE | {"seed": 3, "progress": seen.append}
+        result = mltune.tune("sgemm", kernel=kernels, device="replay", trials=32, run=tmp_path / "run", **options)
         assert (result.kernel, result.accuracy, len(result.rivals)) == ("gemm_simt", "ieee", 1)
-        assert result.header.settings["search"] == "model"
         assert seen[-1].problems == 2
+        settings = result.header.settings
+        assert (settings["search"], settings["skip"], result.header.seed) == ("random", False, 3), (
+            "those of every kernel"
+        )
         again = mltune.load_run(tmp_path / "run")
         assert again.best_config == result.best_config
-
-    def test_options_are_those_of_every_kernel(self, no_gpu, tmp_path):
-        kernels = ["gemm_simt", "clblast_xgemm"]
-        options = SIMPLE | {"seed": 3}
-        result = mltune.tune("sgemm", kernel=kernels, device="replay", trials=32, run=tmp_path / "run", **options)
-        assert (result.header.settings["search"], result.header.settings["skip"], result.header.seed) == (
-            "random",
-            False,
-            3,
-        )
 
     def test_without_a_kernel_all_candidates_compete(self, no_gpu, monkeypatch, tmp_path):
         kernels = [mltune.load_kernel(name) for name in ("gemm_simt", "clblast_xgemm")]

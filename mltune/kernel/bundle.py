@@ -224,7 +224,7 @@ class Kernel:
                 f"a kernel solves problems of its own precisions, but {self.name} has {', '.join(self.precisions)} "
                 f"and {problem.name} was requested; {see}."
             )
-        if problem.batch > 1 and not self.batched:
+        if problem.variables().get("batch", 1) > 1 and not self.batched:
             raise UsageError(f"a batch needs a kernel for batches, but {self.name} is not, got {problem.label}; {see}.")
         if self.arrays is not None and problem.name != self.name:
             raise UsageError(

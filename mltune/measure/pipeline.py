@@ -1,8 +1,8 @@
 """The protocols of builders and runners, and the pipeline from candidates to records.
 
-Both return futures, so that the compile pool runs ahead of the GPU; in replay the future is already done. Neither
-raises an error for the failure of a configuration: the failure is the state of the result. A runner's future holds a
-:class:`~mltune.errors.DeviceLostError` when the GPU failed and nothing is known of the configuration.
+Builders and runners return futures, so that the compile pool runs ahead of the GPU; in replay the future is already
+done. Neither raises an error for the failure of a configuration: the failure is the state of the result. A runner's
+future holds a :class:`~mltune.errors.DeviceLostError` when the GPU failed and nothing is known of the configuration.
 """
 
 from __future__ import annotations

@@ -172,8 +172,6 @@ class ArraysProblem:
     precision: ClassVar[str] = ""
     reference: ClassVar[str] = "default"
     is_product: ClassVar[bool] = False
-    follows_roofline: ClassVar[bool] = True
-    batch: ClassVar[int] = 1
     needs_baseline: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
