@@ -232,7 +232,6 @@ class EventWriter(Protocol):
 
     def __call__(self, event: str, **facts: Any) -> None:
         """Write one event."""
-        ...
 
 
 def no_events(event: str, **facts: Any) -> None:

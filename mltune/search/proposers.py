@@ -111,7 +111,6 @@ class Pool(Protocol):
 
     def describe(self, indices: Indices) -> tuple[Floats, Floats]:
         """Return points and basis functions of configurations; see :meth:`mltune.cost.encoding.Encoding.describe`."""
-        ...
 
     def draw(self, best: Indices, taken: Collection[int], rng: np.random.Generator) -> Indices:
         """Return candidates that are not taken, distinct and sorted: some near the best, some from the whole space.
@@ -121,7 +120,6 @@ class Pool(Protocol):
         best : ndarray of shape (n_best,)
             The fastest configurations known, the fastest first.
         """
-        ...
 
     def vary(self, candidates: Indices, taken: Collection[int], rng: np.random.Generator) -> Indices:
         """Return variants of candidates that are not taken, distinct and sorted; none where the space is small.
@@ -131,7 +129,6 @@ class Pool(Protocol):
         candidates : ndarray of shape (n_candidates,)
             The most promising first.
         """
-        ...
 
 
 class EnumeratedPool:
@@ -272,7 +269,6 @@ class Proposer(Protocol):
 
     def propose(self, context: ProposalContext, count: int) -> Choice:
         """Choose up to ``count`` configurations. The caller drops those that are already taken."""
-        ...
 
 
 class GaussianProposer:

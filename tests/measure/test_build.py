@@ -223,14 +223,14 @@ def test_a_compiler_that_is_killed_from_outside_is_replaced(number, tmp_path):
     undisturbed = build(ENDLESS, heavy)
     with builder(ENDLESS, cache=tmp_path) as pool:
         pool.submit({"WIDTH": 3, "SCALE": 1}).result(60)
-        first = pool._pool._compilers[0].child.pid
+        first = pool._compilers[0].child.pid
         future = pool.submit(heavy)
         time.sleep(0.05)
         os.kill(first, number)
         made = future.result(60)
         assert made.state is TrialState.OK
         assert made.cubin == undisturbed.cubin
-        assert pool._pool._compilers[0].child.pid != first
+        assert pool._compilers[0].child.pid != first
     assert build(ENDLESS, heavy, cache=tmp_path).cached
 
 
@@ -273,7 +273,7 @@ def test_leaving_cancels_at_once_what_is_not_done():
     with builder(ENDLESS) as pool:
         futures = [pool.submit({"WIDTH": 60 + n, "SCALE": 1}) for n in range(5)]
         time.sleep(1.0)
-        pids = [one.child.pid for one in pool._pool._compilers]
+        pids = [one.child.pid for one in pool._compilers]
     done, waiting = wait(futures, timeout=60)
     assert not waiting
     assert all(future.cancelled() for future in done)
@@ -289,7 +289,7 @@ def test_compilers_in_a_pool_serve_the_next_builder():
     for problem in (PROBLEM, parse_problem("sgemm", trans="NT", size=64)):
         with NvrtcBuilder(bundle(), problem, "sm_90", workers=2, pool=pool) as compilers:
             assert compilers.submit(CONFIGURATION).result(60).state is TrialState.OK
-            pids.append({one.child.pid for one in compilers._pool._compilers})
+            pids.append({one.child.pid for one in compilers._compilers})
     pool.close()
 
     assert pids[0] == pids[1]
@@ -302,7 +302,7 @@ def test_a_pool_ends_the_compilers_of_another_source():
     pool = ChildPool()
     with builder(pool=pool) as first:
         first.submit(CONFIGURATION).result(60)
-        pid = first._pool._compilers[0].child.pid
+        pid = first._compilers[0].child.pid
     with builder(f"// changed\n{SOURCE}", pool=pool) as second:
         assert second.submit(CONFIGURATION).result(60).state is TrialState.OK
     pool.close()
